@@ -3,6 +3,7 @@
 #include <utlist.h>
 
 #include "daemon/exchange.h"
+#include "daemon/match.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
 #include "daemon/session.h"
@@ -52,31 +53,16 @@ static struct sink *find_sink(struct node *node, struct peer *peer, uint64_t leg
     return sink;
 }
 
-struct source *exchange_find_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
-{
-    struct source_key key;
-    memset(&key, 0, sizeof(key));
-    key.peer = peer;
-    key.id = leg;
-    struct source *source;
-    HASH_FIND(hh, node->exchange.sources, &key, sizeof(key), source);
-    if (source == NULL || source->epoch.incarnation != epoch->incarnation || source->epoch.counter != epoch->counter)
-        return NULL;
-    return source;
-}
-
 static bool on_end(struct node *node, struct peer *peer, const struct message *message)
 {
     const struct message_end *end = &message->end;
     if (end->state == STRAIT_FAILED && end->reason == STRAIT_REASON_NONE)
         return false;
     if (end->from_sink) {
-        struct source *source = exchange_find_source(node, peer, end->leg, &end->epoch);
+        struct source *source = match_source(node, peer, end->leg, &end->epoch);
         if (source != NULL)
             source_message(source, message);
-        struct parked *parked = parked_find_leg(node, peer, end->leg);
-        if (parked != NULL)
-            parked_remove(node, parked);
+        match_end(node, peer, end->leg);
         return true;
     }
     struct sink *sink = find_sink(node, peer, end->leg, &end->epoch);
@@ -92,26 +78,20 @@ static void on_segments(struct node *node, struct peer *peer, const struct messa
     if (sink != NULL)
         sink_message(sink, message);
     else /* the leg is over and forgotten: the source must not wait for its lease */
-        exchange_send_end(peer, m->leg, &m->epoch, true, STRAIT_REASON_PEER_ABORT);
-}
-
-void exchange_send_released(struct peer *peer, const struct message_grant_id *id)
-{
-    struct message message = {.type = MESSAGE_RELEASED, .grant_id = *id};
-    (void)peer_send(peer, &message);
+        match_send_end(peer, m->leg, &m->epoch, true, STRAIT_REASON_PEER_ABORT);
 }
 
 static bool on_grant(struct node *node, struct peer *peer, const struct message *message)
 {
     const struct message_grant *grant = &message->grant;
-    struct source *source = exchange_find_source(node, peer, grant->leg, &grant->epoch);
+    struct source *source = match_source(node, peer, grant->leg, &grant->epoch);
     if (!gpu_path_has_slot(peer, grant->slot))
         return false;
     if (source != NULL) {
         source_message(source, message);
     } else {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
-        exchange_send_released(peer, &id);
+        match_send_released(peer, &id);
     }
     return true;
 }
@@ -119,11 +99,11 @@ static bool on_grant(struct node *node, struct peer *peer, const struct message 
 static void on_revoke(struct node *node, struct peer *peer, const struct message *message)
 {
     const struct message_grant_id *id = &message->grant_id;
-    struct source *source = exchange_find_source(node, peer, id->leg, &id->epoch);
+    struct source *source = match_source(node, peer, id->leg, &id->epoch);
     if (source != NULL)
         source_message(source, message);
     else
-        exchange_send_released(peer, id);
+        match_send_released(peer, id);
 }
 
 static void on_released(struct node *node, struct peer *peer, const struct message *message)
@@ -148,9 +128,9 @@ static bool handle(struct node *node, struct peer *peer, const struct message *m
 {
     switch (message->type) {
     case MESSAGE_REQUEST:
-        return exchange_request(node, peer, &message->request);
+        return match_request(node, peer, &message->request);
     case MESSAGE_ANNOUNCE:
-        return exchange_announce(node, peer, &message->announce);
+        return match_announce(node, peer, &message->announce);
     case MESSAGE_SEGMENTS:
         on_segments(node, peer, message);
         return true;
@@ -183,6 +163,97 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
     return fine;
 }
 
+/* ---- Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up ------------
+ */
+
+/* A notification that waits for the connection to its peer. */
+struct note {
+    char address[MESSAGE_ADDRESS_MAX + 1];
+    struct pool_id pool;
+    size_t key_size, size;
+    uint64_t expires;
+    struct note *next;
+    uint8_t bytes[]; /* key, then data */
+};
+
+#define NOTES_MAX 256u   /* queued at most */
+#define NOTE_MS   10000u /* how long one is queued */
+
+static bool send_note(struct node *node, const char *address, const struct message *message)
+{
+    struct peer *peer = peers_get(node->peers, address);
+    return peer != NULL && peer->state == PEER_UP && peer_send(peer, message) == STRAIT_OK;
+}
+
+void exchange_note(struct node *node, const char *address, const struct message *message)
+{
+    struct exchange *x = &node->exchange;
+    const struct message_note *m = &message->note;
+    if (send_note(node, address, message) || x->note_count >= NOTES_MAX)
+        return;
+    struct note *note = calloc(1, sizeof(*note) + m->key.size + m->data.size);
+    if (note == NULL)
+        return;
+    strcpy(note->address, address);
+    note->pool = m->pool;
+    note->key_size = m->key.size;
+    note->size = m->data.size;
+    note->expires = uv_now(node->loop) + NOTE_MS;
+    memcpy(note->bytes, m->key.data, m->key.size);
+    if (m->data.size != 0)
+        memcpy(note->bytes + m->key.size, m->data.data, m->data.size);
+    LL_APPEND(x->notes, note);
+    x->note_count++;
+}
+
+static void send_notes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct note *note, *next;
+    LL_FOREACH_SAFE (x->notes, note, next) {
+        struct message message = {.type = MESSAGE_PEER_NOTE};
+        message.note = (struct message_note){.pool = note->pool,
+                                             .key = view_of(note->bytes, note->key_size),
+                                             .data = view_of(note->bytes + note->key_size, note->size)};
+        if (!send_note(node, note->address, &message) && uv_now(node->loop) < note->expires)
+            continue;
+        LL_DELETE(x->notes, note);
+        x->note_count--;
+        free(note);
+    }
+}
+
+static void drop_notes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct note *note, *next;
+    LL_FOREACH_SAFE (x->notes, note, next)
+        free(note);
+    x->notes = NULL;
+    x->note_count = 0;
+}
+
+/* ---- Legs that wait for a peer -------------------------------------------------------------------------------------
+ */
+
+#define REDIAL_MS 50u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
+
+/* Legs that wait for a peer ask whether it is up. */
+static void redial(struct node *node)
+{
+    struct sink *sink, *next;
+    HASH_ITER (hh, node->exchange.sinks, sink, next)
+        if (!sink->asked && !sink->expectation->request.decided)
+            sink_ask(sink);
+    struct offer *offer, *next_offer;
+    struct announce *announce;
+    DL_FOREACH_SAFE (node->exchange.offers, offer, next_offer)
+        LL_FOREACH (offer->announces, announce)
+            if (!announce->bound && announce->told == NULL)
+                offer_announce(offer, announce);
+    send_notes(node);
+}
+
 /* ---- Callbacks from the peers: connections come up, go down, and bring chunks --------------------------------------
  */
 
@@ -197,37 +268,32 @@ static void on_up(void *owner, struct peer *peer)
     use->node = node;
     peer->owner = use;
     gpu_path_up(node, peer);
-    exchange_redial(node);
+    redial(node);
     run_events(node);
 }
 
-/* The link may be closed once nothing of ours writes to the peer's arena any more. */
-static void close_link_when_idle(struct peer *peer)
+/* The link of a peer that is down is closed once nothing of ours writes to the peer's arena any more. */
+static void close_link_when_idle(void *arg, struct peer *peer)
 {
+    struct exchange *x = arg;
     struct peer_use *use = peer->owner;
-    if (use == NULL ||
-        (use->down && use->writers == 0 && gpu_path_release(use->node, peer) && pin_release(use->node, peer)))
-        peer_quit_link(peer);
-}
-
-void peer_writer_begin(struct peer *peer)
-{
-    ((struct peer_use *)peer->owner)->writers++;
-}
-
-void peer_writer_end(struct peer *peer)
-{
-    ((struct peer_use *)peer->owner)->writers--;
-    close_link_when_idle(peer);
+    if (use == NULL || !use->down || use->quit || peer->writers != 0 || !gpu_path_release(use->node, peer) ||
+        !pin_release(use->node, peer))
+        return;
+    use->quit = true;
+    x->down_peers--;
+    peer_quit_link(peer);
 }
 
 static void on_down(void *owner, struct peer *peer)
 {
     struct node *node = owner;
     struct peer_use *use = peer->owner;
-    if (use != NULL)
+    if (use != NULL) {
         use->down = true;
-    parked_forget_peer(node, peer);
+        node->exchange.down_peers++;
+    }
+    match_forget_peer(node, peer);
     struct sink *sink, *next_sink;
     HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
         if (sink->peer != peer)
@@ -248,7 +314,10 @@ static void on_down(void *owner, struct peer *peer)
             if (announce->told == peer)
                 announce->told = NULL;
     run_events(node);
-    close_link_when_idle(peer);
+    if (use != NULL)
+        close_link_when_idle(&node->exchange, peer);
+    else
+        peer_quit_link(peer);
 }
 
 static void on_quiet(void *owner, struct peer *peer)
@@ -271,9 +340,12 @@ static void on_quiet(void *owner, struct peer *peer)
         source->at.peer = NULL;
         HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
     }
-    if (peer->owner != NULL)
-        gpu_path_forget(peer->owner);
-    free(peer->owner);
+    struct peer_use *use = peer->owner;
+    if (use != NULL) {
+        node->exchange.down_peers -= !use->quit; /* it was not waited for any longer */
+        gpu_path_forget(use);
+    }
+    free(use);
     peer->owner = NULL;
 }
 
@@ -302,12 +374,9 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
 static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
     gpu_path_gpu_link(owner, peer, ends);
+    if (!peer_has_gpu_link(peer, ends))
+        source_gpu_link_ended(owner, peer, ends);
     run_events(owner);
-}
-
-static void on_closed(void *owner)
-{
-    node_peers_closed(owner);
 }
 
 const struct peers_events exchange_peers_events = {
@@ -319,38 +388,9 @@ const struct peers_events exchange_peers_events = {
     .arrived = on_arrived,
     .sent = on_sent,
     .gpu_link = on_gpu_link,
-    .closed = on_closed,
 };
 
-/* The exchange as a whole: its timers, and the end of a turn of the loop. */
-
-void name_set(struct name *name, const struct pool_id *pool, struct view key)
-{
-    memset(name, 0, sizeof(*name)); /* because names are hashed and compared as bytes */
-    name->pool = *pool;
-    name->size = (uint8_t)key.size;
-    memcpy(name->key, key.data, key.size);
-}
-
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
-
-#define REDIAL_MS 50u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
-
-/* Legs that wait for a peer ask whether it is up. */
-void exchange_redial(struct node *node)
-{
-    struct sink *sink, *next;
-    HASH_ITER (hh, node->exchange.sinks, sink, next)
-        if (!sink->asked && !sink->expectation->request.decided)
-            sink_ask(sink);
-    struct offer *offer, *next_offer;
-    struct announce *announce;
-    DL_FOREACH_SAFE (node->exchange.offers, offer, next_offer)
-        LL_FOREACH (offer->announces, announce)
-            if (!announce->bound && announce->told == NULL)
-                offer_announce(offer, announce);
-    exchange_send_notes(node);
-}
 
 static bool has_live_leg(const struct offer *offer)
 {
@@ -376,10 +416,7 @@ static void check_deadlines(struct node *node, uint64_t now)
         else if (now >= o->expires)
             offer_fail(o, STRAIT_REASON_LEASE_EXPIRED, "");
     }
-    struct parked *parked, *next_p;
-    DL_FOREACH_SAFE (node->exchange.parked, parked, next_p)
-        if (now >= parked->expires)
-            parked_remove(node, parked);
+    match_expire(node, now);
 }
 
 void exchange_tick(struct node *node)
@@ -390,7 +427,7 @@ void exchange_tick(struct node *node)
     sink_reclaim(node);
     if (now - x->redialled_at >= REDIAL_MS) {
         x->redialled_at = now;
-        exchange_redial(node);
+        redial(node);
     }
     run_events(node);
 }
@@ -401,25 +438,13 @@ bool exchange_idle(const struct node *node)
     return x->offers == NULL && x->expectations == NULL && x->parked == NULL && x->notes == NULL;
 }
 
-static void drop_notes(struct node *node)
-{
-    struct exchange *x = &node->exchange;
-    struct note *note, *next;
-    LL_FOREACH_SAFE (x->notes, note, next)
-        free(note);
-    x->notes = NULL;
-    x->note_count = 0;
-}
-
 void exchange_fini(struct node *node)
 {
     struct exchange *x = &node->exchange;
     struct tombstone *stone, *next_stone;
     HASH_ITER (hh, x->tombstones, stone, next_stone)
         tombstone_free(node, stone);
-    struct parked *parked, *next_parked;
-    DL_FOREACH_SAFE (x->parked, parked, next_parked)
-        parked_remove(node, parked);
+    match_fini(node);
     drop_notes(node);
     leg_queue_fini(&x->events);
 }
@@ -433,6 +458,19 @@ void exchange_fail_all(struct node *node, enum strait_reason reason)
     struct offer *o, *next_o;
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
         offer_fail(o, reason, "the daemon is stopping");
+    run_events(node);
+}
+
+void exchange_fail_stranded(struct node *node)
+{
+    struct expectation *e, *next_e;
+    DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
+        if (request_is_stranded(&e->request))
+            expectation_fail(e, STRAIT_REASON_LOCAL, "");
+    struct offer *o, *next_o;
+    DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
+        if (request_is_stranded(&o->request))
+            offer_fail(o, STRAIT_REASON_LOCAL, "");
     run_events(node);
 }
 
@@ -472,6 +510,8 @@ static void free_offer(struct offer *o)
 static void free_if_over(struct request *request)
 {
     request->over = false;
+    if (request->decided && request->is_offer)
+        match_forget_offer(request->node, (struct offer *)request);
     if (!request->decided || !request->drained)
         return;
     if (!request->is_offer && ((struct expectation *)request)->sinks == NULL)
@@ -493,7 +533,7 @@ static void reap(struct node *node)
             run_events(node); /* a local sink learns of it */
         } else if (sink != NULL) {
             LL_DELETE2(x->closed_sinks, sink, closed_next);
-            parked_forget_sink(node, sink);
+            match_forget_sink(node, sink);
             sink_free(sink);
         } else {
             LL_DELETE2(x->over, request, over_next);
@@ -565,6 +605,8 @@ void exchange_turn(struct node *node)
     do
         give_slots(node);
     while (encode_chunks(node) && x->wanting_pages != 0); /* local legs may want more by now */
+    if (x->down_peers != 0)
+        peers_each(node->peers, close_link_when_idle, x);
     reap(node);
 }
 

@@ -5,10 +5,57 @@
 
 #include "daemon/base/fault.h"
 #include "daemon/node.h"
-#include "daemon/session.h"
 #include "daemon/sink.h"
 
 /* The sink's side of a request: which pages are expected, which have landed, and the verdict over all its legs. */
+
+/* ---- Streams that wait for a layer or for the verdict ---------------------------------------------------------------
+ */
+
+#define ALL_LAYERS (-1)
+
+/* A word to be raised. */
+struct wait {
+    int32_t layer;
+    uint32_t word, value;
+    struct wait *next; /* in expectation->waits */
+};
+
+static void raise_matching(struct expectation *e, bool (*matches)(const struct wait *wait, const void *what),
+                           const void *what)
+{
+    struct wait *wait, *next;
+    LL_FOREACH_SAFE (e->waits, wait, next) {
+        if (!matches(wait, what))
+            continue;
+        session_raise(e->request.session, wait->word, wait->value);
+        LL_DELETE(e->waits, wait);
+        free(wait);
+    }
+}
+
+static bool is_of_layer(const struct wait *wait, const void *layer)
+{
+    return wait->layer == *(const int32_t *)layer;
+}
+
+static bool is_any(const struct wait *wait, const void *nothing)
+{
+    (void)wait;
+    (void)nothing;
+    return true;
+}
+
+static void raise_layers(struct expectation *e, const int32_t *layers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count && e->waits != NULL; i++)
+        raise_matching(e, is_of_layer, &layers[i]);
+}
+
+static void raise_all(struct expectation *e)
+{
+    raise_matching(e, is_any, NULL);
+}
 
 /* ---- Missing pages ---------------------------------------------------------------------------------------------- */
 
@@ -135,7 +182,7 @@ static void decide(struct expectation *e, enum strait_reason reason, const char 
         node->metrics.sink_done++;
     else
         node->metrics.sink_failed[reason]++;
-    waits_decided(e);
+    raise_all(e);
     trace(e);
     struct sink *sink;
     LL_FOREACH (e->sinks, sink)
@@ -170,6 +217,33 @@ void expectation_tell(struct expectation *e)
         session_drained(e->request.session);
 }
 
+static bool keep(struct expectation *e, const struct message_wait *message)
+{
+    struct wait *wait = request_charge(&e->request, sizeof(*wait)) ? malloc(sizeof(*wait)) : NULL;
+    if (wait == NULL)
+        return false;
+    *wait = (struct wait){.layer = message->layer, .word = message->word, .value = message->value};
+    LL_PREPEND(e->waits, wait);
+    return true;
+}
+
+/* True: there is nothing left to wait for. */
+static bool is_over(struct expectation *e, const struct message_wait *message)
+{
+    if (e->request.decided || (message->layer != ALL_LAYERS && coverage_layer_landed(e->coverage, message->layer)))
+        return true;
+    if (keep(e, message))
+        return false;
+    expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many waits");
+    return true;
+}
+
+void expectation_wait(struct expectation *e, const struct message_wait *message)
+{
+    if (is_over(e, message))
+        session_raise(e->request.session, message->word, message->value);
+}
+
 /* ---- Reports of its legs ----------------------------------------------------------------------------------------- */
 
 static struct expectation *of(struct request *request)
@@ -182,7 +256,7 @@ static void on_layers(struct request *request, const int32_t *layers, uint32_t c
     struct message message = {.type = MESSAGE_LAYERS};
     message.layers = (struct message_layers){.transfer = request->transfer, .layer_count = count, .layers = layers};
     session_send(request->session, &message);
-    waits_layers(of(request), layers, count);
+    raise_layers(of(request), layers, count);
 }
 
 static void on_complete(struct request *request)
@@ -269,7 +343,6 @@ void expectation_begin(struct expectation *e)
     }
     e->request.begun = true;
     request_state(&e->request, STRAIT_BOOTSTRAP);
-    parked_meet_expectation(e);
 }
 
 struct sink *expectation_find_leg(const struct expectation *e, const struct name *source)

@@ -1,19 +1,70 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "daemon/gpu_links.h"
 #include "daemon/node.h"
-#include "daemon/gpu_path.h"
 #include "transport/nccl.h"
 
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
 #endif
 
+/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
+
+static bool peer_is_allowed(const struct node *node)
+{
+    const char *p2p = getenv("NCCL_P2P_DISABLE");
+    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
+}
+
+static enum gpu_path wire_named(const char *name, size_t size)
+{
+    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
+           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX
+           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
+                                              : WIRE_PINNED;
+}
+
+/* Wires that the option lists after the host's memory are never used. */
+void gpu_wires_init(struct node *node)
+{
+    struct gpu_wires *wires = &node->wires;
+    const char *at = node->options.gpu_wires;
+    wires->count = 0;
+    wires->measured = strcmp(at, "auto") == 0;
+    if (wires->measured)
+        at = "peer,nccl,ucx";
+    while (node->options.gpu_arena_bytes != 0 && *at != 0) {
+        size_t size = strcspn(at, ",");
+        const enum gpu_path wire = wire_named(at, size);
+        if (wire == WIRE_PINNED)
+            break;
+        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !gpu_wires_has(node, wire))
+            wires->list[wires->count++] = wire;
+        at += size + (at[size] == ',');
+    }
+}
+
+bool gpu_wires_has(const struct node *node, enum gpu_path wire)
+{
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        if (node->wires.list[i] == wire)
+            return true;
+    return false;
+}
+
+bool gpu_wires_has_links(const struct node *node)
+{
+    return gpu_wires_has(node, WIRE_NCCL) || gpu_wires_has(node, WIRE_UCX);
+}
+
+/* ---- GPUs in use ------------------------------------------------------------------------------------------------- */
+
 uint64_t gpu_links_bytes(const struct node *node, uint64_t receive)
 {
-    return gpu_path_has_links(node) ? receive : 0;
+    return gpu_wires_has_links(node) ? receive : 0;
 }
 
 const struct gpu_links *gpu_links_of(const struct node *node, int32_t device)
@@ -96,20 +147,22 @@ static void load_done(void *arg)
     if (gpu->by[LINK_BY_UCX].asked)
         open_ucx(gpu);
     if (gpu_links_send(node, gpu->device) != NULL)
-        gpu_path_gpu_ready(node, gpu->device);
+        gpu->on_ready(node, gpu->device);
 }
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 
-void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t receive)
+void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t receive,
+                    void (*on_ready)(struct node *node, int32_t device))
 {
     struct gpu_links *gpu = gpu_links_of(node, device) == NULL ? calloc(1, sizeof(*gpu)) : NULL;
     const uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
     if (gpu == NULL)
         return;
-    *gpu = (struct gpu_links){.node = node, .device = device, .receive = base, .receive_size = receive};
+    *gpu = (struct gpu_links){
+        .node = node, .device = device, .on_ready = on_ready, .receive = base, .receive_size = receive};
     for (int by = 0; by < LINK_BY_COUNT; by++)
-        gpu->by[by].asked = gpu_path_has_wire(node, link_wire((enum message_link_by)by));
+        gpu->by[by].asked = gpu_wires_has(node, link_wire((enum message_link_by)by));
     if (arena_init_over(&gpu->send, (uint8_t *)base + receive, slot_bytes, (uint32_t)(receive / slot_bytes)) !=
             STRAIT_OK ||
         job_call(node->jobs, load_work, load_done, gpu) != STRAIT_OK) {
@@ -218,7 +271,7 @@ bool pin_release(struct node *node, struct peer *peer)
         peer_writer_begin(peer);
         if (job_call(node->jobs, unpin_work, unpin_done, p) == STRAIT_OK)
             return false;
-        ((struct peer_use *)peer->owner)->writers--;
+        peer->writers--;
         free(p);
     }
     unpin_work(&here); /* slow, but nothing stays pinned */

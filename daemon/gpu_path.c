@@ -5,7 +5,7 @@
 
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
-#include "daemon/source.h"
+#include "daemon/session_pool.h"
 
 /* Shared by the files about GPUs that reach each other. */
 
@@ -180,7 +180,7 @@ bool gpu_path_release(struct node *node, struct peer *peer)
         peer_writer_begin(peer);
         if (job_call(node->jobs, unmap_work, unmap_done, l) == STRAIT_OK)
             return false;
-        use->writers--;
+        peer->writers--;
         free(l);
     }
     unmap_work(&here); /* slow, but nothing stays mapped */
@@ -196,62 +196,6 @@ void gpu_path_forget(struct peer_use *use)
         free(reached);
     }
     free_arenas(use->arenas);
-}
-
-/* Which wires between GPUs are allowed, and which one is chosen. */
-
-/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
-
-static bool peer_is_allowed(const struct node *node)
-{
-    const char *p2p = getenv("NCCL_P2P_DISABLE");
-    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
-}
-
-static enum gpu_path wire_named(const char *name, size_t size)
-{
-    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
-           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX
-           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
-                                              : WIRE_PINNED;
-}
-
-/* Wires that the option lists after the host's memory are never used. */
-void gpu_path_init(struct node *node)
-{
-    struct gpu_wires *wires = &node->wires;
-    const char *at = node->options.gpu_wires;
-    wires->count = 0;
-    wires->measured = strcmp(at, "auto") == 0;
-    if (wires->measured)
-        at = "peer,nccl,ucx";
-    while (node->options.gpu_arena_bytes != 0 && *at != 0) {
-        size_t size = strcspn(at, ",");
-        const enum gpu_path wire = wire_named(at, size);
-        if (wire == WIRE_PINNED)
-            break;
-        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !gpu_path_has_wire(node, wire))
-            wires->list[wires->count++] = wire;
-        at += size + (at[size] == ',');
-    }
-}
-
-bool gpu_path_has_wire(const struct node *node, enum gpu_path wire)
-{
-    for (uint32_t i = 0; i < node->wires.count; i++)
-        if (node->wires.list[i] == wire)
-            return true;
-    return false;
-}
-
-bool gpu_path_has_links(const struct node *node)
-{
-    return gpu_path_has_wire(node, WIRE_NCCL) || gpu_path_has_wire(node, WIRE_UCX);
-}
-
-bool gpu_path_is_on(const struct node *node)
-{
-    return node->wires.count != 0;
 }
 
 /* ---- The wire in use --------------------------------------------------------------------------------------------- */
@@ -300,7 +244,7 @@ static const char *why_not_peer(const struct node *node, const struct peer *peer
                                 int32_t device)
 {
     const struct way *way;
-    if (!gpu_path_has_wire(node, WIRE_PEER))
+    if (!gpu_wires_has(node, WIRE_PEER))
         return "off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)";
     if (!map_is_possible(peer))
         return "no memory is shared with the peer";
@@ -326,7 +270,7 @@ static const char *why_not_link(const struct node *node, const struct peer *peer
     const enum message_link_by by = wire_link(wire);
     const struct gpu_links *gpu = gpu_links_of(node, device);
     const struct gpu_ends ends = gpu_path_ends(arena, device, wire);
-    if (!gpu_path_has_wire(node, wire))
+    if (!gpu_wires_has(node, wire))
         return "off (gpu-wires)";
     if (gpu == NULL || !gpu->by[by].ready)
         return gpu != NULL ? gpu_links_state(gpu, by) : "being loaded";
@@ -345,12 +289,12 @@ static void in_order(const struct node *node, enum gpu_path order[GPU_WIRES_MAX]
 {
     static const enum gpu_path links[] = {WIRE_NCCL, WIRE_UCX};
     uint32_t count = 0;
-    if (!gpu_path_has_wire(node, WIRE_PEER))
+    if (!gpu_wires_has(node, WIRE_PEER))
         order[count++] = WIRE_PEER;
     for (uint32_t i = 0; i < node->wires.count; i++)
         order[count++] = node->wires.list[i];
     for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
-        if (!gpu_path_has_wire(node, links[i]))
+        if (!gpu_wires_has(node, links[i]))
             order[count++] = links[i];
 }
 
@@ -404,7 +348,7 @@ static bool has_links(const struct node *node, enum message_link_by by, int32_t 
 static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
 {
     const struct devices_arena *memory = devices_arena(node->devices, arena->device);
-    const bool is_shared = gpu_path_has_wire(node, WIRE_PEER) && map_is_possible(peer);
+    const bool is_shared = gpu_wires_has(node, WIRE_PEER) && map_is_possible(peer);
     struct message message = {.type = MESSAGE_ARENA};
     message.arena = (struct message_arena){.device = (uint32_t)arena->device,
                                            .first_slot = arena->first,
@@ -429,6 +373,25 @@ static void tell_arena_to(void *arg, struct peer *peer)
         tell_arena(news->node, peer, news->arena);
 }
 
+static void open_from_to(void *arg, struct peer *peer)
+{
+    const struct news *news = arg;
+    const struct peer_use *use = peer->owner;
+    struct peer_gpu_arena *arena;
+    if (!is_up(peer))
+        return;
+    tell_arena(news->node, peer, news->arena);
+    LL_FOREACH (use->arenas, arena)
+        gpu_path_open(news->node, peer, arena, news->arena->device);
+}
+
+/* A GPU of ours is ready for links. */
+static void on_gpu_ready(struct node *node, int32_t device)
+{
+    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, open_from_to, &news);
+}
+
 /* Adds the slots of a device that has come into use. */
 static void add_arena(struct node *node, int32_t device)
 {
@@ -445,8 +408,8 @@ static void add_arena(struct node *node, int32_t device)
     }
     struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
     peers_each(node->peers, tell_arena_to, &news);
-    if (gpu_path_has_links(node))
-        gpu_links_open(node, device, memory->base, (uint64_t)slot_bytes * count);
+    if (gpu_wires_has_links(node))
+        gpu_links_open(node, device, memory->base, (uint64_t)slot_bytes * count, on_gpu_ready);
 }
 
 void gpu_path_up(struct node *node, struct peer *peer)
@@ -572,7 +535,7 @@ bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_a
     struct peer_use *use = peer->owner;
     if (!is_sound(peer, message))
         return false;
-    if (!gpu_path_is_on(node))
+    if (node->wires.count == 0)
         return true;
     if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
         log_write(node->log, LOG_WARN,
@@ -657,7 +620,7 @@ static void tell_pool_to(void *arg, struct peer *peer)
 void gpu_path_pool(struct node *node, const struct pool_ref *pool)
 {
     struct pool_news news = {.node = node, .pool = pool};
-    if (pool->pool->devices == NULL || !gpu_path_is_on(node))
+    if (pool->pool->devices == NULL || node->wires.count == 0)
         return;
     for (uint32_t g = 0; g < pool->pool->group_count; g++)
         if (pool->pool->groups[g].device >= 0)
@@ -712,24 +675,6 @@ uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool)
 
 /* ---- Links between GPUs ------------------------------------------------------------------------------------------ */
 
-static void open_from_to(void *arg, struct peer *peer)
-{
-    const struct news *news = arg;
-    const struct peer_use *use = peer->owner;
-    struct peer_gpu_arena *arena;
-    if (!is_up(peer))
-        return;
-    tell_arena(news->node, peer, news->arena);
-    LL_FOREACH (use->arenas, arena)
-        gpu_path_open(news->node, peer, arena, news->arena->device);
-}
-
-void gpu_path_gpu_ready(struct node *node, int32_t device)
-{
-    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
-    peers_each(node->peers, open_from_to, &news);
-}
-
 void gpu_path_changed(struct node *node, struct peer *peer)
 {
     if (!is_up(peer))
@@ -744,6 +689,4 @@ void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends end
     if (!is_up(peer))
         return;
     gpu_path_tell_pools_of(node, peer, (int32_t)ends.device);
-    if (!peer_has_gpu_link(peer, ends))
-        source_gpu_link_ended(node, peer, ends);
 }

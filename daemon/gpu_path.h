@@ -14,20 +14,14 @@
 
 #include "daemon/exchange.h"
 
-/* Determines which of those wires options and environment (NCCL_P2P_DISABLE) allow; called once, before everything else
- * here. */
-void gpu_path_init(struct node *node);
-bool gpu_path_has_wire(const struct node *node, enum gpu_path wire);
-bool gpu_path_has_links(const struct node *node); /* is a GPU link among the allowed wires? */
-bool gpu_path_is_on(const struct node *node);
+struct pool_ref;
 
 /* A peer is up: sends it our arenas. */
 void gpu_path_up(struct node *node, struct peer *peer);
 /* A pool was registered: makes the arenas of its GPUs available to all peers, and tells them of the pool. */
 void gpu_path_pool(struct node *node, const struct pool_ref *pool);
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool);
-/* A GPU of ours is ready for links; a link has come up, or ended. */
-void gpu_path_gpu_ready(struct node *node, int32_t device);
+/* A link has come up, or ended. */
 void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends ends);
 
 /* A different wire is the best one now. */
@@ -61,7 +55,8 @@ struct gpu_path_report {
 void gpu_path_each(const struct node *node, const struct peer *peer,
                    void (*f)(void *arg, const struct gpu_path_report *report), void *arg);
 
-/* Called before the peer's link is quit, when nothing writes any more. False: not yet; exchange_writer_done follows. */
+/* Called before the peer's link is quit, when nothing writes any more. False: not yet; it
+ * is asked again when the last writer has ended. */
 bool gpu_path_release(struct node *node, struct peer *peer);
 /* Frees the rest of what is kept with a peer. */
 void gpu_path_forget(struct peer_use *use);

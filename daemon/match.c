@@ -2,7 +2,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/exchange.h"
+#include "daemon/match.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
 #include "daemon/local.h"
@@ -23,7 +23,7 @@ static void parked_add(struct node *node, struct parked *parked)
     x->parked_count++;
 }
 
-void parked_remove(struct node *node, struct parked *parked)
+static void parked_remove(struct node *node, struct parked *parked)
 {
     struct exchange *x = &node->exchange;
     DL_DELETE(x->parked, parked);
@@ -40,7 +40,7 @@ void parked_remove(struct node *node, struct parked *parked)
     free(parked);
 }
 
-struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg)
+static struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg)
 {
     struct source_key key;
     memset(&key, 0, sizeof(key));
@@ -51,7 +51,7 @@ struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t le
     return parked;
 }
 
-void parked_forget_peer(struct node *node, struct peer *peer)
+void match_forget_peer(struct node *node, struct peer *peer)
 {
     struct parked *parked, *next;
     DL_FOREACH_SAFE (node->exchange.parked, parked, next)
@@ -77,14 +77,14 @@ static void forget_local(struct node *node, const struct parked_key *key, const 
         HASH_ADD(by_name, x->parked_by_name, key, sizeof(kept->key), kept);
 }
 
-void parked_forget_sink(struct node *node, struct sink *sink)
+void match_forget_sink(struct node *node, struct sink *sink)
 {
     struct parked_key key = {.wants = sink->source, .is_request = true};
     if (sink->port == &sink_over_memory)
         forget_local(node, &key, sink);
 }
 
-void parked_forget_offer(struct node *node, struct offer *offer)
+void match_forget_offer(struct node *node, struct offer *offer)
 {
     struct announce *announce;
     LL_FOREACH (offer->announces, announce) {
@@ -108,11 +108,51 @@ static struct parked *find(struct node *node, bool request, const struct request
     return NULL;
 }
 
-/* Matches requests and announcements of peers with offers and expectations, or parks them until the other side
- * comes. */
+void match_end(struct node *node, struct peer *peer, uint64_t leg)
+{
+    struct parked *parked = parked_find_leg(node, peer, leg);
+    if (parked != NULL)
+        parked_remove(node, parked);
+}
 
-void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
-                       enum strait_reason reason)
+void match_expire(struct node *node, uint64_t now)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
+        if (now >= parked->expires)
+            parked_remove(node, parked);
+}
+
+void match_fini(struct node *node)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
+        parked_remove(node, parked);
+}
+
+/* ---- Pairs ------------------------------------------------------------------------------------------------------- */
+
+struct source *match_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
+{
+    struct source_key key;
+    memset(&key, 0, sizeof(key));
+    key.peer = peer;
+    key.id = leg;
+    struct source *source;
+    HASH_FIND(hh, node->exchange.sources, &key, sizeof(key), source);
+    if (source == NULL || source->epoch.incarnation != epoch->incarnation || source->epoch.counter != epoch->counter)
+        return NULL;
+    return source;
+}
+
+void match_send_released(struct peer *peer, const struct message_grant_id *id)
+{
+    struct message message = {.type = MESSAGE_RELEASED, .grant_id = *id};
+    (void)peer_send(peer, &message);
+}
+
+void match_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
+                    enum strait_reason reason)
 {
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
@@ -122,7 +162,7 @@ void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoc
 
 static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
 {
-    exchange_send_end(peer, request->at.id, &request->epoch, false, reason);
+    match_send_end(peer, request->at.id, &request->epoch, false, reason);
 }
 
 static void bind_announce(struct offer *offer, const struct name *sink)
@@ -153,7 +193,7 @@ static void release_open(struct peer *peer, const struct parked *request, const 
 {
     struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->first};
     for (uint32_t i = 0; i < open->count; i++, id.grant++)
-        exchange_send_released(peer, &id);
+        match_send_released(peer, &id);
 }
 
 static void refuse_request(const struct parked *request, const struct open_grants *open, enum strait_reason reason)
@@ -243,7 +283,7 @@ static void ask_local(struct sink *sink)
     parked_add(node, parked);
 }
 
-void expectation_start(struct expectation *e, const struct name *source, const char *address, bool local)
+void match_start_expectation(struct expectation *e, const struct name *source, const char *address, bool local)
 {
     if (e->request.decided || expectation_find_leg(e, source) != NULL)
         return; /* both sides started this pair */
@@ -271,7 +311,7 @@ static bool start_announced(struct expectation *e, const struct name *source, st
     return true;
 }
 
-void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
+void match_start_offer(struct offer *o, const struct name *sink, const char *address, bool local)
 {
     struct announce *a;
     uint32_t count = 0;
@@ -299,7 +339,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
     struct request *expected;
     HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
     if (expected != NULL && expected->begun) {
-        expectation_start((struct expectation *)expected, &o->request.name, "", true);
+        match_start_expectation((struct expectation *)expected, &o->request.name, "", true);
         return;
     }
     if (expected == NULL && tombstone_reason(o->request.node, sink, false) != STRAIT_REASON_NONE) {
@@ -319,7 +359,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
     parked_add(o->request.node, parked);
 }
 
-void parked_meet_offer(struct offer *offer)
+void match_offer(struct offer *offer)
 {
     struct node *node = offer->request.node;
     struct parked *parked;
@@ -335,17 +375,19 @@ void parked_meet_offer(struct offer *offer)
     }
 }
 
-void parked_meet_expectation(struct expectation *e)
+void match_expectation(struct expectation *e)
 {
     struct node *node = e->request.node;
     struct parked *parked;
     while (!e->request.decided && (parked = find(node, false, &e->request)) != NULL) {
         struct name from = parked->from;
         struct peer *peer = parked->peer;
-        bool local = parked->offer != NULL;
+        const struct offer *offer = parked->offer;
         parked_remove(node, parked);
-        if (local)
-            expectation_start(e, &from, "", true);
+        if (offer != NULL && offer->request.decided)
+            continue; /* decided in this turn */
+        if (offer != NULL)
+            match_start_expectation(e, &from, "", true);
         else
             (void)start_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
     }
@@ -403,13 +445,13 @@ static void settle_request(struct node *node, struct parked *parked, const struc
     parked_remove(node, parked);
 }
 
-bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r)
+bool match_request(struct node *node, struct peer *peer, const struct message_request *r)
 {
     const struct open_grants open = {.first = r->grant, .count = r->slot_count, .slots = r->slots};
     for (uint32_t i = 0; i < open.count; i++)
         if (!gpu_path_has_slot(peer, open.slots[i]))
             return false;
-    if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
+    if (match_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* duplicate */
     struct parked *parked = parked_find_leg(node, peer, r->leg);
     if (parked == NULL && r->rest) { /* a part of a refused request: the last one brings the open grants */
@@ -478,7 +520,7 @@ static void announce_stopped(struct node *node, struct peer *peer, const struct 
             parked_remove(node, parked);
 }
 
-bool exchange_announce(struct node *node, struct peer *peer, const struct message_announce *a)
+bool match_announce(struct node *node, struct peer *peer, const struct message_announce *a)
 {
     struct name sink, source;
     name_set(&sink, &a->sink_pool, a->sink_key);

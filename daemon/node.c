@@ -9,10 +9,11 @@
 
 #include "daemon/base/auth.h"
 #include "daemon/base/lock.h"
+#include "daemon/clients.h"
 #include "daemon/memory/codebook_option.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
-#include "daemon/session.h"
+#include "daemon/report.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
 #define ACCEPTS     64u           /* clients accepted at a time */
@@ -27,7 +28,7 @@ static void on_client(void *owner, uint32_t events)
         int fd = accept4(node->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0)
             return;
-        session_accept(node, fd);
+        client_accept(node, fd);
     }
 }
 
@@ -125,12 +126,12 @@ static enum strait_status make_jobs(struct node *node)
     const struct arena *receive = receive_host(&node->receive);
     const uint64_t arena_bytes =
         node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * far_slot_bytes(node->options.gpu_chunk_bytes);
-    gpu_path_init(node);
+    gpu_wires_init(node);
     const struct devices_config config = {
         .codebook = node->codebook,
         .slot_bytes = receive->slot_bytes,
         .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
-        .arena_bytes = gpu_path_is_on(node) ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
+        .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
         .multiprocessors = node->options.gpu_multiprocessors,
         .attention_ns = node_busy_poll_ns(node),
         .failed = node_gpu_failed,
@@ -163,7 +164,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .incarnation = node->incarnation,
                                   .node = node->id,
                                   .codebook_id = node->codebook != NULL ? strait_codebook_id(node->codebook) : NULL,
-                                  .events = &exchange_peers_events,
+                                  .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);
     if (status == STRAIT_OK && !peers_can_travel(node->peers, why, why_size)) /* ready, but useless */
@@ -237,19 +238,6 @@ static void note_failed(struct node *node)
     }
 }
 
-static void fail_stranded(struct node *node)
-{
-    struct expectation *e, *next_e;
-    DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
-        if (request_is_stranded(&e->request))
-            expectation_fail(e, STRAIT_REASON_LOCAL, "");
-    struct offer *o, *next_o;
-    DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
-        if (request_is_stranded(&o->request))
-            offer_fail(o, STRAIT_REASON_LOCAL, "");
-    node->exchange.events.run(node);
-}
-
 static void stop_soon(struct node *node)
 {
     const uint64_t last = uv_now(node->loop) + LAST_MS;
@@ -268,7 +256,7 @@ void node_gpu_failed(void *owner)
     note_failed(node);
     if (node->gpus_failed == before)
         return;
-    fail_stranded(node);
+    exchange_fail_stranded(node);
     if (node->gpu_failed != NULL && strcmp(node->options.gpu_failure, "exit") == 0)
         stop_soon(node);
 }
@@ -290,15 +278,14 @@ uint64_t node_busy_poll_ns(const struct node *node)
     return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.gpu_attention_ms * 1000000 : 0;
 }
 
-void node_busy_poll(struct node *node)
+/* Keeps the loop from sleeping for a while after a step of a transfer between GPUs: the next will follow soon, and
+ * waking up takes longer than a chunk between two GPUs. */
+static bool is_busy_polling(struct node *node)
 {
-    uint64_t attention = node_busy_poll_ns(node);
-    if (attention != 0)
-        node->busy_poll_until = uv_hrtime() + attention;
-}
-
-static bool is_attentive(const struct node *node)
-{
+    const uint64_t busy_poll = node_busy_poll_ns(node);
+    if (node->exchange.gpu_stepped && busy_poll != 0)
+        node->busy_poll_until = uv_hrtime() + busy_poll;
+    node->exchange.gpu_stepped = false;
     return node->busy_poll_until != 0 && uv_hrtime() < node->busy_poll_until;
 }
 
@@ -317,13 +304,13 @@ static void on_prepare(uv_prepare_t *prepare)
 {
     struct node *node = prepare->data;
     if (node->backlog)
-        session_backlogs(node);
+        clients_backlogs(node);
     exchange_turn(node);
-    session_flush(node);
-    session_reap(node);
+    clients_flush(node);
+    clients_reap(node);
     if (node->client_gone && !node->draining)
         node_stop(node, false);
-    if (node->backlog || node->sessions_ended || is_attentive(node))
+    if (node->backlog || node->sessions_ended || is_busy_polling(node))
         uv_idle_start(&node->again, on_again);
     if (!exchange_idle(node) || node->draining)
         node_wake(node);
@@ -383,6 +370,7 @@ static unsigned worker_count(void)
 }
 
 static void on_watches_idle(void *owner);
+static void on_peers_closed(void *owner);
 
 enum strait_status node_create(uv_loop_t *loop, const struct node_options *options, struct log *log, int client_fd,
                                void (*stopped)(void *owner), void *owner, struct node **node, char *why,
@@ -406,6 +394,8 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->listen_fd = made->lock_fd = -1;
     made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};
     exchange_init(made);
+    made->peers_events = exchange_peers_events;
+    made->peers_events.closed = on_peers_closed;
     do
         auth_random(&made->incarnation, sizeof(made->incarnation));
     while (made->incarnation == 0);
@@ -416,7 +406,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     start_turning(made);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
-        session_accept(made, client_fd);
+        client_accept(made, client_fd);
         if (made->sessions != NULL)
             made->sessions->inside = true;
     } else if (client_fd >= 0) {
@@ -458,8 +448,9 @@ static void on_watches_idle(void *owner)
     close_handles(owner);
 }
 
-void node_peers_closed(struct node *node)
+static void on_peers_closed(void *owner)
 {
+    struct node *node = owner;
     node->peers_closed = true;
     node->peers = NULL;
     close_handles(node);
@@ -471,17 +462,17 @@ static void close_all(struct node *node)
         return;
     node->stopping = true;
     exchange_fail_all(node, STRAIT_REASON_LOCAL);
-    session_flush(node); /* sends the verdicts */
+    clients_flush(node); /* sends the verdicts */
     struct session *session, *next;
     DL_FOREACH_SAFE (node->sessions, session, next)
-        session_end(session, "daemon stops");
+        client_end(session, "daemon stops");
     parts_stop_listening(node);
     http_close(node->http);
     node->http = NULL;
     if (node->peers != NULL)
         peers_close(node->peers);
     else
-        node_peers_closed(node);
+        on_peers_closed(node);
 }
 
 void node_stop(struct node *node, bool drain)

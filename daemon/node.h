@@ -35,6 +35,7 @@ struct node {
     struct gpu_wires wires;
     struct gpu_links *gpu_links; /* utlist, one for each GPU in use */
     struct peers *peers;
+    struct peers_events peers_events;
     struct http *http;
     struct exchange exchange;
 
@@ -82,19 +83,11 @@ void node_destroy(struct node *node); /* NULL is allowed */
 
 /* A GPU has failed: all requests on failed GPUs get their verdict, and the node may stop (option gpu-failure). */
 void node_gpu_failed(void *node);
-/* Called by exchange.c when the peers have been closed. */
-void node_peers_closed(struct node *node);
-/* A transfer between GPUs has made a step and the next will follow soon: for a while the loop polls without sleeping,
- * because waking up takes longer than a chunk between two GPUs. */
-void node_busy_poll(struct node *node);
-/* That while, in nanoseconds. 0 with few processors: a polling loop would take time from the threads that work. */
+/* How long the loop polls without sleeping after a step of a transfer between GPUs, in nanoseconds. 0 with few
+ * processors: a polling loop would take time from the threads that work. */
 uint64_t node_busy_poll_ns(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
-
-/* What `strait status` and strait_stats show: JSON, malloc'ed. */
-char *node_report(struct node *node, size_t *size);
-char *node_metrics(struct node *node, size_t *size);
 
 /* What a node is made of: codebook, arenas, jobs and devices, peers, metrics by HTTP, and its socket for clients. */
 

@@ -4,7 +4,6 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
-#include "daemon/session.h"
 #include "daemon/source.h"
 
 /* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
@@ -232,7 +231,6 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
     request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
     stop_announcing(o);
     forget_awaited(o);
-    parked_forget_offer(node, o);
     if (done)
         node->metrics.source_done++;
     else
@@ -497,7 +495,6 @@ void offer_begin(struct offer *o, const struct message_offer *message)
     o->last = o->complete && o->awaited == NULL;
     o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
-    parked_meet_offer(o);
 }
 
 enum strait_reason offer_append(struct offer *o, const struct message_append *message)

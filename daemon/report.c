@@ -7,6 +7,9 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/report.h"
+#include "daemon/session_pool.h"
+#include "daemon/offer.h"
 #include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 

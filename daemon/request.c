@@ -3,9 +3,19 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
-#include "daemon/session.h"
+#include "daemon/request.h"
 
 /* The common part of offers and expectations: pages, state, end. */
+
+void name_set(struct name *name, const struct pool_id *pool, struct view key)
+{
+    memset(name, 0, sizeof(*name)); /* because names are hashed and compared as bytes */
+    name->pool = *pool;
+    name->size = (uint8_t)key.size;
+    memcpy(name->key, key.data, key.size);
+}
+
+/* ---- Pages ------------------------------------------------------------------------------------------------------- */
 
 static bool mark(struct request *request, const struct wire_page_list *list)
 {
@@ -54,82 +64,16 @@ bool request_is_stranded(const struct request *request)
     return false;
 }
 
-#define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of one client */
-
 bool request_charge(struct request *request, uint64_t bytes)
 {
-    struct session *session = request->session;
-    if (session == NULL)
-        return true; /* the client is gone and cannot ask for more */
-    if (bytes > CHARGED_MAX - session->charged)
+    if (!session_charge(request->session, bytes))
         return false;
-    session->charged += bytes;
     request->charged += bytes;
     return true;
 }
 
-const char *request_why(const struct request *request, struct device_state *state)
-{
-    const struct pool *pool = request->pool == NULL ? NULL : request->pool->pool;
-    if (request->reason != STRAIT_REASON_LOCAL || request->text[0] != '\0' || pool == NULL)
-        return request->text;
-    for (uint32_t g = 0; g < pool->group_count; g++)
-        if (devices_state(request->node->devices, pool->groups[g].device, state) && state->failed)
-            return state->why;
-    return request->text;
-}
-
-void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text)
-{
-    request->decided = true;
-    request->state = state;
-    request->reason = reason;
-    request->text = text;
-    DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
-    tombstone_add(request->node, request);
-}
-
-void request_wake_gpus(const struct request *request)
-{
-    const struct pool *pool = request->pool->pool;
-    int32_t before = -1;
-    for (uint32_t g = 0; g < pool->group_count; g++) {
-        int32_t device = pool->groups[g].device;
-        if (device >= 0 && device != before)
-            devices_rouse(request->node->devices, device);
-        before = device;
-    }
-}
-
-void request_over(struct request *request)
-{
-    if (request->over)
-        return;
-    request->over = true;
-    LL_PREPEND2(request->node->exchange.over, request, over_next);
-}
-
-void request_state(struct request *request, enum strait_state state)
-{
-    if (request->decided || state <= request->state)
-        return;
-    request->state = state;
-    struct message message = {.type = MESSAGE_STATE,
-                              .state = {.transfer = request->transfer, .state = (uint32_t)state}};
-    session_send(request->session, &message);
-}
-
-void request_release_pool(struct request *request)
-{
-    struct pool_ref *pool = request->pool;
-    if (pool == NULL)
-        return;
-    pool_release(pool->pool, &request->pages, !request->is_offer);
-    request->pool = NULL;
-    pool->uses--;
-    if (pool->uses == 0 && pool->removing)
-        session_pool_gone(pool);
-}
+/* ---- Names of failed requests -------------------------------------------------------------------------------------
+ */
 
 /* Remembers for a while how requests failed, so that a late other side gets the old verdict instead of waiting in vain.
  * A request that was DONE leaves no tombstone: its name may be used again, and then waits for its new other side. */
@@ -162,7 +106,7 @@ void tombstone_remove(struct node *node, const struct name *name, bool is_offer)
         tombstone_free(node, stone);
 }
 
-void tombstone_add(struct node *node, const struct request *request)
+static void tombstone_add(struct node *node, const struct request *request)
 {
     struct exchange *x = &node->exchange;
     tombstone_remove(node, &request->name, request->is_offer);
@@ -180,51 +124,68 @@ void tombstone_add(struct node *node, const struct request *request)
         tombstone_free(node, x->tombstones); /* the head is the oldest */
 }
 
-/* Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up. */
+/* ---- The verdict ------------------------------------------------------------------------------------------------- */
 
-#define NOTES_MAX 256u   /* queued at most */
-#define NOTE_MS   10000u /* how long one is queued */
-
-static bool send_note(struct node *node, const char *address, const struct message *message)
+const char *request_why(const struct request *request, struct device_state *state)
 {
-    struct peer *peer = peers_get(node->peers, address);
-    return peer != NULL && peer->state == PEER_UP && peer_send(peer, message) == STRAIT_OK;
+    const struct pool *pool = request->pool == NULL ? NULL : request->pool->pool;
+    if (request->reason != STRAIT_REASON_LOCAL || request->text[0] != '\0' || pool == NULL)
+        return request->text;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        if (devices_state(request->node->devices, pool->groups[g].device, state) && state->failed)
+            return state->why;
+    return request->text;
 }
 
-void exchange_note(struct node *node, const char *address, const struct message *message)
+void request_over(struct request *request)
 {
-    struct exchange *x = &node->exchange;
-    const struct message_note *m = &message->note;
-    if (send_note(node, address, message) || x->note_count >= NOTES_MAX)
+    if (request->over)
         return;
-    struct note *note = calloc(1, sizeof(*note) + m->key.size + m->data.size);
-    if (note == NULL)
-        return;
-    strcpy(note->address, address);
-    note->pool = m->pool;
-    note->key_size = m->key.size;
-    note->size = m->data.size;
-    note->expires = uv_now(node->loop) + NOTE_MS;
-    memcpy(note->bytes, m->key.data, m->key.size);
-    if (m->data.size != 0)
-        memcpy(note->bytes + m->key.size, m->data.data, m->data.size);
-    LL_APPEND(x->notes, note);
-    x->note_count++;
+    request->over = true;
+    LL_PREPEND2(request->node->exchange.over, request, over_next);
 }
 
-void exchange_send_notes(struct node *node)
+void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text)
 {
-    struct exchange *x = &node->exchange;
-    struct note *note, *next;
-    LL_FOREACH_SAFE (x->notes, note, next) {
-        struct message message = {.type = MESSAGE_PEER_NOTE};
-        message.note = (struct message_note){.pool = note->pool,
-                                             .key = view_of(note->bytes, note->key_size),
-                                             .data = view_of(note->bytes + note->key_size, note->size)};
-        if (!send_note(node, note->address, &message) && uv_now(node->loop) < note->expires)
-            continue;
-        LL_DELETE(x->notes, note);
-        x->note_count--;
-        free(note);
+    request->decided = true;
+    request->state = state;
+    request->reason = reason;
+    request->text = text;
+    request_over(request);
+    DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
+    tombstone_add(request->node, request);
+}
+
+void request_wake_gpus(const struct request *request)
+{
+    const struct pool *pool = request->pool->pool;
+    int32_t before = -1;
+    for (uint32_t g = 0; g < pool->group_count; g++) {
+        int32_t device = pool->groups[g].device;
+        if (device >= 0 && device != before)
+            devices_rouse(request->node->devices, device);
+        before = device;
     }
+}
+
+void request_state(struct request *request, enum strait_state state)
+{
+    if (request->decided || state <= request->state)
+        return;
+    request->state = state;
+    struct message message = {.type = MESSAGE_STATE,
+                              .state = {.transfer = request->transfer, .state = (uint32_t)state}};
+    session_send(request->session, &message);
+}
+
+void request_release_pool(struct request *request)
+{
+    struct pool_ref *pool = request->pool;
+    if (pool == NULL)
+        return;
+    pool_release(pool->pool, &request->pages, !request->is_offer);
+    request->pool = NULL;
+    pool->uses--;
+    if (pool->uses == 0 && pool->removing)
+        session_pool_gone(pool);
 }

@@ -1,9 +1,13 @@
-/* One client connection. */
+/* A client's connection, as its pools and requests use it: messages to it, memory charged to it, and words that it
+ * shares with its GPUs. Clients are accepted, heard and ended in clients.c. */
 #ifndef STRAIT_DAEMON_SESSION_H
 #define STRAIT_DAEMON_SESSION_H
 
-#include "daemon/node.h"
-#include "daemon/peers/poll.h"
+#include "proto/channel.h"
+
+struct node;
+struct request;
+struct watch;
 
 struct session {
     struct node *node;
@@ -29,41 +33,29 @@ struct session {
     struct session *prev, *next;
 };
 
-/* Takes the socket. A client beyond the limit is closed and counted. */
-void session_accept(struct node *node, int fd);
-/* Ends the session: the client's live transfers fail, and the socket is closed when they have drained. */
-void session_end(struct session *session, const char *why);
+/* For the functions below a session of NULL is a client that is gone: nothing is sent, charged or raised. */
+
 /* Queues a message. Never ends the session under its caller: a session whose message cannot be queued ends with the
- * turn. NULL session: the client is gone, nothing is sent. */
+ * turn. */
 void session_send(struct session *session, const struct message *message);
 /* The same for a notification, which is dropped when the client does not read. */
 void session_send_note(struct session *session, const struct message *message);
-void session_flush(struct node *node);                                    /* sends what the turn has queued */
-void session_forget(struct session *session, struct request *request);    /* the request is freed */
-void session_drained(struct session *session);                            /* one of its requests has drained */
-struct request *session_find(struct session *session, uint64_t transfer); /* NULL: none, or over */
-void session_process(struct session *session); /* handles received messages, until one has to wait */
-void session_backlogs(struct node *node);      /* handles messages that waited */
-void session_jobs_over(struct session *session);
-void session_reap(struct node *node); /* at the end of a turn: frees those that have ended */
+/* Charges memory taken for a request. False: the client has used up its share. */
+bool session_charge(struct session *session, uint64_t bytes);
+void session_forget(struct session *session, struct request *request); /* the request is freed */
+void session_drained(struct session *session);                         /* one of its requests has drained */
+void session_job_ended(struct session *session);                       /* one of session->jobs */
 
-/* ---- session_pool.c: false means that the client broke the protocol ---------------------------------------------- */
+/* ---- Words ------------------------------------------------------------------------------------------------------- */
 
-bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count);
-bool session_pool_remove(struct session *session, const struct message_pool_remove *message);
-struct pool_ref *session_pool(struct session *session, const struct pool_id *id); /* of this client; NULL: none */
-void session_pools_end(struct session *session);                                  /* the client is gone */
-void session_pool_gone(struct pool_ref *pool); /* the last use of a pool to be removed has ended */
+/* Streams of a client's GPUs wait by words that client, daemon and GPUs share. A stream waits until its word has
+ * reached a value; the daemon raises the word when the layer is in place, and in any case with the verdict. The client
+ * may raise it too, when it gives the verdict itself: a word is only ever raised, so the order of the two does not
+ * matter. */
 
-/* ---- wait.c: the same -------------------------------------------------------------------------------------------- */
-
+/* Maps the client's words. False: the client broke the protocol. */
 bool session_words(struct session *session, const struct message_words *message, const int *fds, uint32_t fd_count);
-bool session_wait(struct session *session, const struct message_wait *message);
 void session_words_fini(struct session *session);
-
-/* ---- session_verbs.c --------------------------------------------------------------------------------------------- */
-
-/* Handles all messages but HELLO, SHM_HELLO and those that carry descriptors. */
-bool session_verb(struct session *session, const struct message *message);
+void session_raise(struct session *session, uint32_t word, uint32_t value);
 
 #endif

@@ -8,7 +8,9 @@
 #include <utlist.h>
 
 #include "daemon/gpu_path.h"
+#include "daemon/node.h"
 #include "daemon/session.h"
+#include "daemon/session_pool.h"
 #include "internal/memfd.h"
 
 /* A client's pools: mapped and unmapped on workers, known by their ids. */
@@ -121,8 +123,7 @@ static void map_done(void *arg)
                   (unsigned long long)mapping->pool->device_bytes, mapping->pool->group_count);
     pool_status(session, &mapping->message.pool_register.pool, mapping->status, false, mapping->why);
     mapping_free(mapping);
-    session->jobs--;
-    session_jobs_over(session);
+    session_job_ended(session);
     session->backlog = node->backlog = true; /* handles the messages that waited */
     start_next(node);
 }
@@ -193,8 +194,7 @@ static void unmap_done(void *arg)
     struct pool_ref *ref = arg;
     if (ref->session != NULL) {
         pool_status(ref->session, &ref->id, STRAIT_OK, true, "");
-        ref->session->jobs--;
-        session_jobs_over(ref->session);
+        session_job_ended(ref->session);
     }
     free(ref);
 }
@@ -212,31 +212,16 @@ void session_pool_gone(struct pool_ref *ref)
     }
 }
 
-static void remove_pool(struct pool_ref *ref)
+void session_pool_remove(struct pool_ref *ref)
 {
     ref->removing = true;
     if (ref->uses == 0)
         session_pool_gone(ref);
 }
 
-bool session_pool_remove(struct session *session, const struct message_pool_remove *message)
+void session_pool_removed(struct session *session, const struct pool_id *id)
 {
-    struct pool_ref *ref = session_pool(session, &message->pool);
-    if (ref == NULL) { /* the registration was refused */
-        pool_status(session, &message->pool, STRAIT_OK, true, "");
-        return true;
-    }
-    struct request *request, *next;
-    HASH_ITER (by_transfer, session->requests, request, next) {
-        if (request->pool != ref)
-            continue;
-        if (request->is_offer)
-            offer_fail((struct offer *)request, STRAIT_REASON_ABORTED, "pool removed");
-        else
-            expectation_fail((struct expectation *)request, STRAIT_REASON_ABORTED, "pool removed");
-    }
-    remove_pool(ref);
-    return true;
+    pool_status(session, id, STRAIT_OK, true, "");
 }
 
 void session_pools_end(struct session *session)
@@ -246,131 +231,6 @@ void session_pools_end(struct session *session)
         if (ref->session != session || ref->removing)
             continue;
         ref->session = NULL;
-        remove_pool(ref);
+        session_pool_remove(ref);
     }
-}
-
-/* Lets streams of a client's GPUs wait, by words that client, daemon and GPUs share. A stream waits until its word has
- * reached a value; the daemon raises the word when the layer is in place, and in any case with the verdict. The client
- * may raise it too, when it gives the verdict itself: a word is only ever raised, so the order of the two does not
- * matter. */
-
-#define ALL_LAYERS (-1)
-
-/* A word to be raised. */
-struct wait {
-    int32_t layer;
-    uint32_t word, value;
-    struct wait *next; /* in expectation->waits */
-};
-
-/* ---- The words --------------------------------------------------------------------------------------------------- */
-
-/* Can the file be mapped safely: at least `size` bytes of ordinary pages, which exist as long as the file, as it cannot
- * shrink? */
-static bool is_usable(int fd, size_t size)
-{
-    struct stat info;
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size >= 0 && (size_t)info.st_size >= size && !memfd_is_hugetlb(fd);
-}
-
-bool session_words(struct session *session, const struct message_words *message, const int *fds, uint32_t fd_count)
-{
-    size_t size = message->count * sizeof(session->words[0]);
-    if (session->words != NULL || fd_count != 1 || !is_usable(fds[0], size))
-        return false;
-    void *words = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
-    if (words == MAP_FAILED)
-        return false;
-    session->words = words;
-    session->word_count = message->count;
-    return true;
-}
-
-void session_words_fini(struct session *session)
-{
-    if (session->words != NULL)
-        munmap(session->words, session->word_count * sizeof(session->words[0]));
-    session->words = NULL;
-}
-
-static void raise_word(struct session *session, uint32_t word, uint32_t value)
-{
-    uint32_t *at = &session->words[word], old = __atomic_load_n(at, __ATOMIC_RELAXED);
-    while ((int32_t)(value - old) > 0)
-        if (__atomic_compare_exchange_n(at, &old, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-            return;
-}
-
-/* ---- Waits ------------------------------------------------------------------------------------------------------- */
-
-static bool keep(struct expectation *e, const struct message_wait *message)
-{
-    struct wait *wait = request_charge(&e->request, sizeof(*wait)) ? malloc(sizeof(*wait)) : NULL;
-    if (wait == NULL)
-        return false;
-    *wait = (struct wait){.layer = message->layer, .word = message->word, .value = message->value};
-    LL_PREPEND(e->waits, wait);
-    return true;
-}
-
-/* True: there is nothing left to wait for. */
-static bool is_over(struct expectation *e, const struct message_wait *message)
-{
-    if (e->request.decided || (message->layer != ALL_LAYERS && coverage_layer_landed(e->coverage, message->layer)))
-        return true;
-    if (keep(e, message))
-        return false;
-    expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many waits");
-    return true;
-}
-
-bool session_wait(struct session *session, const struct message_wait *message)
-{
-    struct request *request = session_find(session, message->transfer);
-    bool fits = request == NULL || request->decided || (!request->is_offer && request->begun);
-    if (!fits || message->word >= session->word_count)
-        return false;
-    if (request == NULL || request->is_offer || is_over((struct expectation *)request, message))
-        raise_word(session, message->word, message->value);
-    return true;
-}
-
-static void raise_matching(struct expectation *e, bool (*matches)(const struct wait *wait, const void *what),
-                           const void *what)
-{
-    struct wait *wait, *next;
-    LL_FOREACH_SAFE (e->waits, wait, next) {
-        if (!matches(wait, what))
-            continue;
-        if (e->request.session != NULL)
-            raise_word(e->request.session, wait->word, wait->value);
-        LL_DELETE(e->waits, wait);
-        free(wait);
-    }
-}
-
-static bool is_of_layer(const struct wait *wait, const void *layer)
-{
-    return wait->layer == *(const int32_t *)layer;
-}
-
-static bool is_any(const struct wait *wait, const void *nothing)
-{
-    (void)wait;
-    (void)nothing;
-    return true;
-}
-
-void waits_layers(struct expectation *e, const int32_t *layers, uint32_t count)
-{
-    for (uint32_t i = 0; i < count && e->waits != NULL; i++)
-        raise_matching(e, is_of_layer, &layers[i]);
-}
-
-void waits_decided(struct expectation *e)
-{
-    raise_matching(e, is_any, NULL);
 }

@@ -9,7 +9,6 @@
 #include "daemon/chunk_header.h"
 #include "daemon/gpu_path.h"
 #include "daemon/node.h"
-#include "daemon/session.h"
 #include "daemon/source.h"
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -544,7 +543,7 @@ static bool step(struct sink *sink, const struct leg_event *event)
     }
     update_waiting(sink);
     if (sink->expectation->request.pool != NULL && sink->expectation->request.pool->pool->devices != NULL)
-        node_busy_poll(sink->node);
+        sink->node->exchange.gpu_stepped = true;
     if (!honest)
         sink_event(sink, SINK_FAIL, STRAIT_REASON_GEOMETRY);
     return accepted;

@@ -2,7 +2,13 @@
 #ifndef STRAIT_DAEMON_SINK_H
 #define STRAIT_DAEMON_SINK_H
 
-#include "daemon/exchange.h"
+#include "daemon/expectation.h"
+#include "daemon/memory/job.h"
+#include "daemon/peers/peer.h"
+#include "daemon/protocol/segments.h"
+#include "daemon/receive.h"
+
+struct source;
 
 /* The way to the source: over a connection, or under this daemon (local.c). */
 struct sink_port {

@@ -543,7 +543,7 @@ void source_take(struct source *source, const struct leg_event *event)
         act(source, &actions.list[i]);
     update_waiting(source);
     if (source->offer->request.pool != NULL && source->offer->request.pool->pool->devices != NULL)
-        node_busy_poll(source->node);
+        source->node->exchange.gpu_stepped = true;
     if (!honest)
         source_event(source, SOURCE_FAIL, STRAIT_REASON_GEOMETRY);
 }

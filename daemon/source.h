@@ -2,7 +2,24 @@
 #ifndef STRAIT_DAEMON_SOURCE_H
 #define STRAIT_DAEMON_SOURCE_H
 
-#include "daemon/exchange.h"
+#include "daemon/offer.h"
+#include "daemon/peers/peer.h"
+#include "daemon/protocol/segments.h"
+
+struct sink;
+
+/* Key of a source leg: the connection that asked for it, and the id chosen there. */
+struct source_key {
+    struct peer *peer;
+    uint64_t id;
+};
+
+/* The grants that come with a REQUEST: first, first + 1, ... */
+struct open_grants {
+    uint64_t first;
+    uint32_t count;
+    const uint32_t *slots;
+};
 
 /* A chunk on its way out. */
 struct inflight_chunk {

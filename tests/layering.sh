@@ -58,6 +58,10 @@ daemon/memory     daemon/memory|daemon/device|daemon/protocol|daemon/base|proto|
 daemon/peers      daemon/peers|daemon/base|proto|transport
 RULES
 
+# ---- Files of one folder call downwards only ----------------------------------------------------------------------------
+
+report "calls from a file to one above it (tests/layering.py):" "$(python3 tests/layering.py || true)"
+
 # ---- Block coders are the kernels' own; tests and benches look at them too -------------------------------------------
 
 for dir in include proto transport daemon client collective tools; do

@@ -53,6 +53,7 @@ struct peer {
     char why[128];                   /* why it is not UP, for people */
     void *owner;                     /* for the user's own data, NULL at first */
     uint64_t round_trip_us;          /* of heartbeats, smoothed */
+    uint32_t writers;                /* jobs of the user that write to the peer's arena: its link has to stay mapped */
 };
 
 /* Called on the loop's thread, never from inside a call of the functions below. For each peer the order is: `up`, then
@@ -126,6 +127,14 @@ const char *peer_transport_name(const struct peer *peer); /* "shm", "ucx"; "" wi
  * messages (64 MiB are queued), or for which memory is lacking, goes down. */
 enum strait_status peer_send(struct peer *peer, const struct message *message);
 
+static inline void peer_writer_begin(struct peer *peer)
+{
+    peer->writers++;
+}
+static inline void peer_writer_end(struct peer *peer)
+{
+    peer->writers--;
+}
 /* Called once, after `down` or from inside it: nothing of ours writes to the peer's arena any more. `quiet` follows. */
 void peer_quit_link(struct peer *peer);
 

@@ -1,0 +1,43 @@
+/* The sink's side of a request: which pages are expected, which have landed, and the verdict over all its legs. */
+#ifndef STRAIT_DAEMON_EXPECTATION_H
+#define STRAIT_DAEMON_EXPECTATION_H
+
+#include "daemon/protocol/coverage.h"
+#include "daemon/request.h"
+
+struct sink;
+struct sink_port;
+
+struct expectation {
+    struct request request; /* first */
+    struct epoch epoch;
+    uint32_t sources;
+    uint64_t deadline; /* loop's clock, ms */
+    struct wire_span *wanted;
+    uint32_t wanted_count;
+    struct coverage *coverage;
+    struct sink *sinks; /* utlist, by `next` */
+    struct wait *waits; /* waits of the client's streams */
+    uint32_t sink_count, complete_count;
+    uint8_t *aux;
+    size_t aux_size;
+    uint64_t raw_bytes, wire_bytes;
+    struct expectation *prev, *next; /* exchange.expectations */
+};
+
+/* Creates an expectation as the client's message describes it, still without pages. */
+struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
+                                       const struct message_expect *message);
+void expectation_begin(struct expectation *expectation); /* its list of pages is complete */
+struct sink *expectation_find_leg(const struct expectation *expectation, const struct name *source);
+/* Adds the leg to one more source. NULL: no memory, and the expectation has failed. */
+struct sink *expectation_add_leg(struct expectation *expectation, const struct name *source, const char *address,
+                                 const struct sink_port *port);
+void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
+void expectation_tell(struct expectation *expectation); /* sends the client the verdict */
+
+/* A stream of the client waits for a layer or for the verdict, by a word that is raised then; at once if there is
+ * nothing left to wait for. */
+void expectation_wait(struct expectation *expectation, const struct message_wait *message);
+
+#endif

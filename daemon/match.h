@@ -1,0 +1,61 @@
+/* Pairs requests: those of clients that start one, REQUEST and ANNOUNCE of peers, and those that came before their
+ * other side and are parked until it comes. */
+#ifndef STRAIT_DAEMON_MATCH_H
+#define STRAIT_DAEMON_MATCH_H
+
+#include "daemon/expectation.h"
+#include "daemon/offer.h"
+#include "daemon/source.h"
+
+/* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
+struct parked_key {
+    struct name wants; /* the offer, or the expectation */
+    bool is_request;
+};
+struct parked {
+    struct parked_key key;
+    struct peer *peer;    /* NULL: local */
+    struct sink *sink;    /* local request */
+    struct offer *offer;  /* local announce */
+    struct name from;     /* the other side's name: that of the expectation, or of the offer */
+    struct source_key at; /* request of a peer: its leg */
+    uint64_t offer_id, geometry;
+    struct epoch epoch;
+    struct wire_span *spans;
+    uint32_t span_count;
+    bool more; /* the spans are not complete yet */
+    uint64_t expires;
+    struct parked *prev, *next;
+    struct parked *aside; /* temporary list while one of the same name is looked up */
+    UT_hash_handle by_name, by_leg;
+};
+
+/* A client starts its request: adds a leg to one source, or looks for one more expectation, at an address or under this
+ * daemon. */
+void match_start_expectation(struct expectation *expectation, const struct name *source, const char *address,
+                             bool local);
+void match_start_offer(struct offer *offer, const struct name *sink, const char *address, bool local);
+/* Its pages are known: pairs it with those that wait for it. */
+void match_expectation(struct expectation *expectation);
+void match_offer(struct offer *offer);
+
+/* Messages of peers. False: the peer broke the protocol. */
+bool match_request(struct node *node, struct peer *peer, const struct message_request *message);
+bool match_announce(struct node *node, struct peer *peer, const struct message_announce *message);
+void match_end(struct node *node, struct peer *peer, uint64_t leg); /* the leg is not wanted any more */
+
+/* The source leg that a message of this peer is about; NULL: there is none, or it has another epoch. */
+struct source *match_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch);
+/* Tells the peer that a leg has failed, or never began. */
+void match_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
+                    enum strait_reason reason);
+/* Gives a grant back that no leg of ours holds. */
+void match_send_released(struct peer *peer, const struct message_grant_id *id);
+
+void match_expire(struct node *node, uint64_t now); /* the loop's clock */
+void match_forget_peer(struct node *node, struct peer *peer);
+void match_forget_sink(struct node *node, struct sink *sink);
+void match_forget_offer(struct node *node, struct offer *offer);
+void match_fini(struct node *node);
+
+#endif

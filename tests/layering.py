@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Files of a folder call downwards only: each folder's sources in order, from the bottom to the top, as data."""
+import pathlib
+import re
+import sys
+
+ORDER = {
+    "proto": "message message_table text blob channel",
+    "transport": "core loopback shm ucx_setup ucx transport nccl_engine nccl",
+    "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
+    "daemon/base": "address auth fault lock log metrics option_table http options",
+    "daemon/memory": "arena codebook_option job pool",
+    "daemon/device/cuda": "failure batch copy memory plugin",
+    "daemon/peers": "connection poll gpu_link kind peer_link peer dial peers",
+    "daemon": "receive policy session gpu_links gpu_path session_pool request leg_queue sink source local expectation"
+              " offer match exchange report clients node embed main",
+}
+
+DEFINITION = re.compile(r"^(?!#)[a-z_][^;={}()\n]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)
+COMMENT_OR_TEXT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+
+
+def upward_calls(folder, order):
+    names = order.split()
+    there = {path.stem for path in pathlib.Path(folder).glob("*.c")}
+    for name in there.symmetric_difference(names):
+        yield f"{folder}/{name}.c: in the folder or in the order of {__file__}, but not in both"
+    texts = {name: COMMENT_OR_TEXT.sub("", pathlib.Path(folder, name + ".c").read_text()) for name in names if name in there}
+    own = {name: {d[1]: d[0].startswith("static") for d in DEFINITION.finditer(text)} for name, text in texts.items()}
+    level = {f: names.index(name) for name in texts for f, is_static in own[name].items() if not is_static}
+    for name, text in texts.items():
+        for called in sorted(set(re.findall(r"\b(\w+)\(", text)) - set(own[name])):
+            if level.get(called, -1) > names.index(name):
+                yield f"{folder}/{name}.c calls {called} of {names[level[called]]}.c, which is above it"
+
+
+wrong = [line for folder, order in ORDER.items() for line in upward_calls(folder, order)]
+print("\n".join(wrong), end="\n" if wrong else "")
+sys.exit(bool(wrong))
