@@ -1,7 +1,10 @@
-/* NCCL's interface as of 2.28: X(returns, name, parameters, arguments, way), for ncclNAME and pncclNAME each.
+/* NCCL's interface as of 2.28: X(returns, name, parameters, arguments, way, ...), for ncclNAME and pncclNAME each.
  *
  *   returns   RESULT, TEXT, NOTHING, TEAM or NUMBER
- *   way       HOOK: goes through coll_hook_NAME (hooks.h); FORWARD: straight to NCCL
+ *   way       HOOK: goes through coll_hook_NAME (hooks.c); FORWARD: straight to NCCL
+ *   ...       of collectives, send and recv, the fields of struct coll_call (call.h) in which they differ: operation,
+ *             send, receive, reduction, and peer, which is the root where there is one. All of them have the parameters
+ *             count, type, comm and stream, and their hooks are generated.
  *
  * Functions that an installed older NCCL lacks are NULL in struct coll_table. */
 #ifndef STRAIT_COLLECTIVE_API_H
@@ -57,41 +60,43 @@
       (made, scalar, type, residence, comm), FORWARD) \
     X(RESULT, RedOpDestroy, (coll_reduction reduction, coll_comm comm), (reduction, comm), FORWARD) \
     \
-    X(RESULT, AllGather, \
-      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
-      (send, receive, count, type, comm, stream), HOOK) \
-    X(RESULT, AllReduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
-                          coll_comm comm, coll_stream stream), \
-      (send, receive, count, type, reduction, comm, stream), HOOK) \
-    X(RESULT, AlltoAll, \
-      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
-      (send, receive, count, type, comm, stream), HOOK) \
-    X(RESULT, Bcast, (void *buffer, size_t count, coll_type type, int root, coll_comm comm, coll_stream stream), \
-      (buffer, count, type, root, comm, stream), HOOK) \
-    X(RESULT, Broadcast, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
-                          coll_stream stream), \
-      (send, receive, count, type, root, comm, stream), HOOK) \
-    X(RESULT, Gather, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
-                       coll_stream stream), \
-      (send, receive, count, type, root, comm, stream), HOOK) \
-    X(RESULT, Reduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
-                       int root, coll_comm comm, coll_stream stream), \
-      (send, receive, count, type, reduction, root, comm, stream), HOOK) \
-    X(RESULT, ReduceScatter, (const void *send, void *receive, size_t count, coll_type type, \
-                              coll_reduction reduction, coll_comm comm, coll_stream stream), \
-      (send, receive, count, type, reduction, comm, stream), HOOK) \
-    X(RESULT, Scatter, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
-                        coll_stream stream), \
-      (send, receive, count, type, root, comm, stream), HOOK) \
-    X(RESULT, Send, \
-      (const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
-      (send, count, type, peer, comm, stream), HOOK) \
-    X(RESULT, Recv, (void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
-      (receive, count, type, peer, comm, stream), HOOK) \
-    \
     X(RESULT, GroupStart, (void), (), HOOK) \
     X(RESULT, GroupEnd, (void), (), HOOK) \
     X(RESULT, GroupSimulateEnd, (coll_simulation *simulation), (simulation), HOOK)
+
+/* nccl.h: collectives, send and recv */
+#define COLL_API_OPERATIONS(X) \
+    X(RESULT, AllGather, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, comm, stream), HOOK, ALL_GATHER, send, receive, 0, 0) \
+    X(RESULT, AllReduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
+                          coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, comm, stream), HOOK, ALL_REDUCE, send, receive, reduction, 0) \
+    X(RESULT, AlltoAll, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, comm, stream), HOOK, ALL_TO_ALL, send, receive, 0, 0) \
+    X(RESULT, Bcast, (void *buffer, size_t count, coll_type type, int root, coll_comm comm, coll_stream stream), \
+      (buffer, count, type, root, comm, stream), HOOK, BROADCAST, buffer, buffer, 0, root) \
+    X(RESULT, Broadcast, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                          coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK, BROADCAST, send, receive, 0, root) \
+    X(RESULT, Gather, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                       coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK, GATHER, send, receive, 0, root) \
+    X(RESULT, Reduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
+                       int root, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, root, comm, stream), HOOK, REDUCE, send, receive, reduction, root) \
+    X(RESULT, ReduceScatter, (const void *send, void *receive, size_t count, coll_type type, \
+                              coll_reduction reduction, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, comm, stream), HOOK, REDUCE_SCATTER, send, receive, reduction, 0) \
+    X(RESULT, Scatter, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                        coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK, SCATTER, send, receive, 0, root) \
+    X(RESULT, Send, \
+      (const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
+      (send, count, type, peer, comm, stream), HOOK, SEND, send, NULL, 0, peer) \
+    X(RESULT, Recv, (void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
+      (receive, count, type, peer, comm, stream), HOOK, RECV, NULL, receive, 0, peer)
 
 /* nccl_device.h: what the host calls for kernels that communicate by themselves */
 #define COLL_API_DEVICE(X) \
@@ -116,6 +121,6 @@
 
 /* clang-format on */
 
-#define COLL_API(X) COLL_API_HOST(X) COLL_API_DEVICE(X)
+#define COLL_API(X) COLL_API_HOST(X) COLL_API_OPERATIONS(X) COLL_API_DEVICE(X)
 
 #endif

@@ -25,7 +25,7 @@ typedef ncclLLA2AHandle_t coll_ll_a2a;
 typedef ncclLsaBarrierHandle_t coll_lsa_barrier;
 
 /* A redeclaration: a different return type or parameter is an error. */
-#define X(returns, name, parameters, arguments, way) COLL_TYPE_##returns nccl##name parameters;
+#define X(returns, name, parameters, arguments, way, ...) COLL_TYPE_##returns nccl##name parameters;
 COLL_API(X)
 #undef X
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/decide.h"
 #include "collective/grow.h"
 #include "collective/comm.h"
 
@@ -68,7 +67,7 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
     count->bytes += coll_call_bytes(call);
     count->grouped += call->grouped;
     count->captured += call->captured;
-    if (decision->way != COLL_ROUTE_COMPRESS)
+    if (decision->route != COLL_ROUTE_COMPRESS)
         return;
     count->compressed++;
     count->plain += coll_call_bytes(call);

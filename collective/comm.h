@@ -4,12 +4,40 @@
 #include <pthread.h>
 
 #include "collective/call.h"
-#include "collective/decide.h"
 #include "collective/nccl.h"
 #include "collective/rendezvous.h"
 
 /* What is known of communicators, and what was counted for each and for the process. Any thread; one lock, held for a
  * few instructions at a time and never while NCCL is called. */
+
+enum coll_route {
+    COLL_ROUTE_NCCL,     /* NCCL does it at once, with the arguments unchanged */
+    COLL_ROUTE_DEFER,    /* NCCL does it when its group ends (group.h) */
+    COLL_ROUTE_COMPRESS, /* the engine compresses what NCCL moves (engine.h) */
+    COLL_ROUTE_REJECT,   /* another thread has ended its communicator meanwhile */
+};
+
+struct coll_ccomm;
+struct coll_comm_entry;
+struct coll_lazy_join;
+
+/* What is known of a communicator, the same on all of its ranks. */
+struct coll_comm_info {
+    int rank, ranks;              /* -1: not known */
+    int memory;                   /* number of registered buffers and windows */
+    bool pinned;                  /* the program has pinned it to raw */
+    bool ending;                  /* finalized or revoked */
+    struct coll_ccomm *member;    /* NULL: it stays raw */
+    const char *why;              /* why it stays raw; static */
+    struct coll_lazy_join *late;  /* not NULL: it does not block and has not joined yet */
+    struct coll_comm_entry *held; /* of coll_track_hold */
+};
+
+struct coll_decision {
+    enum coll_route route;
+    const char *reason; /* static */
+    uint64_t wire;      /* bytes that NCCL was handed, if not those of the call */
+};
 
 struct coll_count {
     uint64_t calls, bytes;              /* that NCCL accepted */

@@ -6,7 +6,6 @@
 #include <strait/collective.h>
 #include <string.h>
 
-#include "collective/decide.h"
 #include "collective/engine.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -54,37 +53,4 @@ const struct coll_engine_ops *coll_engine(void)
 {
     pthread_once(&once, look);
     return engine;
-}
-
-static bool can_be_compressed(const struct coll_call *call)
-{
-    return call->type == COLL_BF16 || call->type == COLL_FP16 || call->type == COLL_FP32;
-}
-
-static const char *reason_to_pass(const struct coll_comm_info *standing, const struct coll_call *call)
-{
-    if (standing->pinned)
-        return "pinned";
-    if (standing->ending)
-        return "ending";
-    if (standing->ranks == 1)
-        return "one rank";
-    if (!can_be_compressed(call))
-        return "type is not compressed";
-    if (standing->member == NULL)
-        return standing->why != NULL ? standing->why : "nothing is known of it";
-    return NULL;
-}
-
-struct coll_decision coll_decide(const struct coll_comm_info *standing, const struct coll_call *call,
-                                 struct coll_op *step)
-{
-    struct coll_decision decision = {COLL_ROUTE_NCCL, reason_to_pass(standing, call), 0};
-    step->counted = false;
-    const bool compressed =
-        decision.reason == NULL && coll_engine()->decide(standing->member, call, step, &decision.reason);
-    step->held = standing->held;
-    if (!compressed)
-        return decision;
-    return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", step->wire};
 }

@@ -37,7 +37,7 @@ static bool is_hooked(const struct coll_library *library)
         GO_##way(&library->prefix, name, arguments);              \
     }
 
-#define X(returns, name, parameters, arguments, way)        \
+#define X(returns, name, parameters, arguments, way, ...)        \
     EXPORT(nccl, returns, name, parameters, arguments, way) \
     EXPORT(pnccl, returns, name, parameters, arguments, way)
 COLL_API(X)

@@ -6,6 +6,54 @@
 #include "collective/thread.h"
 #include "collective/comm.h"
 
+/* ---- Routes ------------------------------------------------------------------------------------------------------ */
+
+/* NCCL makes sends and receives of it. */
+static bool moves_by_pairs(const struct coll_call *call)
+{
+    return call->operation == COLL_SEND || call->operation == COLL_RECV || call->operation == COLL_ALL_TO_ALL ||
+           call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
+}
+
+/* What NCCL would refuse must not be deferred: that has to be known before anything is encoded. */
+static bool is_accepted(const struct coll_call *call, int ranks)
+{
+    return call->peer >= 0 && call->peer < ranks && coll_type_row(call->type) != COLL_UNKNOWN;
+}
+
+static bool can_be_compressed(const struct coll_call *call)
+{
+    return call->type == COLL_BF16 || call->type == COLL_FP16 || call->type == COLL_FP32;
+}
+
+static const char *reason_to_stay_raw(const struct coll_comm_info *info, const struct coll_call *call)
+{
+    if (info->pinned)
+        return "pinned";
+    if (info->ending)
+        return "ending";
+    if (info->ranks == 1)
+        return "one rank";
+    if (!can_be_compressed(call))
+        return "type is not compressed";
+    if (info->member == NULL)
+        return info->why != NULL ? info->why : "nothing is known of it";
+    return NULL;
+}
+
+struct coll_decision coll_decide(const struct coll_comm_info *info, const struct coll_call *call, struct coll_op *op)
+{
+    const char *reason = reason_to_stay_raw(info, call);
+    op->counted = false;
+    const bool compressed = reason == NULL && coll_engine()->decide(info->member, call, op, &reason);
+    op->held = info->held;
+    if (compressed)
+        return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire};
+    const bool mixed = call->grouped && info->member != NULL && !info->pinned;
+    const bool deferred = mixed && moves_by_pairs(call) && is_accepted(call, info->ranks);
+    return (struct coll_decision){deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, reason, 0};
+}
+
 /* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
 static coll_result error_of(const struct coll_op *steps, unsigned count)
 {
@@ -190,17 +238,6 @@ void coll_group_note(const struct coll_call *call)
     }
     kept.places = places;
     places[kept.place_count++] = (struct place){call->comm, call->stream, call->captured};
-}
-
-static bool moves_by_pairs(const struct coll_call *call)
-{
-    return call->operation == COLL_SEND || call->operation == COLL_RECV || call->operation == COLL_ALL_TO_ALL ||
-           call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
-}
-
-bool coll_group_holds(const struct coll_call *call, int ranks)
-{
-    return moves_by_pairs(call) && call->peer >= 0 && call->peer < ranks && coll_type_row(call->type) != COLL_UNKNOWN;
 }
 
 coll_result coll_group_keep(const struct coll_call *call)

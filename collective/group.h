@@ -1,7 +1,12 @@
 #ifndef STRAIT_COLLECTIVE_GROUP_H
 #define STRAIT_COLLECTIVE_GROUP_H
 
+#include "collective/comm.h"
 #include "collective/engine.h"
+
+/* The route of a call, decided once and here alone, by what all ranks hold alike (never addresses, data or time), so
+ * that all ranks decide alike. *op is to be run if the route is COMPRESS, and else tells only whether it counts. */
+struct coll_decision coll_decide(const struct coll_comm_info *info, const struct coll_call *call, struct coll_op *op);
 
 /* Runs compressed operations: at once, or at the end of their thread's group. */
 
@@ -36,9 +41,7 @@ void coll_run_release_all(void);
 /* A call in a group, on a communicator that compresses. */
 void coll_group_note(const struct coll_call *call);
 
-/* A call that goes raw on such a communicator, of so many ranks: whether it has to be kept, because NCCL makes sends
- * and receives of it. Not if NCCL would refuse it, which has to be known before anything is encoded. */
-bool coll_group_holds(const struct coll_call *call, int ranks);
+/* A call of route DEFER. */
 coll_result coll_group_keep(const struct coll_call *call);
 
 /* A step that is to be run. False: no memory. It is released when the group has ended. */

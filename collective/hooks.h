@@ -20,7 +20,7 @@ void coll_report_process(void);
 
 #define COLL_DECLARE_FORWARD(returns, name, parameters)
 #define COLL_DECLARE_HOOK(returns, name, parameters)            COLL_TYPE_##returns coll_hook_##name parameters;
-#define COLL_DECLARE(returns, name, parameters, arguments, way) COLL_DECLARE_##way(returns, name, parameters)
+#define COLL_DECLARE(returns, name, parameters, arguments, way, ...) COLL_DECLARE_##way(returns, name, parameters)
 COLL_API(COLL_DECLARE)
 #undef COLL_DECLARE
 #undef COLL_DECLARE_HOOK

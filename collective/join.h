@@ -1,7 +1,7 @@
 #ifndef STRAIT_COLLECTIVE_JOIN_H
 #define STRAIT_COLLECTIVE_JOIN_H
 
-#include "collective/decide.h"
+#include "collective/comm.h"
 #include "collective/engine.h"
 #include "collective/rendezvous.h"
 

@@ -107,7 +107,7 @@ static void *find(struct coll_library *found)
 
 static void fill(struct coll_library *found, void *handle)
 {
-#define X(returns, name, parameters, arguments, way)           \
+#define X(returns, name, parameters, arguments, way, ...)           \
     *(void **)&found->nccl.name = dlsym(handle, "nccl" #name); \
     *(void **)&found->pnccl.name = dlsym(handle, "pnccl" #name);
     COLL_API(X)
@@ -153,7 +153,7 @@ const struct coll_library *coll_library_if_loaded(void)
 
 /* One flag for each function, found by its place in this list. */
 static const char *const names[] = {
-#define X(returns, name, parameters, arguments, way) "nccl" #name, "pnccl" #name,
+#define X(returns, name, parameters, arguments, way, ...) "nccl" #name, "pnccl" #name,
     COLL_API(X)
 #undef X
 };

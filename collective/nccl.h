@@ -8,7 +8,7 @@
 
 /* NULL: this NCCL has no such function. */
 struct coll_table {
-#define X(returns, name, parameters, arguments, way) COLL_TYPE_##returns(*name) parameters;
+#define X(returns, name, parameters, arguments, way, ...) COLL_TYPE_##returns(*name) parameters;
     COLL_API(X)
 #undef X
 };

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "collective/call.h"
-#include "collective/decide.h"
 #include "collective/engine.h"
+#include "collective/group.h"
 #include "collective/hooks.h"
 #include "collective/comm.h"
 #include "tests/run_suite.h"
@@ -41,7 +41,7 @@ static const char *reason(struct coll_comm_info standing, int type)
     struct coll_call call = {.operation = COLL_ALL_GATHER, .count = 1, .type = type};
     struct coll_op step;
     struct coll_decision decision = coll_decide(&standing, &call, &step);
-    ck_assert_int_eq(decision.way, COLL_ROUTE_NCCL);
+    ck_assert_int_eq(decision.route, COLL_ROUTE_NCCL);
     return decision.reason;
 }
 
