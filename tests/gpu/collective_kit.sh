@@ -52,7 +52,7 @@ if [ "${MPI:-}" = 1 ]; then
     done
     mv "$kit/bin/mpiexec.hydra" "$kit/bin/mpiexec"
 fi
-cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"
+cp "$root/bench/nccl_tests.sh" "$kit/bench"
 cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"
 [ -z "$data" ] || xz -9c "$data" >"$kit/data/$(basename "$data").xz"
 cp "$here/collective_kit_run.sh" "$kit/run.sh"

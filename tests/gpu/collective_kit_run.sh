@@ -35,7 +35,7 @@
 #   RINGS   scenes of gpu_collective_rings: all
 #   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
 #   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library
-#   TORCH   parts of collective_pytorch.py: all       ITERS   of nccl-tests: 20, in passthrough 5
+#   TORCH   parts of collective_pytorch.py: all       ARGS    further options of nccl-tests
 #   WITH    kit: the NCCL of the kit, if it has one, in place of this machine's
 #   OUT     folder of the logs: out
 #
@@ -338,11 +338,11 @@ ranks_tests() {
     local wire=$1
     shift
     case " ${RANKS_WIRES:-shm p2p tcp} " in *" $wire "*) ;; *) return 0 ;; esac
-    env RANKS="${RANKS:-4}" MPIEXEC="$kit/bin/mpiexec" PAUSE=1 OUT="$out/ranks-$wire" MATRIX="${MATRIX:-show}" WAYS="${WAYS:-compress}" \
-        ITERS="${ITERS:-3}" SECONDS_MAX=45 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
+    env RANKS="${RANKS:-4}" MPIEXEC="$kit/bin/mpiexec" PAUSE=1 OUT="$out/ranks-$wire" MATRIX="${MATRIX:-full}" WAYS="${WAYS:-compress}" \
+        ARGS="${ARGS:--n 3}" SECONDS_MAX=45 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
     local status=$?
     echo "$wire: exit status $status, $(cat "$out/ranks-$wire"/*.log 2>/dev/null | grep -cE '^ +[0-9]+ +[0-9]+ +[a-z0-9]+ ') rows"
-    grep -E ' (ok|WRONG|RAW|FAILED) |^FAILED|no time' "$out/ranks-$wire.txt" | cut -c1-190
+    grep -E ' (ok|WRONG|FAILED) ' "$out/ranks-$wire.txt" | cut -c1-190
     return $status
 }
 
@@ -356,7 +356,7 @@ ranks_scenes() {
     trap 'echo quit | nvidia-cuda-mps-control' EXIT
     ranks_tests shm "DATA=$data" NCCL_P2P_DISABLE=1 || code=1
     ranks_tests p2p || code=1
-    ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
+    ranks_tests tcp "DATA=$data" HOSTS=1 "ARGS=-n 3 -e 64M" || code=1
     sleep 3 # MPS refuses processes while it ends for those before
     export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow order rings kill join}
     shared_one overflow-nccl 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
@@ -449,15 +449,15 @@ step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45
 # shellcheck disable=SC2086
 step late 120 env "OUT=$out/late" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 TORCH_NCCL_USE_COMM_NONBLOCKING=1 \
     "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll" ${TORCH:-}
-# Starting a program takes most of its time, so repeats are cycles of it too: six of each row.
-tests "${SHOW_SECONDS:-260}" show MATRIX=show "WAYS=plain auto compress" ROUNDS="${ROUNDS:-2}" CYCLES=3
-tests "${SMALL_SECONDS:-80}" small MATRIX=small "WAYS=plain again raw auto" OPS="${OPS:-reduce_scatter all_gather}" FIRST=1M BYTES=8M \
-    ITERS=200 CYCLES=5 ROUNDS="${ROUNDS:-2}"
-tests 90 sockets MATRIX=small "WAYS=plain auto compress" OPS="all_gather alltoall" BYTES=32M ITERS=3 CYCLES=2 ROUNDS=2 \
+# Starting a program takes most of its time, so repeats are cycles (-N) of it too.
+tests "${SHOW_SECONDS:-260}" show MATRIX=full "WAYS=plain auto compress" "ARGS=${ARGS:--n 5}"
+tests "${SMALL_SECONDS:-80}" small "WAYS=plain again raw auto" OPS="${OPS:-reduce_scatter all_gather}" ROUNDS="${ROUNDS:-2}" \
+    "ARGS=${ARGS:--b 1M -e 8M -f 2 -n 200 -N 5}"
+tests 90 sockets "WAYS=plain auto compress" OPS="all_gather alltoall" ROUNDS=2 "ARGS=-e 32M -n 3 -N 2" \
     NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_NET=Socket
-tests 60 passthrough MATRIX=small WAYS="plain raw" ITERS="${ITERS:-5}"
+tests 60 passthrough WAYS="plain raw" "ARGS=${ARGS:--n 5}"
 tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
-tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
+tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
 case " $steps " in
 *" bench "* | *" hosts "*)
