@@ -6,7 +6,7 @@
 
 #include "proto/channel.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/message_samples.h"
+#include "tests/proto/frames.h"
 
 #define BODY_MAX 4096u
 

@@ -3,7 +3,7 @@
 
 #include "internal/bytes.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/message_samples.h"
+#include "tests/proto/frames.h"
 
 /* Every byte is read: sanitizers see one too many. */
 static void check_view(struct view view, size_t most)

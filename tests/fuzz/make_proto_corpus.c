@@ -4,7 +4,7 @@
 
 #include "proto/blob.h"
 #include "proto/channel.h"
-#include "tests/message_samples.h"
+#include "tests/proto/frames.h"
 #include "tests/fuzz/seed.h"
 #include "tests/support.h"
 
@@ -27,11 +27,10 @@ static size_t frame_of(const struct message *message, uint8_t *bytes, size_t cap
 
 static void write_messages(void)
 {
-    uint8_t bytes[4096];
-    for (int i = 0; i < sample_count; i++) {
-        size_t size = frame_of(&samples[i].message, bytes, sizeof(bytes));
-        write_seed("message", samples[i].name, bytes + 4, size - 4);
-    }
+    int count;
+    const struct golden *frames = golden_frames(&count);
+    for (int i = 0; i < count; i++)
+        write_seed("message", frames[i].name, frames[i].frame + 4, frames[i].size - 4);
     write_seed("message", "later-type", "\x9a\x06\x00", 3);
     write_seed("message", "later-field", "\x5a\x00\x9a\x06\x00", 5);
     write_seed("message", "two-bodies", "\x5a\x00\x42\x02\x08\x07", 6);
@@ -54,14 +53,16 @@ static void write_stream(const char *name, const uint8_t *stream, size_t size, u
 static void write_channels(void)
 {
     uint8_t stream[8192];
-    size_t size = frame_of(sample_of("pool-register"), stream, sizeof(stream));
+    size_t size = frame_of(golden_message("pool-register"), stream, sizeof(stream));
     write_stream("pool", stream, size, 62, 2);
     write_stream("pool-without", stream, size, 50, 0);
     write_stream("pool-flood", stream, size, 20, 3);
     size = 0;
-    for (int i = 0; i < sample_count; i++)
-        if (channel_fds_of(&samples[i].message) == 0)
-            size += frame_of(&samples[i].message, stream + size, sizeof(stream) - size);
+    int count;
+    const struct golden *frames = golden_frames(&count);
+    for (int i = 0; i < count; i++)
+        if (channel_fds_of(&frames[i].message) == 0)
+            size += frame_of(&frames[i].message, stream + size, sizeof(stream) - size);
     write_stream("all-small-cuts", stream, size, 7, 0);
     write_stream("all-large-cuts", stream, size, 62, 0);
     write_seed("channel", "too-long", "\x04\x01\x10\x00\x00", 5);

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/message_samples.h"
+#include "tests/proto/frames.h"
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -60,11 +60,13 @@ START_TEST(mutated_frames_harm_nobody)
     struct bystander b;
     struct rng rng = rng_init(2);
     bystander_init(&b);
+    int count;
+    const struct golden *frames = golden_frames(&count);
     for (int round = 0; round < 600 / SLOW; round++) {
-        const struct message *sample = &samples[rng_below(&rng, (uint32_t)sample_count)].message;
         uint8_t *frame;
         size_t size;
-        ck_assert_int_eq(STRAIT_OK, message_pack(sample, &frame, &size));
+        const struct message *message = &frames[rng_below(&rng, (uint32_t)count)].message;
+        ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
         int fd = dial_and_greet();
         for (uint32_t bits = rng_below(&rng, 4); bits > 0; bits--)
             frame[4 + rng_below(&rng, (uint32_t)size - 4)] ^= (uint8_t)(1u << rng_below(&rng, 8));

@@ -14,7 +14,7 @@
 
 #include "internal/bytes.h"
 #include "proto/channel.h"
-#include "tests/message_samples.h"
+#include "tests/proto/frames.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -162,7 +162,7 @@ static void require_fd_numbered(int fd, int number)
 
 static void send_with_fds(struct channel *channel, int first, uint32_t count)
 {
-    struct message message = *sample_of("pool-register");
+    struct message message = *golden_message("pool-register");
     int fds[CHANNEL_FDS_MAX];
     for (uint32_t i = 0; i < count; i++)
         fds[i] = fd_numbered(first + (int)i);
@@ -189,16 +189,18 @@ static void require_next_with_fds(struct pair *pair, int first, uint32_t count)
 
 START_TEST(every_message_arrives_in_order)
 {
+    int count;
+    const struct golden *frames = golden_frames(&count);
     struct pair pair = pair_init(_i == 1);
     const int null[2] = {STDIN_FILENO, STDIN_FILENO};
-    for (int i = 0; i < sample_count; i++)
-        if (_i == 0 || channel_fds_of(&samples[i].message) == 0)
+    for (int i = 0; i < count; i++)
+        if (_i == 0 || channel_fds_of(&frames[i].message) == 0)
             ck_assert_int_eq(STRAIT_OK,
-                             channel_send(pair.a, &samples[i].message, null, channel_fds_of(&samples[i].message)));
+                             channel_send(pair.a, &frames[i].message, null, channel_fds_of(&frames[i].message)));
     ck_assert(channel_wants_write(pair.a));
-    for (int i = 0; i < sample_count; i++)
-        if (_i == 0 || channel_fds_of(&samples[i].message) == 0)
-            require_next(&pair, &samples[i].message);
+    for (int i = 0; i < count; i++)
+        if (_i == 0 || channel_fds_of(&frames[i].message) == 0)
+            require_next(&pair, &frames[i].message);
     ck_assert(!channel_wants_write(pair.a));
     ck_assert_uint_eq(0, channel_queued(pair.a));
     require_status(&pair, STRAIT_ERR_AGAIN);
@@ -217,11 +219,11 @@ START_TEST(large_frames_arrive_piece_by_piece)
         setsockopt(channel_fd(pair.a), SOL_SOCKET, SO_SNDBUF, &(int){8192}, sizeof(int));
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &large, NULL, 0));
-        ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+        ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
     }
     for (int i = 0; i < 3; i++) {
         require_next(&pair, &large);
-        require_next(&pair, sample_of("heartbeat"));
+        require_next(&pair, golden_message("heartbeat"));
     }
     free(text);
     pair_fini(&pair);
@@ -231,15 +233,17 @@ END_TEST
 /* Bytes one by one, as a slow peer's, or two frames and a half at once. */
 START_TEST(frames_are_found_however_the_bytes_are_cut)
 {
+    int count;
+    const struct golden *frames = golden_frames(&count);
     struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
     uint8_t stream[65536], *frame;
     size_t size, total = 0;
     int sent = 0;
-    for (int i = 0; i < sample_count; i++) {
-        if (channel_fds_of(&samples[i].message) > 0)
+    for (int i = 0; i < count; i++) {
+        if (channel_fds_of(&frames[i].message) > 0)
             continue;
         sent++;
-        ck_assert_int_eq(STRAIT_OK, message_pack(&samples[i].message, &frame, &size));
+        ck_assert_int_eq(STRAIT_OK, message_pack(&frames[i].message, &frame, &size));
         memcpy(stream + total, frame, size);
         total += size;
         free(frame);
@@ -252,9 +256,9 @@ START_TEST(frames_are_found_however_the_bytes_are_cut)
         ck_assert_int_eq((int)piece, (int)write(pair.raw, stream + at, piece));
         ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
         for (; channel_next(pair.b, &message, fds, &fd_count) == STRAIT_OK; came++) {
-            while (channel_fds_of(&samples[wanted].message) > 0)
+            while (channel_fds_of(&frames[wanted].message) > 0)
                 wanted++;
-            require_same_message(&samples[wanted++].message, &message);
+            require_same_message(&frames[wanted++].message, &message);
             message_fini(&message);
         }
     }
@@ -266,14 +270,14 @@ END_TEST
 START_TEST(what_was_sent_before_the_end_is_still_handed_out)
 {
     struct pair pair = pair_init(false);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("stats"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     channel_destroy(pair.a);
     pair.a = NULL;
     ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
-    require_next(&pair, sample_of("hello"));
-    require_next(&pair, sample_of("stats"));
+    require_next(&pair, golden_message("hello"));
+    require_next(&pair, golden_message("stats"));
     require_status(&pair, STRAIT_ERR_AGAIN);
     ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
     pair_fini(&pair);
@@ -285,7 +289,7 @@ START_TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
     struct pair pair = pair_init(false);
     channel_destroy(pair.b);
     pair.b = NULL;
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
     ck_assert(!channel_wants_write(pair.a));
     ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
@@ -300,15 +304,15 @@ START_TEST(a_queue_takes_what_fits_and_no_more)
     size_t size;
     int fds[2];
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-    ck_assert_int_eq(STRAIT_OK, message_pack(sample_of("heartbeat"), &frame, &size));
+    ck_assert_int_eq(STRAIT_OK, message_pack(golden_message("heartbeat"), &frame, &size));
     free(frame);
     ck_assert_int_eq(STRAIT_OK, channel_create(fds[0], 0, 2 * size, &pair.a));
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
-    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, channel_send(pair.a, golden_message("stats"), NULL, 0));
     ck_assert_uint_eq(2 * size, channel_queued(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
     close(fds[1]);
     pair_fini(&pair);
 }
@@ -327,9 +331,9 @@ START_TEST(bad_arguments_are_refused_and_take_nothing)
     close(pipe_fds[0]);
     close(pipe_fds[1]);
     ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &(struct message){.type = MESSAGE_NONE}, NULL, 0));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, sample_of("stats"), many, 1));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, sample_of("pool-register"), many, 1));
-    struct message pool = *sample_of("pool-register");
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, golden_message("stats"), many, 1));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, golden_message("pool-register"), many, 1));
+    struct message pool = *golden_message("pool-register");
     many[0] = -1;
     ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &pool, many, 2));
     many[0] = 0;
@@ -362,9 +366,9 @@ END_TEST
 START_TEST(a_channel_releases_its_socket_when_nothing_is_left_in_it)
 {
     struct pair pair = pair_init(false);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("shm-hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
     if (_i == 0)
-        require_next(&pair, sample_of("shm-hello"));
+        require_next(&pair, golden_message("shm-hello"));
     int a = channel_release(pair.a);
     channel_read(pair.b);
     int b = channel_release(pair.b);
@@ -388,7 +392,7 @@ END_TEST
 START_TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
 {
     struct pair pair = pair_init(false);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("shm-hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
     ck_assert_int_eq(-1, channel_release(pair.b));
@@ -402,22 +406,22 @@ END_TEST
 START_TEST(descriptors_stay_with_their_frame)
 {
     struct pair pair = pair_init(false);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("stats"), NULL, 0));
     send_with_fds(pair.a, 100, 3);
     send_with_fds(pair.a, 200, CHANNEL_FDS_MAX);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
     send_with_fds(pair.a, 300, 2);
-    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("grant"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("grant"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b)); /* all of it at once */
-    require_next(&pair, sample_of("hello"));
-    require_next(&pair, sample_of("stats"));
+    require_next(&pair, golden_message("hello"));
+    require_next(&pair, golden_message("stats"));
     require_next_with_fds(&pair, 100, 3);
     require_next_with_fds(&pair, 200, CHANNEL_FDS_MAX);
-    require_next(&pair, sample_of("heartbeat"));
+    require_next(&pair, golden_message("heartbeat"));
     require_next_with_fds(&pair, 300, 2);
-    require_next(&pair, sample_of("grant"));
+    require_next(&pair, golden_message("grant"));
     pair_fini(&pair);
 }
 END_TEST
@@ -440,7 +444,7 @@ START_TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
 {
     struct pair pair = pair_init(false);
     struct wire_region *regions = malloc(STRAIT_REGIONS_MAX * sizeof(*regions));
-    struct message pool = *sample_of("pool-register");
+    struct message pool = *golden_message("pool-register");
     for (uint32_t i = 0; i < STRAIT_REGIONS_MAX; i++)
         regions[i] = pool.pool_register.regions[2];
     pool.pool_register.regions = regions;
@@ -516,7 +520,7 @@ START_TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
 END_TEST
 
 static const struct wrong_fds {
-    const char *sample;
+    const char *golden;
     uint32_t count;
 } wrong_fds[] = {
     {"hello", 1}, {"pool-register", 1}, {"pool-register", 3}, {"pool-register", 0}, {"shm-hello", 1},
@@ -527,7 +531,7 @@ START_TEST(a_frame_with_other_descriptors_than_its_message_has_is_refused)
     struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
     uint8_t *frame;
     size_t size;
-    ck_assert_int_eq(STRAIT_OK, message_pack(sample_of(wrong_fds[_i].sample), &frame, &size));
+    ck_assert_int_eq(STRAIT_OK, message_pack(golden_message(wrong_fds[_i].golden), &frame, &size));
     ck_assert(raw_send(pair.raw, frame, size, wrong_fds[_i].count));
     require_status(&pair, STRAIT_ERR_CORRUPT);
     free(frame);
@@ -564,9 +568,9 @@ static void raw_frame(int fd, const struct message *message)
 START_TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
 {
     struct pair pair = pair_with_raw(64);
-    raw_frame(pair.raw, sample_of("stats"));
+    raw_frame(pair.raw, golden_message("stats"));
     ck_assert(raw_send(pair.raw, "\x41\x00\x00\x00", 4, 0));
-    require_next(&pair, sample_of("stats"));
+    require_next(&pair, golden_message("stats"));
     require_status(&pair, STRAIT_ERR_NO_SPACE);
     require_status(&pair, STRAIT_ERR_NO_SPACE);
     pair_fini(&pair);
@@ -577,14 +581,14 @@ END_TEST
 START_TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
 {
     struct pair pair = pair_with_raw(64);
-    raw_frame(pair.raw, sample_of("peer-proof"));
-    raw_frame(pair.raw, sample_of("request"));
-    raw_frame(pair.raw, sample_of("stats"));
+    raw_frame(pair.raw, golden_message("peer-proof"));
+    raw_frame(pair.raw, golden_message("request"));
+    raw_frame(pair.raw, golden_message("stats"));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
-    require_next(&pair, sample_of("peer-proof"));
+    require_next(&pair, golden_message("peer-proof"));
     channel_set_body_max(pair.b, SIZE_MAX);
-    require_next(&pair, sample_of("request"));
-    require_next(&pair, sample_of("stats"));
+    require_next(&pair, golden_message("request"));
+    require_next(&pair, golden_message("stats"));
     pair_fini(&pair);
 }
 END_TEST
@@ -625,7 +629,7 @@ START_TEST(a_frame_that_is_no_message_breaks_the_channel)
 {
     struct pair pair = pair_with_raw(1024);
     ck_assert(raw_send(pair.raw, bad_frames[_i], bad_frame_cases[_i].size, 0));
-    raw_frame(pair.raw, sample_of("stats"));
+    raw_frame(pair.raw, golden_message("stats"));
     require_status(&pair, bad_frame_cases[_i].status);
     require_status(&pair, bad_frame_cases[_i].status);
     pair_fini(&pair);
