@@ -1,5 +1,5 @@
 /* Transfers of libstrait: how what the caller asks for reaches the daemon, and what the daemon's answers become. */
-#include "tests/client_harness.h"
+#include "tests/client/harness.h"
 #include "tests/machine.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* The fake daemon: a channel behind a listening socket. It reads, as the client does, in step() alone. */
-#include "tests/client_harness.h"
+#include "tests/client/harness.h"
 
 #include <dirent.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 /* Streams that wait for transfers, as libstrait alone sees to them: against a daemon that says or does not say. */
-#include "tests/client_harness.h"
+#include "tests/client/harness.h"
 
 #include <sys/mman.h>
 

@@ -3,7 +3,7 @@
 # UCX nor the codec.
 set -eu
 library=$1
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 declared=$(cat include/strait/strait.h include/strait/status.h | tr '\n' ' ' |
     grep -oE 'STRAIT_API [^;{]*\(' | grep -oE 'strait_[a-z_]+\($' | tr -d '(' | sort)
 exported=$(nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort)

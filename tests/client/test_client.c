@@ -1,6 +1,6 @@
 /* libstrait and its daemon: how a client connects, what it makes of daemons that end or talk nonsense, and what it can
  * do without one. */
-#include "tests/client_harness.h"
+#include "tests/client/harness.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

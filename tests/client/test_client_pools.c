@@ -1,5 +1,5 @@
 /* Pools of libstrait: what may be registered and how it arrives, how a pool ends, and peers made of exported ones. */
-#include "tests/client_harness.h"
+#include "tests/client/harness.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
