@@ -1,14 +1,425 @@
-// The decoder's kernel, one launch for many chunks: see decode.cuh.
-#include "kernels/cuda/decode_base.cuh"
-#include "kernels/cuda/decode_begin.cuh"
-#include "kernels/cuda/decode_end.cuh"
-#include "kernels/cuda/decode_tiered.cuh"
-#include "kernels/cuda/decode_top16.cuh"
-#include "kernels/cuda/decode_typed_end.cuh"
-#include "kernels/cuda/kernels.cuh"
+// Decode kernel, one launch for many chunks: the warps of decode_team.cuh.
+#include "kernels/cuda/decode_check.cuh"
+#include "kernels/cuda/mode_tiered.cuh"
+#include "kernels/cuda/mode_top16.cuh"
+#include "kernels/cuda/mode_typed_decode.cuh"
 
 namespace strait
 {
+
+// ---- End of a chunk ------------------------------------------------------------------------------------------------
+
+// Once all blocks are done, pages get their status, in parts; the last part writes the result. Judging pages earlier
+// does not pay: while blocks are being written, the fence that it needs takes longer.
+
+// The page's status, from the notes on its blocks and from its sum. If it is OK, `tally` gets what it adds to the
+// statistics.
+template <class LAUNCH>
+DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
+                          uint64_t tag, page_tally &tally, uint32_t *page_bytes)
+{
+    const region r = get_region(launch, item.first_region + page / item.id_count);
+    const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
+    uint64_t sum = 0;
+    uint32_t status = 0;
+#pragma unroll 1
+    for (uint32_t b = 0; b < blocks; b++) {
+        block_note note = look_at_note(launch, slot + b);
+        const uint32_t word = wait_note(launch, tag, slot + b, note);
+        sum += note.sum;
+        status = status == 0 ? word >> 17 : status;
+        tally.add(word >> 14 & 7, block_bytes(r.page_bytes, b) / 2, word & 16383);
+    }
+    *page_bytes = r.page_bytes;
+    const uint32_t index = item.select == nullptr ? page : item.select[page];
+    if (status != 0)
+        return -static_cast<int32_t>(status);
+    if (index >= header.page_count)
+        return STRAIT_ERR_INVALID;
+    const uint64_t entry = entry_at(index);
+    tally.table = word_at(header.metadata, entry + 4) & 0xffff;
+    sum += sum_seed(r.page_bytes, index, tally.table);
+    const bool same = word_at(header.metadata, entry + 8) == static_cast<uint32_t>(sum) &&
+                      word_at(header.metadata, entry + 12) == static_cast<uint32_t>(sum >> 32);
+    return same ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
+}
+
+// All lanes, after all parts of the chunk: writes the result.
+template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, uint64_t tag, uint32_t lane)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
+    strait_result result = {};
+    const uint64_t values = lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0;
+    const uint64_t failure = load_relaxed(&chunk.first_failure);
+    result.chunk_status = chunk_status;
+    result.failed_pages = load_relaxed(&chunk.failed_pages);
+    result.bytes = load_relaxed(&chunk.bytes);
+    if (chunk_status != STRAIT_OK)
+        result.status = chunk_status;
+    else if (failure != 0)
+        result.status = -static_cast<int32_t>(~failure & 255);
+    write_result(item.result, result, values, lane);
+    clear_progress(chunk, lane);
+}
+
+// All lanes: one part of the end of a chunk. True for the last part.
+template <class LAUNCH>
+DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
+                       uint64_t tag, uint32_t lane)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    wait_for_blocks(chunk, item.block_count, lane);
+    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
+    page_tally all = {};
+    uint64_t bytes = 0, first_failure = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < item.close_each; i += 32) {
+        const uint32_t page = part * item.close_each + i + lane;
+        page_tally tally = {};
+        if (page < item.page_count) {
+            uint32_t page_bytes = 0;
+            int32_t status = chunk_status;
+            if (chunk_status == STRAIT_OK)
+                status = judge_page(launch, item, header, page, tag, tally, &page_bytes);
+            if (page < item.page_status_count)
+                item.page_status[page] = status;
+            if (status != STRAIT_OK) {
+                const uint64_t failure = ~(static_cast<uint64_t>(page) << 8 | static_cast<uint32_t>(-status));
+                first_failure = max(first_failure, failure);
+                tally = {};
+                tally.failed = 1;
+            }
+            bytes += tally.failed ? 0 : page_bytes;
+        }
+        count_classes(launch, tally, page < item.page_count, lane);
+        all.merge(tally);
+    }
+    add_tally(chunk, all, lane);
+    bytes = warp_sum(bytes);
+    if (first_failure != 0)
+        atomicMax(reinterpret_cast<unsigned long long *>(&chunk.first_failure),
+                  static_cast<unsigned long long>(first_failure));
+    if (lane == 0)
+        add_u64(&chunk.bytes, bytes);
+    return is_last_part(chunk, item.closings, lane);
+}
+
+// ---- First warp: draws tickets and fetches coded blocks to shared memory -------------------------------------------
+
+// Units of the chunk before this one in the same line of global memory.
+DEVICE uint32_t units_before(const uint8_t *chunk, uint32_t unit)
+{
+    const uint32_t in_line = (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(chunk) / UNIT) + unit) % (LINE / UNIT);
+    return in_line < unit ? in_line : unit;
+}
+
+// Finds everything about block k of the item except its bytes; returns the status that this gives its page. The block's
+// place is read from the metadata and checked once more: whatever the metadata holds by now, nothing outside the chunk
+// is read. Loads come before what depends on them, so that they run in parallel.
+template <class LAUNCH>
+DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const chunk_header &header, uint32_t k,
+                              decode_block &block, uint32_t *first_unit)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    const place at = find_block(launch, item, k);
+    block.item = item_index;
+    block.slot = item.first_slot + k;
+    if (header.status != STRAIT_OK)
+        return header.status; // nobody will use it
+    const region r = get_region(launch, item.first_region + at.region);
+    const uint32_t i = at.page - at.region * item.id_count, id = item.ids == nullptr ? i : item.ids[i];
+    const uint32_t index = item.select == nullptr ? at.page : item.select[at.page];
+    if (index >= header.page_count)
+        return STRAIT_ERR_INVALID;
+    const bool has_block = at.block <= header.rows_per_page; // otherwise the length differs
+    const uint32_t b = has_block ? at.block : 0, length = length_of(header, index), row = row_of(header, index, b);
+    const uint32_t end =
+        block_end(header, index, blocks_of(r.page_bytes) <= header.rows_per_page + 1 ? blocks_of(r.page_bytes) : 1, b);
+    const uint32_t mode = row & 15;
+    block.table = word_at(header.metadata, entry_at(index) + 4) & 0xffff;
+    block.bytes = block_bytes(r.page_bytes, at.block);
+    block.first_step = at.block * (BLOCK_VECTORS / 4);
+    block.region = item.first_region + at.region;
+    block.offset = at.block * BLOCK_SIZE;
+    block.page = r.base + id * r.page_stride;
+    const bool direct = (r.shape & SHAPE_WIDTH) == 4 && (r.shape & SHAPE_WHOLE) != 0 && block.bytes % 16 == 0;
+    block.what =
+        mode | header.what | (direct ? BLOCK_DIRECT : 0) | (direct && block.bytes == BLOCK_SIZE ? BLOCK_WHOLE : 0);
+    block.units = end - (row >> 4);
+    block.before = units_before(item.src, row >> 4) * UNIT;
+    *first_unit = row >> 4;
+    if (id >= r.page_count)
+        return STRAIT_ERR_PAGE_ID;
+    if (length != r.page_bytes)
+        return STRAIT_ERR_INVALID;
+    if (row >> 4 < header.metadata_units || end <= row >> 4 || end > header.units ||
+        !extent_fits(mode, header.element, block.bytes, block.units))
+        return STRAIT_ERR_CORRUPT;
+    return STRAIT_OK;
+}
+
+// Notes the status of a block whose page cannot be decoded.
+template <class LAUNCH>
+DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
+{
+    note_block(launch, tag, block.slot, make_word(-status, 0, 0), 0);
+    count_release(&launch.head.items[block.item].blocks_done, 1);
+}
+
+// One lane: prefetches a line of the metadata and of the page ids to the L2. All teams together do this for what the
+// first tickets need, while they draw them.
+template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
+{
+    walk at;
+    walk_begin(launch, at);
+    if (ticket >= launch.head.tickets)
+        return;
+    walk_to(launch, at, ticket);
+    if (at.kind != KIND_BLOCKS)
+        return;
+    const decode_item &item = get_item<decode_item>(launch, at.item);
+    const uint64_t offset = static_cast<uint64_t>(ticket - at.first) * LINE;
+    const uint64_t most = STRAIT_CHUNK_HEADER_BYTES + 20ull * item.page_count + 4ull * item.block_count;
+    if (item.metadata == nullptr && offset < most && offset < item.src_size)
+        prefetch_line(item.src + offset);
+    if (item.ids != nullptr && offset < 4ull * item.id_count)
+        prefetch_line(reinterpret_cast<const uint8_t *>(item.ids) + offset);
+}
+
+// One lane: fetches the block's bytes, and its table.
+template <class LAUNCH>
+DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
+                        uint32_t first_unit)
+{
+    const decode_item &item = get_item<decode_item>(launch, block.item);
+    decode_shared &shared = team.shared();
+    const bool has_table = block.mode() >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
+    const uint64_t from = static_cast<uint64_t>(first_unit) * UNIT - block.before, left = item.src_size - from;
+    const uint32_t lines = (block.before + block.units * UNIT + LINE - 1) / LINE * LINE;
+    const uint32_t bytes = lines <= left ? lines : static_cast<uint32_t>(left);
+    barrier_expect(&shared.full[stage], bytes + (has_table ? IMAGE_DECODE_BYTES : 0));
+    bulk_load_once(team.lines(stage), item.src + from, bytes, &shared.full[stage]);
+    if (has_table)
+        bulk_load(team.memory + stage * DECODE_STAGE_BYTES,
+                  launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) +
+                      offsetof(table_image, first),
+                  IMAGE_DECODE_BYTES, &shared.full[stage]);
+}
+
+// What the first warp remembers from one ticket to the next.
+struct beginner {
+    uint64_t tag;
+    uint32_t turn;         // number of blocks fetched
+    uint32_t item;         // the item of shared.header
+    bool passed;           // its verdict is known to be OK
+    bool has_drawn;        // the next tickets are drawn
+    uint32_t share, drawn; // how many; in lane 0, the first of them
+
+    template <class LAUNCH> DEVICE void draw(const LAUNCH &launch, uint32_t lane)
+    {
+        drawn = draw_tickets(launch, share, lane);
+        has_drawn = true;
+    }
+};
+
+DEVICE void wait_stage(decode_shared &shared, uint32_t turn)
+{
+    if (turn >= DECODE_STAGES)
+        barrier_wait(&shared.empty[turn % DECODE_STAGES], (turn / DECODE_STAGES - 1) & 1);
+}
+
+// All lanes: looks up `count` blocks of the item from number k on, one per lane, because a lookup is a long chain of
+// memory latencies. Then fetches them one after another. Before waiting for room for the last of its tickets, draws the
+// next ones.
+template <class LAUNCH>
+DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &at, uint32_t k, uint32_t count,
+                      bool last_run, uint32_t lane)
+{
+    decode_shared &shared = team.shared();
+    decode_block block;
+    uint32_t first_unit = 0;
+    int32_t status = STRAIT_OK;
+    at.passed = at.passed || load_relaxed(&launch.head.items[at.item].verdict) == (at.tag | VERDICT_READY);
+    if (lane < count)
+        status = describe_block(launch, at.item, shared.header, k + lane, block, &first_unit);
+    const bool good = lane < count && status == STRAIT_OK;
+    const uint32_t all_good = __ballot_sync(ALL_LANES, good), rank = popcount(all_good & low_bits(lane));
+    if (good) {
+        block.what |= at.passed ? BLOCK_PASSED : 0;
+        shared.blocks[(at.turn + rank) % LOOKED_UP] = block;
+    } else if (lane < count) {
+        note_failure(launch, block, at.tag, status);
+    }
+    const uint32_t fetched = popcount(all_good);
+#pragma unroll 1
+    for (uint32_t i = 0; i < fetched; i++, at.turn++) {
+        if (last_run && i + 1 == fetched)
+            at.draw(launch, lane);
+        wait_stage(shared, at.turn);
+        __syncwarp(); // a lane that reads the barrier only after the block has come and gone would wait forever
+        if (good && rank == i) {
+            fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
+            barrier_arrive(&shared.begun[at.turn % DECODE_STAGES]);
+        }
+        __syncwarp();
+    }
+}
+
+// How many tickets to draw at once: fewer when few are left, so that all teams end at about the same time.
+constexpr uint32_t SHARE_PARTS = 4;
+
+DEVICE uint32_t choose_share(uint32_t left, uint32_t teams)
+{
+    const uint32_t share = left / (SHARE_PARTS * teams);
+    return share < 1 ? 1 : share < LOOK_UP ? share : LOOK_UP;
+}
+
+template <class LAUNCH> DEVICE uint32_t draw_first(const LAUNCH &launch, uint32_t teams, uint32_t lane)
+{
+    return draw_tickets(launch, choose_share(launch.head.tickets, teams), lane);
+}
+
+// `drawn`: from draw_first.
+template <class LAUNCH>
+DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams, uint32_t drawn)
+{
+    const uint32_t lane = threadIdx.x % 32, tickets = launch.head.tickets;
+    decode_shared &shared = team.shared();
+    beginner known = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_share(tickets, teams), drawn};
+    walk at;
+    walk_begin(launch, at);
+    if (is_short(launch, teams))
+        let_next_launch_begin();
+    for (;;) {
+        if (!known.has_drawn)
+            known.draw(launch, lane);
+        uint32_t ticket = show_ticket(known.drawn);
+        if (ticket >= tickets)
+            break;
+        const uint32_t end = ticket + known.share < tickets ? ticket + known.share : tickets;
+        known.share = choose_share(tickets - ticket, teams);
+        known.has_drawn = false;
+        while (ticket < end) {
+            walk_to(launch, at, ticket);
+            if (known.item != at.item) {
+                known.item = at.item;
+                known.passed = false;
+                __syncwarp();
+                if (lane == 0)
+                    shared.header = read_header(get_item<decode_item>(launch, at.item));
+                __syncwarp();
+            }
+            if (at.kind == KIND_BLOCKS) {
+                const uint32_t count = (end < at.end ? end : at.end) - ticket;
+                begin_run(launch, team, known, ticket - at.first, count, ticket + count == end, lane);
+                ticket += count;
+                continue;
+            }
+            if (at.kind == KIND_CHECK) {
+                check_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
+            } else {
+                const uint32_t item = at.item;
+                if (lane == 0)
+                    shared.kept = at;
+                if (close_part(launch, shared.header, item, ticket - at.first, known.tag, lane)) {
+                    if (ticket >= launch.head.ends_from && ticket + 1 == end)
+                        known.draw(launch, lane);
+                    finish_chunk(launch, item, known.tag, lane);
+                }
+                at = shared.kept;
+            }
+            ticket++;
+        }
+    }
+    let_next_launch_begin();
+    wait_stage(shared, known.turn);
+    if (lane == 0) {
+        shared.blocks[known.turn % LOOKED_UP].what = BLOCK_STOP;
+        barrier_arrive(&shared.full[known.turn % DECODE_STAGES]);
+    }
+    end_team(launch, lane, teams);
+}
+
+// ---- Last warp -----------------------------------------------------------------------------------------------------
+
+// The part of check 14 of FORMAT.md section 6 that the workers have not done makes sure that a block is encoded in the
+// only valid way. Then the last warp notes the block's sum and status.
+
+// All lanes: measures the block and finds whether an encoder would have written it.
+DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const decode_block &block, const uint8_t *input,
+                           uint32_t lane)
+{
+    const uint32_t size = block.units * UNIT;
+    streams s = {};
+    if (block.mode() == STRAIT_BLOCK_TIERED)
+        s = measure_tiers(shared, stage, block, lane);
+    else if (block.mode() >= STRAIT_BLOCK_TOP16)
+        s = measure_top16(block, input);
+    else
+        s.used = block.mode() == STRAIT_BLOCK_RAW ? block.bytes : 2 + block.bytes % 2;
+    const bool bad = lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0;
+    s.good = !__any_sync(ALL_LANES, bad) && units_of(s.used) == block.units; // so the streams lie inside
+    if (!s.good)
+        return s;
+    const bool padding = s.used + lane < size && input[s.used + lane] != 0;
+    s.good = !__any_sync(ALL_LANES, padding);
+    if (s.good && block.mode() >= STRAIT_BLOCK_TOP16)
+        s.good = block.mode() == STRAIT_BLOCK_TIERED ? tiers_hold(s, input, lane) : codes_hold(s, input, lane);
+    return s;
+}
+
+// All lanes: whether the team's next block is on its way, and will thus be done whatever other teams do. If not,
+// another team may be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes
+// them agree.
+DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
+{
+    const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
+    const bool found =
+        barrier_test(&shared.done[stage], parity) ||
+        (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
+    return __any_sync(ALL_LANES, found);
+}
+
+template <uint32_t TEAMS, class LAUNCH>
+DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team, uint32_t number)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    decode_shared &shared = team.shared();
+    const uint64_t tag = launch_tag(launch);
+    done_list done = {0, 0};
+    if (lane == 0)
+        prefetch_first(launch, number);
+    __syncwarp();
+    for (uint32_t turn = 0;; turn++) {
+        const uint32_t stage = turn % DECODE_STAGES;
+        if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
+            done.tell(launch, lane);
+        barrier_wait(&shared.done[stage], turn / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+        if ((block.what & BLOCK_STOP) != 0)
+            break;
+        uint32_t word;
+        if (block.mode() >= STRAIT_BLOCK_BASE) {
+            word = judge_typed<TEAMS>(turn);
+        } else {
+            const streams s = judge_block(shared, stage, block, team.lines(stage) + block.before, lane);
+            word = s.good ? make_word(0, block.mode(), s.count4) : make_word(-STRAIT_ERR_CORRUPT, 0, 0);
+        }
+        const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
+        const uint32_t slot = block.slot;
+        done.add(block.item, lane);
+        warp_arrive(&shared.empty[stage], lane);
+        if (lane == 0)
+            note_block(launch, tag, slot, word, sum);
+        __syncwarp();
+    }
+    done.tell(launch, lane);
+}
+
+// ---- Workers, and the kernel ---------------------------------------------------------------------------------------
 
 // Decodes a block of any of the first modes; the chunk's verdict was OK. Returns what the warp reports to the last
 // warp.

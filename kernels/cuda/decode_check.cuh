@@ -3,7 +3,7 @@
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/decode_team.cuh"
 #include "kernels/cuda/typed.cuh"
 
 namespace strait

@@ -1,8 +1,8 @@
 // The encoder's kernels for BF16 values that are coded by tables.
-#include "kernels/cuda/encode_tiered.cuh"
-#include "kernels/cuda/encode_top16.cuh"
+#include "kernels/cuda/mode_tiered.cuh"
+#include "kernels/cuda/mode_top16.cuh"
 
-#include "kernels/cuda/encode_kernel.cuh"
+#include "kernels/cuda/encoder.cuh"
 
 namespace strait
 {

@@ -1,8 +1,7 @@
 // The encoder's kernels for the later modes: BF16 values by their bases, FP16 and FP32 values.
-#include "kernels/cuda/encode_base.cuh"
-#include "kernels/cuda/encode_typed.cuh"
+#include "kernels/cuda/mode_typed_encode.cuh"
 
-#include "kernels/cuda/encode_kernel.cuh"
+#include "kernels/cuda/encoder.cuh"
 
 namespace strait
 {

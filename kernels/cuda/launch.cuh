@@ -1,4 +1,4 @@
-// What the host passes to a launch, and what the scratch of a call holds.
+// Parameters of a launch, layout of its scratch, and the kernels: what host and device code share.
 #ifndef STRAIT_KERNELS_CUDA_LAUNCH_CUH
 #define STRAIT_KERNELS_CUDA_LAUNCH_CUH
 
@@ -221,6 +221,31 @@ ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bo
 {
     return rows_offset(page_count, lengths) + 4ull * page_count * rows_per_page;
 }
+
+// ---- Kernels, as the host sees them --------------------------------------------------------------------------------
+
+// Thread blocks of one team each that share a multiprocessor; kernels limit their registers to fit this many.
+constexpr int DECODE_RESIDENT = 3;
+template <coder CODER> constexpr int encode_resident()
+{
+    return CODER == CODER_FP16 || CODER == CODER_FP32 ? 3 : 4;
+}
+
+// The kernel for a launch with FULL_TEAMS to a thread block or one, and large parameters or small ones.
+const void *encode_function(coder which, bool full, bool large);
+const void *typed_encode_function(coder which, bool full, bool large);
+const void *decode_function(bool full, bool large);
+uint32_t encode_team_bytes(coder which); // shared memory of a team, in bytes
+uint32_t typed_encode_team_bytes(coder which);
+uint32_t decode_team_bytes();
+// The kernel that copies regions from the parameters of a launch to scratch.
+const void *upload_function();
+
+struct upload {
+    region *dst;
+    uint32_t count, reserved;
+    region regions[(32752 - 16) / sizeof(region)];
+};
 
 } // namespace strait
 #endif

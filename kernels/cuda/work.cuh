@@ -1,9 +1,9 @@
-// Drawing tickets and finding the work that they stand for.
+// Work queue of a launch, and what both kernels do with it: tickets, blocks of page lists, blocks to shared memory,
+// the ends of chunks.
 #ifndef STRAIT_KERNELS_CUDA_WORK_CUH
 #define STRAIT_KERNELS_CUDA_WORK_CUH
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ptx.cuh"
 
 namespace strait
 {
@@ -206,6 +206,177 @@ DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint
     uint32_t row = offset / r.row_bytes, inside = offset - row * r.row_bytes, rest = r.row_bytes - inside;
     *piece = rest < left ? rest : left;
     return page + row * r.row_stride + inside;
+}
+
+// ---- Blocks of pages to shared memory: one bulk copy, one per row, or element by element ---------------------------
+
+// Whether bulk copies can bring `bytes` bytes from `offset` of a page.
+DEVICE bool can_bulk(const region &r, uint32_t bytes)
+{
+    bool whole = r.shape & SHAPE_WHOLE;
+    return (r.shape & SHAPE_WIDTH) == 4 && bytes % 16 == 0 && (whole || r.row_bytes % 16 == 0);
+}
+
+// All lanes: the copies that can_bulk allows. Their bytes have already been announced to the barrier.
+DEVICE void bulk_gather(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst,
+                        uint64_t *barrier, uint32_t lane)
+{
+    if (r.shape & SHAPE_WHOLE) {
+        if (lane == 0)
+            bulk_load(dst, page + offset, bytes, barrier);
+        return;
+    }
+    const uint32_t first = offset / r.row_bytes, last = (offset + bytes - 1) / r.row_bytes;
+    for (uint32_t row = first + lane; row <= last; row += 32) {
+        uint32_t begin = row * r.row_bytes, end = begin + r.row_bytes;
+        uint32_t from = begin < offset ? offset : begin, to = end > offset + bytes ? offset + bytes : end;
+        bulk_load(dst + (from - offset), page + row * r.row_stride + (from - begin), to - from, barrier);
+    }
+}
+
+// All lanes: copies elements of a type to which addresses and rows are aligned.
+template <class T>
+DEVICE void copy_elements(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst, uint32_t lane)
+{
+    const uint32_t count = bytes / sizeof(T);
+    uint32_t piece;
+#pragma unroll 4
+    for (uint32_t i = lane; i < count; i += 32)
+        *reinterpret_cast<T *>(dst + i * sizeof(T)) =
+            *reinterpret_cast<const T *>(page_piece(r, page, offset + i * sizeof(T), sizeof(T), &piece));
+#pragma unroll 1
+    for (uint32_t i = count * sizeof(T) + lane; i < bytes; i += 32)
+        dst[i] = *page_piece(r, page, offset + i, 1, &piece);
+}
+
+// All lanes: gathers any block and pads it with zeroes to a multiple of 16 bytes.
+DEVICE void plain_gather(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst, uint32_t lane)
+{
+    const uint32_t width = r.shape & SHAPE_WIDTH;
+    if (width == 0)
+        copy_elements<uint8_t>(r, page, offset, bytes, dst, lane);
+    else if (width < 3)
+        copy_elements<uint16_t>(r, page, offset, bytes, dst, lane);
+    else
+        copy_elements<uint64_t>(r, page, offset, bytes, dst, lane);
+    if (bytes % 16 != 0 && lane < 16 - bytes % 16)
+        dst[bytes + lane] = 0;
+    fence_bulk(); // it may leave by a bulk copy
+}
+
+// ---- Ends of chunks: waiting for blocks, statistics, the result ----------------------------------------------------
+
+DEVICE void wait_for_blocks(const progress &chunk, uint32_t count, uint32_t lane)
+{
+    if (lane == 0) {
+        while (load_relaxed(&chunk.blocks_done) < count)
+            __nanosleep(20);
+        fence_acquire();
+    }
+    __syncwarp();
+}
+
+// What pages add to the statistics.
+struct page_tally {
+    uint32_t values[STRAIT_BLOCK_MODES];
+    uint32_t escapes, table, failed;
+
+    DEVICE void add(uint32_t mode, uint32_t count, uint32_t more_escapes)
+    {
+#pragma unroll
+        for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++)
+            values[m] += m == mode ? count : 0;
+        escapes += more_escapes;
+    }
+
+    DEVICE void merge(const page_tally &other)
+    {
+#pragma unroll
+        for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++)
+            values[m] += other.values[m];
+        failed += other.failed;
+    }
+
+    DEVICE uint32_t coded() const
+    {
+        return values[STRAIT_BLOCK_TOP16] + values[STRAIT_BLOCK_TOP16_ESCAPES] + values[STRAIT_BLOCK_TIERED];
+    }
+};
+
+DEVICE void add_u64(uint64_t *p, uint64_t v)
+{
+    if (v != 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(p), static_cast<unsigned long long>(v));
+}
+
+// All lanes, with one page each where `present`: adds good pages to their classes. Neighbouring pages mostly share a
+// class.
+template <class LAUNCH>
+DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool present, uint32_t lane)
+{
+    if (launch.head.class_stats == nullptr)
+        return;
+    present = present && !tally.failed && tally.table < launch.head.class_count;
+    uint32_t left = __ballot_sync(ALL_LANES, present);
+    while (left != 0) {
+        const uint32_t leader = __ffs(left) - 1, table = __shfl_sync(ALL_LANES, tally.table, leader);
+        const bool same = present && tally.table == table;
+        const uint64_t values = warp_sum(same ? tally.coded() : 0), escapes = warp_sum(same ? tally.escapes : 0);
+        if (lane == leader) {
+            add_u64(&launch.head.class_stats[table].values, values);
+            add_u64(&launch.head.class_stats[table].escapes, escapes);
+        }
+        left &= ~__ballot_sync(ALL_LANES, same);
+    }
+}
+
+// All lanes: adds the tallies of all lanes to the chunk.
+DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++) {
+        const uint64_t values = warp_sum(tally.values[m]);
+        if (lane == m)
+            add_u64(&chunk.values[m], values);
+    }
+    const uint32_t failed = __reduce_add_sync(ALL_LANES, tally.failed);
+    if (lane == 0 && failed != 0)
+        atomicAdd(&chunk.failed_pages, failed);
+    __syncwarp();
+}
+
+// All lanes: whether this part was the last of `parts` of the chunk; if so, what all parts have added up is visible.
+DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
+{
+    __syncwarp();
+    const uint32_t before = lane == 0 ? count_acq_rel(&chunk.closed) : 0;
+    __syncwarp();
+    return __shfl_sync(ALL_LANES, before, 0) == parts - 1;
+}
+
+// All lanes, once all blocks are counted: writes the record, lane m the values of mode m, then its status. Everything
+// written for the chunk comes before that, so whoever sees the status sees all of it.
+DEVICE void write_result(strait_result *dst, const strait_result &result, uint64_t values, uint32_t lane)
+{
+    if (lane < STRAIT_BLOCK_MODES)
+        dst->values[lane] = values;
+    if (lane == 0) {
+        dst->bytes = result.bytes;
+        dst->chunk_status = result.chunk_status;
+        dst->failed_pages = result.failed_pages;
+        dst->reserved = 0;
+    }
+    __syncwarp();
+    if (lane == 0)
+        store_release_system(&dst->status, result.status);
+}
+
+// All lanes: clears the chunk's state for the next launch, except for the verdict.
+DEVICE void clear_progress(progress &chunk, uint32_t lane)
+{
+    if (lane < sizeof(progress) / 8 && lane != offsetof(progress, verdict) / 8)
+        reinterpret_cast<uint64_t *>(&chunk)[lane] = 0;
+    __syncwarp();
 }
 
 } // namespace strait

@@ -7,10 +7,10 @@
 //   last warp    notes size and sum, waits for the place, sends the block there       (encode_end.cuh)
 //   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
 //                once its blocks have arrived
-#ifndef STRAIT_KERNELS_CUDA_ENCODE_CUH
-#define STRAIT_KERNELS_CUDA_ENCODE_CUH
+#ifndef STRAIT_KERNELS_CUDA_ENCODE_TEAM_CUH
+#define STRAIT_KERNELS_CUDA_ENCODE_TEAM_CUH
 
-#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/bits.cuh"
 #include "kernels/cuda/work.cuh"
 
 namespace strait

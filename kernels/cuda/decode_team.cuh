@@ -1,0 +1,319 @@
+// A decoding team: its shared memory, and what its warps tell each other.
+//
+//   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
+//   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
+//   workers      decode it; nothing is written before the verdict is known                   (decode_work.cuh,
+//                                   decode_tiered.cuh, decode_top16.cuh, decode_base.cuh, decode_typed.cuh)
+//   last warp    checks what workers did not: counts, padding, ends; notes sum and status    (decode_end.cuh,
+//                                                                                             decode_typed_end.cuh)
+//   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
+//
+// A coded block is read from global memory only once, so that what was checked cannot change, whoever writes there.
+#ifndef STRAIT_KERNELS_CUDA_DECODE_TEAM_CUH
+#define STRAIT_KERNELS_CUDA_DECODE_TEAM_CUH
+
+#include "kernels/cuda/bits.cuh"
+#include "kernels/cuda/work.cuh"
+
+namespace strait
+{
+
+// What all workers need to know of a block, in one word: its mode, and these flags.
+constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // there are no more
+constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict is known to be OK
+constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
+constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
+constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
+
+struct decode_block {
+    uint32_t what;
+    uint32_t item, slot;
+    uint32_t bytes;  // decoded, 2n + t
+    uint32_t units;  // coded
+    uint32_t before; // bytes in its first line before it
+    uint32_t table;
+    uint32_t first_step; // of the page's sum: number of its first vector / 4
+    uint32_t region;     // in the launch
+    uint32_t offset;     // of the block in the page
+    uint8_t *page;
+
+    DEVICE uint32_t mode() const
+    {
+        return what & BLOCK_MODE;
+    }
+};
+
+// Streams are read in words, a little past the end of the block: the bytes there never matter. A block is fetched as
+// whole lines of global memory, as far as its chunk has them, including the bytes before and after it.
+constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
+constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LINE;
+
+// Blocks that the first warp looks up at once, and room for its findings, which stay until the last warp is done with
+// them.
+constexpr uint32_t LOOK_UP = 2, LOOKED_UP = 8;
+static_assert(LOOKED_UP >= LOOK_UP + DECODE_STAGES, "what is still needed would be overwritten");
+
+// What a header says, once it has passed checks 1 to 6; after these, all of the metadata lies inside the chunk.
+struct chunk_header {
+    int32_t status;
+    uint32_t page_count, page_bytes, units, rows_per_page, metadata_units;
+    uint32_t element, lengths, has_codebook, id[4];
+    uint32_t what; // decode_block.what of all its blocks
+    uint64_t sum;  // of the metadata, as the header states it
+    const uint8_t *metadata;
+};
+
+// What a warp of workers found in its part of a block.
+constexpr uint32_t WARP_BAD = 1u << 31;
+
+struct alignas(16) decode_shared {
+    // Barriers, each for a block's stage in turn: the block is on its way; it has arrived; the stage may be filled; the
+    // workers are done with it.
+    uint64_t begun[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
+    uint64_t counted2, counted3; // tiers: all warps have counted their items
+    uint64_t sums[DECODE_STAGES][WORKER_WARPS];
+    uint4 keys[4]; // of the sum: kept here to save registers
+    alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
+    alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
+    uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
+    decode_block blocks[LOOKED_UP];
+    struct walk kept;    // the first warp's state while it ends a chunk
+    chunk_header header; // of the first warp's current chunk
+    // Blocks of the later modes: rankings of their bases; results of base_order for their values; first words.
+    alignas(16) uint32_t base_images[DECODE_STAGES][16];
+    uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
+    uint2 turns[WORKER_WARPS]; // the turns (of all blocks, of tiers) that a warp of workers saves here during a call
+};
+
+struct decode_team {
+    static constexpr uint32_t BYTES =
+        (DECODE_STAGES * DECODE_STAGE_BYTES + BLOCK_VALUES + BLOCK_VALUES / 2 + sizeof(decode_shared) + 127) / 128 *
+        128;
+
+    uint8_t *memory;
+    uint32_t number; // of the team in its thread block
+
+    DEVICE const uint32_t *table(uint32_t stage) const
+    {
+        return reinterpret_cast<const uint32_t *>(memory + stage * DECODE_STAGE_BYTES);
+    }
+    DEVICE uint8_t *lines(uint32_t stage) const
+    {
+        return memory + stage * DECODE_STAGE_BYTES + DECODE_TABLE_ROOM;
+    }
+    // By value: exponents that are not in the first tiers, or not in the codes.
+    DEVICE uint8_t *exponents() const
+    {
+        return memory + DECODE_STAGES * DECODE_STAGE_BYTES;
+    }
+    // Tiers 1 and 2, a word for 8 values; or a bit for each value: whether it is listed as an escape.
+    DEVICE uint32_t *items() const
+    {
+        return reinterpret_cast<uint32_t *>(exponents() + BLOCK_VALUES);
+    }
+    DEVICE decode_shared &shared() const
+    {
+        return *reinterpret_cast<decode_shared *>(exponents() + BLOCK_VALUES + BLOCK_VALUES / 2);
+    }
+    DEVICE uint32_t among() const
+    {
+        return 1 + number;
+    }
+};
+
+// The word at any byte of a stream.
+DEVICE uint32_t load_word(const uint8_t *stream, uint32_t at)
+{
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(stream) + at / 4;
+    return at % 4 == 0 ? words[0] : shift_right(words[0], words[1], at % 4 * 8);
+}
+
+// An item of 2 or 4 bits of a stream that begins at byte `at`.
+template <uint32_t WIDTH> DEVICE uint32_t get_item_of(const uint8_t *stream, uint32_t at, uint32_t i)
+{
+    return stream[at + i * WIDTH / 8] >> (i * WIDTH % 8) & ((1u << WIDTH) - 1);
+}
+
+// The u16 at a byte of an escape list: its count, or a position.
+DEVICE uint32_t list_count(const uint8_t *input, uint32_t at)
+{
+    return input[at] | input[at + 1] << 8;
+}
+
+// Finds the team of this thread again, so that the compiler knows that all of it is in shared memory.
+template <uint32_t TEAMS> DEVICE decode_team this_team(uint32_t thread = threadIdx.x)
+{
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t number = TEAMS == 1 ? 0 : thread / TEAM_THREADS;
+    return {memory + number * decode_team::BYTES, number};
+}
+
+// ---- Workers, for blocks of all modes ------------------------------------------------------------------------------
+
+// Writes values to their page and adds them to its sum.
+struct block_writer {
+    const uint4 *keys;
+    partial_sum sum;
+};
+
+// Byte i of a vector, and the byte after it.
+DEVICE uint32_t pair_of(const uint32_t w[4], uint32_t i)
+{
+    const uint32_t word = i < 8 ? (i < 4 ? w[0] : w[1]) : (i < 12 ? w[2] : w[3]);
+    return word >> (8 * (i % 4));
+}
+
+// Puts `count` bytes of a vector where they belong. Where rows are 16-byte aligned, a vector lies in one row.
+template <class LAUNCH>
+DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t vector, const uint32_t w[4],
+                       uint32_t count)
+{
+    const region r = get_region(launch, block.region);
+    const uint32_t offset = block.offset + 16 * vector, width = r.shape & SHAPE_WIDTH;
+    uint32_t piece, i = 0;
+    if (width == 4 && count == 16) {
+        *reinterpret_cast<uint4 *>(page_piece(r, block.page, offset, 16, &piece)) = make_uint4(w[0], w[1], w[2], w[3]);
+        return;
+    }
+#pragma unroll 1
+    for (; width > 0 && i + 2 <= count; i += 2)
+        *reinterpret_cast<uint16_t *>(page_piece(r, block.page, offset + i, 2, &piece)) =
+            static_cast<uint16_t>(pair_of(w, i));
+#pragma unroll 1
+    for (; i < count; i++)
+        *page_piece(r, block.page, offset + i, 1, &piece) = static_cast<uint8_t>(pair_of(w, i));
+}
+
+// Puts a vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
+template <class LAUNCH>
+DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum &sum, const uint32_t keys[4],
+                    uint32_t vector, uint32_t w[4], uint32_t tail)
+{
+    if (16 * vector >= block.bytes)
+        return;
+    const uint32_t left = block.bytes - 16 * vector, count = left < 16 ? left : 16;
+    const uint32_t step = block.first_step + vector / 4;
+    if (left < 16) {
+        keep_bytes(w, count & ~1u);
+        if (count % 2 != 0) {
+            const uint32_t at = count - 1;
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++)
+                w[j] |= at / 4 == j ? tail << (8 * (at % 4)) : 0;
+        }
+    }
+    sum_part(sum, w, count, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
+    put_slowly(launch, block, vector, w, count);
+}
+
+// Loads from shared memory are not moved ahead of stores to global memory, so this many vectors are made before the
+// first is stored.
+constexpr uint32_t PUT_TOGETHER = 2;
+
+// Puts a worker's vectors of a direct block. A WHOLE block has all its values.
+template <bool WHOLE, class MAKE>
+DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32_t keys[4], uint32_t first, MAKE make)
+{
+    const uint32_t vectors = WHOLE ? BLOCK_VECTORS : block.bytes / 16, step = block.first_step + first / 4;
+    const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+    uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset) + first;
+#pragma unroll
+    for (uint32_t g = 0; g < 4; g += PUT_TOGETHER) {
+        uint32_t w[PUT_TOGETHER][4];
+#pragma unroll
+        for (uint32_t i = 0; i < PUT_TOGETHER; i++)
+            if (WHOLE || first + 32 * (g + i) < vectors)
+                make(first + 32 * (g + i), w[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < PUT_TOGETHER; i++) {
+            const uint32_t k = g + i;
+            if (WHOLE || first + 32 * k < vectors) {
+                sum_vector(sum, w[i], keys, even_step + k * 8 * SUM_STEP_EVEN, odd_step + k * 8 * SUM_STEP_ODD);
+                store_streaming(dst + 32 * k, w[i]);
+            }
+        }
+    }
+}
+
+// Puts a worker's vectors; make(vector, w) gives their values.
+template <bool WHOLE, class LAUNCH, class MAKE>
+DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t tail,
+                      uint32_t warp, uint32_t lane, MAKE make)
+{
+    const uint4 k = writer.keys[lane % 4];
+    const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = warp * 128 + lane;
+    if (WHOLE || (block.what & BLOCK_DIRECT) != 0) {
+        put_direct<WHOLE>(block, writer.sum, keys, first, make);
+    } else {
+#pragma unroll 1
+        for (uint32_t g = 0; g < 4; g++) {
+            uint32_t w[4];
+            make(first + 32 * g, w);
+            put_any(launch, block, writer.sum, keys, first + 32 * g, w, tail);
+        }
+    }
+}
+
+template <class LAUNCH>
+DEVICE void work_raw(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                     uint32_t warp, uint32_t lane)
+{
+    const uint32_t tail = block.bytes % 2 != 0 ? input[block.bytes - 1] : 0;
+    put_block<false>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
+        const uint4 x = reinterpret_cast<const uint4 *>(input)[vector];
+        w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+    });
+}
+
+template <class LAUNCH>
+DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                       uint32_t warp, uint32_t lane)
+{
+    const uint32_t value = *reinterpret_cast<const uint16_t *>(input) * 0x10001u;
+    put_block<false>(launch, block, writer, input[2], warp, lane,
+                     [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
+}
+
+// A warp of workers leaves its sum and findings of a block to the last warp.
+DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
+                        uint32_t lane)
+{
+    const uint64_t sum = warp_sum(lane_sum);
+    if (lane == 0) {
+        shared.sums[stage][warp] = sum;
+        shared.escapes[stage][warp] = found;
+    }
+    warp_arrive(&shared.done[stage], lane);
+}
+
+// ---- Last warp, for blocks of all modes ----------------------------------------------------------------------------
+
+// Whether the unused bits after the last of `count` items are zero.
+template <uint32_t WIDTH> DEVICE bool is_padded(const uint8_t *input, uint32_t at, uint32_t count)
+{
+    const uint32_t used = count * WIDTH % 8;
+    return used == 0 || input[at + count * WIDTH / 8] >> used == 0;
+}
+
+// All lanes: whether all items equal the first. Mostly, one of the first few differs.
+template <uint32_t WIDTH> DEVICE bool all_same(const uint8_t *input, uint32_t at, uint32_t count, uint32_t lane)
+{
+    const uint32_t first = get_item_of<WIDTH>(input, at, 0);
+    for (uint32_t i = 0; i < count; i += 32) {
+        const bool differs = i + lane < count && get_item_of<WIDTH>(input, at, i + lane) != first;
+        if (__any_sync(ALL_LANES, differs))
+            return false;
+    }
+    return true;
+}
+
+// The streams of a block: where they begin and how many items they have.
+struct streams {
+    uint32_t n, at2, at3, at4; // where tiers 2 to 4 begin; without tiers, at2 is the end of the codes
+    uint32_t count2, count3, count4;
+    uint32_t used; // bytes, with the tail
+    bool good;
+};
+
+} // namespace strait
+#endif

@@ -1,0 +1,619 @@
+// Encode kernel, one launch for many chunks: the warps of encode_team.cuh. The file that includes this has defined a
+// code_block for its teams.
+#ifndef STRAIT_KERNELS_CUDA_ENCODER_CUH
+#define STRAIT_KERNELS_CUDA_ENCODER_CUH
+
+#include "kernels/cuda/encode_team.cuh"
+
+namespace strait
+{
+
+// ---- Sizes to places -----------------------------------------------------------------------------------------------
+
+// One warp of the launch turns sizes into places: an ordered scan whose state stays in local scratch. It takes as many
+// consecutive blocks at once as have published their sizes, so that it keeps ahead of all teams together.
+constexpr uint32_t SCAN_EACH = SCAN_WIDTH / 32; // sizes per lane
+
+template <class LAUNCH> DEVICE void place_blocks(const LAUNCH &launch, uint64_t tag)
+{
+    const uint32_t lane = threadIdx.x % 32, slots = launch.head.slots;
+    const uint64_t *sizes = launch.head.planes[PLANE_SIZES];
+    uint64_t *starts = launch.head.planes[PLANE_STARTS];
+    uint32_t base = 0, start = 0; // first block to look at, a multiple of SCAN_EACH; units of the blocks before it
+    while (base < slots) {
+        uint64_t size[SCAN_EACH];
+        uint32_t before[SCAN_EACH], known = 0, sum = 0;
+#pragma unroll
+        for (uint32_t j = 0; j < SCAN_EACH; j += 2)
+            load_relaxed_pair(sizes + base + lane * SCAN_EACH + j, size + j);
+        // The lane's own sizes, up to the first that has not been published. There are none past the last block.
+        bool open = true;
+#pragma unroll
+        for (uint32_t j = 0; j < SCAN_EACH; j++) {
+            open = open && (size[j] & ~TAG_MASK) == tag && base + lane * SCAN_EACH + j < slots;
+            before[j] = sum;
+            sum += open ? size_units(static_cast<uint32_t>(size[j])) : 0;
+            known += open;
+        }
+        // Stores the places of the lanes up to the first one that does not know all of its sizes.
+        const uint32_t complete = __ballot_sync(ALL_LANES, known == SCAN_EACH);
+        const uint32_t first = complete == ALL_LANES ? 32 : lowest_bit(~complete);
+        const uint32_t scan = warp_scan(sum), mine = start + scan - sum;
+        if (lane <= first) {
+#pragma unroll
+            for (uint32_t j = 0; j < SCAN_EACH; j++)
+                if (j < known)
+                    store_relaxed(starts + base + lane * SCAN_EACH + j, tag | ((mine + before[j]) & TAG_MASK));
+        }
+        const uint32_t partly = first < 32 ? __shfl_sync(ALL_LANES, known, first) : 0;
+        if (base + first * SCAN_EACH + partly >= slots)
+            break;
+        start += first > 0 ? __shfl_sync(ALL_LANES, scan, first - 1) : 0;
+        base += first * SCAN_EACH;
+    }
+}
+
+// ---- End of a chunk ------------------------------------------------------------------------------------------------
+
+// The metadata of a chunk is written in parts, by as many warps as there are parts. The last one writes the header and,
+// once all blocks have arrived, the result.
+
+// A chunk whose end is being written: `first_start` is the place of its first block.
+struct closing {
+    uint64_t tag;
+    uint32_t first_start;
+};
+
+// Where a block begins in its chunk, in units; waits until it is known.
+template <class LAUNCH>
+DEVICE uint32_t find_start(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t slot)
+{
+    return item.metadata_units + ((wait_start(launch, end.tag, slot) - end.first_start) & TAG_MASK);
+}
+
+// LATER: blocks may have later modes, whose forms also say how they are counted.
+template <bool LATER> DEVICE uint32_t mode_of(uint32_t size)
+{
+    return LATER ? form_mode(size_form(size)) : size_form(size);
+}
+
+// Makes the entry of a page, and tallies what it adds to the statistics.
+template <bool LATER, class LAUNCH>
+DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t page, uint32_t w[4],
+                       page_tally &tally)
+{
+    const region r = get_region(launch, item.first_region + page / item.id_count);
+    const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
+    block_note note = look_at_note(launch, slot);
+    const uint32_t start = find_start(launch, item, end, slot);
+    uint64_t sum = sum_seed(r.page_bytes, page, r.table);
+    uint32_t mode = 0;
+    tally.table = r.table;
+#pragma unroll 1
+    for (uint32_t b = 0; b < blocks && !tally.failed; b++) {
+        const uint32_t size = wait_note(launch, end.tag, slot + b, note);
+        mode = b == 0 ? mode_of<LATER>(size) : mode;
+        tally.failed = size_form(size) == BAD_PAGE;
+        sum += note.sum;
+        if (!tally.failed)
+            tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
+                      size_escapes(size));
+        if (b + 1 < blocks)
+            note = look_at_note(launch, slot + b + 1);
+    }
+    w[0] = start << 4 | mode;
+    w[1] = r.table;
+    w[2] = static_cast<uint32_t>(sum);
+    w[3] = static_cast<uint32_t>(sum >> 32);
+}
+
+// A word of the metadata past the entries: a page's length, a block's row, or padding.
+template <bool LATER, class LAUNCH>
+DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t offset)
+{
+    const uint64_t rows = rows_offset(item.page_count, item.has_lengths);
+    if (offset < rows) {
+        uint32_t page = static_cast<uint32_t>(offset - rows_offset(item.page_count, false)) / 4;
+        return get_region(launch, item.first_region + page / item.id_count).page_bytes;
+    }
+    const uint64_t number = (offset - rows) / 4;
+    if (number >= static_cast<uint64_t>(item.page_count) * item.rows_per_page)
+        return 0;
+    const uint32_t page = static_cast<uint32_t>(number / item.rows_per_page);
+    const uint32_t b = static_cast<uint32_t>(number % item.rows_per_page) + 1;
+    if (b >= blocks_of(get_region(launch, item.first_region + page / item.id_count).page_bytes))
+        return 0;
+    const uint32_t slot = item.first_slot + first_block_of(launch, item, page) + b;
+    block_note note = look_at_note(launch, slot);
+    return find_start(launch, item, end, slot) << 4 | mode_of<LATER>(wait_note(launch, end.tag, slot, note));
+}
+
+// All lanes: writes the header, its three vectors by a lane each. Returns the bytes of the chunk.
+template <class LAUNCH>
+DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t sum,
+                             uint32_t lane)
+{
+    const uint32_t last = item.first_slot + item.block_count - 1;
+    const uint32_t *id = reinterpret_cast<const uint32_t *>(launch.head.codebook_id);
+    block_note note = look_at_note(launch, last);
+    const uint32_t start = find_start(launch, item, end, last);
+    const uint32_t bytes = (start + size_units(wait_note(launch, end.tag, last, note))) * UNIT;
+    uint32_t w[4] = {'S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24,
+                     FORMAT_VERSION | static_cast<uint32_t>(launch.head.element) << 8 |
+                         (item.has_lengths ? 1u << 16 : 0),
+                     item.page_count, item.page_bytes};
+    if (lane == 1)
+        w[0] = bytes, w[1] = 0, w[2] = id[0], w[3] = id[1];
+    else if (lane == 2)
+        w[0] = id[2], w[1] = id[3], w[2] = w[3] = 0; // its own sum counts as zero
+    sum += warp_sum(lane < 3 ? sum_of_vector(w, lane) : 0) +
+           sum_seed(static_cast<uint64_t>(item.metadata_units) * UNIT, 0xffffffffu, 65535);
+    if (lane == 2)
+        w[2] = static_cast<uint32_t>(sum), w[3] = static_cast<uint32_t>(sum >> 32);
+    if (lane < 3)
+        reinterpret_cast<uint4 *>(item.dst)[lane] = make_uint4(w[0], w[1], w[2], w[3]);
+    return bytes;
+}
+
+// All lanes, after all parts of the chunk: does as much as possible before the chunk's blocks have arrived, then writes
+// the result.
+template <class LAUNCH>
+DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const closing &end, uint32_t lane)
+{
+    const encode_item &item = get_item<encode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    strait_result result = {};
+    uint64_t values = 0;
+    const uint64_t sum = load_relaxed(&chunk.sum);
+    result.failed_pages = load_relaxed(&chunk.failed_pages);
+    if (result.failed_pages != 0) {
+        result.status = STRAIT_ERR_PAGE_ID;
+    } else {
+        values = lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0;
+        result.bytes = write_header(launch, item, end, sum, lane);
+    }
+    wait_for_blocks(chunk, item.block_count, lane);
+    write_result(item.result, result, values, lane);
+    clear_progress(chunk, lane);
+}
+
+template <class LAUNCH> DEVICE closing begin_closing(const LAUNCH &launch, uint32_t item_index, uint64_t tag)
+{
+    return {tag, wait_start(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
+}
+
+// All lanes: one part of the end of a chunk, made from the notes on its blocks while these are on their way. True for
+// the last part.
+template <bool LATER, class LAUNCH>
+DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const closing &end, uint32_t lane)
+{
+    const encode_item &item = get_item<encode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    uint64_t sum = 0;
+    page_tally all = {};
+#pragma unroll 1
+    for (uint32_t i = 0; i < item.close_each; i += 32) {
+        const uint32_t unit = part * item.close_each + i + lane;
+        const bool is_entry = unit >= ENTRY_UNITS_BEFORE && unit - ENTRY_UNITS_BEFORE < item.page_count;
+        page_tally tally = {};
+        if (unit >= ENTRY_UNITS_BEFORE && unit < item.metadata_units) {
+            uint32_t w[4];
+            if (is_entry) {
+                const uint32_t page = unit - ENTRY_UNITS_BEFORE;
+                make_entry<LATER>(launch, item, end, page, w, tally);
+                if (page < item.page_status_count)
+                    item.page_status[page] = tally.failed ? STRAIT_ERR_PAGE_ID : STRAIT_OK;
+            } else {
+                for (uint32_t j = 0; j < 4; j++)
+                    w[j] = make_word_at<LATER>(launch, item, end, 16ull * unit + 4 * j);
+            }
+            sum += sum_of_vector(w, unit);
+            reinterpret_cast<uint4 *>(item.dst)[unit] = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+        __syncwarp();
+        if (launch.head.class_stats != nullptr) { // whether the chunk is lost is known when all its blocks are counted
+            wait_for_blocks(chunk, item.block_count, lane);
+            if (load_relaxed(&chunk.failed_checks) == 0)
+                count_classes(launch, tally, is_entry, lane);
+        }
+        all.merge(tally);
+    }
+    add_tally(chunk, all, lane);
+    sum = warp_sum(sum);
+    if (lane == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&chunk.sum), static_cast<unsigned long long>(sum));
+    return is_last_part(chunk, item.closings, lane);
+}
+
+// ---- First warp: draws tickets and fetches blocks to shared memory -------------------------------------------------
+
+constexpr uint32_t NO_TABLE = 0xffffffffu;
+
+template <coder CODER> DEVICE uint32_t table_bytes()
+{
+    return CODER == CODER_TOP16 ? IMAGE_TOP16_BYTES : IMAGE_TIERS_BYTES;
+}
+
+template <coder CODER> DEVICE const uint8_t *table_source(const uint8_t *tables, uint32_t table)
+{
+    return tables + static_cast<uint64_t>(table) * sizeof(table_image) +
+           (CODER == CODER_TOP16 ? offsetof(table_image, top16) : offsetof(table_image, tiers));
+}
+
+// A block of a page that does not exist takes no room; its chunk is lost.
+template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t item, uint32_t slot, uint64_t tag)
+{
+    progress &chunk = launch.head.items[item];
+    store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | make_size(0, BAD_PAGE, 0));
+    note_block(launch, tag, slot, make_size(0, BAD_PAGE, 0), 0);
+    atomicOr(&chunk.failed_checks, 1u);
+    count_release(&chunk.blocks_done, 1);
+}
+
+// What is known of a block before there is room for it.
+struct found_block {
+    uint32_t item, k;
+    place at;
+    uint8_t *page; // nullptr: the page does not exist
+};
+
+template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, uint32_t item_index, uint32_t k)
+{
+    const encode_item &item = get_item<encode_item>(launch, item_index);
+    found_block found = {item_index, k, find_block(launch, item, k), nullptr};
+    const region r = get_region(launch, item.first_region + found.at.region);
+    const uint32_t index = found.at.page - found.at.region * item.id_count;
+    const uint32_t id = item.ids == nullptr ? index : item.ids[index];
+    if (id < r.page_count)
+        found.page = r.base + id * r.page_stride;
+    return found;
+}
+
+// One lane: prefetches the ticket's block to the L2. Nobody knows yet which team will draw it, but all teams together
+// do this for all of the first tickets, while they draw them.
+template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
+{
+    walk at;
+    walk_begin(launch, at);
+    if (ticket < at.end || ticket >= launch.head.tickets)
+        return;
+    walk_to(launch, at, ticket);
+    if (at.kind != KIND_BLOCKS)
+        return;
+    const found_block found = look_up_block(launch, at.item, ticket - at.first);
+    const region r = get_region(launch, get_item<encode_item>(launch, at.item).first_region + found.at.region);
+    const uint32_t bytes = block_bytes(r.page_bytes, found.at.block);
+    if (found.page != nullptr && (r.shape & SHAPE_WHOLE) != 0 && can_bulk(r, bytes))
+        bulk_prefetch(found.page + found.at.block * BLOCK_SIZE, bytes);
+}
+
+// All lanes: fetches the team's `turn`-th block to the stage, and its table unless that is there already.
+template <coder CODER, class LAUNCH>
+DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t turn,
+                        uint32_t lane, uint32_t *table)
+{
+    const encode_item &item = get_item<encode_item>(launch, found.item);
+    encode_shared &shared = team.shared();
+    const region r = get_region(launch, item.first_region + found.at.region);
+    const uint32_t offset = found.at.block * BLOCK_SIZE, bytes = block_bytes(r.page_bytes, found.at.block);
+    const bool bulk = can_bulk(r, bytes), new_table = launch.head.coded && *table != r.table;
+    const uint32_t of_table = new_table ? table_bytes<CODER>() : 0;
+    if (!bulk)
+        plain_gather(r, found.page, offset, bytes, team.input(), lane);
+    __syncwarp();
+    if (lane == 0) {
+        shared.block = {0,
+                        bytes,
+                        found.at.block * (BLOCK_VECTORS / 4),
+                        item.first_slot + found.k,
+                        item.first_slot,
+                        found.item,
+                        item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
+        barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
+        barrier_arrive(&shared.begun[turn % ENCODE_AHEAD]);
+        if (new_table)
+            bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
+    } else if (lane < WARP_ARRIVALS) {
+        barrier_arrive(&shared.full);
+    }
+    __syncwarp();
+    if (bulk)
+        bulk_gather(r, found.page, offset, bytes, team.input(), &shared.full, lane);
+    *table = r.table;
+}
+
+// Handles a ticket for the end of a chunk. Returns the next ticket. Meanwhile the warp's state is kept in shared
+// memory: there are not enough registers for both.
+template <bool LATER, class LAUNCH>
+DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_state &known, uint32_t ticket,
+                          uint32_t lane)
+{
+    const uint32_t item = known.at.item, part = ticket - known.at.first;
+    if (lane == 0)
+        shared.kept = known;
+    __syncwarp();
+    const closing end = begin_closing(launch, item, shared.tag);
+    const bool last = close_part<LATER>(launch, item, part, end, lane);
+    uint32_t drawn = 0;
+    const bool early = last && ticket >= launch.head.ends_from; // nobody waits for what is drawn after these
+    if (early)
+        drawn = draw_tickets(launch, 1, lane);
+    if (last)
+        finish_chunk(launch, item, end, lane);
+    if (!early)
+        drawn = draw_tickets(launch, 1, lane);
+    known = shared.kept;
+    return show_ticket(drawn);
+}
+
+// A ticket that has been drawn keeps all later blocks waiting for their places. So the next one is drawn only when the
+// block before it has arrived: its lookup then overlaps with the coding of that block. Over a link, blocks leave far
+// more slowly than they are coded, so there the draw also waits for the buffers that the block will be written to.
+template <class LAUNCH>
+DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t turn, uint32_t lane)
+{
+    if (turn > 0)
+        barrier_wait(&shared.full, (turn - 1) & 1);
+    if (launch.head.far)
+        wait_unused(shared, turn);
+    return show_ticket(draw_tickets(launch, 1, lane));
+}
+
+// `drawn`: the first ticket, in lane 0.
+template <coder CODER, class LAUNCH>
+DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams, uint32_t drawn)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    encode_shared &shared = team.shared();
+    const uint64_t tag = shared.tag;
+    uint32_t ticket = show_ticket(drawn);
+    begin_state known = {{}, NO_TABLE, 0};
+    walk_begin(launch, known.at);
+    if (is_short(launch, teams))
+        let_next_launch_begin();
+    while (ticket != 0 && ticket < launch.head.tickets) {
+        walk_to(launch, known.at, ticket);
+        if (known.at.kind == KIND_CLOSE) {
+            ticket = end_chunk<is_later(CODER)>(launch, shared, known, ticket, lane);
+            continue;
+        }
+        const found_block found = look_up_block(launch, known.at.item, ticket - known.at.first);
+        if (found.page != nullptr) {
+            if (known.turn > 0)
+                barrier_wait(&shared.empty, (known.turn - 1) & 1);
+            fetch_block(launch, team, found, known.turn, lane, &known.table);
+            known.turn++;
+        } else if (lane == 0) {
+            skip_block(launch, known.at.item, get_item<encode_item>(launch, known.at.item).first_slot + found.k, tag);
+        }
+        __syncwarp();
+        ticket = next_ticket(launch, shared, known.turn, lane);
+    }
+    const uint32_t turn = known.turn;
+    let_next_launch_begin();
+    if (turn > 0)
+        barrier_wait(&shared.empty, (turn - 1) & 1);
+    if (lane == 0)
+        shared.block.stop = 1;
+    warp_arrive(&shared.full, lane);
+    if (ticket == 0)
+        place_blocks(launch, tag);
+    end_team(launch, lane, teams);
+}
+
+// ---- Last warp: sends blocks to their places and reports them ------------------------------------------------------
+
+// The pieces that a block leaves as: put(offset in the block, address, bytes). Streams of a multiple of 64 values end
+// at multiples of 16 bytes and leave from where they are.
+template <coder CODER, class PUT>
+DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, PUT put)
+{
+    if (job.from_stage) {
+        put(0, team.input(), size_units(job.size) * UNIT);
+        return;
+    }
+    if (is_later(CODER)) {
+        put(0, team.fixed(parity) + job.values, size_units(job.size) * UNIT);
+        return;
+    }
+    const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
+    const uint32_t rest = size_units(job.size) * UNIT - n - codes;
+    if (n == BLOCK_VALUES) { // they are one piece
+        put(0, team.fixed(parity), size_units(job.size) * UNIT);
+        return;
+    }
+    put(0, team.fixed(parity), n);
+    put(n, team.fixed(parity) + SM_BYTES, codes);
+    if (rest > 0)
+        put(n + codes, team.rest(parity), rest);
+}
+
+// All lanes: copies whole units, so that each store of the warp covers four whole lines, except for the first and the
+// last store. A bulk copy that begins in the middle of a line would cross a link as two parts of each line.
+DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32_t lane)
+{
+    uint4 *to = reinterpret_cast<uint4 *>(dst);
+    const uint4 *from = reinterpret_cast<const uint4 *>(src);
+    const int32_t units = static_cast<int32_t>(bytes / UNIT);
+    int32_t i = static_cast<int32_t>(lane) - static_cast<int32_t>(reinterpret_cast<uintptr_t>(dst) / UNIT % 32);
+    if (i >= 0 && i < units)
+        to[i] = from[i];
+    i += 32;
+#pragma unroll 1
+    for (; i + 96 < units; i += 128) {
+        const uint4 a = from[i], b = from[i + 32], c = from[i + 64], d = from[i + 96];
+        to[i] = a, to[i + 32] = b, to[i + 64] = c, to[i + 96] = d;
+    }
+#pragma unroll 1
+    for (; i < units; i += 32)
+        to[i] = from[i];
+}
+
+// All lanes: sends a block to its place. Returns when it has left shared memory; over a link, when all lanes have
+// copied their parts.
+template <coder CODER>
+DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst, bool far,
+                        uint32_t lane)
+{
+    if (far) {
+        put_pieces(team, job, parity,
+                   [&](uint32_t at, const uint8_t *from, uint32_t bytes) { store_lines(dst + at, from, bytes, lane); });
+    } else if (lane == 0) {
+        put_pieces(team, job, parity,
+                   [&](uint32_t at, const uint8_t *from, uint32_t bytes) { bulk_store(dst + at, from, bytes); });
+        bulk_commit();
+        bulk_wait_read();
+    }
+    __syncwarp();
+    if (job.from_stage && lane < WARP_ARRIVALS)
+        barrier_arrive(&team.shared().empty, WORKER_WARPS);
+}
+
+// All lanes. They may see different states of the barrier; the vote makes them agree.
+DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
+{
+    return __any_sync(ALL_LANES, barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1));
+}
+
+template <coder CODER, class LAUNCH>
+DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t number)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    encode_shared &shared = team.shared();
+    const uint64_t tag = shared.tag;
+    const bool far = launch.head.far != 0;
+    uint32_t known_first = 0xffffffffu, first_start = 0;
+    done_list done = {0, 0};
+    if (lane == 0)
+        prefetch_first(launch, number);
+    __syncwarp();
+    auto tell = [&] {
+        if (!far && lane == 0) {
+            bulk_wait();
+            fence_bulk_global();
+        }
+        done.tell(launch, lane);
+    };
+    for (uint32_t turn = 0;; turn++) {
+        const uint32_t parity = turn & 1;
+        // A block that is on its way will be done whatever other teams do. If there is none, another team may be
+        // waiting for what this one has done. Over a link there is time to report each block, and whoever waits for a
+        // chunk to arrive learns of it sooner.
+        if (done.is_full() || (done.count > 0 && (far || !is_underway(shared, turn))))
+            tell();
+        barrier_wait(&shared.ready[parity], turn / 2 & 1);
+        const encode_job job = shared.jobs[parity];
+        if (job.stop)
+            break;
+        const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
+        uint32_t start = 0;
+        if (lane == 0) {
+            note_block(launch, tag, job.slot, job.size, sum);
+            if (job.first_slot != known_first)
+                first_start = wait_start(launch, tag, known_first = job.first_slot);
+            start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
+        }
+        if (far)
+            start = __shfl_sync(ALL_LANES, start, 0);
+        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, far, lane);
+        warp_arrive(&shared.unused[parity], lane);
+        done.add(job.item, lane);
+    }
+    tell();
+}
+
+// ---- Kernel --------------------------------------------------------------------------------------------------------
+
+// The parts of a launch that workers need.
+struct work_launch {
+    struct {
+        uint64_t *planes[1]; // PLANE_SIZES
+        uint8_t mode, coded;
+    } head;
+};
+static_assert(PLANE_SIZES == 0, "it is the first");
+
+// The team of this thread.
+template <coder CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
+{
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS;
+    return {memory + number * encode_team<CODER>::BYTES, number};
+}
+
+// All workers. This is a call, so that how workers are compiled does not depend on what other warps do.
+template <coder CODER, uint32_t TEAMS> __device__ __noinline__ void work(const work_launch launch)
+{
+    const encode_team<CODER> team = this_team<CODER, TEAMS>();
+    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    encode_shared &shared = team.shared();
+    for (uint32_t turn = 0;; turn++) {
+        barrier_wait(&shared.full, turn & 1);
+        wait_unused(shared, turn);
+        if (shared.block.stop) {
+            if (thread == 0)
+                shared.jobs[turn & 1].stop = 1;
+            warp_arrive(&shared.ready[turn & 1], lane);
+            break;
+        }
+        if (shared.block.bytes == BLOCK_SIZE)
+            code_block<true>(launch, team, turn, warp, lane);
+        else
+            code_block<false>(launch, team, turn, warp, lane);
+    }
+}
+
+template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
+{
+    encode_shared &shared = team.shared();
+    barrier_init(&shared.full, WARP_ARRIVALS);
+    barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.told_all, WORKER_WARPS * WARP_ARRIVALS);
+    for (uint32_t parity = 0; parity < 2; parity++) {
+        barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
+        barrier_init(&shared.unused[parity], WARP_ARRIVALS);
+    }
+    for (uint32_t i = 0; i < ENCODE_AHEAD; i++)
+        barrier_init(&shared.begun[i], 1);
+    shared.base = NO_TABLE;
+    fence_bulk();
+    wait_for_launches_before();
+    shared.tag = launch_tag(launch);
+}
+
+template <coder CODER, uint32_t TEAMS, class LAUNCH>
+__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_resident<CODER>())
+    encode_kernel(const __grid_constant__ LAUNCH launch)
+{
+    const encode_team<CODER> team = this_team<CODER, TEAMS>();
+    const uint32_t number = team.number, warp = threadIdx.x % TEAM_THREADS / 32;
+    if (threadIdx.x == number * TEAM_THREADS)
+        init_team(launch, team);
+    else
+        wait_for_launches_before();
+    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+        reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
+    const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
+    __syncthreads();
+    if (warp == FIRST_WARP)
+        begin_blocks(launch, team, gridDim.x * TEAMS, drawn);
+    else if (warp == LAST_WARP)
+        end_blocks(launch, team, blockIdx.x * TEAMS + number);
+    else
+        work<CODER, TEAMS>({{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded}});
+}
+
+// Chooses the kernel by its teams and its parameters.
+template <coder CODER> const void *choose_encode_kernel(bool full, bool large)
+{
+    typedef small_launch s;
+    typedef large_launch l;
+    const void *const kernels[4] = {(const void *)encode_kernel<CODER, 1, s>, (const void *)encode_kernel<CODER, 1, l>,
+                                    (const void *)encode_kernel<CODER, FULL_TEAMS, s>,
+                                    (const void *)encode_kernel<CODER, FULL_TEAMS, l>};
+    return kernels[2 * full + large];
+}
+
+} // namespace strait
+#endif

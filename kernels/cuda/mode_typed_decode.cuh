@@ -1,0 +1,593 @@
+// Decoding blocks of the later modes, FORMAT.md section 3.2.
+#ifndef STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
+#define STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
+
+#include "kernels/cuda/mode_tiered.cuh"
+#include "kernels/cuda/mode_top16.cuh"
+#include "kernels/cuda/typed.cuh"
+
+namespace strait
+{
+
+// ---- Where streams lie, and their contents up to halves ------------------------------------------------------------
+
+// What each warp of workers found in its part of a block, for the last warp.
+constexpr uint32_t ORDER_RESTS = 256;                               // in `orders`: a rest is not zero
+constexpr uint32_t FIRST_DIFFERS = 1u << 16, FIRST_NONE = 1u << 17; // in firsts: words differ; there are none
+
+// What the block's end and size say.
+struct typed_layout {
+    const uint8_t *input;
+    uint32_t size; // including its end
+    uint32_t m, tail, rests;
+    uint32_t coder, base;
+    bool good;
+
+    DEVICE bool tiers() const
+    {
+        return coder <= TYPED_BASE_TIERS;
+    }
+    DEVICE uint32_t at_codes() const // or to tier 1
+    {
+        return rests + m;
+    }
+    DEVICE uint32_t after_codes() const
+    {
+        return at_codes() + (tiers() ? (m + 3) / 4 : (m + 1) / 2);
+    }
+    // Whether streams that end at byte `end` leave room for what follows them.
+    DEVICE bool has_room(uint32_t end) const
+    {
+        return end + tail + TYPED_END_BYTES <= size;
+    }
+};
+
+DEVICE typed_layout lay_out(const decode_block &block, const uint8_t *input)
+{
+    typed_layout at;
+    const bool fp32 = (block.what & BLOCK_FP32) != 0;
+    at.input = input;
+    at.size = block.units * UNIT;
+    at.m = block.bytes / (fp32 ? 4 : 2);
+    at.tail = block.bytes % (fp32 ? 4 : 2);
+    at.rests = rest_bytes_of(block.mode(), fp32, at.m);
+    at.coder = input[at.size - 2];
+    at.base = input[at.size - 1];
+    at.good = at.coder < TYPED_CODERS && at.has_room(at.after_codes());
+    if (at.coder == TYPED_TABLE_TIERS)
+        at.good = at.good && at.base == 0 && block.mode() != STRAIT_BLOCK_BASE && (block.what & BLOCK_CODEBOOK) != 0;
+    return at;
+}
+
+// The bytes of the tail, lowest first.
+DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
+{
+    uint32_t tail = 0;
+    for (uint32_t i = 0; i < at.tail; i++)
+        tail |= static_cast<uint32_t>(at.input[min(from + i, at.size - 1)]) << (8 * i);
+    return tail;
+}
+
+// A worker's part of a block. Whatever it leaves in shared memory for the halves of its warp is read by that warp only.
+template <typed_type TYPE, bool WHOLE> struct typed_worker {
+    typedef typed_values<TYPE> values;
+    static constexpr uint32_t EACH = values::EACH;
+    const decode_team &team;
+    const typed_layout &at;
+    const uint32_t *table;
+    uint32_t stage, warp, lane;
+    uint32_t tail;
+
+    DEVICE uint32_t thread() const
+    {
+        return warp * 32 + lane;
+    }
+
+    DEVICE void load_tier1(uint32_t tier1[2]) const
+    {
+        const uint32_t from = at.at_codes() + EACH / 4 * thread(), first = EACH * thread();
+        const uint32_t left = WHOLE ? EACH : at.m - min(at.m, first);
+        tier1[0] = load_word(at.input, from) & low_bits(2 * min(left, 16));
+        tier1[1] = 0;
+        if (EACH == 32 && left > 16)
+            tier1[1] = load_word(at.input, from + 4) & low_bits(2 * min(left - 16, 16));
+    }
+
+    DEVICE void clear_exponents() const
+    {
+        uint4 *own = reinterpret_cast<uint4 *>(team.exponents() + 32 * EACH * warp);
+#pragma unroll
+        for (uint32_t i = 0; i < EACH / 16; i++)
+            own[32 * i + lane] = make_uint4(0, 0, 0, 0);
+    }
+
+    DEVICE void put_items(const uint32_t tier1[2], const uint32_t tier2[2]) const
+    {
+        uint32_t z[4];
+        merge_tiers(tier1, tier2, z);
+        if (EACH == 32)
+            reinterpret_cast<uint4 *>(team.items())[thread()] = make_uint4(z[0], z[1], z[2], z[3]);
+        else
+            reinterpret_cast<uint2 *>(team.items())[thread()] = make_uint2(z[0], z[1]);
+    }
+
+    // All lanes: adds the warp's count to those of all warps. Returns the items of the warps before it; *all becomes
+    // those of all warps.
+    DEVICE uint32_t count_items(uint32_t *counts, uint32_t count, uint32_t *all) const
+    {
+        const uint32_t of_warp = __reduce_add_sync(ALL_LANES, count);
+        if (lane == 0)
+            counts[warp] = of_warp;
+        named_sync(team.among(), WORKERS);
+        const uint32_t found = lane < WORKER_WARPS ? counts[lane] : 0;
+        *all = __reduce_add_sync(ALL_LANES, found);
+        return __reduce_add_sync(ALL_LANES, lane < warp ? found : 0);
+    }
+
+    // All workers. Returns what the warp reports to the last warp.
+    DEVICE uint32_t read_tiers()
+    {
+        decode_shared &shared = team.shared();
+        const uint32_t *words = reinterpret_cast<const uint32_t *>(at.input);
+        uint32_t tier1[2], tier2[2], all2, all3;
+        clear_exponents();
+        load_tier1(tier1);
+        const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])}, count2 = popcount(on2[0]) + popcount(on2[1]);
+        const uint32_t scan2 = warp_scan(count2) - count2;
+        const uint32_t before2 = count_items(shared.counts2[stage], count2, &all2);
+        const uint32_t at2 = at.after_codes(), bit = 8 * at2 + 2 * (before2 + scan2);
+        tier3_lane tier3;
+        tier3.at3 = at2 + (all2 + 3) / 4;
+        tier3.last = at.size - 1;
+        if (!at.has_room(tier3.at3))
+            return WARP_BAD; // all workers see this
+        const uint32_t three[3] = {words[bit / 32], words[bit / 32 + 1], words[bit / 32 + 2]};
+        spread_pair(three, bit % 32, on2, tier2);
+        tier3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
+        tier3.count = popcount(tier3.wanted);
+        put_items(tier1, tier2);
+        const uint32_t scan3 = warp_scan(tier3.count) - tier3.count;
+        tier3.first = count_items(shared.counts3[stage], tier3.count, &all3) + scan3;
+        const uint32_t at4 = tier3.at3 + (all3 + 1) / 2;
+        if (!at.has_room(at4))
+            return WARP_BAD;
+        const uint32_t found = tier3.put(at.input, table, shared.counts3[stage], team.exponents() + EACH * thread());
+        const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
+        const uint32_t escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD);
+        if (!WHOLE && at.tail != 0) { // the tail follows tier 4
+            uint32_t all4;
+            count_items(shared.escapes[stage], found & ~WARP_BAD, &all4);
+            tail = load_tail(at, at4 + all4);
+            named_sync(team.among(), WORKERS); // the counts will be overwritten
+        }
+        return escapes | (bad ? WARP_BAD : 0);
+    }
+
+    // All workers; the same for codes.
+    DEVICE uint32_t read_codes()
+    {
+        uint32_t from = at.after_codes();
+        bool good = true;
+        if (at.coder == TYPED_BASE_LISTED) {
+            const uint32_t count = list_count(at.input, from);
+            if (count == 0 || count > at.m || !at.has_room(from + 2 + 3 * count))
+                return WARP_BAD;
+            good = spread_list<32 * EACH>(team, table, at.input, at.m, at.at_codes(), from, count, warp, lane);
+            from += 2 + 3 * count;
+        }
+        tail = load_tail(at, from);
+        return __all_sync(ALL_LANES, good) ? 0 : WARP_BAD;
+    }
+
+    // A word of a stream, which is known to be aligned only in whole blocks.
+    DEVICE uint32_t load_stream(uint32_t from) const
+    {
+        return WHOLE ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
+    }
+
+    // Exponents of eight halves from codes of four bits.
+    DEVICE void load_codes(uint32_t eight, uint32_t exponents[2]) const
+    {
+        const uint32_t ranks[4] = {table[8], table[9], table[10], table[11]};
+        top16_exponents(load_stream(at.at_codes() + 4 * eight), ranks, exponents);
+        if (at.coder == TYPED_BASE_LISTED)
+            use_listed(exponents, team.exponents() + 8 * eight,
+                       reinterpret_cast<uint8_t *>(team.items())[list_byte<32 * EACH>(eight)]);
+    }
+
+    // `first`: exponents of the first ranks.
+    DEVICE void load_eight(uint32_t eight, const uint32_t first[2], uint32_t h[4]) const
+    {
+        const uint32_t from = at.rests + 8 * eight, sm[2] = {load_stream(from), load_stream(from + 4)};
+        uint32_t exponents[2];
+        if (at.tiers()) {
+            const uint2 e = reinterpret_cast<const uint2 *>(team.exponents())[eight];
+            const uint32_t rest[2] = {e.x, e.y};
+            rank_exponents(team.items()[eight], rest, first, exponents);
+        } else {
+            load_codes(eight, exponents);
+        }
+        join_values(sm, exponents, h);
+    }
+
+    DEVICE void load_four(uint32_t four, const uint32_t first[2], uint32_t h[2]) const
+    {
+        const uint32_t sm = load_stream(at.rests + 4 * four);
+        if (at.tiers()) {
+            const uint32_t rest = reinterpret_cast<const uint32_t *>(team.exponents())[four];
+            join_four(sm, four_exponents(team.items()[four / 2], four % 2 != 0, rest, first), h);
+        } else {
+            uint32_t exponents[2];
+            load_codes(four / 2, exponents);
+            join_four(sm, four % 2 != 0 ? exponents[1] : exponents[0], h);
+        }
+    }
+};
+
+// ---- Values --------------------------------------------------------------------------------------------------------
+
+// This code is not inlined into the kernel, so that it takes no registers from blocks of other modes.
+
+// Makes the values of a block, and gathers what the last warp has to check.
+template <typed_type TYPE, bool WHOLE> struct typed_maker {
+    typedef typed_values<TYPE> values;
+    const typed_worker<TYPE, WHOLE> &halves;
+    const decode_block &block;
+    uint32_t first[2];        // exponents of the first ranks
+    uint32_t greatest, parts; // greatest exponent of a part, in half words; least of these over parts
+    uint32_t rests, misfits;  // nonzero: some rest is nonzero; some half is that of no value
+    uint32_t word, differs;   // the warp's first 16-bit word, twice; nonzero: some word differs
+
+    DEVICE void make(uint32_t vector, uint32_t count, uint32_t w[4])
+    {
+        const typed_layout &at = halves.at;
+        if (TYPE == TYPE_FP32) {
+            uint32_t h[2];
+            halves.load_four(vector, first, h);
+            const uint2 r = at.rests != 0 ? reinterpret_cast<const uint2 *>(at.input)[vector] : make_uint2(0, 0);
+            w[0] = permute(r.x, h[0], 0x5410), w[1] = permute(r.x, h[0], 0x7632);
+            w[2] = permute(r.y, h[1], 0x5410), w[3] = permute(r.y, h[1], 0x7632);
+        } else {
+            halves.load_eight(vector, first, w);
+        }
+        if (!WHOLE)
+            keep_bytes(w, count * values::BYTES);
+#pragma unroll
+        for (int j = 0; j < 4; j += values::STEPS) {
+            const uint32_t pair = TYPE == TYPE_FP32 ? permute(w[j], w[(j + 1) % 4], 0x7632) : w[j];
+            greatest = greatest_halves(greatest, pair);
+        }
+        if (TYPE == TYPE_FP32)
+            rests |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
+        if (TYPE == TYPE_FP16)
+            make_fp16(vector, count, w);
+    }
+
+    DEVICE void make_fp16(uint32_t vector, uint32_t count, uint32_t w[4])
+    {
+        const uint8_t *twos = halves.at.input, *ones = twos + (halves.at.m + 3) / 4;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t half = w[j];
+            w[j] = fp16_values(half);
+            misfits |= fp16_halves(w[j]) ^ half;
+        }
+        join_rests(w, reinterpret_cast<const uint16_t *>(twos)[vector], ones[vector]);
+        if (!WHOLE)
+            keep_bytes(w, count * values::BYTES);
+    }
+
+    DEVICE void add_tail(uint32_t vector, uint32_t w[4]) const
+    {
+        const uint32_t from = halves.at.m * values::BYTES;
+        if (halves.at.tail == 0 || vector != from / 16)
+            return;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            w[j] |= from % 16 / 4 == j ? halves.tail << (from % 4 * 8) : 0;
+    }
+
+    // All lanes: compares all words with the first. For BF16 values the last warp finds this from the streams.
+    DEVICE void compare(uint32_t g, uint32_t vector, const uint32_t w[4])
+    {
+        if (TYPE == TYPE_BF16)
+            return;
+        if (g == 0)
+            word = (__shfl_sync(ALL_LANES, w[0], 0) & 0xffff) * 0x10001u;
+        uint32_t x[4] = {w[0] ^ word, w[1] ^ word, w[2] ^ word, w[3] ^ word};
+        if (!WHOLE) {
+            const uint32_t bytes = block.bytes & ~1u;
+            keep_bytes(x, 16 * vector < bytes ? bytes - 16 * vector : 0);
+        }
+        differs |= x[0] | x[1] | x[2] | x[3];
+    }
+
+    // All lanes: ends a part of 256 values.
+    DEVICE void end_part()
+    {
+        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest_of_halves(greatest)));
+        greatest = 0;
+    }
+
+    // All lanes: stores the warp's findings for the last warp. Returns what it reports besides.
+    DEVICE uint32_t tell(decode_shared &shared) const
+    {
+        const uint32_t stage = halves.stage, warp = halves.warp;
+        const bool any_rests = __any_sync(ALL_LANES, rests != 0), differ = __any_sync(ALL_LANES, differs != 0);
+        if (halves.lane == 0) {
+            shared.orders[stage][warp] = order_of_parts(parts) | (any_rests ? ORDER_RESTS : 0);
+            shared.firsts[stage][warp] =
+                1024 * warp < block.bytes / 2 ? (word & 0xffff) | (differ ? FIRST_DIFFERS : 0) : FIRST_NONE;
+        }
+        return __any_sync(ALL_LANES, misfits != 0) ? WARP_BAD : 0;
+    }
+};
+
+// Stands in for a launch where only the region of one block is needed.
+struct one_region {
+    const region &of_block;
+};
+
+DEVICE region get_region(const one_region &launch, uint32_t)
+{
+    return launch.of_block;
+}
+
+template <typed_type TYPE, bool WHOLE>
+DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHOLE> &halves, const decode_block &block,
+                          partial_sum &sum)
+{
+    typedef typed_values<TYPE> values;
+    constexpr uint32_t TOGETHER = WHOLE ? PUT_TOGETHER : 1;
+    decode_shared &shared = halves.team.shared();
+    const uint4 k = shared.keys[halves.lane % 4];
+    const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = halves.warp * 128 + halves.lane;
+    const uint32_t step = block.first_step + first / 4, m = halves.at.m;
+    const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
+    const uint32_t last = halves.at.tail == 0 ? 0 : halves.tail >> (8 * (halves.at.tail - 1));
+    uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset);
+    typed_maker<TYPE, WHOLE> maker = {halves, block, {halves.table[0], halves.table[1]}, 0, NO_PART, 0, 0, 0, 0};
+#pragma unroll 1
+    for (uint32_t g = 0; g < 4; g += TOGETHER) {
+        uint32_t w[TOGETHER][4];
+#pragma unroll
+        for (uint32_t i = 0; i < TOGETHER; i++) {
+            const uint32_t vector = first + 32 * (g + i), before = vector * values::VECTOR;
+            maker.make(vector, WHOLE ? values::VECTOR : m - min(m, before), w[i]);
+            if (!WHOLE)
+                maker.add_tail(vector, w[i]);
+            maker.compare(g + i, vector, w[i]);
+            if ((g + i + 1) % values::STEPS == 0)
+                maker.end_part();
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < TOGETHER; i++) {
+            const uint32_t vector = first + 32 * (g + i);
+            if (!direct) {
+                put_any(launch, block, sum, keys, vector, w[i], last);
+            } else if (WHOLE || vector < block.bytes / 16) {
+                const uint32_t at_step = step + 8 * (g + i);
+                sum_vector(sum, w[i], keys, at_step * SUM_STEP_EVEN, at_step * SUM_STEP_ODD);
+                store_streaming(dst + vector, w[i]);
+            }
+        }
+    }
+    return maker.tell(shared);
+}
+
+// All workers: the table of the block, or the ranking of its base in the form that decoders use. Afterwards all workers
+// are done with the block before.
+DEVICE const uint32_t *find_table(const decode_team &team, uint32_t stage, const typed_layout &at, uint32_t thread)
+{
+    uint32_t *image = team.shared().base_images[stage];
+    const bool by_base = at.coder != TYPED_TABLE_TIERS;
+    if (by_base && thread < IMAGE_DECODE_BYTES)
+        reinterpret_cast<uint8_t *>(image)[thread] = static_cast<uint8_t>(base_image_byte(thread, at.base));
+    named_sync(team.among(), WORKERS);
+    return by_base ? image : team.table(stage);
+}
+
+struct typed_found {
+    uint64_t sum;   // over the lane's vectors
+    uint32_t found; // what the warp reports to the last warp
+};
+
+template <typed_type TYPE, bool WHOLE>
+DEVICE typed_found work_type(const one_region &launch, const decode_team &team, uint32_t stage,
+                             const decode_block &block, const typed_layout &at)
+{
+    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    typed_worker<TYPE, WHOLE> worker = {team, at, find_table(team, stage, at, thread), stage, warp, lane, 0};
+    partial_sum sum = {0, 0, 0};
+    uint32_t found = at.tiers() ? worker.read_tiers() : worker.read_codes();
+    __syncwarp();
+    if ((found & WARP_BAD) == 0)
+        found |= put_typed(launch, worker, block, sum);
+    if (TYPE == TYPE_FP32)
+        named_sync(team.among(), WORKERS); // in the next block, a warp's halves may lie where another's lie now
+    __syncwarp();
+    return {sum_total(sum), found};
+}
+
+// All workers: decodes the team's `turn`-th block.
+template <uint32_t TEAMS> __device__ __noinline__ typed_found work_typed(const region &of_block, uint32_t turn)
+{
+    const one_region launch = {of_block};
+    const decode_team team = this_team<TEAMS>();
+    const uint32_t stage = turn % DECODE_STAGES;
+    const decode_block &block = team.shared().blocks[turn % LOOKED_UP];
+    const typed_layout at = lay_out(block, team.lines(stage) + block.before);
+    const bool whole = (block.what & BLOCK_WHOLE) != 0;
+    if (!at.good)
+        return {0, WARP_BAD};
+    if (block.mode() == STRAIT_BLOCK_BASE)
+        return whole ? work_type<TYPE_BF16, true>(launch, team, stage, block, at)
+                     : work_type<TYPE_BF16, false>(launch, team, stage, block, at);
+    if ((block.what & BLOCK_FP32) == 0)
+        return whole ? work_type<TYPE_FP16, true>(launch, team, stage, block, at)
+                     : work_type<TYPE_FP16, false>(launch, team, stage, block, at);
+    return whole ? work_type<TYPE_FP32, true>(launch, team, stage, block, at)
+                 : work_type<TYPE_FP32, false>(launch, team, stage, block, at);
+}
+
+// ---- Full blocks of mode 6 in tiers --------------------------------------------------------------------------------
+
+// Nearly all blocks that are coded by bases are tiers by the ranking of the base. They are decoded like tiered blocks,
+// except that the ranking is made from the base and the base is checked.
+
+// All workers: whether the team's `turn`-th block, which has arrived, is such a block.
+DEVICE bool is_plain_base(const decode_team &team, uint32_t turn)
+{
+    constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_WHOLE;
+    constexpr uint32_t LEAST = (BLOCK_VALUES + BLOCK_VALUES / 4 + TYPED_END_BYTES + UNIT - 1) / UNIT;
+    const decode_block &block = team.shared().blocks[turn % LOOKED_UP];
+    if ((block.what & ASKED) != (STRAIT_BLOCK_BASE | BLOCK_WHOLE) || block.units < LEAST)
+        return false;
+    const uint8_t *input = team.lines(turn % DECODE_STAGES) + block.before;
+    return input[block.units * UNIT - TYPED_END_BYTES] == TYPED_BASE_TIERS;
+}
+
+// The ranking of the block's base, and the base that the warp's parts imply.
+struct base_ranking {
+    uint32_t *table; // to be filled
+    uint32_t base, parts;
+
+    // No warp reads it before the warps have counted once more.
+    DEVICE void make(uint32_t warp, uint32_t lane) const
+    {
+        if (warp == 0)
+            reinterpret_cast<uint8_t *>(table)[lane] = static_cast<uint8_t>(base_image_byte(lane, base));
+    }
+    DEVICE void see(const uint32_t exponents[2])
+    {
+        const uint32_t greatest = greatest_of_halves(greatest_exponents(0, exponents));
+        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest));
+    }
+};
+
+// Stands in for a launch: whole blocks need no region.
+struct no_launch {
+};
+
+DEVICE region get_region(const no_launch &, uint32_t)
+{
+    return {};
+}
+
+// All workers: decodes the team's `turn`-th block, which is such a block, and the following ones as long as they are
+// such blocks too and their chunks are known to have passed the check. Returns the next turns of all blocks and of
+// tiers.
+template <uint32_t TEAMS> __device__ __noinline__ uint2 work_bases(uint32_t turn, uint32_t tiered_turn)
+{
+    const decode_team team = this_team<TEAMS>();
+    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    decode_shared &shared = team.shared();
+    for (;;) {
+        const uint32_t stage = turn % DECODE_STAGES;
+        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+        const uint32_t base = team.lines(stage)[block.before + block.units * UNIT - 1];
+        base_ranking ranking = {shared.base_images[stage], base, NO_PART};
+        block_writer writer = {shared.keys, {0, 0, 0}};
+        const uint32_t found =
+            work_tiered<true>(no_launch(), team, stage, block, writer, ranking, tiered_turn, warp, lane);
+        if (lane == 0)
+            shared.orders[stage][warp] = order_of_parts(ranking.parts);
+        leave_block(shared, stage, sum_total(writer.sum), found, warp, lane);
+        turn++, tiered_turn++;
+        barrier_wait(&shared.full[turn % DECODE_STAGES], turn / DECODE_STAGES & 1);
+        if ((shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) == 0 || !is_plain_base(team, turn))
+            return make_uint2(turn, tiered_turn);
+    }
+}
+
+// ---- Checks of the last warp ---------------------------------------------------------------------------------------
+
+// All lanes: where the coder's streams lie, from the counts of the workers.
+DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const typed_layout &at, uint32_t lane)
+{
+    streams s = {};
+    s.n = at.m;
+    s.at2 = at.after_codes();
+    if (!at.tiers()) {
+        const bool listed = at.coder == TYPED_BASE_LISTED;
+        s.count4 = listed ? list_count(at.input, s.at2) : 0;
+        s.at4 = s.at2 + 2 + 2 * s.count4;
+        s.used = s.at2 + (listed ? 2 + 3 * s.count4 : 0) + at.tail;
+        return s;
+    }
+    const bool is_warp = lane < WORKER_WARPS;
+    s.count2 = __reduce_add_sync(ALL_LANES, is_warp ? shared.counts2[stage][lane] : 0);
+    s.count3 = __reduce_add_sync(ALL_LANES, is_warp ? shared.counts3[stage][lane] : 0);
+    s.count4 = __reduce_add_sync(ALL_LANES, is_warp ? shared.escapes[stage][lane] & ~WARP_BAD : 0);
+    s.at3 = s.at2 + (s.count2 + 3) / 4;
+    s.at4 = s.at3 + (s.count3 + 1) / 2;
+    s.used = s.at4 + s.count4 + at.tail;
+    return s;
+}
+
+// Whether the unused bits of the streams' last bytes are zero.
+DEVICE bool streams_hold(const streams &s, const typed_layout &at)
+{
+    if (!at.tiers())
+        return is_padded<4>(at.input, at.at_codes(), at.m);
+    return is_padded<2>(at.input, at.at_codes(), at.m) && is_padded<2>(at.input, s.at2, s.count2) &&
+           is_padded<4>(at.input, s.at3, s.count3);
+}
+
+// All lanes: whether the values have the base, have rests where there must be some, and are not all the same word.
+DEVICE bool values_hold(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
+                        uint32_t lane)
+{
+    const uint32_t order = lane < WORKER_WARPS ? shared.orders[stage][lane] : NO_BASE;
+    const uint32_t first = lane < WORKER_WARPS ? shared.firsts[stage][lane] : FIRST_NONE;
+    const bool rests = __any_sync(ALL_LANES, (order & ORDER_RESTS) != 0);
+    const uint32_t word = __shfl_sync(ALL_LANES, first, 0);
+    if (__all_sync(ALL_LANES, first == FIRST_NONE || first == word) && (word & FIRST_DIFFERS) == 0)
+        return false; // the mode would be const
+    if (block.mode() != STRAIT_BLOCK_SPLIT)
+        return true;
+    if ((block.what & BLOCK_FP32) != 0)
+        return rests; // otherwise the mode would be fp32z
+    return is_padded<2>(at.input, 0, at.m) && is_padded<1>(at.input, (at.m + 3) / 4, at.m);
+}
+
+// All lanes: everything that the workers have not checked. BF16 blocks have the streams of tiered and top16 blocks.
+DEVICE bool typed_holds(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
+                        const streams &s, uint32_t lane)
+{
+    const uint32_t end = at.size - TYPED_END_BYTES;
+    if (units_of(s.used + TYPED_END_BYTES) != block.units)
+        return false;
+    if (__any_sync(ALL_LANES, s.used + lane < end && at.input[s.used + lane] != 0))
+        return false;
+    const uint32_t order = lane < WORKER_WARPS ? shared.orders[stage][lane] & 255 : NO_BASE;
+    const uint32_t base = base_of(__reduce_min_sync(ALL_LANES, order));
+    if (at.coder != TYPED_TABLE_TIERS && base != at.base)
+        return false;
+    if (block.mode() == STRAIT_BLOCK_BASE)
+        return at.tiers() ? tiers_hold(s, at.input, lane) : codes_hold(s, at.input, lane);
+    return streams_hold(s, at) && values_hold(shared, stage, block, at, lane);
+}
+
+// All lanes of the last warp: the word to note for the team's `turn`-th block.
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t judge_typed(uint32_t turn)
+{
+    const decode_team team = this_team<TEAMS>();
+    const uint32_t stage = turn % DECODE_STAGES, lane = threadIdx.x % 32;
+    const decode_shared &shared = team.shared();
+    const decode_block &block = shared.blocks[turn % LOOKED_UP];
+    const typed_layout at = lay_out(block, team.lines(stage) + block.before);
+    const uint32_t corrupt = make_word(-STRAIT_ERR_CORRUPT, 0, 0);
+    if (__any_sync(ALL_LANES, lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0))
+        return corrupt;
+    const streams s = measure_typed(shared, stage, at, lane);
+    if (!typed_holds(shared, stage, block, at, s, lane))
+        return corrupt;
+    const uint32_t counted = at.tiers()                     ? STRAIT_BLOCK_TIERED
+                             : at.coder == TYPED_BASE_CODES ? STRAIT_BLOCK_TOP16
+                                                            : STRAIT_BLOCK_TOP16_ESCAPES;
+    return make_word(0, counted, s.count4);
+}
+
+} // namespace strait
+#endif
