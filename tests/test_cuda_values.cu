@@ -50,12 +50,12 @@ static void check_base(uint32_t a, uint32_t b)
     const uint32_t w = a << 7 | b << 23 | 0x807f0000u, greatest = greater_exponent(w);
     const uint8_t pair[4] = {static_cast<uint8_t>(w), static_cast<uint8_t>(w >> 8), static_cast<uint8_t>(w >> 16),
                              static_cast<uint8_t>(w >> 24)};
-    require(base_of(base_order(greatest)) == values_scalar.find_base(pair, 2));
+    require(base_from_order(base_order(greatest)) == values_scalar.find_base(pair, 2));
     std::memset(values, 0, sizeof(values));
     std::memcpy(values + 20, pair, 2);
     std::memcpy(values + 2 * BASE_PART + 300, pair + 2, 2);
     const uint32_t first = base_order(exponent_order(w << 16)), second = base_order(exponent_order(w));
-    require(base_of(first < second ? first : second) == values_scalar.find_base(values, 2 * BASE_PART));
+    require(base_from_order(first < second ? first : second) == values_scalar.find_base(values, 2 * BASE_PART));
 }
 
 // Codes without a table, of 16 values with all kinds of exponents: as the ranks by the base say.
@@ -96,56 +96,58 @@ static void check_greatest(uint32_t a, uint32_t b)
     }
     for (uint32_t j = 0; j < 4; j++) {
         least = least_inverted(least, inverted_exponents(w[j]));
-        greatest = greatest_halves(greatest, w[j]);
+        greatest = greatest_u16x2(greatest, w[j]);
     }
     // Beside a part that has nothing, and one that has the other exponent alone.
     const uint32_t of_w = base_order(order), of_b = base_order(exponent_order(b << 23));
-    const uint32_t least_w = least_of_halves(least), greatest_w = greatest_of_halves(greatest);
-    const uint32_t least_b = least_of_halves(least_inverted(NO_INVERTED, inverted_exponents(b << 7)));
-    const uint32_t greatest_b = greatest_of_halves(greatest_halves(0, b << 7));
-    const uint32_t inverted = count_part(count_part(0, least_of_halves(NO_INVERTED)), least_w);
+    const uint32_t least_w = least_of_u16x2(least), greatest_w = greatest_of_u16x2(greatest);
+    const uint32_t least_b = least_of_u16x2(least_inverted(NO_INVERTED, inverted_exponents(b << 7)));
+    const uint32_t greatest_b = greatest_of_u16x2(greatest_u16x2(0, b << 7));
+    const uint32_t inverted = count_part(count_part(0, least_of_u16x2(NO_INVERTED)), least_w);
     const uint32_t parts = least_part(least_part(NO_PART, 0), greatest_w);
     require(order_of_inverted(inverted) == of_w && order_of_parts(parts) == of_w);
     require(order_of_inverted(count_part(inverted, least_b)) == (of_b < of_w ? of_b : of_w));
     require(order_of_parts(least_part(parts, greatest_b)) == (of_b < of_w ? of_b : of_w));
-    require(base_order(greatest_of_halves(greatest)) == base_order(order));
-    require(base_order(greatest_of_halves(greatest_exponents(0, exponents))) == base_order(order));
+    require(base_order(greatest_of_u16x2(greatest)) == base_order(order));
+    require(base_order(greatest_of_u16x2(greatest_exponents(0, exponents))) == base_order(order));
 }
 
 // Eight values from each possible one on.
 static void check_fp16(uint32_t from)
 {
-    uint16_t values[8], halves[8];
+    uint16_t values[8], high_halves[8];
     uint8_t twos[2], one, back[16];
     uint32_t w[4], h[4], again[4];
     for (uint32_t i = 0; i < 8; i++)
         values[i] = static_cast<uint16_t>(from * 40503u + i * 9973u);
     std::memcpy(w, values, sizeof(w));
-    values_scalar.take_fp16(reinterpret_cast<uint8_t *>(halves), twos, &one, reinterpret_cast<uint8_t *>(values), 8);
+    values_scalar.take_fp16(reinterpret_cast<uint8_t *>(high_halves), twos, &one, reinterpret_cast<uint8_t *>(values),
+                             8);
     for (int j = 0; j < 4; j++) {
-        h[j] = fp16_halves(w[j]);
+        h[j] = fp16_high_halves(w[j]);
         again[j] = fp16_values(h[j]);
-        require(fp16_halves(again[j]) == h[j]);
+        require(fp16_high_halves(again[j]) == h[j]);
     }
-    require(std::memcmp(h, halves, sizeof(h)) == 0);
-    require(take_twos(w) == (twos[0] | static_cast<uint32_t>(twos[1]) << 8) && take_ones(w) == one);
-    join_rests(again, take_twos(w), take_ones(w));
+    require(std::memcmp(h, high_halves, sizeof(h)) == 0);
+    require(pack_low_twos(w) == (twos[0] | static_cast<uint32_t>(twos[1]) << 8) && pack_low_ones(w) == one);
+    join_low_bits(again, pack_low_twos(w), pack_low_ones(w));
     require(std::memcmp(again, w, sizeof(w)) == 0);
-    require(values_scalar.join_fp16(back, reinterpret_cast<uint8_t *>(halves), twos, &one, 8));
+    require(values_scalar.join_fp16(back, reinterpret_cast<uint8_t *>(high_halves), twos, &one, 8));
     require(std::memcmp(back, w, sizeof(w)) == 0);
 }
 
 // Halves that are of no FP16 value are found, whatever is beside them.
-static void check_misfits(uint32_t half)
+static void check_misfits(uint32_t high_half)
 {
-    const uint32_t beside[] = {0, 0x3f80, 0xffff, 0x7f80, half, 0x0080};
-    const uint32_t exponent = half >> 7 & 255;
+    const uint32_t beside[] = {0, 0x3f80, 0xffff, 0x7f80, high_half, 0x0080};
+    const uint32_t exponent = high_half >> 7 & 255;
     const bool fits = exponent == 0 || exponent == 255 || (exponent > 112 && exponent < 143);
     for (uint32_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-        const uint32_t pair = half | beside[i] << 16, other = beside[i] | half << 16, e = beside[i] >> 7 & 255;
+        const uint32_t pair = high_half | beside[i] << 16, other = beside[i] | high_half << 16,
+                       e = beside[i] >> 7 & 255;
         const bool both = fits && (e == 0 || e == 255 || (e > 112 && e < 143));
-        require((fp16_halves(fp16_values(pair)) == pair) == both);
-        require((fp16_halves(fp16_values(other)) == other) == both);
+        require((fp16_high_halves(fp16_values(pair)) == pair) == both);
+        require((fp16_high_halves(fp16_values(other)) == other) == both);
     }
 }
 
@@ -156,7 +158,7 @@ static void check_forms()
             const uint32_t form = make_form(mode, mode < STRAIT_BLOCK_BASE ? mode : counted);
             const uint32_t size = make_size(1024, form, 4096);
             require(form < 16 && form_mode(form) == mode);
-            require(form_counted(form) == (mode < STRAIT_BLOCK_BASE ? mode : counted));
+            require(form_stats_mode(form) == (mode < STRAIT_BLOCK_BASE ? mode : counted));
             require(size <= TAG_MASK && size_units(size) == 1024 && size_form(size) == form &&
                     size_escapes(size) == 4096);
         }
@@ -179,6 +181,6 @@ int main()
         check_misfits(i);
     }
     check_forms();
-    std::printf("rankings, halves, rests and forms agree\n");
+    std::printf("rankings, high halves, low bits and forms agree\n");
     return 0;
 }

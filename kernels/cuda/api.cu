@@ -17,11 +17,11 @@ namespace strait
 constexpr uint32_t CLOSE_LAG = 16384;
 
 // For chunks behind a link this many blocks are on their way, as they are reported one by one, and each takes long.
-constexpr uint32_t FAR_CLOSE_LAG = 512;
+constexpr uint32_t LINK_CLOSE_LAG = 512;
 
 static uint32_t close_lag(const launch_head &head)
 {
-    return head.far ? FAR_CLOSE_LAG : CLOSE_LAG;
+    return head.over_link ? LINK_CLOSE_LAG : CLOSE_LAG;
 }
 
 // A check is drawn this many blocks before the chunk's first block, so that the verdict is there when it is needed.
@@ -124,7 +124,7 @@ static bool use_scratch(launch_head &head, const strait_run &run, uint64_t block
     head.items = reinterpret_cast<progress *>(at + sizeof(control));
     for (uint32_t p = 0; p < PLANES; p++)
         head.planes[p] = reinterpret_cast<uint64_t *>(at + SCRATCH_FIXED + p * plane);
-    head.far_regions =
+    head.scratch_regions =
         regions == 0 ? nullptr : reinterpret_cast<region *>(at + SCRATCH_FIXED + PLANES * plane) - regions;
     return true;
 }
@@ -132,9 +132,9 @@ static bool use_scratch(launch_head &head, const strait_run &run, uint64_t block
 // ---- Shares ---------------------------------------------------------------------------------------------------------
 
 // As many items as fit into one launch, and where their descriptions go in launch.bytes.
-struct share {
+struct batch_slice {
     uint32_t items, regions;
-    bool far_regions; // a single item, whose regions go through scratch
+    bool scratch_regions; // a single item, whose regions go through scratch
     uint32_t segments_at, regions_at;
     size_t bytes;
 };
@@ -154,9 +154,9 @@ static size_t align16(size_t bytes)
     return (bytes + 15) / 16 * 16;
 }
 
-static void lay_out(share &part, size_t item_bytes)
+static void lay_out(batch_slice &part, size_t item_bytes)
 {
-    const uint32_t regions = part.far_regions ? 0 : part.regions;
+    const uint32_t regions = part.scratch_regions ? 0 : part.regions;
     part.segments_at = static_cast<uint32_t>(align16(part.items * item_bytes));
     part.regions_at =
         static_cast<uint32_t>(align16(part.segments_at + (SEGMENTS_EACH * part.items + 2) * sizeof(segment)));
@@ -168,13 +168,13 @@ static bool shares_regions(const strait_pages &list, const strait_pages &before)
     return list.regions == before.regions && list.region_count == before.region_count;
 }
 
-template <class ARGUMENT, class ITEM> static share plan_share(const ARGUMENT *items, uint32_t count)
+template <class ARGUMENT, class ITEM> static batch_slice plan_slice(const ARGUMENT *items, uint32_t count)
 {
-    share part = {};
+    batch_slice part = {};
     uint64_t blocks = 0;
     while (part.items < count && part.items < ITEMS_MAX) {
         const strait_pages &list = list_of(items[part.items]);
-        share more = part;
+        batch_slice more = part;
         more.items++;
         if (part.items == 0 || !shares_regions(list, list_of(items[part.items - 1])))
             more.regions += list.region_count;
@@ -183,7 +183,7 @@ template <class ARGUMENT, class ITEM> static share plan_share(const ARGUMENT *it
         if (more.bytes > sizeof(large_launch::bytes) || blocks > TICKETS_MAX) {
             if (part.items > 0)
                 break;
-            more.far_regions = true;
+            more.scratch_regions = true;
             lay_out(more, sizeof(ITEM));
             return more;
         }
@@ -201,7 +201,7 @@ struct schedule {
     uint32_t closed;          // items whose end is scheduled
     uint32_t checked;         // items whose check is scheduled
 
-    void add(uint32_t item, kind what, uint32_t more)
+    void add(uint32_t item, decode_type what, uint32_t more)
     {
         segments[count++] = {tickets, item << 2 | what};
         tickets += more;
@@ -216,7 +216,7 @@ struct schedule {
 template <class ITEM> static void close_chunks(schedule &order, const ITEM *items, uint32_t count, uint32_t lag)
 {
     while (order.closed < count && order.tickets - order.ends[order.closed] >= lag) {
-        order.add(order.closed, KIND_CLOSE, items[order.closed].closings);
+        order.add(order.closed, WORK_CLOSE, items[order.closed].close_parts);
         order.closed++;
     }
 }
@@ -230,7 +230,7 @@ static void check_chunks(schedule &order, const decode_item *items, uint32_t cou
 {
     while (order.checked < count &&
            (order.checked <= next || items[order.checked].first_slot - items[next].first_slot < CHECK_LEAD)) {
-        order.add(order.checked, KIND_CHECK, items[order.checked].checks);
+        order.add(order.checked, WORK_CHECK, items[order.checked].checks);
         order.checked++;
     }
 }
@@ -242,11 +242,11 @@ template <class ITEM> static void order_work(large_launch &launch, const ITEM *i
     order.tickets = first;
     for (uint32_t i = 0; i < count; i++) {
         check_chunks(order, items, count, i);
-        order.add(i, KIND_BLOCKS, items[i].block_count);
+        order.add(i, WORK_BLOCKS, items[i].block_count);
         order.ends[i] = order.tickets;
         close_chunks(order, items, i, close_lag(launch.head));
     }
-    launch.head.ends_from = order.tickets;
+    launch.head.closes_from = order.tickets;
     close_chunks(order, items, count, 0);
     order.finish();
     launch.head.tickets = order.tickets;
@@ -315,13 +315,13 @@ template <class ITEM> static void part_ends(ITEM *items, uint32_t count, uint32_
 {
     for (uint32_t i = 0; i < count; i++) {
         const bool last = slots - items[i].first_slot - items[i].block_count < lag;
-        items[i].close_each = last ? CLOSE_FEW : CLOSE_MANY;
-        items[i].closings = (close_size(items[i]) + items[i].close_each - 1) / items[i].close_each;
+        items[i].close_part_size = last ? CLOSE_FEW : CLOSE_MANY;
+        items[i].close_parts = (close_size(items[i]) + items[i].close_part_size - 1) / items[i].close_part_size;
     }
 }
 
 template <class ITEM, class ARGUMENT>
-static void fill(large_launch &launch, const share &part, const ARGUMENT *from, uint32_t first_ticket)
+static void fill(large_launch &launch, const batch_slice &part, const ARGUMENT *from, uint32_t first_ticket)
 {
     launch.head.items_at = 0;
     launch.head.item_count = part.items;
@@ -335,7 +335,7 @@ static void fill(large_launch &launch, const share &part, const ARGUMENT *from, 
         fill_item(items[i], from[i]);
         items[i].first_slot = slots;
         slots += items[i].block_count;
-        if (part.far_regions)
+        if (part.scratch_regions)
             continue;
         if (i > 0 && shares_regions(list, list_of(from[i - 1]))) {
             items[i].first_region = items[i - 1].first_region;
@@ -351,12 +351,12 @@ static void fill(large_launch &launch, const share &part, const ARGUMENT *from, 
 }
 
 // Fill the parameters with the items of a share.
-static void fill_launch(large_launch &launch, const share &part, const strait_encode_item *items)
+static void fill_launch(large_launch &launch, const batch_slice &part, const strait_encode_item *items)
 {
     fill<encode_item>(launch, part, items, 1); // ticket 0 is for the warp that computes the places
 }
 
-static void fill_launch(large_launch &launch, const share &part, const strait_decode_item *items)
+static void fill_launch(large_launch &launch, const batch_slice &part, const strait_decode_item *items)
 {
     fill<decode_item>(launch, part, items, 0);
 }
@@ -389,18 +389,18 @@ static int multiprocessors_of(int device)
 }
 
 // A kernel, by coder, teams and parameters.
-constexpr coder DECODER = CODERS;
+constexpr coder_id DECODER = CODERS;
 struct kernel {
     const void *function;
     uint32_t number, threads, shared_bytes;
 };
 
-static kernel choose_kernel(coder which, bool full, bool large)
+static kernel choose_kernel(coder_id coder, bool full, bool large)
 {
-    const bool encode = which != DECODER;
-    const uint32_t teams = full ? FULL_TEAMS : 1, number = 4 * which + 2 * full + large;
-    return {encode ? encode_function(which, full, large) : decode_function(full, large), number, teams * TEAM_THREADS,
-            teams * (encode ? encode_team_bytes(which) : decode_team_bytes())};
+    const bool encode = coder != DECODER;
+    const uint32_t teams = full ? FULL_TEAMS : 1, number = 4 * coder + 2 * full + large;
+    return {encode ? encode_function(coder, full, large) : decode_function(full, large), number, teams * TEAM_THREADS,
+            teams * (encode ? encode_team_bytes(coder) : decode_team_bytes())};
 }
 
 // How many thread blocks of the kernel fit on a multiprocessor; 0 when it cannot run. The first call prepares the
@@ -424,21 +424,22 @@ static int resident_blocks(const kernel &k, int device)
 
 // ---- Launches -------------------------------------------------------------------------------------------------------
 
-struct means {
+struct launch_ctx {
     const strait_run &run;
     int device;
-    coder which;
+    coder_id coder;
 };
 
 // How a launch is spread over the device.
-struct spread {
+struct grid_shape {
     uint32_t blocks;
     bool in_pairs;
 };
 
 // A launch on few multiprocessors is one of clusters of two blocks, which are neighbours. Matrix products run in such
 // clusters, too: a multiprocessor taken from a pair is two lost for them.
-static spread spread_of(const strait_run &run, uint32_t tickets, uint32_t multiprocessors, uint32_t resident, bool full)
+static grid_shape choose_grid(const strait_run &run, uint32_t tickets, uint32_t multiprocessors, uint32_t resident,
+                              bool full)
 {
     const uint32_t room = full ? run.sm_budget : multiprocessors * resident;
     const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (tickets + teams - 1) / teams;
@@ -447,15 +448,15 @@ static spread spread_of(const strait_run &run, uint32_t tickets, uint32_t multip
     return {in_pairs ? (blocks + 1) / 2 * 2 : blocks, in_pairs};
 }
 
-static strait_status launch_kernel(const means &with, large_launch &launch, size_t bytes)
+static strait_status launch_kernel(const launch_ctx &ctx, large_launch &launch, size_t bytes)
 {
-    const uint32_t multiprocessors = static_cast<uint32_t>(multiprocessors_of(with.device));
-    const bool full = with.run.sm_budget > 0 && with.run.sm_budget < multiprocessors;
-    const kernel k = choose_kernel(with.which, full, bytes > sizeof(small_launch::bytes));
-    const uint32_t resident = static_cast<uint32_t>(resident_blocks(k, with.device));
+    const uint32_t multiprocessors = static_cast<uint32_t>(multiprocessors_of(ctx.device));
+    const bool full = ctx.run.sm_budget > 0 && ctx.run.sm_budget < multiprocessors;
+    const kernel k = choose_kernel(ctx.coder, full, bytes > sizeof(small_launch::bytes));
+    const uint32_t resident = static_cast<uint32_t>(resident_blocks(k, ctx.device));
     if (multiprocessors == 0 || resident == 0)
         return STRAIT_ERR_DEVICE;
-    const spread over = spread_of(with.run, launch.head.tickets, multiprocessors, resident, full);
+    const grid_shape grid = choose_grid(ctx.run, launch.head.tickets, multiprocessors, resident, full);
     void *arguments[] = {&launch}; // the kernel takes only its part
     cudaLaunchAttribute attributes[2] = {};
     // The launch may begin while the one before it ends, and waits for that one itself.
@@ -464,18 +465,18 @@ static strait_status launch_kernel(const means &with, large_launch &launch, size
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {2, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(over.blocks);
+    config.gridDim = dim3(grid.blocks);
     config.blockDim = dim3(k.threads);
     config.dynamicSmemBytes = k.shared_bytes;
-    config.stream = reinterpret_cast<cudaStream_t>(with.run.stream);
+    config.stream = reinterpret_cast<cudaStream_t>(ctx.run.stream);
     config.attrs = attributes;
-    config.numAttrs = over.in_pairs ? 2 : 1;
+    config.numAttrs = grid.in_pairs ? 2 : 1;
     const cudaError_t error = cudaLaunchKernelExC(&config, k.function, arguments);
     return error == cudaSuccess ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
 // Uploads regions that do not fit into the parameters to scratch, some hundred at a time.
-static strait_status upload_regions(const means &with, const region *dst, const strait_pages &list)
+static strait_status upload_regions(const launch_ctx &ctx, const region *dst, const strait_pages &list)
 {
     upload part;
     uint32_t blocks = 0;
@@ -490,7 +491,7 @@ static strait_status upload_regions(const means &with, const region *dst, const 
         }
         void *arguments[] = {&part};
         if (cudaLaunchKernel(upload_function(), dim3(1), dim3(256), arguments, 0,
-                             reinterpret_cast<cudaStream_t>(with.run.stream)) != cudaSuccess)
+                             reinterpret_cast<cudaStream_t>(ctx.run.stream)) != cudaSuccess)
             return STRAIT_ERR_DEVICE;
     }
     return STRAIT_OK;
@@ -498,23 +499,23 @@ static strait_status upload_regions(const means &with, const region *dst, const 
 
 // Launches all items, share by share. `head` has everything that does not depend on the share.
 template <class ITEM, class ARGUMENT>
-static strait_status launch_all(const means &with, const launch_head &head, const ARGUMENT *items, uint32_t count,
-                                uint64_t blocks, uint32_t far_regions)
+static strait_status launch_all(const launch_ctx &ctx, const launch_head &head, const ARGUMENT *items, uint32_t count,
+                                uint64_t blocks, uint32_t scratch_regions)
 {
     large_launch launch;
     strait_status status = STRAIT_OK;
     for (uint32_t at = 0; at < count && status == STRAIT_OK;) {
-        const share part = plan_share<ARGUMENT, ITEM>(items + at, count - at);
+        const batch_slice part = plan_slice<ARGUMENT, ITEM>(items + at, count - at);
         launch.head = head;
-        if (!use_scratch(launch.head, with.run, blocks, far_regions))
+        if (!use_scratch(launch.head, ctx.run, blocks, scratch_regions))
             return STRAIT_ERR_NO_SPACE;
         fill_launch(launch, part, items + at);
-        if (part.far_regions)
-            status = upload_regions(with, launch.head.far_regions, list_of(items[at]));
+        if (part.scratch_regions)
+            status = upload_regions(ctx, launch.head.scratch_regions, list_of(items[at]));
         else
-            launch.head.far_regions = nullptr;
+            launch.head.scratch_regions = nullptr;
         if (status == STRAIT_OK)
-            status = launch_kernel(with, launch, part.bytes);
+            status = launch_kernel(ctx, launch, part.bytes);
         at += part.items;
     }
     if (status != STRAIT_OK)
@@ -523,19 +524,19 @@ static strait_status launch_all(const means &with, const launch_head &head, cons
 }
 
 // What the size of scratch depends on.
-struct demand {
+struct scratch_need {
     uint64_t blocks;
-    uint32_t far_regions; // the most of any item, when its regions go through scratch
+    uint32_t scratch_regions; // the most of any item, when its regions go through scratch
 };
 
-template <class ITEM, class ARGUMENT> static demand measure_items(const ARGUMENT *items, uint32_t count)
+template <class ITEM, class ARGUMENT> static scratch_need measure_items(const ARGUMENT *items, uint32_t count)
 {
-    demand all = {0, 0};
+    scratch_need all = {0, 0};
     for (uint32_t i = 0; i < count; i++) {
         const strait_pages &list = list_of(items[i]);
         all.blocks += measure_list(list).blocks;
-        if (list.region_count > all.far_regions && plan_share<ARGUMENT, ITEM>(items + i, 1).far_regions)
-            all.far_regions = list.region_count;
+        if (list.region_count > all.scratch_regions && plan_slice<ARGUMENT, ITEM>(items + i, 1).scratch_regions)
+            all.scratch_regions = list.region_count;
     }
     return all;
 }
@@ -565,17 +566,17 @@ static void fill_head(launch_head &head, const strait_run &run, const uint8_t *c
 
 static uint64_t encode_scratch_size(const strait_encode_item *items, uint32_t count)
 {
-    const demand all = measure_items<encode_item>(items, count);
-    return scratch_bytes(all.blocks, all.far_regions);
+    const scratch_need all = measure_items<encode_item>(items, count);
+    return scratch_bytes(all.blocks, all.scratch_regions);
 }
 
 static uint64_t decode_scratch_size(const strait_decode_item *items, uint32_t count)
 {
-    const demand all = measure_items<decode_item>(items, count);
-    return scratch_bytes(all.blocks, all.far_regions);
+    const scratch_need all = measure_items<decode_item>(items, count);
+    return scratch_bytes(all.blocks, all.scratch_regions);
 }
 
-static bool is_later_float(const device_encode *call)
+static bool is_fp16_or_fp32(const device_encode *call)
 {
     return call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
 }
@@ -584,12 +585,12 @@ static bool is_later_float(const device_encode *call)
 static strait_mode find_mode(const device_encode *call)
 {
     const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;
-    if (call->mode < STRAIT_MODE_BASE || by_base || is_later_float(call))
+    if (call->mode < STRAIT_MODE_BASE || by_base || is_fp16_or_fp32(call))
         return call->mode;
     return STRAIT_MODE_TIERED;
 }
 
-static coder find_coder(const device_encode *call, strait_mode mode, bool coded)
+static coder_id find_coder(const device_encode *call, strait_mode mode, bool coded)
 {
     if (mode >= STRAIT_MODE_BASE)
         return call->element == STRAIT_ELEMENT_BF16   ? CODER_BF16
@@ -628,10 +629,10 @@ static strait_status encode(const device_encode *call)
     head.element = static_cast<uint8_t>(call->element);
     head.mode = static_cast<uint8_t>(mode);
     head.coded = coded;
-    head.far = run.caching == STRAIT_CACHING_LINK;
-    const demand all = measure_items<encode_item>(call->items, call->count);
-    const means with = {run, device, find_coder(call, mode, coded)};
-    return launch_all<encode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
+    head.over_link = run.caching == STRAIT_CACHING_LINK;
+    const scratch_need all = measure_items<encode_item>(call->items, call->count);
+    const launch_ctx ctx = {run, device, find_coder(call, mode, coded)};
+    return launch_all<encode_item>(ctx, head, call->items, call->count, all.blocks, all.scratch_regions);
 }
 
 static strait_status decode(const device_decode *call)
@@ -653,9 +654,9 @@ static strait_status decode(const device_decode *call)
         return STRAIT_ERR_DEVICE;
     fill_head(head, run, call->codebook_id);
     head.table_count = call->table_count;
-    const demand all = measure_items<decode_item>(call->items, call->count);
-    const means with = {run, device, DECODER};
-    return launch_all<decode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
+    const scratch_need all = measure_items<decode_item>(call->items, call->count);
+    const launch_ctx ctx = {run, device, DECODER};
+    return launch_all<decode_item>(ctx, head, call->items, call->count, all.blocks, all.scratch_regions);
 }
 
 // Loads all kernels: asking for a kernel's attributes does so.
@@ -664,10 +665,10 @@ static strait_status prepare()
     const int device = current_device();
     cudaFuncAttributes attributes;
     bool good = device >= 0 && cudaFuncGetAttributes(&attributes, upload_function()) == cudaSuccess;
-    for (uint32_t which = 0; which <= CODERS; which++)
+    for (uint32_t coder = 0; coder <= CODERS; coder++)
         for (uint32_t variant = 0; variant < 4; variant++)
-            good =
-                good && resident_blocks(choose_kernel(static_cast<coder>(which), variant / 2, variant % 2), device) > 0;
+            good = good &&
+                   resident_blocks(choose_kernel(static_cast<coder_id>(coder), variant / 2, variant % 2), device) > 0;
     return good ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 

@@ -101,7 +101,7 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 }
 
 // For each half word: a + b, limited to at most c; to at least c.
-ANY_SIDE uint32_t add_min_halves(uint32_t a, uint32_t b, uint32_t c)
+ANY_SIDE uint32_t add_min_u16x2(uint32_t a, uint32_t b, uint32_t c)
 {
 #ifdef __CUDA_ARCH__
     return __viaddmin_u16x2(a, b, c);
@@ -111,7 +111,7 @@ ANY_SIDE uint32_t add_min_halves(uint32_t a, uint32_t b, uint32_t c)
 #endif
 }
 
-ANY_SIDE uint32_t add_max_halves(uint32_t a, uint32_t b, uint32_t c)
+ANY_SIDE uint32_t add_max_u16x2(uint32_t a, uint32_t b, uint32_t c)
 {
 #ifdef __CUDA_ARCH__
     return __viaddmax_u16x2(a, b, c);
@@ -141,7 +141,7 @@ ANY_SIDE uint32_t reverse_bits(uint32_t x)
 }
 
 // The lowest `count` bits; all 32 if count is larger.
-ANY_SIDE uint32_t low_bits(uint32_t count)
+ANY_SIDE uint32_t low_mask(uint32_t count)
 {
     return count >= 32 ? 0xffffffffu : (1u << count) - 1;
 }
@@ -205,14 +205,14 @@ struct byte_masks {
 
 ANY_SIDE byte_masks count_items(uint32_t wanted)
 {
-    uint32_t halves = (wanted + (wanted >> 2)) & 0x33333333u;
-    return {(halves & 0x01010101u) * 0xffu, (halves >> 1 & 0x01010101u) * 0xffu,
-            (halves + (halves >> 4)) & 0x07070707u};
+    uint32_t high_halves = (wanted + (wanted >> 2)) & 0x33333333u;
+    return {(high_halves & 0x01010101u) * 0xffu, (high_halves >> 1 & 0x01010101u) * 0xffu,
+            (high_halves + (high_halves >> 4)) & 0x07070707u};
 }
 
 // Moves the wanted 2-bit items of x to the bottom, in order. Bit 2i of `wanted` stands for item i; items that are not
 // wanted must be zero.
-ANY_SIDE uint32_t squeeze(uint32_t x, uint32_t wanted)
+ANY_SIDE uint32_t compact(uint32_t x, uint32_t wanted)
 {
     // Inside each half byte: the upper item moves down unless the lower one is wanted.
     uint32_t t = x & ~(wanted * 3u << 2) & 0xccccccccu;
@@ -231,7 +231,7 @@ ANY_SIDE uint32_t squeeze(uint32_t x, uint32_t wanted)
 }
 
 // The inverse: moves items from the bottom of x to the wanted places; the other places become zero.
-ANY_SIDE uint32_t spread(uint32_t x, uint32_t wanted)
+ANY_SIDE uint32_t expand(uint32_t x, uint32_t wanted)
 {
     byte_masks m = count_items(wanted);
     uint32_t s = byte_shifts(m.counts);
@@ -365,18 +365,18 @@ ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint
 }
 
 // Keeps only the items of values that went on, without gaps.
-ANY_SIDE uint64_t squeeze_pair(const uint32_t tier2[2], const uint32_t wanted[2])
+ANY_SIDE uint64_t compact_pair(const uint32_t tier2[2], const uint32_t wanted[2])
 {
-    return static_cast<uint64_t>(squeeze(tier2[0], wanted[0])) | static_cast<uint64_t>(squeeze(tier2[1], wanted[1]))
+    return static_cast<uint64_t>(compact(tier2[0], wanted[0])) | static_cast<uint64_t>(compact(tier2[1], wanted[1]))
                                                                      << (2 * popcount(wanted[0]));
 }
 
 // Spreads items from three words of the stream, the first item at bit `shift`, to the wanted places.
-ANY_SIDE void spread_pair(const uint32_t words[3], uint32_t shift, const uint32_t wanted[2], uint32_t tier2[2])
+ANY_SIDE void expand_pair(const uint32_t words[3], uint32_t shift, const uint32_t wanted[2], uint32_t tier2[2])
 {
     uint32_t a = shift_right(words[0], words[1], shift), b = shift_right(words[1], words[2], shift);
-    tier2[0] = spread(a, wanted[0]);
-    tier2[1] = spread(shift_right(a, b, 2 * popcount(wanted[0])), wanted[1]);
+    tier2[0] = expand(a, wanted[0]);
+    tier2[1] = expand(shift_right(a, b, 2 * popcount(wanted[0])), wanted[1]);
 }
 
 // ---- Sums, a vector of four words at a time ------------------------------------------------------------------------
@@ -459,7 +459,7 @@ DEVICE uint64_t sum_of_vector(const uint32_t w[4], uint32_t vector)
 }
 
 // Zeroes a vector from byte `bytes` on.
-DEVICE void keep_bytes(uint32_t w[4], uint32_t bytes)
+DEVICE void truncate_vector(uint32_t w[4], uint32_t bytes)
 {
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {

@@ -15,8 +15,8 @@ namespace strait
 // The page's status, from the notes on its blocks and from its sum. If it is OK, `tally` gets what it adds to the
 // statistics.
 template <class LAUNCH>
-DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
-                          uint64_t tag, page_tally &tally, uint32_t *page_bytes)
+DEVICE int32_t check_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
+                          uint64_t tag, page_stats &stats, uint32_t *page_bytes)
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
@@ -24,11 +24,11 @@ DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const c
     uint32_t status = 0;
 #pragma unroll 1
     for (uint32_t b = 0; b < blocks; b++) {
-        block_note note = look_at_note(launch, slot + b);
-        const uint32_t word = wait_note(launch, tag, slot + b, note);
-        sum += note.sum;
+        block_result result = load_block_result(launch, slot + b);
+        const uint32_t word = wait_block_result(launch, tag, slot + b, result);
+        sum += result.sum;
         status = status == 0 ? word >> 17 : status;
-        tally.add(word >> 14 & 7, block_bytes(r.page_bytes, b) / 2, word & 16383);
+        stats.add(word >> 14 & 7, block_bytes(r.page_bytes, b) / 2, word & 16383);
     }
     *page_bytes = r.page_bytes;
     const uint32_t index = item.select == nullptr ? page : item.select[page];
@@ -37,8 +37,8 @@ DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const c
     if (index >= header.page_count)
         return STRAIT_ERR_INVALID;
     const uint64_t entry = entry_at(index);
-    tally.table = word_at(header.metadata, entry + 4) & 0xffff;
-    sum += sum_seed(r.page_bytes, index, tally.table);
+    stats.table = word_at(header.metadata, entry + 4) & 0xffff;
+    sum += sum_seed(r.page_bytes, index, stats.table);
     const bool same = word_at(header.metadata, entry + 8) == static_cast<uint32_t>(sum) &&
                       word_at(header.metadata, entry + 12) == static_cast<uint32_t>(sum >> 32);
     return same ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
@@ -73,38 +73,38 @@ DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_
     progress &chunk = launch.head.items[item_index];
     wait_for_blocks(chunk, item.block_count, lane);
     const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
-    page_tally all = {};
+    page_stats all = {};
     uint64_t bytes = 0, first_failure = 0;
 #pragma unroll 1
-    for (uint32_t i = 0; i < item.close_each; i += 32) {
-        const uint32_t page = part * item.close_each + i + lane;
-        page_tally tally = {};
+    for (uint32_t i = 0; i < item.close_part_size; i += 32) {
+        const uint32_t page = part * item.close_part_size + i + lane;
+        page_stats stats = {};
         if (page < item.page_count) {
             uint32_t page_bytes = 0;
             int32_t status = chunk_status;
             if (chunk_status == STRAIT_OK)
-                status = judge_page(launch, item, header, page, tag, tally, &page_bytes);
+                status = check_page(launch, item, header, page, tag, stats, &page_bytes);
             if (page < item.page_status_count)
                 item.page_status[page] = status;
             if (status != STRAIT_OK) {
                 const uint64_t failure = ~(static_cast<uint64_t>(page) << 8 | static_cast<uint32_t>(-status));
                 first_failure = max(first_failure, failure);
-                tally = {};
-                tally.failed = 1;
+                stats = {};
+                stats.failed = 1;
             }
-            bytes += tally.failed ? 0 : page_bytes;
+            bytes += stats.failed ? 0 : page_bytes;
         }
-        count_classes(launch, tally, page < item.page_count, lane);
-        all.merge(tally);
+        count_classes(launch, stats, page < item.page_count, lane);
+        all.merge(stats);
     }
-    add_tally(chunk, all, lane);
+    add_page_stats(chunk, all, lane);
     bytes = warp_sum(bytes);
     if (first_failure != 0)
         atomicMax(reinterpret_cast<unsigned long long *>(&chunk.first_failure),
                   static_cast<unsigned long long>(first_failure));
     if (lane == 0)
         add_u64(&chunk.bytes, bytes);
-    return is_last_part(chunk, item.closings, lane);
+    return is_last_part(chunk, item.close_parts, lane);
 }
 
 // ---- First warp: draws tickets and fetches coded blocks to shared memory -------------------------------------------
@@ -124,7 +124,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
                               decode_block &block, uint32_t *first_unit)
 {
     const decode_item &item = get_item<decode_item>(launch, item_index);
-    const place at = find_block(launch, item, k);
+    const block_position at = find_block(launch, item, k);
     block.item = item_index;
     block.slot = item.first_slot + k;
     if (header.status != STRAIT_OK)
@@ -163,9 +163,9 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
 
 // Notes the status of a block whose page cannot be decoded.
 template <class LAUNCH>
-DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
+DEVICE void store_block_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
 {
-    note_block(launch, tag, block.slot, make_word(-status, 0, 0), 0);
+    store_block_result(launch, tag, block.slot, make_result_word(-status, 0, 0), 0);
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
@@ -173,12 +173,12 @@ DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64
 // first tickets need, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
-    walk at;
-    walk_begin(launch, at);
+    segment_cursor at;
+    cursor_init(launch, at);
     if (ticket >= launch.head.tickets)
         return;
-    walk_to(launch, at, ticket);
-    if (at.kind != KIND_BLOCKS)
+    cursor_seek(launch, at, ticket);
+    if (at.type != WORK_BLOCKS)
         return;
     const decode_item &item = get_item<decode_item>(launch, at.item);
     const uint64_t offset = static_cast<uint64_t>(ticket - at.first) * LINE;
@@ -210,32 +210,32 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
 }
 
 // What the first warp remembers from one ticket to the next.
-struct beginner {
+struct decode_fetch_state {
     uint64_t tag;
-    uint32_t turn;         // number of blocks fetched
-    uint32_t item;         // the item of shared.header
-    bool passed;           // its verdict is known to be OK
-    bool has_drawn;        // the next tickets are drawn
-    uint32_t share, drawn; // how many; in lane 0, the first of them
+    uint32_t iteration;         // number of blocks fetched
+    uint32_t item;              // the item of shared.header
+    bool passed;                // its verdict is known to be OK
+    bool has_drawn;             // the next tickets are drawn
+    uint32_t draw_count, drawn; // how many; in lane 0, the first of them
 
     template <class LAUNCH> DEVICE void draw(const LAUNCH &launch, uint32_t lane)
     {
-        drawn = draw_tickets(launch, share, lane);
+        drawn = draw_tickets(launch, draw_count, lane);
         has_drawn = true;
     }
 };
 
-DEVICE void wait_stage(decode_shared &shared, uint32_t turn)
+DEVICE void wait_stage(decode_shared &shared, uint32_t iteration)
 {
-    if (turn >= DECODE_STAGES)
-        barrier_wait(&shared.empty[turn % DECODE_STAGES], (turn / DECODE_STAGES - 1) & 1);
+    if (iteration >= DECODE_STAGES)
+        barrier_wait(&shared.empty[iteration % DECODE_STAGES], (iteration / DECODE_STAGES - 1) & 1);
 }
 
 // All lanes: looks up `count` blocks of the item from number k on, one per lane, because a lookup is a long chain of
 // memory latencies. Then fetches them one after another. Before waiting for room for the last of its tickets, draws the
 // next ones.
 template <class LAUNCH>
-DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &at, uint32_t k, uint32_t count,
+DEVICE void fetch_run(const LAUNCH &launch, const decode_team &team, decode_fetch_state &at, uint32_t k, uint32_t count,
                       bool last_run, uint32_t lane)
 {
     decode_shared &shared = team.shared();
@@ -246,99 +246,99 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
     if (lane < count)
         status = describe_block(launch, at.item, shared.header, k + lane, block, &first_unit);
     const bool good = lane < count && status == STRAIT_OK;
-    const uint32_t all_good = __ballot_sync(ALL_LANES, good), rank = popcount(all_good & low_bits(lane));
+    const uint32_t all_good = __ballot_sync(ALL_LANES, good), rank = popcount(all_good & low_mask(lane));
     if (good) {
         block.what |= at.passed ? BLOCK_PASSED : 0;
-        shared.blocks[(at.turn + rank) % LOOKED_UP] = block;
+        shared.blocks[(at.iteration + rank) % LOOKUP_SLOTS] = block;
     } else if (lane < count) {
-        note_failure(launch, block, at.tag, status);
+        store_block_failure(launch, block, at.tag, status);
     }
     const uint32_t fetched = popcount(all_good);
 #pragma unroll 1
-    for (uint32_t i = 0; i < fetched; i++, at.turn++) {
+    for (uint32_t i = 0; i < fetched; i++, at.iteration++) {
         if (last_run && i + 1 == fetched)
             at.draw(launch, lane);
-        wait_stage(shared, at.turn);
+        wait_stage(shared, at.iteration);
         __syncwarp(); // a lane that reads the barrier only after the block has come and gone would wait forever
         if (good && rank == i) {
-            fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
-            barrier_arrive(&shared.begun[at.turn % DECODE_STAGES]);
+            fetch_block(launch, team, at.iteration % DECODE_STAGES, block, first_unit);
+            barrier_arrive(&shared.issued[at.iteration % DECODE_STAGES]);
         }
         __syncwarp();
     }
 }
 
 // How many tickets to draw at once: fewer when few are left, so that all teams end at about the same time.
-constexpr uint32_t SHARE_PARTS = 4;
+constexpr uint32_t DRAW_PARTS = 4;
 
-DEVICE uint32_t choose_share(uint32_t left, uint32_t teams)
+DEVICE uint32_t choose_draw(uint32_t left, uint32_t teams)
 {
-    const uint32_t share = left / (SHARE_PARTS * teams);
-    return share < 1 ? 1 : share < LOOK_UP ? share : LOOK_UP;
+    const uint32_t draw_count = left / (DRAW_PARTS * teams);
+    return draw_count < 1 ? 1 : draw_count < LOOKUP_BLOCKS ? draw_count : LOOKUP_BLOCKS;
 }
 
 template <class LAUNCH> DEVICE uint32_t draw_first(const LAUNCH &launch, uint32_t teams, uint32_t lane)
 {
-    return draw_tickets(launch, choose_share(launch.head.tickets, teams), lane);
+    return draw_tickets(launch, choose_draw(launch.head.tickets, teams), lane);
 }
 
 // `drawn`: from draw_first.
 template <class LAUNCH>
-DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams, uint32_t drawn)
+DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams, uint32_t drawn)
 {
     const uint32_t lane = threadIdx.x % 32, tickets = launch.head.tickets;
     decode_shared &shared = team.shared();
-    beginner known = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_share(tickets, teams), drawn};
-    walk at;
-    walk_begin(launch, at);
+    decode_fetch_state state = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_draw(tickets, teams), drawn};
+    segment_cursor at;
+    cursor_init(launch, at);
     if (is_short(launch, teams))
-        let_next_launch_begin();
+        launch_dependents();
     for (;;) {
-        if (!known.has_drawn)
-            known.draw(launch, lane);
-        uint32_t ticket = show_ticket(known.drawn);
+        if (!state.has_drawn)
+            state.draw(launch, lane);
+        uint32_t ticket = show_ticket(state.drawn);
         if (ticket >= tickets)
             break;
-        const uint32_t end = ticket + known.share < tickets ? ticket + known.share : tickets;
-        known.share = choose_share(tickets - ticket, teams);
-        known.has_drawn = false;
+        const uint32_t end = ticket + state.draw_count < tickets ? ticket + state.draw_count : tickets;
+        state.draw_count = choose_draw(tickets - ticket, teams);
+        state.has_drawn = false;
         while (ticket < end) {
-            walk_to(launch, at, ticket);
-            if (known.item != at.item) {
-                known.item = at.item;
-                known.passed = false;
+            cursor_seek(launch, at, ticket);
+            if (state.item != at.item) {
+                state.item = at.item;
+                state.passed = false;
                 __syncwarp();
                 if (lane == 0)
                     shared.header = read_header(get_item<decode_item>(launch, at.item));
                 __syncwarp();
             }
-            if (at.kind == KIND_BLOCKS) {
+            if (at.type == WORK_BLOCKS) {
                 const uint32_t count = (end < at.end ? end : at.end) - ticket;
-                begin_run(launch, team, known, ticket - at.first, count, ticket + count == end, lane);
+                fetch_run(launch, team, state, ticket - at.first, count, ticket + count == end, lane);
                 ticket += count;
                 continue;
             }
-            if (at.kind == KIND_CHECK) {
-                check_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
+            if (at.type == WORK_CHECK) {
+                check_part(launch, shared.header, at.item, ticket - at.first, state.tag, lane);
             } else {
                 const uint32_t item = at.item;
                 if (lane == 0)
-                    shared.kept = at;
-                if (close_part(launch, shared.header, item, ticket - at.first, known.tag, lane)) {
-                    if (ticket >= launch.head.ends_from && ticket + 1 == end)
-                        known.draw(launch, lane);
-                    finish_chunk(launch, item, known.tag, lane);
+                    shared.saved = at;
+                if (close_part(launch, shared.header, item, ticket - at.first, state.tag, lane)) {
+                    if (ticket >= launch.head.closes_from && ticket + 1 == end)
+                        state.draw(launch, lane);
+                    finish_chunk(launch, item, state.tag, lane);
                 }
-                at = shared.kept;
+                at = shared.saved;
             }
             ticket++;
         }
     }
-    let_next_launch_begin();
-    wait_stage(shared, known.turn);
+    launch_dependents();
+    wait_stage(shared, state.iteration);
     if (lane == 0) {
-        shared.blocks[known.turn % LOOKED_UP].what = BLOCK_STOP;
-        barrier_arrive(&shared.full[known.turn % DECODE_STAGES]);
+        shared.blocks[state.iteration % LOOKUP_SLOTS].what = BLOCK_STOP;
+        barrier_arrive(&shared.full[state.iteration % DECODE_STAGES]);
     }
     end_team(launch, lane, teams);
 }
@@ -349,8 +349,8 @@ DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
 // only valid way. Then the last warp notes the block's sum and status.
 
 // All lanes: measures the block and finds whether an encoder would have written it.
-DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const decode_block &block, const uint8_t *input,
-                           uint32_t lane)
+DEVICE streams check_streams(const decode_shared &shared, uint32_t stage, const decode_block &block,
+                             const uint8_t *input, uint32_t lane)
 {
     const uint32_t size = block.units * UNIT;
     streams s = {};
@@ -367,24 +367,24 @@ DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const de
     const bool padding = s.used + lane < size && input[s.used + lane] != 0;
     s.good = !__any_sync(ALL_LANES, padding);
     if (s.good && block.mode() >= STRAIT_BLOCK_TOP16)
-        s.good = block.mode() == STRAIT_BLOCK_TIERED ? tiers_hold(s, input, lane) : codes_hold(s, input, lane);
+        s.good = block.mode() == STRAIT_BLOCK_TIERED ? tiers_valid(s, input, lane) : codes_valid(s, input, lane);
     return s;
 }
 
 // All lanes: whether the team's next block is on its way, and will thus be done whatever other teams do. If not,
 // another team may be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes
 // them agree.
-DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
+DEVICE bool is_next_issued(decode_shared &shared, uint32_t iteration)
 {
-    const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
-    const bool found =
-        barrier_test(&shared.done[stage], parity) ||
-        (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
+    const uint32_t stage = iteration % DECODE_STAGES, parity = iteration / DECODE_STAGES & 1;
+    const bool found = barrier_test(&shared.done[stage], parity) ||
+                       (barrier_test(&shared.issued[stage], parity) &&
+                        (shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_PASSED) != 0);
     return __any_sync(ALL_LANES, found);
 }
 
 template <uint32_t TEAMS, class LAUNCH>
-DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team, uint32_t number)
+DEVICE void finish_blocks(const LAUNCH &launch, const decode_team &team, uint32_t number)
 {
     const uint32_t lane = threadIdx.x % 32;
     decode_shared &shared = team.shared();
@@ -393,30 +393,30 @@ DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team, uint32_t n
     if (lane == 0)
         prefetch_first(launch, number);
     __syncwarp();
-    for (uint32_t turn = 0;; turn++) {
-        const uint32_t stage = turn % DECODE_STAGES;
-        if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
-            done.tell(launch, lane);
-        barrier_wait(&shared.done[stage], turn / DECODE_STAGES & 1);
-        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+    for (uint32_t iteration = 0;; iteration++) {
+        const uint32_t stage = iteration % DECODE_STAGES;
+        if (done.is_full() || (done.count > 0 && !is_next_issued(shared, iteration)))
+            done.flush(launch, lane);
+        barrier_wait(&shared.done[stage], iteration / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
         if ((block.what & BLOCK_STOP) != 0)
             break;
         uint32_t word;
         if (block.mode() >= STRAIT_BLOCK_BASE) {
-            word = judge_typed<TEAMS>(turn);
+            word = check_typed_block<TEAMS>(iteration);
         } else {
-            const streams s = judge_block(shared, stage, block, team.lines(stage) + block.before, lane);
-            word = s.good ? make_word(0, block.mode(), s.count4) : make_word(-STRAIT_ERR_CORRUPT, 0, 0);
+            const streams s = check_streams(shared, stage, block, team.lines(stage) + block.before, lane);
+            word = s.good ? make_result_word(0, block.mode(), s.count4) : make_result_word(-STRAIT_ERR_CORRUPT, 0, 0);
         }
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
         const uint32_t slot = block.slot;
         done.add(block.item, lane);
         warp_arrive(&shared.empty[stage], lane);
         if (lane == 0)
-            note_block(launch, tag, slot, word, sum);
+            store_block_result(launch, tag, slot, word, sum);
         __syncwarp();
     }
-    done.tell(launch, lane);
+    done.flush(launch, lane);
 }
 
 // ---- Workers, and the kernel ---------------------------------------------------------------------------------------
@@ -424,130 +424,130 @@ DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team, uint32_t n
 // Decodes a block of any of the first modes; the chunk's verdict was OK. Returns what the warp reports to the last
 // warp.
 template <class LAUNCH>
-DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
-                           block_writer &writer, uint32_t *tiered_turn, uint32_t warp, uint32_t lane)
+DEVICE uint32_t decode_values(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
+                              block_writer &writer, uint32_t *tiered_iteration, uint32_t warp, uint32_t lane)
 {
     const bool whole = (block.what & BLOCK_WHOLE) != 0;
     switch (block.mode()) {
     case STRAIT_BLOCK_TIERED: {
-        const uint32_t turn = (*tiered_turn)++;
+        const uint32_t iteration = (*tiered_iteration)++;
         const table_ranking ranking = {team.table(stage)};
         if (whole)
-            return work_tiered<true>(launch, team, stage, block, writer, ranking, turn, warp, lane);
-        return work_tiered<false>(launch, team, stage, block, writer, ranking, turn, warp, lane);
+            return decode_tiered<true>(launch, team, stage, block, writer, ranking, iteration, warp, lane);
+        return decode_tiered<false>(launch, team, stage, block, writer, ranking, iteration, warp, lane);
     }
     case STRAIT_BLOCK_RAW:
-        work_raw(launch, block, writer, team.lines(stage) + block.before, warp, lane);
+        decode_raw(launch, block, writer, team.lines(stage) + block.before, warp, lane);
         return 0;
     case STRAIT_BLOCK_CONST:
-        work_const(launch, block, writer, team.lines(stage) + block.before, warp, lane);
+        decode_const(launch, block, writer, team.lines(stage) + block.before, warp, lane);
         return 0;
     default:
         if (whole)
-            return work_top16<true>(launch, team, stage, block, writer, warp, lane);
-        return work_top16<false>(launch, team, stage, block, writer, warp, lane);
+            return decode_top16<true>(launch, team, stage, block, writer, warp, lane);
+        return decode_top16<false>(launch, team, stage, block, writer, warp, lane);
     }
 }
 
 // All workers: whether the chunk has passed its check. One warp asks for all: when a launch begins, thousands of warps
 // polling one word would hold up those that are to write it.
 template <class LAUNCH>
-DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
+DEVICE bool chunk_passed(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
 {
     if ((block.what & BLOCK_PASSED) != 0)
         return true;
     const bool refused = warp == 0 && wait_verdict(launch.head.items[block.item], launch_tag(launch)) != STRAIT_OK;
-    return named_all(team.among(), WORKERS, !refused);
+    return named_all(team.barrier_id(), WORKERS, !refused);
 }
 
-template <class LAUNCH> DEVICE const region &find_region_of(const LAUNCH &launch, const decode_block &block)
+template <class LAUNCH> DEVICE const region &block_region(const LAUNCH &launch, const decode_block &block)
 {
-    if (launch.head.far_regions != nullptr)
-        return launch.head.far_regions[block.region];
+    if (launch.head.scratch_regions != nullptr)
+        return launch.head.scratch_regions[block.region];
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
 }
 
 // What a warp of workers remembers from one block to the next.
 struct worker_state {
     decode_team team;
-    uint32_t turn, tiered_turn, lane, warp;
+    uint32_t iteration, tiered_iteration, lane, warp;
     bool stop;
 };
 
-template <uint32_t TEAMS> DEVICE void remember_team(worker_state &known)
+template <uint32_t TEAMS> DEVICE void reload_team(worker_state &state)
 {
     const uint32_t number = read_thread(), thread = number % TEAM_THREADS;
-    known.team = this_team<TEAMS>(number);
-    known.lane = thread % 32, known.warp = thread / 32;
+    state.team = this_team<TEAMS>(number);
+    state.lane = thread % 32, state.warp = thread / 32;
 }
 
 // Decodes blocks of the later modes: full ones in tiers by the base as long as they follow each other, otherwise one
 // block. This code is called, and what is live across the call would be kept in memory for all other blocks too; so the
 // warp forgets its state and finds it again.
-template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_state &known)
+template <uint32_t TEAMS> DEVICE void decode_typed_blocks(const region &of_block, worker_state &state)
 {
-    if (is_plain_base(known.team, known.turn)) {
-        const uint2 turns = work_bases<TEAMS>(known.turn, known.tiered_turn);
-        known.turn = turns.x, known.tiered_turn = turns.y;
-        remember_team<TEAMS>(known);
+    if (is_plain_base(state.team, state.iteration)) {
+        const uint2 iterations = decode_bases<TEAMS>(state.iteration, state.tiered_iteration);
+        state.iteration = iterations.x, state.tiered_iteration = iterations.y;
+        reload_team<TEAMS>(state);
         return;
     }
-    if (known.lane == 0)
-        known.team.shared().turns[known.warp] = make_uint2(known.turn, known.tiered_turn);
+    if (state.lane == 0)
+        state.team.shared().iterations[state.warp] = make_uint2(state.iteration, state.tiered_iteration);
     __syncwarp();
-    const typed_found typed = work_typed<TEAMS>(of_block, known.turn);
-    remember_team<TEAMS>(known);
-    decode_shared &shared = known.team.shared();
-    const uint2 turns = shared.turns[known.warp];
-    known.turn = turns.x, known.tiered_turn = turns.y;
-    leave_block(shared, known.turn % DECODE_STAGES, typed.sum, typed.found, known.warp, known.lane);
-    known.turn++;
+    const typed_found typed = decode_typed<TEAMS>(of_block, state.iteration);
+    reload_team<TEAMS>(state);
+    decode_shared &shared = state.team.shared();
+    const uint2 iterations = shared.iterations[state.warp];
+    state.iteration = iterations.x, state.tiered_iteration = iterations.y;
+    publish_findings(shared, state.iteration % DECODE_STAGES, typed.sum, typed.found, state.warp, state.lane);
+    state.iteration++;
 }
 
 // Decodes blocks up to the last, or up to one of a later mode, which is returned. Makes no calls, so that state common
 // to all blocks stays in registers.
-template <class LAUNCH> DEVICE const decode_block *work_until_later(const LAUNCH &launch, worker_state &known)
+template <class LAUNCH> DEVICE const decode_block *decode_until_typed(const LAUNCH &launch, worker_state &state)
 {
-    const decode_team team = known.team;
-    const uint32_t lane = known.lane, warp = known.warp;
+    const decode_team team = state.team;
+    const uint32_t lane = state.lane, warp = state.warp;
     decode_shared &shared = team.shared();
-    for (;; known.turn++) {
-        const uint32_t stage = known.turn % DECODE_STAGES;
-        barrier_wait(&shared.full[stage], known.turn / DECODE_STAGES & 1);
-        const decode_block &block = shared.blocks[known.turn % LOOKED_UP];
+    for (;; state.iteration++) {
+        const uint32_t stage = state.iteration % DECODE_STAGES;
+        barrier_wait(&shared.full[stage], state.iteration / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[state.iteration % LOOKUP_SLOTS];
         block_writer writer = {shared.keys, {0, 0, 0}};
         uint32_t found = WARP_BAD;
-        known.stop = (block.what & BLOCK_STOP) != 0;
-        if (!known.stop && may_decode(launch, team, block, warp)) {
+        state.stop = (block.what & BLOCK_STOP) != 0;
+        if (!state.stop && chunk_passed(launch, team, block, warp)) {
             if (block.mode() >= STRAIT_BLOCK_BASE)
                 return &block;
-            found = work_block(launch, team, stage, block, writer, &known.tiered_turn, warp, lane);
+            found = decode_values(launch, team, stage, block, writer, &state.tiered_iteration, warp, lane);
         }
-        leave_block(shared, stage, sum_total(writer.sum), found, warp, lane);
-        if (known.stop)
+        publish_findings(shared, stage, sum_total(writer.sum), found, warp, lane);
+        if (state.stop)
             return nullptr;
     }
 }
 
-template <uint32_t TEAMS, class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
+template <uint32_t TEAMS, class LAUNCH> DEVICE void run_workers(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS;
-    worker_state known = {team, 0, 0, thread % 32, thread / 32, false};
-    while (const decode_block *later = work_until_later(launch, known))
-        work_later<TEAMS>(find_region_of(launch, *later), known);
+    worker_state state = {team, 0, 0, thread % 32, thread / 32, false};
+    while (const decode_block *typed = decode_until_typed(launch, state))
+        decode_typed_blocks<TEAMS>(block_region(launch, *typed), state);
 }
 
 DEVICE void init_team(const decode_team &team)
 {
     decode_shared &shared = team.shared();
     for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
-        barrier_init(&shared.begun[stage], 1);
+        barrier_init(&shared.issued[stage], 1);
         barrier_init(&shared.full[stage], 1);
         barrier_init(&shared.empty[stage], WARP_ARRIVALS);
         barrier_init(&shared.done[stage], WORKER_WARPS * WARP_ARRIVALS);
     }
-    barrier_init(&shared.counted2, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.counted3, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counts2_ready, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counts3_ready, WORKER_WARPS * WARP_ARRIVALS);
     fence_bulk();
 }
 
@@ -560,17 +560,17 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESID
     const decode_team team = {memory + number * decode_team::BYTES, number};
     if (threadIdx.x % TEAM_THREADS == 0)
         init_team(team);
-    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+    if (warp == FINISH_WARP && threadIdx.x % 32 < 16)
         reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
-    wait_for_launches_before();
-    const uint32_t drawn = warp == FIRST_WARP ? draw_first(launch, gridDim.x * TEAMS, threadIdx.x % 32) : 0;
+    wait_prior_launches();
+    const uint32_t drawn = warp == FETCH_WARP ? draw_first(launch, gridDim.x * TEAMS, threadIdx.x % 32) : 0;
     __syncthreads();
-    if (warp == FIRST_WARP)
-        begin_blocks(launch, team, gridDim.x * TEAMS, drawn);
-    else if (warp == LAST_WARP)
-        end_blocks<TEAMS>(launch, team, blockIdx.x * TEAMS + number);
+    if (warp == FETCH_WARP)
+        fetch_blocks(launch, team, gridDim.x * TEAMS, drawn);
+    else if (warp == FINISH_WARP)
+        finish_blocks<TEAMS>(launch, team, blockIdx.x * TEAMS + number);
     else
-        work_blocks<TEAMS>(launch, team);
+        run_workers<TEAMS>(launch, team);
 }
 
 __global__ void upload_kernel(const __grid_constant__ upload regions)

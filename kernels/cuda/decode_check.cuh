@@ -95,7 +95,7 @@ DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, u
 {
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
     const uint32_t m = bytes / (fp32 ? 4 : 2), tail = bytes % (fp32 ? 4 : 2);
-    const uint32_t least = rest_bytes_of(mode, fp32, m) + m + (m + 3) / 4 + tail + TYPED_END_BYTES;
+    const uint32_t least = low_bits_size_of(mode, fp32, m) + m + (m + 3) / 4 + tail + TYPED_END_BYTES;
     return typed_mode_fits(mode, element) && extent >= units_of(least) && extent < units_of(bytes);
 }
 

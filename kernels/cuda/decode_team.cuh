@@ -50,8 +50,8 @@ constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LIN
 
 // Blocks that the first warp looks up at once, and room for its findings, which stay until the last warp is done with
 // them.
-constexpr uint32_t LOOK_UP = 2, LOOKED_UP = 8;
-static_assert(LOOKED_UP >= LOOK_UP + DECODE_STAGES, "what is still needed would be overwritten");
+constexpr uint32_t LOOKUP_BLOCKS = 2, LOOKUP_SLOTS = 8;
+static_assert(LOOKUP_SLOTS >= LOOKUP_BLOCKS + DECODE_STAGES, "what is still needed would be overwritten");
 
 // What a header says, once it has passed checks 1 to 6; after these, all of the metadata lies inside the chunk.
 struct chunk_header {
@@ -69,20 +69,21 @@ constexpr uint32_t WARP_BAD = 1u << 31;
 struct alignas(16) decode_shared {
     // Barriers, each for a block's stage in turn: the block is on its way; it has arrived; the stage may be filled; the
     // workers are done with it.
-    uint64_t begun[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
-    uint64_t counted2, counted3; // tiers: all warps have counted their items
+    uint64_t issued[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
+    uint64_t counts2_ready, counts3_ready; // tiers: all warps have counted their items
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
     uint4 keys[4]; // of the sum: kept here to save registers
     alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
-    decode_block blocks[LOOKED_UP];
-    struct walk kept;    // the first warp's state while it ends a chunk
-    chunk_header header; // of the first warp's current chunk
+    decode_block blocks[LOOKUP_SLOTS];
+    struct segment_cursor saved; // the first warp's state while it ends a chunk
+    chunk_header header;         // of the first warp's current chunk
     // Blocks of the later modes: rankings of their bases; results of base_order for their values; first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];
     uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
-    uint2 turns[WORKER_WARPS]; // the turns (of all blocks, of tiers) that a warp of workers saves here during a call
+    uint2
+        iterations[WORKER_WARPS]; // the turns (of all blocks, of tiers) that a warp of workers saves here during a call
 };
 
 struct decode_team {
@@ -115,7 +116,7 @@ struct decode_team {
     {
         return *reinterpret_cast<decode_shared *>(exponents() + BLOCK_VALUES + BLOCK_VALUES / 2);
     }
-    DEVICE uint32_t among() const
+    DEVICE uint32_t barrier_id() const
     {
         return 1 + number;
     }
@@ -194,7 +195,7 @@ DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum
     const uint32_t left = block.bytes - 16 * vector, count = left < 16 ? left : 16;
     const uint32_t step = block.first_step + vector / 4;
     if (left < 16) {
-        keep_bytes(w, count & ~1u);
+        truncate_vector(w, count & ~1u);
         if (count % 2 != 0) {
             const uint32_t at = count - 1;
 #pragma unroll
@@ -255,8 +256,8 @@ DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_wri
 }
 
 template <class LAUNCH>
-DEVICE void work_raw(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
-                     uint32_t warp, uint32_t lane)
+DEVICE void decode_raw(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                       uint32_t warp, uint32_t lane)
 {
     const uint32_t tail = block.bytes % 2 != 0 ? input[block.bytes - 1] : 0;
     put_block<false>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
@@ -266,8 +267,8 @@ DEVICE void work_raw(const LAUNCH &launch, const decode_block &block, block_writ
 }
 
 template <class LAUNCH>
-DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
-                       uint32_t warp, uint32_t lane)
+DEVICE void decode_const(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                         uint32_t warp, uint32_t lane)
 {
     const uint32_t value = *reinterpret_cast<const uint16_t *>(input) * 0x10001u;
     put_block<false>(launch, block, writer, input[2], warp, lane,
@@ -275,8 +276,8 @@ DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_wr
 }
 
 // A warp of workers leaves its sum and findings of a block to the last warp.
-DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
-                        uint32_t lane)
+DEVICE void publish_findings(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
+                             uint32_t lane)
 {
     const uint64_t sum = warp_sum(lane_sum);
     if (lane == 0) {

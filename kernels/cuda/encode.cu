@@ -7,19 +7,19 @@
 namespace strait
 {
 
-const void *encode_function(coder which, bool full, bool large)
+const void *encode_function(coder_id coder, bool full, bool large)
 {
-    if (which == CODER_TOP16)
+    if (coder == CODER_TOP16)
         return choose_encode_kernel<CODER_TOP16>(full, large);
-    return which == CODER_TIERED ? choose_encode_kernel<CODER_TIERED>(full, large)
-                                 : typed_encode_function(which, full, large);
+    return coder == CODER_TIERED ? choose_encode_kernel<CODER_TIERED>(full, large)
+                                 : typed_encode_function(coder, full, large);
 }
 
-uint32_t encode_team_bytes(coder which)
+uint32_t encode_team_bytes(coder_id coder)
 {
-    if (which == CODER_TOP16)
+    if (coder == CODER_TOP16)
         return encode_team<CODER_TOP16>::BYTES;
-    return which == CODER_TIERED ? encode_team<CODER_TIERED>::BYTES : typed_encode_team_bytes(which);
+    return coder == CODER_TIERED ? encode_team<CODER_TIERED>::BYTES : typed_encode_team_bytes(coder);
 }
 
 } // namespace strait

@@ -30,8 +30,11 @@ struct encode_block {
 // How the block leaves.
 struct encode_job {
     uint32_t stop;
-    uint32_t size;       // make_size
-    uint32_t values;     // their number, unless from_stage; in the later modes, the byte at which the streams begin
+    uint32_t size; // make_size
+    union {
+        uint32_t value_count;    // modes 0 to 4
+        uint32_t streams_offset; // typed modes: byte of the team's streams at which the block begins
+    };
     uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or short and raw
     uint32_t slot, first_slot, item;
     uint8_t *dst;
@@ -42,15 +45,15 @@ constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
 // in a block that shrinks.
 constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
-constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED;
+constexpr uint32_t TIERED_VARIABLE = BLOCK_SIZE - TIERED_FIXED;
 
 // A coder's room besides the stage: for the halves of values that are not halves themselves, and for all streams of a
 // block. The streams of FP32 values begin with the rests; without rests they may be longer than half a block.
-template <coder CODER> ANY_SIDE constexpr uint32_t halves_room()
+template <coder_id CODER> ANY_SIDE constexpr uint32_t high_half_bytes()
 {
     return CODER == CODER_FP16 ? BLOCK_SIZE : CODER == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
 }
-template <coder CODER> ANY_SIDE constexpr uint32_t streams_room()
+template <coder_id CODER> ANY_SIDE constexpr uint32_t streams_room()
 {
     return CODER == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
 }
@@ -60,9 +63,9 @@ constexpr uint32_t ENCODE_AHEAD = 4;
 
 // What the first warp remembers from one ticket to the next: its segment, the table in the stage, the number of blocks
 // fetched.
-struct begin_state {
-    walk at;
-    uint32_t table, turn;
+struct encode_fetch_state {
+    segment_cursor at;
+    uint32_t table, iteration;
 };
 
 // The shared memory of a team, without its buffers.
@@ -70,31 +73,31 @@ struct encode_shared {
     // Barriers: the stage holds a block; the stage may be filled; the warps have counted; a job is ready; its streams
     // have left. There are two each of the last two: workers are up to two blocks ahead, and a wait for a barrier that
     // is two phases ahead would never end. `begun`: the block of this turn is on its way.
-    uint64_t full, empty, counted, ready[2], unused[2], begun[ENCODE_AHEAD];
-    uint64_t told_all; // later modes: all warps have told what gives the base
-    uint64_t tag;      // of the launch
+    uint64_t full, empty, counts_ready, job_ready[2], streams_free[2], issued[ENCODE_AHEAD];
+    uint64_t base_ready; // later modes: all warps have told what gives the base
+    uint64_t tag;        // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     uint4 keys[4]; // of the sum: in registers they would take room while they are not needed
     encode_block block;
     encode_job jobs[2];
-    begin_state kept;
+    encode_fetch_state saved;
     // Later modes: what warps tell each other, and the base whose ranking takes the place of the table.
-    uint32_t told[WORKER_WARPS], base;
+    uint32_t warp_values[WORKER_WARPS], base;
 };
 
 // Waits until the streams of the team's `turn`-th block may be written: those of the last block but one must have left.
-DEVICE void wait_unused(encode_shared &shared, uint32_t turn)
+DEVICE void wait_streams_free(encode_shared &shared, uint32_t iteration)
 {
-    if (turn >= 2)
-        barrier_wait(&shared.unused[turn & 1], (turn / 2 - 1) & 1);
+    if (iteration >= 2)
+        barrier_wait(&shared.streams_free[iteration & 1], (iteration / 2 - 1) & 1);
 }
 
 // What a team's threads know. What exists twice is for odd and even blocks: while a block waits for its place and
 // leaves, the next one is coded.
-template <coder CODER> struct encode_team {
+template <coder_id CODER> struct encode_team {
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
-    static constexpr uint32_t STREAMS_AT = STAGE_BYTES + halves_room<CODER>(), STREAMS = streams_room<CODER>();
+    static constexpr uint32_t STREAMS_AT = STAGE_BYTES + high_half_bytes<CODER>(), STREAMS = streams_room<CODER>();
     static constexpr uint32_t SHARED_AT = STREAMS_AT + 2 * STREAMS;
     static constexpr uint32_t BYTES = (SHARED_AT + sizeof(encode_shared) + 1023) / 1024 * 1024;
 
@@ -109,16 +112,16 @@ template <coder CODER> struct encode_team {
     {
         return memory + LUT_BYTES;
     }
-    DEVICE uint8_t *halves() const
+    DEVICE uint8_t *high_halves() const
     {
-        return memory + (halves_room<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
+        return memory + (high_half_bytes<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
     }
     // A block's streams of fixed size; those that depend on its values follow.
     DEVICE uint8_t *fixed(uint32_t parity) const
     {
         return memory + STREAMS_AT + parity * STREAMS;
     }
-    DEVICE uint8_t *rest(uint32_t parity) const
+    DEVICE uint8_t *variable(uint32_t parity) const
     {
         return fixed(parity) + FIXED;
     }
@@ -126,7 +129,7 @@ template <coder CODER> struct encode_team {
     {
         return *reinterpret_cast<encode_shared *>(memory + SHARED_AT);
     }
-    DEVICE uint32_t among() const
+    DEVICE uint32_t barrier_id() const
     {
         return 1 + number;
     }
@@ -148,13 +151,13 @@ DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)
 
 // Takes a vector that does not lie wholly inside the block's values: sums the bytes that exist, and returns how many
 // values they hold.
-DEVICE uint32_t take_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, uint32_t vector, const uint32_t keys[4],
-                          partial_sum &sum)
+DEVICE uint32_t sum_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, uint32_t vector, const uint32_t keys[4],
+                         partial_sum &sum)
 {
     uint32_t n = bytes / 2, values = 8 * vector < n ? n - 8 * vector : 0;
     uint32_t left = 16 * vector < bytes ? bytes - 16 * vector : 0;
     uint32_t step = first_step + vector / 4;
-    keep_bytes(w, left);
+    truncate_vector(w, left);
     if (left > 0)
         sum_part(sum, w, left, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
     return values < 8 ? values : 8;
@@ -169,7 +172,7 @@ template <class TEAM> DEVICE bool is_const(const TEAM &team, uint32_t n, uint32_
 #pragma unroll 1
     for (uint32_t i = thread; i < n; i += WORKERS)
         same = same && values[i] == values[0];
-    return named_all(team.among(), WORKERS, same);
+    return named_all(team.barrier_id(), WORKERS, same);
 }
 
 // Turns the stage into a const block.
@@ -193,9 +196,9 @@ template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, ui
 }
 
 // The units of all earlier blocks in the launch, modulo 2^28; waits until they are known.
-template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_t tag, uint32_t slot)
+template <class LAUNCH> DEVICE uint32_t wait_offset(const LAUNCH &launch, uint64_t tag, uint32_t slot)
 {
-    const uint64_t *start = launch.head.planes[PLANE_STARTS] + slot;
+    const uint64_t *start = launch.head.planes[PLANE_OFFSETS] + slot;
     uint64_t v;
     while (((v = load_relaxed(start)) & ~TAG_MASK) != tag)
         ;
@@ -211,24 +214,24 @@ template <class LAUNCH> DEVICE void publish_size(const LAUNCH &launch, uint64_t 
 // All workers: packs streams that do not end at multiples of 16 bytes, and the tail byte, in the stage, which nobody
 // reads any more.
 template <class TEAM>
-DEVICE void pack_streams(const TEAM &team, uint32_t parity, uint32_t bytes, uint32_t code_bytes, uint32_t rest_bytes,
-                         uint32_t thread)
+DEVICE void pack_streams(const TEAM &team, uint32_t parity, uint32_t bytes, uint32_t code_bytes,
+                         uint32_t variable_bytes, uint32_t thread)
 {
-    const uint8_t *fixed = team.fixed(parity), *codes = fixed + SM_BYTES, *rest = team.rest(parity);
+    const uint8_t *fixed = team.fixed(parity), *codes = fixed + SM_BYTES, *variable = team.variable(parity);
     uint8_t *stage = team.input();
-    uint32_t n = bytes / 2, at_rest = n + code_bytes, at_tail = at_rest + rest_bytes;
+    uint32_t n = bytes / 2, at_variable = n + code_bytes, at_tail = at_variable + variable_bytes;
     uint32_t end = (at_tail + bytes % 2 + 15) / 16 * 16;
     uint8_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
-    named_sync(team.among(), WORKERS);
+    named_sync(team.barrier_id(), WORKERS);
 #pragma unroll 1
     for (uint32_t i = thread; i < end; i += WORKERS) {
         uint8_t byte = i == at_tail ? tail : 0;
         if (i < n)
             byte = fixed[i];
-        else if (i < at_rest)
+        else if (i < at_variable)
             byte = codes[i - n];
         else if (i < at_tail)
-            byte = rest[i - at_rest];
+            byte = variable[i - at_variable];
         stage[i] = byte;
     }
 }

@@ -6,19 +6,19 @@
 namespace strait
 {
 
-const void *typed_encode_function(coder which, bool full, bool large)
+const void *typed_encode_function(coder_id coder, bool full, bool large)
 {
-    if (which == CODER_BF16)
+    if (coder == CODER_BF16)
         return choose_encode_kernel<CODER_BF16>(full, large);
-    return which == CODER_FP16 ? choose_encode_kernel<CODER_FP16>(full, large)
+    return coder == CODER_FP16 ? choose_encode_kernel<CODER_FP16>(full, large)
                                : choose_encode_kernel<CODER_FP32>(full, large);
 }
 
-uint32_t typed_encode_team_bytes(coder which)
+uint32_t typed_encode_team_bytes(coder_id coder)
 {
-    if (which == CODER_BF16)
+    if (coder == CODER_BF16)
         return encode_team<CODER_BF16>::BYTES;
-    return which == CODER_FP16 ? encode_team<CODER_FP16>::BYTES : encode_team<CODER_FP32>::BYTES;
+    return coder == CODER_FP16 ? encode_team<CODER_FP16>::BYTES : encode_team<CODER_FP32>::BYTES;
 }
 
 } // namespace strait

@@ -14,11 +14,11 @@ namespace strait
 // consecutive blocks at once as have published their sizes, so that it keeps ahead of all teams together.
 constexpr uint32_t SCAN_EACH = SCAN_WIDTH / 32; // sizes per lane
 
-template <class LAUNCH> DEVICE void place_blocks(const LAUNCH &launch, uint64_t tag)
+template <class LAUNCH> DEVICE void scan_offsets(const LAUNCH &launch, uint64_t tag)
 {
     const uint32_t lane = threadIdx.x % 32, slots = launch.head.slots;
     const uint64_t *sizes = launch.head.planes[PLANE_SIZES];
-    uint64_t *starts = launch.head.planes[PLANE_STARTS];
+    uint64_t *offsets = launch.head.planes[PLANE_OFFSETS];
     uint32_t base = 0, start = 0; // first block to look at, a multiple of SCAN_EACH; units of the blocks before it
     while (base < slots) {
         uint64_t size[SCAN_EACH];
@@ -43,7 +43,7 @@ template <class LAUNCH> DEVICE void place_blocks(const LAUNCH &launch, uint64_t 
 #pragma unroll
             for (uint32_t j = 0; j < SCAN_EACH; j++)
                 if (j < known)
-                    store_relaxed(starts + base + lane * SCAN_EACH + j, tag | ((mine + before[j]) & TAG_MASK));
+                    store_relaxed(offsets + base + lane * SCAN_EACH + j, tag | ((mine + before[j]) & TAG_MASK));
         }
         const uint32_t partly = first < 32 ? __shfl_sync(ALL_LANES, known, first) : 0;
         if (base + first * SCAN_EACH + partly >= slots)
@@ -59,47 +59,47 @@ template <class LAUNCH> DEVICE void place_blocks(const LAUNCH &launch, uint64_t 
 // once all blocks have arrived, the result.
 
 // A chunk whose end is being written: `first_start` is the place of its first block.
-struct closing {
+struct chunk_close {
     uint64_t tag;
-    uint32_t first_start;
+    uint32_t first_offset;
 };
 
 // Where a block begins in its chunk, in units; waits until it is known.
 template <class LAUNCH>
-DEVICE uint32_t find_start(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t slot)
+DEVICE uint32_t find_offset(const LAUNCH &launch, const encode_item &item, const chunk_close &end, uint32_t slot)
 {
-    return item.metadata_units + ((wait_start(launch, end.tag, slot) - end.first_start) & TAG_MASK);
+    return item.metadata_units + ((wait_offset(launch, end.tag, slot) - end.first_offset) & TAG_MASK);
 }
 
 // LATER: blocks may have later modes, whose forms also say how they are counted.
-template <bool LATER> DEVICE uint32_t mode_of(uint32_t size)
+template <bool TYPED> DEVICE uint32_t mode_of(uint32_t size)
 {
-    return LATER ? form_mode(size_form(size)) : size_form(size);
+    return TYPED ? form_mode(size_form(size)) : size_form(size);
 }
 
 // Makes the entry of a page, and tallies what it adds to the statistics.
-template <bool LATER, class LAUNCH>
-DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t page, uint32_t w[4],
-                       page_tally &tally)
+template <bool TYPED, class LAUNCH>
+DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const chunk_close &end, uint32_t page,
+                       uint32_t w[4], page_stats &stats)
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
-    block_note note = look_at_note(launch, slot);
-    const uint32_t start = find_start(launch, item, end, slot);
+    block_result result = load_block_result(launch, slot);
+    const uint32_t start = find_offset(launch, item, end, slot);
     uint64_t sum = sum_seed(r.page_bytes, page, r.table);
     uint32_t mode = 0;
-    tally.table = r.table;
+    stats.table = r.table;
 #pragma unroll 1
-    for (uint32_t b = 0; b < blocks && !tally.failed; b++) {
-        const uint32_t size = wait_note(launch, end.tag, slot + b, note);
-        mode = b == 0 ? mode_of<LATER>(size) : mode;
-        tally.failed = size_form(size) == BAD_PAGE;
-        sum += note.sum;
-        if (!tally.failed)
-            tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
+    for (uint32_t b = 0; b < blocks && !stats.failed; b++) {
+        const uint32_t size = wait_block_result(launch, end.tag, slot + b, result);
+        mode = b == 0 ? mode_of<TYPED>(size) : mode;
+        stats.failed = size_form(size) == BAD_PAGE;
+        sum += result.sum;
+        if (!stats.failed)
+            stats.add(TYPED ? form_stats_mode(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
                       size_escapes(size));
         if (b + 1 < blocks)
-            note = look_at_note(launch, slot + b + 1);
+            result = load_block_result(launch, slot + b + 1);
     }
     w[0] = start << 4 | mode;
     w[1] = r.table;
@@ -108,8 +108,9 @@ DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const clos
 }
 
 // A word of the metadata past the entries: a page's length, a block's row, or padding.
-template <bool LATER, class LAUNCH>
-DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t offset)
+template <bool TYPED, class LAUNCH>
+DEVICE uint32_t make_metadata_word(const LAUNCH &launch, const encode_item &item, const chunk_close &end,
+                                   uint64_t offset)
 {
     const uint64_t rows = rows_offset(item.page_count, item.has_lengths);
     if (offset < rows) {
@@ -124,20 +125,20 @@ DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, cons
     if (b >= blocks_of(get_region(launch, item.first_region + page / item.id_count).page_bytes))
         return 0;
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page) + b;
-    block_note note = look_at_note(launch, slot);
-    return find_start(launch, item, end, slot) << 4 | mode_of<LATER>(wait_note(launch, end.tag, slot, note));
+    block_result result = load_block_result(launch, slot);
+    return find_offset(launch, item, end, slot) << 4 | mode_of<TYPED>(wait_block_result(launch, end.tag, slot, result));
 }
 
 // All lanes: writes the header, its three vectors by a lane each. Returns the bytes of the chunk.
 template <class LAUNCH>
-DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t sum,
+DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, const chunk_close &end, uint64_t sum,
                              uint32_t lane)
 {
     const uint32_t last = item.first_slot + item.block_count - 1;
     const uint32_t *id = reinterpret_cast<const uint32_t *>(launch.head.codebook_id);
-    block_note note = look_at_note(launch, last);
-    const uint32_t start = find_start(launch, item, end, last);
-    const uint32_t bytes = (start + size_units(wait_note(launch, end.tag, last, note))) * UNIT;
+    block_result result = load_block_result(launch, last);
+    const uint32_t start = find_offset(launch, item, end, last);
+    const uint32_t bytes = (start + size_units(wait_block_result(launch, end.tag, last, result))) * UNIT;
     uint32_t w[4] = {'S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24,
                      FORMAT_VERSION | static_cast<uint32_t>(launch.head.element) << 8 |
                          (item.has_lengths ? 1u << 16 : 0),
@@ -158,7 +159,7 @@ DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, cons
 // All lanes, after all parts of the chunk: does as much as possible before the chunk's blocks have arrived, then writes
 // the result.
 template <class LAUNCH>
-DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const closing &end, uint32_t lane)
+DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const chunk_close &end, uint32_t lane)
 {
     const encode_item &item = get_item<encode_item>(launch, item_index);
     progress &chunk = launch.head.items[item_index];
@@ -177,35 +178,35 @@ DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const closin
     clear_progress(chunk, lane);
 }
 
-template <class LAUNCH> DEVICE closing begin_closing(const LAUNCH &launch, uint32_t item_index, uint64_t tag)
+template <class LAUNCH> DEVICE chunk_close start_close(const LAUNCH &launch, uint32_t item_index, uint64_t tag)
 {
-    return {tag, wait_start(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
+    return {tag, wait_offset(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
 }
 
 // All lanes: one part of the end of a chunk, made from the notes on its blocks while these are on their way. True for
 // the last part.
-template <bool LATER, class LAUNCH>
-DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const closing &end, uint32_t lane)
+template <bool TYPED, class LAUNCH>
+DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const chunk_close &end, uint32_t lane)
 {
     const encode_item &item = get_item<encode_item>(launch, item_index);
     progress &chunk = launch.head.items[item_index];
     uint64_t sum = 0;
-    page_tally all = {};
+    page_stats all = {};
 #pragma unroll 1
-    for (uint32_t i = 0; i < item.close_each; i += 32) {
-        const uint32_t unit = part * item.close_each + i + lane;
+    for (uint32_t i = 0; i < item.close_part_size; i += 32) {
+        const uint32_t unit = part * item.close_part_size + i + lane;
         const bool is_entry = unit >= ENTRY_UNITS_BEFORE && unit - ENTRY_UNITS_BEFORE < item.page_count;
-        page_tally tally = {};
+        page_stats stats = {};
         if (unit >= ENTRY_UNITS_BEFORE && unit < item.metadata_units) {
             uint32_t w[4];
             if (is_entry) {
                 const uint32_t page = unit - ENTRY_UNITS_BEFORE;
-                make_entry<LATER>(launch, item, end, page, w, tally);
+                make_entry<TYPED>(launch, item, end, page, w, stats);
                 if (page < item.page_status_count)
-                    item.page_status[page] = tally.failed ? STRAIT_ERR_PAGE_ID : STRAIT_OK;
+                    item.page_status[page] = stats.failed ? STRAIT_ERR_PAGE_ID : STRAIT_OK;
             } else {
                 for (uint32_t j = 0; j < 4; j++)
-                    w[j] = make_word_at<LATER>(launch, item, end, 16ull * unit + 4 * j);
+                    w[j] = make_metadata_word<TYPED>(launch, item, end, 16ull * unit + 4 * j);
             }
             sum += sum_of_vector(w, unit);
             reinterpret_cast<uint4 *>(item.dst)[unit] = make_uint4(w[0], w[1], w[2], w[3]);
@@ -214,27 +215,27 @@ DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part,
         if (launch.head.class_stats != nullptr) { // whether the chunk is lost is known when all its blocks are counted
             wait_for_blocks(chunk, item.block_count, lane);
             if (load_relaxed(&chunk.failed_checks) == 0)
-                count_classes(launch, tally, is_entry, lane);
+                count_classes(launch, stats, is_entry, lane);
         }
-        all.merge(tally);
+        all.merge(stats);
     }
-    add_tally(chunk, all, lane);
+    add_page_stats(chunk, all, lane);
     sum = warp_sum(sum);
     if (lane == 0)
         atomicAdd(reinterpret_cast<unsigned long long *>(&chunk.sum), static_cast<unsigned long long>(sum));
-    return is_last_part(chunk, item.closings, lane);
+    return is_last_part(chunk, item.close_parts, lane);
 }
 
 // ---- First warp: draws tickets and fetches blocks to shared memory -------------------------------------------------
 
 constexpr uint32_t NO_TABLE = 0xffffffffu;
 
-template <coder CODER> DEVICE uint32_t table_bytes()
+template <coder_id CODER> DEVICE uint32_t table_bytes()
 {
     return CODER == CODER_TOP16 ? IMAGE_TOP16_BYTES : IMAGE_TIERS_BYTES;
 }
 
-template <coder CODER> DEVICE const uint8_t *table_source(const uint8_t *tables, uint32_t table)
+template <coder_id CODER> DEVICE const uint8_t *table_source(const uint8_t *tables, uint32_t table)
 {
     return tables + static_cast<uint64_t>(table) * sizeof(table_image) +
            (CODER == CODER_TOP16 ? offsetof(table_image, top16) : offsetof(table_image, tiers));
@@ -245,22 +246,22 @@ template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t it
 {
     progress &chunk = launch.head.items[item];
     store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | make_size(0, BAD_PAGE, 0));
-    note_block(launch, tag, slot, make_size(0, BAD_PAGE, 0), 0);
+    store_block_result(launch, tag, slot, make_size(0, BAD_PAGE, 0), 0);
     atomicOr(&chunk.failed_checks, 1u);
     count_release(&chunk.blocks_done, 1);
 }
 
 // What is known of a block before there is room for it.
-struct found_block {
+struct located_block {
     uint32_t item, k;
-    place at;
+    block_position at;
     uint8_t *page; // nullptr: the page does not exist
 };
 
-template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, uint32_t item_index, uint32_t k)
+template <class LAUNCH> DEVICE located_block locate_block(const LAUNCH &launch, uint32_t item_index, uint32_t k)
 {
     const encode_item &item = get_item<encode_item>(launch, item_index);
-    found_block found = {item_index, k, find_block(launch, item, k), nullptr};
+    located_block found = {item_index, k, find_block(launch, item, k), nullptr};
     const region r = get_region(launch, item.first_region + found.at.region);
     const uint32_t index = found.at.page - found.at.region * item.id_count;
     const uint32_t id = item.ids == nullptr ? index : item.ids[index];
@@ -273,14 +274,14 @@ template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, u
 // do this for all of the first tickets, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
-    walk at;
-    walk_begin(launch, at);
+    segment_cursor at;
+    cursor_init(launch, at);
     if (ticket < at.end || ticket >= launch.head.tickets)
         return;
-    walk_to(launch, at, ticket);
-    if (at.kind != KIND_BLOCKS)
+    cursor_seek(launch, at, ticket);
+    if (at.type != WORK_BLOCKS)
         return;
-    const found_block found = look_up_block(launch, at.item, ticket - at.first);
+    const located_block found = locate_block(launch, at.item, ticket - at.first);
     const region r = get_region(launch, get_item<encode_item>(launch, at.item).first_region + found.at.region);
     const uint32_t bytes = block_bytes(r.page_bytes, found.at.block);
     if (found.page != nullptr && (r.shape & SHAPE_WHOLE) != 0 && can_bulk(r, bytes))
@@ -288,9 +289,9 @@ template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_
 }
 
 // All lanes: fetches the team's `turn`-th block to the stage, and its table unless that is there already.
-template <coder CODER, class LAUNCH>
-DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t turn,
-                        uint32_t lane, uint32_t *table)
+template <coder_id CODER, class LAUNCH>
+DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const located_block &found,
+                        uint32_t iteration, uint32_t lane, uint32_t *table)
 {
     const encode_item &item = get_item<encode_item>(launch, found.item);
     encode_shared &shared = team.shared();
@@ -310,7 +311,7 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
                         found.item,
                         item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
         barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
-        barrier_arrive(&shared.begun[turn % ENCODE_AHEAD]);
+        barrier_arrive(&shared.issued[iteration % ENCODE_AHEAD]);
         if (new_table)
             bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
     } else if (lane < WARP_ARRIVALS) {
@@ -324,25 +325,25 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
 
 // Handles a ticket for the end of a chunk. Returns the next ticket. Meanwhile the warp's state is kept in shared
 // memory: there are not enough registers for both.
-template <bool LATER, class LAUNCH>
-DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_state &known, uint32_t ticket,
-                          uint32_t lane)
+template <bool TYPED, class LAUNCH>
+DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, encode_fetch_state &known,
+                                 uint32_t ticket, uint32_t lane)
 {
     const uint32_t item = known.at.item, part = ticket - known.at.first;
     if (lane == 0)
-        shared.kept = known;
+        shared.saved = known;
     __syncwarp();
-    const closing end = begin_closing(launch, item, shared.tag);
-    const bool last = close_part<LATER>(launch, item, part, end, lane);
+    const chunk_close end = start_close(launch, item, shared.tag);
+    const bool last = close_part<TYPED>(launch, item, part, end, lane);
     uint32_t drawn = 0;
-    const bool early = last && ticket >= launch.head.ends_from; // nobody waits for what is drawn after these
-    if (early)
+    const bool draw_early = last && ticket >= launch.head.closes_from; // nobody waits for what is drawn after these
+    if (draw_early)
         drawn = draw_tickets(launch, 1, lane);
     if (last)
         finish_chunk(launch, item, end, lane);
-    if (!early)
+    if (!draw_early)
         drawn = draw_tickets(launch, 1, lane);
-    known = shared.kept;
+    known = shared.saved;
     return show_ticket(drawn);
 }
 
@@ -350,54 +351,54 @@ DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_sta
 // block before it has arrived: its lookup then overlaps with the coding of that block. Over a link, blocks leave far
 // more slowly than they are coded, so there the draw also waits for the buffers that the block will be written to.
 template <class LAUNCH>
-DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t turn, uint32_t lane)
+DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t iteration, uint32_t lane)
 {
-    if (turn > 0)
-        barrier_wait(&shared.full, (turn - 1) & 1);
-    if (launch.head.far)
-        wait_unused(shared, turn);
+    if (iteration > 0)
+        barrier_wait(&shared.full, (iteration - 1) & 1);
+    if (launch.head.over_link)
+        wait_streams_free(shared, iteration);
     return show_ticket(draw_tickets(launch, 1, lane));
 }
 
 // `drawn`: the first ticket, in lane 0.
-template <coder CODER, class LAUNCH>
-DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams, uint32_t drawn)
+template <coder_id CODER, class LAUNCH>
+DEVICE void fetch_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams, uint32_t drawn)
 {
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
     uint32_t ticket = show_ticket(drawn);
-    begin_state known = {{}, NO_TABLE, 0};
-    walk_begin(launch, known.at);
+    encode_fetch_state known = {{}, NO_TABLE, 0};
+    cursor_init(launch, known.at);
     if (is_short(launch, teams))
-        let_next_launch_begin();
+        launch_dependents();
     while (ticket != 0 && ticket < launch.head.tickets) {
-        walk_to(launch, known.at, ticket);
-        if (known.at.kind == KIND_CLOSE) {
-            ticket = end_chunk<is_later(CODER)>(launch, shared, known, ticket, lane);
+        cursor_seek(launch, known.at, ticket);
+        if (known.at.type == WORK_CLOSE) {
+            ticket = close_chunk_part<is_typed(CODER)>(launch, shared, known, ticket, lane);
             continue;
         }
-        const found_block found = look_up_block(launch, known.at.item, ticket - known.at.first);
+        const located_block found = locate_block(launch, known.at.item, ticket - known.at.first);
         if (found.page != nullptr) {
-            if (known.turn > 0)
-                barrier_wait(&shared.empty, (known.turn - 1) & 1);
-            fetch_block(launch, team, found, known.turn, lane, &known.table);
-            known.turn++;
+            if (known.iteration > 0)
+                barrier_wait(&shared.empty, (known.iteration - 1) & 1);
+            fetch_block(launch, team, found, known.iteration, lane, &known.table);
+            known.iteration++;
         } else if (lane == 0) {
             skip_block(launch, known.at.item, get_item<encode_item>(launch, known.at.item).first_slot + found.k, tag);
         }
         __syncwarp();
-        ticket = next_ticket(launch, shared, known.turn, lane);
+        ticket = next_ticket(launch, shared, known.iteration, lane);
     }
-    const uint32_t turn = known.turn;
-    let_next_launch_begin();
-    if (turn > 0)
-        barrier_wait(&shared.empty, (turn - 1) & 1);
+    const uint32_t iteration = known.iteration;
+    launch_dependents();
+    if (iteration > 0)
+        barrier_wait(&shared.empty, (iteration - 1) & 1);
     if (lane == 0)
         shared.block.stop = 1;
     warp_arrive(&shared.full, lane);
     if (ticket == 0)
-        place_blocks(launch, tag);
+        scan_offsets(launch, tag);
     end_team(launch, lane, teams);
 }
 
@@ -405,18 +406,18 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
 
 // The pieces that a block leaves as: put(offset in the block, address, bytes). Streams of a multiple of 64 values end
 // at multiples of 16 bytes and leave from where they are.
-template <coder CODER, class PUT>
+template <coder_id CODER, class PUT>
 DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, PUT put)
 {
     if (job.from_stage) {
         put(0, team.input(), size_units(job.size) * UNIT);
         return;
     }
-    if (is_later(CODER)) {
-        put(0, team.fixed(parity) + job.values, size_units(job.size) * UNIT);
+    if (is_typed(CODER)) {
+        put(0, team.fixed(parity) + job.streams_offset, size_units(job.size) * UNIT);
         return;
     }
-    const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
+    const uint32_t n = job.value_count, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
     const uint32_t rest = size_units(job.size) * UNIT - n - codes;
     if (n == BLOCK_VALUES) { // they are one piece
         put(0, team.fixed(parity), size_units(job.size) * UNIT);
@@ -425,7 +426,7 @@ DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, ui
     put(0, team.fixed(parity), n);
     put(n, team.fixed(parity) + SM_BYTES, codes);
     if (rest > 0)
-        put(n + codes, team.rest(parity), rest);
+        put(n + codes, team.variable(parity), rest);
 }
 
 // All lanes: copies whole units, so that each store of the warp covers four whole lines, except for the first and the
@@ -451,11 +452,11 @@ DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32
 
 // All lanes: sends a block to its place. Returns when it has left shared memory; over a link, when all lanes have
 // copied their parts.
-template <coder CODER>
-DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst, bool far,
-                        uint32_t lane)
+template <coder_id CODER>
+DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst,
+                        bool over_link, uint32_t lane)
 {
-    if (far) {
+    if (over_link) {
         put_pieces(team, job, parity,
                    [&](uint32_t at, const uint8_t *from, uint32_t bytes) { store_lines(dst + at, from, bytes, lane); });
     } else if (lane == 0) {
@@ -470,62 +471,62 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
 }
 
 // All lanes. They may see different states of the barrier; the vote makes them agree.
-DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
+DEVICE bool is_next_issued(encode_shared &shared, uint32_t iteration)
 {
-    return __any_sync(ALL_LANES, barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1));
+    return __any_sync(ALL_LANES, barrier_test(&shared.issued[iteration % ENCODE_AHEAD], iteration / ENCODE_AHEAD & 1));
 }
 
-template <coder CODER, class LAUNCH>
-DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t number)
+template <coder_id CODER, class LAUNCH>
+DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t number)
 {
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
-    const bool far = launch.head.far != 0;
-    uint32_t known_first = 0xffffffffu, first_start = 0;
+    const bool over_link = launch.head.over_link != 0;
+    uint32_t cached_first_slot = 0xffffffffu, first_offset = 0;
     done_list done = {0, 0};
     if (lane == 0)
         prefetch_first(launch, number);
     __syncwarp();
-    auto tell = [&] {
-        if (!far && lane == 0) {
+    auto flush = [&] {
+        if (!over_link && lane == 0) {
             bulk_wait();
             fence_bulk_global();
         }
-        done.tell(launch, lane);
+        done.flush(launch, lane);
     };
-    for (uint32_t turn = 0;; turn++) {
-        const uint32_t parity = turn & 1;
+    for (uint32_t iteration = 0;; iteration++) {
+        const uint32_t parity = iteration & 1;
         // A block that is on its way will be done whatever other teams do. If there is none, another team may be
         // waiting for what this one has done. Over a link there is time to report each block, and whoever waits for a
         // chunk to arrive learns of it sooner.
-        if (done.is_full() || (done.count > 0 && (far || !is_underway(shared, turn))))
-            tell();
-        barrier_wait(&shared.ready[parity], turn / 2 & 1);
+        if (done.is_full() || (done.count > 0 && (over_link || !is_next_issued(shared, iteration))))
+            flush();
+        barrier_wait(&shared.job_ready[parity], iteration / 2 & 1);
         const encode_job job = shared.jobs[parity];
         if (job.stop)
             break;
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
         uint32_t start = 0;
         if (lane == 0) {
-            note_block(launch, tag, job.slot, job.size, sum);
-            if (job.first_slot != known_first)
-                first_start = wait_start(launch, tag, known_first = job.first_slot);
-            start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
+            store_block_result(launch, tag, job.slot, job.size, sum);
+            if (job.first_slot != cached_first_slot)
+                first_offset = wait_offset(launch, tag, cached_first_slot = job.first_slot);
+            start = (wait_offset(launch, tag, job.slot) - first_offset) & TAG_MASK;
         }
-        if (far)
+        if (over_link)
             start = __shfl_sync(ALL_LANES, start, 0);
-        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, far, lane);
-        warp_arrive(&shared.unused[parity], lane);
+        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, over_link, lane);
+        warp_arrive(&shared.streams_free[parity], lane);
         done.add(job.item, lane);
     }
-    tell();
+    flush();
 }
 
 // ---- Kernel --------------------------------------------------------------------------------------------------------
 
 // The parts of a launch that workers need.
-struct work_launch {
+struct worker_launch {
     struct {
         uint64_t *planes[1]; // PLANE_SIZES
         uint8_t mode, coded;
@@ -534,7 +535,7 @@ struct work_launch {
 static_assert(PLANE_SIZES == 0, "it is the first");
 
 // The team of this thread.
-template <coder CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
+template <coder_id CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
 {
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS;
@@ -542,47 +543,47 @@ template <coder CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
 }
 
 // All workers. This is a call, so that how workers are compiled does not depend on what other warps do.
-template <coder CODER, uint32_t TEAMS> __device__ __noinline__ void work(const work_launch launch)
+template <coder_id CODER, uint32_t TEAMS> __device__ __noinline__ void work(const worker_launch launch)
 {
     const encode_team<CODER> team = this_team<CODER, TEAMS>();
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     encode_shared &shared = team.shared();
-    for (uint32_t turn = 0;; turn++) {
-        barrier_wait(&shared.full, turn & 1);
-        wait_unused(shared, turn);
+    for (uint32_t iteration = 0;; iteration++) {
+        barrier_wait(&shared.full, iteration & 1);
+        wait_streams_free(shared, iteration);
         if (shared.block.stop) {
             if (thread == 0)
-                shared.jobs[turn & 1].stop = 1;
-            warp_arrive(&shared.ready[turn & 1], lane);
+                shared.jobs[iteration & 1].stop = 1;
+            warp_arrive(&shared.job_ready[iteration & 1], lane);
             break;
         }
         if (shared.block.bytes == BLOCK_SIZE)
-            code_block<true>(launch, team, turn, warp, lane);
+            code_block<true>(launch, team, iteration, warp, lane);
         else
-            code_block<false>(launch, team, turn, warp, lane);
+            code_block<false>(launch, team, iteration, warp, lane);
     }
 }
 
-template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
+template <coder_id CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
 {
     encode_shared &shared = team.shared();
     barrier_init(&shared.full, WARP_ARRIVALS);
     barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.told_all, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counts_ready, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.base_ready, WORKER_WARPS * WARP_ARRIVALS);
     for (uint32_t parity = 0; parity < 2; parity++) {
-        barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
-        barrier_init(&shared.unused[parity], WARP_ARRIVALS);
+        barrier_init(&shared.job_ready[parity], WORKER_WARPS * WARP_ARRIVALS);
+        barrier_init(&shared.streams_free[parity], WARP_ARRIVALS);
     }
     for (uint32_t i = 0; i < ENCODE_AHEAD; i++)
-        barrier_init(&shared.begun[i], 1);
+        barrier_init(&shared.issued[i], 1);
     shared.base = NO_TABLE;
     fence_bulk();
-    wait_for_launches_before();
+    wait_prior_launches();
     shared.tag = launch_tag(launch);
 }
 
-template <coder CODER, uint32_t TEAMS, class LAUNCH>
+template <coder_id CODER, uint32_t TEAMS, class LAUNCH>
 __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_resident<CODER>())
     encode_kernel(const __grid_constant__ LAUNCH launch)
 {
@@ -591,21 +592,21 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
     if (threadIdx.x == number * TEAM_THREADS)
         init_team(launch, team);
     else
-        wait_for_launches_before();
-    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+        wait_prior_launches();
+    if (warp == FINISH_WARP && threadIdx.x % 32 < 16)
         reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
-    const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
+    const uint32_t drawn = warp == FETCH_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
     __syncthreads();
-    if (warp == FIRST_WARP)
-        begin_blocks(launch, team, gridDim.x * TEAMS, drawn);
-    else if (warp == LAST_WARP)
-        end_blocks(launch, team, blockIdx.x * TEAMS + number);
+    if (warp == FETCH_WARP)
+        fetch_blocks(launch, team, gridDim.x * TEAMS, drawn);
+    else if (warp == FINISH_WARP)
+        finish_blocks(launch, team, blockIdx.x * TEAMS + number);
     else
         work<CODER, TEAMS>({{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded}});
 }
 
 // Chooses the kernel by its teams and its parameters.
-template <coder CODER> const void *choose_encode_kernel(bool full, bool large)
+template <coder_id CODER> const void *choose_encode_kernel(bool full, bool large)
 {
     typedef small_launch s;
     typedef large_launch l;

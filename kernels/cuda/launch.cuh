@@ -20,10 +20,10 @@ enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
 // What encoder kernels are specialized for: BF16 values by a table, in two ways; values of any type by their bases, or
 // FP16 and FP32 values by a table.
-enum coder { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
-ANY_SIDE constexpr bool is_later(coder which)
+enum coder_id { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
+ANY_SIDE constexpr bool is_typed(coder_id coder)
 {
-    return which != CODER_TOP16 && which != CODER_TIERED;
+    return coder != CODER_TOP16 && coder != CODER_TIERED;
 }
 
 // ---- Shape of the kernels -------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ ANY_SIDE constexpr bool is_later(coder which)
 // A team codes one block at a time. It has eight worker warps, a last warp, which ends blocks, and a first warp, which
 // begins them. A thread block is one team, and several share a multiprocessor; or, to occupy few multiprocessors, a
 // thread block is as many teams as fit.
-constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, LAST_WARP = 8, FIRST_WARP = 9;
+constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, FINISH_WARP = 8, FETCH_WARP = 9;
 constexpr uint32_t TEAM_THREADS = WORKERS + 64, FULL_TEAMS = 3;
 
 // ---- Scratch --------------------------------------------------------------------------------------------------------
@@ -71,10 +71,10 @@ constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the p
 // The rest of the scratch is planes of the same size, with one word for each block, or two. Tagged and untagged words
 // never share an address, because an untagged number could look like a tag.
 enum plane {
-    PLANE_SIZES,  // encode: tagged sizes, below
-    PLANE_STARTS, // encode: tagged; units of all earlier blocks in this launch, modulo 2^28
-    PLANE_NOTES,  // two words, written at once: the tagged result of the block, and its sum
-    PLANE_NOTES_TOO,
+    PLANE_SIZES,   // encode: tagged sizes, below
+    PLANE_OFFSETS, // encode: tagged; units of all earlier blocks in this launch, modulo 2^28
+    PLANE_RESULTS, // two words, written at once: the tagged result of the block, and its sum
+    PLANE_RESULTS_HIGH,
     PLANE_REGIONS, // regions that do not fit into the parameters
     PLANES
 };
@@ -82,19 +82,19 @@ enum plane {
 // The size noted for a coded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
 // than 4096). The form is one of the first modes, or a later mode together with the mode as which the statistics count
 // it. A page that does not exist has the form BAD_PAGE and no units.
-constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, LATER_FORMS = 6;
+constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
     return mode < STRAIT_BLOCK_BASE ? mode
-                                    : LATER_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
+                                    : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
 }
 ANY_SIDE uint32_t form_mode(uint32_t form)
 {
-    return form < LATER_FORMS ? form : STRAIT_BLOCK_BASE + (form - LATER_FORMS) / 3;
+    return form < TYPED_FORMS ? form : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
 }
-ANY_SIDE uint32_t form_counted(uint32_t form)
+ANY_SIDE uint32_t form_stats_mode(uint32_t form)
 {
-    return form < LATER_FORMS ? form : STRAIT_BLOCK_TIERED - (form - LATER_FORMS) % 3;
+    return form < TYPED_FORMS ? form : STRAIT_BLOCK_TIERED - (form - TYPED_FORMS) % 3;
 }
 ANY_SIDE uint32_t make_size(uint32_t units, uint32_t form, uint32_t escapes)
 {
@@ -114,7 +114,7 @@ ANY_SIDE uint32_t size_escapes(uint32_t size)
 }
 
 // The word noted for a decoded block: escapes (14 bits), the mode as which the statistics count it (3), -status (8).
-ANY_SIDE uint32_t make_word(uint32_t status, uint32_t counted, uint32_t escapes)
+ANY_SIDE uint32_t make_result_word(uint32_t status, uint32_t counted, uint32_t escapes)
 {
     return status << 17 | counted << 14 | escapes;
 }
@@ -139,7 +139,7 @@ struct encode_item {
     uint32_t rows_per_page, has_lengths, metadata_units;
     uint32_t first_region, region_count;
     uint32_t blocks_per_page; // 0: differs between regions
-    uint32_t first_slot, block_count, closings, close_each;
+    uint32_t first_slot, block_count, close_parts, close_part_size;
 };
 
 struct decode_item {
@@ -150,10 +150,10 @@ struct decode_item {
     int32_t *page_status;
     uint32_t page_status_count, id_count, page_count;
     uint32_t first_region, region_count, blocks_per_page;
-    uint32_t first_slot, block_count, checks, closings;
+    uint32_t first_slot, block_count, checks, close_parts;
     uint16_t alignment; // of all its addresses: 1, 2 or 4
     uint16_t at_most;   // the chunk may be shorter than src_size
-    uint32_t close_each;
+    uint32_t close_part_size;
 };
 
 // Units of metadata, or pages, that one ticket handles at the end of a chunk. For the last chunks, when there is no
@@ -161,7 +161,7 @@ struct decode_item {
 constexpr uint32_t CLOSE_FEW = 32, CLOSE_MANY = 128;
 
 // Tickets are drawn in order. A segment is a run of them: the blocks of a chunk, the parts of its check or of its end.
-enum kind { KIND_BLOCKS, KIND_CHECK, KIND_CLOSE, KIND_COUNT };
+enum decode_type { WORK_BLOCKS, WORK_CHECK, WORK_CLOSE, WORK_TYPES };
 struct segment {
     uint32_t first_ticket;
     uint32_t work; // item << 2 | kind
@@ -171,15 +171,15 @@ struct launch_head {
     control *scratch;
     progress *items;
     uint64_t *planes[PLANES];
-    const region *far_regions; // nullptr: they are in the parameters
-    const uint8_t *tables;     // table_image of each table
+    const region *scratch_regions; // nullptr: they are in the parameters
+    const uint8_t *tables;         // table_image of each table
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
-    uint32_t ends_from, reserved_too;           // from this ticket on, all are ends of chunks
+    uint32_t closes_from, reserved_too;         // from this ticket on, all are ends of chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
     uint32_t item_count;                        // how many items are there
-    uint8_t element, mode, coded, far;          // coded: there are tables to code with; far: chunks are behind a link
+    uint8_t element, mode, coded, over_link;    // coded: there are tables to code with; far: chunks are behind a link
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
 
@@ -226,17 +226,17 @@ ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bo
 
 // Thread blocks of one team each that share a multiprocessor; kernels limit their registers to fit this many.
 constexpr int DECODE_RESIDENT = 3;
-template <coder CODER> constexpr int encode_resident()
+template <coder_id CODER> constexpr int encode_resident()
 {
     return CODER == CODER_FP16 || CODER == CODER_FP32 ? 3 : 4;
 }
 
 // The kernel for a launch with FULL_TEAMS to a thread block or one, and large parameters or small ones.
-const void *encode_function(coder which, bool full, bool large);
-const void *typed_encode_function(coder which, bool full, bool large);
+const void *encode_function(coder_id coder, bool full, bool large);
+const void *typed_encode_function(coder_id coder, bool full, bool large);
 const void *decode_function(bool full, bool large);
-uint32_t encode_team_bytes(coder which); // shared memory of a team, in bytes
-uint32_t typed_encode_team_bytes(coder which);
+uint32_t encode_team_bytes(coder_id coder); // shared memory of a team, in bytes
+uint32_t typed_encode_team_bytes(coder_id coder);
 uint32_t decode_team_bytes();
 // The kernel that copies regions from the parameters of a launch to scratch.
 const void *upload_function();

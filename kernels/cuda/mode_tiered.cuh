@@ -16,9 +16,9 @@ struct tier3_items {
     const uint8_t *table;   // by sign and exponent
     uint32_t wanted;        // bit i: value i
     uint32_t count, escapes;
-    uint32_t low, high; // the items, unless the warp is crowded
-    uint32_t kept;      // likewise, the exponents in tier 4
-    bool crowded;       // some lane of the warp has more than 16 items, or more than 4 in tier 4
+    uint32_t low, high;    // the items, unless the warp is crowded
+    uint32_t escape_bytes; // likewise, the exponents in tier 4
+    bool dense_escapes;    // some lane of the warp has more than 16 items, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
     {
@@ -26,7 +26,7 @@ struct tier3_items {
     }
 
     // Takes the last of those that are left.
-    DEVICE uint32_t take(uint32_t &left) const
+    DEVICE uint32_t pop(uint32_t &left) const
     {
         const uint32_t i = highest_bit(left);
         left ^= 1u << i;
@@ -34,7 +34,7 @@ struct tier3_items {
     }
 
     // The items of eight values of a crowded warp, each in its place, with zeroes elsewhere.
-    DEVICE uint32_t look_at(uint32_t eight) const
+    DEVICE uint32_t load8(uint32_t eight) const
     {
         const uint4 x = reinterpret_cast<const uint4 *>(values)[eight];
         const uint32_t w[4] = {x.x, x.y, x.z, x.w};
@@ -50,15 +50,15 @@ struct tier3_items {
     // All lanes. In a crowded warp the items are only counted: its block may well become raw in the end.
     DEVICE void collect()
     {
-        low = high = kept = escapes = 0;
+        low = high = escape_bytes = escapes = 0;
         count = popcount(wanted);
-        crowded = __any_sync(ALL_LANES, count > 16);
-        uint32_t left = crowded ? 0 : wanted, uncounted = wanted ^ left;
+        dense_escapes = __any_sync(ALL_LANES, count > 16);
+        uint32_t left = dense_escapes ? 0 : wanted, uncounted = wanted ^ left;
         if (popcount(left) % 2 != 0)
-            low = take(left);
+            low = pop(left);
 #pragma unroll 1
         while (left != 0) { // from the last to the first, two at a time: taking one would wait for memory just as long
-            const uint32_t later = take(left), earlier = take(left);
+            const uint32_t later = pop(left), earlier = pop(left);
             high = shift_left(low, high, 8);
             low = low * 256 + later * 16 + earlier;
         }
@@ -67,33 +67,33 @@ struct tier3_items {
             escapes = popcount(a) + popcount(b);
 #pragma unroll 1
         for (uint32_t eight = 0; uncounted != 0; eight++, uncounted >>= 8)
-            escapes += popcount(fifteens(look_at(eight)));
+            escapes += popcount(fifteens(load8(eight)));
     }
 
     // All lanes, after collect(), when some lane has values in tier 4. After this only a crowded warp reads its values
     // again.
-    DEVICE void keep()
+    DEVICE void collect_escapes()
     {
-        crowded = crowded || __any_sync(ALL_LANES, escapes > 4);
+        dense_escapes = dense_escapes || __any_sync(ALL_LANES, escapes > 4);
         uint32_t left = wanted, items = low, later = high;
 #pragma unroll 1
-        for (uint32_t missing = crowded ? 0 : escapes; missing != 0; left &= left - 1) {
+        for (uint32_t missing = dense_escapes ? 0 : escapes; missing != 0; left &= left - 1) {
             if ((items & 15) == 15) {
-                kept = kept >> 8 | static_cast<uint32_t>(values[lowest_bit(left)]) >> 7 << 24;
+                escape_bytes = escape_bytes >> 8 | static_cast<uint32_t>(values[lowest_bit(left)]) >> 7 << 24;
                 missing--;
             }
             items = shift_right(items, later, 4);
             later >>= 4;
         }
-        kept = shift_right(kept, 0, 32 - 8 * escapes);
+        escape_bytes = shift_right(escape_bytes, 0, 32 - 8 * escapes);
     }
 
     // Puts items into the stream from item number `at`, exponents into tier 4 from byte `at4`. The stream must have
     // been zero.
-    DEVICE void put(uint8_t *rest, uint32_t at, uint32_t at4) const
+    DEVICE void store(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
-        if (crowded) {
-            put_crowded(rest, at, at4);
+        if (dense_escapes) {
+            store_dense(rest, at, at4);
             return;
         }
         uint32_t shift = at % 8 * 4, *p = reinterpret_cast<uint32_t *>(rest) + at / 8;
@@ -105,22 +105,22 @@ struct tier3_items {
             atomicOr(p + 2, last);
 #pragma unroll 1
         for (uint32_t k = 0; k < escapes; k++)
-            rest[at4 + k] = static_cast<uint8_t>(kept >> (8 * k));
+            rest[at4 + k] = static_cast<uint8_t>(escape_bytes >> (8 * k));
     }
 
-    DEVICE void put_crowded(uint8_t *rest, uint32_t at, uint32_t at4) const
+    DEVICE void store_dense(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
         uint32_t *words = reinterpret_cast<uint32_t *>(rest), left = wanted;
 #pragma unroll 1
         for (uint32_t eight = 0; left != 0; eight++, left >>= 8) {
-            const uint32_t items = look_at(eight), shift = at % 8 * 4;
-            uint32_t squeezed = 0, left4 = fifteens(items);
+            const uint32_t items = load8(eight), shift = at % 8 * 4;
+            uint32_t compacted = 0, left4 = fifteens(items);
 #pragma unroll
             for (int i = 7; i >= 0; i--)
-                squeezed = (left >> i & 1) != 0 ? squeezed << 4 | (items >> (4 * i) & 15) : squeezed;
-            const uint32_t next = shift_left(squeezed, 0, shift);
-            if (squeezed != 0)
-                atomicOr(words + at / 8, squeezed << shift);
+                compacted = (left >> i & 1) != 0 ? compacted << 4 | (items >> (4 * i) & 15) : compacted;
+            const uint32_t next = shift_left(compacted, 0, shift);
+            if (compacted != 0)
+                atomicOr(words + at / 8, compacted << shift);
             if (next != 0)
                 atomicOr(words + at / 8 + 1, next);
             at += popcount(left & 255);
@@ -132,7 +132,7 @@ struct tier3_items {
 };
 
 // Where the streams of the whole block lie, found from the counts of all warps.
-struct tier_places {
+struct tier_offsets {
     uint32_t before2, before3, before4; // items of the warps before this one
     uint32_t at3, at4, end;             // bytes from the end of tier 1
     uint32_t escapes;
@@ -141,9 +141,9 @@ struct tier_places {
 
 constexpr uint32_t COUNT_ESCAPES = 1u << 31, COUNT_SAME = 1u << 30;
 
-DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uint32_t warp, uint32_t lane)
+DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t parity, uint32_t warp, uint32_t lane)
 {
-    tier_places at;
+    tier_offsets at;
     uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : COUNT_SAME;
     at.any_escapes = __any_sync(ALL_LANES, (counts & COUNT_ESCAPES) != 0);
     at.maybe_const = __all_sync(ALL_LANES, (counts & COUNT_SAME) != 0);
@@ -167,11 +167,11 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
 
 // All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t turn, uint32_t warp,
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
 {
     uint32_t keys[4];
-    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
@@ -179,8 +179,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
-    uint8_t *rest = team.rest(parity);
-    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_REST / WORKER_WARPS)); // scratch at first
+    uint8_t *rest = team.variable(parity);
+    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_VARIABLE / WORKER_WARPS)); // scratch at first
     uint32_t z[4];
     partial_sum sum = {0, 0, 0};
     const uint32_t step = first_step + warp * 32 + lane / 4;
@@ -198,11 +198,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
             z[g] = tier_codes(w, table);
         } else {
-            uint32_t values = take_edge(w, bytes, first_step, vector, keys, sum), kept = low_bits(2 * values);
+            uint32_t values = sum_edge(w, bytes, first_step, vector, keys, sum), mask = low_mask(2 * values);
             split_values(w, sm);
-            sm[0] &= low_bits(8 * values);
-            sm[1] &= values > 4 ? low_bits(8 * (values - 4)) : 0;
-            z[g] = tier_codes(w, table) & (kept & 0xffff) * 0x10001u;
+            sm[0] &= low_mask(8 * values);
+            sm[1] &= values > 4 ? low_mask(8 * (values - 4)) : 0;
+            z[g] = tier_codes(w, table) & (mask & 0xffff) * 0x10001u;
         }
         own[g * 32 + lane] = z[g];
         reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
@@ -213,7 +213,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
     __syncwarp();
     reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
-    if (lane < TIERED_REST / WORKER_WARPS / 16 - 32)
+    if (lane < TIERED_VARIABLE / WORKER_WARPS / 16 - 32)
         reinterpret_cast<uint4 *>(own)[32 + lane] = make_uint4(0, 0, 0, 0);
     uint32_t tier1[2], tier2[2];
     part_tiers(z, tier1, tier2);
@@ -234,11 +234,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     __syncwarp();
     if (lane == 0)
         shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
-    warp_arrive(&shared.counted, lane);
+    warp_arrive(&shared.counts_ready, lane);
     if (escapes)
-        items3.keep();
-    barrier_wait(&shared.counted, parity);
-    const tier_places at = place_tiers(shared, parity, warp, lane);
+        items3.collect_escapes();
+    barrier_wait(&shared.counts_ready, parity);
+    const tier_offsets at = find_tier_offsets(shared, parity, warp, lane);
     const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = units_of(used), mode = STRAIT_BLOCK_TIERED;
@@ -251,7 +251,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = items3.crowded || pack;
+    const bool release_late = items3.dense_escapes || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? at.escapes : 0);
@@ -261,7 +261,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
-    if (streams && !late)
+    if (streams && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && mode == STRAIT_BLOCK_RAW) {
         copy_raw(team, parity, warp, lane);
@@ -272,7 +272,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     if (lane == 0)
         shared.sums[parity][warp] = total;
     if (streams) {
-        const uint64_t items2 = squeeze_pair(tier2, on2);
+        const uint64_t items2 = compact_pair(tier2, on2);
         const uint32_t scan = warp_scan(both) - both;
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
         uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
@@ -283,16 +283,16 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         if (last != 0)
             atomicOr(p + 2, last);
         if (items3.count != 0)
-            items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
-        if (late && !pack)
+            items3.store(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
+        if (release_late && !pack)
             warp_arrive(&shared.empty, lane);
     }
     if (pack) {
-        named_sync(team.among(), WORKERS);
+        named_sync(team.barrier_id(), WORKERS);
         pack_streams(team, parity, bytes, codes, at.end, thread);
     }
     fence_bulk();
-    warp_arrive(&shared.ready[parity], lane);
+    warp_arrive(&shared.job_ready[parity], lane);
 }
 
 // ---- Decoding: two scans over the block find where a lane's items lie in tiers 2 and 3 -----------------------------
@@ -327,17 +327,17 @@ template <bool WHOLE> DEVICE void load_tier1(const uint8_t *input, uint32_t n, u
     }
     if (WHOLE)
         return;
-    tier1[0] &= low_bits(2 * values);
-    tier1[1] &= values > 16 ? low_bits(2 * (values - 16)) : 0;
+    tier1[0] &= low_mask(2 * values);
+    tier1[1] &= values > 16 ? low_mask(2 * (values - 16)) : 0;
 }
 
 // How many items of 4 bits from number `from` up to `to` are 15. Threads that count together take each `step`-th word,
 // beginning with the `turn`-th.
-DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to, uint32_t turn, uint32_t step)
+DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to, uint32_t start, uint32_t step)
 {
     uint32_t count = 0;
 #pragma unroll 1
-    for (uint32_t k = from / 8 + turn; k <= to / 8; k += step) {
+    for (uint32_t k = from / 8 + start; k <= to / 8; k += step) {
         uint32_t found = fifteens(words[k]);
         if (k == from / 8)
             found &= ALL_LANES << (4 * (from % 8));
@@ -421,20 +421,20 @@ struct table_ranking {
     DEVICE void make(uint32_t, uint32_t) const
     {
     }
-    DEVICE void see(const uint32_t[2]) const
+    DEVICE void observe(const uint32_t[2]) const
     {
     }
 };
 
 // All workers; `turn` counts the tiered blocks of the team. Returns what the warp reports to the last warp.
 template <bool WHOLE, class LAUNCH, class RANKING>
-DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
-                            block_writer &writer, RANKING &ranking, uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE uint32_t decode_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
+                              block_writer &writer, RANKING &ranking, uint32_t iteration, uint32_t warp, uint32_t lane)
 {
     decode_shared &shared = team.shared();
     const uint8_t *input = team.lines(stage) + block.before;
     const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
-    const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = iteration & 1;
     uint32_t tier1[2], tier2[2], z[4];
     uint4 *rest = reinterpret_cast<uint4 *>(team.exponents() + 1024 * warp); // zeroes, except for values in tier 3
     rest[lane] = rest[32 + lane] = make_uint4(0, 0, 0, 0);
@@ -443,17 +443,17 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     const uint32_t warp2 = __reduce_add_sync(ALL_LANES, count2);
     if (lane == 0)
         shared.counts2[stage][warp] = warp2;
-    warp_arrive(&shared.counted2, lane);
+    warp_arrive(&shared.counts2_ready, lane);
     ranking.make(warp, lane);
     const uint32_t scan2 = warp_scan(count2) - count2;
-    barrier_wait(&shared.counted2, parity);
+    barrier_wait(&shared.counts2_ready, parity);
     const uint32_t of_warp2 = lane < WORKER_WARPS ? shared.counts2[stage][lane] : 0;
     const uint32_t before2 = __reduce_add_sync(ALL_LANES, lane < warp ? of_warp2 : 0);
     const uint32_t all2 = __reduce_add_sync(ALL_LANES, of_warp2);
     const uint32_t at2 = n + (n + 3) / 4, bit = 8 * at2 + 2 * (before2 + scan2);
     {
         const uint32_t *p = words + bit / 32, three[3] = {p[0], p[1], p[2]};
-        spread_pair(three, bit % 32, on2, tier2);
+        expand_pair(three, bit % 32, on2, tier2);
     }
     tier3_lane tier3;
     tier3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
@@ -461,12 +461,12 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     const uint32_t warp3 = __reduce_add_sync(ALL_LANES, tier3.count);
     if (lane == 0)
         shared.counts3[stage][warp] = warp3;
-    warp_arrive(&shared.counted3, lane);
+    warp_arrive(&shared.counts3_ready, lane);
     const uint32_t scan3 = warp_scan(tier3.count) - tier3.count;
     merge_tiers(tier1, tier2, z);
     uint32_t *items = team.items();
     reinterpret_cast<uint4 *>(items)[thread] = make_uint4(z[0], z[1], z[2], z[3]);
-    barrier_wait(&shared.counted3, parity);
+    barrier_wait(&shared.counts3_ready, parity);
     const uint32_t *counts3 = shared.counts3[stage];
     tier3.first = __reduce_add_sync(ALL_LANES, lane < warp ? counts3[lane] : 0) + scan3;
     tier3.at3 = at2 + (all2 + 3) / 4;
@@ -481,10 +481,10 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     if (!WHOLE && block.bytes % 2 != 0) { // the tail follows tier 4
         if (lane == 0)
             shared.escapes[stage][warp] = escapes & ~WARP_BAD;
-        named_sync(team.among(), WORKERS);
+        named_sync(team.barrier_id(), WORKERS);
         const uint32_t all4 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.escapes[stage][lane] : 0);
         tail = input[min(tier3.at3 + (count_all(counts3) + 1) / 2 + all4, tier3.last)];
-        named_sync(team.among(), WORKERS);
+        named_sync(team.barrier_id(), WORKERS);
     }
     const uint32_t first[2] = {ranking.table[0], ranking.table[1]};
     __syncwarp();
@@ -495,7 +495,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
         const uint32_t sm[2] = {s.x, s.y}, rest[2] = {e.x, e.y};
         uint32_t all[2];
         rank_exponents(items[vector], rest, first, all);
-        ranking.see(all);
+        ranking.observe(all);
         join_values(sm, all, w);
     });
     __syncwarp();
@@ -520,7 +520,7 @@ DEVICE streams measure_tiers(const decode_shared &shared, uint32_t stage, const 
 }
 
 // Check 14 of a tiered block: padding bits are zero, and it should not have been a const block.
-DEVICE bool tiers_hold(const streams &s, const uint8_t *input, uint32_t lane)
+DEVICE bool tiers_valid(const streams &s, const uint8_t *input, uint32_t lane)
 {
     if (!is_padded<2>(input, s.n, s.n) || !is_padded<2>(input, s.at2, s.count2) ||
         !is_padded<4>(input, s.at3, s.count3))

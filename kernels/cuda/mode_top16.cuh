@@ -23,27 +23,27 @@ DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_
         escapes = escapes * 4 + (a >> 31) * 2 + (b >> 31);
         codes = codes * 256 + (a & 15) * 16 + (b & 15);
     }
-    codes &= low_bits(4 * values);
-    return escapes & low_bits(values);
+    codes &= low_mask(4 * values);
+    return escapes & low_mask(values);
 }
 
 // The exponents of the escapes in a lane's vectors, at most 4, the first in the lowest byte. `escapes` has 8 bits for
 // each of the vectors.
-DEVICE uint32_t keep_escapes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
+DEVICE uint32_t collect_escape_bytes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
 {
-    uint32_t kept = 0;
+    uint32_t escape_bytes = 0;
 #pragma unroll 1
     for (uint32_t left = escapes; left != 0; left &= left - 1) {
         const uint32_t i = lowest_bit(left), exponent = values[8 * worker_vector(warp, lane, i / 8) + i % 8] >> 7;
-        kept = kept >> 8 | exponent << 24;
+        escape_bytes = escape_bytes >> 8 | exponent << 24;
     }
-    return shift_right(kept, 0, 32 - 8 * popcount(escapes));
+    return shift_right(escape_bytes, 0, 32 - 8 * popcount(escapes));
 }
 
 // Writes the warp's part of the list after the codes, from entry `at` of `count` on. CROWDED: some lane has more than 4
 // escapes.
-template <bool CROWDED>
-DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t kept, uint32_t count,
+template <bool DENSE_ESCAPES>
+DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t escape_bytes, uint32_t count,
                          uint32_t at, uint32_t warp, uint32_t lane)
 {
     uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
@@ -58,8 +58,8 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
             uint32_t position = 8 * worker_vector(warp, lane, g) + lowest_bit(left);
             left &= left - 1;
             positions[k] = static_cast<uint16_t>(position);
-            exponents[k] = static_cast<uint8_t>(CROWDED ? values[position] >> 7 : kept);
-            kept >>= 8;
+            exponents[k] = static_cast<uint8_t>(DENSE_ESCAPES ? values[position] >> 7 : escape_bytes);
+            escape_bytes >>= 8;
             k++;
         }
         at += __shfl_sync(ALL_LANES, scan, 31);
@@ -68,11 +68,11 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
 
 // All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t turn, uint32_t warp,
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
 {
     uint32_t keys[4];
-    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
@@ -81,7 +81,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     uint8_t *fixed = team.fixed(parity);
     const bool coded = launch.head.coded;
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
-    uint8_t *list = team.rest(parity);
+    uint8_t *list = team.variable(parity);
     uint32_t escapes = 0;
     partial_sum sum = {0, 0, 0};
     const uint32_t step = first_step + warp * 32 + lane / 4;
@@ -97,7 +97,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
                 same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
-            values = take_edge(w, bytes, first_step, vector, keys, sum);
+            values = sum_edge(w, bytes, first_step, vector, keys, sum);
             bad = IMAGE_ESCAPE; // takes the slow path
         }
         split_values(w, sm);
@@ -112,11 +112,12 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     const bool warp_same = __all_sync(ALL_LANES, same);
     if (lane == 0)
         shared.counts[parity][warp] = of_warp | (warp_same ? 1u << 30 : 0);
-    warp_arrive(&shared.counted, lane);
+    warp_arrive(&shared.counts_ready, lane);
     const uint16_t *values = reinterpret_cast<const uint16_t *>(input);
-    const bool crowded = of_warp > 4 && __any_sync(ALL_LANES, popcount(escapes) > 4);
-    const uint32_t kept = of_warp != 0 && !crowded ? keep_escapes(values, escapes, warp, lane) : 0;
-    barrier_wait(&shared.counted, parity);
+    const bool dense_escapes = of_warp > 4 && __any_sync(ALL_LANES, popcount(escapes) > 4);
+    const uint32_t escape_bytes =
+        of_warp != 0 && !dense_escapes ? collect_escape_bytes(values, escapes, warp, lane) : 0;
+    barrier_wait(&shared.counts_ready, parity);
     uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : 1u << 30;
     const bool maybe_const = __all_sync(ALL_LANES, (counts & 1u << 30) != 0);
     counts &= ~(1u << 30);
@@ -135,7 +136,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = crowded || pack;
+    const bool release_late = dense_escapes || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? count : 0);
@@ -145,7 +146,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
-    if (streams && !late)
+    if (streams && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && mode == STRAIT_BLOCK_RAW) {
         copy_raw(team, parity, warp, lane);
@@ -160,19 +161,19 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
         if (thread < (16 - list_bytes % 16) % 16)
             list[list_bytes + thread] = 0;
-        if (crowded)
-            list_escapes<true>(list, values, escapes, kept, count, before, warp, lane);
+        if (dense_escapes)
+            list_escapes<true>(list, values, escapes, escape_bytes, count, before, warp, lane);
         else if (of_warp != 0)
-            list_escapes<false>(list, values, escapes, kept, count, before, warp, lane);
-        if (late && !pack)
+            list_escapes<false>(list, values, escapes, escape_bytes, count, before, warp, lane);
+        if (release_late && !pack)
             warp_arrive(&shared.empty, lane);
     }
     if (pack) {
-        named_sync(team.among(), WORKERS);
+        named_sync(team.barrier_id(), WORKERS);
         pack_streams(team, parity, bytes, code_bytes, list_bytes, thread);
     }
     fence_bulk();
-    warp_arrive(&shared.ready[parity], lane);
+    warp_arrive(&shared.job_ready[parity], lane);
 }
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
@@ -197,8 +198,8 @@ template <uint32_t OWN> DEVICE uint32_t list_byte(uint32_t eight)
 // reads the whole list and takes its own part, so that none waits for another. False when no encoder would have written
 // the list. The codes begin at byte `codes`.
 template <uint32_t OWN>
-DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n,
-                        uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
+DEVICE bool scatter_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n,
+                         uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
 {
     const uint32_t positions = at + 2, exponents = positions + 2 * count;
     uint32_t *listed = team.items() + warp * (OWN / 8);
@@ -240,8 +241,8 @@ DEVICE void use_listed(uint32_t exponents[2], const uint8_t *listed, uint32_t ma
 }
 
 template <bool WHOLE, class LAUNCH>
-DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
-                           block_writer &writer, uint32_t warp, uint32_t lane)
+DEVICE uint32_t decode_top16(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
+                             block_writer &writer, uint32_t warp, uint32_t lane)
 {
     constexpr uint32_t OWN = BLOCK_VALUES / WORKER_WARPS;
     const uint8_t *input = team.lines(stage) + block.before;
@@ -256,7 +257,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
             bad = true;
             count = 0;
         }
-        bad = !spread_list<OWN>(team, team.table(stage), input, n, n, at, count, warp, lane) || bad;
+        bad = !scatter_list<OWN>(team, team.table(stage), input, n, n, at, count, warp, lane) || bad;
         at += 2 + 3 * count;
     }
     const uint32_t tail = tail_bytes != 0 ? input[at] : 0;
@@ -292,7 +293,7 @@ DEVICE streams measure_top16(const decode_block &block, const uint8_t *input)
     return s;
 }
 
-DEVICE bool codes_hold(const streams &s, const uint8_t *input, uint32_t lane)
+DEVICE bool codes_valid(const streams &s, const uint8_t *input, uint32_t lane)
 {
     if (!is_padded<4>(input, s.n, s.n))
         return false;

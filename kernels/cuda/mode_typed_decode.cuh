@@ -12,14 +12,14 @@ namespace strait
 // ---- Where streams lie, and their contents up to halves ------------------------------------------------------------
 
 // What each warp of workers found in its part of a block, for the last warp.
-constexpr uint32_t ORDER_RESTS = 256;                               // in `orders`: a rest is not zero
+constexpr uint32_t ORDER_LOW_BITS = 256;                            // in `orders`: a rest is not zero
 constexpr uint32_t FIRST_DIFFERS = 1u << 16, FIRST_NONE = 1u << 17; // in firsts: words differ; there are none
 
 // What the block's end and size say.
 struct typed_layout {
     const uint8_t *input;
     uint32_t size; // including its end
-    uint32_t m, tail, rests;
+    uint32_t m, tail, low_bits;
     uint32_t coder, base;
     bool good;
 
@@ -29,7 +29,7 @@ struct typed_layout {
     }
     DEVICE uint32_t at_codes() const // or to tier 1
     {
-        return rests + m;
+        return low_bits + m;
     }
     DEVICE uint32_t after_codes() const
     {
@@ -50,7 +50,7 @@ DEVICE typed_layout lay_out(const decode_block &block, const uint8_t *input)
     at.size = block.units * UNIT;
     at.m = block.bytes / (fp32 ? 4 : 2);
     at.tail = block.bytes % (fp32 ? 4 : 2);
-    at.rests = rest_bytes_of(block.mode(), fp32, at.m);
+    at.low_bits = low_bits_size_of(block.mode(), fp32, at.m);
     at.coder = input[at.size - 2];
     at.base = input[at.size - 1];
     at.good = at.coder < TYPED_CODERS && at.has_room(at.after_codes());
@@ -87,10 +87,10 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
     {
         const uint32_t from = at.at_codes() + EACH / 4 * thread(), first = EACH * thread();
         const uint32_t left = WHOLE ? EACH : at.m - min(at.m, first);
-        tier1[0] = load_word(at.input, from) & low_bits(2 * min(left, 16));
+        tier1[0] = load_word(at.input, from) & low_mask(2 * min(left, 16));
         tier1[1] = 0;
         if (EACH == 32 && left > 16)
-            tier1[1] = load_word(at.input, from + 4) & low_bits(2 * min(left - 16, 16));
+            tier1[1] = load_word(at.input, from + 4) & low_mask(2 * min(left - 16, 16));
     }
 
     DEVICE void clear_exponents() const
@@ -118,7 +118,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         const uint32_t of_warp = __reduce_add_sync(ALL_LANES, count);
         if (lane == 0)
             counts[warp] = of_warp;
-        named_sync(team.among(), WORKERS);
+        named_sync(team.barrier_id(), WORKERS);
         const uint32_t found = lane < WORKER_WARPS ? counts[lane] : 0;
         *all = __reduce_add_sync(ALL_LANES, found);
         return __reduce_add_sync(ALL_LANES, lane < warp ? found : 0);
@@ -142,7 +142,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         if (!at.has_room(tier3.at3))
             return WARP_BAD; // all workers see this
         const uint32_t three[3] = {words[bit / 32], words[bit / 32 + 1], words[bit / 32 + 2]};
-        spread_pair(three, bit % 32, on2, tier2);
+        expand_pair(three, bit % 32, on2, tier2);
         tier3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
         tier3.count = popcount(tier3.wanted);
         put_items(tier1, tier2);
@@ -158,7 +158,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
             uint32_t all4;
             count_items(shared.escapes[stage], found & ~WARP_BAD, &all4);
             tail = load_tail(at, at4 + all4);
-            named_sync(team.among(), WORKERS); // the counts will be overwritten
+            named_sync(team.barrier_id(), WORKERS); // the counts will be overwritten
         }
         return escapes | (bad ? WARP_BAD : 0);
     }
@@ -172,7 +172,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
             const uint32_t count = list_count(at.input, from);
             if (count == 0 || count > at.m || !at.has_room(from + 2 + 3 * count))
                 return WARP_BAD;
-            good = spread_list<32 * EACH>(team, table, at.input, at.m, at.at_codes(), from, count, warp, lane);
+            good = scatter_list<32 * EACH>(team, table, at.input, at.m, at.at_codes(), from, count, warp, lane);
             from += 2 + 3 * count;
         }
         tail = load_tail(at, from);
@@ -198,7 +198,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
     // `first`: exponents of the first ranks.
     DEVICE void load_eight(uint32_t eight, const uint32_t first[2], uint32_t h[4]) const
     {
-        const uint32_t from = at.rests + 8 * eight, sm[2] = {load_stream(from), load_stream(from + 4)};
+        const uint32_t from = at.low_bits + 8 * eight, sm[2] = {load_stream(from), load_stream(from + 4)};
         uint32_t exponents[2];
         if (at.tiers()) {
             const uint2 e = reinterpret_cast<const uint2 *>(team.exponents())[eight];
@@ -212,7 +212,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
 
     DEVICE void load_four(uint32_t four, const uint32_t first[2], uint32_t h[2]) const
     {
-        const uint32_t sm = load_stream(at.rests + 4 * four);
+        const uint32_t sm = load_stream(at.low_bits + 4 * four);
         if (at.tiers()) {
             const uint32_t rest = reinterpret_cast<const uint32_t *>(team.exponents())[four];
             join_four(sm, four_exponents(team.items()[four / 2], four % 2 != 0, rest, first), h);
@@ -231,60 +231,60 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
 // Makes the values of a block, and gathers what the last warp has to check.
 template <typed_type TYPE, bool WHOLE> struct typed_maker {
     typedef typed_values<TYPE> values;
-    const typed_worker<TYPE, WHOLE> &halves;
+    const typed_worker<TYPE, WHOLE> &high_halves;
     const decode_block &block;
-    uint32_t first[2];        // exponents of the first ranks
-    uint32_t greatest, parts; // greatest exponent of a part, in half words; least of these over parts
-    uint32_t rests, misfits;  // nonzero: some rest is nonzero; some half is that of no value
-    uint32_t word, differs;   // the warp's first 16-bit word, twice; nonzero: some word differs
+    uint32_t first[2];          // exponents of the first ranks
+    uint32_t greatest, parts;   // greatest exponent of a part, in half words; least of these over parts
+    uint32_t low_bits, invalid; // nonzero: some rest is nonzero; some half is that of no value
+    uint32_t word, differs;     // the warp's first 16-bit word, twice; nonzero: some word differs
 
     DEVICE void make(uint32_t vector, uint32_t count, uint32_t w[4])
     {
-        const typed_layout &at = halves.at;
+        const typed_layout &at = high_halves.at;
         if (TYPE == TYPE_FP32) {
             uint32_t h[2];
-            halves.load_four(vector, first, h);
-            const uint2 r = at.rests != 0 ? reinterpret_cast<const uint2 *>(at.input)[vector] : make_uint2(0, 0);
+            high_halves.load_four(vector, first, h);
+            const uint2 r = at.low_bits != 0 ? reinterpret_cast<const uint2 *>(at.input)[vector] : make_uint2(0, 0);
             w[0] = permute(r.x, h[0], 0x5410), w[1] = permute(r.x, h[0], 0x7632);
             w[2] = permute(r.y, h[1], 0x5410), w[3] = permute(r.y, h[1], 0x7632);
         } else {
-            halves.load_eight(vector, first, w);
+            high_halves.load_eight(vector, first, w);
         }
         if (!WHOLE)
-            keep_bytes(w, count * values::BYTES);
+            truncate_vector(w, count * values::BYTES);
 #pragma unroll
         for (int j = 0; j < 4; j += values::STEPS) {
             const uint32_t pair = TYPE == TYPE_FP32 ? permute(w[j], w[(j + 1) % 4], 0x7632) : w[j];
-            greatest = greatest_halves(greatest, pair);
+            greatest = greatest_u16x2(greatest, pair);
         }
         if (TYPE == TYPE_FP32)
-            rests |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
+            low_bits |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
         if (TYPE == TYPE_FP16)
             make_fp16(vector, count, w);
     }
 
     DEVICE void make_fp16(uint32_t vector, uint32_t count, uint32_t w[4])
     {
-        const uint8_t *twos = halves.at.input, *ones = twos + (halves.at.m + 3) / 4;
+        const uint8_t *twos = high_halves.at.input, *ones = twos + (high_halves.at.m + 3) / 4;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t half = w[j];
-            w[j] = fp16_values(half);
-            misfits |= fp16_halves(w[j]) ^ half;
+            const uint32_t high_half = w[j];
+            w[j] = fp16_values(high_half);
+            invalid |= fp16_high_halves(w[j]) ^ high_half;
         }
-        join_rests(w, reinterpret_cast<const uint16_t *>(twos)[vector], ones[vector]);
+        join_low_bits(w, reinterpret_cast<const uint16_t *>(twos)[vector], ones[vector]);
         if (!WHOLE)
-            keep_bytes(w, count * values::BYTES);
+            truncate_vector(w, count * values::BYTES);
     }
 
     DEVICE void add_tail(uint32_t vector, uint32_t w[4]) const
     {
-        const uint32_t from = halves.at.m * values::BYTES;
-        if (halves.at.tail == 0 || vector != from / 16)
+        const uint32_t from = high_halves.at.m * values::BYTES;
+        if (high_halves.at.tail == 0 || vector != from / 16)
             return;
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            w[j] |= from % 16 / 4 == j ? halves.tail << (from % 4 * 8) : 0;
+            w[j] |= from % 16 / 4 == j ? high_halves.tail << (from % 4 * 8) : 0;
     }
 
     // All lanes: compares all words with the first. For BF16 values the last warp finds this from the streams.
@@ -297,7 +297,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
         uint32_t x[4] = {w[0] ^ word, w[1] ^ word, w[2] ^ word, w[3] ^ word};
         if (!WHOLE) {
             const uint32_t bytes = block.bytes & ~1u;
-            keep_bytes(x, 16 * vector < bytes ? bytes - 16 * vector : 0);
+            truncate_vector(x, 16 * vector < bytes ? bytes - 16 * vector : 0);
         }
         differs |= x[0] | x[1] | x[2] | x[3];
     }
@@ -305,21 +305,21 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     // All lanes: ends a part of 256 values.
     DEVICE void end_part()
     {
-        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest_of_halves(greatest)));
+        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest_of_u16x2(greatest)));
         greatest = 0;
     }
 
     // All lanes: stores the warp's findings for the last warp. Returns what it reports besides.
-    DEVICE uint32_t tell(decode_shared &shared) const
+    DEVICE uint32_t publish(decode_shared &shared) const
     {
-        const uint32_t stage = halves.stage, warp = halves.warp;
-        const bool any_rests = __any_sync(ALL_LANES, rests != 0), differ = __any_sync(ALL_LANES, differs != 0);
-        if (halves.lane == 0) {
-            shared.orders[stage][warp] = order_of_parts(parts) | (any_rests ? ORDER_RESTS : 0);
+        const uint32_t stage = high_halves.stage, warp = high_halves.warp;
+        const bool any_low_bits = __any_sync(ALL_LANES, low_bits != 0), differ = __any_sync(ALL_LANES, differs != 0);
+        if (high_halves.lane == 0) {
+            shared.orders[stage][warp] = order_of_parts(parts) | (any_low_bits ? ORDER_LOW_BITS : 0);
             shared.firsts[stage][warp] =
                 1024 * warp < block.bytes / 2 ? (word & 0xffff) | (differ ? FIRST_DIFFERS : 0) : FIRST_NONE;
         }
-        return __any_sync(ALL_LANES, misfits != 0) ? WARP_BAD : 0;
+        return __any_sync(ALL_LANES, invalid != 0) ? WARP_BAD : 0;
     }
 };
 
@@ -334,19 +334,20 @@ DEVICE region get_region(const one_region &launch, uint32_t)
 }
 
 template <typed_type TYPE, bool WHOLE>
-DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHOLE> &halves, const decode_block &block,
-                          partial_sum &sum)
+DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHOLE> &high_halves,
+                          const decode_block &block, partial_sum &sum)
 {
     typedef typed_values<TYPE> values;
     constexpr uint32_t TOGETHER = WHOLE ? PUT_TOGETHER : 1;
-    decode_shared &shared = halves.team.shared();
-    const uint4 k = shared.keys[halves.lane % 4];
-    const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = halves.warp * 128 + halves.lane;
-    const uint32_t step = block.first_step + first / 4, m = halves.at.m;
+    decode_shared &shared = high_halves.team.shared();
+    const uint4 k = shared.keys[high_halves.lane % 4];
+    const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = high_halves.warp * 128 + high_halves.lane;
+    const uint32_t step = block.first_step + first / 4, m = high_halves.at.m;
     const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
-    const uint32_t last = halves.at.tail == 0 ? 0 : halves.tail >> (8 * (halves.at.tail - 1));
+    const uint32_t last = high_halves.at.tail == 0 ? 0 : high_halves.tail >> (8 * (high_halves.at.tail - 1));
     uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset);
-    typed_maker<TYPE, WHOLE> maker = {halves, block, {halves.table[0], halves.table[1]}, 0, NO_PART, 0, 0, 0, 0};
+    typed_maker<TYPE, WHOLE> maker = {
+        high_halves, block, {high_halves.table[0], high_halves.table[1]}, 0, NO_PART, 0, 0, 0, 0};
 #pragma unroll 1
     for (uint32_t g = 0; g < 4; g += TOGETHER) {
         uint32_t w[TOGETHER][4];
@@ -372,7 +373,7 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
             }
         }
     }
-    return maker.tell(shared);
+    return maker.publish(shared);
 }
 
 // All workers: the table of the block, or the ranking of its base in the form that decoders use. Afterwards all workers
@@ -383,7 +384,7 @@ DEVICE const uint32_t *find_table(const decode_team &team, uint32_t stage, const
     const bool by_base = at.coder != TYPED_TABLE_TIERS;
     if (by_base && thread < IMAGE_DECODE_BYTES)
         reinterpret_cast<uint8_t *>(image)[thread] = static_cast<uint8_t>(base_image_byte(thread, at.base));
-    named_sync(team.among(), WORKERS);
+    named_sync(team.barrier_id(), WORKERS);
     return by_base ? image : team.table(stage);
 }
 
@@ -393,8 +394,8 @@ struct typed_found {
 };
 
 template <typed_type TYPE, bool WHOLE>
-DEVICE typed_found work_type(const one_region &launch, const decode_team &team, uint32_t stage,
-                             const decode_block &block, const typed_layout &at)
+DEVICE typed_found decode_type(const one_region &launch, const decode_team &team, uint32_t stage,
+                               const decode_block &block, const typed_layout &at)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     typed_worker<TYPE, WHOLE> worker = {team, at, find_table(team, stage, at, thread), stage, warp, lane, 0};
@@ -404,30 +405,30 @@ DEVICE typed_found work_type(const one_region &launch, const decode_team &team, 
     if ((found & WARP_BAD) == 0)
         found |= put_typed(launch, worker, block, sum);
     if (TYPE == TYPE_FP32)
-        named_sync(team.among(), WORKERS); // in the next block, a warp's halves may lie where another's lie now
+        named_sync(team.barrier_id(), WORKERS); // in the next block, a warp's halves may lie where another's lie now
     __syncwarp();
     return {sum_total(sum), found};
 }
 
 // All workers: decodes the team's `turn`-th block.
-template <uint32_t TEAMS> __device__ __noinline__ typed_found work_typed(const region &of_block, uint32_t turn)
+template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const region &of_block, uint32_t iteration)
 {
     const one_region launch = {of_block};
     const decode_team team = this_team<TEAMS>();
-    const uint32_t stage = turn % DECODE_STAGES;
-    const decode_block &block = team.shared().blocks[turn % LOOKED_UP];
+    const uint32_t stage = iteration % DECODE_STAGES;
+    const decode_block &block = team.shared().blocks[iteration % LOOKUP_SLOTS];
     const typed_layout at = lay_out(block, team.lines(stage) + block.before);
     const bool whole = (block.what & BLOCK_WHOLE) != 0;
     if (!at.good)
         return {0, WARP_BAD};
     if (block.mode() == STRAIT_BLOCK_BASE)
-        return whole ? work_type<TYPE_BF16, true>(launch, team, stage, block, at)
-                     : work_type<TYPE_BF16, false>(launch, team, stage, block, at);
+        return whole ? decode_type<TYPE_BF16, true>(launch, team, stage, block, at)
+                     : decode_type<TYPE_BF16, false>(launch, team, stage, block, at);
     if ((block.what & BLOCK_FP32) == 0)
-        return whole ? work_type<TYPE_FP16, true>(launch, team, stage, block, at)
-                     : work_type<TYPE_FP16, false>(launch, team, stage, block, at);
-    return whole ? work_type<TYPE_FP32, true>(launch, team, stage, block, at)
-                 : work_type<TYPE_FP32, false>(launch, team, stage, block, at);
+        return whole ? decode_type<TYPE_FP16, true>(launch, team, stage, block, at)
+                     : decode_type<TYPE_FP16, false>(launch, team, stage, block, at);
+    return whole ? decode_type<TYPE_FP32, true>(launch, team, stage, block, at)
+                 : decode_type<TYPE_FP32, false>(launch, team, stage, block, at);
 }
 
 // ---- Full blocks of mode 6 in tiers --------------------------------------------------------------------------------
@@ -436,14 +437,14 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found work_typed(const r
 // except that the ranking is made from the base and the base is checked.
 
 // All workers: whether the team's `turn`-th block, which has arrived, is such a block.
-DEVICE bool is_plain_base(const decode_team &team, uint32_t turn)
+DEVICE bool is_plain_base(const decode_team &team, uint32_t iteration)
 {
     constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_WHOLE;
     constexpr uint32_t LEAST = (BLOCK_VALUES + BLOCK_VALUES / 4 + TYPED_END_BYTES + UNIT - 1) / UNIT;
-    const decode_block &block = team.shared().blocks[turn % LOOKED_UP];
+    const decode_block &block = team.shared().blocks[iteration % LOOKUP_SLOTS];
     if ((block.what & ASKED) != (STRAIT_BLOCK_BASE | BLOCK_WHOLE) || block.units < LEAST)
         return false;
-    const uint8_t *input = team.lines(turn % DECODE_STAGES) + block.before;
+    const uint8_t *input = team.lines(iteration % DECODE_STAGES) + block.before;
     return input[block.units * UNIT - TYPED_END_BYTES] == TYPED_BASE_TIERS;
 }
 
@@ -458,9 +459,9 @@ struct base_ranking {
         if (warp == 0)
             reinterpret_cast<uint8_t *>(table)[lane] = static_cast<uint8_t>(base_image_byte(lane, base));
     }
-    DEVICE void see(const uint32_t exponents[2])
+    DEVICE void observe(const uint32_t exponents[2])
     {
-        const uint32_t greatest = greatest_of_halves(greatest_exponents(0, exponents));
+        const uint32_t greatest = greatest_of_u16x2(greatest_exponents(0, exponents));
         parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest));
     }
 };
@@ -477,26 +478,27 @@ DEVICE region get_region(const no_launch &, uint32_t)
 // All workers: decodes the team's `turn`-th block, which is such a block, and the following ones as long as they are
 // such blocks too and their chunks are known to have passed the check. Returns the next turns of all blocks and of
 // tiers.
-template <uint32_t TEAMS> __device__ __noinline__ uint2 work_bases(uint32_t turn, uint32_t tiered_turn)
+template <uint32_t TEAMS>
+__device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_iteration)
 {
     const decode_team team = this_team<TEAMS>();
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     decode_shared &shared = team.shared();
     for (;;) {
-        const uint32_t stage = turn % DECODE_STAGES;
-        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+        const uint32_t stage = iteration % DECODE_STAGES;
+        const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
         const uint32_t base = team.lines(stage)[block.before + block.units * UNIT - 1];
         base_ranking ranking = {shared.base_images[stage], base, NO_PART};
         block_writer writer = {shared.keys, {0, 0, 0}};
         const uint32_t found =
-            work_tiered<true>(no_launch(), team, stage, block, writer, ranking, tiered_turn, warp, lane);
+            decode_tiered<true>(no_launch(), team, stage, block, writer, ranking, tiered_iteration, warp, lane);
         if (lane == 0)
             shared.orders[stage][warp] = order_of_parts(ranking.parts);
-        leave_block(shared, stage, sum_total(writer.sum), found, warp, lane);
-        turn++, tiered_turn++;
-        barrier_wait(&shared.full[turn % DECODE_STAGES], turn / DECODE_STAGES & 1);
-        if ((shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) == 0 || !is_plain_base(team, turn))
-            return make_uint2(turn, tiered_turn);
+        publish_findings(shared, stage, sum_total(writer.sum), found, warp, lane);
+        iteration++, tiered_iteration++;
+        barrier_wait(&shared.full[iteration % DECODE_STAGES], iteration / DECODE_STAGES & 1);
+        if ((shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_PASSED) == 0 || !is_plain_base(team, iteration))
+            return make_uint2(iteration, tiered_iteration);
     }
 }
 
@@ -526,7 +528,7 @@ DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const 
 }
 
 // Whether the unused bits of the streams' last bytes are zero.
-DEVICE bool streams_hold(const streams &s, const typed_layout &at)
+DEVICE bool padding_valid(const streams &s, const typed_layout &at)
 {
     if (!at.tiers())
         return is_padded<4>(at.input, at.at_codes(), at.m);
@@ -535,24 +537,24 @@ DEVICE bool streams_hold(const streams &s, const typed_layout &at)
 }
 
 // All lanes: whether the values have the base, have rests where there must be some, and are not all the same word.
-DEVICE bool values_hold(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
-                        uint32_t lane)
+DEVICE bool values_valid(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
+                         uint32_t lane)
 {
     const uint32_t order = lane < WORKER_WARPS ? shared.orders[stage][lane] : NO_BASE;
     const uint32_t first = lane < WORKER_WARPS ? shared.firsts[stage][lane] : FIRST_NONE;
-    const bool rests = __any_sync(ALL_LANES, (order & ORDER_RESTS) != 0);
+    const bool low_bits = __any_sync(ALL_LANES, (order & ORDER_LOW_BITS) != 0);
     const uint32_t word = __shfl_sync(ALL_LANES, first, 0);
     if (__all_sync(ALL_LANES, first == FIRST_NONE || first == word) && (word & FIRST_DIFFERS) == 0)
         return false; // the mode would be const
     if (block.mode() != STRAIT_BLOCK_SPLIT)
         return true;
     if ((block.what & BLOCK_FP32) != 0)
-        return rests; // otherwise the mode would be fp32z
+        return low_bits; // otherwise the mode would be fp32z
     return is_padded<2>(at.input, 0, at.m) && is_padded<1>(at.input, (at.m + 3) / 4, at.m);
 }
 
 // All lanes: everything that the workers have not checked. BF16 blocks have the streams of tiered and top16 blocks.
-DEVICE bool typed_holds(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
+DEVICE bool typed_valid(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
                         const streams &s, uint32_t lane)
 {
     const uint32_t end = at.size - TYPED_END_BYTES;
@@ -561,32 +563,32 @@ DEVICE bool typed_holds(const decode_shared &shared, uint32_t stage, const decod
     if (__any_sync(ALL_LANES, s.used + lane < end && at.input[s.used + lane] != 0))
         return false;
     const uint32_t order = lane < WORKER_WARPS ? shared.orders[stage][lane] & 255 : NO_BASE;
-    const uint32_t base = base_of(__reduce_min_sync(ALL_LANES, order));
+    const uint32_t base = base_from_order(__reduce_min_sync(ALL_LANES, order));
     if (at.coder != TYPED_TABLE_TIERS && base != at.base)
         return false;
     if (block.mode() == STRAIT_BLOCK_BASE)
-        return at.tiers() ? tiers_hold(s, at.input, lane) : codes_hold(s, at.input, lane);
-    return streams_hold(s, at) && values_hold(shared, stage, block, at, lane);
+        return at.tiers() ? tiers_valid(s, at.input, lane) : codes_valid(s, at.input, lane);
+    return padding_valid(s, at) && values_valid(shared, stage, block, at, lane);
 }
 
 // All lanes of the last warp: the word to note for the team's `turn`-th block.
-template <uint32_t TEAMS> __device__ __noinline__ uint32_t judge_typed(uint32_t turn)
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_typed_block(uint32_t iteration)
 {
     const decode_team team = this_team<TEAMS>();
-    const uint32_t stage = turn % DECODE_STAGES, lane = threadIdx.x % 32;
+    const uint32_t stage = iteration % DECODE_STAGES, lane = threadIdx.x % 32;
     const decode_shared &shared = team.shared();
-    const decode_block &block = shared.blocks[turn % LOOKED_UP];
+    const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
     const typed_layout at = lay_out(block, team.lines(stage) + block.before);
-    const uint32_t corrupt = make_word(-STRAIT_ERR_CORRUPT, 0, 0);
+    const uint32_t corrupt = make_result_word(-STRAIT_ERR_CORRUPT, 0, 0);
     if (__any_sync(ALL_LANES, lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0))
         return corrupt;
     const streams s = measure_typed(shared, stage, at, lane);
-    if (!typed_holds(shared, stage, block, at, s, lane))
+    if (!typed_valid(shared, stage, block, at, s, lane))
         return corrupt;
-    const uint32_t counted = at.tiers()                     ? STRAIT_BLOCK_TIERED
-                             : at.coder == TYPED_BASE_CODES ? STRAIT_BLOCK_TOP16
-                                                            : STRAIT_BLOCK_TOP16_ESCAPES;
-    return make_word(0, counted, s.count4);
+    const uint32_t stats_mode = at.tiers()                     ? STRAIT_BLOCK_TIERED
+                                : at.coder == TYPED_BASE_CODES ? STRAIT_BLOCK_TOP16
+                                                               : STRAIT_BLOCK_TOP16_ESCAPES;
+    return make_result_word(0, stats_mode, s.count4);
 }
 
 } // namespace strait

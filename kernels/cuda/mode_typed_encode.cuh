@@ -12,39 +12,39 @@ namespace strait
 
 // Where streams lie in a team's room: in the places that those of a full block have. Shorter ones are packed at the
 // end.
-template <coder CODER> struct typed_room {
+template <coder_id CODER> struct typed_room {
     static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
     typedef typed_values<TYPE> values;
-    static constexpr uint32_t ONES = values::HALVES / 4; // after the stream of the rests' two bits
-    static constexpr uint32_t SM = rest_bytes<TYPE>(values::HALVES);
-    static constexpr uint32_t CODES = SM + values::HALVES;
-    static constexpr uint32_t TIERS = CODES + values::HALVES / 4, LIST = CODES + values::HALVES / 2;
+    static constexpr uint32_t ONES = values::HIGH_HALVES / 4; // after the stream of the rests' two bits
+    static constexpr uint32_t SM = low_bits_size<TYPE>(values::HIGH_HALVES);
+    static constexpr uint32_t CODES = SM + values::HIGH_HALVES;
+    static constexpr uint32_t TIERS = CODES + values::HIGH_HALVES / 4, LIST = CODES + values::HIGH_HALVES / 2;
     static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: the rank, by exponent
 };
 static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 
 // What all workers know of a block once its base is known, and what a lane has of it: consecutive halves.
-struct typed_halves {
+struct typed_lane {
     uint32_t bytes, base;
-    bool by_base, rests; // the ranking is that of the base; some rest is nonzero
-    bool new_base;       // put_ranking has just written the ranking
-    bool warp_same;      // the warp's first values equal the block's first one
-    uint32_t left;       // halves of the lane
+    bool by_base, low_bits; // the ranking is that of the base; some rest is nonzero
+    bool new_base;          // put_ranking has just written the ranking
+    bool warp_same;         // the warp's first values equal the block's first one
+    uint32_t left;          // halves of the lane
     uint32_t tier1[2], tier2[2];
 
     // Zeroes the codes past the block's last half.
     DEVICE void cut()
     {
-        const uint32_t kept[2] = {low_bits(2 * left), left > 16 ? low_bits(2 * (left - 16)) : 0};
+        const uint32_t masks[2] = {low_mask(2 * left), left > 16 ? low_mask(2 * (left - 16)) : 0};
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            tier1[i] &= kept[i], tier2[i] &= kept[i];
+            tier1[i] &= masks[i], tier2[i] &= masks[i];
     }
 };
 
 // All workers, when all have come to the block: writes the ranking of the base to the place of the table, unless it is
 // there already. see_ranking waits until all workers have written before anything is looked up.
-template <coder CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
+template <coder_id CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
 {
     if (team.shared().base == base)
         return false;
@@ -55,15 +55,15 @@ template <coder CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, u
     return true;
 }
 
-template <coder CODER> DEVICE void see_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
+template <coder_id CODER> DEVICE void wait_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
 {
-    named_sync(team.among(), WORKERS);
+    named_sync(team.barrier_id(), WORKERS);
     if (thread == 0)
         team.shared().base = base;
 }
 
 // Codes of four bits for the lane's halves.
-template <coder CODER> struct four_bits {
+template <coder_id CODER> struct four_bits {
     typedef typed_room<CODER> room;
     static constexpr uint32_t EACH = room::values::EACH;
     const uint16_t *values; // of the lane
@@ -83,13 +83,13 @@ template <coder CODER> struct four_bits {
 #pragma unroll 4
         for (uint32_t i = 0; i < EACH; i++)
             escapes |= rank(i) < TOP16_RANKS ? 0 : 1u << i;
-        escapes &= low_bits(left);
+        escapes &= low_mask(left);
         const uint32_t mine = popcount(escapes), scan = warp_scan(mine);
-        uint32_t *told = team.shared().told;
+        uint32_t *warp_values = team.shared().warp_values;
         if (lane == 31)
-            told[warp] = scan;
-        named_sync(team.among(), WORKERS);
-        const uint32_t of_warp = lane < WORKER_WARPS ? told[lane] : 0;
+            warp_values[warp] = scan;
+        named_sync(team.barrier_id(), WORKERS);
+        const uint32_t of_warp = lane < WORKER_WARPS ? warp_values[lane] : 0;
         before = __reduce_add_sync(ALL_LANES, lane < warp ? of_warp : 0) + scan - mine;
         count = __reduce_add_sync(ALL_LANES, of_warp);
     }
@@ -132,19 +132,19 @@ template <coder CODER> struct four_bits {
 
 // The coded form of a block.
 struct typed_block {
-    uint32_t m, tail;            // number of values; bytes left over
-    uint32_t rests, codes, rest; // bytes of the rests; of tier 1 or the codes; of what follows these
+    uint32_t m, tail;                   // number of values; bytes left over
+    uint32_t low_bits, codes, variable; // bytes of the rests; of tier 1 or the codes; of what follows these
     uint32_t coder, base;
 
     DEVICE uint32_t used() const
     {
-        return rests + m + codes + rest + tail;
+        return low_bits + m + codes + variable + tail;
     }
     DEVICE uint32_t units() const
     {
         return units_of(used() + TYPED_END_BYTES);
     }
-    DEVICE uint32_t counted() const
+    DEVICE uint32_t stats_mode() const
     {
         return coder == TYPED_BASE_CODES    ? STRAIT_BLOCK_TOP16
                : coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES
@@ -161,7 +161,7 @@ DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes,
 }
 
 // All workers: packs the streams of a short block one after another, and the end of the block, in the stage.
-template <coder CODER>
+template <coder_id CODER>
 DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, const typed_block &block, uint32_t bytes,
                        uint32_t thread)
 {
@@ -169,16 +169,16 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
     uint8_t *stage = team.input(), *at = stage, *end = stage + block.units() * UNIT - TYPED_END_BYTES;
     const uint8_t tail = thread < block.tail ? stage[bytes - block.tail + thread] : 0;
     const bool tiers = block.coder <= TYPED_BASE_TIERS;
-    named_sync(team.among(), WORKERS);
+    named_sync(team.barrier_id(), WORKERS);
     if (room::TYPE == TYPE_FP16) {
         at = copy_stream(at, streams, (block.m + 3) / 4, thread);
         at = copy_stream(at, streams + room::ONES, (block.m + 7) / 8, thread);
     } else {
-        at = copy_stream(at, streams, block.rests, thread);
+        at = copy_stream(at, streams, block.low_bits, thread);
     }
     at = copy_stream(at, streams + room::SM, block.m, thread);
     at = copy_stream(at, streams + room::CODES, block.codes, thread);
-    at = copy_stream(at, streams + (tiers ? room::TIERS : room::LIST), block.rest, thread);
+    at = copy_stream(at, streams + (tiers ? room::TIERS : room::LIST), block.variable, thread);
     if (thread < block.tail)
         at[thread] = tail;
     at += block.tail;
@@ -191,32 +191,32 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
 }
 
 // All workers: completes the team's `turn`-th block. A WHOLE block has all its values.
-template <bool WHOLE, coder CODER, class LAUNCH>
-DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_halves &halves,
-                        uint32_t parity, uint32_t warp, uint32_t lane)
+template <bool WHOLE, coder_id CODER, class LAUNCH>
+DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_lane &high_halves,
+                             uint32_t parity, uint32_t warp, uint32_t lane)
 {
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     encode_shared &shared = team.shared();
     const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
-    const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = halves.base;
-    const uint32_t bytes = halves.bytes, m = bytes / values::BYTES;
-    const uint32_t *tier1 = halves.tier1, *tier2 = halves.tier2;
-    const bool rests = halves.rests;
-    uint8_t *streams = team.fixed(parity), *rest = streams + room::TIERS;
+    const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = high_halves.base;
+    const uint32_t bytes = high_halves.bytes, m = bytes / values::BYTES;
+    const uint32_t *tier1 = high_halves.tier1, *tier2 = high_halves.tier2;
+    const bool low_bits = high_halves.low_bits;
+    uint8_t *streams = team.fixed(parity), *variable = streams + room::TIERS;
     if (values::EACH == 32)
         reinterpret_cast<uint2 *>(streams + room::CODES)[thread] = make_uint2(tier1[0], tier1[1]);
     else
         reinterpret_cast<uint32_t *>(streams + room::CODES)[thread] = tier1[0];
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
-    const uint64_t items2 = squeeze_pair(tier2, on2);
+    const uint64_t items2 = compact_pair(tier2, on2);
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
     tier3_items items3;
-    items3.values = reinterpret_cast<const uint16_t *>(team.halves()) + first;
+    items3.values = reinterpret_cast<const uint16_t *>(team.high_halves()) + first;
     items3.table = team.table() + 1024;
     items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
-    if (halves.new_base)
-        see_ranking(team, base, thread);
+    if (high_halves.new_base)
+        wait_ranking(team, base, thread);
     items3.collect();
     const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
     const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0);
@@ -225,24 +225,26 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
         shared.escapes[parity][warp] = scan4;
     __syncwarp();
     if (lane == 0)
-        shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (halves.warp_same ? COUNT_SAME : 0);
-    warp_arrive(&shared.counted, lane);
+        shared.counts[parity][warp] =
+            of_warp | (escapes ? COUNT_ESCAPES : 0) | (high_halves.warp_same ? COUNT_SAME : 0);
+    warp_arrive(&shared.counts_ready, lane);
     const uint32_t scan = warp_scan(both) - both;
     if (escapes)
-        items3.keep();
-    barrier_wait(&shared.counted, parity);
+        items3.collect_escapes();
+    barrier_wait(&shared.counts_ready, parity);
 
-    const tier_places at = place_tiers(shared, parity, warp, lane);
-    const uint32_t coder_of_tiers = halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
+    const tier_offsets at = find_tier_offsets(shared, parity, warp, lane);
+    const uint32_t coder_of_tiers = high_halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
     typed_block coded = {
-        m, bytes % values::BYTES, rests ? rest_bytes<room::TYPE>(m) : 0, (m + 3) / 4, at.end, coder_of_tiers, base};
-    four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, halves.left, 0, 0, 0};
+        m,   bytes % values::BYTES, low_bits ? low_bits_size<room::TYPE>(m) : 0, (m + 3) / 4, at.end, coder_of_tiers,
+        base};
+    four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, high_halves.left, 0, 0, 0};
     uint32_t escaped = at.escapes;
     typed_block other = coded;
-    other.codes = (m + 1) / 2, other.rest = 0;
-    if (halves.by_base && coded.units() > other.units()) {
+    other.codes = (m + 1) / 2, other.variable = 0;
+    if (high_halves.by_base && coded.units() > other.units()) {
         codes.count_escapes(team, warp, lane);
-        other.rest = codes.list_bytes();
+        other.variable = codes.list_bytes();
         if (coded.units() > other.units()) {
             coded = other;
             coded.coder = codes.count == 0 ? TYPED_BASE_CODES : TYPED_BASE_LISTED;
@@ -253,9 +255,9 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = coded.units();
     uint32_t form = make_form(room::TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
-                              : rests                 ? STRAIT_BLOCK_SPLIT
+                              : low_bits              ? STRAIT_BLOCK_SPLIT
                                                       : STRAIT_BLOCK_FP32Z,
-                              coded.counted());
+                              coded.stats_mode());
     if (units >= raw_units) {
         units = raw_units;
         form = STRAIT_BLOCK_RAW;
@@ -264,27 +266,27 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
         units = 1;
         form = STRAIT_BLOCK_CONST;
     }
-    const bool coming = form >= LATER_FORMS;
+    const bool is_coded = form >= TYPED_FORMS;
     const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
-    const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
-    const bool late = !tiers || items3.crowded;
+    const uint32_t begin = !is_coded || low_bits || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const bool release_late = !tiers || items3.dense_escapes;
     if (thread == 0) {
-        const uint32_t size = make_size(units, form, coming ? escaped : 0);
+        const uint32_t size = make_size(units, form, is_coded ? escaped : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
         job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (form == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
-    if (WHOLE && coming && !late)
+    if (WHOLE && is_coded && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && form == STRAIT_BLOCK_RAW) {
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    if (coming && tiers) {
+    if (is_coded && tiers) {
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
-        uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
+        uint32_t *p = reinterpret_cast<uint32_t *>(variable) + item / 16;
         const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
         const uint32_t last = shift_left(high, 0, shift);
         atomicOr(p, low << shift);
@@ -292,20 +294,21 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
         if (last != 0)
             atomicOr(p + 2, last);
         if (items3.count != 0)
-            items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
-    } else if (coming) {
+            items3.store(variable, 2 * at.at3 + at.before3 + (scan >> 16),
+                         at.at4 + at.before4 + scan4 - items3.escapes);
+    } else if (is_coded) {
         codes.put(streams, thread);
     }
-    if (WHOLE && coming && thread == 0) { // what follows the streams is zero
+    if (WHOLE && is_coded && thread == 0) { // what follows the streams is zero
         uint32_t *end = reinterpret_cast<uint32_t *>(streams + begin + units * UNIT) - 1;
         atomicOr(end, (coded.coder | base << 8) << 16);
     }
-    if (WHOLE && coming && late)
+    if (WHOLE && is_coded && release_late)
         warp_arrive(&shared.empty, lane);
-    if (!WHOLE && coming)
+    if (!WHOLE && is_coded)
         pack_typed(team, streams, coded, bytes, thread);
     fence_bulk();
-    warp_arrive(&shared.ready[parity], lane);
+    warp_arrive(&shared.job_ready[parity], lane);
 }
 
 // ---- BF16 values by their bases, mode 6 ----------------------------------------------------------------------------
@@ -314,12 +317,12 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
 
 // All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t turn, uint32_t warp,
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
 {
     uint32_t keys[4], inverted[4][4];
     typedef typed_room<CODER_BF16> room;
-    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -340,7 +343,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
                 same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
-            keep_bytes(w, 2 * take_edge(w, bytes, first_step, vector, keys, sum));
+            truncate_vector(w, 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
         }
         split_values(w, sm);
         reinterpret_cast<uint2 *>(streams + room::SM)[vector] = make_uint2(sm[0], sm[1]);
@@ -349,22 +352,23 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
             inverted[g][j] = inverted_exponents(w[j]);
             of_part = least_inverted(of_part, inverted[g][j]);
         }
-        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_halves(of_part)));
+        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_u16x2(of_part)));
     }
     if (lane == 0)
-        shared.told[warp] = order_of_inverted(parts);
-    warp_arrive(&shared.told_all, lane);
+        shared.warp_values[warp] = order_of_inverted(parts);
+    warp_arrive(&shared.base_ready, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)
         shared.sums[parity][warp] = total;
-    typed_halves block = {bytes, 0, true, false, false, false};
+    typed_lane block = {bytes, 0, true, false, false, false};
     block.warp_same = __all_sync(ALL_LANES, same);
-    barrier_wait(&shared.told_all, parity);
-    block.base = base_of(__reduce_min_sync(ALL_LANES, lane < WORKER_WARPS ? shared.told[lane] : NO_BASE));
+    barrier_wait(&shared.base_ready, parity);
+    block.base =
+        base_from_order(__reduce_min_sync(ALL_LANES, lane < WORKER_WARPS ? shared.warp_values[lane] : NO_BASE));
     block.new_base = put_ranking(team, block.base, thread);
 
     const uint32_t to_add = base_to_add(block.base);
-    uint32_t *own = reinterpret_cast<uint32_t *>(streams + room::TIERS + warp * (TIERED_REST / WORKER_WARPS));
+    uint32_t *own = reinterpret_cast<uint32_t *>(streams + room::TIERS + warp * (TIERED_VARIABLE / WORKER_WARPS));
 #pragma unroll
     for (uint32_t g = 0; g < 4; g++)
         own[g * 32 + lane] = base_codes(inverted[g], to_add);
@@ -372,14 +376,14 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     const uint4 z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 consecutive
     __syncwarp();
     reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
-    if (lane < TIERED_REST / WORKER_WARPS / 16 - 32)
+    if (lane < TIERED_VARIABLE / WORKER_WARPS / 16 - 32)
         reinterpret_cast<uint4 *>(own)[32 + lane] = make_uint4(0, 0, 0, 0);
     part_base_codes(z.x, z.y, block.tier1[0], block.tier2[0]);
     part_base_codes(z.z, z.w, block.tier1[1], block.tier2[1]);
     block.left = WHOLE ? 32 : min(n - min(n, 32 * thread), 32u);
     if (!WHOLE)
         block.cut();
-    code_halves<WHOLE>(launch, team, block, parity, warp, lane);
+    code_high_halves<WHOLE>(launch, team, block, parity, warp, lane);
 }
 
 // ---- FP16 and FP32 values ------------------------------------------------------------------------------------------
@@ -388,11 +392,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
 // the base; in the second they code halves.
 
 // Takes a worker's values of a block: sums them and splits them into halves and rests.
-template <coder CODER> struct value_taker {
+template <coder_id CODER> struct value_splitter {
     typedef typed_room<CODER> room;
-    uint8_t *streams, *halves;
+    uint8_t *streams, *high_halves;
     uint32_t inverted, parts; // the least inverted exponents of a part; of all parts
-    uint32_t rests;           // FP32: nonzero when some rest is
+    uint32_t low_bits;        // FP32: nonzero when some rest is
 
     DEVICE void put_sign_mantissa(const uint32_t w[4], uint32_t vector)
     {
@@ -404,54 +408,54 @@ template <coder CODER> struct value_taker {
             inverted = least_inverted(inverted, inverted_exponents(w[j]));
     }
 
-    DEVICE void take_fp16(const uint32_t w[4], uint32_t vector)
+    DEVICE void split_fp16(const uint32_t w[4], uint32_t vector)
     {
         uint32_t h[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            h[j] = fp16_halves(w[j]);
-        reinterpret_cast<uint4 *>(halves)[vector] = make_uint4(h[0], h[1], h[2], h[3]);
-        reinterpret_cast<uint16_t *>(streams)[vector] = static_cast<uint16_t>(take_twos(w));
-        streams[room::ONES + vector] = static_cast<uint8_t>(take_ones(w));
+            h[j] = fp16_high_halves(w[j]);
+        reinterpret_cast<uint4 *>(high_halves)[vector] = make_uint4(h[0], h[1], h[2], h[3]);
+        reinterpret_cast<uint16_t *>(streams)[vector] = static_cast<uint16_t>(pack_low_twos(w));
+        streams[room::ONES + vector] = static_cast<uint8_t>(pack_low_ones(w));
         put_sign_mantissa(h, vector);
     }
 
-    DEVICE void take_fp32(const uint32_t w[4], uint32_t vector)
+    DEVICE void split_fp32(const uint32_t w[4], uint32_t vector)
     {
         const uint32_t h[4] = {permute(w[0], w[1], 0x7632), permute(w[2], w[3], 0x7632), 0, 0};
         uint32_t sm[2];
         split_values(h, sm);
-        reinterpret_cast<uint2 *>(halves)[vector] = make_uint2(h[0], h[1]);
+        reinterpret_cast<uint2 *>(high_halves)[vector] = make_uint2(h[0], h[1]);
         reinterpret_cast<uint2 *>(streams)[vector] =
             make_uint2(permute(w[0], w[1], 0x5410), permute(w[2], w[3], 0x5410));
         reinterpret_cast<uint32_t *>(streams + room::SM)[vector] = sm[0];
-        rests |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
+        low_bits |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
 #pragma unroll
         for (int j = 0; j < 2; j++)
             inverted = least_inverted(inverted, inverted_exponents(h[j]));
     }
 
-    DEVICE void take(const uint32_t w[4], uint32_t vector)
+    DEVICE void split(const uint32_t w[4], uint32_t vector)
     {
         if (room::TYPE == TYPE_FP32)
-            take_fp32(w, vector);
+            split_fp32(w, vector);
         else if (room::TYPE == TYPE_FP16)
-            take_fp16(w, vector);
+            split_fp16(w, vector);
         else
             put_sign_mantissa(w, vector);
     }
 
     DEVICE void end_part()
     {
-        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_halves(inverted)));
+        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_u16x2(inverted)));
         inverted = NO_INVERTED;
     }
 };
 
 // The first pass. Returns whether the warp's first values equal the block's first one.
-template <bool WHOLE, coder CODER>
-DEVICE bool take_block(const encode_team<CODER> &team, value_taker<CODER> &taker, const uint32_t keys[4],
-                       partial_sum &sum, uint32_t warp, uint32_t lane)
+template <bool WHOLE, coder_id CODER>
+DEVICE bool split_block(const encode_team<CODER> &team, value_splitter<CODER> &splitter, const uint32_t keys[4],
+                        partial_sum &sum, uint32_t warp, uint32_t lane)
 {
     typedef typename typed_room<CODER>::values values;
     const encode_block &block = team.shared().block;
@@ -471,28 +475,28 @@ DEVICE bool take_block(const encode_team<CODER> &team, value_taker<CODER> &taker
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
             const uint32_t m = bytes / values::BYTES, before = vector * values::VECTOR;
-            take_edge(w, bytes, first_step, vector, keys, sum);
-            keep_bytes(w, before < m ? (m - before) * values::BYTES : 0);
+            sum_edge(w, bytes, first_step, vector, keys, sum);
+            truncate_vector(w, before < m ? (m - before) * values::BYTES : 0);
         }
-        taker.take(w, vector);
+        splitter.split(w, vector);
         if ((g + 1) % values::STEPS == 0)
-            taker.end_part();
+            splitter.end_part();
     }
     return __all_sync(ALL_LANES, same);
 }
 
 // Tiers 1 and 2 of the lane's halves, which are consecutive.
-template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typed_halves &block, uint32_t thread)
+template <coder_id CODER> DEVICE void code_lane(const encode_team<CODER> &team, typed_lane &block, uint32_t thread)
 {
     constexpr uint32_t VECTORS = typed_room<CODER>::values::EACH / 8;
-    const uint4 *halves = reinterpret_cast<const uint4 *>(team.halves()) + thread * VECTORS;
+    const uint4 *high_halves = reinterpret_cast<const uint4 *>(team.high_halves()) + thread * VECTORS;
     const table_address table = shared_address(team.table());
-    const uint32_t turn = VECTORS == 4 ? thread / 2 % 4 : 0; // lanes begin at different vectors, in different banks
+    const uint32_t rotation = VECTORS == 4 ? thread / 2 % 4 : 0; // lanes begin at different vectors, in different banks
     const uint32_t to_add = base_to_add(block.base);
     uint32_t z[4] = {0, 0, 0, 0};
 #pragma unroll
     for (uint32_t k = 0; k < VECTORS; k++) {
-        const uint4 x = halves[k ^ turn];
+        const uint4 x = high_halves[k ^ rotation];
         const uint32_t w[4] = {x.x, x.y, x.z, x.w};
         if (block.by_base) {
             uint32_t inverted[4];
@@ -505,7 +509,7 @@ template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typ
         }
     }
     if (VECTORS == 4) {
-        const bool odd = (turn & 1) != 0, upper = (turn & 2) != 0;
+        const bool odd = (rotation & 1) != 0, upper = (rotation & 2) != 0;
         const uint32_t a = odd ? z[1] : z[0], b = odd ? z[0] : z[1], c = odd ? z[3] : z[2], d = odd ? z[2] : z[3];
         z[0] = upper ? c : a, z[1] = upper ? d : b, z[2] = upper ? a : c, z[3] = upper ? b : d;
     }
@@ -519,46 +523,46 @@ template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typ
 }
 
 // All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
-template <bool WHOLE, coder CODER, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t turn, uint32_t warp,
+template <bool WHOLE, coder_id CODER, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
 {
     uint32_t keys[4];
     typedef typed_room<CODER> room;
     typedef typename room::values values;
-    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes, m = bytes / values::BYTES;
     const uint32_t first = thread * values::EACH;
     const bool by_base = launch.head.mode == STRAIT_MODE_BASE;
-    uint8_t *streams = team.fixed(parity), *rest = streams + room::TIERS;
+    uint8_t *streams = team.fixed(parity), *variable = streams + room::TIERS;
 
     partial_sum sum = {0, 0, 0};
-    value_taker<CODER> taker = {streams, team.halves(), NO_INVERTED, 0, 0};
-    const bool warp_same = take_block<WHOLE>(team, taker, keys, sum, warp, lane);
-    const bool warp_rests = __any_sync(ALL_LANES, taker.rests != 0);
+    value_splitter<CODER> splitter = {streams, team.high_halves(), NO_INVERTED, 0, 0};
+    const bool warp_same = split_block<WHOLE>(team, splitter, keys, sum, warp, lane);
+    const bool warp_low_bits = __any_sync(ALL_LANES, splitter.low_bits != 0);
     if (lane == 0)
-        shared.told[warp] = order_of_inverted(taker.parts) | (warp_rests ? 256 : 0);
-    warp_arrive(&shared.told_all, lane);
+        shared.warp_values[warp] = order_of_inverted(splitter.parts) | (warp_low_bits ? 256 : 0);
+    warp_arrive(&shared.base_ready, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)
         shared.sums[parity][warp] = total;
 #pragma unroll 1
     for (uint32_t i = thread; i < (encode_team<CODER>::STREAMS - room::TIERS) / 16; i += WORKERS)
-        reinterpret_cast<uint4 *>(rest)[i] = make_uint4(0, 0, 0, 0);
-    barrier_wait(&shared.told_all, parity);
-    const uint32_t told = lane < WORKER_WARPS ? shared.told[lane] : NO_BASE;
-    typed_halves block = {bytes, 0, by_base, true, false, warp_same};
+        reinterpret_cast<uint4 *>(variable)[i] = make_uint4(0, 0, 0, 0);
+    barrier_wait(&shared.base_ready, parity);
+    const uint32_t warp_values = lane < WORKER_WARPS ? shared.warp_values[lane] : NO_BASE;
+    typed_lane block = {bytes, 0, by_base, true, false, warp_same};
     if (room::TYPE != TYPE_FP16)
-        block.rests = __any_sync(ALL_LANES, (told & 256) != 0);
+        block.low_bits = __any_sync(ALL_LANES, (warp_values & 256) != 0);
     if (by_base) {
-        block.base = base_of(__reduce_min_sync(ALL_LANES, told & 255));
+        block.base = base_from_order(__reduce_min_sync(ALL_LANES, warp_values & 255));
         block.new_base = put_ranking(team, block.base, thread);
     }
     block.left = WHOLE ? values::EACH : min(m - min(m, first), values::EACH);
     code_lane(team, block, thread);
-    code_halves<WHOLE>(launch, team, block, parity, warp, lane);
+    code_high_halves<WHOLE>(launch, team, block, parity, warp, lane);
 }
 
 } // namespace strait

@@ -259,13 +259,13 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 // ---- Launches -----------------------------------------------------------------------------------------------------
 
 // Lets the next launch on the stream take the room that this one leaves; it waits before it reads anything.
-DEVICE void let_next_launch_begin()
+DEVICE void launch_dependents()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // Waits until the earlier launches have ended and their writes are visible.
-DEVICE void wait_for_launches_before()
+DEVICE void wait_prior_launches()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }

@@ -21,20 +21,20 @@ template <typed_type TYPE> struct typed_values {
     static constexpr uint32_t BYTES = TYPE == TYPE_FP32 ? 4 : 2;  // bytes of a value
     static constexpr uint32_t EACH = TYPE == TYPE_FP32 ? 16 : 32; // halves that a lane codes
     static constexpr uint32_t VECTOR = 16 / BYTES;                // values in a vector
-    static constexpr uint32_t HALVES = BLOCK_SIZE / BYTES;        // halves in a full block
+    static constexpr uint32_t HIGH_HALVES = BLOCK_SIZE / BYTES;   // halves in a full block
     static constexpr uint32_t STEPS = BYTES / 2; // a warp's steps of 32 vectors that make up a part of 256 values
 };
 
 // Bytes of the rests of m values, where rests are stored.
-template <typed_type TYPE> ANY_SIDE constexpr uint32_t rest_bytes(uint32_t m)
+template <typed_type TYPE> ANY_SIDE constexpr uint32_t low_bits_size(uint32_t m)
 {
     return TYPE == TYPE_FP32 ? 2 * m : TYPE == TYPE_FP16 ? (m + 3) / 4 + (m + 7) / 8 : 0;
 }
 
 // The same for a block of any type in any of these modes.
-ANY_SIDE uint32_t rest_bytes_of(uint32_t mode, bool fp32, uint32_t m)
+ANY_SIDE uint32_t low_bits_size_of(uint32_t mode, bool fp32, uint32_t m)
 {
-    return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? rest_bytes<TYPE_FP32>(m) : rest_bytes<TYPE_FP16>(m);
+    return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? low_bits_size<TYPE_FP32>(m) : low_bits_size<TYPE_FP16>(m);
 }
 
 ANY_SIDE bool typed_mode_fits(uint32_t mode, uint32_t element)
@@ -62,22 +62,22 @@ ANY_SIDE uint32_t greater_exponent(uint32_t pair)
 
 // The same in half words, accumulated over a part: adds two values, or eight given by their exponents. Of each half
 // word only the upper byte counts.
-ANY_SIDE uint32_t greatest_halves(uint32_t greatest, uint32_t pair)
+ANY_SIDE uint32_t greatest_u16x2(uint32_t greatest, uint32_t pair)
 {
-    return add_max_halves(pair << 1, 0x01000100u, greatest);
+    return add_max_u16x2(pair << 1, 0x01000100u, greatest);
 }
 ANY_SIDE uint32_t greatest_exponents(uint32_t greatest, const uint32_t exponents[2])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        greatest = add_max_halves(exponents[i], 0x01000100u, greatest);
-        greatest = add_max_halves(exponents[i] << 8, 0x01000100u, greatest);
+        greatest = add_max_u16x2(exponents[i], 0x01000100u, greatest);
+        greatest = add_max_u16x2(exponents[i] << 8, 0x01000100u, greatest);
     }
     return greatest;
 }
 
 // Turns the result into a word that base_order takes.
-ANY_SIDE uint32_t greatest_of_halves(uint32_t greatest)
+ANY_SIDE uint32_t greatest_of_u16x2(uint32_t greatest)
 {
     const uint32_t low = greatest << 16;
     return greatest > low ? greatest : low;
@@ -105,7 +105,7 @@ ANY_SIDE uint32_t order_of_parts(uint32_t parts)
     return parts >= 0xfe000000u ? NO_BASE : parts >> 24;
 }
 
-ANY_SIDE uint32_t base_of(uint32_t least)
+ANY_SIDE uint32_t base_from_order(uint32_t least)
 {
     return (least + 1) & 255;
 }
@@ -186,20 +186,20 @@ ANY_SIDE uint32_t inverted_exponents(uint32_t pair)
 constexpr uint32_t NO_INVERTED = 0xffffffffu;
 ANY_SIDE uint32_t least_inverted(uint32_t least, uint32_t inverted)
 {
-    return add_min_halves(inverted, 0xff00ff00u, least);
+    return add_min_u16x2(inverted, 0xff00ff00u, least);
 }
 
 // The lesser of both halves, in the lower one.
-ANY_SIDE uint32_t least_of_halves(uint32_t least)
+ANY_SIDE uint32_t least_of_u16x2(uint32_t least)
 {
-    return add_min_halves(least >> 16, 0, least);
+    return add_min_u16x2(least >> 16, 0, least);
 }
 
 // Adds a part: over the parts, the greatest of these gives the base; parts without an exponent count least. Then the
 // order, as base_order gives it.
 ANY_SIDE uint32_t count_part(uint32_t parts, uint32_t least)
 {
-    return add_max_halves(least, 0x0200, parts);
+    return add_max_u16x2(least, 0x0200, parts);
 }
 ANY_SIDE uint32_t order_of_inverted(uint32_t parts)
 {
@@ -221,7 +221,7 @@ ANY_SIDE uint32_t base_codes(const uint32_t inverted[4], uint32_t to_add)
     uint32_t d[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        d[j] = add_min_halves(inverted[j], to_add, 0x06ff06ffu);
+        d[j] = add_min_u16x2(inverted[j], to_add, 0x06ff06ffu);
     const uint32_t a = select_bits(0xf000f000u, d[2] << 4, d[0]), b = select_bits(0xf000f000u, d[3] << 4, d[1]);
     const uint32_t distances = permute(a, b, 0x7351);
     return permute(CODES, FURTHER, distances) + 4 * permute(CODES, FURTHER, distances >> 16);
@@ -239,7 +239,7 @@ ANY_SIDE void part_base_codes(uint32_t first, uint32_t second, uint32_t &tier1, 
 
 // Two FP16 values to halves. Exponents grow by 112, the difference of the biases; but 0 stays, and 31 grows by twice as
 // much.
-ANY_SIDE uint32_t fp16_halves(uint32_t pair)
+ANY_SIDE uint32_t fp16_high_halves(uint32_t pair)
 {
     const uint32_t x = pair >> 3 & 0x0fff0fffu;
     const uint32_t times = ((x + 0x0f800f80u) >> 12 & 0x00010001u) + ((x + 0x00800080u) >> 12 & 0x00010001u);
@@ -247,15 +247,15 @@ ANY_SIDE uint32_t fp16_halves(uint32_t pair)
 }
 
 // And back, without the rests. Halves of no FP16 value give values whose halves differ from them.
-ANY_SIDE uint32_t fp16_values(uint32_t halves)
+ANY_SIDE uint32_t fp16_values(uint32_t high_halves)
 {
-    const uint32_t x = halves & 0x7fff7fffu;
+    const uint32_t x = high_halves & 0x7fff7fffu;
     const uint32_t times = ((x + 0x7f807f80u) >> 15 & 0x00010001u) + ((x + 0x00800080u) >> 15 & 0x00010001u);
-    return (halves & 0x80008000u) | (x - times * 0x3800u & 0x0fff0fffu) << 3;
+    return (high_halves & 0x80008000u) | (x - times * 0x3800u & 0x0fff0fffu) << 3;
 }
 
 // The rests of eight values: two bits of each; one bit of each.
-ANY_SIDE uint32_t take_twos(const uint32_t w[4])
+ANY_SIDE uint32_t pack_low_twos(const uint32_t w[4])
 {
     uint32_t twos = 0;
 #pragma unroll
@@ -264,7 +264,7 @@ ANY_SIDE uint32_t take_twos(const uint32_t w[4])
     return twos;
 }
 
-ANY_SIDE uint32_t take_ones(const uint32_t w[4])
+ANY_SIDE uint32_t pack_low_ones(const uint32_t w[4])
 {
     uint32_t ones = 0;
 #pragma unroll
@@ -273,7 +273,7 @@ ANY_SIDE uint32_t take_ones(const uint32_t w[4])
     return ones;
 }
 
-ANY_SIDE void join_rests(uint32_t w[4], uint32_t twos, uint32_t ones)
+ANY_SIDE void join_low_bits(uint32_t w[4], uint32_t twos, uint32_t ones)
 {
 #pragma unroll
     for (int j = 0; j < 4; j++) {

@@ -20,8 +20,8 @@ template <class ITEM, class LAUNCH> DEVICE const ITEM &get_item(const LAUNCH &la
 
 template <class LAUNCH> DEVICE region get_region(const LAUNCH &launch, uint32_t index)
 {
-    if (launch.head.far_regions != nullptr)
-        return launch.head.far_regions[index];
+    if (launch.head.scratch_regions != nullptr)
+        return launch.head.scratch_regions[index];
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[index];
 }
 
@@ -33,31 +33,32 @@ template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
 
 // Records the result of a block: a word, and the block's sum.
 template <class LAUNCH>
-DEVICE void note_block(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t word, uint64_t sum)
+DEVICE void store_block_result(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t word, uint64_t sum)
 {
-    store_relaxed_both(launch.head.planes[PLANE_NOTES] + 2ull * slot, tag | word, sum);
+    store_relaxed_both(launch.head.planes[PLANE_RESULTS] + 2ull * slot, tag | word, sum);
 }
 
 // The result of a block; its word carries the tag once the result is known.
-struct block_note {
+struct block_result {
     uint64_t word, sum;
 };
 
-template <class LAUNCH> DEVICE block_note look_at_note(const LAUNCH &launch, uint32_t slot)
+template <class LAUNCH> DEVICE block_result load_block_result(const LAUNCH &launch, uint32_t slot)
 {
     uint64_t v[2];
-    load_relaxed_both(launch.head.planes[PLANE_NOTES] + 2ull * slot, v);
+    load_relaxed_both(launch.head.planes[PLANE_RESULTS] + 2ull * slot, v);
     return {v[0], v[1]};
 }
 
 // Waits until the result is known; the block's data may still be on its way. `note`: what the last look has found.
-template <class LAUNCH> DEVICE uint32_t wait_note(const LAUNCH &launch, uint64_t tag, uint32_t slot, block_note &note)
+template <class LAUNCH>
+DEVICE uint32_t wait_block_result(const LAUNCH &launch, uint64_t tag, uint32_t slot, block_result &result)
 {
-    while ((note.word & ~TAG_MASK) != tag) {
+    while ((result.word & ~TAG_MASK) != tag) {
         __nanosleep(20);
-        note = look_at_note(launch, slot);
+        result = load_block_result(launch, slot);
     }
-    return static_cast<uint32_t>(note.word & TAG_MASK);
+    return static_cast<uint32_t>(result.word & TAG_MASK);
 }
 
 // Lane 0 draws consecutive tickets; show_ticket waits for the first and gives it to all lanes.
@@ -72,11 +73,11 @@ DEVICE uint32_t show_ticket(uint32_t drawn)
 }
 
 // The segment of the last ticket. A team's tickets only increase.
-struct walk {
-    uint32_t index, first, end, item, kind;
+struct segment_cursor {
+    uint32_t index, first, end, item, type;
 };
 
-template <class LAUNCH> DEVICE void walk_begin(const LAUNCH &launch, walk &at)
+template <class LAUNCH> DEVICE void cursor_init(const LAUNCH &launch, segment_cursor &at)
 {
     at = {0, 0, 0, 0, 0};
     at.index = 0xffffffffu;
@@ -84,20 +85,20 @@ template <class LAUNCH> DEVICE void walk_begin(const LAUNCH &launch, walk &at)
 }
 
 // After the last segment comes a sentinel that begins past all tickets.
-template <class LAUNCH> DEVICE void walk_to(const LAUNCH &launch, walk &at, uint32_t ticket)
+template <class LAUNCH> DEVICE void cursor_seek(const LAUNCH &launch, segment_cursor &at, uint32_t ticket)
 {
     while (ticket >= at.end) {
         at.index++;
         const segment &now = get_segment(launch, at.index);
         at.first = now.first_ticket;
         at.item = now.work >> 2;
-        at.kind = now.work & 3;
+        at.type = now.work & 3;
         at.end = get_segment(launch, at.index + 1).first_ticket;
     }
 }
 
 // A block of a list: page number, block of the page, region of the item.
-struct place {
+struct block_position {
     uint32_t page, block, region;
 };
 
@@ -116,9 +117,9 @@ template <class LAUNCH, class ITEM> DEVICE uint32_t find_region(const LAUNCH &la
 }
 
 // Block k of the item.
-template <class LAUNCH, class ITEM> DEVICE place find_block(const LAUNCH &launch, const ITEM &item, uint32_t k)
+template <class LAUNCH, class ITEM> DEVICE block_position find_block(const LAUNCH &launch, const ITEM &item, uint32_t k)
 {
-    place at;
+    block_position at;
     uint32_t per_page = item.blocks_per_page;
     if (per_page != 0) {
         at.page = k / per_page;
@@ -165,7 +166,7 @@ struct done_list {
         count++;
     }
 
-    template <class LAUNCH> DEVICE void tell(const LAUNCH &launch, uint32_t lane)
+    template <class LAUNCH> DEVICE void flush(const LAUNCH &launch, uint32_t lane)
     {
         __syncwarp();
         if (lane < count)
@@ -277,7 +278,7 @@ DEVICE void wait_for_blocks(const progress &chunk, uint32_t count, uint32_t lane
 }
 
 // What pages add to the statistics.
-struct page_tally {
+struct page_stats {
     uint32_t values[STRAIT_BLOCK_MODES];
     uint32_t escapes, table, failed;
 
@@ -289,7 +290,7 @@ struct page_tally {
         escapes += more_escapes;
     }
 
-    DEVICE void merge(const page_tally &other)
+    DEVICE void merge(const page_stats &other)
     {
 #pragma unroll
         for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++)
@@ -312,16 +313,16 @@ DEVICE void add_u64(uint64_t *p, uint64_t v)
 // All lanes, with one page each where `present`: adds good pages to their classes. Neighbouring pages mostly share a
 // class.
 template <class LAUNCH>
-DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool present, uint32_t lane)
+DEVICE void count_classes(const LAUNCH &launch, const page_stats &stats, bool present, uint32_t lane)
 {
     if (launch.head.class_stats == nullptr)
         return;
-    present = present && !tally.failed && tally.table < launch.head.class_count;
+    present = present && !stats.failed && stats.table < launch.head.class_count;
     uint32_t left = __ballot_sync(ALL_LANES, present);
     while (left != 0) {
-        const uint32_t leader = __ffs(left) - 1, table = __shfl_sync(ALL_LANES, tally.table, leader);
-        const bool same = present && tally.table == table;
-        const uint64_t values = warp_sum(same ? tally.coded() : 0), escapes = warp_sum(same ? tally.escapes : 0);
+        const uint32_t leader = __ffs(left) - 1, table = __shfl_sync(ALL_LANES, stats.table, leader);
+        const bool same = present && stats.table == table;
+        const uint64_t values = warp_sum(same ? stats.coded() : 0), escapes = warp_sum(same ? stats.escapes : 0);
         if (lane == leader) {
             add_u64(&launch.head.class_stats[table].values, values);
             add_u64(&launch.head.class_stats[table].escapes, escapes);
@@ -331,15 +332,15 @@ DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool pr
 }
 
 // All lanes: adds the tallies of all lanes to the chunk.
-DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
+DEVICE void add_page_stats(progress &chunk, const page_stats &stats, uint32_t lane)
 {
 #pragma unroll
     for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++) {
-        const uint64_t values = warp_sum(tally.values[m]);
+        const uint64_t values = warp_sum(stats.values[m]);
         if (lane == m)
             add_u64(&chunk.values[m], values);
     }
-    const uint32_t failed = __reduce_add_sync(ALL_LANES, tally.failed);
+    const uint32_t failed = __reduce_add_sync(ALL_LANES, stats.failed);
     if (lane == 0 && failed != 0)
         atomicAdd(&chunk.failed_pages, failed);
     __syncwarp();

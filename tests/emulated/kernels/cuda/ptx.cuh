@@ -187,11 +187,11 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 
 // ---- Launches -----------------------------------------------------------------------------------------------------
 
-DEVICE void let_next_launch_begin()
+DEVICE void launch_dependents()
 {
 }
 
-DEVICE void wait_for_launches_before()
+DEVICE void wait_prior_launches()
 {
 }
 
