@@ -1,5 +1,5 @@
-// The plugin's functions. Turns a call into launches: which chunks share one, in which order their work is drawn, and
-// where its parameters lie. Calls only enqueue launches on the caller's stream.
+// Device plugin: turns a call into launches. Chunks are put into slices of one launch each, which also fixes the order
+// of work and where parameters lie. Calls only enqueue launches on the stream of the caller.
 #include <atomic>
 #include <cstring>
 
@@ -11,12 +11,12 @@
 namespace strait
 {
 
-// The end of a chunk is drawn when this many blocks have been drawn after its last: by then its blocks are done, and
-// nothing waits. Teams hold several tickets at once and report what they have done even later; with 400 teams this
-// accounts for half of it.
+// A chunk is closed when this many blocks have been drawn after its last: by then its blocks are finished, and no team
+// waits. Teams hold several tickets at once and count finished blocks even later; with 400 teams this accounts for half
+// of it.
 constexpr uint32_t CLOSE_LAG = 16384;
 
-// For chunks behind a link this many blocks are on their way, as they are reported one by one, and each takes long.
+// For chunks behind a link, fewer blocks are in flight, because each is counted at once and takes long.
 constexpr uint32_t LINK_CLOSE_LAG = 512;
 
 static uint32_t close_lag(const launch_head &head)
@@ -24,14 +24,14 @@ static uint32_t close_lag(const launch_head &head)
     return head.over_link ? LINK_CLOSE_LAG : CLOSE_LAG;
 }
 
-// A check is drawn this many blocks before the chunk's first block, so that the verdict is there when it is needed.
+// A chunk is checked this many blocks before its first block, so that the verdict is there when it is needed.
 constexpr uint64_t CHECK_LEAD = 16384;
 
-// Vectors and blocks of metadata in a part of a check, few of either for each lane; and the most parts, as many as a
-// launch can use.
+// Vectors and blocks of metadata in a part of a check (few of either for each lane), and the largest number of parts,
+// all that a launch can use.
 constexpr uint32_t CHECK_UNITS = 64, CHECKS_MAX = 2048;
 
-constexpr uint32_t SEGMENTS_EACH = 3; // at most, for an item
+constexpr uint32_t SEGMENTS_EACH = 3; // largest number for an item
 constexpr uint64_t TICKETS_MAX = 1ull << 31;
 
 // ---- Page lists -----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ static uint64_t plane_bytes(uint64_t blocks, uint32_t regions)
     return (bytes + 255) / 256 * 256;
 }
 
-// Scratch for a call whose lists have `blocks` blocks in all, and at most `regions_max` regions each.
+// Bytes of scratch for a call whose lists have `blocks` blocks in all, and at most `regions_max` regions each.
 static uint64_t scratch_bytes(uint64_t blocks, uint32_t regions_max)
 {
     return SCRATCH_FIXED + PLANES * plane_bytes(blocks, regions_max);
@@ -129,9 +129,9 @@ static bool use_scratch(launch_head &head, const strait_run &run, uint64_t block
     return true;
 }
 
-// ---- Shares ---------------------------------------------------------------------------------------------------------
+// ---- Slices --------------------------------------------------------------------------------------------------------
 
-// As many items as fit into one launch, and where their descriptions go in launch.bytes.
+// As many items as fit into one launch, and the offsets of their descriptions in launch.bytes.
 struct batch_slice {
     uint32_t items, regions;
     bool scratch_regions; // a single item, whose regions go through scratch
@@ -198,7 +198,7 @@ struct schedule {
     segment *segments;
     uint32_t count, tickets;
     uint32_t ends[ITEMS_MAX]; // ticket after the last block of an item
-    uint32_t closed;          // items whose end is scheduled
+    uint32_t closed;          // items whose close is scheduled
     uint32_t checked;         // items whose check is scheduled
 
     void add(uint32_t item, decode_type what, uint32_t more)
@@ -254,7 +254,7 @@ template <class ITEM> static void order_work(large_launch &launch, const ITEM *i
 
 // ---- Items ----------------------------------------------------------------------------------------------------------
 
-// Fills what lists of both directions need.
+// Fills the fields that encode and decode items share.
 template <class ITEM> static void fill_list(ITEM &item, const strait_pages &list, const list_shape &shape)
 {
     item.ids = list.ids;
@@ -310,7 +310,7 @@ static uint32_t close_size(const decode_item &item)
     return item.page_count;
 }
 
-// How the ends of chunks are split into parts; `slots` is the number of blocks of all items.
+// Splits the closes of chunks into parts; `slots` is the number of blocks of all items.
 template <class ITEM> static void part_ends(ITEM *items, uint32_t count, uint32_t slots, uint32_t lag)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -350,10 +350,10 @@ static void fill(large_launch &launch, const batch_slice &part, const ARGUMENT *
     order_work(launch, items, part.items, first_ticket);
 }
 
-// Fill the parameters with the items of a share.
+// Fill the parameters with the items of a slice.
 static void fill_launch(large_launch &launch, const batch_slice &part, const strait_encode_item *items)
 {
-    fill<encode_item>(launch, part, items, 1); // ticket 0 is for the warp that computes the places
+    fill<encode_item>(launch, part, items, 1); // ticket 0 is that of the scan warp
 }
 
 static void fill_launch(large_launch &launch, const batch_slice &part, const strait_decode_item *items)
@@ -365,8 +365,7 @@ static void fill_launch(large_launch &launch, const batch_slice &part, const str
 
 constexpr int DEVICES_MAX = 64, FUNCTIONS = 4 * (CODERS + 1);
 
-// What is known of a device, found once: its multiprocessors, and how many thread blocks of each kernel one of them
-// holds.
+// Properties of a device, looked up once: multiprocessors, and thread blocks of each kernel that fit on one of them.
 struct known_device {
     std::atomic<int> multiprocessors;
     std::atomic<int> resident[FUNCTIONS];
@@ -403,8 +402,8 @@ static kernel choose_kernel(coder_id coder, bool full, bool large)
             teams * (encode ? encode_team_bytes(coder) : decode_team_bytes())};
 }
 
-// How many thread blocks of the kernel fit on a multiprocessor; 0 when it cannot run. The first call prepares the
-// kernel for the device.
+// Thread blocks of the kernel that fit on a multiprocessor; 0 when it cannot run. The first call prepares the kernel
+// for the device.
 static int resident_blocks(const kernel &k, int device)
 {
     std::atomic<int> &known = devices[device].resident[k.number];
@@ -430,14 +429,14 @@ struct launch_ctx {
     coder_id coder;
 };
 
-// How a launch is spread over the device.
+// Grid of a launch.
 struct grid_shape {
     uint32_t blocks;
     bool in_pairs;
 };
 
-// A launch on few multiprocessors is one of clusters of two blocks, which are neighbours. Matrix products run in such
-// clusters, too: a multiprocessor taken from a pair is two lost for them.
+// With a budget of multiprocessors, launches clusters of two blocks, which are neighbours: matrix products run in such
+// clusters, too, so a multiprocessor taken from a pair would be two lost for them.
 static grid_shape choose_grid(const strait_run &run, uint32_t tickets, uint32_t multiprocessors, uint32_t resident,
                               bool full)
 {
@@ -459,7 +458,7 @@ static strait_status launch_kernel(const launch_ctx &ctx, large_launch &launch, 
     const grid_shape grid = choose_grid(ctx.run, launch.head.tickets, multiprocessors, resident, full);
     void *arguments[] = {&launch}; // the kernel takes only its part
     cudaLaunchAttribute attributes[2] = {};
-    // The launch may begin while the one before it ends, and waits for that one itself.
+    // The launch may begin while the previous one ends; it synchronizes with it on the device.
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
@@ -497,7 +496,7 @@ static strait_status upload_regions(const launch_ctx &ctx, const region *dst, co
     return STRAIT_OK;
 }
 
-// Launches all items, share by share. `head` has everything that does not depend on the share.
+// Launches all items, slice by slice. `head` has all parameters that do not depend on the slice.
 template <class ITEM, class ARGUMENT>
 static strait_status launch_all(const launch_ctx &ctx, const launch_head &head, const ARGUMENT *items, uint32_t count,
                                 uint64_t blocks, uint32_t scratch_regions)
@@ -523,10 +522,10 @@ static strait_status launch_all(const launch_ctx &ctx, const launch_head &head, 
     return status;
 }
 
-// What the size of scratch depends on.
+// Counts that determine the size of scratch.
 struct scratch_need {
     uint64_t blocks;
-    uint32_t scratch_regions; // the most of any item, when its regions go through scratch
+    uint32_t scratch_regions; // largest number of any item whose regions go through scratch
 };
 
 template <class ITEM, class ARGUMENT> static scratch_need measure_items(const ARGUMENT *items, uint32_t count)
@@ -581,7 +580,7 @@ static bool is_fp16_or_fp32(const device_encode *call)
     return call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
 }
 
-// The mode as kernels know it: for BF16 `split` is `tiered`, and bytes have no mode of their own.
+// Mode of the kernel: for BF16 `split` is `tiered`, and bytes have no mode of their own.
 static strait_mode find_mode(const device_encode *call)
 {
     const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;

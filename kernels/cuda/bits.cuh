@@ -1,5 +1,5 @@
-// Values to streams and back, 8 or 32 at a time, in registers, which also runs on the host for tests; and the sum of
-// FORMAT.md section 5.
+// Bit streams: conversion of 8 or 32 values to streams and back, in registers (also on the host, for tests), and the
+// sum of FORMAT.md section 5.
 #ifndef STRAIT_KERNELS_CUDA_BITS_CUH
 #define STRAIT_KERNELS_CUDA_BITS_CUH
 
@@ -100,7 +100,7 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 #endif
 }
 
-// For each half word: a + b, limited to at most c; to at least c.
+// For each u16: a + b, limited to at most c; to at least c.
 ANY_SIDE uint32_t add_min_u16x2(uint32_t a, uint32_t b, uint32_t c)
 {
 #ifdef __CUDA_ARCH__
@@ -168,7 +168,7 @@ ANY_SIDE uint32_t even_bits(uint32_t a, uint32_t b)
     return permute(a, b, 0x6420);
 }
 
-// Bit 2i is set where 2-bit item i is 3: the value goes on to the next tier.
+// Bit 2i is set where 2-bit item i is 3, so that the value has an item in the next tier.
 ANY_SIDE uint32_t threes(uint32_t items)
 {
     return items & (items >> 1) & 0x55555555u;
@@ -181,7 +181,7 @@ ANY_SIDE uint32_t fifteens(uint32_t items)
     return x & (x >> 2) & 0x11111111u;
 }
 
-// The lowest `count` of eight 4-bit items, moved to the top; the rest is zero.
+// The lowest `count` of eight 4-bit items, moved to the top, above zeroes.
 ANY_SIDE uint32_t lowest_items(uint32_t items, uint32_t count)
 {
 #ifdef __CUDA_ARCH__
@@ -191,8 +191,8 @@ ANY_SIDE uint32_t lowest_items(uint32_t items, uint32_t count)
 #endif
 }
 
-// How far the three upper bytes move when each byte holds as many 2-bit items as its byte of `counts` says. The shift
-// of byte i, in bits, is in byte i.
+// Shifts in bits, one a byte, of the three upper bytes of a word when each byte holds as many 2-bit items as its byte
+// of `counts` says.
 ANY_SIDE uint32_t byte_shifts(uint32_t counts)
 {
     return counts * 0x02020200u;
@@ -230,7 +230,7 @@ ANY_SIDE uint32_t compact(uint32_t x, uint32_t wanted)
     return r;
 }
 
-// The inverse: moves items from the bottom of x to the wanted places; the other places become zero.
+// Inverse of compact: moves items from the bottom of x to the wanted positions; the others become zero.
 ANY_SIDE uint32_t expand(uint32_t x, uint32_t wanted)
 {
     byte_masks m = count_items(wanted);
@@ -257,7 +257,7 @@ ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
     }
 }
 
-// Joins these with bytes of exponents again: four values, or eight.
+// Joins bytes of sign and mantissa with bytes of exponents: four values, or eight.
 ANY_SIDE void join_four(uint32_t sign_mantissa, uint32_t exponents, uint32_t w[2])
 {
     uint32_t high = select_bits(0x80808080u, sign_mantissa, exponents >> 1);
@@ -314,7 +314,7 @@ ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t
 }
 
 // Exponents from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, then zeroes. `rest`
-// are the exponents of values that went on to tier 3, each in its place, and zeroes elsewhere.
+// are the exponents of values in tiers 3 and 4, each at its position, and zeroes elsewhere.
 ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t first[2], uint32_t exponents[2])
 {
     uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
@@ -322,7 +322,7 @@ ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t 
     exponents[1] = permute(a, b, 0x7362) | rest[1];
 }
 
-// The same for the four lower ranks only, or for the upper ones.
+// rank_exponents for the four lower ranks only, or for the upper ones.
 ANY_SIDE uint32_t four_exponents(uint32_t z, bool upper, uint32_t rest, const uint32_t first[2])
 {
     uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
@@ -351,8 +351,8 @@ ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[
     tier2[1] = permute(z[2], z[3], 0x7632);
 }
 
-// Merges 32 items of both tiers to ranks; 6 stands for what went on to tier 3. Of each eight values, the even ones are
-// in the low half of a word, the odd ones in the high half, in nibbles.
+// Merges 32 items of both tiers to ranks; 6 stands for tier 3. Of each eight values, the even ones are in the low half
+// of a word, the odd ones in the high half, in nibbles.
 ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint32_t z[4])
 {
 #pragma unroll
@@ -364,14 +364,14 @@ ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint
     }
 }
 
-// Keeps only the items of values that went on, without gaps.
+// Compacts the tier-2 items of wanted values.
 ANY_SIDE uint64_t compact_pair(const uint32_t tier2[2], const uint32_t wanted[2])
 {
     return static_cast<uint64_t>(compact(tier2[0], wanted[0])) | static_cast<uint64_t>(compact(tier2[1], wanted[1]))
                                                                      << (2 * popcount(wanted[0]));
 }
 
-// Spreads items from three words of the stream, the first item at bit `shift`, to the wanted places.
+// Expands items from three words of the stream, the first item at bit `shift`, to the wanted positions.
 ANY_SIDE void expand_pair(const uint32_t words[3], uint32_t shift, const uint32_t wanted[2], uint32_t tier2[2])
 {
     uint32_t a = shift_right(words[0], words[1], shift), b = shift_right(words[1], words[2], shift);
@@ -439,7 +439,7 @@ DEVICE void sum_vector(partial_sum &sum, const uint32_t w[4], const uint32_t key
     sum.odd += b + d;
 }
 
-// The same for a vector of which only `bytes` bytes exist; its words are zero beyond them.
+// sum_vector for a vector of which only `bytes` bytes exist; its words are zero beyond them.
 DEVICE void sum_part(partial_sum &sum, const uint32_t w[4], uint32_t bytes, const uint32_t keys[4], uint32_t even_step,
                      uint32_t odd_step)
 {
@@ -448,7 +448,7 @@ DEVICE void sum_part(partial_sum &sum, const uint32_t w[4], uint32_t bytes, cons
             sum_pair(sum, w[2 * j] + keys[2 * j] + even_step, w[2 * j + 1] + keys[2 * j + 1] + odd_step);
 }
 
-// The sum of any vector, by its number: for where speed does not matter.
+// Sum of any vector, by its number: for where speed does not matter.
 DEVICE uint64_t sum_of_vector(const uint32_t w[4], uint32_t vector)
 {
     partial_sum sum = {0, 0, 0};

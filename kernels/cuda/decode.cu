@@ -1,4 +1,4 @@
-// Decode kernel, one launch for many chunks: the warps of decode_team.cuh.
+// Decode kernel, one launch for many chunks: the warps of the pipeline in decode_team.cuh.
 #include "kernels/cuda/decode_check.cuh"
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
@@ -7,13 +7,12 @@
 namespace strait
 {
 
-// ---- End of a chunk ------------------------------------------------------------------------------------------------
+// ---- Closing a chunk -----------------------------------------------------------------------------------------------
 
-// Once all blocks are done, pages get their status, in parts; the last part writes the result. Judging pages earlier
-// does not pay: while blocks are being written, the fence that it needs takes longer.
+// Fetch warps give pages their status once all blocks are finished, in parts; the last part writes the result. Checking
+// pages earlier does not pay: the fence that it needs takes longer while blocks are being written.
 
-// The page's status, from the notes on its blocks and from its sum. If it is OK, `tally` gets what it adds to the
-// statistics.
+// Status of a page, from the results of its blocks and from its sum. If it is OK, `stats` gets the page's statistics.
 template <class LAUNCH>
 DEVICE int32_t check_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
                           uint64_t tag, page_stats &stats, uint32_t *page_bytes)
@@ -64,7 +63,7 @@ template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t 
     clear_progress(chunk, lane);
 }
 
-// All lanes: one part of the end of a chunk. True for the last part.
+// All lanes: one part of closing a chunk. True for the last part.
 template <class LAUNCH>
 DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
                        uint64_t tag, uint32_t lane)
@@ -107,7 +106,7 @@ DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_
     return is_last_part(chunk, item.close_parts, lane);
 }
 
-// ---- First warp: draws tickets and fetches coded blocks to shared memory -------------------------------------------
+// ---- Fetch warp ----------------------------------------------------------------------------------------------------
 
 // Units of the chunk before this one in the same line of global memory.
 DEVICE uint32_t units_before(const uint8_t *chunk, uint32_t unit)
@@ -116,9 +115,9 @@ DEVICE uint32_t units_before(const uint8_t *chunk, uint32_t unit)
     return in_line < unit ? in_line : unit;
 }
 
-// Finds everything about block k of the item except its bytes; returns the status that this gives its page. The block's
-// place is read from the metadata and checked once more: whatever the metadata holds by now, nothing outside the chunk
-// is read. Loads come before what depends on them, so that they run in parallel.
+// Describes block k of the item except for its bytes; returns the status that this gives its page. The offset of the
+// block is read from the metadata and checked once more: whatever the metadata holds by now, nothing outside the chunk
+// is read. Loads come before their uses, so that they run in parallel.
 template <class LAUNCH>
 DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const chunk_header &header, uint32_t k,
                               decode_block &block, uint32_t *first_unit)
@@ -128,7 +127,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     block.item = item_index;
     block.slot = item.first_slot + k;
     if (header.status != STRAIT_OK)
-        return header.status; // nobody will use it
+        return header.status; // the block is never used
     const region r = get_region(launch, item.first_region + at.region);
     const uint32_t i = at.page - at.region * item.id_count, id = item.ids == nullptr ? i : item.ids[i];
     const uint32_t index = item.select == nullptr ? at.page : item.select[at.page];
@@ -161,7 +160,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     return STRAIT_OK;
 }
 
-// Notes the status of a block whose page cannot be decoded.
+// Publishes the status of a block whose page cannot be decoded.
 template <class LAUNCH>
 DEVICE void store_block_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
 {
@@ -169,8 +168,8 @@ DEVICE void store_block_failure(const LAUNCH &launch, const decode_block &block,
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
-// One lane: prefetches a line of the metadata and of the page ids to the L2. All teams together do this for what the
-// first tickets need, while they draw them.
+// One lane: prefetches a line of the metadata and of the page ids to the L2. All teams together do this for the first
+// tickets, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
     segment_cursor at;
@@ -209,14 +208,14 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
                   IMAGE_DECODE_BYTES, &shared.full[stage]);
 }
 
-// What the first warp remembers from one ticket to the next.
+// State of the fetch warp between tickets.
 struct decode_fetch_state {
     uint64_t tag;
-    uint32_t iteration;         // number of blocks fetched
+    uint32_t iteration;         // blocks fetched so far
     uint32_t item;              // the item of shared.header
-    bool passed;                // its verdict is known to be OK
+    bool passed;                // the verdict of that item was OK
     bool has_drawn;             // the next tickets are drawn
-    uint32_t draw_count, drawn; // how many; in lane 0, the first of them
+    uint32_t draw_count, drawn; // size of the next draw; in lane 0, its first ticket
 
     template <class LAUNCH> DEVICE void draw(const LAUNCH &launch, uint32_t lane)
     {
@@ -259,7 +258,7 @@ DEVICE void fetch_run(const LAUNCH &launch, const decode_team &team, decode_fetc
         if (last_run && i + 1 == fetched)
             at.draw(launch, lane);
         wait_stage(shared, at.iteration);
-        __syncwarp(); // a lane that reads the barrier only after the block has come and gone would wait forever
+        __syncwarp(); // a lane that reads the barrier two phases late would wait forever
         if (good && rank == i) {
             fetch_block(launch, team, at.iteration % DECODE_STAGES, block, first_unit);
             barrier_arrive(&shared.issued[at.iteration % DECODE_STAGES]);
@@ -343,10 +342,10 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
     end_team(launch, lane, teams);
 }
 
-// ---- Last warp -----------------------------------------------------------------------------------------------------
+// ---- Finish warp ---------------------------------------------------------------------------------------------------
 
-// The part of check 14 of FORMAT.md section 6 that the workers have not done makes sure that a block is encoded in the
-// only valid way. Then the last warp notes the block's sum and status.
+// Does the part of check 14 of FORMAT.md section 6 that the workers have not done, which makes sure that a block is
+// encoded in the only valid way. Then publishes the sum and the status of the block.
 
 // All lanes: measures the block and finds whether an encoder would have written it.
 DEVICE streams check_streams(const decode_shared &shared, uint32_t stage, const decode_block &block,
@@ -371,9 +370,8 @@ DEVICE streams check_streams(const decode_shared &shared, uint32_t stage, const 
     return s;
 }
 
-// All lanes: whether the team's next block is on its way, and will thus be done whatever other teams do. If not,
-// another team may be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes
-// them agree.
+// All lanes: whether the team's next block is certain to be finished whatever other teams do. If not, another team may
+// be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes them agree.
 DEVICE bool is_next_issued(decode_shared &shared, uint32_t iteration)
 {
     const uint32_t stage = iteration % DECODE_STAGES, parity = iteration / DECODE_STAGES & 1;
@@ -421,8 +419,7 @@ DEVICE void finish_blocks(const LAUNCH &launch, const decode_team &team, uint32_
 
 // ---- Workers, and the kernel ---------------------------------------------------------------------------------------
 
-// Decodes a block of any of the first modes; the chunk's verdict was OK. Returns what the warp reports to the last
-// warp.
+// Decodes a block of modes 0 to 4; the verdict of its chunk was OK. Returns the findings of the warp.
 template <class LAUNCH>
 DEVICE uint32_t decode_values(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                               block_writer &writer, uint32_t *tiered_iteration, uint32_t warp, uint32_t lane)
@@ -449,7 +446,7 @@ DEVICE uint32_t decode_values(const LAUNCH &launch, const decode_team &team, uin
     }
 }
 
-// All workers: whether the chunk has passed its check. One warp asks for all: when a launch begins, thousands of warps
+// All workers: whether the chunk has passed its check. One warp polls for all: when a launch begins, thousands of warps
 // polling one word would hold up those that are to write it.
 template <class LAUNCH>
 DEVICE bool chunk_passed(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
@@ -467,7 +464,7 @@ template <class LAUNCH> DEVICE const region &block_region(const LAUNCH &launch, 
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
 }
 
-// What a warp of workers remembers from one block to the next.
+// State of a warp of workers between blocks.
 struct worker_state {
     decode_team team;
     uint32_t iteration, tiered_iteration, lane, warp;
@@ -481,9 +478,9 @@ template <uint32_t TEAMS> DEVICE void reload_team(worker_state &state)
     state.lane = thread % 32, state.warp = thread / 32;
 }
 
-// Decodes blocks of the later modes: full ones in tiers by the base as long as they follow each other, otherwise one
-// block. This code is called, and what is live across the call would be kept in memory for all other blocks too; so the
-// warp forgets its state and finds it again.
+// Decodes blocks of typed modes: full ones in tiers by the base as long as they follow each other, otherwise one block.
+// The decoders are called, and values live across the call would be kept in memory for blocks of all modes; so the warp
+// drops its state and derives it again.
 template <uint32_t TEAMS> DEVICE void decode_typed_blocks(const region &of_block, worker_state &state)
 {
     if (is_plain_base(state.team, state.iteration)) {
@@ -504,7 +501,7 @@ template <uint32_t TEAMS> DEVICE void decode_typed_blocks(const region &of_block
     state.iteration++;
 }
 
-// Decodes blocks up to the last, or up to one of a later mode, which is returned. Makes no calls, so that state common
+// Decodes blocks up to the last, or up to one of a typed mode, which is returned. Makes no calls, so that state common
 // to all blocks stays in registers.
 template <class LAUNCH> DEVICE const decode_block *decode_until_typed(const LAUNCH &launch, worker_state &state)
 {

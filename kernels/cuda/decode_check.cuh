@@ -1,5 +1,5 @@
-// Checks 1 to 11 of FORMAT.md section 6, in parts that run in parallel: each part notes which checks fail, and the last
-// one finds the first of these.
+// Checks 1 to 11 of FORMAT.md section 6, in parts that run in parallel: each part records which checks fail, and the
+// last one finds the first of these.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
@@ -90,7 +90,7 @@ DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t bl
     return page + 1 < header.page_count ? row_of(header, page + 1, 0) >> 4 : header.units;
 }
 
-// extent_fits for the later modes, which have only a least number of units.
+// Whether a block of a typed mode can have this many units: these modes have only a least number.
 DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
 {
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
@@ -119,7 +119,7 @@ DEVICE bool extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_
     }
 }
 
-// Which checks the parts have found to fail, and what else they accumulate.
+// Failed checks of a part, as a mask, and what else the parts accumulate.
 struct part_findings {
     uint32_t failed, longest, shortest_inverted, table_limit;
     uint64_t sum;
@@ -166,7 +166,7 @@ DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_finding
 {
     const uint4 x = reinterpret_cast<const uint4 *>(header.metadata)[unit];
     uint32_t w[4] = {x.x, x.y, x.z, x.w};
-    if (unit == 2) // its own sum counts as zero
+    if (unit == 2) // the sum counts its own field as zero
         w[2] = w[3] = 0;
     found.sum += sum_of_vector(w, unit);
     const uint64_t end = metadata_bytes(header.page_count, header.rows_per_page, header.lengths);
@@ -175,7 +175,7 @@ DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_finding
             found.failed |= 1u << 8;
 }
 
-// Checks 7 to 11, and then whether the chunk fits the list, from what all parts have found.
+// Status of the chunk from the findings of all parts: checks 7 to 11, then whether the chunk fits the list of pages.
 template <class LAUNCH>
 DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const chunk_header &header,
                            const part_findings &found)
@@ -258,7 +258,7 @@ DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_
     __syncwarp();
 }
 
-// -status of the chunk; waits until it is known. The caller reads nothing else that the check wrote.
+// -status of the chunk; waits for the last part of the check. The caller reads nothing else that the check wrote.
 DEVICE uint32_t wait_verdict(const progress &chunk, uint64_t tag)
 {
     uint64_t v;

@@ -1,14 +1,12 @@
-// A decoding team: its shared memory, and what its warps tell each other.
+// Decoding team: shared memory, and what workers of all modes have in common. Warps form a pipeline:
 //
-//   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
-//   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
-//   workers      decode it; nothing is written before the verdict is known                   (decode_work.cuh,
-//                                   decode_tiered.cuh, decode_top16.cuh, decode_base.cuh, decode_typed.cuh)
-//   last warp    checks what workers did not: counts, padding, ends; notes sum and status    (decode_end.cuh,
-//                                                                                             decode_typed_end.cuh)
-//   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
+// fetch warps  check the metadata of a chunk in parts; the last part gives the verdict   (decode_check.cuh)
+// fetch warp   draws tickets, looks blocks up, loads them to shared memory               (decode.cu)
+// workers      decode a block; nothing is written before the verdict                     (mode_*.cuh)
+// finish warp  checks what workers did not (counts, padding, block ends), publishes sum and status
+// fetch warps  close a chunk: compare the sums of pages once all blocks are finished
 //
-// A coded block is read from global memory only once, so that what was checked cannot change, whoever writes there.
+// A coded block is read from global memory only once, so that a concurrent writer cannot change what has been checked.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_TEAM_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_TEAM_CUH
 
@@ -18,9 +16,9 @@
 namespace strait
 {
 
-// What all workers need to know of a block, in one word: its mode, and these flags.
-constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // there are no more
-constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict is known to be OK
+// Flags of a block, in one word with its mode.
+constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // end of the launch
+constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict was OK when the block was fetched
 constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
 constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
 constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
@@ -48,12 +46,12 @@ struct decode_block {
 constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
 constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LINE;
 
-// Blocks that the first warp looks up at once, and room for its findings, which stay until the last warp is done with
+// Blocks that the fetch warp looks up at once, and slots for them, which stay valid until the finish warp is done with
 // them.
 constexpr uint32_t LOOKUP_BLOCKS = 2, LOOKUP_SLOTS = 8;
 static_assert(LOOKUP_SLOTS >= LOOKUP_BLOCKS + DECODE_STAGES, "what is still needed would be overwritten");
 
-// What a header says, once it has passed checks 1 to 6; after these, all of the metadata lies inside the chunk.
+// Fields of a chunk header that has passed checks 1 to 6, after which all metadata lies inside the chunk.
 struct chunk_header {
     int32_t status;
     uint32_t page_count, page_bytes, units, rows_per_page, metadata_units;
@@ -63,27 +61,28 @@ struct chunk_header {
     const uint8_t *metadata;
 };
 
-// What a warp of workers found in its part of a block.
+// Set in the findings of a warp of workers: no encoder would have written its part of the block.
 constexpr uint32_t WARP_BAD = 1u << 31;
 
 struct alignas(16) decode_shared {
-    // Barriers, each for a block's stage in turn: the block is on its way; it has arrived; the stage may be filled; the
-    // workers are done with it.
-    uint64_t issued[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
-    uint64_t counts2_ready, counts3_ready; // tiers: all warps have counted their items
+    // Barriers, one of each for a stage.
+    uint64_t issued[DECODE_STAGES];        // the loads of a block have been issued
+    uint64_t full[DECODE_STAGES];          // the block has arrived
+    uint64_t empty[DECODE_STAGES];         // the stage may be filled
+    uint64_t done[DECODE_STAGES];          // the workers are done with the block
+    uint64_t counts2_ready, counts3_ready; // tiers 2 and 3: all warps have published their counts
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
-    uint4 keys[4]; // of the sum: kept here to save registers
+    uint4 keys[4]; // of the sum: in shared memory to save registers
     alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
     decode_block blocks[LOOKUP_SLOTS];
-    struct segment_cursor saved; // the first warp's state while it ends a chunk
-    chunk_header header;         // of the first warp's current chunk
-    // Blocks of the later modes: rankings of their bases; results of base_order for their values; first words.
+    struct segment_cursor saved; // state of the fetch warp while it closes a chunk
+    chunk_header header;         // of the fetch warp's current chunk
+    // Typed modes: rankings of bases; results of base_order for the values; first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];
     uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
-    uint2
-        iterations[WORKER_WARPS]; // the turns (of all blocks, of tiers) that a warp of workers saves here during a call
+    uint2 iterations[WORKER_WARPS]; // (of all blocks, of tiers), saved by a warp of workers during a call
 };
 
 struct decode_team {
@@ -141,7 +140,7 @@ DEVICE uint32_t list_count(const uint8_t *input, uint32_t at)
     return input[at] | input[at + 1] << 8;
 }
 
-// Finds the team of this thread again, so that the compiler knows that all of it is in shared memory.
+// Team of this thread, derived anew so that the compiler knows that all of it is in shared memory.
 template <uint32_t TEAMS> DEVICE decode_team this_team(uint32_t thread = threadIdx.x)
 {
     extern __shared__ __align__(1024) uint8_t memory[];
@@ -164,7 +163,7 @@ DEVICE uint32_t pair_of(const uint32_t w[4], uint32_t i)
     return word >> (8 * (i % 4));
 }
 
-// Puts `count` bytes of a vector where they belong. Where rows are 16-byte aligned, a vector lies in one row.
+// Stores `count` bytes of a vector to their page, row by row. Where rows are 16-byte aligned, a vector lies in one row.
 template <class LAUNCH>
 DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t vector, const uint32_t w[4],
                        uint32_t count)
@@ -185,7 +184,7 @@ DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t
         *page_piece(r, block.page, offset + i, 1, &piece) = static_cast<uint8_t>(pair_of(w, i));
 }
 
-// Puts a vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
+// Stores a vector of a block that is not direct; `tail` is the tail byte of the block, if it has one.
 template <class LAUNCH>
 DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum &sum, const uint32_t keys[4],
                     uint32_t vector, uint32_t w[4], uint32_t tail)
@@ -211,7 +210,7 @@ DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum
 // first is stored.
 constexpr uint32_t PUT_TOGETHER = 2;
 
-// Puts a worker's vectors of a direct block. A WHOLE block has all its values.
+// Stores a worker's vectors of a direct block. A WHOLE block has all its values.
 template <bool WHOLE, class MAKE>
 DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32_t keys[4], uint32_t first, MAKE make)
 {
@@ -236,7 +235,7 @@ DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32
     }
 }
 
-// Puts a worker's vectors; make(vector, w) gives their values.
+// Stores a worker's vectors, whose values make(vector, w) gives.
 template <bool WHOLE, class LAUNCH, class MAKE>
 DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t tail,
                       uint32_t warp, uint32_t lane, MAKE make)
@@ -275,7 +274,7 @@ DEVICE void decode_const(const LAUNCH &launch, const decode_block &block, block_
                      [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
 }
 
-// A warp of workers leaves its sum and findings of a block to the last warp.
+// Publishes the sum and the findings of a warp of workers for the finish warp.
 DEVICE void publish_findings(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
                              uint32_t lane)
 {
@@ -287,7 +286,7 @@ DEVICE void publish_findings(decode_shared &shared, uint32_t stage, uint64_t lan
     warp_arrive(&shared.done[stage], lane);
 }
 
-// ---- Last warp, for blocks of all modes ----------------------------------------------------------------------------
+// ---- Finish warp, for blocks of all modes --------------------------------------------------------------------------
 
 // Whether the unused bits after the last of `count` items are zero.
 template <uint32_t WIDTH> DEVICE bool is_padded(const uint8_t *input, uint32_t at, uint32_t count)
@@ -308,7 +307,7 @@ template <uint32_t WIDTH> DEVICE bool all_same(const uint8_t *input, uint32_t at
     return true;
 }
 
-// The streams of a block: where they begin and how many items they have.
+// Offsets and item counts of the streams of a block.
 struct streams {
     uint32_t n, at2, at3, at4; // where tiers 2 to 4 begin; without tiers, at2 is the end of the codes
     uint32_t count2, count3, count4;

@@ -1,4 +1,4 @@
-// The encoder's kernels for BF16 values that are coded by tables.
+// Encode kernels for BF16 values that are coded by tables, modes 0 to 4.
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
 

@@ -1,12 +1,10 @@
-// An encoding team: its shared memory, and what its warps tell each other.
+// Encoding team: shared memory, and what workers of all modes have in common. Warps form a pipeline (encoder.cuh):
 //
-//   first warp   draws a ticket, fetches the block and its table to shared memory     (encode_begin.cuh)
-//   workers      code it; one of them publishes how many units it takes               (encode_tiered.cuh,
-//                                              encode_top16.cuh, encode_base.cuh, encode_typed.cuh)
-//   one warp     of the launch turns all sizes into places, in order                  (encode_places.cuh)
-//   last warp    notes size and sum, waits for the place, sends the block there       (encode_end.cuh)
-//   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
-//                once its blocks have arrived
+// fetch warp   draws a ticket, loads the block and its table to shared memory
+// workers      code the block (mode_*.cuh); one of them publishes its size in units
+// scan warp    one of the launch: turns all sizes into offsets, in order
+// finish warp  publishes size and sum, waits for the offset, stores the block there
+// fetch warps  write the metadata of a chunk from results and offsets; its result once its blocks have arrived
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_TEAM_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_TEAM_CUH
 
@@ -16,7 +14,7 @@
 namespace strait
 {
 
-// A block that is being coded.
+// Block in the stage, from the fetch warp to the workers.
 struct encode_block {
     uint32_t stop;       // there are no more
     uint32_t bytes;      // 2n + t
@@ -24,10 +22,10 @@ struct encode_block {
     uint32_t slot;
     uint32_t first_slot; // of its chunk
     uint32_t item;
-    uint8_t *dst; // where the chunk's blocks begin
+    uint8_t *dst; // first byte after the chunk's metadata
 };
 
-// How the block leaves.
+// Coded block, from the workers to the finish warp.
 struct encode_job {
     uint32_t stop;
     uint32_t size; // make_size
@@ -35,20 +33,20 @@ struct encode_job {
         uint32_t value_count;    // modes 0 to 4
         uint32_t streams_offset; // typed modes: byte of the team's streams at which the block begins
     };
-    uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or short and raw
+    uint32_t from_stage; // the stage holds the coded block: const, packed there, or short and raw
     uint32_t slot, first_slot, item;
     uint8_t *dst;
 };
 
 constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
-// The streams of a block of 8192 values: those of fixed size, then the room for those whose size depends on the values,
-// in a block that shrinks.
+// Streams of a block of 8192 values: those of fixed size, then room for those whose size depends on the values, in a
+// block that shrinks.
 constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
 constexpr uint32_t TIERED_VARIABLE = BLOCK_SIZE - TIERED_FIXED;
 
-// A coder's room besides the stage: for the halves of values that are not halves themselves, and for all streams of a
-// block. The streams of FP32 values begin with the rests; without rests they may be longer than half a block.
+// A coder's room besides the stage: for high halves, where values are not high halves themselves; for all streams of a
+// block. The streams of FP32 values begin with the low bits; without low bits they may be longer than half a block.
 template <coder_id CODER> ANY_SIDE constexpr uint32_t high_half_bytes()
 {
     return CODER == CODER_FP16 ? BLOCK_SIZE : CODER == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
@@ -58,43 +56,46 @@ template <coder_id CODER> ANY_SIDE constexpr uint32_t streams_room()
     return CODER == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
 }
 
-// The first warp is at most two blocks ahead of the last; this many barriers tell its turns apart.
+// The fetch warp is at most two blocks ahead of the finish warp; this many barriers keep its iterations apart.
 constexpr uint32_t ENCODE_AHEAD = 4;
 
-// What the first warp remembers from one ticket to the next: its segment, the table in the stage, the number of blocks
-// fetched.
+// State of the fetch warp between tickets: its segment, the table in the stage, the number of blocks fetched.
 struct encode_fetch_state {
     segment_cursor at;
     uint32_t table, iteration;
 };
 
-// The shared memory of a team, without its buffers.
+// Shared memory of a team besides its buffers. job_ready and streams_free exist twice: workers are up to two blocks
+// ahead, and a wait for a barrier that is two phases ahead would never end.
 struct encode_shared {
-    // Barriers: the stage holds a block; the stage may be filled; the warps have counted; a job is ready; its streams
-    // have left. There are two each of the last two: workers are up to two blocks ahead, and a wait for a barrier that
-    // is two phases ahead would never end. `begun`: the block of this turn is on its way.
-    uint64_t full, empty, counts_ready, job_ready[2], streams_free[2], issued[ENCODE_AHEAD];
-    uint64_t base_ready; // later modes: all warps have told what gives the base
-    uint64_t tag;        // of the launch
+    uint64_t full;                 // the stage holds a block
+    uint64_t empty;                // the stage may be filled
+    uint64_t counts_ready;         // all warps have published their counts
+    uint64_t job_ready[2];         // jobs[parity] and its streams are complete
+    uint64_t streams_free[2];      // the streams of the job have been stored
+    uint64_t issued[ENCODE_AHEAD]; // the loads of a block have been issued, by iteration
+    uint64_t base_ready;           // typed modes: all warps have published what gives the base
+    uint64_t tag;                  // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     uint4 keys[4]; // of the sum: in registers they would take room while they are not needed
     encode_block block;
     encode_job jobs[2];
     encode_fetch_state saved;
-    // Later modes: what warps tell each other, and the base whose ranking takes the place of the table.
+    // Typed modes: one value of each warp, for all; the base whose ranking lies where the table would.
     uint32_t warp_values[WORKER_WARPS], base;
 };
 
-// Waits until the streams of the team's `turn`-th block may be written: those of the last block but one must have left.
+// Waits until the streams of block number `iteration` of the team may be overwritten: those of the block two before
+// must have been stored.
 DEVICE void wait_streams_free(encode_shared &shared, uint32_t iteration)
 {
     if (iteration >= 2)
         barrier_wait(&shared.streams_free[iteration & 1], (iteration / 2 - 1) & 1);
 }
 
-// What a team's threads know. What exists twice is for odd and even blocks: while a block waits for its place and
-// leaves, the next one is coded.
+// Per-team view of shared memory. Buffers are doubled by block parity: the next block is coded while this one waits for
+// its offset and is stored.
 template <coder_id CODER> struct encode_team {
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
     static constexpr uint32_t STREAMS_AT = STAGE_BYTES + high_half_bytes<CODER>(), STREAMS = streams_room<CODER>();
@@ -116,7 +117,7 @@ template <coder_id CODER> struct encode_team {
     {
         return memory + (high_half_bytes<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
     }
-    // A block's streams of fixed size; those that depend on its values follow.
+    // Streams of fixed size of a block; those that depend on its values follow.
     DEVICE uint8_t *fixed(uint32_t parity) const
     {
         return memory + STREAMS_AT + parity * STREAMS;
@@ -135,7 +136,7 @@ template <coder_id CODER> struct encode_team {
     }
 };
 
-// ---- What both coders' workers do -----------------------------------------------------------------------------------
+// ---- Workers, for all modes ----------------------------------------------------------------------------------------
 
 DEVICE void load_keys(const encode_shared &shared, uint32_t lane, uint32_t keys[4])
 {
@@ -149,8 +150,7 @@ DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)
     return warp * 128 + g * 32 + lane;
 }
 
-// Takes a vector that does not lie wholly inside the block's values: sums the bytes that exist, and returns how many
-// values they hold.
+// Sums the bytes that exist of a vector at the edge of the block. Returns how many whole values they hold.
 DEVICE uint32_t sum_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, uint32_t vector, const uint32_t keys[4],
                          partial_sum &sum)
 {
@@ -184,8 +184,8 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
 }
 
-// Copies a worker's part of a raw block that has all its values to where its streams would be: it leaves from there
-// while the next block comes to the stage.
+// Copies a worker's part of a raw block that has all its values to the room of its streams, from where it is stored
+// while the next block arrives in the stage.
 template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t warp, uint32_t lane)
 {
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -195,7 +195,7 @@ template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, ui
         fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
 }
 
-// The units of all earlier blocks in the launch, modulo 2^28; waits until they are known.
+// Units of all earlier blocks in the launch, modulo 2^28; waits for the scan warp.
 template <class LAUNCH> DEVICE uint32_t wait_offset(const LAUNCH &launch, uint64_t tag, uint32_t slot)
 {
     const uint64_t *start = launch.head.planes[PLANE_OFFSETS] + slot;

@@ -1,5 +1,5 @@
-// Encode kernel, one launch for many chunks: the warps of encode_team.cuh. The file that includes this has defined a
-// code_block for its teams.
+// Encode kernel, one launch for many chunks: the warps of the pipeline in encode_team.cuh. Whoever includes this has
+// defined code_block, the work of the workers, for its coders.
 #ifndef STRAIT_KERNELS_CUDA_ENCODER_CUH
 #define STRAIT_KERNELS_CUDA_ENCODER_CUH
 
@@ -8,10 +8,10 @@
 namespace strait
 {
 
-// ---- Sizes to places -----------------------------------------------------------------------------------------------
+// ---- Scan warp -----------------------------------------------------------------------------------------------------
 
-// One warp of the launch turns sizes into places: an ordered scan whose state stays in local scratch. It takes as many
-// consecutive blocks at once as have published their sizes, so that it keeps ahead of all teams together.
+// Turns sizes into offsets: an ordered scan whose state stays in local scratch. It takes as many consecutive blocks at
+// once as have published their sizes, so that it keeps ahead of all teams together.
 constexpr uint32_t SCAN_EACH = SCAN_WIDTH / 32; // sizes per lane
 
 template <class LAUNCH> DEVICE void scan_offsets(const LAUNCH &launch, uint64_t tag)
@@ -19,7 +19,7 @@ template <class LAUNCH> DEVICE void scan_offsets(const LAUNCH &launch, uint64_t 
     const uint32_t lane = threadIdx.x % 32, slots = launch.head.slots;
     const uint64_t *sizes = launch.head.planes[PLANE_SIZES];
     uint64_t *offsets = launch.head.planes[PLANE_OFFSETS];
-    uint32_t base = 0, start = 0; // first block to look at, a multiple of SCAN_EACH; units of the blocks before it
+    uint32_t base = 0, start = 0; // first block of the step, a multiple of SCAN_EACH; units of the blocks before it
     while (base < slots) {
         uint64_t size[SCAN_EACH];
         uint32_t before[SCAN_EACH], known = 0, sum = 0;
@@ -35,7 +35,7 @@ template <class LAUNCH> DEVICE void scan_offsets(const LAUNCH &launch, uint64_t 
             sum += open ? size_units(static_cast<uint32_t>(size[j])) : 0;
             known += open;
         }
-        // Stores the places of the lanes up to the first one that does not know all of its sizes.
+        // Stores the offsets of the lanes up to the first one that lacks a size.
         const uint32_t complete = __ballot_sync(ALL_LANES, known == SCAN_EACH);
         const uint32_t first = complete == ALL_LANES ? 32 : lowest_bit(~complete);
         const uint32_t scan = warp_scan(sum), mine = start + scan - sum;
@@ -53,31 +53,31 @@ template <class LAUNCH> DEVICE void scan_offsets(const LAUNCH &launch, uint64_t 
     }
 }
 
-// ---- End of a chunk ------------------------------------------------------------------------------------------------
+// ---- Closing a chunk -----------------------------------------------------------------------------------------------
 
-// The metadata of a chunk is written in parts, by as many warps as there are parts. The last one writes the header and,
-// once all blocks have arrived, the result.
+// Fetch warps write the metadata of a chunk in parts, a ticket for each. The last part writes the header and, once all
+// blocks have arrived, the result.
 
-// A chunk whose end is being written: `first_start` is the place of its first block.
+// Chunk that is being closed, and the offset of its first block.
 struct chunk_close {
     uint64_t tag;
     uint32_t first_offset;
 };
 
-// Where a block begins in its chunk, in units; waits until it is known.
+// Offset of a block in its chunk, in units; waits for the scan warp.
 template <class LAUNCH>
 DEVICE uint32_t find_offset(const LAUNCH &launch, const encode_item &item, const chunk_close &end, uint32_t slot)
 {
     return item.metadata_units + ((wait_offset(launch, end.tag, slot) - end.first_offset) & TAG_MASK);
 }
 
-// LATER: blocks may have later modes, whose forms also say how they are counted.
+// TYPED: blocks may have typed modes, whose forms also say how statistics count them.
 template <bool TYPED> DEVICE uint32_t mode_of(uint32_t size)
 {
     return TYPED ? form_mode(size_form(size)) : size_form(size);
 }
 
-// Makes the entry of a page, and tallies what it adds to the statistics.
+// Makes the entry of a page, and its statistics.
 template <bool TYPED, class LAUNCH>
 DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const chunk_close &end, uint32_t page,
                        uint32_t w[4], page_stats &stats)
@@ -156,8 +156,8 @@ DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, cons
     return bytes;
 }
 
-// All lanes, after all parts of the chunk: does as much as possible before the chunk's blocks have arrived, then writes
-// the result.
+// All lanes, after all parts of the metadata: does as much as possible before the blocks of the chunk have arrived,
+// then writes the result.
 template <class LAUNCH>
 DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const chunk_close &end, uint32_t lane)
 {
@@ -183,8 +183,8 @@ template <class LAUNCH> DEVICE chunk_close start_close(const LAUNCH &launch, uin
     return {tag, wait_offset(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
 }
 
-// All lanes: one part of the end of a chunk, made from the notes on its blocks while these are on their way. True for
-// the last part.
+// All lanes: writes one part of the metadata from the results of blocks, which may still be in flight. True for the
+// last part.
 template <bool TYPED, class LAUNCH>
 DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const chunk_close &end, uint32_t lane)
 {
@@ -226,7 +226,7 @@ DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part,
     return is_last_part(chunk, item.close_parts, lane);
 }
 
-// ---- First warp: draws tickets and fetches blocks to shared memory -------------------------------------------------
+// ---- Fetch warp ----------------------------------------------------------------------------------------------------
 
 constexpr uint32_t NO_TABLE = 0xffffffffu;
 
@@ -251,7 +251,7 @@ template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t it
     count_release(&chunk.blocks_done, 1);
 }
 
-// What is known of a block before there is room for it.
+// Block of a ticket, located before there is room for it.
 struct located_block {
     uint32_t item, k;
     block_position at;
@@ -270,8 +270,8 @@ template <class LAUNCH> DEVICE located_block locate_block(const LAUNCH &launch, 
     return found;
 }
 
-// One lane: prefetches the ticket's block to the L2. Nobody knows yet which team will draw it, but all teams together
-// do this for all of the first tickets, while they draw them.
+// One lane: prefetches the block of a ticket to the L2. Which team will draw it is open, but all teams together do this
+// for all of the first tickets, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
     segment_cursor at;
@@ -288,7 +288,7 @@ template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_
         bulk_prefetch(found.page + found.at.block * BLOCK_SIZE, bytes);
 }
 
-// All lanes: fetches the team's `turn`-th block to the stage, and its table unless that is there already.
+// All lanes: loads block number `iteration` of the team to the stage, and its table unless that is there already.
 template <coder_id CODER, class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const located_block &found,
                         uint32_t iteration, uint32_t lane, uint32_t *table)
@@ -323,8 +323,8 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
     *table = r.table;
 }
 
-// Handles a ticket for the end of a chunk. Returns the next ticket. Meanwhile the warp's state is kept in shared
-// memory: there are not enough registers for both.
+// Handles a ticket that closes a chunk. Returns the next ticket. The state of the warp is saved in shared memory
+// meanwhile: there are not enough registers for both.
 template <bool TYPED, class LAUNCH>
 DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, encode_fetch_state &known,
                                  uint32_t ticket, uint32_t lane)
@@ -336,7 +336,7 @@ DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, en
     const chunk_close end = start_close(launch, item, shared.tag);
     const bool last = close_part<TYPED>(launch, item, part, end, lane);
     uint32_t drawn = 0;
-    const bool draw_early = last && ticket >= launch.head.closes_from; // nobody waits for what is drawn after these
+    const bool draw_early = last && ticket >= launch.head.closes_from; // no block depends on later tickets
     if (draw_early)
         drawn = draw_tickets(launch, 1, lane);
     if (last)
@@ -347,9 +347,9 @@ DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, en
     return show_ticket(drawn);
 }
 
-// A ticket that has been drawn keeps all later blocks waiting for their places. So the next one is drawn only when the
-// block before it has arrived: its lookup then overlaps with the coding of that block. Over a link, blocks leave far
-// more slowly than they are coded, so there the draw also waits for the buffers that the block will be written to.
+// A drawn ticket holds up the offsets of all later blocks. So the next one is drawn only when the block before it has
+// arrived: its lookup then overlaps with the coding of that block. Over a link, blocks are stored far more slowly than
+// they are coded, so there the draw also waits for the streams that the block will be written to.
 template <class LAUNCH>
 DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t iteration, uint32_t lane)
 {
@@ -402,10 +402,10 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
     end_team(launch, lane, teams);
 }
 
-// ---- Last warp: sends blocks to their places and reports them ------------------------------------------------------
+// ---- Finish warp ---------------------------------------------------------------------------------------------------
 
-// The pieces that a block leaves as: put(offset in the block, address, bytes). Streams of a multiple of 64 values end
-// at multiples of 16 bytes and leave from where they are.
+// Splits the store of a block: put(offset in the block, address, bytes). Streams of a multiple of 64 values end at
+// multiples of 16 bytes and are stored from where they are.
 template <coder_id CODER, class PUT>
 DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, PUT put)
 {
@@ -450,7 +450,7 @@ DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32
         to[i] = from[i];
 }
 
-// All lanes: sends a block to its place. Returns when it has left shared memory; over a link, when all lanes have
+// All lanes: stores a block at its offset. Returns when shared memory has been read; over a link, when all lanes have
 // copied their parts.
 template <coder_id CODER>
 DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst,
@@ -470,7 +470,8 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
         barrier_arrive(&team.shared().empty, WORKER_WARPS);
 }
 
-// All lanes. They may see different states of the barrier; the vote makes them agree.
+// All lanes: whether the loads of the next block have been issued. Lanes may see different states of the barrier; the
+// vote makes them agree.
 DEVICE bool is_next_issued(encode_shared &shared, uint32_t iteration)
 {
     return __any_sync(ALL_LANES, barrier_test(&shared.issued[iteration % ENCODE_AHEAD], iteration / ENCODE_AHEAD & 1));
@@ -497,9 +498,9 @@ DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, 
     };
     for (uint32_t iteration = 0;; iteration++) {
         const uint32_t parity = iteration & 1;
-        // A block that is on its way will be done whatever other teams do. If there is none, another team may be
-        // waiting for what this one has done. Over a link there is time to report each block, and whoever waits for a
-        // chunk to arrive learns of it sooner.
+        // A block whose loads are issued will be finished whatever other teams do. If there is none, another team may
+        // be waiting for the blocks that this one has finished. Over a link there is time to count each block, and a
+        // reader of the chunk learns of it sooner.
         if (done.is_full() || (done.count > 0 && (over_link || !is_next_issued(shared, iteration))))
             flush();
         barrier_wait(&shared.job_ready[parity], iteration / 2 & 1);
@@ -525,7 +526,7 @@ DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, 
 
 // ---- Kernel --------------------------------------------------------------------------------------------------------
 
-// The parts of a launch that workers need.
+// Parameters that workers need.
 struct worker_launch {
     struct {
         uint64_t *planes[1]; // PLANE_SIZES
@@ -542,7 +543,7 @@ template <coder_id CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
     return {memory + number * encode_team<CODER>::BYTES, number};
 }
 
-// All workers. This is a call, so that how workers are compiled does not depend on what other warps do.
+// Loop of the workers. It is not inlined, so that the code of other warps does not change how it is compiled.
 template <coder_id CODER, uint32_t TEAMS> __device__ __noinline__ void work(const worker_launch launch)
 {
     const encode_team<CODER> team = this_team<CODER, TEAMS>();

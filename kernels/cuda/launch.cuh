@@ -1,4 +1,4 @@
-// Parameters of a launch, layout of its scratch, and the kernels: what host and device code share.
+// Launch parameters, scratch layout and kernel entry points: shared by host and device code.
 #ifndef STRAIT_KERNELS_CUDA_LAUNCH_CUH
 #define STRAIT_KERNELS_CUDA_LAUNCH_CUH
 
@@ -18,8 +18,8 @@ constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
-// What encoder kernels are specialized for: BF16 values by a table, in two ways; values of any type by their bases, or
-// FP16 and FP32 values by a table.
+// Specializations of the encode kernel: BF16 values by a table (top16, tiered); the typed modes (6 to 8), by value
+// type.
 enum coder_id { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
 ANY_SIDE constexpr bool is_typed(coder_id coder)
 {
@@ -28,16 +28,16 @@ ANY_SIDE constexpr bool is_typed(coder_id coder)
 
 // ---- Shape of the kernels -------------------------------------------------------------------------------------------
 
-// A team codes one block at a time. It has eight worker warps, a last warp, which ends blocks, and a first warp, which
-// begins them. A thread block is one team, and several share a multiprocessor; or, to occupy few multiprocessors, a
-// thread block is as many teams as fit.
+// A team codes one block at a time. It has eight worker warps, a fetch warp (draws tickets, loads blocks) and a finish
+// warp (reports blocks; in the encoder it also stores them). A thread block is one team, and several share a
+// multiprocessor; with a budget of multiprocessors, a thread block is as many teams as fit.
 constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, FINISH_WARP = 8, FETCH_WARP = 9;
 constexpr uint32_t TEAM_THREADS = WORKERS + 64, FULL_TEAMS = 3;
 
 // ---- Scratch --------------------------------------------------------------------------------------------------------
 
-// Everything that one launch leaves for the next is zero or carries the number of its launch, so that no launch has to
-// clear scratch.
+// All words that one launch leaves in scratch are zero or tagged with its number, so that no launch has to clear
+// scratch.
 constexpr uint32_t TAG_SHIFT = 28;
 constexpr uint64_t TAG_MASK = (1ull << TAG_SHIFT) - 1; // the bits below the launch number
 
@@ -68,7 +68,7 @@ constexpr uint32_t ITEMS_MAX = 256; // of one launch
 constexpr uint64_t SCRATCH_FIXED = sizeof(control) + ITEMS_MAX * sizeof(progress);
 constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the planes have room beyond the last block
 
-// The rest of the scratch is planes of the same size, with one word for each block, or two. Tagged and untagged words
+// After the items, scratch is planes of equal size, with one or two words for each block. Tagged and untagged words
 // never share an address, because an untagged number could look like a tag.
 enum plane {
     PLANE_SIZES,   // encode: tagged sizes, below
@@ -79,8 +79,8 @@ enum plane {
     PLANES
 };
 
-// The size noted for a coded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
-// than 4096). The form is one of the first modes, or a later mode together with the mode as which the statistics count
+// Size word of an encoded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
+// than 4096). The form is one of modes 0 to 4, or a typed mode together with the mode under which the statistics count
 // it. A page that does not exist has the form BAD_PAGE and no units.
 constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
@@ -113,7 +113,7 @@ ANY_SIDE uint32_t size_escapes(uint32_t size)
     return size >> 15 & 8191;
 }
 
-// The word noted for a decoded block: escapes (14 bits), the mode as which the statistics count it (3), -status (8).
+// Result word of a decoded block: escapes (14 bits), the mode under which the statistics count it (3), -status (8).
 ANY_SIDE uint32_t make_result_word(uint32_t status, uint32_t counted, uint32_t escapes)
 {
     return status << 17 | counted << 14 | escapes;
@@ -156,15 +156,16 @@ struct decode_item {
     uint32_t close_part_size;
 };
 
-// Units of metadata, or pages, that one ticket handles at the end of a chunk. For the last chunks, when there is no
+// Units of metadata, or pages, that one ticket handles when a chunk is closed. For the last chunks of a launch, with no
 // other work left, this is one for each lane: a second one would wait for memory once more.
 constexpr uint32_t CLOSE_FEW = 32, CLOSE_MANY = 128;
 
-// Tickets are drawn in order. A segment is a run of them: the blocks of a chunk, the parts of its check or of its end.
+// Tickets are drawn in order. A segment is a run of tickets: the blocks of a chunk, the parts of its check, or the
+// parts of its close.
 enum decode_type { WORK_BLOCKS, WORK_CHECK, WORK_CLOSE, WORK_TYPES };
 struct segment {
     uint32_t first_ticket;
-    uint32_t work; // item << 2 | kind
+    uint32_t work; // item << 2 | work_type
 };
 
 struct launch_head {
@@ -176,10 +177,11 @@ struct launch_head {
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
-    uint32_t closes_from, reserved_too;         // from this ticket on, all are ends of chunks
+    uint32_t closes_from, reserved_too;         // closes_from: all later tickets close chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
     uint32_t item_count;                        // how many items are there
-    uint8_t element, mode, coded, over_link;    // coded: there are tables to code with; far: chunks are behind a link
+    uint8_t element, mode, coded,
+        over_link; // coded: there are tables to code with; over_link: chunks are behind a link
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
 
@@ -222,7 +224,7 @@ ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bo
     return rows_offset(page_count, lengths) + 4ull * page_count * rows_per_page;
 }
 
-// ---- Kernels, as the host sees them --------------------------------------------------------------------------------
+// ---- Kernels -------------------------------------------------------------------------------------------------------
 
 // Thread blocks of one team each that share a multiprocessor; kernels limit their registers to fit this many.
 constexpr int DECODE_RESIDENT = 3;

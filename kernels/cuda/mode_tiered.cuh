@@ -1,4 +1,4 @@
-// Tiered blocks, FORMAT.md section 3, mode 4: workers of encoding and of decoding teams, and checks.
+// Tiered blocks (FORMAT.md section 3, mode 4): workers of encoding and of decoding teams, and checks.
 #ifndef STRAIT_KERNELS_CUDA_MODE_TIERED_CUH
 #define STRAIT_KERNELS_CUDA_MODE_TIERED_CUH
 
@@ -10,14 +10,14 @@ namespace strait
 
 // ---- Encoding ------------------------------------------------------------------------------------------------------
 
-// The exponents of a lane's consecutive values, up to 32, that went on to tier 3.
+// Tier-3 items of a lane, which has up to 32 consecutive values.
 struct tier3_items {
     const uint16_t *values; // the lane's values
     const uint8_t *table;   // by sign and exponent
     uint32_t wanted;        // bit i: value i
     uint32_t count, escapes;
-    uint32_t low, high;    // the items, unless the warp is crowded
-    uint32_t escape_bytes; // likewise, the exponents in tier 4
+    uint32_t low, high;    // the items, unless dense_escapes
+    uint32_t escape_bytes; // the exponents in tier 4, unless dense_escapes
     bool dense_escapes;    // some lane of the warp has more than 16 items, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
@@ -25,7 +25,7 @@ struct tier3_items {
         return table[values[i] >> 7];
     }
 
-    // Takes the last of those that are left.
+    // Removes the last value from `left` and returns its item.
     DEVICE uint32_t pop(uint32_t &left) const
     {
         const uint32_t i = highest_bit(left);
@@ -33,7 +33,7 @@ struct tier3_items {
         return item(i);
     }
 
-    // The items of eight values of a crowded warp, each in its place, with zeroes elsewhere.
+    // Items of eight values, each at the position of its value, with zeroes elsewhere. For warps with dense escapes.
     DEVICE uint32_t load8(uint32_t eight) const
     {
         const uint4 x = reinterpret_cast<const uint4 *>(values)[eight];
@@ -47,7 +47,7 @@ struct tier3_items {
         return items & spread_bits(wanted >> (8 * eight) & 255) * 15;
     }
 
-    // All lanes. In a crowded warp the items are only counted: its block may well become raw in the end.
+    // All lanes. With dense escapes the items are only counted: the block may well become raw in the end.
     DEVICE void collect()
     {
         low = high = escape_bytes = escapes = 0;
@@ -70,8 +70,8 @@ struct tier3_items {
             escapes += popcount(fifteens(load8(eight)));
     }
 
-    // All lanes, after collect(), when some lane has values in tier 4. After this only a crowded warp reads its values
-    // again.
+    // All lanes, after collect(), when some lane has values in tier 4. Afterwards only a warp with dense escapes reads
+    // its values again.
     DEVICE void collect_escapes()
     {
         dense_escapes = dense_escapes || __any_sync(ALL_LANES, escapes > 4);
@@ -88,8 +88,8 @@ struct tier3_items {
         escape_bytes = shift_right(escape_bytes, 0, 32 - 8 * escapes);
     }
 
-    // Puts items into the stream from item number `at`, exponents into tier 4 from byte `at4`. The stream must have
-    // been zero.
+    // Stores items from item number `at` of the stream, exponents from byte `at4` of tier 4. The stream must have been
+    // zero.
     DEVICE void store(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
         if (dense_escapes) {
@@ -131,7 +131,7 @@ struct tier3_items {
     }
 };
 
-// Where the streams of the whole block lie, found from the counts of all warps.
+// Offsets of the streams of the whole block, from the counts of all warps.
 struct tier_offsets {
     uint32_t before2, before3, before4; // items of the warps before this one
     uint32_t at3, at4, end;             // bytes from the end of tier 1
@@ -165,7 +165,7 @@ DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t pari
     return at;
 }
 
-// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
+// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -174,7 +174,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
-    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp arrives at `empty`
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
@@ -267,7 +267,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    // From here on the next block is on its way; whatever could wait has been put off until now.
+    // The next block is being loaded from here on; all work that could wait has been deferred to here.
     const uint64_t total = warp_sum(lane_total);
     if (lane == 0)
         shared.sums[parity][warp] = total;
@@ -295,10 +295,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     warp_arrive(&shared.job_ready[parity], lane);
 }
 
-// ---- Decoding: two scans over the block find where a lane's items lie in tiers 2 and 3 -----------------------------
+// ---- Decoding: two scans over the block give the offsets of a lane's items in tiers 2 and 3 ------------------------
 
-// Whether an exponent is in the first three tiers, as far as the table in shared memory tells: asking global memory
-// would hold up the block.
+// Whether an exponent is in the first three tiers, by the table in shared memory: a load from global memory would hold
+// up the block.
 DEVICE bool in_tiers(const uint32_t *table, uint32_t exponent)
 {
     const uint32_t other = ~exponent & 255; // fills the bytes that hold no exponents
@@ -307,7 +307,7 @@ DEVICE bool in_tiers(const uint32_t *table, uint32_t exponent)
            holds_byte((table[7] & 0xffffff) | other << 24, exponent);
 }
 
-// The items of a tier, of which each warp has counted its own.
+// Sum of the counts of all warps.
 DEVICE uint32_t count_all(const uint32_t *counts)
 {
     static_assert(WORKER_WARPS == 8, "");
@@ -331,8 +331,8 @@ template <bool WHOLE> DEVICE void load_tier1(const uint8_t *input, uint32_t n, u
     tier1[1] &= values > 16 ? low_mask(2 * (values - 16)) : 0;
 }
 
-// How many items of 4 bits from number `from` up to `to` are 15. Threads that count together take each `step`-th word,
-// beginning with the `turn`-th.
+// How many 4-bit items from number `from` up to `to` are 15. Threads that count together take each `step`-th word,
+// beginning with word `start`.
 DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to, uint32_t start, uint32_t step)
 {
     uint32_t count = 0;
@@ -348,15 +348,15 @@ DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to
     return count;
 }
 
-// Puts the exponents of a lane's values that went on to tier 3 where its values are.
+// Decodes tier 3 of a lane: stores exponents at the positions of their values.
 struct tier3_lane {
     uint32_t wanted; // bit i: value i
     uint32_t count;
     uint32_t first;     // number of its first item in the stream
     uint32_t at3, last; // byte where tier 3 begins; the stage's last byte
 
-    // All lanes. Returns how many values are in tier 4, with WARP_BAD when one should not be. `counts` are those of all
-    // warps.
+    // All lanes. Returns how many values are in tier 4, with WARP_BAD when one should not be. `counts` are the counts
+    // of all warps.
     DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
@@ -382,8 +382,8 @@ struct tier3_lane {
         return 0;
     }
 
-    // The same when a lane of the warp has values in tier 4, or more than 16 items. The place of a lane's first value
-    // in tier 4 is the number of items before the lane's first that are 15.
+    // Variant of put for a warp that has values in tier 4, or more than 16 items in a lane. The position in tier 4 of a
+    // lane's first value is the number of items before the lane's first that are 15.
     DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts,
                                 uint8_t *exponents) const
     {
@@ -413,8 +413,8 @@ struct tier3_lane {
     }
 };
 
-// The ranking of a block. Other kinds (base_ranking) are made by one warp while it waits for the others, and see the
-// exponents of each vector of 8 values, in all lanes.
+// Ranking of a block by its table. Another ranking (base_ranking) is made by one warp while it waits for the others,
+// and observes the exponents of each vector of 8 values, in all lanes.
 struct table_ranking {
     const uint32_t *table;
 
@@ -426,7 +426,7 @@ struct table_ranking {
     }
 };
 
-// All workers; `turn` counts the tiered blocks of the team. Returns what the warp reports to the last warp.
+// All workers; `iteration` counts the tiered blocks of the team. Returns the findings of the warp.
 template <bool WHOLE, class LAUNCH, class RANKING>
 DEVICE uint32_t decode_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                               block_writer &writer, RANKING &ranking, uint32_t iteration, uint32_t warp, uint32_t lane)

@@ -1,4 +1,4 @@
-// Blocks with 4 bits per exponent, FORMAT.md section 3, modes 2 and 3, with or without a list of escapes: workers of
+// Blocks with 4 bits per exponent (FORMAT.md section 3, modes 2 and 3), with or without a list of escapes: workers of
 // encoding and of decoding teams, and checks. The encoder also leaves blocks raw.
 #ifndef STRAIT_KERNELS_CUDA_MODE_TOP16_CUH
 #define STRAIT_KERNELS_CUDA_MODE_TOP16_CUH
@@ -27,8 +27,8 @@ DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_
     return escapes & low_mask(values);
 }
 
-// The exponents of the escapes in a lane's vectors, at most 4, the first in the lowest byte. `escapes` has 8 bits for
-// each of the vectors.
+// Exponents of the escapes in a lane's vectors, at most 4, the first in the lowest byte. `escapes` has 8 bits for each
+// of the vectors.
 DEVICE uint32_t collect_escape_bytes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
 {
     uint32_t escape_bytes = 0;
@@ -40,8 +40,8 @@ DEVICE uint32_t collect_escape_bytes(const uint16_t *values, uint32_t escapes, u
     return shift_right(escape_bytes, 0, 32 - 8 * popcount(escapes));
 }
 
-// Writes the warp's part of the list after the codes, from entry `at` of `count` on. CROWDED: some lane has more than 4
-// escapes.
+// Writes the warp's part of the list after the codes, from entry `at` of `count` on. DENSE_ESCAPES: some lane has more
+// than 4 escapes.
 template <bool DENSE_ESCAPES>
 DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t escape_bytes, uint32_t count,
                          uint32_t at, uint32_t warp, uint32_t lane)
@@ -66,7 +66,7 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
     }
 }
 
-// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
+// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -75,7 +75,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
-    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp arrives at `empty`
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
@@ -152,7 +152,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    // From here on the next block is on its way; whatever could wait has been put off until now.
+    // The next block is being loaded from here on; all work that could wait has been deferred to here.
     const uint64_t total = warp_sum(lane_total);
     if (lane == 0)
         shared.sums[parity][warp] = total;
@@ -178,25 +178,25 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
 
-// Whether an exponent is in the top 16, as far as the table in shared memory tells: asking global memory would hold up
-// the block.
+// Whether an exponent is in the top 16, by the table in shared memory: a load from global memory would hold up the
+// block.
 DEVICE bool in_top16(const uint32_t *table, uint32_t exponent)
 {
     return holds_byte(table[8], exponent) || holds_byte(table[9], exponent) || holds_byte(table[10], exponent) ||
            holds_byte(table[11], exponent);
 }
 
-// A bit for each value says whether it is listed. The bits of a warp's OWN values lie in the warp's part of the room
-// that tiers use: warps do not wait for each other between blocks, so one may be at a list while another still reads
-// its tiers of the block before. This is the byte for the values from 8 * eight on.
+// Byte of the bit mask of listed values for the values from 8 * eight on. The bits of a warp's OWN values lie in the
+// part of the room that this warp uses for tiers: warps do not wait for each other between blocks, so one may be at a
+// list while another still reads its tiers of the block before.
 template <uint32_t OWN> DEVICE uint32_t list_byte(uint32_t eight)
 {
     return eight / (OWN / 8) * (OWN / 2) + eight % (OWN / 8);
 }
 
-// Spreads the list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp
-// reads the whole list and takes its own part, so that none waits for another. False when no encoder would have written
-// the list. The codes begin at byte `codes`.
+// Scatters the list at byte `at` of the block: exponents to the positions of their values, and a bit for each value.
+// Every warp reads the whole list and takes its own part, so that none waits for another. False when no encoder would
+// have written the list. The codes begin at byte `codes`.
 template <uint32_t OWN>
 DEVICE bool scatter_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n,
                          uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)

@@ -1,4 +1,4 @@
-// Decoding blocks of the later modes, FORMAT.md section 3.2.
+// Decoding blocks of the typed modes (6 to 8), FORMAT.md section 3.2.
 #ifndef STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
 #define STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
 
@@ -9,13 +9,13 @@
 namespace strait
 {
 
-// ---- Where streams lie, and their contents up to halves ------------------------------------------------------------
+// ---- Layout of streams, and their contents up to high halves -------------------------------------------------------
 
-// What each warp of workers found in its part of a block, for the last warp.
-constexpr uint32_t ORDER_LOW_BITS = 256;                            // in `orders`: a rest is not zero
+// Findings of a warp of workers, for the finish warp.
+constexpr uint32_t ORDER_LOW_BITS = 256;                            // in `orders`: some low bits are not zero
 constexpr uint32_t FIRST_DIFFERS = 1u << 16, FIRST_NONE = 1u << 17; // in firsts: words differ; there are none
 
-// What the block's end and size say.
+// Layout of a block, from its end and size.
 struct typed_layout {
     const uint8_t *input;
     uint32_t size; // including its end
@@ -35,7 +35,7 @@ struct typed_layout {
     {
         return at_codes() + (tiers() ? (m + 3) / 4 : (m + 1) / 2);
     }
-    // Whether streams that end at byte `end` leave room for what follows them.
+    // Whether streams that end at byte `end` leave room for the tail and the end of the block.
     DEVICE bool has_room(uint32_t end) const
     {
         return end + tail + TYPED_END_BYTES <= size;
@@ -68,7 +68,8 @@ DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
     return tail;
 }
 
-// A worker's part of a block. Whatever it leaves in shared memory for the halves of its warp is read by that warp only.
+// A worker's part of a block. What it stores in shared memory for the high halves of its warp is read by that warp
+// only.
 template <typed_type TYPE, bool WHOLE> struct typed_worker {
     typedef typed_values<TYPE> values;
     static constexpr uint32_t EACH = values::EACH;
@@ -124,7 +125,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __reduce_add_sync(ALL_LANES, lane < warp ? found : 0);
     }
 
-    // All workers. Returns what the warp reports to the last warp.
+    // All workers: reads a block of tiers. Returns the findings of the warp.
     DEVICE uint32_t read_tiers()
     {
         decode_shared &shared = team.shared();
@@ -163,7 +164,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return escapes | (bad ? WARP_BAD : 0);
     }
 
-    // All workers; the same for codes.
+    // All workers: reads a block of codes. Returns the findings of the warp.
     DEVICE uint32_t read_codes()
     {
         uint32_t from = at.after_codes();
@@ -179,13 +180,13 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __all_sync(ALL_LANES, good) ? 0 : WARP_BAD;
     }
 
-    // A word of a stream, which is known to be aligned only in whole blocks.
+    // Word of a stream, which is certain to be aligned only in whole blocks.
     DEVICE uint32_t load_stream(uint32_t from) const
     {
         return WHOLE ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
     }
 
-    // Exponents of eight halves from codes of four bits.
+    // Exponents of eight high halves from codes of four bits.
     DEVICE void load_codes(uint32_t eight, uint32_t exponents[2]) const
     {
         const uint32_t ranks[4] = {table[8], table[9], table[10], table[11]};
@@ -228,14 +229,14 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
 
 // This code is not inlined into the kernel, so that it takes no registers from blocks of other modes.
 
-// Makes the values of a block, and gathers what the last warp has to check.
+// Makes the values of a block, and collects findings for the finish warp.
 template <typed_type TYPE, bool WHOLE> struct typed_maker {
     typedef typed_values<TYPE> values;
     const typed_worker<TYPE, WHOLE> &high_halves;
     const decode_block &block;
     uint32_t first[2];          // exponents of the first ranks
-    uint32_t greatest, parts;   // greatest exponent of a part, in half words; least of these over parts
-    uint32_t low_bits, invalid; // nonzero: some rest is nonzero; some half is that of no value
+    uint32_t greatest, parts;   // greatest exponent of a part, as u16x2; least of these over parts
+    uint32_t low_bits, invalid; // nonzero: some low bits are nonzero; some high half is that of no value
     uint32_t word, differs;     // the warp's first 16-bit word, twice; nonzero: some word differs
 
     DEVICE void make(uint32_t vector, uint32_t count, uint32_t w[4])
@@ -287,7 +288,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
             w[j] |= from % 16 / 4 == j ? high_halves.tail << (from % 4 * 8) : 0;
     }
 
-    // All lanes: compares all words with the first. For BF16 values the last warp finds this from the streams.
+    // All lanes: compares all words with the first. For BF16 values the finish warp finds this from the streams.
     DEVICE void compare(uint32_t g, uint32_t vector, const uint32_t w[4])
     {
         if (TYPE == TYPE_BF16)
@@ -309,7 +310,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
         greatest = 0;
     }
 
-    // All lanes: stores the warp's findings for the last warp. Returns what it reports besides.
+    // All lanes: publishes findings in shared memory for the finish warp. Returns the others.
     DEVICE uint32_t publish(decode_shared &shared) const
     {
         const uint32_t stage = high_halves.stage, warp = high_halves.warp;
@@ -323,7 +324,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     }
 };
 
-// Stands in for a launch where only the region of one block is needed.
+// Replacement for a launch where only the region of one block is needed.
 struct one_region {
     const region &of_block;
 };
@@ -390,7 +391,7 @@ DEVICE const uint32_t *find_table(const decode_team &team, uint32_t stage, const
 
 struct typed_found {
     uint64_t sum;   // over the lane's vectors
-    uint32_t found; // what the warp reports to the last warp
+    uint32_t found; // findings of the warp
 };
 
 template <typed_type TYPE, bool WHOLE>
@@ -405,12 +406,12 @@ DEVICE typed_found decode_type(const one_region &launch, const decode_team &team
     if ((found & WARP_BAD) == 0)
         found |= put_typed(launch, worker, block, sum);
     if (TYPE == TYPE_FP32)
-        named_sync(team.barrier_id(), WORKERS); // in the next block, a warp's halves may lie where another's lie now
+        named_sync(team.barrier_id(), WORKERS); // a high half of the next block may lie where another warp's lies now
     __syncwarp();
     return {sum_total(sum), found};
 }
 
-// All workers: decodes the team's `turn`-th block.
+// All workers: decodes block number `iteration` of the team.
 template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const region &of_block, uint32_t iteration)
 {
     const one_region launch = {of_block};
@@ -436,7 +437,7 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const
 // Nearly all blocks that are coded by bases are tiers by the ranking of the base. They are decoded like tiered blocks,
 // except that the ranking is made from the base and the base is checked.
 
-// All workers: whether the team's `turn`-th block, which has arrived, is such a block.
+// All workers: whether block number `iteration` of the team, which has arrived, is such a block.
 DEVICE bool is_plain_base(const decode_team &team, uint32_t iteration)
 {
     constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_WHOLE;
@@ -466,7 +467,7 @@ struct base_ranking {
     }
 };
 
-// Stands in for a launch: whole blocks need no region.
+// Replacement for a launch: whole blocks need no region.
 struct no_launch {
 };
 
@@ -475,11 +476,10 @@ DEVICE region get_region(const no_launch &, uint32_t)
     return {};
 }
 
-// All workers: decodes the team's `turn`-th block, which is such a block, and the following ones as long as they are
-// such blocks too and their chunks are known to have passed the check. Returns the next turns of all blocks and of
+// All workers: decodes block number `iteration` of the team, which is such a block, and the following ones as long as
+// they are such blocks too and their chunks have passed the check. Returns the next iterations of all blocks and of
 // tiers.
-template <uint32_t TEAMS>
-__device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_iteration)
+template <uint32_t TEAMS> __device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_iteration)
 {
     const decode_team team = this_team<TEAMS>();
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
@@ -502,7 +502,7 @@ __device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_i
     }
 }
 
-// ---- Checks of the last warp ---------------------------------------------------------------------------------------
+// ---- Finish warp ---------------------------------------------------------------------------------------------------
 
 // All lanes: where the coder's streams lie, from the counts of the workers.
 DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const typed_layout &at, uint32_t lane)
@@ -536,7 +536,8 @@ DEVICE bool padding_valid(const streams &s, const typed_layout &at)
            is_padded<4>(at.input, s.at3, s.count3);
 }
 
-// All lanes: whether the values have the base, have rests where there must be some, and are not all the same word.
+// All lanes: whether the values have the base, have nonzero low bits where there must be some, and are not all the same
+// word.
 DEVICE bool values_valid(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
                          uint32_t lane)
 {
@@ -553,7 +554,7 @@ DEVICE bool values_valid(const decode_shared &shared, uint32_t stage, const deco
     return is_padded<2>(at.input, 0, at.m) && is_padded<1>(at.input, (at.m + 3) / 4, at.m);
 }
 
-// All lanes: everything that the workers have not checked. BF16 blocks have the streams of tiered and top16 blocks.
+// All lanes: does all checks that workers have not done. BF16 blocks have the streams of tiered and top16 blocks.
 DEVICE bool typed_valid(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
                         const streams &s, uint32_t lane)
 {
@@ -571,7 +572,7 @@ DEVICE bool typed_valid(const decode_shared &shared, uint32_t stage, const decod
     return padding_valid(s, at) && values_valid(shared, stage, block, at, lane);
 }
 
-// All lanes of the last warp: the word to note for the team's `turn`-th block.
+// All lanes of the finish warp: result word of block number `iteration` of the team.
 template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_typed_block(uint32_t iteration)
 {
     const decode_team team = this_team<TEAMS>();

@@ -1,4 +1,4 @@
-// Encoding blocks of the later modes, FORMAT.md section 3.2.
+// Encoding blocks of the typed modes (6 to 8), FORMAT.md section 3.2.
 #ifndef STRAIT_KERNELS_CUDA_MODE_TYPED_ENCODE_CUH
 #define STRAIT_KERNELS_CUDA_MODE_TYPED_ENCODE_CUH
 
@@ -8,31 +8,31 @@
 namespace strait
 {
 
-// ---- Streams: what follows tiers 1 and 2 of the halves -------------------------------------------------------------
+// ---- Streams, from tiers 1 and 2 of the high halves on -------------------------------------------------------------
 
-// Where streams lie in a team's room: in the places that those of a full block have. Shorter ones are packed at the
-// end.
+// Offsets of streams in a team's room: those of a full block. The streams of a shorter block are packed afterwards.
 template <coder_id CODER> struct typed_room {
     static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
     typedef typed_values<TYPE> values;
-    static constexpr uint32_t ONES = values::HIGH_HALVES / 4; // after the stream of the rests' two bits
+    static constexpr uint32_t ONES =
+        values::HIGH_HALVES / 4; // FP16: one low bit of each value, after the stream of two bits of each
     static constexpr uint32_t SM = low_bits_size<TYPE>(values::HIGH_HALVES);
     static constexpr uint32_t CODES = SM + values::HIGH_HALVES;
     static constexpr uint32_t TIERS = CODES + values::HIGH_HALVES / 4, LIST = CODES + values::HIGH_HALVES / 2;
-    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: the rank, by exponent
+    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // rank by exponent, behind the ranking that replaces the table
 };
 static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 
-// What all workers know of a block once its base is known, and what a lane has of it: consecutive halves.
+// A lane of workers and its block once the base is known: consecutive high halves.
 struct typed_lane {
     uint32_t bytes, base;
-    bool by_base, low_bits; // the ranking is that of the base; some rest is nonzero
+    bool by_base, low_bits; // the ranking is that of the base; some low bits are nonzero
     bool new_base;          // put_ranking has just written the ranking
     bool warp_same;         // the warp's first values equal the block's first one
-    uint32_t left;          // halves of the lane
+    uint32_t left;          // high halves of the lane
     uint32_t tier1[2], tier2[2];
 
-    // Zeroes the codes past the block's last half.
+    // Zeroes the codes past the last high half of the block.
     DEVICE void cut()
     {
         const uint32_t masks[2] = {low_mask(2 * left), left > 16 ? low_mask(2 * (left - 16)) : 0};
@@ -42,8 +42,8 @@ struct typed_lane {
     }
 };
 
-// All workers, when all have come to the block: writes the ranking of the base to the place of the table, unless it is
-// there already. see_ranking waits until all workers have written before anything is looked up.
+// All workers, when all have arrived at the block: replaces the table by the ranking of the base, unless it is there
+// already. wait_ranking waits until all workers have written before any lookup.
 template <coder_id CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
 {
     if (team.shared().base == base)
@@ -62,13 +62,13 @@ template <coder_id CODER> DEVICE void wait_ranking(const encode_team<CODER> &tea
         team.shared().base = base;
 }
 
-// Codes of four bits for the lane's halves.
+// Codes of four bits for the high halves of a lane.
 template <coder_id CODER> struct four_bits {
     typedef typed_room<CODER> room;
     static constexpr uint32_t EACH = room::values::EACH;
     const uint16_t *values; // of the lane
     const uint8_t *ranks;
-    uint32_t left, escapes; // of the lane: halves; escapes, a bit for each
+    uint32_t left, escapes; // of the lane: high halves; escapes, a bit for each
     uint32_t before, count; // escapes in the block: before the lane's; all
 
     DEVICE uint32_t rank(uint32_t i) const
@@ -133,7 +133,7 @@ template <coder_id CODER> struct four_bits {
 // The coded form of a block.
 struct typed_block {
     uint32_t m, tail;                   // number of values; bytes left over
-    uint32_t low_bits, codes, variable; // bytes of the rests; of tier 1 or the codes; of what follows these
+    uint32_t low_bits, codes, variable; // bytes of the low bits; of tier 1 or the codes; of the streams after these
     uint32_t coder, base;
 
     DEVICE uint32_t used() const
@@ -190,7 +190,8 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
     }
 }
 
-// All workers: completes the team's `turn`-th block. A WHOLE block has all its values.
+// All workers: encodes the high halves of block number `iteration` of the team and completes the block. A WHOLE block
+// has all its values.
 template <bool WHOLE, coder_id CODER, class LAUNCH>
 DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_lane &high_halves,
                              uint32_t parity, uint32_t warp, uint32_t lane)
@@ -198,7 +199,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     encode_shared &shared = team.shared();
-    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp arrives at `empty`
     const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = high_halves.base;
     const uint32_t bytes = high_halves.bytes, m = bytes / values::BYTES;
     const uint32_t *tier1 = high_halves.tier1, *tier2 = high_halves.tier2;
@@ -299,7 +300,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     } else if (is_coded) {
         codes.put(streams, thread);
     }
-    if (WHOLE && is_coded && thread == 0) { // what follows the streams is zero
+    if (WHOLE && is_coded && thread == 0) { // the bytes after the streams are zero
         uint32_t *end = reinterpret_cast<uint32_t *>(streams + begin + units * UNIT) - 1;
         atomicOr(end, (coded.coder | base << 8) << 16);
     }
@@ -313,9 +314,9 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
 
 // ---- BF16 values by their bases, mode 6 ----------------------------------------------------------------------------
 
-// A lane keeps what determines the codes of its values in registers until the base is known.
+// A lane holds the inverted exponents of its values in registers until the base is known.
 
-// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
+// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -388,15 +389,15 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
 
 // ---- FP16 and FP32 values ------------------------------------------------------------------------------------------
 
-// Workers make two passes over a block. In the first they take values apart, and what they tell each other then gives
-// the base; in the second they code halves.
+// Workers make two passes over a block. In the first they split values, and what they publish then gives the base; in
+// the second they code high halves.
 
-// Takes a worker's values of a block: sums them and splits them into halves and rests.
+// Splits a worker's values of a block into high halves and low bits.
 template <coder_id CODER> struct value_splitter {
     typedef typed_room<CODER> room;
     uint8_t *streams, *high_halves;
     uint32_t inverted, parts; // the least inverted exponents of a part; of all parts
-    uint32_t low_bits;        // FP32: nonzero when some rest is
+    uint32_t low_bits;        // FP32: nonzero when some low bits are
 
     DEVICE void put_sign_mantissa(const uint32_t w[4], uint32_t vector)
     {
@@ -485,7 +486,7 @@ DEVICE bool split_block(const encode_team<CODER> &team, value_splitter<CODER> &s
     return __all_sync(ALL_LANES, same);
 }
 
-// Tiers 1 and 2 of the lane's halves, which are consecutive.
+// Tiers 1 and 2 of the lane's high halves, which are consecutive.
 template <coder_id CODER> DEVICE void code_lane(const encode_team<CODER> &team, typed_lane &block, uint32_t thread)
 {
     constexpr uint32_t VECTORS = typed_room<CODER>::values::EACH / 8;
@@ -522,7 +523,7 @@ template <coder_id CODER> DEVICE void code_lane(const encode_team<CODER> &team, 
     block.cut();
 }
 
-// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
+// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, coder_id CODER, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)

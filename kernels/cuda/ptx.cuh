@@ -112,7 +112,7 @@ DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barr
                  : "memory");
 }
 
-// Of bytes that nobody reads again: they leave the L2 cache before all others.
+// bulk_load of bytes that are not read again: they leave the L2 cache before all others.
 DEVICE void bulk_load_once(void *dst, const void *src, uint32_t bytes, uint64_t *barrier)
 {
     uint64_t first;
@@ -123,7 +123,7 @@ DEVICE void bulk_load_once(void *dst, const void *src, uint32_t bytes, uint64_t 
                  : "memory");
 }
 
-// To the L2 cache only.
+// Prefetch to the L2 cache only.
 DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
@@ -169,7 +169,7 @@ DEVICE void fence_bulk_global()
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// Ordinary accesses of one warp to bytes that nobody on this multiprocessor will need again.
+// Stores of one warp to bytes that this multiprocessor does not read again.
 DEVICE void store_streaming(uint4 *p, const uint32_t w[4])
 {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
@@ -191,7 +191,7 @@ DEVICE void load_relaxed_pair(const uint64_t *p, uint64_t v[2])
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(p) : "memory");
 }
 
-// Both words in one access: whoever sees one of them sees the other.
+// Both words in one access: a reader that sees one of them sees the other.
 DEVICE void load_relaxed_both(const uint64_t *p, uint64_t v[2])
 {
     asm volatile("{\n.reg .b128 x;\n"
@@ -216,8 +216,8 @@ DEVICE void store_relaxed(uint64_t *p, uint64_t v)
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// To be used after a relaxed load has seen what another thread block released: makes visible what came before the
-// release. Polling with acquire loads would invalidate the multiprocessor's cache each time.
+// Acquires after a relaxed load that has seen what another thread block released: makes its earlier writes visible.
+// Polling with acquire loads would invalidate the cache of the multiprocessor each time.
 DEVICE void fence_acquire()
 {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -230,7 +230,7 @@ DEVICE uint32_t load_relaxed(const uint32_t *p)
     return v;
 }
 
-// For a reader on the host or on another device.
+// Release for a reader on the host or on another device.
 DEVICE void store_release_system(int32_t *p, int32_t v)
 {
     asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -241,7 +241,7 @@ DEVICE void count_release(uint32_t *p, uint32_t count)
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(count) : "memory");
 }
 
-// Returns the previous value.
+// Relaxed counter; returns the previous value.
 DEVICE uint32_t count_relaxed(uint32_t *p, uint32_t count)
 {
     uint32_t v;
@@ -258,13 +258,14 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 
 // ---- Launches -----------------------------------------------------------------------------------------------------
 
-// Lets the next launch on the stream take the room that this one leaves; it waits before it reads anything.
+// Triggers the dependent launch on the stream, which may take the room that this one leaves; it waits before it reads
+// any memory.
 DEVICE void launch_dependents()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// Waits until the earlier launches have ended and their writes are visible.
+// Waits until the launches before this one have ended and their writes are visible.
 DEVICE void wait_prior_launches()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");

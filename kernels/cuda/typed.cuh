@@ -1,5 +1,5 @@
-// Modes 6 to 8, FORMAT.md section 3.2: bases and their rankings, and values as halves and rests. Everything here also
-// runs on the host, for tests.
+// Typed modes (6 to 8), FORMAT.md section 3.2: bases and their rankings; values as high halves, which look like BF16,
+// and low bits (the text calls them halves and rests). Functions also run on the host, for tests.
 #ifndef STRAIT_KERNELS_CUDA_TYPED_CUH
 #define STRAIT_KERNELS_CUDA_TYPED_CUH
 
@@ -14,24 +14,24 @@ constexpr uint32_t TYPED_END_BYTES = 2; // coder and base
 
 // ---- Types ----------------------------------------------------------------------------------------------------------
 
-// What kernels are specialized for: the type of the values of a block.
+// Value type of a block.
 enum typed_type { TYPE_BF16, TYPE_FP16, TYPE_FP32 };
 
 template <typed_type TYPE> struct typed_values {
     static constexpr uint32_t BYTES = TYPE == TYPE_FP32 ? 4 : 2;  // bytes of a value
-    static constexpr uint32_t EACH = TYPE == TYPE_FP32 ? 16 : 32; // halves that a lane codes
+    static constexpr uint32_t EACH = TYPE == TYPE_FP32 ? 16 : 32; // high halves that a lane codes
     static constexpr uint32_t VECTOR = 16 / BYTES;                // values in a vector
-    static constexpr uint32_t HIGH_HALVES = BLOCK_SIZE / BYTES;   // halves in a full block
+    static constexpr uint32_t HIGH_HALVES = BLOCK_SIZE / BYTES;   // high halves in a full block
     static constexpr uint32_t STEPS = BYTES / 2; // a warp's steps of 32 vectors that make up a part of 256 values
 };
 
-// Bytes of the rests of m values, where rests are stored.
+// Bytes of the low bits of m values, in mode split.
 template <typed_type TYPE> ANY_SIDE constexpr uint32_t low_bits_size(uint32_t m)
 {
     return TYPE == TYPE_FP32 ? 2 * m : TYPE == TYPE_FP16 ? (m + 3) / 4 + (m + 7) / 8 : 0;
 }
 
-// The same for a block of any type in any of these modes.
+// Bytes of the low bits of m values in any typed mode.
 ANY_SIDE uint32_t low_bits_size_of(uint32_t mode, bool fp32, uint32_t m)
 {
     return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? low_bits_size<TYPE_FP32>(m) : low_bits_size<TYPE_FP16>(m);
@@ -53,15 +53,15 @@ ANY_SIDE uint32_t exponent_order(uint32_t upper)
     return (upper << 1) + 0x01000000u;
 }
 
-// The greater of the two for a pair of values.
+// The greater exponent_order of a pair of values.
 ANY_SIDE uint32_t greater_exponent(uint32_t pair)
 {
     const uint32_t a = exponent_order(pair), b = exponent_order(pair << 16);
     return a > b ? a : b;
 }
 
-// The same in half words, accumulated over a part: adds two values, or eight given by their exponents. Of each half
-// word only the upper byte counts.
+// Greatest exponents as u16x2, accumulated over a part: adds two values, or eight given by their exponents. Of each u16
+// only the upper byte counts.
 ANY_SIDE uint32_t greatest_u16x2(uint32_t greatest, uint32_t pair)
 {
     return add_max_u16x2(pair << 1, 0x01000100u, greatest);
@@ -76,15 +76,15 @@ ANY_SIDE uint32_t greatest_exponents(uint32_t greatest, const uint32_t exponents
     return greatest;
 }
 
-// Turns the result into a word that base_order takes.
+// Word for base_order from the greatest of both u16.
 ANY_SIDE uint32_t greatest_of_u16x2(uint32_t greatest)
 {
     const uint32_t low = greatest << 16;
     return greatest > low ? greatest : low;
 }
 
-// From the greatest of a part to a number of which the least over all parts gives the base: the exponent less 1, or
-// NO_BASE for exponent 0.
+// Order of a part, from its greatest: the exponent less 1, or NO_BASE for exponent 0. The least order over all parts
+// gives the base.
 constexpr uint32_t NO_BASE = 255;
 ANY_SIDE uint32_t base_order(uint32_t greatest)
 {
@@ -92,8 +92,7 @@ ANY_SIDE uint32_t base_order(uint32_t greatest)
     return next < 2 ? NO_BASE : next - 2;
 }
 
-// The same for parts one after another: the least of their greatest, leaving out parts without an exponent; in the end,
-// its order.
+// Least of the greatest exponents of parts, leaving out parts without an exponent; and the order of the result.
 constexpr uint32_t NO_PART = 0xffffffffu;
 ANY_SIDE uint32_t least_part(uint32_t parts, uint32_t greatest)
 {
@@ -151,7 +150,7 @@ ANY_SIDE uint32_t base_exponent(uint32_t rank, uint32_t base)
     return rank == 15 ? 0 : exponent == 0 ? (base - distance_of_rank(15)) & 255 : exponent;
 }
 
-// Byte i of what decoders need of the ranking: the 64 bytes of a table_image before its `rank`.
+// Byte i of the 64 bytes of a table_image before its `rank`, which decoders look up.
 ANY_SIDE uint32_t base_image_byte(uint32_t i, uint32_t base)
 {
     if (i < TIER3_RANK)
@@ -161,7 +160,7 @@ ANY_SIDE uint32_t base_image_byte(uint32_t i, uint32_t base)
     return base_exponent(i < 32 ? i - 16 + TIER3_RANK : i - 32, base);
 }
 
-// What encoders look up, as in a table_image.
+// Entries of a table_image that encoders look up.
 ANY_SIDE uint32_t tiers_of_rank(uint32_t rank)
 {
     return rank < TIER2_RANK ? rank : 3u | (rank < TIER3_RANK ? rank - TIER2_RANK : 3u) << 16;
@@ -174,29 +173,29 @@ ANY_SIDE uint32_t tier3_of_rank(uint32_t rank)
 
 // ---- Codes by the base ----------------------------------------------------------------------------------------------
 
-// Prepares two values for the functions below: the upper byte of each half word is the exponent, inverted; the lower
-// byte does not matter.
+// Inverted exponents of two values, for the functions below, in the upper byte of each u16; the lower byte does not
+// matter.
 ANY_SIDE uint32_t inverted_exponents(uint32_t pair)
 {
     return ~(pair << 1);
 }
 
-// Adds two values to the least inverted exponents of a part, one in each half word. As in exponent_order, infinities
-// and NaN come last: theirs is the greatest of all.
+// Least inverted exponents of a part, as u16x2: adds two values. As in exponent_order, infinities and NaN come last:
+// theirs is the greatest of all.
 constexpr uint32_t NO_INVERTED = 0xffffffffu;
 ANY_SIDE uint32_t least_inverted(uint32_t least, uint32_t inverted)
 {
     return add_min_u16x2(inverted, 0xff00ff00u, least);
 }
 
-// The lesser of both halves, in the lower one.
+// The lesser u16, in the lower one.
 ANY_SIDE uint32_t least_of_u16x2(uint32_t least)
 {
     return add_min_u16x2(least >> 16, 0, least);
 }
 
-// Adds a part: over the parts, the greatest of these gives the base; parts without an exponent count least. Then the
-// order, as base_order gives it.
+// Adds a part to the greatest over parts, which gives the base; parts without an exponent count least. Then the order,
+// as base_order gives it.
 ANY_SIDE uint32_t count_part(uint32_t parts, uint32_t least)
 {
     return add_max_u16x2(least, 0x0200, parts);
@@ -206,7 +205,7 @@ ANY_SIDE uint32_t order_of_inverted(uint32_t parts)
     return parts < 0x0200 ? NO_BASE : 255 - (parts >> 8);
 }
 
-// The form of the base that base_codes takes.
+// Base in the form for base_codes.
 ANY_SIDE uint32_t base_to_add(uint32_t base)
 {
     return (base + 1) * 0x01000100u;
@@ -235,10 +234,10 @@ ANY_SIDE void part_base_codes(uint32_t first, uint32_t second, uint32_t &tier1, 
     tier2 = select_bits(0x0f0f0f0fu, a >> 4, b);
 }
 
-// ---- Halves and rests -----------------------------------------------------------------------------------------------
+// ---- High halves and low bits --------------------------------------------------------------------------------------
 
-// Two FP16 values to halves. Exponents grow by 112, the difference of the biases; but 0 stays, and 31 grows by twice as
-// much.
+// High halves of two FP16 values. Exponents grow by 112, the difference of the biases; but 0 stays, and 31 grows by
+// twice as much.
 ANY_SIDE uint32_t fp16_high_halves(uint32_t pair)
 {
     const uint32_t x = pair >> 3 & 0x0fff0fffu;
@@ -246,7 +245,8 @@ ANY_SIDE uint32_t fp16_high_halves(uint32_t pair)
     return (pair & 0x80008000u) | (x + times * 0x3800u);
 }
 
-// And back, without the rests. Halves of no FP16 value give values whose halves differ from them.
+// FP16 values with zero low bits, from high halves. A high half of no FP16 value gives a value whose high half differs
+// from it.
 ANY_SIDE uint32_t fp16_values(uint32_t high_halves)
 {
     const uint32_t x = high_halves & 0x7fff7fffu;
@@ -254,7 +254,7 @@ ANY_SIDE uint32_t fp16_values(uint32_t high_halves)
     return (high_halves & 0x80008000u) | (x - times * 0x3800u & 0x0fff0fffu) << 3;
 }
 
-// The rests of eight values: two bits of each; one bit of each.
+// Low bits of eight FP16 values: two bits of each; one bit of each.
 ANY_SIDE uint32_t pack_low_twos(const uint32_t w[4])
 {
     uint32_t twos = 0;

@@ -1,5 +1,5 @@
-// Work queue of a launch, and what both kernels do with it: tickets, blocks of page lists, blocks to shared memory,
-// the ends of chunks.
+// Work queue of a launch (tickets, segments, block results), page addressing, loads of blocks to shared memory, and
+// chunk results: code that both kernels share.
 #ifndef STRAIT_KERNELS_CUDA_WORK_CUH
 #define STRAIT_KERNELS_CUDA_WORK_CUH
 
@@ -31,14 +31,14 @@ template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
     return (load_relaxed(&launch.head.scratch->launch) + 1) << TAG_SHIFT;
 }
 
-// Records the result of a block: a word, and the block's sum.
+// Publishes the result of a block: its word (a size or a result word), tagged, and its sum.
 template <class LAUNCH>
 DEVICE void store_block_result(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t word, uint64_t sum)
 {
     store_relaxed_both(launch.head.planes[PLANE_RESULTS] + 2ull * slot, tag | word, sum);
 }
 
-// The result of a block; its word carries the tag once the result is known.
+// Result of a block, valid once its word carries the tag of the launch.
 struct block_result {
     uint64_t word, sum;
 };
@@ -50,7 +50,7 @@ template <class LAUNCH> DEVICE block_result load_block_result(const LAUNCH &laun
     return {v[0], v[1]};
 }
 
-// Waits until the result is known; the block's data may still be on its way. `note`: what the last look has found.
+// Waits for the result of a block, whose data may still be in flight. `result`: the outcome of the last load.
 template <class LAUNCH>
 DEVICE uint32_t wait_block_result(const LAUNCH &launch, uint64_t tag, uint32_t slot, block_result &result)
 {
@@ -72,7 +72,7 @@ DEVICE uint32_t show_ticket(uint32_t drawn)
     return __shfl_sync(ALL_LANES, drawn, 0);
 }
 
-// The segment of the last ticket. A team's tickets only increase.
+// Position in the list of segments. The tickets of a team only increase.
 struct segment_cursor {
     uint32_t index, first, end, item, type;
 };
@@ -84,7 +84,7 @@ template <class LAUNCH> DEVICE void cursor_init(const LAUNCH &launch, segment_cu
     at.end = get_segment(launch, 0).first_ticket;
 }
 
-// After the last segment comes a sentinel that begins past all tickets.
+// The list ends with a sentinel that begins past all tickets.
 template <class LAUNCH> DEVICE void cursor_seek(const LAUNCH &launch, segment_cursor &at, uint32_t ticket)
 {
     while (ticket >= at.end) {
@@ -97,7 +97,7 @@ template <class LAUNCH> DEVICE void cursor_seek(const LAUNCH &launch, segment_cu
     }
 }
 
-// A block of a list: page number, block of the page, region of the item.
+// Position of a block: page of the list, block of the page, region of the item.
 struct block_position {
     uint32_t page, block, region;
 };
@@ -148,9 +148,9 @@ DEVICE uint32_t first_block_of(const LAUNCH &launch, const ITEM &item, uint32_t 
     return r.blocks_before * item.id_count + (page - index * item.id_count) * blocks_of(r.page_bytes);
 }
 
-// Blocks that a team has done but not yet reported to their chunks; lane i knows the chunk of the i-th. Before a block
-// is reported, everything written for it must have arrived, and while all teams write that takes many times as long as
-// a block. So it is done for many blocks at once.
+// Blocks that a team has finished but not yet counted for their chunks; lane i holds the chunk of the i-th. Data of a
+// block must have arrived before it is counted, and while all teams write, that fence takes many times as long as a
+// block. It is paid once for many blocks.
 struct done_list {
     static constexpr uint32_t MOST = 16;
     uint32_t count, item;
@@ -175,7 +175,8 @@ struct done_list {
     }
 };
 
-// A launch of few tickets lets the next launch begin at once; in a long one that costs more than it gains.
+// Up to this many tickets a team, a launch triggers its dependent launch at once; in a longer launch that costs more
+// than it gains.
 constexpr uint32_t FEW_TICKETS = 16; // per team
 
 template <class LAUNCH> DEVICE bool is_short(const LAUNCH &launch, uint32_t teams)
@@ -183,7 +184,7 @@ template <class LAUNCH> DEVICE bool is_short(const LAUNCH &launch, uint32_t team
     return launch.head.tickets <= FEW_TICKETS * teams;
 }
 
-// The last team to end prepares the scratch for the next launch. All lanes of its first warp call it.
+// The last team to exit resets the scratch for the next launch. For all lanes of its fetch warp.
 template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane, uint32_t teams)
 {
     control *scratch = launch.head.scratch;
@@ -262,10 +263,10 @@ DEVICE void plain_gather(const region &r, uint8_t *page, uint32_t offset, uint32
         copy_elements<uint64_t>(r, page, offset, bytes, dst, lane);
     if (bytes % 16 != 0 && lane < 16 - bytes % 16)
         dst[bytes + lane] = 0;
-    fence_bulk(); // it may leave by a bulk copy
+    fence_bulk(); // the stage may be the source of a bulk store
 }
 
-// ---- Ends of chunks: waiting for blocks, statistics, the result ----------------------------------------------------
+// ---- Chunk results: waiting for blocks, statistics, the record -----------------------------------------------------
 
 DEVICE void wait_for_blocks(const progress &chunk, uint32_t count, uint32_t lane)
 {
@@ -277,7 +278,7 @@ DEVICE void wait_for_blocks(const progress &chunk, uint32_t count, uint32_t lane
     __syncwarp();
 }
 
-// What pages add to the statistics.
+// Statistics of pages: values by mode, escapes, table, failures.
 struct page_stats {
     uint32_t values[STRAIT_BLOCK_MODES];
     uint32_t escapes, table, failed;
@@ -331,7 +332,7 @@ DEVICE void count_classes(const LAUNCH &launch, const page_stats &stats, bool pr
     }
 }
 
-// All lanes: adds the tallies of all lanes to the chunk.
+// All lanes: adds the statistics of all lanes to the chunk.
 DEVICE void add_page_stats(progress &chunk, const page_stats &stats, uint32_t lane)
 {
 #pragma unroll
@@ -346,7 +347,7 @@ DEVICE void add_page_stats(progress &chunk, const page_stats &stats, uint32_t la
     __syncwarp();
 }
 
-// All lanes: whether this part was the last of `parts` of the chunk; if so, what all parts have added up is visible.
+// All lanes: whether this part was the last of `parts` of the chunk; if so, the sums of all parts are visible.
 DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
 {
     __syncwarp();
@@ -355,8 +356,8 @@ DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
     return __shfl_sync(ALL_LANES, before, 0) == parts - 1;
 }
 
-// All lanes, once all blocks are counted: writes the record, lane m the values of mode m, then its status. Everything
-// written for the chunk comes before that, so whoever sees the status sees all of it.
+// All lanes, once all blocks are counted: writes the record, lane m the values of mode m, then its status. All data of
+// the chunk is written before the status, so a reader of the status sees all of it.
 DEVICE void write_result(strait_result *dst, const strait_result &result, uint64_t values, uint32_t lane)
 {
     if (lane < STRAIT_BLOCK_MODES)
