@@ -13,9 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "internal/bytes.h"
 #include "kernels/codebook.h"
 #include "kernels/value_ops.h"
 
+#define CHUNK_UNIT  16u /* bytes; blocks begin and end at multiples of it */
 #define BLOCK_BYTES (STRAIT_BLOCK_VALUES * 2u)
 /* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the rest is room to scribble. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
@@ -64,6 +66,11 @@ extern const struct block_ops block_scalar;
 extern const struct block_ops block_avx2, block_avx512;
 #endif
 
+static inline uint32_t units(uint64_t bytes)
+{
+    return (uint32_t)((bytes + CHUNK_UNIT - 1) / CHUNK_UNIT);
+}
+
 static inline uint32_t pack_bytes_2bit(uint32_t items)
 {
     return (items + 3) / 4;
@@ -88,5 +95,75 @@ static inline uint16_t value_join(uint8_t sign_mantissa, uint8_t exponent)
 {
     return (uint16_t)((sign_mantissa & 0x80) << 8 | exponent << 7 | (sign_mantissa & 0x7f));
 }
+
+/* ---- Checks of streams, which all decoders do before they trust them ---- */
+
+/* Whether the unused bits after the last of `items` items of 2 or 4 bits are zero. */
+static inline bool is_padded(const uint8_t *stream, uint32_t items, unsigned width)
+{
+    unsigned used = items % (8 / width) * width;
+    return used == 0 || stream[items / (8 / width)] >> used == 0;
+}
+
+/* Whether the bytes after the streams are zero. */
+static inline bool all_zero(const uint8_t *src, size_t size)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= src[i];
+    return any == 0;
+}
+
+/* The escape list of a `top16` block, read in order. */
+struct listed_escapes {
+    const uint8_t *positions, *exponents;
+    uint32_t count;
+};
+
+static inline uint32_t listed_at(const struct listed_escapes *list, uint32_t k)
+{
+    return load_le16(list->positions + 2 * k);
+}
+
+/* Opens the list at src and checks all of it except the codes at its positions. Returns the list's bytes, 0 when no
+ * encoder would write it. */
+static inline size_t listed_open(struct listed_escapes *list, const uint8_t *src, size_t size, uint32_t n,
+                                 const struct table *table)
+{
+    uint32_t count = size < 2 ? 0 : load_le16(src);
+    if (count == 0 || count > n || size < 2 + 3 * (size_t)count)
+        return 0;
+    *list = (struct listed_escapes){.positions = src + 2, .exponents = src + 2 + 2 * count, .count = count};
+    for (uint32_t k = 0; k < count; k++) {
+        if (listed_at(list, k) >= n || (k > 0 && listed_at(list, k) <= listed_at(list, k - 1)) ||
+            table->rank[list->exponents[k]] < TOP16_RANKS)
+            return 0;
+    }
+    return 2 + 3 * (size_t)count;
+}
+
+/* ---- The order-independent 64-bit sum of FORMAT.md, section 5 ---- */
+
+#define SUM_LANES 16 /* words that share a key step */
+
+extern const uint32_t sum_keys[SUM_LANES];
+extern const uint32_t sum_steps[2];
+
+uint64_t sum_seed(uint64_t a, uint64_t b, uint64_t c);
+
+/* Seeds of the sum of a page and of that of the metadata. */
+static inline uint64_t sum_seed_page(uint32_t page_bytes, uint32_t index, uint32_t table)
+{
+    return sum_seed(page_bytes, index, table);
+}
+
+static inline uint64_t sum_seed_metadata(uint32_t metadata_bytes)
+{
+    return sum_seed(metadata_bytes, UINT32_MAX, 65535);
+}
+
+/* Sum of the terms of the `size` bytes at src; their first 32-bit word is number `word` of the page, a multiple of
+ * SUM_LANES. */
+uint64_t sum_terms(const uint8_t *src, size_t size, uint32_t word);
 
 #endif

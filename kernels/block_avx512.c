@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "kernels/block.h"
-#include "kernels/sum.h"
 
 #define STEP 64u
 

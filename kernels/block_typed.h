@@ -10,7 +10,25 @@
 #include <stdint.h>
 
 #include "kernels/block.h"
-#include "kernels/block_base.h"
+
+/* A cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
+ * themselves need no initialization. */
+#define BASE_TABLES 4u
+
+struct base_tables {
+    uint16_t known[BASE_TABLES]; /* base + 1 of each table; 0: none */
+    struct table *tables;        /* BASE_TABLES of them */
+};
+
+static inline const struct table *base_tables_get(struct base_tables *bases, uint8_t base)
+{
+    unsigned at = base % BASE_TABLES;
+    if (bases->known[at] != base + 1u) {
+        base_table(&bases->tables[at], base);
+        bases->known[at] = (uint16_t)(base + 1u);
+    }
+    return &bases->tables[at];
+}
 
 /* The last two bytes of a block: how its halves are coded, and their base. */
 #define TYPED_END_BYTES 2u

@@ -27,8 +27,6 @@
 
 #include "internal/bytes.h"
 #include "kernels/block.h"
-#include "kernels/block_check.h"
-#include "kernels/sum.h"
 
 #define LIST_BYTES (STRAIT_BLOCK_VALUES + 2 * STEP)
 

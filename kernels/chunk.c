@@ -2,11 +2,7 @@
 
 #include "internal/bytes.h"
 #include "internal/element.h"
-#include "kernels/block_check.h"
-#include "kernels/block_typed.h"
 #include "kernels/chunk.h"
-#include "kernels/codec.h"
-#include "kernels/sum.h"
 
 static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
 {
@@ -336,12 +332,74 @@ enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32
     return STRAIT_OK;
 }
 
+/* ---- Runs: results, statistics, caching ---- */
+
+/* Chunks of at least this size are stored past the caches unless the caller says otherwise: their reader is another
+ * device, or comes later. */
+#define STREAM_BYTES (1u << 20)
+
+/* Whether the stores for a chunk of this size go past the caches. */
+static bool passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
+{
+    if (run->size >= RUN_SIZE_CACHING && run->caching != STRAIT_CACHING_AUTO)
+        return run->caching >= STRAIT_CACHING_PASS;
+    return chunk_bytes >= STREAM_BYTES;
+}
+
+/* Values of a page by block mode, and its escapes, kept until the page is known to be good. */
+struct page_stats {
+    uint64_t values[STRAIT_BLOCK_MODES];
+    uint64_t escapes;
+};
+
+/* Adds a good page to the result's statistics and to those of its class. */
+static void count_page(const struct strait_run *run, struct strait_result *result, const struct page_stats *stats,
+                       uint32_t table)
+{
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        result->values[m] += stats->values[m];
+    if (run->class_stats == NULL || table >= run->class_count)
+        return;
+    for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
+        run->class_stats[table].values += stats->values[m];
+    run->class_stats[table].escapes += stats->escapes;
+}
+
+/* Records a page's status; the first failure becomes the result's. */
+static void set_page_status(const struct strait_run *run, struct strait_result *result, uint32_t page,
+                            enum strait_status status)
+{
+    if (page < run->page_status_count)
+        run->page_status[page] = status;
+    if (status == STRAIT_OK)
+        return;
+    if (result->failed_pages++ == 0)
+        result->status = status;
+}
+
+uint64_t strait_encode_bound(const struct strait_pages *pages)
+{
+    if (pages_check(pages, 1) != STRAIT_OK)
+        return 0;
+    uint32_t longest = 0;
+    uint64_t blocks = 0;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        uint32_t bytes = region_page_bytes(&pages->regions[r]);
+        longest = bytes > longest ? bytes : longest;
+        blocks += (uint64_t)CHUNK_UNIT * units(bytes) * pages->id_count;
+    }
+    struct chunk_layout layout;
+    chunk_layout_init(&layout, pages_count(pages), longest, pages->region_count > 1);
+    uint64_t bound = layout.metadata_bytes + blocks;
+    return bound <= UINT32_MAX ? bound : 0;
+}
+
 /* Encodes pages to a chunk on a CPU. */
 
 struct encoder {
     const struct block_ops *blocks;
     const struct strait_pages *src;
-    struct cpu_scratch *scratch;
+    struct chunk_scratch *scratch;
     struct typed typed;
     struct chunk_layout layout;
     enum strait_element element;
@@ -524,7 +582,7 @@ static bool check_ids(const struct strait_pages *src, const struct strait_run *r
 {
     struct page page;
     for (uint32_t i = 0; i < pages_count(src); i++)
-        run_page_status(run, result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
+        set_page_status(run, result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
     return result->failed_pages == 0;
 }
 
@@ -539,26 +597,26 @@ static void encode_chunk(struct encoder *e, const struct strait_encode_params *p
         pages_get(e->src, i, &page);
         const struct strait_codebook *codebook = params->codebook;
         encode_page(e, i, &page, codebook == NULL ? NULL : &codebook->tables[page.region->table], &stats);
-        run_count_page(run, result, &stats, page.region->table);
+        count_page(run, result, &stats, page.region->table);
     }
     write_header(e, params);
     e->blocks->flush();
     result->bytes = e->at;
 }
 
-static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+static void encode_with(struct chunk_scratch *scratch, const struct block_ops *blocks,
                         const struct strait_encode_params *params, uint8_t *dst, const struct strait_pages *src,
                         const struct strait_run *run)
 {
     struct strait_result result = {.status = STRAIT_OK};
-    struct encoder e = {.blocks = codec->blocks,
+    struct encoder e = {.blocks = blocks,
                         .src = src,
                         .scratch = scratch,
-                        .typed = typed_init(codec->blocks, &scratch->typed),
+                        .typed = typed_init(blocks, &scratch->typed),
                         .element = params->element,
                         .mode = params->mode,
                         .dst = dst,
-                        .stream = run_passes_caches(run, strait_encode_bound(src))};
+                        .stream = passes_caches(run, strait_encode_bound(src))};
     plan_layout(&e.layout, src);
     if (check_ids(src, run, &result))
         encode_chunk(&e, params, run, &result);
@@ -566,21 +624,21 @@ static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *
 }
 
 /* Not inlined: a caller who provides scratch may have no room for it on the stack. */
-static __attribute__((noinline)) void encode_on_stack(const struct strait_codec *codec,
+static __attribute__((noinline)) void encode_on_stack(const struct block_ops *blocks,
                                                       const struct strait_encode_params *params, uint8_t *dst,
                                                       const struct strait_pages *src, const struct strait_run *run)
 {
-    struct cpu_scratch scratch;
-    encode_with(&scratch, codec, params, dst, src, run);
+    struct chunk_scratch scratch;
+    encode_with(&scratch, blocks, params, dst, src, run);
 }
 
-void cpu_encode(const struct strait_codec *codec, const struct strait_encode_params *params, uint8_t *dst,
-                const struct strait_pages *src, const struct strait_run *run)
+void chunk_encode(const struct block_ops *blocks, const struct strait_encode_params *params, uint8_t *dst,
+                  const struct strait_pages *src, const struct strait_run *run)
 {
     if (run->scratch != NULL)
-        encode_with(run->scratch, codec, params, dst, src, run);
+        encode_with(run->scratch, blocks, params, dst, src, run);
     else
-        encode_on_stack(codec, params, dst, src, run);
+        encode_on_stack(blocks, params, dst, src, run);
 }
 
 /* Decodes a chunk to pages on a CPU. The chunk may be hostile: chunk_open has checked where its blocks lie. */
@@ -588,7 +646,7 @@ void cpu_encode(const struct strait_codec *codec, const struct strait_encode_par
 struct decoder {
     const struct block_ops *blocks;
     const struct strait_codebook *codebook;
-    struct cpu_scratch *scratch;
+    struct chunk_scratch *scratch;
     struct typed typed;
     struct chunk chunk;
     bool stream;
@@ -687,10 +745,10 @@ static void decode_chunk(struct decoder *d, const struct strait_pages *dst, cons
         uint32_t index = select == NULL ? i : select[i];
         struct page_stats stats = {{0}, 0};
         enum strait_status status = decode_listed(d, dst, i, index, &stats);
-        run_page_status(run, result, i, status);
+        set_page_status(run, result, i, status);
         if (status != STRAIT_OK)
             continue;
-        run_count_page(run, result, &stats, load_le16(d->chunk.metadata + entry_offset(index) + 4));
+        count_page(run, result, &stats, load_le16(d->chunk.metadata + entry_offset(index) + 4));
         result->bytes += chunk_page_bytes(&d->chunk, index);
     }
     d->blocks->flush();
@@ -729,16 +787,16 @@ static void fail_all(const struct strait_pages *dst, const struct strait_run *ru
         run->page_status[i] = result->status;
 }
 
-static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+static void decode_with(struct chunk_scratch *scratch, const struct block_ops *blocks,
                         const struct strait_codebook *codebook, const struct strait_pages *dst, const uint32_t *select,
                         const uint8_t *src, uint64_t src_size, const struct strait_run *run)
 {
     struct strait_result result = {.status = STRAIT_OK};
-    struct decoder d = {.blocks = codec->blocks,
+    struct decoder d = {.blocks = blocks,
                         .codebook = codebook,
                         .scratch = scratch,
-                        .typed = typed_init(codec->blocks, &scratch->typed),
-                        .stream = run_passes_caches(run, src_size)};
+                        .typed = typed_init(blocks, &scratch->typed),
+                        .stream = passes_caches(run, src_size)};
     result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
     if (result.chunk_status == STRAIT_OK)
         decode_chunk(&d, dst, select, run, &result);
@@ -748,22 +806,22 @@ static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *
 }
 
 /* Not inlined: a caller who provides scratch may have no room for it on the stack. */
-static __attribute__((noinline)) void decode_on_stack(const struct strait_codec *codec,
+static __attribute__((noinline)) void decode_on_stack(const struct block_ops *blocks,
                                                       const struct strait_codebook *codebook,
                                                       const struct strait_pages *dst, const uint32_t *select,
                                                       const uint8_t *src, uint64_t src_size,
                                                       const struct strait_run *run)
 {
-    struct cpu_scratch scratch;
-    decode_with(&scratch, codec, codebook, dst, select, src, src_size, run);
+    struct chunk_scratch scratch;
+    decode_with(&scratch, blocks, codebook, dst, select, src, src_size, run);
 }
 
-void cpu_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
-                const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
-                const struct strait_run *run)
+void chunk_decode(const struct block_ops *blocks, const struct strait_codebook *codebook,
+                  const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
+                  const struct strait_run *run)
 {
     if (run->scratch != NULL)
-        decode_with(run->scratch, codec, codebook, dst, select, src, src_size, run);
+        decode_with(run->scratch, blocks, codebook, dst, select, src, src_size, run);
     else
-        decode_on_stack(codec, codebook, dst, select, src, src_size, run);
+        decode_on_stack(blocks, codebook, dst, select, src, src_size, run);
 }

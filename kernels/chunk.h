@@ -2,10 +2,11 @@
 #define STRAIT_KERNELS_CHUNK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <strait/codec.h>
 
-#include "kernels/block.h"
+#include "kernels/block_typed.h"
 
 /* Walking a caller's page list. */
 
@@ -42,7 +43,6 @@ void page_write(const struct page *page, uint32_t offset, uint32_t size, const u
 /* Where things lie in a chunk (FORMAT.md, section 4), and checks 1 to 10 of section 6. */
 
 #define CHUNK_VERSION      1
-#define CHUNK_UNIT         16u
 #define CHUNK_FLAG_LENGTHS 1u
 #define CHUNK_ENTRY_BYTES  16u
 #define CHUNK_SUM_OFFSET   40u
@@ -56,11 +56,6 @@ struct chunk_layout {
 };
 
 void chunk_layout_init(struct chunk_layout *layout, uint32_t page_count, uint32_t page_bytes, bool lengths);
-
-static inline uint32_t units(uint64_t bytes)
-{
-    return (uint32_t)((bytes + CHUNK_UNIT - 1) / CHUNK_UNIT);
-}
 
 static inline uint32_t page_blocks(uint32_t page_bytes)
 {
@@ -109,5 +104,24 @@ struct chunk_block {
 };
 
 struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b);
+
+/* Memory that one call needs besides its stack. */
+struct chunk_scratch {
+    _Alignas(64) uint8_t stage[BLOCK_STAGE_BYTES]; /* a coded block, or a decoded one */
+    _Alignas(64) uint8_t rows[BLOCK_BYTES];        /* a block gathered from the rows of a page */
+    struct typed_scratch typed;
+};
+
+/* Encode pages to a chunk; decode a chunk, which may be hostile, to pages (dst NULL: verify all pages, write none).
+ * Arguments have been checked; results go to the run, and scratch comes from there or from the stack. */
+void chunk_encode(const struct block_ops *blocks, const struct strait_encode_params *params, uint8_t *dst,
+                  const struct strait_pages *src, const struct strait_run *run);
+void chunk_decode(const struct block_ops *blocks, const struct strait_codebook *codebook,
+                  const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
+                  const struct strait_run *run);
+
+/* Sizes of the struct strait_run before `caching` and before `tables` were added. */
+#define RUN_SIZE_FIRST   offsetof(struct strait_run, caching)
+#define RUN_SIZE_CACHING offsetof(struct strait_run, tables)
 
 #endif

@@ -23,6 +23,9 @@ struct table {
  * ones in a table of few exponents. */
 void table_set_window(struct table *table, uint8_t window);
 
+/* Makes the ranking of a base, which needs no calibration: mode `base` of FORMAT.md, section 3.2. */
+void base_table(struct table *table, uint8_t base);
+
 struct strait_codebook {
     uint32_t count;
     uint8_t id[STRAIT_CODEBOOK_ID_BYTES];

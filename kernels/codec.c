@@ -10,7 +10,6 @@
 #include "internal/element.h"
 #include "kernels/chunk.h"
 #include "kernels/codec.h"
-#include "kernels/device.h"
 
 /* The variants of the codec, which of them this processor has, and which one NULL stands for. */
 
@@ -34,10 +33,9 @@ static bool has_avx512(void)
 }
 #endif
 
-#define CPU_CODEC(NAME, SUPPORTED)                                                                               \
-    {                                                                                                            \
-        .name = #NAME, .supported = SUPPORTED, .scratch_size = sizeof(struct cpu_scratch), .encode = cpu_encode, \
-        .decode = cpu_decode, .blocks = &block_##NAME                                                            \
+#define CPU_CODEC(NAME, SUPPORTED)                                                                                   \
+    {                                                                                                                \
+        .name = #NAME, .supported = SUPPORTED, .scratch_size = sizeof(struct chunk_scratch), .blocks = &block_##NAME \
     }
 
 /* Best first. */
@@ -75,6 +73,36 @@ static const struct strait_codec *default_codec(void)
     return codec;
 }
 
+#define CUDA_PLUGIN "libstrait-cuda.so.0"
+
+static struct strait_codec cuda = {.name = "cuda"};
+static device_ops_get *get_ops;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The plugin stays loaded: a driver that has been started cannot be unloaded safely. */
+static void load_plugin(void)
+{
+    void *plugin = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (plugin != NULL)
+        *(void **)&get_ops = dlsym(plugin, DEVICE_OPS_SYMBOL);
+}
+
+/* The variant "cuda", NULL when it is unavailable. The plugin is looked for once, the device at every call. */
+static const struct strait_codec *codec_cuda(void)
+{
+    pthread_once(&once, load_plugin);
+    if (get_ops == NULL)
+        return NULL;
+    const struct device_ops *ops = get_ops();
+    if (ops == NULL || ops->version != DEVICE_OPS_VERSION)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    cuda.device = ops; /* the same each time */
+    pthread_mutex_unlock(&lock);
+    return &cuda;
+}
+
 const struct strait_codec *strait_codec_get(const char *name)
 {
     if (name != NULL && strcmp(name, "cuda") == 0)
@@ -105,37 +133,6 @@ const char *strait_codec_name(const struct strait_codec *codec)
 size_t strait_scratch_size(const struct strait_codec *codec)
 {
     return (codec == NULL ? strait_codec_get(NULL) : codec)->scratch_size;
-}
-
-/* Finds the plugin of the CUDA variant. */
-
-#define CUDA_PLUGIN "libstrait-cuda.so.0"
-
-static struct strait_codec cuda = {.name = "cuda"};
-static device_ops_get *get_ops;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The plugin stays loaded: a driver that has been started cannot be unloaded safely. */
-static void load_plugin(void)
-{
-    void *plugin = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (plugin != NULL)
-        *(void **)&get_ops = dlsym(plugin, DEVICE_OPS_SYMBOL);
-}
-
-const struct strait_codec *codec_cuda(void)
-{
-    pthread_once(&once, load_plugin);
-    if (get_ops == NULL)
-        return NULL;
-    const struct device_ops *ops = get_ops();
-    if (ops == NULL || ops->version != DEVICE_OPS_VERSION)
-        return NULL;
-    pthread_mutex_lock(&lock);
-    cuda.device = ops; /* the same each time */
-    pthread_mutex_unlock(&lock);
-    return &cuda;
 }
 
 #define LANES 4 /* neighbours often share an exponent: with separate counters their increments are independent */
@@ -219,36 +216,8 @@ void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
 
 /* The public calls that work on chunks: argument checks, then the chosen variant. */
 
-uint64_t strait_encode_bound(const struct strait_pages *pages)
-{
-    if (pages_check(pages, 1) != STRAIT_OK)
-        return 0;
-    uint32_t longest = 0;
-    uint64_t blocks = 0;
-    for (uint32_t r = 0; r < pages->region_count; r++) {
-        uint32_t bytes = region_page_bytes(&pages->regions[r]);
-        longest = bytes > longest ? bytes : longest;
-        blocks += (uint64_t)CHUNK_UNIT * units(bytes) * pages->id_count;
-    }
-    struct chunk_layout layout;
-    chunk_layout_init(&layout, pages_count(pages), longest, pages->region_count > 1);
-    uint64_t bound = layout.metadata_bytes + blocks;
-    return bound <= UINT32_MAX ? bound : 0;
-}
-
-/* Sizes of the struct before `caching` and before `tables` were added. */
-#define RUN_SIZE_FIRST   offsetof(struct strait_run, caching)
-#define RUN_SIZE_CACHING offsetof(struct strait_run, tables)
-
-bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
-{
-    if (run->size >= RUN_SIZE_CACHING && run->caching != STRAIT_CACHING_AUTO)
-        return run->caching >= STRAIT_CACHING_PASS;
-    return chunk_bytes >= STREAM_BYTES;
-}
-
 /* Checks what calls of one chunk and of many have in common. */
-static enum strait_status check_means(const struct strait_codec *codec, const struct strait_run *run)
+static enum strait_status check_resources(const struct strait_codec *codec, const struct strait_run *run)
 {
     if (run == NULL || run->size < RUN_SIZE_FIRST)
         return STRAIT_ERR_INVALID;
@@ -267,21 +236,25 @@ static bool reports_fit(const struct strait_result *result, const int32_t *page_
     return result != NULL && (page_status == NULL) == (page_status_count == 0);
 }
 
-static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
+/* Finds the variant of a call for one chunk and checks its run; `pages` is its page list or its chunk. */
+static enum strait_status begin_call(const struct strait_codec **codec, const struct strait_run *run, const void *pages)
 {
-    enum strait_status status = check_means(codec, run);
+    *codec = *codec == NULL ? strait_codec_get(NULL) : *codec;
+    enum strait_status status = check_resources(*codec, run);
     if (status == STRAIT_ERR_INVALID || !reports_fit(run->result, run->page_status, run->page_status_count))
         return STRAIT_ERR_INVALID;
-    return status;
+    return status == STRAIT_OK && pages == NULL ? STRAIT_ERR_INVALID : status;
 }
 
-/* Checks the run of a batch; its items say where their results go. */
-static enum strait_status check_batch_run(const struct strait_codec *codec, const struct strait_run *run)
+/* Finds the variant of a call for many chunks and checks its run, whose items have the results. */
+static enum strait_status begin_batch(const struct strait_codec **codec, const struct strait_run *run,
+                                      const void *items, uint32_t count)
 {
-    enum strait_status status = check_means(codec, run);
-    if (status != STRAIT_ERR_INVALID && (run->result != NULL || run->page_status != NULL || run->metadata != NULL))
+    *codec = *codec == NULL ? strait_codec_get(NULL) : *codec;
+    enum strait_status status = check_resources(*codec, run);
+    if (status == STRAIT_ERR_INVALID || run->result != NULL || run->page_status != NULL || run->metadata != NULL)
         return STRAIT_ERR_INVALID;
-    return status;
+    return status == STRAIT_OK && items == NULL && count > 0 ? STRAIT_ERR_INVALID : status;
 }
 
 /* Copies a run, which may be of an older and shorter version, and completes its fields. */
@@ -332,43 +305,6 @@ static enum strait_status check_encode_item(const struct strait_encode_params *p
     return item->dst_capacity < bound ? STRAIT_ERR_NO_SPACE : STRAIT_OK;
 }
 
-static enum strait_status encode_on_device(const struct strait_codec *codec, const struct strait_encode_params *params,
-                                           const struct strait_encode_item *items, uint32_t count,
-                                           const struct strait_run *run)
-{
-    struct strait_run complete = complete_run(run);
-    struct device_encode call = {.items = items,
-                                 .count = count,
-                                 .element = params->element,
-                                 .mode = params->mode,
-                                 .codebook_id = params->codebook == NULL ? NULL : params->codebook->id,
-                                 .run = &complete};
-    return codec->device->encode(&call);
-}
-
-enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params, void *dst,
-                                 uint64_t dst_capacity, const struct strait_pages *src, const struct strait_run *run)
-{
-    codec = codec == NULL ? strait_codec_get(NULL) : codec;
-    enum strait_status status = check_run(codec, run);
-    if (status == STRAIT_OK && src == NULL)
-        status = STRAIT_ERR_INVALID;
-    if (status != STRAIT_OK)
-        return status;
-    const struct strait_encode_item item = {.src = *src,
-                                            .dst = dst,
-                                            .dst_capacity = dst_capacity,
-                                            .result = run->result,
-                                            .page_status = run->page_status,
-                                            .page_status_count = run->page_status_count};
-    status = check_encode_item(params, &item);
-    if (status == STRAIT_OK && codec->device != NULL)
-        return encode_on_device(codec, params, &item, 1, run);
-    if (status == STRAIT_OK)
-        codec->encode(codec, params, dst, src, run);
-    return status;
-}
-
 /* The run of one item when items run one after another. */
 static struct strait_run run_of_item(const struct strait_run *run, struct strait_result *result, int32_t *page_status,
                                      uint32_t page_status_count)
@@ -380,28 +316,55 @@ static struct strait_run run_of_item(const struct strait_run *run, struct strait
     return one;
 }
 
+/* Encodes checked items. */
+static enum strait_status encode_items(const struct strait_codec *codec, const struct strait_encode_params *params,
+                                       const struct strait_encode_item *items, uint32_t count,
+                                       const struct strait_run *run)
+{
+    if (codec->device != NULL) {
+        struct strait_run complete = complete_run(run);
+        struct device_encode call = {.items = items,
+                                     .count = count,
+                                     .element = params->element,
+                                     .mode = params->mode,
+                                     .codebook_id = params->codebook == NULL ? NULL : params->codebook->id,
+                                     .run = &complete};
+        return codec->device->encode(&call);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
+        chunk_encode(codec->blocks, params, items[i].dst, &items[i].src, &one);
+    }
+    return STRAIT_OK;
+}
+
+enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params, void *dst,
+                                 uint64_t dst_capacity, const struct strait_pages *src, const struct strait_run *run)
+{
+    enum strait_status status = begin_call(&codec, run, src);
+    if (status != STRAIT_OK)
+        return status;
+    const struct strait_encode_item item = {.src = *src,
+                                            .dst = dst,
+                                            .dst_capacity = dst_capacity,
+                                            .result = run->result,
+                                            .page_status = run->page_status,
+                                            .page_status_count = run->page_status_count};
+    status = check_encode_item(params, &item);
+    return status == STRAIT_OK ? encode_items(codec, params, &item, 1, run) : status;
+}
+
 enum strait_status strait_encode_batch(const struct strait_codec *codec, const struct strait_encode_params *params,
                                        const struct strait_encode_item *items, uint32_t count,
                                        const struct strait_run *run)
 {
-    codec = codec == NULL ? strait_codec_get(NULL) : codec;
-    enum strait_status status = check_batch_run(codec, run);
-    if (status == STRAIT_OK && items == NULL && count > 0)
-        status = STRAIT_ERR_INVALID;
+    enum strait_status status = begin_batch(&codec, run, items, count);
     for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
         bool fits =
             items[i].reserved == 0 && reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
         status = fits ? check_encode_item(params, &items[i]) : STRAIT_ERR_INVALID;
     }
-    if (status != STRAIT_OK || count == 0)
-        return status;
-    if (codec->device != NULL)
-        return encode_on_device(codec, params, items, count, run);
-    for (uint32_t i = 0; i < count; i++) {
-        struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
-        codec->encode(codec, params, items[i].dst, &items[i].src, &one);
-    }
-    return STRAIT_OK;
+    return status != STRAIT_OK || count == 0 ? status : encode_items(codec, params, items, count, run);
 }
 
 /* Rows may overlap when they are read, but not when they are written. */
@@ -419,27 +382,44 @@ static enum strait_status check_decode_item(const struct strait_decode_item *ite
     return status == STRAIT_OK ? check_rows(&item->dst) : status;
 }
 
-static enum strait_status decode_on_device(const struct strait_codec *codec, const struct strait_codebook *codebook,
-                                           const struct strait_decode_item *items, uint32_t count,
-                                           const struct strait_run *run)
+/* How many bytes of an item's source to read; what is not a chunk is refused whatever its size. */
+static uint64_t chunk_size(const struct strait_decode_item *item)
 {
-    struct strait_run complete = complete_run(run);
-    struct device_decode call = {.items = items,
-                                 .count = count,
-                                 .codebook_id = codebook == NULL ? NULL : codebook->id,
-                                 .table_count = codebook == NULL ? 0 : codebook->count,
-                                 .run = &complete};
-    return codec->device->decode(&call);
+    struct strait_chunk_info info;
+    const void *header = item->metadata != NULL ? item->metadata : item->src;
+    if ((item->flags & STRAIT_DECODE_AT_MOST) == 0 || strait_chunk_info(header, item->src_size, &info) != STRAIT_OK)
+        return item->src_size;
+    return info.chunk_bytes < item->src_size ? info.chunk_bytes : item->src_size;
+}
+
+/* Decodes checked items. */
+static enum strait_status decode_items(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                       const struct strait_decode_item *items, uint32_t count,
+                                       const struct strait_run *run)
+{
+    if (codec->device != NULL) {
+        struct strait_run complete = complete_run(run);
+        struct device_decode call = {.items = items,
+                                     .count = count,
+                                     .codebook_id = codebook == NULL ? NULL : codebook->id,
+                                     .table_count = codebook == NULL ? 0 : codebook->count,
+                                     .run = &complete};
+        return codec->device->decode(&call);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct strait_decode_item *item = &items[i];
+        struct strait_run one = run_of_item(run, item->result, item->page_status, item->page_status_count);
+        one.metadata = item->metadata;
+        chunk_decode(codec->blocks, codebook, &item->dst, item->select, item->src, chunk_size(item), &one);
+    }
+    return STRAIT_OK;
 }
 
 enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                  const struct strait_pages *dst, const uint32_t *select, const void *src,
                                  uint64_t src_size, const struct strait_run *run)
 {
-    codec = codec == NULL ? strait_codec_get(NULL) : codec;
-    enum strait_status status = check_run(codec, run);
-    if (status == STRAIT_OK && dst == NULL)
-        status = STRAIT_ERR_INVALID;
+    enum strait_status status = begin_call(&codec, run, dst);
     if (status != STRAIT_OK)
         return status;
     const struct strait_decode_item item = {.dst = *dst,
@@ -451,46 +431,20 @@ enum strait_status strait_decode(const struct strait_codec *codec, const struct 
                                             .page_status = run->page_status,
                                             .page_status_count = run->page_status_count};
     status = check_decode_item(&item);
-    if (status == STRAIT_OK && codec->device != NULL)
-        return decode_on_device(codec, codebook, &item, 1, run);
-    if (status == STRAIT_OK)
-        codec->decode(codec, codebook, dst, select, src, src_size, run);
-    return status;
-}
-
-/* How many bytes of an item's source to read; what is not a chunk is refused whatever its size. */
-static uint64_t chunk_size(const struct strait_decode_item *item)
-{
-    struct strait_chunk_info info;
-    const void *header = item->metadata != NULL ? item->metadata : item->src;
-    if ((item->flags & STRAIT_DECODE_AT_MOST) == 0 || strait_chunk_info(header, item->src_size, &info) != STRAIT_OK)
-        return item->src_size;
-    return info.chunk_bytes < item->src_size ? info.chunk_bytes : item->src_size;
+    return status == STRAIT_OK ? decode_items(codec, codebook, &item, 1, run) : status;
 }
 
 enum strait_status strait_decode_batch(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                        const struct strait_decode_item *items, uint32_t count,
                                        const struct strait_run *run)
 {
-    codec = codec == NULL ? strait_codec_get(NULL) : codec;
-    enum strait_status status = check_batch_run(codec, run);
-    if (status == STRAIT_OK && items == NULL && count > 0)
-        status = STRAIT_ERR_INVALID;
+    enum strait_status status = begin_batch(&codec, run, items, count);
     for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
         bool fits = (items[i].flags & ~(uint32_t)STRAIT_DECODE_AT_MOST) == 0 &&
                     reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
         status = fits ? check_decode_item(&items[i]) : STRAIT_ERR_INVALID;
     }
-    if (status != STRAIT_OK || count == 0)
-        return status;
-    if (codec->device != NULL)
-        return decode_on_device(codec, codebook, items, count, run);
-    for (uint32_t i = 0; i < count; i++) {
-        struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
-        one.metadata = items[i].metadata;
-        codec->decode(codec, codebook, &items[i].dst, items[i].select, items[i].src, chunk_size(&items[i]), &one);
-    }
-    return STRAIT_OK;
+    return status != STRAIT_OK || count == 0 ? status : decode_items(codec, codebook, items, count, run);
 }
 
 uint64_t strait_encode_scratch_size(const struct strait_codec *codec, const struct strait_encode_item *items,
@@ -516,36 +470,10 @@ uint64_t strait_decode_scratch_size(const struct strait_codec *codec, const stru
 enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                  const void *src, uint64_t src_size, const struct strait_run *run)
 {
-    codec = codec == NULL ? strait_codec_get(NULL) : codec;
-    enum strait_status status = check_run(codec, run);
-    if (status == STRAIT_OK && src == NULL)
-        status = STRAIT_ERR_INVALID;
+    enum strait_status status = begin_call(&codec, run, src);
     if (status == STRAIT_OK && codec->device != NULL)
         status = STRAIT_ERR_UNSUPPORTED;
     if (status == STRAIT_OK)
-        codec->decode(codec, codebook, NULL, NULL, src, src_size, run);
+        chunk_decode(codec->blocks, codebook, NULL, NULL, src, src_size, run);
     return status;
-}
-
-void run_count_page(const struct strait_run *run, struct strait_result *result, const struct page_stats *stats,
-                    uint32_t table)
-{
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
-        result->values[m] += stats->values[m];
-    if (run->class_stats == NULL || table >= run->class_count)
-        return;
-    for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
-        run->class_stats[table].values += stats->values[m];
-    run->class_stats[table].escapes += stats->escapes;
-}
-
-void run_page_status(const struct strait_run *run, struct strait_result *result, uint32_t page,
-                     enum strait_status status)
-{
-    if (page < run->page_status_count)
-        run->page_status[page] = status;
-    if (status == STRAIT_OK)
-        return;
-    if (result->failed_pages++ == 0)
-        result->status = status;
 }

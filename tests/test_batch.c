@@ -3,7 +3,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "kernels/table_image.h"
+#include "kernels/device.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

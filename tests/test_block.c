@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "kernels/codec.h"
-#include "kernels/sum.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/typed.cuh"
 
 extern "C" {
-#include "kernels/block_base.h"
+#include "kernels/codebook.h"
 #include "kernels/value_ops.h"
 }
 

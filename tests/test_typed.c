@@ -6,8 +6,7 @@
 
 #include "internal/bytes.h"
 #include "internal/element.h"
-#include "kernels/block_base.h"
-#include "kernels/value_ops.h"
+#include "kernels/block_typed.h"
 #include "tests/support.h"
 
 enum { PAGE_MAX = 65536, CHUNK_MAX = PAGE_MAX + 4096, BLOCK = 64 }; /* header and one entry */

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/device.h"
 
 namespace strait
 {

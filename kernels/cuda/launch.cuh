@@ -8,7 +8,7 @@
 #include <strait/codec.h>
 
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/table_image.h"
+#include "kernels/device.h"
 
 namespace strait
 {

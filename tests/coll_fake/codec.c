@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "kernels/codec.h"
-#include "kernels/device.h"
 #include "tests/fakes/gpu.h"
 #include "tests/fakes/coll_kernels.h"
 

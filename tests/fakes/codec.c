@@ -4,7 +4,6 @@
 
 #include "kernels/codebook.h"
 #include "kernels/device.h"
-#include "kernels/table_image.h"
 
 #define SCRATCH_ENDS 64u /* bytes at both ends of scratch that are looked at */
 
