@@ -6,9 +6,9 @@
 
 /* ---- Where things lie ---- */
 
-/* The number of a block's values, the bytes left over at its end, and the bytes of all rests. */
+/* The number of a block's values, the bytes left over at its end, and the bytes of all low bits. */
 struct shape {
-    uint32_t count, tail, rest;
+    uint32_t count, tail, low_bits;
 };
 
 static uint32_t pack_bytes_1bit(uint32_t items)
@@ -21,9 +21,9 @@ static struct shape shape_of(unsigned mode, enum strait_element element, uint32_
     uint32_t bytes = element_bytes(element);
     struct shape shape = {.count = size / bytes, .tail = size % bytes};
     if (mode == STRAIT_BLOCK_SPLIT && element == STRAIT_ELEMENT_FP32)
-        shape.rest = 2 * shape.count;
+        shape.low_bits = 2 * shape.count;
     else if (mode == STRAIT_BLOCK_SPLIT)
-        shape.rest = pack_bytes_2bit(shape.count) + pack_bytes_1bit(shape.count);
+        shape.low_bits = pack_bytes_2bit(shape.count) + pack_bytes_1bit(shape.count);
     return shape;
 }
 
@@ -48,7 +48,7 @@ enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element
     case STRAIT_ELEMENT_FP16:
         return STRAIT_BLOCK_SPLIT;
     case STRAIT_ELEMENT_FP32:
-        return typed->blocks->values->are_halves(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
+        return typed->blocks->values->are_high_halves(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
     default:
         return STRAIT_BLOCK_RAW;
     }
@@ -59,7 +59,7 @@ static uint32_t fixed_bytes(const struct shape *shape, enum typed_coder coder)
 {
     bool tiers = coder <= TYPED_BASE_TIERS;
     uint32_t codes = tiers ? pack_bytes_2bit(shape->count) : pack_bytes_4bit(shape->count);
-    return shape->rest + shape->count + codes + shape->tail + TYPED_END_BYTES;
+    return shape->low_bits + shape->count + codes + shape->tail + TYPED_END_BYTES;
 }
 
 uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t size)
@@ -68,16 +68,17 @@ uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t 
     return fixed_bytes(&shape, TYPED_BASE_TIERS);
 }
 
-/* The sum of a block whose halves have been coded. Where the values are halves, the coders have computed it. */
-static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block, const struct block_bytes *halves,
-                       enum strait_block_mode mode)
+/* The sum of a block whose high halves have been coded. Where the values are high halves, the coders have computed it.
+ */
+static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block,
+                       const struct block_bytes *high_halves, enum strait_block_mode mode)
 {
-    if (mode == STRAIT_BLOCK_BASE && halves->size == block->size)
-        return halves->sum;
+    if (mode == STRAIT_BLOCK_BASE && high_halves->size == block->size)
+        return high_halves->sum;
     return typed->blocks->sum(block->bytes, block->size, block->word);
 }
 
-static enum strait_block_mode counted_as(enum typed_coder coder)
+static enum strait_block_mode stats_mode_of(enum typed_coder coder)
 {
     if (coder == TYPED_BASE_CODES)
         return STRAIT_BLOCK_TOP16;
@@ -86,37 +87,39 @@ static enum strait_block_mode counted_as(enum typed_coder coder)
 
 /* ---- Encoding ---- */
 
-/* Writes the rests to the stage. Returns the block of halves: in scratch, or in place where the values are halves. */
-static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struct block_bytes *block,
+/* Writes the low bits to the stage. Returns the block of high halves: in scratch, or in place where the values are high
+ * halves. */
+static struct block_bytes split_block(struct typed *typed, uint8_t *stage, struct block_bytes *block,
                                       enum strait_block_mode mode, enum strait_element element,
                                       const struct shape *shape)
 {
-    struct block_bytes halves = *block;
-    halves.size = 2 * shape->count;
+    struct block_bytes high_halves = *block;
+    high_halves.size = 2 * shape->count;
     if (mode == STRAIT_BLOCK_BASE)
-        return halves;
+        return high_halves;
     const struct value_ops *values = typed->blocks->values;
-    halves.bytes = typed->scratch->halves;
+    high_halves.bytes = typed->scratch->high_halves;
     if (element == STRAIT_ELEMENT_FP16)
-        values->take_fp16(halves.bytes, stage, stage + pack_bytes_2bit(shape->count), block->bytes, shape->count);
+        values->split_fp16(high_halves.bytes, stage, stage + pack_bytes_2bit(shape->count), block->bytes, shape->count);
     else
-        values->take_fp32(halves.bytes, shape->rest == 0 ? NULL : stage, block->bytes, shape->count);
-    return halves;
+        values->split_fp32(high_halves.bytes, shape->low_bits == 0 ? NULL : stage, block->bytes, shape->count);
+    return high_halves;
 }
 
-/* Codes halves by a base: in tiers, unless codes of four bits take fewer units. Returns the bytes of the streams. */
-static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_bytes *halves, const struct shape *shape,
-                             uint8_t base, enum typed_coder *coder, uint32_t *escapes)
+/* Codes high halves by a base: in tiers, unless codes of four bits take fewer units. Returns the bytes of the streams.
+ */
+static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_bytes *high_halves,
+                             const struct shape *shape, uint8_t base, enum typed_coder *coder, uint32_t *escapes)
 {
     const struct table *table = base_tables_get(&typed->bases, base);
-    uint32_t others = shape->rest + shape->tail + TYPED_END_BYTES;
-    size_t tiers = typed->blocks->encode_tiered(stage, halves, table, escapes);
+    uint32_t others = shape->low_bits + shape->tail + TYPED_END_BYTES;
+    size_t tiers = typed->blocks->encode_tiered(stage, high_halves, table, escapes);
     *coder = TYPED_BASE_TIERS;
     if (units(others + tiers) <= units(fixed_bytes(shape, TYPED_BASE_CODES)))
         return tiers;
-    size_t codes = typed->blocks->encode_top16(stage, halves, table, escapes);
+    size_t codes = typed->blocks->encode_top16(stage, high_halves, table, escapes);
     if (units(others + tiers) <= units(others + codes))
-        return typed->blocks->encode_tiered(stage, halves, table, escapes);
+        return typed->blocks->encode_tiered(stage, high_halves, table, escapes);
     *coder = *escapes == 0 ? TYPED_BASE_CODES : TYPED_BASE_LISTED;
     return codes;
 }
@@ -138,52 +141,53 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
                     enum strait_element element, const struct table *table, uint32_t *escapes)
 {
     struct shape shape = shape_of(mode, element, block->size);
-    struct block_bytes halves = take_halves(typed, stage, block, mode, element, &shape);
-    uint8_t *streams = stage + shape.rest, base = 0;
+    struct block_bytes high_halves = split_block(typed, stage, block, mode, element, &shape);
+    uint8_t *streams = stage + shape.low_bits, base = 0;
     enum typed_coder coder = TYPED_TABLE_TIERS;
     size_t used;
     if (table != NULL) {
-        used = typed->blocks->encode_tiered(streams, &halves, table, escapes);
+        used = typed->blocks->encode_tiered(streams, &high_halves, table, escapes);
     } else {
-        base = typed->blocks->values->find_base(halves.bytes, shape.count);
-        used = encode_by_base(typed, streams, &halves, &shape, base, &coder, escapes);
+        base = typed->blocks->values->find_base(high_halves.bytes, shape.count);
+        used = encode_by_base(typed, streams, &high_halves, &shape, base, &coder, escapes);
     }
-    block->sum = sum_of(typed, block, &halves, mode);
-    typed->counted = counted_as(coder);
-    return end_block(stage, shape.rest + used, block, &shape, coder, base);
+    block->sum = sum_of(typed, block, &high_halves, mode);
+    typed->stats_mode = stats_mode_of(coder);
+    return end_block(stage, shape.low_bits + used, block, &shape, coder, base);
 }
 
 /* ---- Decoding ---- */
 
-/* Decodes halves from their streams. Returns the bytes of the streams, 0 when no encoder would write them. */
-static size_t decode_halves(struct typed *typed, struct block_bytes *halves, const uint8_t *src, size_t size,
-                            enum typed_coder coder, uint8_t base, const struct table *table, uint32_t *escapes)
+/* Decodes high halves from their streams. Returns the bytes of the streams, 0 when no encoder would write them. */
+static size_t decode_high_halves(struct typed *typed, struct block_bytes *high_halves, const uint8_t *src, size_t size,
+                                 enum typed_coder coder, uint8_t base, const struct table *table, uint32_t *escapes)
 {
     const struct block_ops *blocks = typed->blocks;
     if (coder == TYPED_TABLE_TIERS)
-        return base == 0 && table != NULL ? blocks->decode_tiered(halves, src, size, table, escapes) : 0;
+        return base == 0 && table != NULL ? blocks->decode_tiered(high_halves, src, size, table, escapes) : 0;
     const struct table *own = base_tables_get(&typed->bases, base);
     size_t used = coder == TYPED_BASE_TIERS
-                      ? blocks->decode_tiered(halves, src, size, own, escapes)
-                      : blocks->decode_top16(halves, src, size, coder == TYPED_BASE_LISTED, own, escapes);
-    return used != 0 && blocks->values->find_base(halves->bytes, halves->size / 2) == base ? used : 0;
+                      ? blocks->decode_tiered(high_halves, src, size, own, escapes)
+                      : blocks->decode_top16(high_halves, src, size, coder == TYPED_BASE_LISTED, own, escapes);
+    return used != 0 && blocks->values->find_base(high_halves->bytes, high_halves->size / 2) == base ? used : 0;
 }
 
-/* Joins halves and rests to values. False when no encoder would have produced them. */
-static bool join_values(const struct value_ops *values, struct block_bytes *block, const uint8_t *halves,
-                        const uint8_t *rest, enum strait_block_mode mode, enum strait_element element, uint32_t count)
+/* Joins high halves and low bits to values. False when no encoder would have produced them. */
+static bool join_values(const struct value_ops *values, struct block_bytes *block, const uint8_t *high_halves,
+                        const uint8_t *low_bits, enum strait_block_mode mode, enum strait_element element,
+                        uint32_t count)
 {
     if (element == STRAIT_ELEMENT_FP16) {
-        const uint8_t *ones = rest + pack_bytes_2bit(count);
-        return is_padded(rest, count, 2) && is_padded(ones, count, 1) &&
-               values->join_fp16(block->bytes, halves, rest, ones, count);
+        const uint8_t *ones = low_bits + pack_bytes_2bit(count);
+        return is_padded(low_bits, count, 2) && is_padded(ones, count, 1) &&
+               values->join_fp16(block->bytes, high_halves, low_bits, ones, count);
     }
     if (mode == STRAIT_BLOCK_FP32Z) {
-        values->join_fp32(block->bytes, halves, NULL, count);
+        values->join_fp32(block->bytes, high_halves, NULL, count);
         return true;
     }
-    values->join_fp32(block->bytes, halves, rest, count);
-    return !values->are_halves(block->bytes, count); /* all rests zero: the mode would be fp32z */
+    values->join_fp32(block->bytes, high_halves, low_bits, count);
+    return !values->are_high_halves(block->bytes, count); /* all low bits zero: the mode would be fp32z */
 }
 
 bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t *src, size_t size,
@@ -195,26 +199,26 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
     if (coder >= TYPED_CODERS || (mode == STRAIT_BLOCK_BASE && coder == TYPED_TABLE_TIERS) ||
         fixed_bytes(&shape, (enum typed_coder)coder) > size)
         return false;
-    struct block_bytes halves = *block;
-    halves.size = 2 * shape.count;
-    halves.stream = false; /* they are read once more, and the values go past the caches then */
+    struct block_bytes high_halves = *block;
+    high_halves.size = 2 * shape.count;
+    high_halves.stream = false; /* they are read once more, and the values go past the caches then */
     if (mode != STRAIT_BLOCK_BASE || block->stream)
-        halves.bytes = typed->scratch->halves;
-    size_t used = decode_halves(typed, &halves, src + shape.rest, size - shape.rest - TYPED_END_BYTES,
-                                (enum typed_coder)coder, (uint8_t)base, table, escapes);
+        high_halves.bytes = typed->scratch->high_halves;
+    size_t used = decode_high_halves(typed, &high_halves, src + shape.low_bits, size - shape.low_bits - TYPED_END_BYTES,
+                                     (enum typed_coder)coder, (uint8_t)base, table, escapes);
     if (used == 0)
         return false;
-    block->maybe_const = mode != STRAIT_BLOCK_BASE || halves.maybe_const;
+    block->maybe_const = mode != STRAIT_BLOCK_BASE || high_halves.maybe_const;
     if (mode == STRAIT_BLOCK_BASE && block->stream)
-        typed->blocks->copy(block->bytes, halves.bytes, halves.size, true);
+        typed->blocks->copy(block->bytes, high_halves.bytes, high_halves.size, true);
     else if (mode != STRAIT_BLOCK_BASE &&
-             !join_values(typed->blocks->values, block, halves.bytes, src, mode, element, shape.count))
+             !join_values(typed->blocks->values, block, high_halves.bytes, src, mode, element, shape.count))
         return false;
-    used += shape.rest + shape.tail;
+    used += shape.low_bits + shape.tail;
     if (units(used + TYPED_END_BYTES) * CHUNK_UNIT != size || !all_zero(src + used, size - TYPED_END_BYTES - used))
         return false;
     memcpy(block->bytes + block->size - shape.tail, src + used - shape.tail, shape.tail);
-    block->sum = sum_of(typed, block, &halves, mode);
-    typed->counted = counted_as((enum typed_coder)coder);
+    block->sum = sum_of(typed, block, &high_halves, mode);
+    typed->stats_mode = stats_mode_of((enum typed_coder)coder);
     return true;
 }

@@ -30,7 +30,7 @@ static inline const struct table *base_tables_get(struct base_tables *bases, uin
     return &bases->tables[at];
 }
 
-/* The last two bytes of a block: how its halves are coded, and their base. */
+/* The last two bytes of a block: how its high halves are coded, and their base. */
 #define TYPED_END_BYTES 2u
 
 enum typed_coder {
@@ -43,7 +43,7 @@ enum typed_coder {
 
 /* Memory that a call needs besides its stack. */
 struct typed_scratch {
-    _Alignas(64) uint8_t halves[BLOCK_BYTES];
+    _Alignas(64) uint8_t high_halves[BLOCK_BYTES];
     struct table base_tables[BASE_TABLES];
 };
 
@@ -51,7 +51,7 @@ struct typed {
     const struct block_ops *blocks;
     struct typed_scratch *scratch;
     struct base_tables bases;
-    enum strait_block_mode counted; /* out: the mode as which the last block counts in the statistics */
+    enum strait_block_mode stats_mode; /* out: the mode as which the last block counts in the statistics */
 };
 
 static inline struct typed typed_init(const struct block_ops *blocks, struct typed_scratch *scratch)

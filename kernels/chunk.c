@@ -413,7 +413,7 @@ struct encoder {
 struct block {
     struct block_bytes in;
     uint32_t escapes;
-    enum strait_block_mode mode, counted; /* as in the chunk, as in the statistics */
+    enum strait_block_mode mode, stats_mode; /* as in the chunk, as in the statistics */
 };
 
 static bool values_equal(const uint8_t *src, uint32_t n)
@@ -466,10 +466,10 @@ static size_t encode_streams(struct encoder *e, struct block *block, const struc
     default:
         used = typed_encode(&e->typed, stage, &block->in, block->mode, e->element,
                             e->mode == STRAIT_MODE_BASE ? NULL : table, &block->escapes);
-        block->counted = e->typed.counted;
+        block->stats_mode = e->typed.stats_mode;
         return used;
     }
-    block->counted = block->mode;
+    block->stats_mode = block->mode;
     if (block->in.size % 2 != 0)
         stage[used++] = block->in.bytes[block->in.size - 1];
     return used;
@@ -480,7 +480,7 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
 {
     uint8_t *dst = e->dst + e->at, *stage = e->scratch->stage;
     uint32_t unit = (uint32_t)(e->at / CHUNK_UNIT), raw_units = units(block->in.size), size;
-    block->mode = block->counted = wanted_mode(e, &block->in, table);
+    block->mode = block->stats_mode = wanted_mode(e, &block->in, table);
     if (block->mode == STRAIT_BLOCK_RAW) {
         block->in.sum = e->blocks->sum_copy(dst, block->in.bytes, block->in.size, block->in.word, e->stream);
         e->at += pad(dst, block->in.size);
@@ -491,7 +491,7 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
         size = pad(stage, used);
         e->blocks->copy(dst, stage, size, e->stream);
     } else {
-        block->mode = block->counted = STRAIT_BLOCK_RAW;
+        block->mode = block->stats_mode = STRAIT_BLOCK_RAW;
         block->escapes = 0;
         e->blocks->copy(dst, block->in.bytes, block->in.size, e->stream);
         size = pad(dst, block->in.size);
@@ -536,7 +536,7 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
                                      .next = next_block(e, index, page, b)}};
         store_le32(e->dst + row_offset(&e->layout, index, b), encode_block(e, &block, table));
         sum += block.in.sum;
-        stats->values[block.counted] += size / 2;
+        stats->values[block.stats_mode] += size / 2;
         stats->escapes += block.escapes;
     }
     for (uint32_t b = blocks; b <= e->layout.rows_per_page; b++)
@@ -716,7 +716,7 @@ static enum strait_status decode_page(struct decoder *d, uint32_t index, const s
         if (page != NULL && in_place == NULL)
             page_write(page, offset, out.size, out.bytes);
         sum += out.sum;
-        stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.counted : block.mode] += out.size / 2;
+        stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.stats_mode : block.mode] += out.size / 2;
         stats->escapes += escapes;
     }
     return sum == load_le64(entry + 8) ? STRAIT_OK : STRAIT_ERR_INTEGRITY;

@@ -40,25 +40,26 @@ static uint8_t find_base(const uint8_t *values, uint32_t count)
 
 /* ---- FP32 ---- */
 
-static void take_fp32(uint8_t *restrict halves, uint8_t *restrict rest, const uint8_t *restrict src, uint32_t count)
+static void split_fp32(uint8_t *restrict high_halves, uint8_t *restrict low_bits, const uint8_t *restrict src,
+                       uint32_t count)
 {
     for (size_t i = 0; i < count; i++)
-        store_le16(halves + 2 * i, (uint16_t)(load_le32(src + 4 * i) >> 16));
-    for (size_t i = 0; rest != NULL && i < count; i++)
-        store_le16(rest + 2 * i, (uint16_t)load_le32(src + 4 * i));
+        store_le16(high_halves + 2 * i, (uint16_t)(load_le32(src + 4 * i) >> 16));
+    for (size_t i = 0; low_bits != NULL && i < count; i++)
+        store_le16(low_bits + 2 * i, (uint16_t)load_le32(src + 4 * i));
 }
 
-static void join_fp32(uint8_t *restrict dst, const uint8_t *restrict halves, const uint8_t *restrict rest,
+static void join_fp32(uint8_t *restrict dst, const uint8_t *restrict high_halves, const uint8_t *restrict low_bits,
                       uint32_t count)
 {
-    for (size_t i = 0; rest != NULL && i < count; i++)
-        store_le32(dst + 4 * i, (uint32_t)load_le16(halves + 2 * i) << 16 | load_le16(rest + 2 * i));
-    for (size_t i = 0; rest == NULL && i < count; i++)
-        store_le32(dst + 4 * i, (uint32_t)load_le16(halves + 2 * i) << 16);
+    for (size_t i = 0; low_bits != NULL && i < count; i++)
+        store_le32(dst + 4 * i, (uint32_t)load_le16(high_halves + 2 * i) << 16 | load_le16(low_bits + 2 * i));
+    for (size_t i = 0; low_bits == NULL && i < count; i++)
+        store_le32(dst + 4 * i, (uint32_t)load_le16(high_halves + 2 * i) << 16);
 }
 
 /* Works in steps, so that it can stop early at the first step with nonzero lower halves. */
-static bool are_halves(const uint8_t *src, uint32_t count)
+static bool are_high_halves(const uint8_t *src, uint32_t count)
 {
     enum { STEP = 256 };
     uint32_t any = 0;
@@ -77,7 +78,7 @@ static bool are_halves(const uint8_t *src, uint32_t count)
  * subnormal values have the lowest exponent in both types, infinities and NaN the highest. */
 enum { FP16_MOST = 31, BF16_MOST = 255, BIAS_DIFFERENCE = 127 - 15 };
 
-static inline uint16_t half_of(uint16_t value)
+static inline uint16_t high_half_of(uint16_t value)
 {
     uint16_t exponent = value >> 10 & FP16_MOST, wide = exponent + BIAS_DIFFERENCE;
     wide = exponent == FP16_MOST ? BF16_MOST : wide;
@@ -86,18 +87,18 @@ static inline uint16_t half_of(uint16_t value)
 }
 
 /* The value without its rest. The result is arbitrary when the half's exponent is that of no FP16 value. */
-static inline uint16_t value_of(uint16_t half)
+static inline uint16_t value_of(uint16_t high_half)
 {
-    uint16_t wide = half >> 7 & BF16_MOST, exponent = (wide - BIAS_DIFFERENCE) & FP16_MOST;
+    uint16_t wide = high_half >> 7 & BF16_MOST, exponent = (wide - BIAS_DIFFERENCE) & FP16_MOST;
     exponent = wide == BF16_MOST ? FP16_MOST : exponent;
     exponent = wide == 0 ? 0 : exponent;
-    return (uint16_t)((half & 0x8000) | exponent << 10 | (half & 0x7f) << 3);
+    return (uint16_t)((high_half & 0x8000) | exponent << 10 | (high_half & 0x7f) << 3);
 }
 
 /* Nonzero when no FP16 value has this half, as it does not survive the round trip. */
-static inline uint16_t misfit(uint16_t half)
+static inline uint16_t invalid_bits(uint16_t high_half)
 {
-    return half_of(value_of(half)) ^ half;
+    return high_half_of(value_of(high_half)) ^ high_half;
 }
 
 #define LOW_TWO 0x0003000300030003u
@@ -108,34 +109,34 @@ static inline uint16_t misfit(uint16_t half)
 #if defined(__BMI2__)
 #include <immintrin.h>
 
-static inline uint32_t two_of(uint64_t four)
+static inline uint32_t pack_twos(uint64_t four)
 {
     return (uint32_t)_pext_u64(four, LOW_TWO);
 }
 
-static inline uint32_t one_of(uint64_t four)
+static inline uint32_t pack_ones(uint64_t four)
 {
     return (uint32_t)_pext_u64(four, LOW_ONE << 2);
 }
 
-static inline uint64_t rests_of(uint64_t two, uint64_t one)
+static inline uint64_t unpack_low_bits(uint64_t two, uint64_t one)
 {
     return _pdep_u64(two, LOW_TWO) | _pdep_u64(one, LOW_ONE << 2);
 }
 #else
-static inline uint32_t two_of(uint64_t four)
+static inline uint32_t pack_twos(uint64_t four)
 {
     uint64_t low = four & LOW_TWO;
     return (uint32_t)(low | low >> 14 | low >> 28 | low >> 42) & 0xff;
 }
 
-static inline uint32_t one_of(uint64_t four)
+static inline uint32_t pack_ones(uint64_t four)
 {
     uint64_t third = four >> 2 & LOW_ONE;
     return (uint32_t)(third | third >> 15 | third >> 30 | third >> 45) & 0xf;
 }
 
-static inline uint64_t rests_of(uint64_t two, uint64_t one)
+static inline uint64_t unpack_low_bits(uint64_t two, uint64_t one)
 {
     uint64_t low = (two | two << 14 | two << 28 | two << 42) & LOW_TWO;
     uint64_t third = (one | one << 15 | one << 30 | one << 45) & LOW_ONE;
@@ -143,64 +144,64 @@ static inline uint64_t rests_of(uint64_t two, uint64_t one)
 }
 #endif
 
-static void take_rests(uint8_t *restrict twos, uint8_t *restrict ones, const uint8_t *restrict src, uint32_t count)
+static void split_low_bits(uint8_t *restrict twos, uint8_t *restrict ones, const uint8_t *restrict src, uint32_t count)
 {
     uint32_t i = 0;
     for (; i + 8 <= count; i += 8) {
         uint64_t a = load_le64(src + 2 * i), b = load_le64(src + 2 * i + 8);
-        store_le16(twos + i / 4, (uint16_t)(two_of(a) | two_of(b) << 8));
-        ones[i / 8] = (uint8_t)(one_of(a) | one_of(b) << 4);
+        store_le16(twos + i / 4, (uint16_t)(pack_twos(a) | pack_twos(b) << 8));
+        ones[i / 8] = (uint8_t)(pack_ones(a) | pack_ones(b) << 4);
     }
     if (i == count)
         return;
     uint64_t last[2] = {0};
     memcpy(last, src + 2 * i, 2 * (size_t)(count - i));
-    twos[i / 4] = (uint8_t)two_of(last[0]);
+    twos[i / 4] = (uint8_t)pack_twos(last[0]);
     if (count - i > 4)
-        twos[i / 4 + 1] = (uint8_t)two_of(last[1]);
-    ones[i / 8] = (uint8_t)(one_of(last[0]) | one_of(last[1]) << 4);
+        twos[i / 4 + 1] = (uint8_t)pack_twos(last[1]);
+    ones[i / 8] = (uint8_t)(pack_ones(last[0]) | pack_ones(last[1]) << 4);
 }
 
-/* Adds the rests to values whose low bits are zero. */
-static void join_rests(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
-                       uint32_t count)
+/* Adds the low bits to values whose low bits are zero. */
+static void join_low_bits(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
+                          uint32_t count)
 {
     uint32_t i = 0;
     for (; i + 4 <= count; i += 4)
-        store_le64(dst + 2 * i, load_le64(dst + 2 * i) | rests_of(twos[i / 4], ones[i / 8] >> i % 8 & 15));
+        store_le64(dst + 2 * i, load_le64(dst + 2 * i) | unpack_low_bits(twos[i / 4], ones[i / 8] >> i % 8 & 15));
     if (i == count)
         return;
     uint64_t last = 0;
     memcpy(&last, dst + 2 * i, 2 * (size_t)(count - i));
-    last |= rests_of(twos[i / 4], ones[i / 8] >> i % 8 & 15);
+    last |= unpack_low_bits(twos[i / 4], ones[i / 8] >> i % 8 & 15);
     memcpy(dst + 2 * i, &last, 2 * (size_t)(count - i));
 }
 
-static void take_fp16(uint8_t *restrict halves, uint8_t *restrict twos, uint8_t *restrict ones,
-                      const uint8_t *restrict src, uint32_t count)
+static void split_fp16(uint8_t *restrict high_halves, uint8_t *restrict twos, uint8_t *restrict ones,
+                       const uint8_t *restrict src, uint32_t count)
 {
     for (size_t i = 0; i < count; i++)
-        store_le16(halves + 2 * i, half_of(load_le16(src + 2 * i)));
-    take_rests(twos, ones, src, count);
+        store_le16(high_halves + 2 * i, high_half_of(load_le16(src + 2 * i)));
+    split_low_bits(twos, ones, src, count);
 }
 
-static bool join_fp16(uint8_t *restrict dst, const uint8_t *restrict halves, const uint8_t *restrict twos,
+static bool join_fp16(uint8_t *restrict dst, const uint8_t *restrict high_halves, const uint8_t *restrict twos,
                       const uint8_t *restrict ones, uint32_t count)
 {
     uint16_t bad = 0;
     for (size_t i = 0; i < count; i++) {
-        uint16_t half = load_le16(halves + 2 * i);
-        bad |= misfit(half);
-        store_le16(dst + 2 * i, value_of(half));
+        uint16_t high_half = load_le16(high_halves + 2 * i);
+        bad |= invalid_bits(high_half);
+        store_le16(dst + 2 * i, value_of(high_half));
     }
-    join_rests(dst, twos, ones, count);
+    join_low_bits(dst, twos, ones, count);
     return bad == 0;
 }
 
-#define VALUE_OPS                                                                                         \
-    {                                                                                                     \
-        .find_base = find_base, .take_fp32 = take_fp32, .join_fp32 = join_fp32, .are_halves = are_halves, \
-        .take_fp16 = take_fp16, .join_fp16 = join_fp16                                                    \
+#define VALUE_OPS                                                                                                     \
+    {                                                                                                                 \
+        .find_base = find_base, .split_fp32 = split_fp32, .join_fp32 = join_fp32, .are_high_halves = are_high_halves, \
+        .split_fp16 = split_fp16, .join_fp16 = join_fp16                                                              \
     }
 
 #endif

@@ -1,5 +1,6 @@
-/* Loops over values that blocks of modes 6 to 8 need besides the coders of halves, one table per variant. They take
- * FP16 and FP32 values apart into halves, which look like BF16, and rests, and join them again. FORMAT.md, section 3.2.
+/* Loops over values that blocks of modes 6 to 8 need besides the coders of high halves, one table per variant. They
+ * take FP16 and FP32 values apart into high halves, which look like BF16, and low bits, and join them again. FORMAT.md,
+ * section 3.2.
  */
 #ifndef STRAIT_KERNELS_VALUE_OPS_H
 #define STRAIT_KERNELS_VALUE_OPS_H
@@ -16,17 +17,18 @@ struct value_ops {
     /* The base of `count` BF16 values. */
     uint8_t (*find_base)(const uint8_t *values, uint32_t count);
 
-    /* FP32: the rest is the lower 16 bits. `rest` NULL: all rests are zero and left out. */
-    void (*take_fp32)(uint8_t *halves, uint8_t *rest, const uint8_t *src, uint32_t count);
-    void (*join_fp32)(uint8_t *dst, const uint8_t *halves, const uint8_t *rest, uint32_t count);
+    /* FP32: the rest is the lower 16 bits. `low_bits` NULL: all low bits are zero and left out. */
+    void (*split_fp32)(uint8_t *high_halves, uint8_t *low_bits, const uint8_t *src, uint32_t count);
+    void (*join_fp32)(uint8_t *dst, const uint8_t *high_halves, const uint8_t *low_bits, uint32_t count);
     /* Whether the lower 16 bits of all values are zero. */
-    bool (*are_halves)(const uint8_t *src, uint32_t count);
+    bool (*are_high_halves)(const uint8_t *src, uint32_t count);
 
     /* FP16: the rest is the lower 3 bits, stored as a stream of two bits and one of one. Zeroes the unused bits of
      * both. */
-    void (*take_fp16)(uint8_t *halves, uint8_t *twos, uint8_t *ones, const uint8_t *src, uint32_t count);
+    void (*split_fp16)(uint8_t *high_halves, uint8_t *twos, uint8_t *ones, const uint8_t *src, uint32_t count);
     /* False when an exponent is not that of any FP16 value. */
-    bool (*join_fp16)(uint8_t *dst, const uint8_t *halves, const uint8_t *twos, const uint8_t *ones, uint32_t count);
+    bool (*join_fp16)(uint8_t *dst, const uint8_t *high_halves, const uint8_t *twos, const uint8_t *ones,
+                      uint32_t count);
 };
 
 extern const struct value_ops values_scalar;

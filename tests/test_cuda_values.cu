@@ -121,7 +121,7 @@ static void check_fp16(uint32_t from)
     for (uint32_t i = 0; i < 8; i++)
         values[i] = static_cast<uint16_t>(from * 40503u + i * 9973u);
     std::memcpy(w, values, sizeof(w));
-    values_scalar.take_fp16(reinterpret_cast<uint8_t *>(high_halves), twos, &one, reinterpret_cast<uint8_t *>(values),
+    values_scalar.split_fp16(reinterpret_cast<uint8_t *>(high_halves), twos, &one, reinterpret_cast<uint8_t *>(values),
                              8);
     for (int j = 0; j < 4; j++) {
         h[j] = fp16_high_halves(w[j]);

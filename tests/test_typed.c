@@ -238,24 +238,24 @@ END_TEST
 START_TEST(histograms_are_those_of_the_halves)
 {
     enum { VALUES = 65536 };
-    static uint8_t values[4 * VALUES], halves[2 * VALUES], rests[2 * VALUES];
-    static uint64_t counts[256], of_halves[256];
+    static uint8_t values[4 * VALUES], high_halves[2 * VALUES], low_bits[2 * VALUES];
+    static uint64_t counts[256], of_high_halves[256];
     struct rng rng = rng_init(302);
     rng_fill(&rng, values, sizeof(values));
     for (uint32_t i = 0; i < VALUES && _i == STRAIT_ELEMENT_FP16; i++)
         put_value(values, i, (uint16_t)i);
     if (_i == STRAIT_ELEMENT_FP16)
-        values_scalar.take_fp16(halves, rests, rests + VALUES / 4, values, VALUES);
+        values_scalar.split_fp16(high_halves, low_bits, low_bits + VALUES / 4, values, VALUES);
     else if (_i == STRAIT_ELEMENT_FP32)
-        values_scalar.take_fp32(halves, rests, values, VALUES);
+        values_scalar.split_fp32(high_halves, low_bits, values, VALUES);
     else
-        memcpy(halves, values, sizeof(halves));
+        memcpy(high_halves, values, sizeof(high_halves));
     bool has = _i >= STRAIT_ELEMENT_BF16 && _i <= STRAIT_ELEMENT_FP32;
     ck_assert_int_eq(has ? STRAIT_OK : STRAIT_ERR_INVALID,
                      strait_histogram_add_values(counts, (enum strait_element)_i, values, VALUES));
     if (has)
-        strait_histogram_add(of_halves, halves, VALUES);
-    ck_assert_mem_eq(of_halves, counts, sizeof(counts));
+        strait_histogram_add(of_high_halves, high_halves, VALUES);
+    ck_assert_mem_eq(of_high_halves, counts, sizeof(counts));
 }
 END_TEST
 
