@@ -85,11 +85,11 @@ static bool move_between(struct demo *demo, struct demo_daemon daemons[2], const
 }
 
 /* Prints what the daemons logged about a failure. If one died, that was printed before. */
-static void tell_logs(struct demo_daemon daemons[2])
+static void print_logs(struct demo_daemon daemons[2])
 {
     for (int i = 0; i < 2; i++)
         if (daemons[i].pid != 0)
-            demo_daemon_tell_log(&daemons[i]);
+            demo_daemon_print_log(&daemons[i]);
 }
 
 /* A path is measured with a pair of daemons that have this transport only. */
@@ -100,7 +100,7 @@ static bool move_path(struct demo *demo, const char *path, const char *transport
                  demo_daemon_start(&daemons[1], demo->straitd, demo->folder, "sink", transport, demo->set) &&
                  move_between(demo, daemons, path, local);
     if (!moved && !demo_interrupted())
-        tell_logs(daemons);
+        print_logs(daemons);
     bool ended = demo_daemon_stop(&daemons[1]);
     ended = demo_daemon_stop(&daemons[0]) && ended;
     return moved && ended;

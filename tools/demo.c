@@ -1,17 +1,10 @@
+/* Transfers of the demo: pages of the sample, a worker at each daemon, and the check of every page. */
 #include <cjson/cJSON.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -19,62 +12,6 @@
 #include "tools/demo.h"
 #include "tools/input.h"
 #include "tools/util.h"
-
-static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-#define ENDS (sizeof(ends) / sizeof(ends[0]))
-
-static volatile sig_atomic_t caught;
-
-static void note(int number)
-{
-    caught = number;
-}
-
-/* A signal that the parent process had ignored (nohup) stays ignored. A closed pipe becomes an output error, reported
- * at the end. */
-void demo_signals_catch(void)
-{
-    struct sigaction action = {.sa_handler = note}, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < ENDS; i++)
-        if (sigaction(ends[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(ends[i], &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-/* Returns the signals that were blocked before. */
-static sigset_t signals_block(void)
-{
-    sigset_t set, before;
-    sigemptyset(&set);
-    for (size_t i = 0; i < ENDS; i++)
-        sigaddset(&set, ends[i]);
-    sigprocmask(SIG_BLOCK, &set, &before);
-    return before;
-}
-
-/* In a child: signals that the demo records end the child, also those that came while they were blocked. */
-static void signals_reset(const sigset_t *before)
-{
-    struct sigaction now;
-    for (size_t i = 0; i < ENDS; i++)
-        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == note)
-            signal(ends[i], SIG_DFL);
-    sigprocmask(SIG_SETMASK, before, NULL);
-}
-
-bool demo_interrupted(void)
-{
-    return caught != 0;
-}
-
-void demo_signals_obey(void)
-{
-    if (caught == 0)
-        return;
-    signal(caught, SIG_DFL);
-    raise(caught);
-}
 
 #define WINDOW_STEP 97u /* values between the beginnings of successive pages; odd, so that pages differ */
 
@@ -200,429 +137,6 @@ void demo_sample_fini(struct demo_sample *sample)
     *sample = (struct demo_sample){.memory.fd = -1};
 }
 
-#define MIB (1024.0 * 1024)
-
-static const char *const role_names[] = {[STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v"};
-
-/* ---- Shared ------------------------------------------------------------------------------------------------------ */
-
-static bool row_verified(const struct demo_row *row, const struct demo_sample *sample)
-{
-    return row->bad_count == 0 && row->pages_right == demo_pages(sample);
-}
-
-static bool all_rows_verified(const struct demo_report *report)
-{
-    for (uint32_t i = 0; i < report->row_count; i++)
-        if (!row_verified(&report->rows[i], report->sample))
-            return false;
-    return report->row_count > 0;
-}
-
-bool demo_verified(const struct demo_report *report)
-{
-    return report->complete && all_rows_verified(report);
-}
-
-static double gigabytes_per_second(const struct demo_row *row)
-{
-    return row->seconds > 0 ? (double)row->raw_bytes * 1e-9 / row->seconds : 0;
-}
-
-static double ratio(const struct demo_row *row)
-{
-    return (double)row->raw_bytes / (double)row->wire_bytes;
-}
-
-/* ---- For people -------------------------------------------------------------------------------------------------- */
-
-void demo_print_head(const struct demo_sample *sample, FILE *stream)
-{
-    fprintf(
-        stream,
-        "A prefill and a decode worker, a straitd for each, %.1f MiB of real KV cache: %" PRIu32 " pages of %u KiB\n"
-        "in no order. Each row: the same pages, moved %u times, every page compared; the median time.\n"
-        "network is UCX over TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n\n"
-        "%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n",
-        (double)demo_bytes(sample) / MIB, demo_pages(sample), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
-        "coding", "raw MiB", "wire MiB", "ratio", "time ms", "GB/s", "verified");
-    fflush(stream);
-}
-
-void demo_print_row(const struct demo_row *row, const struct demo_sample *sample, FILE *stream)
-{
-    fprintf(stream, "%-8s %-9s %-7s %9.2f ", row->path, row->transport, row->coding, (double)row->raw_bytes / MIB);
-    if (row->wire_bytes > 0)
-        fprintf(stream, "%9.2f %6.3f ", (double)row->wire_bytes / MIB, ratio(row));
-    else
-        fprintf(stream, "%9s %6s ", "-", "-");
-    fprintf(stream, "%9.2f %6.2f  %s%" PRIu32 " of %" PRIu32 " pages\n", row->seconds * 1e3, gigabytes_per_second(row),
-            row_verified(row, sample) ? "" : "NO: ", row->pages_right, demo_pages(sample));
-    fflush(stream);
-}
-
-static void print_hash(const char *name, const uint8_t bytes[DEMO_HASH_BYTES], FILE *stream)
-{
-    fprintf(stream, "%s ", name);
-    for (int i = 0; i < DEMO_HASH_BYTES; i++)
-        fprintf(stream, "%02x", bytes[i]);
-}
-
-static void print_bad(const struct demo_row *row, const struct demo_sample *sample, FILE *stream)
-{
-    for (uint32_t i = 0; i < row->bad_count; i++) {
-        const struct demo_bad *bad = &row->bad[i];
-        fprintf(stream,
-                "WRONG: %s, %s: layer %" PRId32 " %s, page %" PRIu32 " (page %" PRIu32 " of the source): ", row->path,
-                row->coding, sample->classes[bad->region].layer, role_names[sample->classes[bad->region].role],
-                bad->sink_page, bad->source_page);
-        print_hash("sent", bad->sent, stream);
-        print_hash(", landed", bad->landed, stream);
-        fputc('\n', stream);
-    }
-}
-
-void demo_print_end(const struct demo_report *report, FILE *stream)
-{
-    if (report->row_count > 0)
-        print_hash("\nXXH3-128 over the XXH3-128 of all pages: source", report->rows[0].sent, stream);
-    fputs(all_rows_verified(report) ? ", landed the same in every row\n" : "\n", stream);
-    for (uint32_t i = 0; i < report->row_count; i++)
-        print_bad(&report->rows[i], report->sample, stream);
-    if (report->flip)
-        fputs("--fault flip turned one bit of a landed page over, after its transfer was DONE and checked by straitd,\n"
-              "to show that this comparison can fail.\n",
-              stream);
-    fprintf(stream, "verified: %s\n", demo_verified(report) ? "true" : "false");
-}
-
-/* ---- For machines ------------------------------------------------------------------------------------------------ */
-
-static cJSON *row_object(const struct demo_row *row, const struct demo_sample *sample)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "path", row->path);
-    cJSON_AddStringToObject(object, "transport", row->transport);
-    cJSON_AddStringToObject(object, "coding", row->coding);
-    cJSON_AddNumberToObject(object, "raw_bytes", (double)row->raw_bytes);
-    cJSON_AddNumberToObject(object, "wire_bytes", (double)row->wire_bytes);
-    if (row->wire_bytes > 0)
-        cJSON_AddNumberToObject(object, "ratio", ratio(row));
-    else
-        cJSON_AddNullToObject(object, "ratio");
-    cJSON_AddNumberToObject(object, "seconds", row->seconds);
-    cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(row));
-    cJSON_AddNumberToObject(object, "pages_right", row->pages_right);
-    json_add_hex(object, "source_hash", row->sent, DEMO_HASH_BYTES);
-    json_add_hex(object, "landed_hash", row->landed, DEMO_HASH_BYTES);
-    cJSON_AddBoolToObject(object, "verified", row_verified(row, sample));
-    return object;
-}
-
-static void add_bad(cJSON *array, const struct demo_row *row, const struct demo_sample *sample)
-{
-    for (uint32_t i = 0; i < row->bad_count; i++) {
-        const struct demo_bad *bad = &row->bad[i];
-        cJSON *object = cJSON_CreateObject();
-        cJSON_AddItemToArray(array, object);
-        cJSON_AddStringToObject(object, "path", row->path);
-        cJSON_AddStringToObject(object, "coding", row->coding);
-        cJSON_AddNumberToObject(object, "layer", sample->classes[bad->region].layer);
-        cJSON_AddStringToObject(object, "role", role_names[sample->classes[bad->region].role]);
-        cJSON_AddNumberToObject(object, "page", bad->sink_page);
-        cJSON_AddNumberToObject(object, "source_page", bad->source_page);
-        json_add_hex(object, "source_hash", bad->sent, DEMO_HASH_BYTES);
-        json_add_hex(object, "landed_hash", bad->landed, DEMO_HASH_BYTES);
-    }
-}
-
-static void add_errors(cJSON *array)
-{
-    size_t count;
-    char *const *errors = errors_kept(&count);
-    for (size_t i = 0; i < count; i++)
-        cJSON_AddItemToArray(array, cJSON_CreateString(errors[i]));
-}
-
-bool demo_print_json(const struct demo_report *report, FILE *stream)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddBoolToObject(object, "verified", demo_verified(report));
-    cJSON_AddStringToObject(object, "version", strait_version());
-    cJSON_AddStringToObject(object, "codec", strait_codec_name(strait_codec_get(NULL)));
-    if (report->flip)
-        cJSON_AddStringToObject(object, "fault", "flip");
-    else
-        cJSON_AddNullToObject(object, "fault");
-    cJSON_AddNumberToObject(object, "pages", demo_pages(report->sample));
-    cJSON_AddNumberToObject(object, "page_bytes", DEMO_PAGE_BYTES);
-    cJSON_AddNumberToObject(object, "rounds", DEMO_ROUNDS);
-    cJSON *rows = cJSON_AddArrayToObject(object, "transfers"), *bad = cJSON_AddArrayToObject(object, "bad_pages");
-    for (uint32_t i = 0; i < report->row_count; i++) {
-        cJSON_AddItemToArray(rows, row_object(&report->rows[i], report->sample));
-        add_bad(bad, &report->rows[i], report->sample);
-    }
-    add_errors(cJSON_AddArrayToObject(object, "errors"));
-    return json_print(object, stream);
-}
-
-#define CONNECT_MS   20000u
-#define STOP_MS      10000u
-#define STEP_MS      5u
-#define LOG_LINES    8u
-#define LOG_END      4096
-#define FOLDER_BYTES 64u /* maximum, so that the path of a socket in it is short enough */
-
-extern char **environ;
-
-/* ---- The folder -------------------------------------------------------------------------------------------------- */
-
-bool demo_folder_create(char folder[DEMO_PATH_MAX])
-{
-    const char *place = getenv("TMPDIR");
-    if (place == NULL || place[0] != '/' || strlen(place) + sizeof("/strait-demo-XXXXXX") > FOLDER_BYTES)
-        place = "/tmp";
-    snprintf(folder, DEMO_PATH_MAX, "%s/strait-demo-XXXXXX", place);
-    if (mkdtemp(folder) != NULL)
-        return true;
-    print_error(folder, "%s", strerror(errno));
-    folder[0] = '\0';
-    return false;
-}
-
-/* The folder has no subfolders. */
-void demo_folder_remove(const char *folder)
-{
-    DIR *list = folder[0] != '\0' ? opendir(folder) : NULL;
-    if (list == NULL)
-        return;
-    for (struct dirent *entry; (entry = readdir(list)) != NULL;)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(list), entry->d_name, 0);
-    closedir(list);
-    if (rmdir(folder) != 0)
-        print_error(folder, "cannot be removed: %s", strerror(errno));
-}
-
-bool demo_file_write(const char *path, const void *data, size_t size)
-{
-    FILE *file = fopen(path, "we");
-    bool written = file != NULL && fwrite(data, 1, size, file) == size;
-    if (file != NULL)
-        written = fclose(file) == 0 && written;
-    if (!written)
-        print_error(path, "cannot be written: %s", strerror(errno));
-    return written;
-}
-
-/* ---- The program ------------------------------------------------------------------------------------------------- */
-
-static char *beside(const char *folder, const char *place)
-{
-    char *path = NULL;
-    if (asprintf(&path, "%s/%s", folder, place) < 0)
-        return NULL;
-    if (access(path, X_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
-}
-
-static char *named(const char *path)
-{
-    if (access(path, X_OK) == 0)
-        return strdup(path);
-    print_error(path, "STRAITD names no program: %s", strerror(errno));
-    return NULL;
-}
-
-/* Places relative to the folder of this program: installed together, in /usr/sbin, in a build tree. */
-char *demo_straitd(void)
-{
-    static const char *const places[] = {"straitd", "../sbin/straitd", "../daemon/straitd"};
-    const char *choice = getenv("STRAITD");
-    if (choice != NULL && choice[0] != '\0')
-        return named(choice);
-    char program[PATH_MAX];
-    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    program[size > 0 ? size : 0] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash != NULL)
-        *slash = '\0';
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        char *path = beside(program, places[i]);
-        if (path != NULL)
-            return path;
-    }
-    print_error(NULL, "no straitd in %s: STRAITD=PATH says where it is", program);
-    return NULL;
-}
-
-/* ---- Starting ---------------------------------------------------------------------------------------------------- */
-
-/* Leaves out options in the environment, which are meant for the node's own daemon. The caller frees the list. */
-static char **clean_environment(void)
-{
-    size_t count = 0, kept = 0;
-    while (environ[count] != NULL)
-        count++;
-    char **list = calloc(count + 1, sizeof(*list));
-    for (size_t i = 0; list != NULL && i < count; i++)
-        if (strncmp(environ[i], "STRAITD_", 8) != 0)
-            list[kept++] = environ[i];
-    return list;
-}
-
-/* Runs in the child, which only reads the memory that it shares. Ctrl-C must reach only the demo, which then ends its
- * daemons. */
-static void become(char *const *arguments, char *const *environment, int log, pid_t parent)
-{
-    int null = open("/dev/null", O_RDONLY);
-    setpgid(0, 0);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && dup2(null, STDIN_FILENO) >= 0 &&
-        dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0)
-        execve(arguments[0], arguments, environment);
-    dprintf(log, "%s: %s\n", arguments[0], strerror(errno));
-    _exit(127);
-}
-
-static pid_t spawn(char *const *arguments, const char *log_path)
-{
-    pid_t parent = getpid(), pid = -1;
-    char **environment = clean_environment();
-    int log = open(log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-    sigset_t before = signals_block(); /* a child must not record the signal that is to end it */
-    if (log >= 0 && environment != NULL)
-        pid = fork();
-    if (pid == 0) {
-        signals_reset(&before);
-        become(arguments, environment, log, parent);
-    }
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    if (pid < 0)
-        print_error(arguments[0], "cannot be started: %s", strerror(errno));
-    if (log >= 0)
-        close(log);
-    free(environment);
-    return pid;
-}
-
-/* Restricts UCX to tcp: between processes of one host it would use shared memory. */
-static bool write_options(const struct demo_daemon *daemon, const char *path, const char *transport, const char *set)
-{
-    char text[1024];
-    int size = snprintf(text, sizeof(text),
-                        "socket = %s\n"
-                        "listen = 127.0.0.1:0\n"
-                        "metrics =\n"
-                        "codebook = %s\n"
-                        "transports = %s\n"
-                        "ucx-options = tls=tcp devices=lo\n"
-                        "arena-bytes = 64M\n"
-                        "send-bytes = 32M\n",
-                        daemon->socket, set, transport);
-    return demo_file_write(path, text, (size_t)size);
-}
-
-bool demo_daemon_start(struct demo_daemon *daemon, const char *straitd, const char *folder, const char *name,
-                       const char *transport, const char *set)
-{
-    char options[DEMO_PATH_MAX];
-    *daemon = (struct demo_daemon){.name = name};
-    snprintf(daemon->socket, sizeof(daemon->socket), "%.64s/%.20s.sock", folder, name);
-    snprintf(daemon->log, sizeof(daemon->log), "%.64s/%.20s.log", folder, name);
-    snprintf(options, sizeof(options), "%.64s/%.20s.conf", folder, name);
-    if (!write_options(daemon, options, transport, set))
-        return false;
-    const char *const arguments[] = {straitd, "--config", options, NULL};
-    char *list[sizeof(arguments) / sizeof(arguments[0])];
-    memcpy(list, arguments, sizeof(list));
-    pid_t pid = spawn(list, daemon->log);
-    if (pid > 0)
-        daemon->pid = pid;
-    return pid > 0;
-}
-
-/* ---- Watching ---------------------------------------------------------------------------------------------------- */
-
-static const char *last_lines(char *text, unsigned lines)
-{
-    char *at = text + strlen(text);
-    while (at > text && at[-1] == '\n')
-        *--at = '\0';
-    for (; at > text; at--)
-        if (at[-1] == '\n' && --lines == 0)
-            break;
-    return at;
-}
-
-void demo_daemon_tell_log(const struct demo_daemon *daemon)
-{
-    char text[LOG_END + 1] = "";
-    FILE *file = fopen(daemon->log, "re");
-    if (file == NULL)
-        return;
-    if (fseek(file, -LOG_END, SEEK_END) != 0)
-        rewind(file);
-    text[fread(text, 1, LOG_END, file)] = '\0';
-    fclose(file);
-    if (text[0] != '\0')
-        fprintf(stderr, "the log of the %s's straitd ends with:\n%s\n", daemon->name, last_lines(text, LOG_LINES));
-}
-
-/* Reports how the daemon ended, unless it ended cleanly. */
-static bool ended_well(struct demo_daemon *daemon, int status)
-{
-    daemon->pid = 0;
-    if (WIFSIGNALED(status))
-        print_error(NULL, "the %s's straitd was ended by signal %d", daemon->name, WTERMSIG(status));
-    else if (WEXITSTATUS(status) != 0)
-        print_error(NULL, "the %s's straitd ended with status %d", daemon->name, WEXITSTATUS(status));
-    else
-        return true;
-    demo_daemon_tell_log(daemon);
-    return false;
-}
-
-bool demo_daemon_runs(struct demo_daemon *daemon)
-{
-    int status;
-    if (daemon->pid == 0)
-        return false;
-    if (waitpid(daemon->pid, &status, WNOHANG) == 0)
-        return true;
-    if (ended_well(daemon, status))
-        print_error(NULL, "the %s's straitd has ended", daemon->name);
-    return false;
-}
-
-/* A client that finds no socket tries again only after a while, so it is opened when there is one. */
-static bool demo_daemon_listens(struct demo_daemon *daemon)
-{
-    for (unsigned waited = 0; access(daemon->socket, F_OK) != 0; waited += STEP_MS) {
-        if (waited >= CONNECT_MS || demo_interrupted() || !demo_daemon_runs(daemon))
-            return false;
-        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000}, NULL);
-    }
-    return true;
-}
-
-/* ---- Stopping ---------------------------------------------------------------------------------------------------- */
-
-bool demo_daemon_stop(struct demo_daemon *daemon)
-{
-    int status = 0;
-    if (daemon->pid == 0)
-        return true;
-    kill(daemon->pid, SIGTERM);
-    for (unsigned waited = 0; waitpid(daemon->pid, &status, WNOHANG) == 0; waited += STEP_MS) {
-        if (waited == STOP_MS)
-            kill(daemon->pid, SIGKILL);
-        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000}, NULL);
-    }
-    return ended_well(daemon, status);
-}
-
 #define STATS_MS 10000u
 #define TURN_MS  50 /* a signal or the end of a daemon is noticed within this time */
 
@@ -689,13 +203,13 @@ static void pump(struct demo_side *side)
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-static bool goes_on(const struct demo_pair *pair)
+static bool is_alive(const struct demo_pair *pair)
 {
     return !pair->source->failed && !pair->sink->failed && !demo_interrupted() &&
            demo_daemon_runs(pair->source->daemon) && demo_daemon_runs(pair->sink->daemon);
 }
 
-static void turn(const struct demo_pair *pair)
+static void poll_both(const struct demo_pair *pair)
 {
     struct pollfd fds[2] = {{.fd = strait_client_fd(pair->source->client), .events = POLLIN},
                             {.fd = strait_client_fd(pair->sink->client), .events = POLLIN}};
@@ -710,13 +224,13 @@ bool demo_until(const struct demo_pair *pair, bool (*reached)(const struct demo_
 {
     uint64_t end = clock_ns() + ms * UINT64_C(1000000);
     while (!reached(pair)) {
-        if (!goes_on(pair))
+        if (!is_alive(pair))
             return false;
         if (clock_ns() > end) {
             print_error(NULL, "%s: not within %u seconds", what, ms / 1000);
             return false;
         }
-        turn(pair);
+        poll_both(pair);
     }
     return true;
 }
@@ -770,7 +284,7 @@ bool demo_side_open(struct demo_side *side, struct demo_daemon *daemon, const st
         return false;
     }
     struct demo_pair alone = {side, side};
-    return demo_until(&alone, is_registered, CONNECT_MS, "an answer of straitd");
+    return demo_until(&alone, is_registered, DEMO_CONNECT_MS, "an answer of straitd");
 }
 
 void demo_side_close(struct demo_side *side)
@@ -1047,7 +561,7 @@ static bool measure(const struct demo_pair *pair, const struct demo_plan *plan, 
     return take_figures(pair, row, before);
 }
 
-static bool know_each_other(const struct demo_pair *pair, struct strait_peer **peer)
+static bool exchange_pools(const struct demo_pair *pair, struct strait_peer **peer)
 {
     uint8_t *blob = malloc(BLOB_ROOM);
     size_t size;
@@ -1063,7 +577,7 @@ bool demo_move(const struct demo_pair *pair, const struct demo_plan *plan, struc
 {
     struct strait_peer *peer;
     row->raw_bytes = demo_bytes(plan->sample);
-    if (!know_each_other(pair, &peer))
+    if (!exchange_pools(pair, &peer))
         return false;
     enum strait_status status = strait_set_policy(pair->source->pool, row->pin);
     if (status != STRAIT_OK)

@@ -12,7 +12,7 @@
 #include <strait/codec.h>
 #include <strait/strait.h>
 
-/* ---- demo_signal.c: an end that leaves nothing behind ---------------------------------------------------------- */
+/* ---- Signals (demo_daemon.c): an end that leaves nothing behind -------------------------------------------------- */
 
 /* From now on a terminating signal is only recorded; the demo checks for it, cleans up and ends. */
 void demo_signals_catch(void);
@@ -20,7 +20,7 @@ bool demo_interrupted(void);
 /* Called after the cleanup: ends the process by the recorded signal, if there was one. */
 void demo_signals_obey(void);
 
-/* ---- demo_sample.c: what is moved ------------------------------------------------------------------------------ */
+/* ---- Sample (demo.c) --------------------------------------------------------------------------------------------- */
 
 #define DEMO_PAGE_BYTES 16384u              /* 16 tokens of 4 KV heads of 128 values */
 #define DEMO_BYTES      (32u * 1024 * 1024) /* about the size of all pages together */
@@ -55,9 +55,10 @@ static inline uint8_t *demo_page(const struct strait_memory *memory, const struc
     return (uint8_t *)memory->base + ((size_t)region * sample->page_count + page) * DEMO_PAGE_BYTES;
 }
 
-/* ---- demo_daemon.c: two straitd of our own --------------------------------------------------------------------- */
+/* ---- Two straitd (demo_daemon.c) --------------------------------------------------------------------------------- */
 
-#define DEMO_PATH_MAX 96u /* of files in the demo's folder: a socket's path has to be short */
+#define DEMO_CONNECT_MS 20000u
+#define DEMO_PATH_MAX   96u /* of files in the demo's folder: a socket's path has to be short */
 
 struct demo_daemon {
     pid_t pid; /* 0: not running */
@@ -80,12 +81,15 @@ bool demo_daemon_start(struct demo_daemon *daemon, const char *straitd, const ch
                        const char *transport, const char *set);
 /* False: it has ended, which was printed to stderr. */
 bool demo_daemon_runs(struct demo_daemon *daemon);
+/* Waits until it has its socket. A client that finds none tries again only after a while. False: it has ended, or the
+ * demo is to end. */
+bool demo_daemon_listens(struct demo_daemon *daemon);
 /* Prints the last lines of its log, if there is one, to stderr. */
-void demo_daemon_tell_log(const struct demo_daemon *daemon);
+void demo_daemon_print_log(const struct demo_daemon *daemon);
 /* Asks it to end and waits; kills it when it does not. False: it did not end cleanly. Safe on zeroes. */
 bool demo_daemon_stop(struct demo_daemon *daemon);
 
-/* ---- demo_side.c: a worker at a daemon ------------------------------------------------------------------------- */
+/* ---- A worker at a daemon (demo.c) ------------------------------------------------------------------------------- */
 
 struct demo_side {
     struct demo_daemon *daemon; /* borrowed */
@@ -116,7 +120,7 @@ struct cJSON;
 /* The source's statistics; the caller deletes them. NULL: failed. */
 struct cJSON *demo_stats(const struct demo_pair *pair);
 
-/* ---- demo_move.c: one row of the table ------------------------------------------------------------------------- */
+/* ---- One row of the table (demo.c) ------------------------------------------------------------------------------- */
 
 enum { DEMO_HASH_BYTES = 16, DEMO_BAD_MAX = 16 };
 
@@ -159,7 +163,7 @@ void demo_plan_fini(struct demo_plan *plan);
 /* Moves everything and checks every page. False: it could not be moved; pages that differ are listed in the row. */
 bool demo_move(const struct demo_pair *pair, const struct demo_plan *plan, struct demo_row *row);
 
-/* ---- demo_report.c --------------------------------------------------------------------------------------------- */
+/* ---- Report (demo_report.c) -------------------------------------------------------------------------------------- */
 
 struct demo_report {
     const struct demo_sample *sample;
