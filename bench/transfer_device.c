@@ -31,7 +31,7 @@ enum wire {
     WIRES,
 };
 static const char *const wire_names[] = {"peer", "pinned", "nccl", "ucx", NULL}; /* also in the metrics */
-static const char *const wire_options[WIRES] = {"--gpu-peer=yes", "--gpu-peer=no", "--gpu-wires=nccl",
+static const char *const wire_options[WIRES] = {"--gpu-wires=peer", "--gpu-wires=pinned", "--gpu-wires=nccl",
                                                 "--gpu-wires=ucx"};
 
 struct device_options {

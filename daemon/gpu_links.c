@@ -13,10 +13,10 @@
 
 /* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
 
-static bool peer_is_allowed(const struct node *node)
+static bool peer_is_allowed(void)
 {
     const char *p2p = getenv("NCCL_P2P_DISABLE");
-    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
+    return p2p == NULL || strcmp(p2p, "1") != 0;
 }
 
 static enum gpu_path wire_named(const char *name, size_t size)
@@ -41,7 +41,7 @@ void gpu_wires_init(struct node *node)
         const enum gpu_path wire = wire_named(at, size);
         if (wire == WIRE_PINNED)
             break;
-        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !gpu_wires_has(node, wire))
+        if ((wire != WIRE_PEER || peer_is_allowed()) && !gpu_wires_has(node, wire))
             wires->list[wires->count++] = wire;
         at += size + (at[size] == ',');
     }

@@ -245,7 +245,7 @@ static const char *why_not_peer(const struct node *node, const struct peer *peer
 {
     const struct way *way;
     if (!gpu_wires_has(node, WIRE_PEER))
-        return "off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)";
+        return "off (gpu-wires or NCCL_P2P_DISABLE)";
     if (!map_is_possible(peer))
         return "no memory is shared with the peer";
     if (!arena->has_handle)
@@ -538,9 +538,8 @@ bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_a
     if (node->wires.count == 0)
         return true;
     if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
-        log_write(node->log, LOG_WARN,
-                  "msg=\"GPU not used: its gpu-chunk-bytes is larger than ours\" peer=%s peer_device=%u", peer->address,
-                  message->device);
+        log_write(node->log, LOG_WARN, "msg=\"GPU not used: its chunks are larger than ours\" peer=%s peer_device=%u",
+                  peer->address, message->device);
         return true;
     }
     struct peer_gpu_arena *arena = arena_of_device(use, message->device);

@@ -147,13 +147,6 @@ static void set_workers(const struct node_options *options)
     setenv("UV_THREADPOOL_SIZE", count, 1);
 }
 
-/* Passes gpu-peer on to NCCL, which reads the environment and knows nothing of our options. */
-static void tell_nccl(const struct node_options *options)
-{
-    if (!options->gpu_peer)
-        setenv("NCCL_P2P_DISABLE", "1", 1);
-}
-
 int main(int argc, char **argv)
 {
     struct program program = {.node = NULL};
@@ -164,7 +157,6 @@ int main(int argc, char **argv)
     transport_leave_signals();
     signal(SIGPIPE, SIG_IGN);
     set_workers(&options);
-    tell_nccl(&options);
     char why[512] = "";
     if (log_create(STDERR_FILENO, level_of(options.log_level), &program.log) != STRAIT_OK ||
         uv_loop_init(&program.loop) != 0) {

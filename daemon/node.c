@@ -89,19 +89,9 @@ static bool arenas_fit(const struct node_options *options, char *why, size_t why
     uint64_t wanted = options->arena_bytes + options->send_bytes, there = (uint64_t)pages * (uint64_t)page;
     if (pages <= 0 || page <= 0 || wanted <= there)
         return true;
-    snprintf(why, why_size, "arenas (arena-bytes, send-bytes): %" PRIu64 " MiB, where this machine has %" PRIu64,
+    snprintf(why, why_size, "arenas (arena-bytes and half as much): %" PRIu64 " MiB, where this machine has %" PRIu64,
              wanted >> 20, there >> 20);
     return false;
-}
-
-/* Not an error at start: a user who makes slots small need not know about targets. */
-static void tell_target(const struct node *node)
-{
-    const struct node_options *o = &node->options;
-    if (o->chunk_target > o->chunk_bytes)
-        log_write(node->log, LOG_INFO,
-                  "msg=\"chunk-target is cut to chunk-bytes\" chunk_target=%" PRIu64 " chunk_bytes=%" PRIu64,
-                  o->chunk_target, o->chunk_bytes);
 }
 
 static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
@@ -109,7 +99,6 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
     const struct node_options *o = &node->options;
     if (!arenas_fit(o, why, why_size))
         return STRAIT_ERR_NO_MEMORY;
-    tell_target(node);
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
     enum strait_status status =
@@ -117,7 +106,7 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
     if (status == STRAIT_OK)
         status = arena_init(&node->send, false, slot, send != 0 ? (uint32_t)send : 1);
     if (status != STRAIT_OK)
-        snprintf(why, why_size, "arenas (arena-bytes, send-bytes): %s", strait_status_string(status));
+        snprintf(why, why_size, "arenas (arena-bytes and half as much): %s", strait_status_string(status));
     return status;
 }
 
@@ -275,7 +264,7 @@ static void on_again(uv_idle_t *idle)
 
 uint64_t node_busy_poll_ns(const struct node *node)
 {
-    return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.gpu_attention_ms * 1000000 : 0;
+    return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.busy_poll_us * 1000 : 0;
 }
 
 /* Keeps the loop from sleeping for a while after a step of a transfer between GPUs: the next will follow soon, and
@@ -386,6 +375,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->loop = loop;
     made->began = uv_hrtime();
     made->options = *options;
+    options_complete(&made->options);
     made->log = log;
     made->stopped = stopped;
     made->owner = owner;

@@ -3,7 +3,6 @@
 set -eu
 strait=$(realpath "$1")
 slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
-manual=$(realpath "$(dirname "$0")/../docs/strait.1")
 rm -rf "$2"
 mkdir -p "$2"
 cd "$2"
@@ -277,29 +276,9 @@ if [ "$(id -u)" -ne 0 ]; then
     refused 1 'Permission denied' encode values locked/none
 fi
 "$strait" >help.out 2>&1 && fail "strait without a command succeeds"
-for command in "" encode decode inspect calibrate; do
+for command in "" encode decode inspect calibrate demo status; do
     "$strait" $command --help | grep -q 'usage: strait' || fail "help of '$command'"
 done
-sed 's/\\-/-/g' "$manual" >manual
-look_up() { # COMMAND: every option in its help is in the manual
-    "$strait" "$@" --help >help.out
-    options=$(grep -o -e '--[a-z][a-z-]*' help.out) || fail "no options in the help of $*"
-    for option in $options; do
-        grep -qE -e "$option([^a-z-]|\$)" manual || fail "$option of $* is not in the manual"
-    done
-}
-for command in encode decode inspect calibrate demo status; do
-    look_up $command
-done
-look_up bench codec
-look_up bench transfer
-if "$strait" bench collective --help 2>&1 | grep -q 'built without CUDA'; then
-    echo "options of benches of GPUs were not looked at: built without CUDA"
-else
-    look_up bench codec --device
-    look_up bench transfer --device
-    look_up bench collective
-fi
 "$strait" --version | grep -q '^strait [0-9]' || fail "the version"
 "$strait" inspect named.strait >/dev/full 2>refused.err && fail "a full disk behind stdout"
 

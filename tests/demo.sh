@@ -160,7 +160,7 @@ await_line() { # FILE TEXT
 }
 
 run_daemon() { # SOCKET LOG; its process in $!
-    "$straitd" --socket "$1" --listen 127.0.0.1:0 --metrics "" --arena-bytes 16M --send-bytes 8M --chunk-bytes 4M --drain-timeout 200ms >"$2" 2>&1 &
+    "$straitd" --socket "$1" --listen 127.0.0.1:0 --metrics "" --arena-bytes 16M --chunk-bytes 4M --drain-timeout 200ms >"$2" 2>&1 &
 }
 
 run_daemon "$socket" log

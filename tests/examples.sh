@@ -22,7 +22,7 @@ fail() {
     failed=1
 }
 
-"$straitd" --socket="$scratch/s" --listen=127.0.0.1:0 --metrics= --arena-bytes=8M --send-bytes=8M 2>log &
+"$straitd" --socket="$scratch/s" --listen=127.0.0.1:0 --metrics= --arena-bytes=8M 2>log &
 daemon=$!
 pids=$daemon
 

@@ -37,7 +37,7 @@ static int await_pool(struct strait_client *client)
 int main(void)
 {
     struct strait_client_config config = {sizeof(config), NULL,
-                                          "listen =\nmetrics =\nsocket =\narena-bytes = 8M\nsend-bytes = 8M\n"};
+                                          "listen =\nmetrics =\nsocket =\narena-bytes = 8M\n"};
     struct strait_pool_region region = {.handle = STRAIT_HANDLE_POINTER, .device = -1, .pointer = pages,
                                         .page_stride = 4096, .page_count = 4, .rows = 1, .row_bytes = 4096};
     struct strait_pool_params params = {sizeof(params), &region, 1};

@@ -224,8 +224,7 @@ static bool write_options(const struct demo_daemon *daemon, const char *path, co
                         "codebook = %s\n"
                         "transports = %s\n"
                         "ucx-options = tls=tcp devices=lo\n"
-                        "arena-bytes = 64M\n"
-                        "send-bytes = 32M\n",
+                        "arena-bytes = 64M\n",
                         daemon->socket, set, transport);
     return demo_file_write(path, text, (size_t)size);
 }

@@ -109,14 +109,7 @@ const struct option_row option_rows[] = {
      .max = TIB,
      .initial = "256M",
      .help = "Receive arena, in bytes: chunks land here before they are checked. It bounds what is in flight to this "
-             "node."},
-    {.name = "send-bytes",
-     .kind = OPTION_BYTES,
-     AT(send_bytes),
-     .min = 64 * KIB,
-     .max = TIB,
-     .initial = "128M",
-     .help = "Send arena, in bytes: chunks are encoded here before they travel."},
+             "node. The send arena, in which chunks are encoded before they travel, has half as much."},
     {.name = "chunk-bytes",
      .kind = OPTION_BYTES,
      AT(chunk_bytes),
@@ -124,17 +117,6 @@ const struct option_row option_rows[] = {
      .max = 16 * MIB,
      .initial = "8M",
      .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
-    {.name = "chunk-target",
-     .kind = OPTION_BYTES,
-     AT(chunk_target),
-     .min = 16 * KIB,
-     .max = 16 * MIB,
-     .initial = "2M",
-     .help =
-         "Pages of the host's memory are encoded, sent and decoded in chunks of about this many bytes, or a page if "
-         "that "
-         "is larger. Small ones stay in the processor's caches on their way, large ones cost fewer messages. Pages of "
-         "GPUs travel in chunks of up to chunk-bytes."},
     {.name = "pool-bytes",
      .kind = OPTION_BYTES,
      AT(pool_bytes),
@@ -157,14 +139,13 @@ const struct option_row option_rows[] = {
          "Multiprocessors of a GPU that encoding and decoding may occupy at a time, each; 0: all. Fewer leave more to "
          "the model that runs there."},
 
-    {.name = "gpu-attention",
-     .kind = OPTION_DURATION,
-     AT(gpu_attention_ms),
-     .min = 0,
-     .max = 10000,
-     .initial = "5ms",
+    {.name = "busy-poll",
+     .kind = OPTION_COUNT,
+     AT(busy_poll_us),
+     .max = 10000000,
+     .initial = "5000",
      .help =
-         "How long, in ms or s, two threads go on polling after the latest step of a transfer of GPU pages, instead "
+         "How many microseconds two threads go on polling after the latest step of a transfer of GPU pages, instead "
          "of sleeping: waking up takes longer than many chunks travel. With fewer than 4 processors the daemon "
          "always sleeps.",
      .danger = "Two processors are busy for that time."},
@@ -180,13 +161,6 @@ const struct option_row option_rows[] = {
              "status 3, for a service manager to restart it; workers reconnect by themselves. In embedded mode it is "
              "always stay.",
      .danger = "exit without a service manager that restarts it leaves the node without a daemon."},
-    {.name = "gpu-peer",
-     .kind = OPTION_SWITCH,
-     AT(gpu_peer),
-     .initial = "yes",
-     .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
-             "other's memory; no: pages go through host memory. NCCL_P2P_DISABLE=1 in the environment means no; with "
-             "no, straitd sets that variable for NCCL."},
     {.name = "gpu-wires",
      .kind = OPTION_LIST,
      AT(gpu_wires),
@@ -194,8 +168,9 @@ const struct option_row option_rows[] = {
      .initial = "peer",
      .choices = "peer,nccl,ucx,pinned,auto",
      .help =
-         "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
-         "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
+         "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory, between "
+         "daemons of one host whose GPUs can do that (NVLink, or peer to peer over PCIe), unless NCCL_P2P_DISABLE=1 "
+         "is in the environment; nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
          "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
          "was built with CUDA; pinned, through host memory, which is used when nothing else works. auto, alone: peer, "
          "else what was measured to be the fastest of the others. nccl or ucx alone force it wherever it is available. "
@@ -216,48 +191,17 @@ const struct option_row option_rows[] = {
      .max = TIB,
      .initial = "256M",
      .help = "Receive arena in the memory of each GPU in use, in bytes, where chunks from other GPUs land; 0: none, as "
-             "with gpu-peer = no. It bounds what is in flight between two GPUs."},
-    {.name = "gpu-chunk-bytes",
-     .kind = OPTION_BYTES,
-     AT(gpu_chunk_bytes),
-     .min = 64 * KIB,
-     .max = 64 * MIB,
-     .initial = "16M",
-     .help =
-         "Pages of the largest chunk between two GPUs, in bytes, a multiple of 4K. A slot of that arena is a little "
-         "larger."},
-
+             "with gpu-wires = pinned. It bounds what is in flight between two GPUs."},
     {.section = "Times",
-     .name = "heartbeat",
-     .kind = OPTION_DURATION,
-     AT(heartbeat_ms),
-     .min = 10,
-     .max = DURATION_MAX,
-     .initial = "1s",
-     .help = "Interval, in ms or s, of the signs of life between daemons."},
-    {.name = "peer-timeout",
+     .name = "peer-timeout",
      .kind = OPTION_DURATION,
      AT(peer_timeout_ms),
-     .min = 20,
+     .min = 30,
      .max = DURATION_MAX,
      .initial = "3s",
-     .help = "Silence, in ms or s, after which a peer counts as down; at least two heartbeats.",
+     .help = "Silence, in ms or s, after which a peer counts as down, and the time for it to be reached and to prove "
+             "who it is. Heartbeats are sent three times as often.",
      .danger = "Too short, and a stalled but living peer fails every transfer it takes part in."},
-    {.name = "grant-timeout",
-     .kind = OPTION_DURATION,
-     AT(grant_ms),
-     .min = 1,
-     .max = DURATION_MAX,
-     .initial = "100ms",
-     .help =
-         "Time, in ms or s, after which arena space that a source has not used is asked back when others wait for it."},
-    {.name = "connect-timeout",
-     .kind = OPTION_DURATION,
-     AT(connect_ms),
-     .min = 1,
-     .max = DURATION_MAX,
-     .initial = "3s",
-     .help = "Time, in ms or s, for a peer to be reached and to prove who it is."},
     {.name = "drain-timeout",
      .kind = OPTION_DURATION,
      AT(drain_ms),
@@ -275,21 +219,6 @@ const struct option_row option_rows[] = {
      .max = 65536,
      .initial = "256",
      .help = "Connections of clients at once."},
-    {.name = "transfers",
-     .kind = OPTION_COUNT,
-     AT(transfers),
-     .min = 1,
-     .max = 1u << 20,
-     .initial = "4096",
-     .help = "Live offers and expectations of one client."},
-    {.name = "parked",
-     .kind = OPTION_COUNT,
-     AT(parked),
-     .min = 1,
-     .max = 1u << 20,
-     .initial = "4096",
-     .help = "Requests of one peer that may wait here for their other side, with 256 ranges of pages each on average."},
-
     {.section = "Logging",
      .name = "log-level",
      .kind = OPTION_ONE_OF,
@@ -301,6 +230,29 @@ const struct option_row option_rows[] = {
 };
 
 const size_t option_row_count = sizeof(option_rows) / sizeof(option_rows[0]);
+
+static const struct option_gone {
+    const char *name, *text;
+} gone[] = {
+    {"gpu-peer", "is now gpu-wires=peer (pinned: without it)"},
+    {"gpu-attention", "is now busy-poll, in microseconds"},
+    {"connect-timeout", "is now peer-timeout"},
+    {"heartbeat", "is gone: it is a third of peer-timeout"},
+    {"send-bytes", "is gone: the send arena is half of arena-bytes"},
+    {"chunk-target", "is gone: it is 2M, or chunk-bytes if that is less"},
+    {"gpu-chunk-bytes", "is gone: it is 16M"},
+    {"grant-timeout", "is gone: it is 100ms"},
+    {"transfers", "is gone: it is 4096"},
+    {"parked", "is gone: it is 4096"},
+};
+
+const char *option_gone(const char *name, size_t size)
+{
+    for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+        if (strlen(gone[i].name) == size && memcmp(gone[i].name, name, size) == 0)
+            return gone[i].text;
+    return NULL;
+}
 
 const struct option_row *option_find(const char *name, size_t size)
 {

@@ -314,6 +314,11 @@ void options_sample(FILE *out)
 #define CHUNK_GRANULARITY  4096u
 #define ENVIRONMENT_PREFIX "STRAITD_"
 
+#define CHUNK_TARGET    ((uint64_t)2 << 20)
+#define GPU_CHUNK_BYTES ((uint64_t)16 << 20)
+#define GRANT_MS        100u
+#define REQUESTS_MAX    4096u
+
 /* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
 /* A user's own daemon cannot write to /run/strait. */
@@ -335,13 +340,39 @@ void options_default(struct node_options *options)
     default_socket(options);
 }
 
+static void set_unset(uint32_t *value, uint32_t usual)
+{
+    if (*value == 0)
+        *value = usual;
+}
+
+void options_complete(struct node_options *options)
+{
+    const uint64_t half = options->arena_bytes / 2, slot = options->chunk_bytes;
+    if (options->send_bytes == 0)
+        options->send_bytes = half > slot ? half : slot;
+    if (options->chunk_target == 0)
+        options->chunk_target = CHUNK_TARGET < slot ? CHUNK_TARGET : slot;
+    if (options->gpu_chunk_bytes == 0)
+        options->gpu_chunk_bytes = GPU_CHUNK_BYTES;
+    set_unset(&options->heartbeat_ms, options->peer_timeout_ms / 3);
+    set_unset(&options->connect_ms, options->peer_timeout_ms);
+    set_unset(&options->grant_ms, GRANT_MS);
+    set_unset(&options->transfers, REQUESTS_MAX);
+    set_unset(&options->parked, REQUESTS_MAX);
+}
+
 /* ---- One option from anywhere ------------------------------------------------------------------------------------ */
 
 static enum strait_status unknown(const char *where, const char *name, size_t size, struct option_error *error)
 {
     char quoted[128];
-    snprintf(error->text, sizeof(error->text), "%s: no option is called %s", where,
-             log_quote(quoted, sizeof(quoted), name, size));
+    const char *now = option_gone(name, size);
+    if (now != NULL)
+        snprintf(error->text, sizeof(error->text), "%s: option %.*s %s", where, (int)size, name, now);
+    else
+        snprintf(error->text, sizeof(error->text), "%s: no option is called %s", where,
+                 log_quote(quoted, sizeof(quoted), name, size));
     return STRAIT_ERR_INVALID;
 }
 
@@ -484,7 +515,7 @@ static enum strait_status assign_variable(struct node_options *options, const ch
         return STRAIT_OK;
     size_t name_size = variable_to_name(name, sizeof(name), rest, size);
     log_quote(where, sizeof(where), variable, strcspn(variable, "="));
-    if (option_find(name, name_size) == NULL)
+    if (option_find(name, name_size) == NULL && option_gone(name, name_size) == NULL)
         return unknown("environment", variable, strcspn(variable, "="), error);
     return assign(options, where, name, name_size, rest + size + 1, strlen(rest + size + 1), error);
 }
@@ -583,14 +614,8 @@ static enum strait_status check_sizes(const struct node_options *options, struct
         REFUSE("chunk-bytes is not a multiple of 4K");
     if (options->arena_bytes < options->chunk_bytes)
         REFUSE("arena-bytes is less than chunk-bytes: there would be no slot");
-    if (options->send_bytes < options->chunk_bytes)
-        REFUSE("send-bytes is less than chunk-bytes: there would be no slot");
-    if (options->gpu_chunk_bytes % CHUNK_GRANULARITY != 0)
-        REFUSE("gpu-chunk-bytes is not a multiple of 4K");
-    if (options->gpu_arena_bytes != 0 && options->gpu_arena_bytes < options->gpu_chunk_bytes)
-        REFUSE("gpu-arena-bytes is less than gpu-chunk-bytes: there would be no slot");
-    if (options->peer_timeout_ms / 2 < options->heartbeat_ms)
-        REFUSE("peer-timeout is less than two heartbeats: living peers would count as down");
+    if (options->gpu_arena_bytes != 0 && options->gpu_arena_bytes < GPU_CHUNK_BYTES)
+        REFUSE("gpu-arena-bytes is less than 16M: there would be no slot");
     return STRAIT_OK;
 }
 

@@ -25,27 +25,27 @@ struct node_options {
     char ucx[OPTION_TEXT_MAX];         /* "ucx-options": passed to the ucx transport */
     char log_level[16];                /* "log-level" */
     uint64_t arena_bytes;              /* "arena-bytes": receive arena */
-    uint64_t send_bytes;               /* "send-bytes": send arena */
     uint64_t chunk_bytes;              /* "chunk-bytes": a slot of either */
-    uint64_t chunk_target;             /* "chunk-target": what a chunk is cut to, within a slot */
     uint32_t workers;                  /* "workers": threads for copying and coding; 0: number of cores */
     uint32_t gpu_multiprocessors;      /* "gpu-multiprocessors": that coding may occupy; 0: all */
-    uint32_t gpu_attention_ms;         /* "gpu-attention": after a transfer's latest step, without sleep */
+    uint32_t busy_poll_us;             /* "busy-poll": after a transfer's latest step, without sleep */
     char gpu_failure[8];               /* "gpu-failure": stay, exit */
-    bool gpu_peer;                     /* "gpu-peer": GPUs of one host may store into each other's memory */
     char gpu_wires[32];                /* "gpu-wires": how chunks go between GPUs, in order of preference */
     char nccl[OPTION_TEXT_MAX];        /* "nccl-options": passed to the nccl transport */
     uint64_t gpu_arena_bytes;          /* "gpu-arena-bytes": receive arena in each GPU's memory; 0: none */
-    uint64_t gpu_chunk_bytes;          /* "gpu-chunk-bytes": a slot of it */
-    uint32_t heartbeat_ms;             /* "heartbeat" interval */
     uint32_t peer_timeout_ms;          /* "peer-timeout": silence after which a peer is down */
-    uint32_t grant_ms;                 /* "grant-timeout": an unused grant is asked back when others wait */
-    uint32_t connect_ms;               /* "connect-timeout" */
     uint32_t drain_ms;                 /* "drain-timeout": how long SIGTERM waits for transfers */
     uint64_t pool_bytes;               /* "pool-bytes": mapped memory per user id */
     uint32_t clients;                  /* "clients": connections at once */
-    uint32_t transfers;                /* "transfers": live ones per client */
-    uint32_t parked;                   /* "parked": requests waiting for their other side, per peer */
+
+    /* No options: 0 stands for the usual value, which options_complete sets. Tests set others. */
+    uint64_t send_bytes;        /* send arena: half of arena_bytes, a slot at least */
+    uint64_t chunk_target;      /* chunks of pages in host memory are cut to this: 2M, a slot at most */
+    uint64_t gpu_chunk_bytes;   /* a slot of gpu_arena_bytes: 16M */
+    uint32_t heartbeat_ms;      /* a third of peer_timeout_ms */
+    uint32_t connect_ms;        /* for a peer to be reached: peer_timeout_ms */
+    uint32_t grant_ms;          /* an unused grant is asked back when others wait: 100 */
+    uint32_t transfers, parked; /* live ones per client; requests waiting for their other side, per peer: 4096 */
 };
 
 struct option_error {
@@ -71,6 +71,9 @@ enum strait_status options_flags(struct node_options *options, int argc, char *c
 /* Checks what concerns more than one option: sizes that do not fit together, an address that is not loopback without
  * secret-file or insecure-no-auth, a secret file that others can read. */
 enum strait_status options_check(const struct node_options *options, struct option_error *error);
+
+/* Sets what is no option and not set yet. */
+void options_complete(struct node_options *options);
 
 void options_help(FILE *out);                                      /* prints the rows of --help */
 void options_print(const struct node_options *options, FILE *out); /* prints a file that gives the same options */

@@ -240,7 +240,7 @@ def test_pools_keep_their_memory(pair, control):
 
 def test_an_embedded_daemon_takes_pointers_and_events(control):
     try:
-        client = service.Client(embedded="arena-bytes = 8M\nsend-bytes = 8M\n")
+        client = service.Client(embedded="arena-bytes = 8M\n")
     except strait.UnsupportedError:
         pytest.skip("libstrait-node.so.0 is not where the loader looks")
     with client:

@@ -222,7 +222,7 @@ def test_expandable_segments_are_refused_with_the_remedy(expandable):
 
 def test_an_embedded_daemon(kv):
     try:
-        client = service.Client(embedded="arena-bytes = 64M\nsend-bytes = 32M\n")
+        client = service.Client(embedded="arena-bytes = 64M\n")
     except strait.UnsupportedError:
         pytest.skip("libstrait-node.so.0 is not where the loader looks")
     with client:

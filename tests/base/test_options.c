@@ -61,19 +61,37 @@ START_TEST(defaults_are_the_documented_ones)
     ck_assert_str_eq("", options.ucx);
     ck_assert_str_eq("info", options.log_level);
     ck_assert_uint_eq((uint64_t)256 << 20, options.arena_bytes);
-    ck_assert_uint_eq((uint64_t)128 << 20, options.send_bytes);
     ck_assert_uint_eq((uint64_t)8 << 20, options.chunk_bytes);
     ck_assert_uint_eq((uint64_t)64 << 30, options.pool_bytes);
     ck_assert_uint_eq(0, options.workers);
-    ck_assert_uint_eq(1000, options.heartbeat_ms);
     ck_assert_uint_eq(3000, options.peer_timeout_ms);
-    ck_assert_uint_eq(100, options.grant_ms);
-    ck_assert_uint_eq(3000, options.connect_ms);
     ck_assert_uint_eq(10000, options.drain_ms);
     ck_assert_uint_eq(256, options.clients);
+    ck_assert_int_eq(STRAIT_OK, options_check(&options, &error));
+}
+END_TEST
+
+START_TEST(what_is_no_option_follows_from_the_options)
+{
+    options_complete(&options);
+    ck_assert_uint_eq((uint64_t)128 << 20, options.send_bytes);
+    ck_assert_uint_eq((uint64_t)2 << 20, options.chunk_target);
+    ck_assert_uint_eq((uint64_t)16 << 20, options.gpu_chunk_bytes);
+    ck_assert_uint_eq(1000, options.heartbeat_ms);
+    ck_assert_uint_eq(3000, options.connect_ms);
+    ck_assert_uint_eq(100, options.grant_ms);
     ck_assert_uint_eq(4096, options.transfers);
     ck_assert_uint_eq(4096, options.parked);
-    ck_assert_int_eq(STRAIT_OK, options_check(&options, &error));
+
+    options_default(&options);
+    ck_assert_int_eq(STRAIT_OK, set_text("arena-bytes = 1M\nchunk-bytes = 1M\npeer-timeout = 300ms"));
+    options.grant_ms = 7;
+    options_complete(&options);
+    ck_assert_uint_eq((uint64_t)1 << 20, options.send_bytes); /* a slot at least */
+    ck_assert_uint_eq((uint64_t)1 << 20, options.chunk_target);
+    ck_assert_uint_eq(100, options.heartbeat_ms);
+    ck_assert_uint_eq(300, options.connect_ms);
+    ck_assert_uint_eq(7, options.grant_ms);
 }
 END_TEST
 
@@ -116,14 +134,14 @@ static const struct value_case {
     {"chunk-bytes = 18014398509482048K", false},   /* 2^64 + 65536 */
     {"arena-bytes = 1T", true},
     {"pool-bytes = 2G", true},
-    {"heartbeat = 10ms", true},
-    {"heartbeat = 9ms", false},
-    {"heartbeat = 1s", true},
-    {"heartbeat = 1000", false},
-    {"heartbeat = 1m", false},
-    {"heartbeat = 86400s", true},
-    {"heartbeat = 86401s", false},
-    {"heartbeat = 4294968296ms", false}, /* 2^32 + 1000 */
+    {"peer-timeout = 30ms", true},
+    {"peer-timeout = 29ms", false},
+    {"peer-timeout = 1s", true},
+    {"peer-timeout = 1000", false},
+    {"peer-timeout = 1m", false},
+    {"peer-timeout = 86400s", true},
+    {"peer-timeout = 86401s", false},
+    {"peer-timeout = 4294968296ms", false}, /* 2^32 + 1000 */
     {"drain-timeout = 0s", true},
     {"drain-timeout = 0", false},
     {"workers = 0", true},
@@ -132,13 +150,12 @@ static const struct value_case {
     {"workers = 4K", false},
     {"gpu-multiprocessors = 8", true},
     {"gpu-multiprocessors = 1025", false},
-    {"gpu-attention = 0ms", true},
-    {"gpu-attention = 11s", false},
+    {"busy-poll = 0", true},
+    {"busy-poll = 10000001", false},
+    {"busy-poll = 5ms", false},
     {"gpu-failure = stay", true},
     {"gpu-failure = exit", true},
     {"gpu-failure = end", false},
-    {"gpu-peer = no", true},
-    {"gpu-peer = perhaps", false},
     {"gpu-wires = nccl", true},
     {"gpu-wires = nccl,peer,pinned", true},
     {"gpu-wires = ucx", true},
@@ -147,8 +164,6 @@ static const struct value_case {
     {"gpu-wires = shm", false},
     {"gpu-wires =", false},
     {"gpu-arena-bytes = 0", true},
-    {"gpu-chunk-bytes = 64K", true},
-    {"gpu-chunk-bytes = 65M", false},
     {"workers = 4294967297", false},
     {"clients = 0", false},
     {"insecure-no-auth = yes", true},
@@ -213,10 +228,11 @@ END_TEST
 
 START_TEST(units_mean_what_they_say)
 {
-    ck_assert_int_eq(STRAIT_OK, set_text("arena-bytes = 3G\nsend-bytes=128K\nheartbeat = 2s\npeer-timeout = 5000ms\n"));
+    ck_assert_int_eq(STRAIT_OK,
+                     set_text("arena-bytes = 3G\nchunk-bytes=128K\ndrain-timeout = 2s\npeer-timeout = 5000ms\n"));
     ck_assert_uint_eq((uint64_t)3 << 30, options.arena_bytes);
-    ck_assert_uint_eq(131072, options.send_bytes);
-    ck_assert_uint_eq(2000, options.heartbeat_ms);
+    ck_assert_uint_eq(131072, options.chunk_bytes);
+    ck_assert_uint_eq(2000, options.drain_ms);
     ck_assert_uint_eq(5000, options.peer_timeout_ms);
 }
 END_TEST
@@ -242,10 +258,10 @@ END_TEST
 
 START_TEST(a_file_has_comments_blank_lines_and_blanks)
 {
-    ck_assert_int_eq(STRAIT_OK, set_text("# one\n\n  #two\n\t \n  clients =  7 \r\ncodebook=/a b#c\nparked = 9"));
+    ck_assert_int_eq(STRAIT_OK, set_text("# one\n\n  #two\n\t \n  clients =  7 \r\ncodebook=/a b#c\nworkers = 9"));
     ck_assert_uint_eq(7, options.clients);
     ck_assert_str_eq("/a b#c", options.codebook);
-    ck_assert_uint_eq(9, options.parked);
+    ck_assert_uint_eq(9, options.workers);
 }
 END_TEST
 
@@ -280,7 +296,7 @@ START_TEST(what_is_printed_gives_the_same_options)
     struct node_options back;
     ck_assert_int_eq(STRAIT_OK, set_text("socket =\nlisten = [::]:1\nadvertise = n:2\nsecret-file = /s s\n"
                                          "insecure-no-auth = on\nchunk-bytes = 69632\narena-bytes = 1T\n"
-                                         "heartbeat = 1500ms\ndrain-timeout = 0ms\nucx-options = a=b c=d\n"
+                                         "peer-timeout = 1500ms\ndrain-timeout = 0ms\nucx-options = a=b c=d\n"
                                          "coding = raw\ntransports = ucx\nworkers = 3\nlog-level = error\n"));
     char *text = printed(print_current);
     options_default(&back);
@@ -385,26 +401,34 @@ START_TEST(what_is_no_option_is_refused)
 }
 END_TEST
 
+START_TEST(what_became_of_an_option_is_said)
+{
+    char *flags[] = {"straitd", "--gpu-peer=no"}, *environment[] = {"STRAITD_GPU_ATTENTION=5ms", NULL};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 2, flags, &error));
+    ck_assert_str_eq("command line: option gpu-peer is now gpu-wires=peer (pinned: without it)", error.text);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, set_text("\nsend-bytes = 1M\n"));
+    ck_assert_str_eq("here:2: option send-bytes is gone: the send arena is half of arena-bytes", error.text);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, options_environment(&options, environment, &error));
+    ck_assert_ptr_nonnull(strstr(error.text, "option gpu-attention is now busy-poll, in microseconds"));
+}
+END_TEST
+
 /* ---- What no single option can tell ------------------------------------------------------------------------------ */
 
 static const struct check_case {
     const char *text;
     bool good;
 } checks[] = {
-    {"chunk-bytes = 16M\narena-bytes = 16M\nsend-bytes = 16M", true},
+    {"chunk-bytes = 16M\narena-bytes = 16M", true},
     {"chunk-bytes = 16M\narena-bytes = 15M", false},
-    {"chunk-bytes = 16M\nsend-bytes = 15M", false},
     {"chunk-bytes = 69632", true},
     {"chunk-bytes = 65552", false},
-    {"gpu-chunk-bytes = 69632", true},
-    {"gpu-chunk-bytes = 65552", false},
     {"gpu-wires = auto", true},
     {"gpu-wires = auto,peer", false},
     {"gpu-wires = peer,auto", false},
-    {"gpu-chunk-bytes = 8M\ngpu-arena-bytes = 8M", true},
-    {"gpu-chunk-bytes = 8M\ngpu-arena-bytes = 7M", false},
-    {"heartbeat = 1s\npeer-timeout = 2s", true},
-    {"heartbeat = 1s\npeer-timeout = 1999ms", false},
+    {"gpu-arena-bytes = 16M", true},
+    {"gpu-arena-bytes = 15M", false},
+    {"gpu-arena-bytes = 0", true},
     {"listen = 127.9.9.9:1\nmetrics = [::1]:2", true},
     {"listen = [::ffff:127.0.0.1]:1", true},
     {"listen =\nmetrics =", true},
@@ -456,7 +480,7 @@ START_TEST(help_names_every_option)
         snprintf(flag, sizeof(flag), "  --%s", option_rows[i].name);
         ck_assert_msg(strstr(text, flag) != NULL, "%s", flag);
     }
-    ck_assert_ptr_nonnull(strstr(text, "  --gpu-peer, --gpu-peer=no   (default: yes)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "  --insecure-no-auth, --insecure-no-auth=no   (default: no)\n"));
     free(text);
 }
 END_TEST
@@ -522,6 +546,8 @@ static Suite *options_suite(void)
     TCase *tests = tcase_create("options");
     tcase_add_checked_fixture(tests, setup, NULL);
     tcase_add_test(tests, defaults_are_the_documented_ones);
+    tcase_add_test(tests, what_is_no_option_follows_from_the_options);
+    tcase_add_test(tests, what_became_of_an_option_is_said);
     tcase_add_test(tests, only_users_other_than_root_have_their_socket_in_their_own_folder);
     tcase_add_loop_test(tests, a_value_is_taken_or_refused_with_its_place_and_nothing_changed, 0, COUNT(values));
     tcase_add_test(tests, units_mean_what_they_say);

@@ -55,17 +55,13 @@ static void close_inherited(void)
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static const char *const common_options[] = {"--ucx-options",     "tls=tcp devices=lo",
-                                             "--heartbeat",       "100ms",
-                                             "--peer-timeout",    "300ms",
-                                             "--grant-timeout",   "50ms",
-                                             "--connect-timeout", "300ms",
-                                             "--drain-timeout",   "100ms",
-                                             "--arena-bytes",     "4M",
-                                             "--send-bytes",      "2M",
-                                             "--chunk-bytes",     "1M",
-                                             "--workers",         "2",
-                                             "--log-level",       "info"};
+static const char *const common_options[] = {"--ucx-options",   "tls=tcp devices=lo",
+                                             "--peer-timeout",  "300ms",
+                                             "--drain-timeout", "100ms",
+                                             "--arena-bytes",   "4M",
+                                             "--chunk-bytes",   "1M",
+                                             "--workers",       "2",
+                                             "--log-level",     "info"};
 
 /* The daemon finds this plugin by name, before its own. */
 static void put_plugin_in_front(const struct setting *setting)

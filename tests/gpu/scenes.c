@@ -344,7 +344,7 @@ static void rate_of_bus(void)
 void scene_rates(void)
 {
     rate_of_bus();
-    static const char *const chunks[] = {"--chunk-target=1M", "--chunk-target=2M", "--chunk-target=4M"};
+    static const char *const chunks[] = {"--chunk-bytes=4M", "--chunk-bytes=8M", "--chunk-bytes=16M"};
     for (int t = 0; t < COUNT(chunks); t++)
         for (int c = 0; c < COUNT(codings); c++) {
             struct daemon_process a, b;

@@ -28,7 +28,7 @@ struct strait_client *client_embedded(const char *coding)
     struct strait_client_config config = {.size = sizeof(config), .embedded = options};
     snprintf(options, sizeof(options),
              "transports = shm\ncoding = %s\ncodebook = %s/codebook\nlisten = 127.0.0.1:0\nsocket = %s/embedded-%u\n"
-             "arena-bytes = 64M\nsend-bytes = 16M\n",
+             "arena-bytes = 64M\n",
              coding, world_folder, world_folder, count++);
     require(strait_client_open(&config, &client) == STRAIT_OK);
     return client;

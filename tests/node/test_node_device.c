@@ -109,7 +109,8 @@ START_TEST(slots_may_differ_in_size)
 {
     struct pair pair;
     pair_init(&pair, SHM);
-    pair.a->options.gpu_peer = pair.b->options.gpu_peer = false;
+    strcpy(pair.a->options.gpu_wires, "pinned");
+    strcpy(pair.b->options.gpu_wires, "pinned");
     pair.a->options.chunk_bytes = 128u << 10;
     pair.b->options.chunk_bytes = 512u << 10;
     pair.a->options.chunk_target = pair.b->options.chunk_target = 512u << 10;
@@ -134,7 +135,7 @@ START_TEST(what_is_started_together_runs_together)
 }
 END_TEST
 
-#define SIZES "arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\ntransports = shm\n"
+#define SIZES "arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n"
 
 START_TEST(embedded_pointers_are_a_gpus_too)
 {

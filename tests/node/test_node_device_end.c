@@ -84,7 +84,7 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 {
     struct pair pair;
     pair_init(&pair, SHM);
-    pair.b->options.gpu_peer = false;
+    strcpy(pair.b->options.gpu_wires, "pinned");
     pair_start(&pair);
     struct geometry shape = {.pages = 16, .gpu = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);

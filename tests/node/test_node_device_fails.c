@@ -273,9 +273,7 @@ static pid_t straitd_start(const char *socket, const char *failure)
                          "--metrics=",
                          "--transports=shm",
                          "--arena-bytes=4M",
-                         "--send-bytes=2M",
                          "--chunk-bytes=256K",
-                         "--chunk-target=256K",
                          "--log-level=error",
                          NULL};
     pid_t pid;

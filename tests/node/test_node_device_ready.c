@@ -205,7 +205,7 @@ END_TEST
 
 START_TEST(events_of_the_same_process_are_named_by_themselves)
 {
-    struct party *party = party_embedded("arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\ntransports = shm\n");
+    struct party *party = party_embedded("arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n");
     struct geometry shape = {.pages = 20, .layers = 2, .pointers = true, .gpu = 1};
     struct test_pool *source = pool_open(party, shape), *sink = pool_open(party, shape);
     struct event event = event_make();

@@ -206,7 +206,7 @@ END_TEST
 
 START_TEST(an_embedded_daemon_makes_no_stream_wait)
 {
-    struct party *party = party_embedded("arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\ntransports = shm\n");
+    struct party *party = party_embedded("arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n");
     struct test_pool *pool = pool_open(party, (struct geometry){.pointers = true, .gpu = 1});
     struct flow *e = flow_expect(pool, (struct strait_expect_params){KEY("k"), LISTS({.count = 1})});
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_wait_stream(e->transfer, -1, stream_make(0)));

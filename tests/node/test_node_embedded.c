@@ -12,7 +12,7 @@
 
 #include "proto/channel.h"
 
-#define SIZES "arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\n"
+#define SIZES "arena-bytes = 2M\nchunk-bytes = 256K\n"
 #define SMALL SIZES "transports = shm\n" /* nothing but what the test needs */
 
 START_TEST(plain_memory_moves_inside_one_process)
@@ -119,7 +119,7 @@ static const struct bad_options {
     enum strait_status with;
 } bad_options[] = {
     {"no-such-option = 1", "embedded options:1: no option is called no-such-option", STRAIT_ERR_INVALID},
-    {SMALL "arena-bytes = many\n", "embedded options:5: arena-bytes: many is not a size", STRAIT_ERR_INVALID},
+    {SMALL "arena-bytes = many\n", "embedded options:4: arena-bytes: many is not a size", STRAIT_ERR_INVALID},
     {"listen = 8.8.8.8:1\n", "listen: 8.8.8.8:1 is not a loopback address", STRAIT_ERR_INVALID},
     {SMALL "codebook = /nonexistent\n", "codebook: /nonexistent: No such file or directory", STRAIT_ERR_IO},
     {SIZES "transports = ucx\nucx-options = tls=foo\n", "transports = ucx: none can be used (ucx: ", STRAIT_ERR_IO},

@@ -163,7 +163,7 @@ END_TEST
 
 START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
 {
-#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)\""
+#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires or NCCL_P2P_DISABLE)\""
     static const char *const why[] = {"\"wire\":\"nccl\",\"why\":\"peer: the devices do not reach each other\"", OFF,
                                       OFF, "\"wire\":\"nccl\",\"why\":\"peer: not offered by the peer\""};
     struct pair pair;
@@ -172,8 +172,8 @@ START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
     far_control()->refuse_reach = _i == 0;
     if (_i == 1)
         ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
-    pair.a->options.gpu_peer = _i != 2;
-    pair.b->options.gpu_peer = _i != 3;
+    if (_i >= 2)
+        strcpy((_i == 2 ? pair.a : pair.b)->options.gpu_wires, "nccl");
     pair_start(&pair);
     far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "nccl");
@@ -360,7 +360,7 @@ START_TEST(what_ucx_lacks_is_reported)
     struct test_pool *source, *sink;
     pair_init(&pair, SHM);
     set_both(&pair, "ucx,peer", CARRIER);
-    pair.a->options.gpu_peer = false; /* so that there is a way to tell of, and it is not taken */
+    strcpy(pair.a->options.gpu_wires, "ucx"); /* the peer offers a way, which is not taken */
     pair_start(&pair);
     far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "ucx_cuda");

@@ -60,9 +60,9 @@ START_TEST(either_side_can_switch_it_off)
     struct test_pool *source, *sink;
     pair_init(&pair, SHM);
     if (_i == 0)
-        pair.a->options.gpu_peer = false;
+        strcpy(pair.a->options.gpu_wires, "pinned");
     if (_i == 1)
-        pair.b->options.gpu_peer = false;
+        strcpy(pair.b->options.gpu_wires, "pinned");
     if (_i == 2)
         pair.b->options.gpu_arena_bytes = 0;
     if (_i == 4) /* chunks for b would be too large for a */

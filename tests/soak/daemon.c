@@ -39,18 +39,16 @@ static void pause_ms(unsigned ms)
 /* In the child, of which all other descriptors are closed by exec. */
 static void __attribute__((noreturn)) become(const struct soak_daemon *daemon, pid_t parent, int log)
 {
-    char listen[32], arena[32], send[32], chunk[32], codebook[DAEMON_PATH_MAX];
+    char listen[32], arena[32], chunk[32], codebook[DAEMON_PATH_MAX];
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", daemon->port);
     snprintf(arena, sizeof(arena), "%" PRIu64, daemon->options.arena_bytes);
-    snprintf(send, sizeof(send), "%" PRIu64, daemon->options.send_bytes);
     snprintf(chunk, sizeof(chunk), "%" PRIu64, daemon->options.chunk_bytes);
     snprintf(codebook, sizeof(codebook), "%s/codebook", daemon->folder);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && dup2(log, 1) >= 0 && dup2(log, 2) >= 0)
         execl(daemon->program, daemon->program, "--socket", daemon->socket, "--listen", listen, "--metrics",
               "127.0.0.1:0", "--transports", daemon->options.transports, "--ucx-options", "tls=tcp devices=lo",
-              "--codebook", codebook, "--arena-bytes", arena, "--send-bytes", send, "--chunk-bytes", chunk, "--workers",
-              "2", "--drain-timeout", "2s", "--grant-timeout",
-              daemon->options.grant_timeout != NULL ? daemon->options.grant_timeout : "100ms", (char *)NULL);
+              "--codebook", codebook, "--arena-bytes", arena, "--chunk-bytes", chunk, "--workers", "2",
+              "--drain-timeout", "2s", (char *)NULL);
     dprintf(log, "%s: %s\n", daemon->program, strerror(errno));
     _exit(127);
 }

@@ -10,8 +10,7 @@
 
 struct daemon_options {
     const char *transports;
-    uint64_t arena_bytes, send_bytes, chunk_bytes;
-    const char *grant_timeout; /* NULL: the daemon's own */
+    uint64_t arena_bytes, chunk_bytes;
 };
 
 struct soak_daemon {

@@ -17,7 +17,7 @@ enum { OTHERS = 63 };
 #define LATE_PAGES  128u /* more than its share of the arenas, by far */
 
 static const struct form form = {.name = "64 KiB, 8 layers", .page_bytes = 65536, .layers = 8, .roles = 2, .ids = 448};
-static const struct daemon_options small = {NULL, 8 * MIB, 4 * MIB, MIB, NULL};
+static const struct daemon_options small = {NULL, 8 * MIB, MIB};
 
 static bool moves_pages(const struct move *move)
 {

@@ -27,9 +27,9 @@ static const struct form forms[] = {
     {.name = "256 KiB, 2 layers", .page_bytes = 262144, .layers = 2, .roles = 2, .ids = 80},
 };
 
-static const struct daemon_options both = {"shm,ucx", 64 * MIB, 32 * MIB, 4 * MIB, NULL};
-static const struct daemon_options shm_only = {"shm", 64 * MIB, 32 * MIB, 4 * MIB, NULL};
-static const struct daemon_options ucx_only = {"ucx", 64 * MIB, 32 * MIB, 4 * MIB, NULL};
+static const struct daemon_options both = {"shm,ucx", 64 * MIB, 4 * MIB};
+static const struct daemon_options shm_only = {"shm", 64 * MIB, 4 * MIB};
+static const struct daemon_options ucx_only = {"ucx", 64 * MIB, 4 * MIB};
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@ enum { HALF = 32, ROUNDS = 5 };
 
 static const struct form form = {
     .name = "16 KiB, 8 layers", .page_bytes = 16384, .layers = 8, .roles = 2, .ids = 1408, .interleaved = true};
-static const struct daemon_options one_slot = {NULL, MIB, MIB, MIB, NULL};
+static const struct daemon_options one_slot = {NULL, MIB, MIB};
 
 static void add_ready(struct group *group, const struct scene *scene)
 {

@@ -14,7 +14,7 @@ enum { IN_FLIGHT = 8 };
 #define DEADLINE_MS 10000u
 
 static const struct form form = {.name = "16 KiB, 4 layers", .page_bytes = 16384, .layers = 4, .roles = 2, .ids = 256};
-static const struct daemon_options options_of_both = {NULL, 16 * MIB, 8 * MIB, MIB, NULL};
+static const struct daemon_options options_of_both = {NULL, 16 * MIB, MIB};
 
 static struct move_plan plan_of(const struct scene *scene, uint32_t i, bool held, uint32_t deadline_ms)
 {

@@ -52,7 +52,7 @@ START_TEST(an_embedded_node_leaves_its_hosts_signals)
     struct sigaction before[NSIG], after[NSIG];
     struct strait_client_config config = {
         .size = sizeof(config),
-        .embedded = "arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\ntransports = ucx\nucx-options = tls=tcp\n"};
+        .embedded = "arena-bytes = 2M\nchunk-bytes = 256K\ntransports = ucx\nucx-options = tls=tcp\n"};
     struct strait_client *client = NULL;
     ck_assert_ptr_null(dlopen("libucs.so.0", RTLD_NOW | RTLD_NOLOAD)); /* or nothing is tested */
     set_host(_i);
@@ -95,7 +95,7 @@ static void run_daemon(const char *handle_errors)
     if (handle_errors != NULL)
         setenv("UCX_HANDLE_ERRORS", handle_errors, 1);
     execl(STRAITD, STRAITD, "--socket", socket, "--listen", "", "--metrics", "", "--transports", "shm", "--arena-bytes",
-          "1M", "--send-bytes", "1M", "--chunk-bytes", "256K", (char *)NULL);
+          "1M", "--chunk-bytes", "256K", (char *)NULL);
     _exit(127);
 }
 
