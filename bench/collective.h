@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "bench/bench.h"
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 

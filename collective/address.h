@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 /* In the form that ranks tell each other. All zero: nowhere. */
 struct address {
@@ -26,5 +27,13 @@ void address_tune(int connected);
 /* Whether an interface is in a list in the format of NCCL_SOCKET_IFNAME: prefixes of names between commas; whole names
  * after a `=`; after a `^`, the interfaces to exclude. */
 bool address_listed(const char *list, const char *name);
+
+/* Milliseconds of the monotonic clock, for time limits. */
+static inline int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* Compares api.h and nccl_types.h with NCCL's own headers: a difference does not compile. It adds nothing to the
+/* Compares api.h and call.h with NCCL's own headers: a difference does not compile. It adds nothing to the
  * library. In 2.28 one header is C++ only, that of ncclGinBarrierCreateRequirement. */
 #include <nccl.h>
 #include <nccl_device/ll_a2a.h>

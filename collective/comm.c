@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/grow.h"
 #include "collective/comm.h"
 
 enum { BUCKETS = 64 };

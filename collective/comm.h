@@ -2,6 +2,7 @@
 #define STRAIT_COLLECTIVE_COMM_H
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "collective/call.h"
 #include "collective/nccl.h"
@@ -128,5 +129,19 @@ void coll_nccl_query_unlock(void);
 /* Returns `result` or, if that is in progress, its outcome on `comm`: an error also if another thread has ended the
  * communicator meanwhile. */
 coll_result coll_nccl_wait(coll_comm comm, coll_result result);
+
+/* ---- Lists ------------------------------------------------------------------------------------------------------- */
+
+/* `items` with room for one more than `count`, maybe elsewhere. Returns NULL, and changes nothing, if there is no
+ * memory. */
+static inline void *coll_grown(void *items, unsigned count, unsigned *capacity, size_t size)
+{
+    const unsigned more = *capacity == 0 ? 8 : 2 * *capacity;
+    if (count < *capacity)
+        return items;
+    items = realloc(items, more * size);
+    *capacity = items != NULL ? more : *capacity;
+    return items;
+}
 
 #endif

@@ -2,8 +2,8 @@
  * own, go straight back. */
 #include <strait/export.h>
 
+#include "collective/group.h"
 #include "collective/hooks.h"
-#include "collective/thread.h"
 
 #define ABSENT_RESULT(name)  return coll_absent(name)
 #define ABSENT_TEXT(name)    return (void)coll_absent(name), "strait-coll: there is no NCCL"
@@ -37,7 +37,7 @@ static bool is_hooked(const struct coll_library *library)
         GO_##way(&library->prefix, name, arguments);              \
     }
 
-#define X(returns, name, parameters, arguments, way, ...)        \
+#define X(returns, name, parameters, arguments, way, ...)   \
     EXPORT(nccl, returns, name, parameters, arguments, way) \
     EXPORT(pnccl, returns, name, parameters, arguments, way)
 COLL_API(X)

@@ -2,9 +2,17 @@
 #include <string.h>
 
 #include "collective/group.h"
-#include "collective/grow.h"
-#include "collective/thread.h"
+#include "collective/nccl.h"
 #include "collective/comm.h"
+
+/* ---- The calling thread ------------------------------------------------------------------------------------------ */
+
+_Thread_local struct coll_thread coll_thread;
+
+void coll_thread_enter(void)
+{
+    coll_thread.inside++;
+}
 
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 

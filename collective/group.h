@@ -4,6 +4,30 @@
 #include "collective/comm.h"
 #include "collective/engine.h"
 
+/* ---- The calling thread ------------------------------------------------------------------------------------------ */
+
+struct coll_thread {
+    unsigned depth;                /* of ncclGroupStart */
+    unsigned inside;               /* NCCL calls under way: what arrives now comes from NCCL or a library before it */
+    const struct coll_table *nccl; /* where the current call goes on to */
+};
+
+extern _Thread_local struct coll_thread coll_thread;
+
+/* Calls NCCL from a hook, and yields the result. */
+#define COLL_NCCL(invocation) (coll_thread.inside++, coll_leave_nccl(coll_thread.nccl->invocation))
+
+static inline coll_result coll_leave_nccl(coll_result result)
+{
+    coll_thread.inside--;
+    return result;
+}
+
+/* Called once by each thread of ours: NCCL is called by nobody else there. */
+void coll_thread_enter(void);
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
 /* The route of a call, decided once and here alone, by what all ranks hold alike (never addresses, data or time), so
  * that all ranks decide alike. *op is to be run if the route is COMPRESS, and else tells only whether it counts. */
 struct coll_decision coll_decide(const struct coll_comm_info *info, const struct coll_call *call, struct coll_op *op);

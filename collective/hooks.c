@@ -13,7 +13,6 @@
 #include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/nccl.h"
-#include "collective/thread.h"
 #include "collective/comm.h"
 
 /* ---- Text of any length --------------------------------------------------------------------------------------------
@@ -198,6 +197,54 @@ __attribute__((destructor)) static void at_end(void)
 
 /* Hooks for communicators: making and ending them, and registering memory. */
 
+/* A communicator that will be at *slot when the outermost group ends. */
+struct coll_pending {
+    coll_comm *slot;
+    int rank, ranks; /* -1: to be asked */
+    struct coll_key key;
+};
+
+static _Thread_local struct {
+    struct coll_pending *items;
+    size_t count, capacity;
+} pendings;
+
+static bool pending_grow(void)
+{
+    size_t capacity = pendings.capacity == 0 ? 8 : 2 * pendings.capacity;
+    void *items = realloc(pendings.items, capacity * sizeof(*pendings.items));
+    if (items == NULL)
+        return false;
+    pendings.items = items;
+    pendings.capacity = capacity;
+    return true;
+}
+
+/* Without memory it is forgotten: nothing will be known of its communicator. */
+static void pending_add(struct coll_pending pending)
+{
+    if (pendings.count < pendings.capacity || pending_grow())
+        pendings.items[pendings.count++] = pending;
+}
+
+static size_t pending_count(void)
+{
+    return pendings.count;
+}
+
+/* Hands them out one by one, in no order, and forgets them. */
+static bool pending_take(struct coll_pending *pending)
+{
+    if (pendings.count > 0) {
+        *pending = pendings.items[--pendings.count];
+        return true;
+    }
+    free(pendings.items);
+    pendings.items = NULL;
+    pendings.capacity = 0;
+    return false;
+}
+
 static bool is_good(coll_result result)
 {
     return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
@@ -226,13 +273,13 @@ static bool register_comm(struct coll_pending made, coll_result result, struct c
 static void register_pending(coll_result result)
 {
     struct coll_pending made;
-    const size_t most = coll_pending_count();
+    const size_t most = pending_count();
     if (most == 0) /* true of most groups */
         return;
     struct coll_join_args *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
-    while (coll_pending_take(&made)) {
+    while (pending_take(&made)) {
         if (!is_good(result) || joinings == NULL || keys == NULL || !register_comm(made, result, &joinings[count]))
             continue;
         keys[count++] = made.key;
@@ -249,7 +296,7 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
     if (!is_good(result) || slot == NULL)
         return result;
     coll_capture_prepare();
-    coll_pending_add((struct coll_pending){slot, rank, ranks, key});
+    pending_add((struct coll_pending){slot, rank, ranks, key});
     if (coll_thread.depth == 0)
         register_pending(result);
     return result;
@@ -306,7 +353,7 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     coll_capture_prepare();
     const struct coll_key key = coll_key_draw();
     for (int i = 0; i < count; i++)
-        coll_pending_add((struct coll_pending){&made[i], i, count, key});
+        pending_add((struct coll_pending){&made[i], i, count, key});
     if (coll_thread.depth == 0)
         register_pending(result);
     return result;

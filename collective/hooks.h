@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "collective/nccl.h"
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 /* The report of what was counted, for people. */
 
@@ -19,7 +19,7 @@ void coll_report_process(void);
  * returns what NCCL returned. */
 
 #define COLL_DECLARE_FORWARD(returns, name, parameters)
-#define COLL_DECLARE_HOOK(returns, name, parameters)            COLL_TYPE_##returns coll_hook_##name parameters;
+#define COLL_DECLARE_HOOK(returns, name, parameters)                 COLL_TYPE_##returns coll_hook_##name parameters;
 #define COLL_DECLARE(returns, name, parameters, arguments, way, ...) COLL_DECLARE_##way(returns, name, parameters)
 COLL_API(COLL_DECLARE)
 #undef COLL_DECLARE

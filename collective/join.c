@@ -7,7 +7,7 @@
 #include "collective/group.h"
 #include "collective/join.h"
 #include "collective/reduce.h"
-#include "collective/thread.h"
+#include "collective/nccl.h"
 #include "collective/comm.h"
 
 static const struct coll_settings *settings(void)

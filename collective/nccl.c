@@ -107,7 +107,7 @@ static void *find(struct coll_library *found)
 
 static void fill(struct coll_library *found, void *handle)
 {
-#define X(returns, name, parameters, arguments, way, ...)           \
+#define X(returns, name, parameters, arguments, way, ...)      \
     *(void **)&found->nccl.name = dlsym(handle, "nccl" #name); \
     *(void **)&found->pnccl.name = dlsym(handle, "pnccl" #name);
     COLL_API(X)

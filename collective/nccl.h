@@ -3,7 +3,7 @@
 #define STRAIT_COLLECTIVE_NCCL_H
 
 #include "collective/api.h"
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 #include "collective/settings.h"
 
 /* NULL: this NCCL has no such function. */

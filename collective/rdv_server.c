@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/grow.h"
+#include "collective/address.h"
 #include "collective/rdv_server.h"
 #include "internal/bytes.h"
 

@@ -7,14 +7,69 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/grow.h"
-#include "collective/rdv_server.h"
+#include "collective/address.h"
 #include "collective/rendezvous.h"
+
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static void key_add(struct coll_key *key, uint64_t word)
+{
+    key->words[0] = mix(key->words[0] ^ word);
+    key->words[1] = mix(key->words[1] + word + UINT64_C(0x9E3779B97F4A7C15));
+}
+
+struct coll_key coll_key_of(const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    struct coll_key key = {.words = {1, 2}};
+    for (size_t i = 0; i < size; i++)
+        key_add(&key, at[i]);
+    return key;
+}
+
+struct coll_key coll_key_child(const struct coll_key *parent, uint64_t way, uint64_t number, int64_t color)
+{
+    struct coll_key key = *parent;
+    if (coll_key_is_none(parent))
+        return key;
+    key_add(&key, way);
+    key_add(&key, number);
+    key_add(&key, (uint64_t)color);
+    return key;
+}
+
+struct coll_key coll_key_draw(void)
+{
+    struct coll_key key = {.words = {0, 0}};
+    if (getrandom(key.words, sizeof(key.words), 0) != sizeof(key.words))
+        key.words[0] = key.words[1] = 0;
+    return key;
+}
+
+bool coll_key_is_none(const struct coll_key *key)
+{
+    return key->words[0] == 0 && key->words[1] == 0;
+}
+
+bool coll_key_has_place(const struct coll_key *key)
+{
+    return key->place.address.family != 0;
+}
+
+/* ---- Votes ------------------------------------------------------------------------------------------------------- */
 
 /* The word of a decided round: the ending, and the rank that it is about. */
 enum { ENDING_BITS = 8 };

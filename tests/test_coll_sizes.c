@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/sizes.h"
+#include "collective/settings.h"
 
 static uint64_t from(const struct coll_sizes *sizes, enum coll_operation operation, coll_type type)
 {

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/grow.h"
+#include "collective/address.h"
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/ccomm.h"
 #include "internal/bytes.h"

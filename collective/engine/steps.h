@@ -5,7 +5,7 @@
 
 #include "collective/engine/ccomm.h"
 #include "collective/engine/plan.h"
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 /* Operations of a communicator run one after another, whatever streams and graphs they are in, as NCCL's parts of them
  * do: they use the same rings, and those of one staging memory the same memory. */

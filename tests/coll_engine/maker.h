@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 struct maker {
     pid_t process;

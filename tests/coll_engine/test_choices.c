@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/sizes.h"
+#include "collective/settings.h"
 #include "tests/coll_engine/harness.h"
 
 enum { MOST = 4 << 20 };

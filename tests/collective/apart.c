@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "collective/rdv_server.h"
-#include "collective/grow.h"
+#include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "tests/support.h"
 

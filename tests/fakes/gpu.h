@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 #define demand(condition)                                                                   \
     do {                                                                                    \

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 #define NCCL_OPERATION_END coll_comm comm, coll_stream stream
 

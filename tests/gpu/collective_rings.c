@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 #include "tests/gpu/apart.h"
 
 enum { SKIPPED = 77, RANKS = 2, SECONDS_MAX = 25, TYPE_BFLOAT16 = 9, SMALL = 1 << 18, LARGE = 12 << 20, REPLAYS = 40 };
