@@ -47,13 +47,42 @@ void rng_fill(struct rng *rng, void *dst, size_t size)
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
+/* Mappings are kept for the next guarded memory of that size: most of a test's time would be the kernel's otherwise. */
+enum { MAPS_KEPT = 16 };
+static _Thread_local struct guarded kept[MAPS_KEPT];
+
+static bool take_kept(struct guarded *guarded)
+{
+    for (int i = 0; i < MAPS_KEPT; i++) {
+        if (kept[i].map == NULL || kept[i].map_size != guarded->map_size)
+            continue;
+        guarded->map = kept[i].map;
+        kept[i].map = NULL;
+        return true;
+    }
+    return false;
+}
+
+static bool keep(const struct guarded *guarded)
+{
+    for (int i = 0; i < MAPS_KEPT; i++) {
+        if (kept[i].map != NULL)
+            continue;
+        kept[i] = *guarded;
+        return true;
+    }
+    return false;
+}
+
 void guarded_init(struct guarded *guarded, size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), readable = (size + page - 1) / page * page;
     guarded->map_size = readable + 2 * page;
-    guarded->map = mmap(NULL, guarded->map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    require(guarded->map != MAP_FAILED);
-    require(mprotect(guarded->map + page, readable, PROT_READ | PROT_WRITE) == 0);
+    if (!take_kept(guarded)) {
+        guarded->map = mmap(NULL, guarded->map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        require(guarded->map != MAP_FAILED);
+        require(mprotect(guarded->map + page, readable, PROT_READ | PROT_WRITE) == 0);
+    }
     memset(guarded->map + page, CANARY, readable);
     guarded->bytes = guarded->map + page + readable - size;
     guarded->size = size;
@@ -63,7 +92,8 @@ void guarded_fini(struct guarded *guarded)
 {
     uint8_t *first = guarded->map + sysconf(_SC_PAGESIZE);
     require(is_filled(first, (size_t)(guarded->bytes - first), CANARY));
-    munmap(guarded->map, guarded->map_size);
+    if (guarded->map_size > 1 << 20 || !keep(guarded))
+        munmap(guarded->map, guarded->map_size);
 }
 
 bool is_filled(const uint8_t *bytes, size_t size, uint8_t with)
