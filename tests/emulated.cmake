@@ -43,7 +43,7 @@ if(CMAKE_CXX_COMPILER)
     set_target_properties(strait-emulated-cuda PROPERTIES OUTPUT_NAME strait-cuda SOVERSION 0
         LIBRARY_OUTPUT_DIRECTORY ${emulated_folder})
 
-    add_executable(test_cuda_emulated test_cuda.c cuda_many.c cuda_mixed.c cuda_support.c cuda_times.c)
+    add_executable(test_cuda_emulated kernels/test_cuda.c kernels/cuda_runs.c kernels/cuda_support.c)
     target_link_libraries(test_cuda_emulated PRIVATE strait_kernels strait_test_support strait-emulated-gpu)
     target_include_directories(test_cuda_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     add_dependencies(test_cuda_emulated strait-emulated-cuda)

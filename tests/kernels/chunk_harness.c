@@ -1,4 +1,4 @@
-#include "tests/chunk_harness.h"
+#include "tests/kernels/chunk_harness.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -95,7 +95,7 @@ bool is_refused(const struct judgement *j)
 const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 16384 + 601, .page_gap = 1, .table = 2},
                                {.page_count = 2, .rows = 3, .row_bytes = 134, .row_gap = 2, .table = 1}};
 
-const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+const enum strait_mode coded_modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
 
 static void fill_source(void)
 {
@@ -136,15 +136,15 @@ void encode_chunk(enum strait_mode mode)
     free(bytes);
 }
 
-void setup(void)
+void chunk_setup(void)
 {
     setup_shapes(shapes, COUNT(shapes), 2);
     fill_source();
-    encode_chunk(modes[0]);
+    encode_chunk(coded_modes[0]);
     ck_assert_uint_eq(METADATA, 16 * (load_le32(chunk + 48) >> 4));
 }
 
-void teardown(void)
+void chunk_teardown(void)
 {
     strait_codebook_destroy(codebook);
     layout_fini(&src);

@@ -1,8 +1,123 @@
-/* The public calls: what they refuse. */
+/* The public calls: names of variants and statuses, what calls refuse, and calls for many chunks. And the image of a
+ * codebook set that devices read. */
+#include <check.h>
 #include <string.h>
 
-#include "tests/codec_harness.h"
+#include "kernels/device.h"
 #include "tests/run_suite.h"
+#include "tests/support.h"
+
+static struct strait_codebook *codebook;
+
+static void setup(void)
+{
+    codebook = test_codebook();
+}
+
+static void teardown(void)
+{
+    strait_codebook_destroy(codebook);
+}
+
+START_TEST(a_variant_is_found_by_its_name_or_not_at_all)
+{
+    for (int v = 0; v < VARIANTS; v++)
+        if (variant(v) != NULL)
+            ck_assert_str_eq(variant_names[v], strait_codec_name(variant(v)));
+    ck_assert_ptr_nonnull(variant(0));
+    ck_assert_ptr_null(strait_codec_get(""));
+    ck_assert_ptr_null(strait_codec_get("AVX2"));
+    ck_assert_ptr_null(strait_codec_get("cuda"));
+}
+END_TEST
+
+/* Every case is a process of its own: the environment is looked at once. */
+START_TEST(without_a_name_the_environment_chooses_once_and_else_the_best)
+{
+    const struct strait_codec *best = NULL, *wanted = NULL;
+    for (int v = 0; v < VARIANTS; v++)
+        best = variant(v) == NULL ? best : variant(v);
+    ck_assert_int_eq(0, unsetenv("STRAIT_CODEC"));
+    if (_i <= VARIANTS)
+        ck_assert_int_eq(0, setenv("STRAIT_CODEC", _i < VARIANTS ? variant_names[_i] : "none such", 1));
+    if (_i < VARIANTS)
+        wanted = variant(_i);
+    wanted = wanted == NULL ? best : wanted;
+    ck_assert_ptr_eq(wanted, strait_codec_get(NULL));
+    ck_assert_int_eq(0, setenv("STRAIT_CODEC", "scalar", 1));
+    ck_assert_ptr_eq(wanted, strait_codec_get(NULL));
+    ck_assert_uint_eq(strait_scratch_size(wanted), strait_scratch_size(NULL));
+}
+END_TEST
+
+START_TEST(variants_are_listed_best_first)
+{
+    uint32_t count = 0;
+    while (strait_codec_name_at(count) != NULL)
+        count++;
+    ck_assert_uint_ge(count, 1);
+    ck_assert_str_eq("scalar", strait_codec_name_at(count - 1));
+    for (uint32_t i = 0; i < count; i++)
+        if (strait_codec_get(strait_codec_name_at(i)) != NULL)
+            ck_assert_str_eq(strait_codec_name_at(i), strait_codec_name(strait_codec_get(strait_codec_name_at(i))));
+    for (int v = 0; v < VARIANTS; v++) /* tests know every variant of this build */
+        count -= variant(v) != NULL;
+    for (int v = 0; v < VARIANTS; v++)
+        for (uint32_t i = 0; strait_codec_name_at(i) != NULL && variant(v) == NULL; i++)
+            count -= strcmp(strait_codec_name_at(i), variant_names[v]) == 0;
+    ck_assert_uint_eq(0, count);
+    ck_assert_ptr_null(strait_codec_name_at(UINT32_MAX));
+}
+END_TEST
+
+START_TEST(the_library_tells_its_version)
+{
+    unsigned major, minor, patch;
+    char more;
+    ck_assert_int_eq(3, sscanf(strait_version(), "%u.%u.%u%c", &major, &minor, &patch, &more));
+}
+END_TEST
+
+static const struct status_text {
+    int status;
+    const char *text;
+} status_texts[] = {
+#define X(name, value, text) {value, text},
+    STRAIT_STATUS_MAP(X)
+#undef X
+        {1, "unknown status"},
+    {-14, "unknown status"},
+    {INT32_MIN, "unknown status"},
+    {INT32_MAX, "unknown status"},
+};
+
+START_TEST(every_status_has_its_text)
+{
+    ck_assert_str_eq(status_texts[_i].text, strait_status_string(status_texts[_i].status));
+}
+END_TEST
+
+START_TEST(status_values_are_pinned)
+{
+    const int pinned[] = {STRAIT_OK,
+                          STRAIT_ERR_INVALID,
+                          STRAIT_ERR_NO_MEMORY,
+                          STRAIT_ERR_NO_SPACE,
+                          STRAIT_ERR_ALIGNMENT,
+                          STRAIT_ERR_TRUNCATED,
+                          STRAIT_ERR_CORRUPT,
+                          STRAIT_ERR_UNSUPPORTED,
+                          STRAIT_ERR_CODEBOOK,
+                          STRAIT_ERR_INTEGRITY,
+                          STRAIT_ERR_PAGE_ID,
+                          STRAIT_ERR_IO,
+                          STRAIT_ERR_AGAIN,
+                          STRAIT_ERR_DEVICE};
+    ck_assert_str_eq("unknown status", strait_status_string(-COUNT(pinned))); /* all there are */
+    for (int i = 0; i < COUNT(pinned); i++)
+        ck_assert_int_eq(-i, pinned[i]);
+}
+END_TEST
 
 /* A valid call of each kind, which one case spoils. */
 static struct call {
@@ -356,17 +471,187 @@ START_TEST(the_bound_is_zero_where_it_would_reach_4_gib)
 }
 END_TEST
 
+enum { ITEMS = 3, PAGE = 3000, ROOM = 16384 };
+
+static uint8_t batch_pages[ITEMS][2 * PAGE], back[ITEMS][2 * PAGE], single[ITEMS][ROOM], chunks[ITEMS][ROOM];
+static struct strait_region from[ITEMS], to[ITEMS];
+static struct strait_result results[ITEMS];
+static int32_t statuses[ITEMS][2];
+static struct strait_encode_item encode[ITEMS];
+static struct strait_decode_item decode[ITEMS];
+static struct strait_encode_params params;
+
+static void batch_setup(void)
+{
+    struct rng rng = rng_init(1);
+    uint8_t ranking[256];
+    codebook = test_codebook();
+    params = (struct strait_encode_params){sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        test_ranking(ranking, i);
+        fill_pattern(&rng, PATTERN_FALLING, ranking, batch_pages[i], sizeof(batch_pages[i]));
+        memset(back[i], CANARY, sizeof(back[i]));
+        from[i] = (struct strait_region){
+            .base = batch_pages[i], .page_stride = PAGE, .page_count = 2, .rows = 1, .row_bytes = PAGE, .table = i};
+        to[i] = from[i];
+        to[i].base = back[i];
+        encode[i] = (struct strait_encode_item){.src = {.regions = &from[i], .region_count = 1, .id_count = 2},
+                                                .dst = chunks[i],
+                                                .dst_capacity = ROOM,
+                                                .result = &results[i],
+                                                .page_status = statuses[i],
+                                                .page_status_count = 2};
+        decode[i] = (struct strait_decode_item){.dst = {.regions = &to[i], .region_count = 1, .id_count = 2},
+                                                .src = chunks[i],
+                                                .result = &results[i],
+                                                .page_status = statuses[i],
+                                                .page_status_count = 2};
+    }
+}
+
+static void batch_teardown(void)
+{
+    strait_codebook_destroy(codebook);
+}
+
+START_TEST(a_batch_gives_what_single_calls_give)
+{
+    const struct strait_codec *codec = variant(_i);
+    struct strait_run run = {.size = sizeof(run)};
+    if (codec == NULL)
+        return;
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(codec, &params, encode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        struct strait_result result;
+        struct strait_run one = {.size = sizeof(one), .result = &result};
+        ck_assert_int_eq(STRAIT_OK, strait_encode(codec, &params, single[i], ROOM, &encode[i].src, &one));
+        ck_assert_mem_eq(&result, &results[i], sizeof(result));
+        ck_assert_mem_eq(single[i], chunks[i], result.bytes);
+        decode[i].src_size = result.bytes;
+    }
+    ck_assert_int_eq(STRAIT_OK, strait_decode_batch(codec, codebook, decode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        ck_assert_int_eq(STRAIT_OK, results[i].status);
+        ck_assert_uint_eq(2 * PAGE, results[i].bytes);
+        ck_assert_mem_eq(batch_pages[i], back[i], sizeof(back[i]));
+    }
+}
+END_TEST
+
+START_TEST(a_chunk_may_be_shorter_than_the_room_that_it_is_in)
+{
+    const struct strait_codec *codec = variant(_i);
+    struct strait_run run = {.size = sizeof(run)};
+    if (codec == NULL)
+        return;
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(codec, &params, encode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        decode[i].src_size = results[i].bytes + (i == 0 ? 0 : i == 1 ? 1 : ROOM - results[i].bytes);
+        decode[i].flags = STRAIT_DECODE_AT_MOST;
+    }
+    ck_assert_int_eq(STRAIT_OK, strait_decode_batch(codec, codebook, decode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        ck_assert_int_eq(STRAIT_OK, results[i].status);
+        ck_assert_mem_eq(batch_pages[i], back[i], sizeof(back[i]));
+    }
+    /* Not longer, and no other header. */
+    decode[0].src_size -= 16;
+    decode[1].flags = 0;
+    memset(chunks[2], 0, STRAIT_CHUNK_HEADER_BYTES);
+    ck_assert_int_eq(STRAIT_OK, strait_decode_batch(codec, codebook, decode, ITEMS, &run));
+    ck_assert_int_eq(STRAIT_ERR_TRUNCATED, results[0].chunk_status);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[1].chunk_status);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[2].chunk_status);
+}
+END_TEST
+
+START_TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
+{
+    struct strait_run run = {.size = sizeof(run)};
+    encode[2].dst_capacity = 16;
+    results[0].status = STATUS_UNSET;
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+    ck_assert_int_eq(STATUS_UNSET, results[0].status);
+    encode[2].dst_capacity = ROOM;
+    encode[1].result = NULL;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+    decode[1].flags = 2;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode_batch(NULL, codebook, decode, ITEMS, &run));
+}
+END_TEST
+
+START_TEST(the_run_of_a_batch_reports_nothing_itself)
+{
+    struct strait_run run = {.size = sizeof(run), .result = &results[0]};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+    run = (struct strait_run){.size = sizeof(run), .metadata = chunks};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode_batch(NULL, codebook, decode, ITEMS, &run));
+    run.metadata = NULL;
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, NULL, 0, &run));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, NULL, 1, &run));
+}
+END_TEST
+
+START_TEST(a_run_without_the_newest_fields_is_accepted)
+{
+    struct strait_run run = {.size = offsetof(struct strait_run, tables)};
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+    run.size = offsetof(struct strait_run, caching);
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+}
+END_TEST
+
+START_TEST(the_image_ranks_exponents_as_the_set_does)
+{
+    size_t size = strait_codebook_image_size(codebook);
+    uint8_t *image = malloc(size);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, strait_codebook_image(codebook, image, size - 1));
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_image(codebook, image, size));
+    for (uint32_t t = 0; t < TEST_TABLES; t++) {
+        const uint8_t *ranking = strait_codebook_ranking(codebook, t);
+        struct table_image table;
+        memcpy(&table, image + IMAGE_HEADER_BYTES + t * sizeof(table), sizeof(table));
+        for (uint32_t r = 0; r < 256; r++) {
+            uint8_t e = ranking[r];
+            ck_assert_uint_eq(r, table.rank[e]);
+            ck_assert_uint_eq(r < 16 ? r : IMAGE_ESCAPE, table.top16[e]);
+            ck_assert_uint_eq(r < 3 ? r : 3 + ((r < 6 ? r - 3 : 3) << 16), table.tiers[e]);
+            ck_assert_uint_eq(r < 6 ? 0 : r < 21 ? r - 6 : 15, table.tier3[e]);
+            if (r < 16)
+                ck_assert_uint_eq(e, table.codes[r]);
+            if (r < 21)
+                ck_assert_uint_eq(e, r < 6 ? table.first[r] : table.third[r - 6]);
+        }
+    }
+    free(image);
+}
+END_TEST
+
 /* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("codec_arguments");
-    TCase *bad = tcase_create("arguments");
+    Suite *suite = suite_create("codec_calls");
+    TCase *names = add_case(suite, "names");
+    TCase *bad = add_case(suite, "arguments");
+    TCase *cases = add_case(suite, "batch");
     print_conditions();
+    tcase_add_test(names, a_variant_is_found_by_its_name_or_not_at_all);
+    tcase_add_loop_test(names, without_a_name_the_environment_chooses_once_and_else_the_best, 0, VARIANTS + 2);
+    tcase_add_test(names, variants_are_listed_best_first);
+    tcase_add_test(names, the_library_tells_its_version);
+    tcase_add_loop_test(names, every_status_has_its_text, 0, COUNT(status_texts));
+    tcase_add_test(names, status_values_are_pinned);
     tcase_add_loop_test(bad, a_bad_argument_is_refused_and_nothing_is_written, 0, COUNT(bad_calls));
     tcase_add_test(bad, null_structs_are_refused);
     tcase_add_loop_test(bad, bytes_may_lie_anywhere, 0, 3);
     tcase_add_test(bad, the_bound_is_zero_where_it_would_reach_4_gib);
-    suite_add_tcase(suite, bad);
+    tcase_add_checked_fixture(cases, batch_setup, batch_teardown);
+    tcase_add_loop_test(cases, a_batch_gives_what_single_calls_give, 0, VARIANTS);
+    tcase_add_loop_test(cases, a_chunk_may_be_shorter_than_the_room_that_it_is_in, 0, VARIANTS);
+    tcase_add_test(cases, an_error_in_one_item_is_the_calls_and_nothing_runs);
+    tcase_add_test(cases, the_run_of_a_batch_reports_nothing_itself);
+    tcase_add_test(cases, a_run_without_the_newest_fields_is_accepted);
+    tcase_add_test(cases, the_image_ranks_exponents_as_the_set_does);
     return run_suite(suite);
 }

@@ -1,6 +1,7 @@
-/* Runs batches on a device and compares them with the scalar variant on the host. */
-#ifndef STRAIT_TESTS_CUDA_SUPPORT_H
-#define STRAIT_TESTS_CUDA_SUPPORT_H
+/* Tests of the CUDA variant: batches on a device against the scalar variant on the host (cuda_support.c), and long runs
+ * (cuda_runs.c). */
+#ifndef STRAIT_TESTS_KERNELS_CUDA_SUPPORT_H
+#define STRAIT_TESTS_KERNELS_CUDA_SUPPORT_H
 
 #include <cuda_runtime_api.h>
 
@@ -56,5 +57,19 @@ struct manner {
  * trials of an encoding batch have the same `asked`. */
 void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner);
 void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner);
+
+/* Hundreds of MiB in one launch: finds errors that occur only when counters or rings wrap around after many blocks.
+ * Runs a batch of chunks in both modes, several times. Each chunk must equal the host's, and every page must come back.
+ */
+void many_blocks(const struct device *device);
+
+/* Batches of chunks that mix blocks of many modes, of several element types. No encoder writes such chunks, but all
+ * decoders must read them: what a block leaves in a team's shared memory must not disturb the next block, whatever the
+ * modes of the two. Returns the number of chunks. */
+unsigned mixed_blocks(const struct device *device, unsigned batches);
+
+/* Prints the speed of the kernels, a line for each size and each mode whose name contains `named`; "-" where the plugin
+ * refuses. Values are synthetic: published figures come from bench/. */
+void time_modes(const struct device *device, const char *named);
 
 #endif

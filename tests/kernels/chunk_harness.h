@@ -1,7 +1,7 @@
 /* Shared by the tests of hostile chunks: one chunk, ways to change it, and the verdict on it. All variants must give
  * the same verdict and write nothing outside the listed pages. */
-#ifndef STRAIT_TESTS_CHUNK_HARNESS_H
-#define STRAIT_TESTS_CHUNK_HARNESS_H
+#ifndef STRAIT_TESTS_KERNELS_CHUNK_HARNESS_H
+#define STRAIT_TESTS_KERNELS_CHUNK_HARNESS_H
 
 #include <check.h>
 
@@ -40,11 +40,11 @@ void assert_page_fails(struct judgement j, uint32_t page, enum strait_status exp
 extern const struct shape shapes[2];
 enum { PAGES = 4, LONG = 16384 + 601, SHORT = 402, METADATA = 48 + 16 * PAGES + 4 * PAGES + 4 * PAGES };
 
-extern const enum strait_mode modes[2];
+extern const enum strait_mode coded_modes[2];
 
-void setup(void); /* encoded in modes[0] */
-void teardown(void);
-/* In place of setup: one region of this shape, without values yet. */
+void chunk_setup(void); /* encoded in coded_modes[0] */
+void chunk_teardown(void);
+/* In place of chunk_setup: one region of this shape, without values yet. */
 void setup_pages(const struct shape *shape);
 /* Encodes what `src` holds into the chunk. */
 void encode_chunk(enum strait_mode mode);

@@ -11,9 +11,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
-#include "tests/cuda_many.h"
-#include "tests/cuda_mixed.h"
-#include "tests/cuda_times.h"
+#include "tests/kernels/cuda_support.h"
 
 static struct strait_codebook *codebook;
 static struct device device;

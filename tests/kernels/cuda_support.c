@@ -1,4 +1,4 @@
-#include "tests/cuda_support.h"
+#include "tests/kernels/cuda_support.h"
 
 #include <string.h>
 #include <time.h>

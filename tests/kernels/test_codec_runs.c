@@ -1,9 +1,29 @@
 /* The public calls: what is counted, what memory they take, and two of them at once. */
+#include <check.h>
 #include <pthread.h>
 #include <string.h>
 
-#include "tests/codec_harness.h"
 #include "tests/run_suite.h"
+#include "tests/support.h"
+
+static struct strait_codebook *codebook;
+
+static void setup(void)
+{
+    codebook = test_codebook();
+}
+
+static void teardown(void)
+{
+    strait_codebook_destroy(codebook);
+}
+
+static const enum strait_mode coded_modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+
+static uint64_t units_of(uint64_t bytes)
+{
+    return (bytes + 15) / 16;
+}
 
 /* ---- What is counted ------------------------------------------------------------------------------------------- */
 
@@ -303,8 +323,9 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("codec_runs");
-    TCase *counts = add_case(suite, "counts"), *buffers = add_case(suite, "buffers"),
-          *threads = add_case(suite, "threads");
+    TCase *counts = add_case(suite, "counts");
+    TCase *buffers = add_case(suite, "buffers");
+    TCase *threads = add_case(suite, "threads");
     print_conditions();
     tcase_add_checked_fixture(counts, setup, teardown);
     tcase_add_checked_fixture(buffers, setup, teardown);
