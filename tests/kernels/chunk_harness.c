@@ -21,7 +21,7 @@ static void compare_pages(const struct verdict *decoded)
             continue;
         layout_read(&first, p, a);
         layout_read(&dst, p, b);
-        ck_assert_mem_eq(a, b, layout_page_bytes(&dst, p));
+        require(memcmp(a, b, layout_page_bytes(&dst, p)) == 0);
     }
 }
 
@@ -31,11 +31,11 @@ static struct judgement judge_by(const struct strait_codec *codec, const uint8_t
     layout_clear(&dst);
     verify_chunk(codec, codebook, bytes, size, &j.verified);
     decode_layout(codec, codebook, &dst, NULL, bytes, size, &j.decoded);
-    ck_assert(layout_intact(&dst));
-    ck_assert_int_eq(STRAIT_OK, j.verified.returned);
-    ck_assert_int_eq(STRAIT_OK, j.decoded.returned);
+    require(layout_intact(&dst));
+    require(STRAIT_OK == j.verified.returned);
+    require(STRAIT_OK == j.decoded.returned);
     if (j.decoded.result.chunk_status != STRAIT_OK)
-        ck_assert(layout_untouched(&dst));
+        require(layout_untouched(&dst));
     return j;
 }
 
@@ -49,7 +49,7 @@ struct judgement judge(uint64_t size)
         if (variant(v) == NULL)
             continue;
         struct judgement other = judge_by(variant(v), bytes, size);
-        ck_assert_mem_eq(&judgement, &other, sizeof(other));
+        require(memcmp(&judgement, &other, sizeof(other)) == 0);
         compare_pages(&other.decoded);
     }
     return judgement;
@@ -64,25 +64,28 @@ struct judgement judge_repaired(uint64_t size)
 void assert_refused(struct judgement j, enum strait_status expected, const char *what)
 {
     const struct strait_result *verified = &j.verified.result, *decoded = &j.decoded.result;
-    ck_assert_msg(verified->chunk_status == (int)expected, "%s: %d, not %d", what, verified->chunk_status, expected);
-    ck_assert_int_eq(expected, decoded->chunk_status);
-    ck_assert_int_eq(expected, verified->status);
-    ck_assert_int_eq(expected, decoded->status);
-    ck_assert_uint_eq(0, verified->failed_pages);
-    ck_assert_uint_eq(layout_count(&dst), decoded->failed_pages);
-    ck_assert_int_eq(STATUS_UNSET, j.verified.page_status[0]);
-    ck_assert_int_eq(expected, j.decoded.page_status[0]);
-    ck_assert_uint_eq(0, verified->bytes + decoded->bytes);
+    if (verified->chunk_status != (int)expected)
+        ck_abort_msg("%s: %d, not %d", what, verified->chunk_status, expected);
+    require(expected == decoded->chunk_status);
+    require(expected == verified->status);
+    require(expected == decoded->status);
+    require(0 == verified->failed_pages);
+    require(layout_count(&dst) == decoded->failed_pages);
+    require(STATUS_UNSET == j.verified.page_status[0]);
+    require(expected == j.decoded.page_status[0]);
+    require(0 == verified->bytes + decoded->bytes);
 }
 
 void assert_page_fails(struct judgement j, uint32_t page, enum strait_status expected, const char *what)
 {
     const struct strait_result *verified = &j.verified.result;
-    ck_assert_msg(verified->status == (int)expected, "%s: %d, not %d", what, verified->status, expected);
-    ck_assert_msg(verified->failed_pages == 1, "%s: %u pages failed", what, verified->failed_pages);
-    ck_assert_int_eq(STRAIT_OK, verified->chunk_status);
-    ck_assert_int_eq(expected, j.verified.page_status[page]);
-    ck_assert_int_eq(expected, j.decoded.page_status[page]);
+    if (verified->status != (int)expected)
+        ck_abort_msg("%s: %d, not %d", what, verified->status, expected);
+    if (verified->failed_pages != 1)
+        ck_abort_msg("%s: %u pages failed", what, verified->failed_pages);
+    require(STRAIT_OK == verified->chunk_status);
+    require(expected == j.verified.page_status[page]);
+    require(expected == j.decoded.page_status[page]);
 }
 
 bool is_refused(const struct judgement *j)

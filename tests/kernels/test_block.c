@@ -88,12 +88,12 @@ static struct decoding decode(const struct block_ops *ops, int coder, bool liste
     memset(back.bytes, CANARY, back.size);
     d.used = coder == TOP16 ? ops->decode_top16(&block, src, size, listed, s->table, &d.escapes)
                             : ops->decode_tiered(&block, src, size, s->table, &d.escapes);
-    ck_assert(is_filled(back.bytes, back.size - bytes, CANARY));
+    require(is_filled(back.bytes, back.size - bytes, CANARY));
     if (d.used == 0)
         return (struct decoding){0};
     d.sum = block.sum;
     if (memcmp(block.bytes, block.bytes + 2, 2 * s->n - 2) == 0)
-        ck_assert(block.maybe_const);
+        require(block.maybe_const);
     return d;
 }
 
@@ -113,11 +113,11 @@ static struct decoding decode_all(int coder, bool listed, const struct sample *s
         if (ops_of(v) == NULL)
             continue;
         struct decoding other = decode(ops_of(v), coder, listed, s, size);
-        ck_assert_uint_eq(first.used, other.used);
-        ck_assert_uint_eq(first.escapes, other.escapes);
-        ck_assert_uint_eq(first.sum, other.sum);
+        require(first.used == other.used);
+        require(first.escapes == other.escapes);
+        require(first.sum == other.sum);
         if (first.used > 0)
-            ck_assert_mem_eq(first_back, last_bytes(&back, bytes), bytes);
+            require(memcmp(first_back, last_bytes(&back, bytes), bytes) == 0);
     }
     return first;
 }
@@ -126,15 +126,15 @@ static struct decoding decode_all(int coder, bool listed, const struct sample *s
 static struct encoding encode_all(int coder, const struct sample *s)
 {
     struct encoding first = encode(ops_of(0), coder, s, stage[0].bytes);
-    ck_assert_uint_eq(first.sum, sum_terms(s->bytes, 2 * s->n + s->t, s->word));
+    require(first.sum == sum_terms(s->bytes, 2 * s->n + s->t, s->word));
     for (int v = 1; v < VARIANTS; v++) {
         if (ops_of(v) == NULL)
             continue;
         struct encoding other = encode(ops_of(v), coder, s, stage[1].bytes);
-        ck_assert_uint_eq(first.used, other.used);
-        ck_assert_uint_eq(first.escapes, other.escapes);
-        ck_assert_uint_eq(first.sum, other.sum);
-        ck_assert_mem_eq(stage[0].bytes, stage[1].bytes, first.used);
+        require(first.used == other.used);
+        require(first.escapes == other.escapes);
+        require(first.sum == other.sum);
+        require(memcmp(stage[0].bytes, stage[1].bytes, first.used) == 0);
     }
     return first;
 }
@@ -152,10 +152,10 @@ static void check_sample(int coder, const struct sample *s)
         return;
     memcpy(last_bytes(&coded, e.used), stage[0].bytes, e.used);
     struct decoding d = decode_all(coder, e.escapes > 0, s, e.used);
-    ck_assert_uint_eq(e.used, d.used);
-    ck_assert_uint_eq(e.escapes, d.escapes);
-    ck_assert_uint_eq(e.sum, d.sum);
-    ck_assert_mem_eq(first_back, s->bytes, 2 * s->n + s->t);
+    require(e.used == d.used);
+    require(e.escapes == d.escapes);
+    require(e.sum == d.sum);
+    require(memcmp(first_back, s->bytes, 2 * s->n + s->t) == 0);
 }
 
 /* A changed block is refused by all, or is the one way to write some other block. */
@@ -179,10 +179,10 @@ static void check_changed(struct rng *rng, int coder, const struct sample *s)
     struct sample other = *s;
     other.bytes = first_back;
     struct encoding again = encode(ops_of(0), coder, &other, stage[1].bytes);
-    ck_assert_uint_eq(d.used, again.used);
-    ck_assert_uint_eq(d.escapes, again.escapes);
-    ck_assert_uint_eq(d.sum, again.sum);
-    ck_assert_mem_eq(bytes, stage[1].bytes, d.used);
+    require(d.used == again.used);
+    require(d.escapes == again.escapes);
+    require(d.sum == again.sum);
+    require(memcmp(bytes, stage[1].bytes, d.used) == 0);
 }
 
 static struct sample random_sample(struct rng *rng, uint32_t n, uint32_t t, enum pattern pattern, uint32_t table)
@@ -275,12 +275,12 @@ START_TEST(every_variant_decodes_to_any_address)
             struct block_bytes block = {.bytes = memory + k % 65, .size = 2 * n, .word = s.word, .stream = true};
             uint32_t escapes;
             memset(memory, CANARY, sizeof(memory));
-            ck_assert_uint_eq(e.used, ops->decode_tiered(&block, stage[0].bytes, e.used, s.table, &escapes));
+            require(e.used == ops->decode_tiered(&block, stage[0].bytes, e.used, s.table, &escapes));
             ops->flush();
-            ck_assert_uint_eq(e.sum, block.sum);
-            ck_assert_mem_eq(s.bytes, block.bytes, block.size);
-            ck_assert(is_filled(memory, (size_t)(k % 65), CANARY));
-            ck_assert(is_filled(block.bytes + block.size, 64, CANARY));
+            require(e.sum == block.sum);
+            require(memcmp(s.bytes, block.bytes, block.size) == 0);
+            require(is_filled(memory, (size_t)(k % 65), CANARY));
+            require(is_filled(block.bytes + block.size, 64, CANARY));
         }
     }
 }
@@ -303,7 +303,7 @@ START_TEST(every_variant_sums_every_size_as_the_format_says)
     rng_fill(&rng, plain.bytes, plain.size);
     for (size_t size = 0; size <= BLOCK_BYTES; size += size < 700 || size > BLOCK_BYTES - 140 ? 1 : 61) {
         const uint8_t *src = last_bytes(&plain, size);
-        ck_assert_uint_eq(reference_terms(src, size), ops->sum(src, size, 0));
+        require(reference_terms(src, size) == ops->sum(src, size, 0));
     }
 }
 END_TEST
@@ -318,7 +318,7 @@ START_TEST(sums_of_the_parts_of_a_page_add_up)
     rng_fill(&rng, plain.bytes, plain.size);
     for (uint32_t cut = 0; cut < size; cut += 4 * SUM_LANES * (1 + rng_below(&rng, 5))) {
         uint64_t parts = ops->sum(plain.bytes, cut, 0) + ops->sum(plain.bytes + cut, size - cut, cut / 4);
-        ck_assert_uint_eq(reference_terms(plain.bytes, size), parts);
+        require(reference_terms(plain.bytes, size) == parts);
     }
 }
 END_TEST
@@ -354,13 +354,13 @@ START_TEST(every_variant_copies_exactly_and_sums_what_it_copies)
         bool stream = rng_below(&rng, 2) != 0, summed = rng_below(&rng, 2) != 0;
         memset(memory, CANARY, sizeof(memory));
         if (summed)
-            ck_assert_uint_eq(sum_terms(src, size, 16), ops->sum_copy(dst, src, size, 16, stream));
+            require(sum_terms(src, size, 16) == ops->sum_copy(dst, src, size, 16, stream));
         else
             ops->copy(dst, src, size, stream);
         ops->flush();
-        ck_assert_mem_eq(src, dst, size);
-        ck_assert(is_filled(memory, (size_t)(dst - memory), CANARY));
-        ck_assert(is_filled(dst + size, (size_t)(memory + sizeof(memory) - dst) - size, CANARY));
+        require(memcmp(src, dst, size) == 0);
+        require(is_filled(memory, (size_t)(dst - memory), CANARY));
+        require(is_filled(dst + size, (size_t)(memory + sizeof(memory) - dst) - size, CANARY));
     }
 }
 END_TEST
@@ -376,8 +376,8 @@ static void assert_seen(const uint8_t *bytes, size_t from, size_t size)
 {
     from = from / 64 * 64;
     size_t end = (size + 63) / 64 * 64;
-    ck_assert(sum_terms(page + from, end - from, (uint32_t)from / 4) !=
-              sum_terms(bytes + from, end - from, (uint32_t)from / 4));
+    require(sum_terms(page + from, end - from, (uint32_t)from / 4) !=
+            sum_terms(bytes + from, end - from, (uint32_t)from / 4));
 }
 
 static void fill_page(struct rng *rng, int kind)
@@ -516,9 +516,9 @@ START_TEST(sum_depends_on_length_index_and_table)
     for (uint32_t a = 0; a < 30; a++)
         for (uint32_t b = 0; b < 30; b++)
             for (uint32_t c = 0; c < 30; c++)
-                ck_assert(a + b + c == 0 || sum_seed(a, b, c) != sum_seed(0, 0, 0));
-    ck_assert(sum_seed_page(1, 2, 3) != sum_seed_page(2, 1, 3));
-    ck_assert_uint_eq(reference_sum(page, 0, 5, 6, 7), sum_seed(5, 6, 7));
+                require(a + b + c == 0 || sum_seed(a, b, c) != sum_seed(0, 0, 0));
+    require(sum_seed_page(1, 2, 3) != sum_seed_page(2, 1, 3));
+    require(reference_sum(page, 0, 5, 6, 7) == sum_seed(5, 6, 7));
 }
 END_TEST
 

@@ -41,7 +41,8 @@ START_TEST(every_flipped_bit_is_seen)
     for (uint64_t bit = 0; bit < 8 * chunk_size; bit += STRIDE) {
         chunk[bit / 8] ^= (uint8_t)(1u << bit % 8);
         struct judgement j = judge(chunk_size);
-        ck_assert_msg(is_refused(&j), "bit %u of byte %u", (unsigned)bit % 8, (unsigned)bit / 8);
+        if (!is_refused(&j))
+            ck_abort_msg("bit %u of byte %u", (unsigned)bit % 8, (unsigned)bit / 8);
         if (bit / 8 >= 24 && bit / 8 < METADATA)
             assert_refused(j, STRAIT_ERR_INTEGRITY, "metadata");
         chunk[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -58,7 +59,8 @@ START_TEST(every_flipped_bit_of_the_metadata_is_seen_when_its_sum_is_repaired)
         bool is_sum = bit / 64 == 5;
         chunk[bit / 8] ^= (uint8_t)(1u << bit % 8);
         struct judgement j = judge_repaired(chunk_size);
-        ck_assert_msg(is_refused(&j) != is_sum, "bit %u of byte %u", (unsigned)bit % 8, (unsigned)bit / 8);
+        if (is_refused(&j) == is_sum)
+            ck_abort_msg("bit %u of byte %u", (unsigned)bit % 8, (unsigned)bit / 8);
         memcpy(chunk, before, METADATA);
     }
 }
@@ -70,10 +72,11 @@ START_TEST(every_byte_of_the_metadata_may_be_anything)
     encode_chunk(coded_modes[1]);
     memcpy(before, chunk, METADATA);
     for (uint32_t i = (uint32_t)_i; i < METADATA; i += 8) {
-        for (unsigned value = 0; value < 256; value += STRIDE) {
+        for (unsigned value = 0; value < 256; value += i < 64 || i >= METADATA - 16 ? STRIDE : 5 * STRIDE) {
             chunk[i] = (uint8_t)value;
             struct judgement j = judge_repaired(chunk_size);
-            ck_assert_msg(is_refused(&j) == (value != before[i] && (i < 40 || i >= 48)), "byte %u = %u", i, value);
+            if (is_refused(&j) != (value != before[i] && (i < 40 || i >= 48)))
+                ck_abort_msg("byte %u = %u", i, value);
             memcpy(chunk, before, METADATA);
         }
     }

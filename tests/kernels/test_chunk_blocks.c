@@ -460,7 +460,8 @@ START_TEST(every_changed_byte_of_a_block_is_seen)
             uint8_t before = chunk[i], random = (uint8_t)(1 + rng_below(&rng, 255));
             chunk[i] ^= k < 8 ? (uint8_t)(1u << k) : random;
             struct judgement j = judge(chunk_size);
-            ck_assert_msg(is_refused(&j), "byte %u ^ %u", (unsigned)i - BLOCK, before ^ chunk[i]);
+            if (!is_refused(&j))
+                ck_abort_msg("byte %u ^ %u", (unsigned)i - BLOCK, before ^ chunk[i]);
             chunk[i] = before;
         }
     }
