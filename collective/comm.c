@@ -12,11 +12,11 @@ struct coll_comm_entry {
     struct coll_comm_entry *next;
     coll_comm comm;
     unsigned holders;
-    atomic_bool gone; /* no longer found by its address */
-    struct coll_lazy_join *late;
+    atomic_bool removed; /* no longer found by its address */
+    struct coll_lazy_join *lazy_join;
     struct coll_key key;
-    uint64_t children[COLL_BIRTHS];
-    struct coll_comm_info standing;
+    uint64_t children[COLL_ORIGINS];
+    struct coll_comm_info info;
     struct coll_counts counts;
 };
 
@@ -36,7 +36,7 @@ static struct coll_comm_entry **bucket_of(coll_comm comm)
     return &buckets[mixed >> 58];
 }
 
-static struct coll_comm_entry **place_of(coll_comm comm)
+static struct coll_comm_entry **slot_of(coll_comm comm)
 {
     struct coll_comm_entry **at = bucket_of(comm);
     while (*at != NULL && (*at)->comm != comm)
@@ -45,9 +45,9 @@ static struct coll_comm_entry **place_of(coll_comm comm)
 }
 
 /* If there is no memory, it is not tracked; its calls count for the process only. */
-static struct coll_comm_entry *place_for(coll_comm comm)
+static struct coll_comm_entry *slot_for(coll_comm comm)
 {
-    struct coll_comm_entry **at = place_of(comm);
+    struct coll_comm_entry **at = slot_of(comm);
     if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
         (*at)->comm = comm;
     return *at;
@@ -76,27 +76,27 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
 /* ---- Communicators -------------------------------------------------------------------------------------------------
  */
 
-void coll_track_lock(void)
+void coll_comm_lock(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-void coll_track_unlock(void)
+void coll_comm_unlock(void)
 {
     pthread_mutex_unlock(&lock);
 }
 
 struct coll_comm_entry *coll_comm_detach(coll_comm comm)
 {
-    coll_track_lock();
-    struct coll_comm_entry **at = place_of(comm), *gone = *at;
-    if (gone != NULL) {
-        *at = gone->next;
-        gone->holders++;
-        gone->gone = true;
+    coll_comm_lock();
+    struct coll_comm_entry **at = slot_of(comm), *removed = *at;
+    if (removed != NULL) {
+        *at = removed->next;
+        removed->holders++;
+        removed->removed = true;
     }
-    coll_track_unlock();
-    return gone;
+    coll_comm_unlock();
+    return removed;
 }
 
 /* With STRAIT_COLL=raw, too. */
@@ -106,54 +106,53 @@ static bool is_pinned(void)
     return pin_all || (library != NULL && library->settings.raw);
 }
 
-static struct coll_comm_info standing_of(const struct coll_comm_entry *tracked)
+static struct coll_comm_info info_of(const struct coll_comm_entry *entry)
 {
-    return tracked != NULL ? tracked->standing
-                           : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = is_pinned()};
+    return entry != NULL ? entry->info : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = is_pinned()};
 }
 
-bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing)
+bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *info)
 {
-    coll_track_lock();
-    const struct coll_comm_entry *tracked = *place_of(comm);
-    *standing = standing_of(tracked);
-    coll_track_unlock();
-    return tracked != NULL;
+    coll_comm_lock();
+    const struct coll_comm_entry *entry = *slot_of(comm);
+    *info = info_of(entry);
+    coll_comm_unlock();
+    return entry != NULL;
 }
 
-bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing)
+bool coll_comm_get(coll_comm comm, struct coll_comm_info *info)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    *standing = standing_of(tracked);
-    if (standing->member != NULL || standing->late != NULL) {
-        standing->held = tracked;
-        tracked->holders++;
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    *info = info_of(entry);
+    if (info->member != NULL || info->lazy_join != NULL) {
+        info->held = entry;
+        entry->holders++;
     }
-    coll_track_unlock();
-    return tracked != NULL;
+    coll_comm_unlock();
+    return entry != NULL;
 }
 
-static void lazy_join_free(struct coll_lazy_join *late)
+static void lazy_join_free(struct coll_lazy_join *lazy)
 {
-    if (late == NULL)
+    if (lazy == NULL)
         return;
-    coll_rdv_leave(late->meeting);
-    pthread_mutex_destroy(&late->lock);
-    free(late);
+    coll_rdv_leave(lazy->rdv);
+    pthread_mutex_destroy(&lazy->lock);
+    free(lazy);
 }
 
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
 {
     if (held == NULL)
         return NULL;
-    coll_track_lock();
-    const bool last = --held->holders == 0 && held->gone;
-    coll_track_unlock();
+    coll_comm_lock();
+    const bool last = --held->holders == 0 && held->removed;
+    coll_comm_unlock();
     if (!last)
         return NULL;
-    struct coll_ccomm *member = held->standing.member;
-    lazy_join_free(held->late);
+    struct coll_ccomm *member = held->info.member;
+    lazy_join_free(held->lazy_join);
     free(held);
     return member;
 }
@@ -167,192 +166,192 @@ void coll_comm_remove(coll_comm comm)
 void coll_comm_insert(coll_comm comm, int rank, int ranks)
 {
     coll_comm_remove(comm);
-    coll_track_lock();
-    struct coll_comm_entry *tracked = place_for(comm);
-    if (tracked != NULL)
-        tracked->standing = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = is_pinned()};
-    coll_track_unlock();
+    coll_comm_lock();
+    struct coll_comm_entry *entry = slot_for(comm);
+    if (entry != NULL)
+        entry->info = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = is_pinned()};
+    coll_comm_unlock();
 }
 
-struct coll_ccomm *coll_track_member_of(const struct coll_comm_entry *held)
+struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held)
 {
-    coll_track_lock();
-    struct coll_ccomm *member = held != NULL ? held->standing.member : NULL;
-    coll_track_unlock();
+    coll_comm_lock();
+    struct coll_ccomm *member = held != NULL ? held->info.member : NULL;
+    coll_comm_unlock();
     return member;
 }
 
 bool coll_comm_is_closing(const struct coll_comm_entry *held)
 {
-    coll_track_lock();
-    const bool over = held->gone || held->standing.ending;
-    coll_track_unlock();
+    coll_comm_lock();
+    const bool over = held->removed || held->info.ending;
+    coll_comm_unlock();
     return over;
 }
 
 bool coll_comm_is_removed(const struct coll_comm_entry *held)
 {
-    return held->gone;
+    return held->removed;
 }
 
-void coll_track_ranks(coll_comm comm, int rank, int ranks)
+void coll_comm_set_ranks(coll_comm comm, int rank, int ranks)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL) {
-        tracked->standing.rank = rank;
-        tracked->standing.ranks = ranks;
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL) {
+        entry->info.rank = rank;
+        entry->info.ranks = ranks;
     }
-    coll_track_unlock();
+    coll_comm_unlock();
 }
 
-void coll_track_ending(coll_comm comm)
+void coll_comm_set_ending(coll_comm comm)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL)
-        tracked->standing.ending = true;
-    coll_track_unlock();
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL)
+        entry->info.ending = true;
+    coll_comm_unlock();
 }
 
-void coll_track_memory(coll_comm comm, int change)
+void coll_comm_add_memory(coll_comm comm, int change)
 {
     if (change > 0)
         atomic_store(&registered, true);
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL)
-        tracked->standing.memory += change;
-    coll_track_unlock();
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL)
+        entry->info.memory += change;
+    coll_comm_unlock();
 }
 
-bool coll_track_any_memory(void)
+bool coll_comm_any_memory(void)
 {
     return atomic_load(&registered);
 }
 
-void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why)
+void coll_comm_set_member(coll_comm comm, struct coll_ccomm *member, const char *why)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL) {
-        tracked->standing.member = member;
-        tracked->standing.why = why;
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL) {
+        entry->info.member = member;
+        entry->info.why = why;
     }
-    coll_track_unlock();
+    coll_comm_unlock();
 }
 
-void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why)
+void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why)
 {
-    coll_track_lock();
-    held->standing.member = member;
-    held->standing.why = why;
-    held->standing.late = NULL;
-    coll_track_unlock();
+    coll_comm_lock();
+    held->info.member = member;
+    held->info.why = why;
+    held->info.lazy_join = NULL;
+    coll_comm_unlock();
 }
 
-void coll_comm_set_lazy_join(coll_comm comm, const struct coll_key *key, const char *why)
+void coll_comm_begin_lazy_join(coll_comm comm, const struct coll_key *key, const char *why)
 {
-    struct coll_lazy_join *late = calloc(1, sizeof(*late));
-    if (late != NULL) {
-        pthread_mutex_init(&late->lock, NULL);
-        late->key = *key;
+    struct coll_lazy_join *lazy = calloc(1, sizeof(*lazy));
+    if (lazy != NULL) {
+        pthread_mutex_init(&lazy->lock, NULL);
+        lazy->key = *key;
     }
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL) {
-        tracked->late = tracked->standing.late = late;
-        tracked->standing.why = why;
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL) {
+        entry->lazy_join = entry->info.lazy_join = lazy;
+        entry->info.why = why;
     }
-    coll_track_unlock();
-    if (tracked == NULL)
-        lazy_join_free(late);
+    coll_comm_unlock();
+    if (entry == NULL)
+        lazy_join_free(lazy);
 }
 
-void coll_track_key(coll_comm comm, const struct coll_key *key)
+void coll_comm_set_key(coll_comm comm, const struct coll_key *key)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL) {
-        tracked->key = *key;
-        memset(tracked->children, 0, sizeof(tracked->children));
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL) {
+        entry->key = *key;
+        memset(entry->children, 0, sizeof(entry->children));
     }
-    coll_track_unlock();
+    coll_comm_unlock();
 }
 
-struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin way, int64_t color)
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color)
 {
     struct coll_key key = {0};
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL)
-        key = coll_key_child(&tracked->key, 1 + (uint64_t)way, tracked->children[way]++, color);
-    coll_track_unlock();
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL)
+        key = coll_key_child(&entry->key, 1 + (uint64_t)origin, entry->children[origin]++, color);
+    coll_comm_unlock();
     return key;
 }
 
-bool coll_track_pin(coll_comm comm, bool raw)
+bool coll_comm_pin(coll_comm comm, bool raw)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(comm);
-    if (tracked != NULL)
-        tracked->standing.pinned = raw;
-    coll_track_unlock();
-    return tracked != NULL;
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL)
+        entry->info.pinned = raw;
+    coll_comm_unlock();
+    return entry != NULL;
 }
 
-void coll_track_pin_all(bool raw)
+void coll_comm_pin_all(bool raw)
 {
-    coll_track_lock();
+    coll_comm_lock();
     pin_all = raw;
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
-            tracked->standing.pinned = raw;
-    coll_track_unlock();
+        for (struct coll_comm_entry *entry = buckets[i]; entry != NULL; entry = entry->next)
+            entry->info.pinned = raw;
+    coll_comm_unlock();
 }
 
 /* ---- Counts --------------------------------------------------------------------------------------------------------
  */
 
-void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
+void coll_comm_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
 {
-    coll_track_lock();
-    struct coll_comm_entry *tracked = *place_of(call->comm);
-    if (tracked != NULL)
-        add(&tracked->counts, call, decision, result);
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(call->comm);
+    if (entry != NULL)
+        add(&entry->counts, call, decision, result);
     add(&process, call, decision, result);
-    coll_track_unlock();
+    coll_comm_unlock();
 }
 
-bool coll_track_counts(coll_comm comm, struct coll_comm_info *standing, struct coll_counts *counts)
+bool coll_comm_counts(coll_comm comm, struct coll_comm_info *info, struct coll_counts *counts)
 {
-    coll_track_lock();
-    const struct coll_comm_entry *tracked = comm != NULL ? *place_of(comm) : NULL;
-    *standing = standing_of(tracked);
-    if (tracked != NULL)
-        *counts = tracked->counts;
+    coll_comm_lock();
+    const struct coll_comm_entry *entry = comm != NULL ? *slot_of(comm) : NULL;
+    *info = info_of(entry);
+    if (entry != NULL)
+        *counts = entry->counts;
     else if (comm == NULL)
         *counts = process;
-    coll_track_unlock();
-    return tracked != NULL || comm == NULL;
+    coll_comm_unlock();
+    return entry != NULL || comm == NULL;
 }
 
-bool coll_track_any(void)
+bool coll_comm_any_counts(void)
 {
     bool any = false;
-    coll_track_lock();
+    coll_comm_lock();
     for (unsigned i = 0; i < COLL_OPERATIONS * COLL_TYPES; i++)
         any |= process.of[i / COLL_TYPES][i % COLL_TYPES].reason != NULL;
-    coll_track_unlock();
+    coll_comm_unlock();
     return any;
 }
 
-void coll_track_clear(void)
+void coll_comm_clear_counts(void)
 {
     memset(&process, 0, sizeof(process));
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
-            memset(&tracked->counts, 0, sizeof(tracked->counts));
+        for (struct coll_comm_entry *entry = buckets[i]; entry != NULL; entry = entry->next)
+            memset(&entry->counts, 0, sizeof(entry->counts));
 }
 
 /* Of the calling thread: its group depth, and the communicators in the group. */
@@ -366,39 +365,39 @@ static const struct coll_table *nccl(void)
     return &coll_library()->pnccl;
 }
 
-static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t query_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void coll_nccl_query_lock(void)
 {
-    pthread_mutex_lock(&asking);
+    pthread_mutex_lock(&query_mutex);
 }
 
 void coll_nccl_query_unlock(void)
 {
-    pthread_mutex_unlock(&asking);
+    pthread_mutex_unlock(&query_mutex);
 }
 
 static bool is_known(coll_comm comm)
 {
-    struct coll_comm_info standing;
-    return coll_comm_lookup(comm, &standing);
+    struct coll_comm_info info;
+    return coll_comm_lookup(comm, &info);
 }
 
 /* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */
-static coll_result ask(coll_comm comm, coll_result *result)
+static coll_result query(coll_comm comm, coll_result *result)
 {
     coll_nccl_query_lock();
-    const coll_result asked = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    const coll_result queried = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
     coll_nccl_query_unlock();
-    return asked;
+    return queried;
 }
 
 coll_result coll_nccl_wait(coll_comm comm, coll_result result)
 {
     while (result == COLL_IN_PROGRESS) {
-        const coll_result asked = ask(comm, &result);
-        if (asked != COLL_SUCCESS)
-            return asked;
+        const coll_result queried = query(comm, &result);
+        if (queried != COLL_SUCCESS)
+            return queried;
         if (result == COLL_IN_PROGRESS)
             nanosleep(&(struct timespec){.tv_nsec = 5000}, NULL);
     }
@@ -407,7 +406,7 @@ coll_result coll_nccl_wait(coll_comm comm, coll_result result)
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
-static bool is_noted(coll_comm comm)
+static bool is_in_group(coll_comm comm)
 {
     for (unsigned i = 0; i < open_group.count; i++)
         if (open_group.comms[i] == comm)
@@ -415,9 +414,9 @@ static bool is_noted(coll_comm comm)
     return false;
 }
 
-static bool note(coll_comm comm)
+static bool note_comm(coll_comm comm)
 {
-    if (is_noted(comm))
+    if (is_in_group(comm))
         return true;
     coll_comm *comms = coll_grown(open_group.comms, open_group.count, &open_group.capacity, sizeof(coll_comm));
     if (comms == NULL)
@@ -434,12 +433,12 @@ static coll_result group_start(void)
     return result;
 }
 
-static coll_result await_all(coll_result result)
+static coll_result wait_all(coll_result result)
 {
     const coll_result ended = result;
     for (unsigned i = 0; i < open_group.count; i++) {
-        const coll_result came = coll_nccl_wait(open_group.comms[i], ended);
-        result = result == COLL_IN_PROGRESS || result == COLL_SUCCESS ? came : result;
+        const coll_result outcome = coll_nccl_wait(open_group.comms[i], ended);
+        result = result == COLL_IN_PROGRESS || result == COLL_SUCCESS ? outcome : result;
     }
     free(open_group.comms);
     open_group.comms = NULL;
@@ -452,62 +451,62 @@ static coll_result group_end(void)
     const coll_result result = nccl()->GroupEnd();
     if (open_group.depth > 0 && --open_group.depth > 0)
         return result;
-    return await_all(result);
+    return wait_all(result);
 }
 
 /* ---- Calls in groups --------------------------------------------------------------------------------------------- */
 
 /* In a group of the program's own (depth 0 here), waiting is up to the program, or to run.c. NCCL is not asked about a
  * communicator that another thread has ended meanwhile. */
-static coll_result asked_for(coll_comm comm, coll_result result)
+static coll_result complete_call(coll_comm comm, coll_result result)
 {
     if (result != COLL_IN_PROGRESS && result != COLL_SUCCESS)
         return result;
     if (open_group.depth > 0)
-        return note(comm) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+        return note_comm(comm) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
     return result == COLL_IN_PROGRESS ? COLL_SUCCESS : result;
 }
 
-#define ASK(comm, invocation) (is_known(comm) ? asked_for(comm, nccl()->invocation) : COLL_INVALID_USAGE)
+#define CALL(comm, invocation) (is_known(comm) ? complete_call(comm, nccl()->invocation) : COLL_INVALID_USAGE)
 
 static coll_result all_gather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
                               coll_stream stream)
 {
-    return ASK(comm, AllGather(send, receive, count, type, comm, stream));
+    return CALL(comm, AllGather(send, receive, count, type, comm, stream));
 }
 
 static coll_result all_to_all(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
                               coll_stream stream)
 {
-    return ASK(comm, AlltoAll(send, receive, count, type, comm, stream));
+    return CALL(comm, AlltoAll(send, receive, count, type, comm, stream));
 }
 
 static coll_result gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
                           coll_stream stream)
 {
-    return ASK(comm, Gather(send, receive, count, type, root, comm, stream));
+    return CALL(comm, Gather(send, receive, count, type, root, comm, stream));
 }
 
 static coll_result scatter(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
                            coll_stream stream)
 {
-    return ASK(comm, Scatter(send, receive, count, type, root, comm, stream));
+    return CALL(comm, Scatter(send, receive, count, type, root, comm, stream));
 }
 
 static coll_result reduce_scatter(const void *send, void *receive, size_t count, coll_type type,
                                   coll_reduction reduction, coll_comm comm, coll_stream stream)
 {
-    return ASK(comm, ReduceScatter(send, receive, count, type, reduction, comm, stream));
+    return CALL(comm, ReduceScatter(send, receive, count, type, reduction, comm, stream));
 }
 
 static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return ASK(comm, Send(values, count, type, peer, comm, stream));
+    return CALL(comm, Send(values, count, type, peer, comm, stream));
 }
 
 static coll_result receive(void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return ASK(comm, Recv(values, count, type, peer, comm, stream));
+    return CALL(comm, Recv(values, count, type, peer, comm, stream));
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */

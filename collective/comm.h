@@ -24,14 +24,14 @@ struct coll_lazy_join;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_comm_info {
-    int rank, ranks;              /* -1: not known */
-    int memory;                   /* number of registered buffers and windows */
-    bool pinned;                  /* the program has pinned it to raw */
-    bool ending;                  /* finalized or revoked */
-    struct coll_ccomm *member;    /* NULL: it stays raw */
-    const char *why;              /* why it stays raw; static */
-    struct coll_lazy_join *late;  /* not NULL: it does not block and has not joined yet */
-    struct coll_comm_entry *held; /* of coll_track_hold */
+    int rank, ranks;                  /* -1: not known */
+    int memory;                       /* number of registered buffers and windows */
+    bool pinned;                      /* the program has pinned it to raw */
+    bool ending;                      /* finalized or revoked */
+    struct coll_ccomm *member;        /* NULL: it stays raw */
+    const char *why;                  /* why it stays raw; static */
+    struct coll_lazy_join *lazy_join; /* not NULL: it does not block and has not joined yet */
+    struct coll_comm_entry *held;     /* of coll_track_hold */
 };
 
 struct coll_decision {
@@ -57,8 +57,8 @@ struct coll_counts {
 struct coll_lazy_join {
     pthread_mutex_t lock; /* of all fields below; also held while it joins */
     struct coll_key key;
-    struct coll_rdv *meeting; /* NULL: its ranks are not known yet */
-    uint32_t begun;           /* collectives that went raw */
+    struct coll_rdv *rdv; /* NULL: its ranks are not known yet */
+    uint32_t raw_ops;     /* collectives that went raw */
     bool paired, over;
 };
 
@@ -69,50 +69,50 @@ void coll_comm_remove(coll_comm comm);
 /* Likewise, for a caller that still uses the communicator and holds the result; NULL: it was not known. */
 struct coll_comm_entry *coll_comm_detach(coll_comm comm);
 /* False: the communicator is not known, and *standing is that of one that nothing is known of. */
-bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing);
+bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *info);
 
 /* Likewise, for a call that is going to use the member, or to join: what `standing->held` refers to then survives the
  * communicator, which another thread may abort meanwhile. held is NULL if there is nothing to release. Returns false as
  * above. */
-bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing);
+bool coll_comm_get(coll_comm comm, struct coll_comm_info *info);
 /* The last holder, after the communicator has gone, gets the member, and has to make it leave; others get NULL. */
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held);
-struct coll_ccomm *coll_track_member_of(const struct coll_comm_entry *held); /* NULL also for NULL */
+struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held); /* NULL also for NULL */
 bool coll_comm_is_removed(const struct coll_comm_entry *held);
 bool coll_comm_is_closing(const struct coll_comm_entry *held); /* gone, finalized or revoked */
 /* These do nothing for a communicator that is not known. */
-void coll_track_ranks(coll_comm comm, int rank, int ranks);
-void coll_track_ending(coll_comm comm);
-void coll_track_memory(coll_comm comm, int change);
+void coll_comm_set_ranks(coll_comm comm, int rank, int ranks);
+void coll_comm_set_ending(coll_comm comm);
+void coll_comm_add_memory(coll_comm comm, int change);
 /* Whether memory has ever been registered, with any communicator: those of one family share what NCCL knows of it. */
-bool coll_track_any_memory(void);
+bool coll_comm_any_memory(void);
 /* member NULL: it stays raw, because of `why`, which is static. */
-void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why);
+void coll_comm_set_member(coll_comm comm, struct coll_ccomm *member, const char *why);
 /* Likewise for one that is held, after it has joined. */
-void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why);
+void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why);
 /* It joins later: makes the state of that, which is freed with the communicator's entry. Without memory it stays raw.
  */
-void coll_comm_set_lazy_join(coll_comm comm, const struct coll_key *key, const char *why);
+void coll_comm_begin_lazy_join(coll_comm comm, const struct coll_key *key, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the
  * same on all ranks; splits and shrinks apart, as ranks that a shrink leaves out do not call it. */
-void coll_track_key(coll_comm comm, const struct coll_key *key);
-enum coll_comm_origin { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_BIRTHS };
-struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin way, int64_t color);
-bool coll_track_pin(coll_comm comm, bool raw);
-void coll_track_pin_all(bool raw); /* including those to come */
+void coll_comm_set_key(coll_comm comm, const struct coll_key *key);
+enum coll_comm_origin { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_ORIGINS };
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color);
+bool coll_comm_pin(coll_comm comm, bool raw);
+void coll_comm_pin_all(bool raw); /* including those to come */
 
 /* Counts a call that is over, as far as the caller of NCCL can see. */
-void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result);
+void coll_comm_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result);
 
 /* Copies of what was counted; comm NULL: for the process. False: not known. */
-bool coll_track_counts(coll_comm comm, struct coll_comm_info *standing, struct coll_counts *counts);
+bool coll_comm_counts(coll_comm comm, struct coll_comm_info *info, struct coll_counts *counts);
 
-bool coll_track_any(void); /* something was counted */
+bool coll_comm_any_counts(void); /* something was counted */
 
 /* Around fork; in the child, coll_track_clear before unlocking sets all counts to zero. */
-void coll_track_lock(void);
-void coll_track_unlock(void);
-void coll_track_clear(void);
+void coll_comm_lock(void);
+void coll_comm_unlock(void);
+void coll_comm_clear_counts(void);
 
 /* NCCL for callers that cannot go on before their work is on a stream. With communicators that do not block, NCCL may
  * return that a call is in progress; these functions then ask until it is not. Groups, and what the library puts into

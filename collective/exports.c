@@ -15,7 +15,7 @@ static const coll_team no_team;
 
 static bool is_hooked(const struct coll_library *library)
 {
-    return !library->forward && coll_thread.inside == 0;
+    return !library->forward && coll_thread.in_nccl == 0;
 }
 
 #define GO_FORWARD(table, name, arguments) return (table)->name arguments

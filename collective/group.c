@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "collective/group.h"
-#include "collective/nccl.h"
 #include "collective/comm.h"
 
 /* ---- The calling thread ------------------------------------------------------------------------------------------ */
@@ -11,8 +10,11 @@ _Thread_local struct coll_thread coll_thread;
 
 void coll_thread_enter(void)
 {
-    coll_thread.inside++;
+    coll_thread.in_nccl++;
 }
+
+/* One of the engine's stages of ops. */
+typedef coll_result coll_stage(struct coll_op *ops, unsigned count);
 
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
@@ -63,174 +65,162 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
 }
 
 /* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
-static coll_result error_of(const struct coll_op *steps, unsigned count)
+static coll_result error_of(const struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
-        result = coll_engine()->error(steps[i].member);
+        result = coll_engine()->error(ops[i].member);
     return result;
 }
 
 /* If another thread has aborted one of them, NCCL must not be asked about it any more. */
-static bool any_gone(const struct coll_op *steps, unsigned count)
+static bool any_removed(const struct coll_op *ops, unsigned count)
 {
-    bool gone = false;
+    bool removed = false;
     for (unsigned i = 0; i < count; i++)
-        gone |= coll_comm_is_removed(steps[i].held);
-    return gone;
+        removed |= coll_comm_is_removed(ops[i].held);
+    return removed;
 }
 
 /* Nothing that the engine calls, nor what NCCL calls in turn, is looked at. */
-coll_result coll_run_stage(coll_part *what, struct coll_op *steps, unsigned count)
+static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned count)
 {
-    const bool begins = what == coll_engine()->encode || what == coll_engine()->pass;
-    if (any_gone(steps, count))
+    const bool begins = stage == coll_engine()->encode || stage == coll_engine()->pass;
+    if (any_removed(ops, count))
         return COLL_INVALID_USAGE;
-    const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;
+    const coll_result failed = begins ? error_of(ops, count) : COLL_SUCCESS;
     if (failed != COLL_SUCCESS)
         return failed;
-    coll_thread.inside++;
-    return coll_leave_nccl(what(steps, count));
+    coll_thread.in_nccl++;
+    return coll_leave_nccl(stage(ops, count));
 }
 
 /* Whether its coding and moving overlap; steps of groups never do. */
-static bool is_cut(const struct coll_op *step)
+static bool overlaps(const struct coll_op *op)
 {
-    return step->pieces > 1 || step->head > 0 || step->tail > 0;
+    return op->pieces > 1 || op->head > 0 || op->tail > 0;
 }
 
-static coll_result group(coll_result (*what)(void))
+static coll_result in_nccl_group(coll_result (*stage)(void))
 {
-    coll_thread.inside++;
-    return coll_leave_nccl(what());
+    coll_thread.in_nccl++;
+    return coll_leave_nccl(stage());
 }
 
-coll_result coll_run_moved(struct coll_op *steps, unsigned count, coll_part *move_run)
+static coll_result run_moved(struct coll_op *ops, unsigned count, coll_stage *move_run)
 {
-    coll_result result = coll_run_stage(coll_engine()->encode, steps, count);
-    if (result == COLL_SUCCESS && any_gone(steps, count))
+    coll_result result = run_stage(coll_engine()->encode, ops, count);
+    if (result == COLL_SUCCESS && any_removed(ops, count))
         result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
-        result = group(coll_nccl_blocking()->GroupStart);
+        result = in_nccl_group(coll_nccl_blocking()->GroupStart);
     if (result != COLL_SUCCESS)
         return result;
-    result = move_run(steps, count);
-    coll_result ended = group(coll_nccl_blocking()->GroupEnd);
+    result = move_run(ops, count);
+    coll_result ended = in_nccl_group(coll_nccl_blocking()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
-    return result == COLL_SUCCESS ? coll_run_stage(coll_engine()->decode, steps, count) : result;
+    return result == COLL_SUCCESS ? run_stage(coll_engine()->decode, ops, count) : result;
 }
 
-static coll_result move_run(struct coll_op *steps, unsigned count)
+static coll_result move_run(struct coll_op *ops, unsigned count)
 {
-    return coll_run_stage(coll_engine()->move, steps, count);
+    return run_stage(coll_engine()->move, ops, count);
 }
 
-static coll_result run_phase(struct coll_op *steps, unsigned count)
+static coll_result run_phase(struct coll_op *ops, unsigned count)
 {
-    return is_cut(&steps[0]) ? coll_run_stage(coll_engine()->pass, steps, 1) : coll_run_moved(steps, count, move_run);
+    return overlaps(&ops[0]) ? run_stage(coll_engine()->pass, ops, 1) : run_moved(ops, count, move_run);
 }
 
 /* Puts the steps with another phase first, keeping their order; returns how many they are. */
-static unsigned next_phase(struct coll_op *steps, unsigned count)
+static unsigned next_phase(struct coll_op *ops, unsigned count)
 {
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
-        if (steps[i].phase + 1 < steps[i].phases) {
-            const struct coll_op step = steps[i];
-            steps[i] = steps[left];
-            steps[left] = step;
-            steps[left++].phase++;
+        if (ops[i].phase + 1 < ops[i].phases) {
+            const struct coll_op op = ops[i];
+            ops[i] = ops[left];
+            ops[left] = op;
+            ops[left++].phase++;
         }
     return left;
 }
 
-coll_result coll_run_later_phases(struct coll_op *steps, unsigned count)
+static coll_result run_later_phases(struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
-    while (result == COLL_SUCCESS && (count = next_phase(steps, count)) > 0)
-        result = run_phase(steps, count);
-    return result;
-}
-
-coll_result coll_run(const struct coll_op *step)
-{
-    struct coll_op own = *step;
-    if (coll_thread.depth > 0 && coll_group_add(step))
-        return COLL_SUCCESS;
-    coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
-    if (result == COLL_SUCCESS)
-        result = coll_run_later_phases(&own, 1);
-    coll_run_release(step->held);
+    while (result == COLL_SUCCESS && (count = next_phase(ops, count)) > 0)
+        result = run_phase(ops, count);
     return result;
 }
 
 /* ---- Releasing --------------------------------------------------------------------------------------------------- */
 
-void coll_run_release(struct coll_comm_entry *held)
+void coll_release(struct coll_comm_entry *held)
 {
     struct coll_ccomm *member = coll_comm_put(held);
     if (member == NULL)
         return;
-    coll_thread.inside++;
+    coll_thread.in_nccl++;
     coll_engine()->leave(member);
-    coll_thread.inside--;
+    coll_thread.in_nccl--;
 }
 
 /* Of communicators that the calling thread's group aborts or destroys. */
 static _Thread_local struct {
     struct coll_comm_entry **items;
     unsigned count, capacity;
-} leaving;
+} releasing;
 
-void coll_run_release_ended(struct coll_comm_entry *held)
+void coll_release_after_group(struct coll_comm_entry *held)
 {
     struct coll_comm_entry **items = NULL;
     if (held != NULL && coll_thread.depth > 0)
-        items = coll_grown(leaving.items, leaving.count, &leaving.capacity, sizeof(struct coll_comm_entry *));
+        items = coll_grown(releasing.items, releasing.count, &releasing.capacity, sizeof(struct coll_comm_entry *));
     if (items == NULL) {
-        coll_run_release(held);
+        coll_release(held);
         return;
     }
-    leaving.items = items;
-    items[leaving.count++] = held;
+    releasing.items = items;
+    items[releasing.count++] = held;
 }
 
-void coll_run_release_all(void)
+void coll_release_all(void)
 {
-    for (unsigned i = 0; i < leaving.count; i++)
-        coll_run_release(leaving.items[i]);
-    free(leaving.items);
-    leaving.items = NULL;
-    leaving.count = leaving.capacity = 0;
+    for (unsigned i = 0; i < releasing.count; i++)
+        coll_release(releasing.items[i]);
+    free(releasing.items);
+    releasing.items = NULL;
+    releasing.count = releasing.capacity = 0;
 }
 
 /* Of the calling thread. */
 static _Thread_local struct {
-    struct coll_op *steps;
-    unsigned step_count, step_capacity;
-    unsigned now; /* when the group ends: steps from this one on come in a group of ours */
-    struct raw {  /* calls that go raw, each behind `turn` steps */
+    struct coll_op *ops;
+    unsigned op_count, op_capacity;
+    unsigned first_pass; /* when the group ends: steps from this one on come in a group of ours */
+    struct raw {         /* calls that go raw, each behind `turn` steps */
         struct coll_call call;
         unsigned turn;
     } * raw;
     unsigned raw_count, raw_capacity;
     struct coll_op *counted; /* of raw calls */
     unsigned counted_count, counted_capacity;
-    struct place { /* where calls are */
+    struct used_stream { /* where calls are */
         coll_comm comm;
         coll_stream stream;
         bool captured;
-    } * places;
-    unsigned place_count, place_capacity;
+    } * streams;
+    unsigned stream_count, stream_capacity;
     coll_result failed;
-} kept;
+} group;
 
 /* ---- While it is open -------------------------------------------------------------------------------------------- */
 
 static bool is_noted(const struct coll_call *call)
 {
-    for (unsigned i = 0; i < kept.place_count; i++)
-        if (kept.places[i].comm == call->comm && kept.places[i].stream == call->stream)
+    for (unsigned i = 0; i < group.stream_count; i++)
+        if (group.streams[i].comm == call->comm && group.streams[i].stream == call->stream)
             return true;
     return false;
 }
@@ -239,75 +229,88 @@ void coll_group_note(const struct coll_call *call)
 {
     if (is_noted(call))
         return;
-    struct place *places = coll_grown(kept.places, kept.place_count, &kept.place_capacity, sizeof(*places));
-    if (places == NULL) {
+    struct used_stream *streams =
+        coll_grown(group.streams, group.stream_count, &group.stream_capacity, sizeof(*streams));
+    if (streams == NULL) {
         coll_group_fail(COLL_SYSTEM_ERROR);
         return;
     }
-    kept.places = places;
-    places[kept.place_count++] = (struct place){call->comm, call->stream, call->captured};
+    group.streams = streams;
+    streams[group.stream_count++] = (struct used_stream){call->comm, call->stream, call->captured};
 }
 
 coll_result coll_group_keep(const struct coll_call *call)
 {
-    struct raw *raw = coll_grown(kept.raw, kept.raw_count, &kept.raw_capacity, sizeof(*raw));
+    struct raw *raw = coll_grown(group.raw, group.raw_count, &group.raw_capacity, sizeof(*raw));
     if (raw == NULL)
         return COLL_SYSTEM_ERROR;
-    kept.raw = raw;
-    raw[kept.raw_count++] = (struct raw){*call, kept.step_count};
+    group.raw = raw;
+    raw[group.raw_count++] = (struct raw){*call, group.op_count};
     return COLL_SUCCESS;
 }
 
-bool coll_group_add(const struct coll_op *step)
+static bool group_add(const struct coll_op *op)
 {
-    struct coll_op *steps = coll_grown(kept.steps, kept.step_count, &kept.step_capacity, sizeof(*steps));
-    if (steps == NULL)
+    struct coll_op *ops = coll_grown(group.ops, group.op_count, &group.op_capacity, sizeof(*ops));
+    if (ops == NULL)
         return false;
-    kept.steps = steps;
-    steps[kept.step_count] = *step;
-    steps[kept.step_count].turn = kept.step_count;
-    kept.step_count++;
+    group.ops = ops;
+    ops[group.op_count] = *op;
+    ops[group.op_count].turn = group.op_count;
+    group.op_count++;
     return true;
 }
 
-bool coll_group_counts(const struct coll_op *step)
+coll_result coll_op_run(const struct coll_op *op)
+{
+    struct coll_op own = *op;
+    if (coll_thread.depth > 0 && group_add(op))
+        return COLL_SUCCESS;
+    coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
+    if (result == COLL_SUCCESS)
+        result = run_later_phases(&own, 1);
+    coll_release(op->held);
+    return result;
+}
+
+bool coll_group_counts(const struct coll_op *op)
 {
     struct coll_op *counted = NULL;
-    if (step->counted && coll_thread.depth > 0)
-        counted = coll_grown(kept.counted, kept.counted_count, &kept.counted_capacity, sizeof(*counted));
+    if (op->counted && coll_thread.depth > 0)
+        counted = coll_grown(group.counted, group.counted_count, &group.counted_capacity, sizeof(*counted));
     if (counted == NULL)
         return false;
-    kept.counted = counted;
-    counted[kept.counted_count++] = *step;
+    group.counted = counted;
+    counted[group.counted_count++] = *op;
     return true;
 }
 
 void coll_group_fail(coll_result result)
 {
-    kept.failed = kept.failed == COLL_SUCCESS ? result : kept.failed;
+    group.failed = group.failed == COLL_SUCCESS ? result : group.failed;
 }
 
 /* ---- The end of it ----------------------------------------------------------------------------------------------- */
 
-static void forget(void)
+static void clear(void)
 {
-    for (unsigned i = 0; i < kept.step_count; i++)
-        coll_run_release(kept.steps[i].held);
-    for (unsigned i = 0; i < kept.counted_count; i++)
-        coll_run_release(kept.counted[i].held);
-    free(kept.steps);
-    free(kept.raw);
-    free(kept.counted);
-    free(kept.places);
-    memset(&kept, 0, sizeof(kept));
+    for (unsigned i = 0; i < group.op_count; i++)
+        coll_release(group.ops[i].held);
+    for (unsigned i = 0; i < group.counted_count; i++)
+        coll_release(group.counted[i].held);
+    free(group.ops);
+    free(group.raw);
+    free(group.counted);
+    free(group.streams);
+    memset(&group, 0, sizeof(group));
 }
 
-static void uncount(void)
+static void cancel_all(void)
 {
-    if (kept.step_count > 0)
-        coll_engine()->forget(kept.steps, kept.step_count);
-    if (kept.counted_count > 0)
-        coll_engine()->forget(kept.counted, kept.counted_count);
+    if (group.op_count > 0)
+        coll_engine()->forget(group.ops, group.op_count);
+    if (group.counted_count > 0)
+        coll_engine()->forget(group.counted, group.counted_count);
 }
 
 static bool is_collective(const struct coll_call *call)
@@ -317,56 +320,56 @@ static bool is_collective(const struct coll_call *call)
 
 /* An all_reduce in two phases needs two groups. Other ranks may have it in no group, and come to sends and receives of
  * its communicator only behind its second phase. */
-static bool is_late(const struct coll_call *call)
+static bool is_in_second_pass(const struct coll_call *call)
 {
-    bool late = false;
-    for (unsigned i = 0; i < kept.step_count && moves_by_pairs(call); i++)
-        late |= kept.steps[i].phases > 1 && kept.steps[i].call.comm == call->comm;
-    return late;
+    bool second_pass = false;
+    for (unsigned i = 0; i < group.op_count && moves_by_pairs(call); i++)
+        second_pass |= group.ops[i].phases > 1 && group.ops[i].call.comm == call->comm;
+    return second_pass;
 }
 
-static bool is_prompt(const struct coll_call *call)
+static bool is_in_first_pass(const struct coll_call *call)
 {
-    return !is_late(call);
+    return !is_in_second_pass(call);
 }
 
 /* Of the steps from `first` on, puts those that belong there first, otherwise keeping their order; returns where they
  * end. */
-static unsigned put_first(unsigned first, bool (*belongs)(const struct coll_call *call))
+static unsigned partition(unsigned first, bool (*belongs)(const struct coll_call *call))
 {
-    for (unsigned i = first; i < kept.step_count; i++) {
-        if (!belongs(&kept.steps[i].call))
+    for (unsigned i = first; i < group.op_count; i++) {
+        if (!belongs(&group.ops[i].call))
             continue;
-        const struct coll_op step = kept.steps[i];
-        memmove(&kept.steps[first + 1], &kept.steps[first], (i - first) * sizeof(step));
-        kept.steps[first++] = step;
+        const struct coll_op op = group.ops[i];
+        memmove(&group.ops[first + 1], &group.ops[first], (i - first) * sizeof(op));
+        group.ops[first++] = op;
     }
     return first;
 }
 
-static bool any_late(void)
+static bool has_second_pass(void)
 {
-    bool late = kept.now < kept.step_count;
-    for (unsigned i = 0; i < kept.raw_count; i++)
-        late |= is_late(&kept.raw[i].call);
-    return late;
+    bool second_pass = group.first_pass < group.op_count;
+    for (unsigned i = 0; i < group.raw_count; i++)
+        second_pass |= is_in_second_pass(&group.raw[i].call);
+    return second_pass;
 }
 
 /* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
  * only some of them are captured. */
-static coll_result tie(const struct coll_op *step)
+static coll_result join_streams(const struct coll_op *op)
 {
-    coll_stream *streams = malloc(kept.place_count * sizeof(*streams));
+    coll_stream *streams = malloc(group.stream_count * sizeof(*streams));
     unsigned count = 0, captured = 0;
     coll_result result = streams != NULL ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
-    for (unsigned i = 0; i < kept.place_count && streams != NULL; i++)
-        if (kept.places[i].comm == step->call.comm) {
-            streams[count++] = kept.places[i].stream;
-            captured += kept.places[i].captured;
+    for (unsigned i = 0; i < group.stream_count && streams != NULL; i++)
+        if (group.streams[i].comm == op->call.comm) {
+            streams[count++] = group.streams[i].stream;
+            captured += group.streams[i].captured;
         }
-    coll_thread.inside++;
+    coll_thread.in_nccl++;
     if (count > 1 && (captured == 0 || captured == count))
-        result = coll_engine()->tie(step->member, streams, count);
+        result = coll_engine()->tie(op->member, streams, count);
     free(streams);
     return coll_leave_nccl(result);
 }
@@ -374,24 +377,24 @@ static coll_result tie(const struct coll_op *step)
 static bool is_first(unsigned i)
 {
     for (unsigned before = 0; before < i; before++)
-        if (kept.steps[before].member == kept.steps[i].member)
+        if (group.ops[before].member == group.ops[i].member)
             return false;
     return true;
 }
 
-static coll_result tie_all(void)
+static coll_result join_all_streams(void)
 {
     coll_result result = COLL_SUCCESS;
-    for (unsigned i = 0; i < kept.step_count && result == COLL_SUCCESS; i++)
+    for (unsigned i = 0; i < group.op_count && result == COLL_SUCCESS; i++)
         if (is_first(i))
-            result = tie(&kept.steps[i]);
+            result = join_streams(&group.ops[i]);
     return result;
 }
 
 static coll_result move_raw(const struct coll_call *call)
 {
     const struct coll_table *nccl = coll_nccl_blocking();
-    coll_thread.inside++;
+    coll_thread.in_nccl++;
     switch (call->operation) {
     case COLL_SEND:
         return coll_leave_nccl(nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream));
@@ -412,102 +415,102 @@ static coll_result move_raw(const struct coll_call *call)
 
 static unsigned end_before(unsigned at, unsigned until, unsigned turn)
 {
-    while (at < until && (is_collective(&kept.steps[at].call) || kept.steps[at].turn < turn))
+    while (at < until && (is_collective(&group.ops[at].call) || group.ops[at].turn < turn))
         at++;
     return at;
 }
 
-static coll_result move_steps(unsigned at, unsigned until)
+static coll_result move_ops(unsigned at, unsigned until)
 {
-    return at < until ? coll_run_stage(coll_engine()->move, kept.steps + at, until - at) : COLL_SUCCESS;
+    return at < until ? run_stage(coll_engine()->move, group.ops + at, until - at) : COLL_SUCCESS;
 }
 
 /* Those steps, with the raw calls in between that are as late or prompt. */
-static coll_result move(unsigned at, unsigned until, bool late)
+static coll_result move(unsigned at, unsigned until, bool second_pass)
 {
     coll_result result = COLL_SUCCESS;
-    for (unsigned i = 0; i < kept.raw_count && result == COLL_SUCCESS; i++) {
-        const struct raw *raw = &kept.raw[i];
-        if (is_late(&raw->call) != late)
+    for (unsigned i = 0; i < group.raw_count && result == COLL_SUCCESS; i++) {
+        const struct raw *raw = &group.raw[i];
+        if (is_in_second_pass(&raw->call) != second_pass)
             continue;
         const unsigned end = end_before(at, until, raw->turn);
-        result = move_steps(at, end);
+        result = move_ops(at, end);
         if (result == COLL_SUCCESS)
             result = move_raw(&raw->call);
         at = end;
     }
-    return result == COLL_SUCCESS ? move_steps(at, until) : result;
+    return result == COLL_SUCCESS ? move_ops(at, until) : result;
 }
 
 static coll_result begin(void)
 {
-    kept.now = put_first(put_first(0, is_collective), is_prompt);
-    coll_result result = tie_all();
-    if (result == COLL_SUCCESS && kept.now > 0)
-        result = coll_run_stage(coll_engine()->encode, kept.steps, kept.now);
+    group.first_pass = partition(partition(0, is_collective), is_in_first_pass);
+    coll_result result = join_all_streams();
+    if (result == COLL_SUCCESS && group.first_pass > 0)
+        result = run_stage(coll_engine()->encode, group.ops, group.first_pass);
     return result;
 }
 
 coll_result coll_group_before_end(void)
 {
-    const coll_result failed = kept.failed;
+    const coll_result failed = group.failed;
     coll_result result = COLL_SUCCESS;
     if (failed != COLL_SUCCESS) {
-        uncount();
-        forget();
-        kept.failed = failed;
-    } else if (kept.step_count > 0) {
+        cancel_all();
+        clear();
+        group.failed = failed;
+    } else if (group.op_count > 0) {
         result = begin();
     }
-    return result == COLL_SUCCESS ? move(0, kept.now, false) : result;
+    return result == COLL_SUCCESS ? move(0, group.first_pass, false) : result;
 }
 
 /* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */
-static coll_result await(coll_result ended)
+static coll_result wait_queued(coll_result ended)
 {
     coll_result result = ended;
-    coll_thread.inside++;
-    for (unsigned i = 0; i < kept.step_count && ended == COLL_IN_PROGRESS; i++) {
-        const coll_result came = coll_nccl_wait(kept.steps[i].call.comm, ended);
-        result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
+    coll_thread.in_nccl++;
+    for (unsigned i = 0; i < group.op_count && ended == COLL_IN_PROGRESS; i++) {
+        const coll_result outcome = coll_nccl_wait(group.ops[i].call.comm, ended);
+        result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? outcome : result;
     }
     return coll_leave_nccl(result);
 }
 
-static coll_result move_late(struct coll_op *steps, unsigned count)
+static coll_result move_second_pass(struct coll_op *ops, unsigned count)
 {
-    (void)steps;
+    (void)ops;
     (void)count;
-    return move(kept.now, kept.step_count, true);
+    return move(group.first_pass, group.op_count, true);
 }
 
 static coll_result end(void)
 {
-    coll_result result = coll_run_stage(coll_engine()->decode, kept.steps, kept.now);
+    coll_result result = run_stage(coll_engine()->decode, group.ops, group.first_pass);
     if (result == COLL_SUCCESS)
-        result = coll_run_later_phases(kept.steps, kept.now);
-    if (result == COLL_SUCCESS && any_late())
-        result = coll_run_moved(kept.steps + kept.now, kept.step_count - kept.now, move_late);
-    return result == COLL_SUCCESS ? tie_all() : result;
+        result = run_later_phases(group.ops, group.first_pass);
+    if (result == COLL_SUCCESS && has_second_pass())
+        result = run_moved(group.ops + group.first_pass, group.op_count - group.first_pass, move_second_pass);
+    return result == COLL_SUCCESS ? join_all_streams() : result;
 }
 
 /* Something was encoded, and maybe moved, that other ranks count otherwise now. */
 static void fail_all(coll_result result)
 {
-    for (unsigned i = 0; i < kept.step_count; i++)
-        if (!coll_comm_is_removed(kept.steps[i].held))
-            coll_engine()->fail(kept.steps[i].member, result);
+    for (unsigned i = 0; i < group.op_count; i++)
+        if (!coll_comm_is_removed(group.ops[i].held))
+            coll_engine()->fail(group.ops[i].member, result);
 }
 
 coll_result coll_group_after_end(coll_result ended)
 {
-    const coll_result failed = kept.failed;
-    coll_result result = await(ended);
-    if (result == COLL_SUCCESS && kept.step_count > 0)
+    const coll_result failed = group.failed;
+    coll_result result = wait_queued(ended);
+    if (result == COLL_SUCCESS && group.op_count > 0)
         result = end();
     if (result != COLL_SUCCESS)
         fail_all(result);
-    forget();
+    clear();
     if (result == COLL_SUCCESS)
         result = ended;
     return result == COLL_SUCCESS ? failed : result;
@@ -516,9 +519,9 @@ coll_result coll_group_after_end(coll_result ended)
 coll_result coll_group_before_simulation(void)
 {
     coll_result result = COLL_SUCCESS;
-    for (unsigned i = 0; i < kept.raw_count && result == COLL_SUCCESS; i++)
-        result = move_raw(&kept.raw[i].call);
-    uncount();
-    forget();
+    for (unsigned i = 0; i < group.raw_count && result == COLL_SUCCESS; i++)
+        result = move_raw(&group.raw[i].call);
+    cancel_all();
+    clear();
     return result;
 }

@@ -23,7 +23,7 @@ struct text {
     size_t capacity, size; /* size: what the whole text needs, without its terminator */
 };
 
-__attribute__((format(printf, 2, 3))) static void put(struct text *text, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void append(struct text *text, const char *format, ...)
 {
     size_t left = text->size < text->capacity ? text->capacity - text->size : 0;
     va_list arguments;
@@ -39,39 +39,39 @@ __attribute__((format(printf, 2, 3))) static void put(struct text *text, const c
 static void put_library(struct text *text)
 {
     const struct coll_library *library = coll_library_if_loaded();
-    put(text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
+    append(text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
     if (library == NULL)
-        put(text, "NCCL not called yet\n");
+        append(text, "NCCL not called yet\n");
     else if (!library->found)
-        put(text, "no NCCL\n");
+        append(text, "no NCCL\n");
     else
-        put(text, "NCCL %d from %s%s\n", library->version, library->path,
-            library->forward ? ", which counts: it is another copy of this library" : "");
+        append(text, "NCCL %d from %s%s\n", library->version, library->path,
+               library->forward ? ", which counts: it is another copy of this library" : "");
 }
 
-static void put_standing(struct text *text, coll_comm comm, const struct coll_comm_info *standing)
+static void put_comm(struct text *text, coll_comm comm, const struct coll_comm_info *info)
 {
-    put(text, "communicator %p", (void *)comm);
-    if (standing->ranks >= 0)
-        put(text, ", rank %d of %d", standing->rank, standing->ranks);
-    if (standing->memory > 0)
-        put(text, ", %d registered", standing->memory);
-    put(text, "%s%s\n", standing->pinned ? ", pinned to raw" : "", standing->ending ? ", ending" : "");
+    append(text, "communicator %p", (void *)comm);
+    if (info->ranks >= 0)
+        append(text, ", rank %d of %d", info->rank, info->ranks);
+    if (info->memory > 0)
+        append(text, ", %d registered", info->memory);
+    append(text, "%s%s\n", info->pinned ? ", pinned to raw" : "", info->ending ? ", ending" : "");
 }
 
 static void put_count(struct text *text, unsigned operation, unsigned type, const struct coll_count *count)
 {
-    put(text,
-        "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
-        coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
-        count->captured, count->failed, count->compressed, count->wire);
-    put(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
+    append(text,
+           "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
+           coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
+           count->captured, count->failed, count->compressed, count->wire);
+    append(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
 }
 
 static void put_counts(struct text *text, const struct coll_counts *counts)
 {
-    put(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes", "in groups",
-        "captured", "failed", "compressed", "their bytes");
+    append(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes",
+           "in groups", "captured", "failed", "compressed", "their bytes");
     for (unsigned operation = 0; operation < COLL_OPERATIONS; operation++)
         for (unsigned type = 0; type < COLL_TYPES; type++)
             if (counts->of[operation][type].reason != NULL)
@@ -84,13 +84,13 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 {
     struct text text = {.dst = dst, .capacity = dst_capacity};
-    struct coll_comm_info standing;
+    struct coll_comm_info info;
     struct coll_counts counts;
-    if (!coll_track_counts(comm, &standing, &counts))
+    if (!coll_comm_counts(comm, &info, &counts))
         return 0;
     put_library(&text);
     if (comm != NULL)
-        put_standing(&text, comm, &standing);
+        put_comm(&text, comm, &info);
     put_counts(&text, &counts);
     return text.size + 1;
 }
@@ -140,8 +140,8 @@ enum strait_status strait_coll_pin(struct ncclComm *comm, int choice)
     if (choice != STRAIT_COLL_AUTO && choice != STRAIT_COLL_RAW)
         return STRAIT_ERR_INVALID;
     if (comm == NULL)
-        coll_track_pin_all(choice == STRAIT_COLL_RAW);
-    else if (!coll_track_pin(comm, choice == STRAIT_COLL_RAW))
+        coll_comm_pin_all(choice == STRAIT_COLL_RAW);
+    else if (!coll_comm_pin(comm, choice == STRAIT_COLL_RAW))
         return STRAIT_ERR_INVALID;
     return STRAIT_OK;
 }
@@ -160,25 +160,25 @@ static void before_fork(void)
 {
     coll_library_lock();
     coll_nccl_query_lock();
-    coll_track_lock();
+    coll_comm_lock();
     coll_unique_id_lock();
 }
 
 static void in_parent(void)
 {
     coll_unique_id_unlock();
-    coll_track_unlock();
+    coll_comm_unlock();
     coll_nccl_query_unlock();
     coll_library_unlock();
 }
 
 static void in_child(void)
 {
-    coll_track_clear();
+    coll_comm_clear_counts();
     coll_unique_id_clear();
     is_child = true;
     coll_unique_id_unlock();
-    coll_track_unlock();
+    coll_comm_unlock();
     coll_nccl_query_unlock();
     coll_library_unlock_in_child();
 }
@@ -191,7 +191,7 @@ __attribute__((constructor)) static void at_start(void)
 
 __attribute__((destructor)) static void at_end(void)
 {
-    if (!is_child || coll_track_any())
+    if (!is_child || coll_comm_any_counts())
         coll_report_process();
 }
 
@@ -260,9 +260,9 @@ static bool register_comm(struct coll_pending made, coll_result result, struct c
     if (comm == NULL) /* a rank that a split or shrink leaves out */
         return false;
     if (made.ranks < 0 && result == COLL_SUCCESS)
-        coll_ask_ranks(comm, &made.rank, &made.ranks);
+        coll_query_ranks(comm, &made.rank, &made.ranks);
     coll_comm_insert(comm, made.rank, made.ranks);
-    coll_track_key(comm, &made.key);
+    coll_comm_set_key(comm, &made.key);
     if (result == COLL_IN_PROGRESS)
         coll_lazy_join_begin(comm, &made.key);
     *joining = (struct coll_join_args){.comm = comm, .rank = made.rank, .ranks = made.ranks};
@@ -291,7 +291,7 @@ static void register_pending(coll_result result)
 }
 
 /* Inside a group, the communicator is there only when the group has ended. */
-static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
+static coll_result note_created(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
         return result;
@@ -305,7 +305,7 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
 /* ---- By a unique id ------------------------------------------------------------------------------------------------
  */
 
-static bool uses_cards(void)
+static bool uses_tcp(void)
 {
     const struct coll_settings *settings = &coll_library()->settings;
     return !settings->raw && !settings->shm_only;
@@ -314,7 +314,7 @@ static bool uses_cards(void)
 coll_result coll_hook_GetUniqueId(coll_id *id)
 {
     const coll_result result = COLL_NCCL(GetUniqueId(id));
-    if (result == COLL_SUCCESS && id != NULL && uses_cards())
+    if (result == COLL_SUCCESS && id != NULL && uses_tcp())
         coll_unique_id_put(id);
     return result;
 }
@@ -323,26 +323,27 @@ coll_result coll_hook_GetUniqueId(coll_id *id)
 static struct coll_key key_of(const coll_id *ids, size_t count)
 {
     struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
-    if (count > 0 && uses_cards())
-        coll_unique_id_read(ids, &key.place);
+    if (count > 0 && uses_tcp())
+        coll_unique_id_read(ids, &key.server);
     return key;
 }
 
 coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
 {
-    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, key_of(&id, 1));
+    return note_created(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks, key_of(&id, 1));
+    return note_created(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks,
+                        key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
                                            coll_config *config)
 {
     const coll_result result = COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config));
-    return note_made(result, made, rank, ranks, key_of(ids, ids != NULL && id_count > 0 ? (size_t)id_count : 0));
+    return note_created(result, made, rank, ranks, key_of(ids, ids != NULL && id_count > 0 ? (size_t)id_count : 0));
 }
 
 coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
@@ -351,7 +352,7 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     if (!is_good(result) || made == NULL)
         return result;
     coll_capture_prepare();
-    const struct coll_key key = coll_key_draw();
+    const struct coll_key key = coll_key_random();
     for (int i = 0; i < count; i++)
         pending_add((struct coll_pending){&made[i], i, count, key});
     if (coll_thread.depth == 0)
@@ -362,49 +363,50 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
     const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SPLIT, color);
-    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
+    return note_created(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
 /* Ends what is under way on it; nothing of ours may go on waiting behind that. */
-static void give_up(coll_comm comm)
+static void abort_engine(coll_comm comm)
 {
-    struct coll_comm_info standing;
-    coll_track_ending(comm);
-    (void)coll_comm_get(comm, &standing);
-    coll_thread.inside++;
-    if (standing.member != NULL)
-        coll_engine()->abort(standing.member);
-    coll_thread.inside--;
-    coll_run_release(standing.held);
+    struct coll_comm_info info;
+    coll_comm_set_ending(comm);
+    (void)coll_comm_get(comm, &info);
+    coll_thread.in_nccl++;
+    if (info.member != NULL)
+        coll_engine()->abort(info.member);
+    coll_thread.in_nccl--;
+    coll_release(info.held);
 }
 
 coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
                                  coll_config *config, int flags)
 {
     if ((flags & COLL_SHRINK_ABORT) != 0)
-        give_up(comm);
+        abort_engine(comm);
     const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SHRINK, 0);
-    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
+    return note_created(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1,
+                        child);
 }
 
 /* Where a program learns that a communicator that does not block is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
-    struct coll_comm_info standing;
+    struct coll_comm_info info;
     coll_nccl_query_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
     coll_nccl_query_unlock();
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_comm_get(comm, &standing))
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_comm_get(comm, &info))
         return result;
-    if (standing.ranks < 0) {
-        coll_ask_ranks(comm, &standing.rank, &standing.ranks);
-        coll_track_ranks(comm, standing.rank, standing.ranks);
+    if (info.ranks < 0) {
+        coll_query_ranks(comm, &info.rank, &info.ranks);
+        coll_comm_set_ranks(comm, info.rank, info.ranks);
     }
-    if (standing.late != NULL)
+    if (info.lazy_join != NULL)
         coll_lazy_join_ready(comm);
-    if (standing.member != NULL && !standing.ending)
-        *error = coll_engine()->error(standing.member);
-    coll_run_release(standing.held);
+    if (info.member != NULL && !info.ending)
+        *error = coll_engine()->error(info.member);
+    coll_release(info.held);
     return result;
 }
 
@@ -414,50 +416,50 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 /* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
  * calls under way on it; the last one out makes the member leave. The lock waits for a thread that is asking NCCL for
  * the outcome of such a call. */
-static struct coll_comm_entry *note_gone(coll_comm comm)
+static struct coll_comm_entry *remove_comm(coll_comm comm)
 {
     coll_report_ended(comm);
-    struct coll_comm_entry *gone = coll_comm_detach(comm);
+    struct coll_comm_entry *removed = coll_comm_detach(comm);
     coll_nccl_query_lock();
     coll_nccl_query_unlock();
-    return gone;
+    return removed;
 }
 
 coll_result coll_hook_CommDestroy(coll_comm comm)
 {
-    coll_run_release_ended(note_gone(comm));
+    coll_release_after_group(remove_comm(comm));
     return COLL_NCCL(CommDestroy(comm));
 }
 
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
-    struct coll_comm_entry *gone = note_gone(comm);
-    struct coll_ccomm *member = coll_track_member_of(gone);
+    struct coll_comm_entry *removed = remove_comm(comm);
+    struct coll_ccomm *member = coll_comm_member(removed);
     if (member != NULL) {
-        coll_thread.inside++;
+        coll_thread.in_nccl++;
         coll_engine()->abort(member);
-        coll_thread.inside--;
+        coll_thread.in_nccl--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
-    coll_run_release_ended(gone);
+    coll_release_after_group(removed);
     return result;
 }
 
 coll_result coll_hook_CommFinalize(coll_comm comm)
 {
-    struct coll_comm_info standing;
-    coll_track_ending(comm);
+    struct coll_comm_info info;
+    coll_comm_set_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
-    (void)coll_comm_get(comm, &standing);
-    if (is_good(result) && standing.member != NULL)
-        coll_engine()->finish(standing.member);
-    coll_run_release(standing.held);
+    (void)coll_comm_get(comm, &info);
+    if (is_good(result) && info.member != NULL)
+        coll_engine()->finish(info.member);
+    coll_release(info.held);
     return result;
 }
 
 coll_result coll_hook_CommRevoke(coll_comm comm, int flags)
 {
-    give_up(comm);
+    abort_engine(comm);
     return COLL_NCCL(CommRevoke(comm, flags));
 }
 
@@ -477,7 +479,7 @@ static coll_result note_ended(coll_result result)
 {
     if (coll_thread.depth > 0 && --coll_thread.depth > 0)
         return result;
-    coll_run_release_all();
+    coll_release_all();
     register_pending(result);
     return result;
 }
@@ -504,7 +506,7 @@ coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
 static coll_result note_memory(coll_result result, coll_comm comm, int change)
 {
     if (is_good(result))
-        coll_track_memory(comm, change);
+        coll_comm_add_memory(comm, change);
     return result;
 }
 
@@ -538,13 +540,13 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     struct coll_comm_info info;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
-    call->registered = coll_track_any_memory();
+    call->registered = coll_comm_any_memory();
     (void)coll_comm_get(call->comm, &info);
-    if (info.late != NULL && !coll_lazy_join_call(call, &info))
+    if (info.lazy_join != NULL && !coll_lazy_join_call(call, &info))
         return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
     const struct coll_decision decision = coll_decide(&info, call, op);
     if (decision.route != COLL_ROUTE_COMPRESS && !coll_group_counts(op))
-        coll_run_release(info.held);
+        coll_release(info.held);
     if (call->grouped && info.member != NULL && !info.pinned)
         coll_group_note(call);
     return decision;
@@ -554,7 +556,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
 {
     if (call->grouped && result != COLL_SUCCESS && result != COLL_IN_PROGRESS)
         coll_group_fail(result);
-    coll_track_count(call, decision, result);
+    coll_comm_count(call, decision, result);
     return result;
 }
 
@@ -565,7 +567,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
         const struct coll_decision decision = begin(&(call), &op);    \
         switch (decision.route) {                                     \
         case COLL_ROUTE_COMPRESS:                                     \
-            return end(&(call), &decision, coll_run(&op));            \
+            return end(&(call), &decision, coll_op_run(&op));         \
         case COLL_ROUTE_DEFER:                                        \
             return end(&(call), &decision, coll_group_keep(&(call))); \
         case COLL_ROUTE_REJECT:                                       \

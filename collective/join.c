@@ -19,12 +19,12 @@ static struct coll_engine_host host_of(void)
 {
     const struct coll_library *library = coll_library();
     return (struct coll_engine_host){
-        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_say};
+        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_log};
 }
 
-static bool is_over(const struct coll_entry *entry)
+static bool is_closing(const struct coll_joiner *joiner)
 {
-    return entry->held != NULL && coll_comm_is_closing(entry->held);
+    return joiner->held != NULL && coll_comm_is_closing(joiner->held);
 }
 
 /* ---- The two questions ------------------------------------------------------------------------------------------- */
@@ -35,148 +35,148 @@ static uint64_t this_thread(void)
 {
     static _Thread_local uint64_t drawn;
     if (drawn == 0)
-        drawn = coll_key_draw().words[0];
+        drawn = coll_key_random().words[0];
     return drawn;
 }
 
-static struct coll_ballot word_of(const struct coll_entry *entry, bool able)
+static struct coll_ballot ballot_of(const struct coll_joiner *joiner, bool able)
 {
     return (struct coll_ballot){.able = able,
-                                .blocks = entry->held == NULL,
-                                .index = entry->index,
-                                .paired = entry->paired,
+                                .blocks = joiner->held == NULL,
+                                .index = joiner->index,
+                                .paired = joiner->paired,
                                 .thread = this_thread()};
 }
 
-static void say(struct coll_entry *entry, enum coll_vote_phase round, bool able)
+static void cast(struct coll_joiner *joiner, enum coll_vote_phase phase, bool able)
 {
-    const struct coll_ballot word = word_of(entry, able);
-    coll_rdv_vote(entry->meeting, round, &word);
+    const struct coll_ballot ballot = ballot_of(joiner, able);
+    coll_rdv_vote(joiner->rdv, phase, &ballot);
 }
 
-static bool wait_for_presence(struct coll_rdv *meeting, int64_t ms, void *argument)
+static bool wait_for_presence(struct coll_rdv *rdv, int64_t ms, void *argument)
 {
-    (void)meeting;
-    return ms < settings()->wait_ms && !is_over(argument);
+    (void)rdv;
+    return ms < settings()->wait_ms && !is_closing(argument);
 }
 
 /* All of them have the library, and will join_come with their next collective. They may have something else to do
  * first, which a collective of NCCL would wait for, too. */
-enum { SAY_MS = 10000, COME_MS = 1800 * 1000 };
+enum { WARN_MS = 10000, JOIN_MS_MAX = 1800 * 1000 };
 
-struct waiting {
-    const struct coll_entry *entry;
-    enum coll_vote_phase round;
-    int64_t say_ms;
+struct patience {
+    const struct coll_joiner *joiner;
+    enum coll_vote_phase phase;
+    int64_t warn_ms;
 };
 
-static bool wait_for_others(struct coll_rdv *meeting, int64_t ms, void *argument)
+static bool wait_for_others(struct coll_rdv *rdv, int64_t ms, void *argument)
 {
-    struct waiting *waiting = argument;
-    const struct coll_join_args *what = waiting->entry->what;
-    if (ms >= waiting->say_ms) {
-        char absent[96];
-        coll_rdv_missing(meeting, waiting->round, absent, sizeof(absent));
-        coll_say(
+    struct patience *patience = argument;
+    const struct coll_join_args *args = patience->joiner->args;
+    if (ms >= patience->warn_ms) {
+        char missing[96];
+        coll_rdv_missing(rdv, patience->phase, missing, sizeof(missing));
+        coll_log(
             "communicator %p, rank %d of %d: has waited %d s for %s to join, which comes with the first collective",
-            (void *)what->comm, what->rank, what->ranks, (int)(ms / 1000), absent);
-        waiting->say_ms *= 4;
+            (void *)args->comm, args->rank, args->ranks, (int)(ms / 1000), missing);
+        patience->warn_ms *= 4;
     }
-    return ms < COME_MS && !is_over(waiting->entry);
+    return ms < JOIN_MS_MAX && !is_closing(patience->joiner);
 }
 
 /* Nothing was asked of the GPU so far, as that may wait for a rank that is not there yet. */
-static bool hear_reached(struct coll_entry *entry)
+static bool wait_reached(struct coll_joiner *joiner)
 {
-    struct waiting waiting = {entry, COLL_PHASE_REACHED, SAY_MS};
-    say(entry, COLL_PHASE_REACHED, true);
-    const bool all = coll_rdv_wait(entry->meeting, COLL_PHASE_REACHED, wait_for_others, &waiting) == COLL_VERDICT_GO;
+    struct patience patience = {joiner, COLL_PHASE_REACHED, WARN_MS};
+    cast(joiner, COLL_PHASE_REACHED, true);
+    const bool all = coll_rdv_wait(joiner->rdv, COLL_PHASE_REACHED, wait_for_others, &patience) == COLL_VERDICT_GO;
     if (!all)
-        coll_rdv_reason(entry->meeting, COLL_PHASE_REACHED, entry->what->why, sizeof(entry->what->why));
-    entry->what->paired = all && coll_rdv_any_paired(entry->meeting);
+        coll_rdv_reason(joiner->rdv, COLL_PHASE_REACHED, joiner->args->why, sizeof(joiner->args->why));
+    joiner->args->paired = all && coll_rdv_any_paired(joiner->rdv);
     return all;
 }
 
-static bool hear_presence(struct coll_entry *entry)
+static bool wait_present(struct coll_joiner *joiner)
 {
-    const enum coll_verdict verdict = coll_rdv_wait(entry->meeting, COLL_PHASE_PRESENT, wait_for_presence, entry);
+    const enum coll_verdict verdict = coll_rdv_wait(joiner->rdv, COLL_PHASE_PRESENT, wait_for_presence, joiner);
     if (verdict == COLL_VERDICT_RAW)
-        coll_rdv_reason(entry->meeting, COLL_PHASE_PRESENT, entry->what->why, sizeof(entry->what->why));
-    return verdict == COLL_VERDICT_GO && (entry->held == NULL || hear_reached(entry));
+        coll_rdv_reason(joiner->rdv, COLL_PHASE_PRESENT, joiner->args->why, sizeof(joiner->args->why));
+    return verdict == COLL_VERDICT_GO && (joiner->held == NULL || wait_reached(joiner));
 }
 
 /* If it is this rank that is not able, `why` keeps its own reason. */
-static void hear_ability(struct coll_entry *entry)
+static void wait_able(struct coll_joiner *joiner)
 {
-    struct waiting waiting = {entry, COLL_PHASE_ABLE, SAY_MS};
-    struct coll_join_args *what = entry->what;
-    const bool able = what->able;
-    what->able = coll_rdv_wait(entry->meeting, COLL_PHASE_ABLE, wait_for_others, &waiting) == COLL_VERDICT_GO;
-    if (!what->able && able)
-        coll_rdv_reason(entry->meeting, COLL_PHASE_ABLE, what->why, sizeof(what->why));
+    struct patience patience = {joiner, COLL_PHASE_ABLE, WARN_MS};
+    struct coll_join_args *args = joiner->args;
+    const bool able = args->able;
+    args->able = coll_rdv_wait(joiner->rdv, COLL_PHASE_ABLE, wait_for_others, &patience) == COLL_VERDICT_GO;
+    if (!args->able && able)
+        coll_rdv_reason(joiner->rdv, COLL_PHASE_ABLE, args->why, sizeof(args->why));
 }
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-void coll_join_tell(const struct coll_join_args *what, struct coll_comm_entry *held)
+void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry *held)
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
-        coll_comm_set_engine(held, what->member, why);
+        coll_comm_end_lazy_join(held, args->member, why);
     else
-        coll_track_member(what->comm, what->member, why);
-    if ((what->member == NULL && coll_engine() != NULL) || (what->member != NULL && settings()->print))
-        coll_say("communicator %p, rank %d of %d: %s%s", (void *)what->comm, what->rank, what->ranks,
-                 what->member == NULL ? "stays raw: " : "", what->why);
+        coll_comm_set_member(args->comm, args->member, why);
+    if ((args->member == NULL && coll_engine() != NULL) || (args->member != NULL && settings()->print))
+        coll_log("communicator %p, rank %d of %d: %s%s", (void *)args->comm, args->rank, args->ranks,
+                 args->member == NULL ? "stays raw: " : "", args->why);
 }
 
 /* Puts those whose ranks are all there first; returns how many they are. */
-static unsigned sort_present(struct coll_entry *entries, unsigned count)
+static unsigned sort_present(struct coll_joiner *joiners, unsigned count)
 {
     unsigned present = 0;
     for (unsigned i = 0; i < count; i++) {
-        const struct coll_entry entry = entries[i];
-        if (entry.meeting == NULL || !hear_presence(&entries[i]))
+        const struct coll_joiner joiner = joiners[i];
+        if (joiner.rdv == NULL || !wait_present(&joiners[i]))
             continue;
-        entries[i] = entries[present];
-        entries[present++] = entry;
+        joiners[i] = joiners[present];
+        joiners[present++] = joiner;
     }
     return present;
 }
 
 /* Called when the ranks of each are all there. */
-static void prepare_and_join(struct coll_entry *entries, unsigned count)
+static void prepare_and_join(struct coll_joiner *joiners, unsigned count)
 {
     const struct coll_engine_host host = host_of();
     struct coll_join_args *joinings = calloc(count, sizeof(*joinings));
     for (unsigned i = 0; i < count && joinings != NULL; i++)
-        joinings[i] = *entries[i].what;
-    coll_thread.inside++;
+        joinings[i] = *joiners[i].args;
+    coll_thread.in_nccl++;
     if (joinings != NULL)
         coll_engine()->prepare(&host, joinings, count);
     for (unsigned i = 0; i < count && joinings != NULL; i++)
-        *entries[i].what = joinings[i];
+        *joiners[i].args = joinings[i];
     for (unsigned i = 0; i < count; i++)
-        say(&entries[i], COLL_PHASE_ABLE, entries[i].what->able && !is_over(&entries[i]));
+        cast(&joiners[i], COLL_PHASE_ABLE, joiners[i].args->able && !is_closing(&joiners[i]));
     for (unsigned i = 0; i < count; i++)
-        hear_ability(&entries[i]);
+        wait_able(&joiners[i]);
     for (unsigned i = 0; i < count && joinings != NULL; i++)
-        joinings[i] = *entries[i].what;
+        joinings[i] = *joiners[i].args;
     if (joinings != NULL)
         coll_engine()->join(&host, joinings, count);
     for (unsigned i = 0; i < count && joinings != NULL; i++)
-        *entries[i].what = joinings[i];
-    coll_thread.inside--;
+        *joiners[i].args = joinings[i];
+    coll_thread.in_nccl--;
     free(joinings);
 }
 
-void coll_join_meet(struct coll_entry *entries, unsigned count)
+void coll_join_complete(struct coll_joiner *joiners, unsigned count)
 {
-    const unsigned present = sort_present(entries, count);
+    const unsigned present = sort_present(joiners, count);
     if (present > 0)
-        prepare_and_join(entries, present);
+        prepare_and_join(joiners, present);
     for (unsigned i = 0; i < count; i++)
-        coll_join_tell(entries[i].what, entries[i].held);
+        coll_join_publish(joiners[i].args, joiners[i].held);
 }
 
 /* Saves waiting for ranks that cannot join_come. Known where the driver tells; otherwise there is no limit. */
@@ -184,49 +184,49 @@ static int gpus_here(void)
 {
     int count = 0;
     DIR *folder = opendir("/proc/driver/nvidia/gpus");
-    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
-        count += entry->d_name[0] != '.';
+    for (const struct dirent *joiner; folder != NULL && (joiner = readdir(folder)) != NULL;)
+        count += joiner->d_name[0] != '.';
     if (folder != NULL)
         closedir(folder);
     return count > 0 ? count : INT_MAX;
 }
 
-static struct coll_rdv *come_here(const struct coll_key *key, struct coll_join_args *what)
+static struct coll_rdv *enter_shm(const struct coll_key *key, struct coll_join_args *args)
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
-    if (what->ranks > gpus_here()) {
-        snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs, and no other place to meet at");
+    if (args->ranks > gpus_here()) {
+        snprintf(args->why, sizeof(args->why), "more ranks than this host has GPUs, and no other place to meet at");
         return NULL;
     }
-    struct coll_rdv *meeting = coll_rdv_join(&here, what->rank, what->ranks);
-    if (meeting == NULL)
-        snprintf(what->why, sizeof(what->why), "there is no memory of the host to meet in (/dev/shm)");
-    return meeting;
+    struct coll_rdv *rdv = coll_rdv_join(&here, args->rank, args->ranks);
+    if (rdv == NULL)
+        snprintf(args->why, sizeof(args->why), "there is no memory of the host to meet in (/dev/shm)");
+    return rdv;
 }
 
 /* A rank that does not reach the place meets in host memory: there, too, either all join_come or none goes on, so it
  * does no harm if others have reached the place. */
-static struct coll_rdv *join_come(const struct coll_key *key, struct coll_join_args *what)
+static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args *args)
 {
-    struct coll_rdv *there = coll_key_has_place(key) ? coll_rdv_join(key, what->rank, what->ranks) : NULL;
+    struct coll_rdv *there = coll_key_has_server(key) ? coll_rdv_join(key, args->rank, args->ranks) : NULL;
     if (there != NULL)
         return there;
-    if (coll_key_has_place(key))
-        coll_say("communicator %p, rank %d of %d: the process that made the unique id is not reached",
-                 (void *)what->comm, what->rank, what->ranks);
-    return come_here(key, what);
+    if (coll_key_has_server(key))
+        coll_log("communicator %p, rank %d of %d: the process that made the unique id is not reached",
+                 (void *)args->comm, args->rank, args->ranks);
+    return enter_shm(key, args);
 }
 
-void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
+void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
 {
-    struct coll_join_args *what = entry->what;
-    if (what->ranks > COLL_REDUCE_SOURCES_MAX) {
-        snprintf(what->why, sizeof(what->why), "more ranks than sums are made of");
+    struct coll_join_args *args = joiner->args;
+    if (args->ranks > COLL_REDUCE_SOURCES_MAX) {
+        snprintf(args->why, sizeof(args->why), "more ranks than sums are made of");
         return;
     }
-    entry->meeting = join_come(key, what);
-    if (entry->meeting != NULL)
-        say(entry, COLL_PHASE_PRESENT, coll_engine() != NULL);
+    joiner->rdv = enter(key, args);
+    if (joiner->rdv != NULL)
+        cast(joiner, COLL_PHASE_PRESENT, coll_engine() != NULL);
 }
 
 /* ---- Communicators that block ------------------------------------------------------------------------------------ */
@@ -236,22 +236,22 @@ void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, uns
     if (settings()->raw || count == 0)
         return;
     if (coll_engine() == NULL && settings()->forced)
-        coll_say("nothing is compressed: %s", coll_engine_why());
-    struct coll_entry *entries = calloc(count, sizeof(*entries));
-    for (unsigned i = 0; i < count && entries != NULL; i++) {
-        entries[i].what = &joinings[i];
-        coll_join_come(&entries[i], &keys[i]);
+        coll_log("nothing is compressed: %s", coll_engine_why());
+    struct coll_joiner *joiners = calloc(count, sizeof(*joiners));
+    for (unsigned i = 0; i < count && joiners != NULL; i++) {
+        joiners[i].args = &joinings[i];
+        coll_join_enter(&joiners[i], &keys[i]);
     }
-    if (entries != NULL)
-        coll_join_meet(entries, count);
-    for (unsigned i = 0; i < count && entries != NULL; i++)
-        coll_rdv_leave(entries[i].meeting);
-    free(entries);
+    if (joiners != NULL)
+        coll_join_complete(joiners, count);
+    for (unsigned i = 0; i < count && joiners != NULL; i++)
+        coll_rdv_leave(joiners[i].rdv);
+    free(joiners);
 }
 
 /* ---- Communicators that do not block ----------------------------------------------------------------------------- */
 
-void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
+void coll_query_ranks(coll_comm comm, int *rank, int *ranks)
 {
     const struct coll_table *nccl = coll_thread.nccl;
     if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
@@ -270,57 +270,57 @@ static bool is_ready(coll_comm comm)
     return asked == COLL_SUCCESS && error == COLL_SUCCESS;
 }
 
-static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_join_args *what,
-                                  struct coll_comm_entry *held)
+static struct coll_joiner joiner_of(struct coll_lazy_join *lazy, struct coll_join_args *args,
+                                    struct coll_comm_entry *held)
 {
-    return (struct coll_entry){
-        .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
+    return (struct coll_joiner){
+        .args = args, .rdv = lazy->rdv, .held = held, .index = lazy->raw_ops, .paired = lazy->paired};
 }
 
 /* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
-static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_comm_info *standing)
+static void enter_lazily(struct coll_lazy_join *lazy, coll_comm comm, struct coll_comm_info *info)
 {
-    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
-    struct coll_entry entry = entry_of(late, &what, standing->held);
-    if (what.ranks > 1)
-        coll_join_come(&entry, &late->key);
-    late->meeting = entry.meeting;
-    late->over = late->meeting == NULL;
-    if (late->over && what.ranks > 1)
-        coll_join_tell(&what, standing->held);
-    else if (late->over)
-        coll_comm_set_engine(standing->held, NULL, NULL);
+    struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
+    struct coll_joiner joiner = joiner_of(lazy, &args, info->held);
+    if (args.ranks > 1)
+        coll_join_enter(&joiner, &lazy->key);
+    lazy->rdv = joiner.rdv;
+    lazy->over = lazy->rdv == NULL;
+    if (lazy->over && args.ranks > 1)
+        coll_join_publish(&args, info->held);
+    else if (lazy->over)
+        coll_comm_end_lazy_join(info->held, NULL, NULL);
 }
 
-static void learn_ranks(coll_comm comm, struct coll_comm_info *standing)
+static void query_ranks(coll_comm comm, struct coll_comm_info *info)
 {
-    if (standing->ranks >= 0)
+    if (info->ranks >= 0)
         return;
-    coll_ask_ranks(comm, &standing->rank, &standing->ranks);
-    coll_track_ranks(comm, standing->rank, standing->ranks);
+    coll_query_ranks(comm, &info->rank, &info->ranks);
+    coll_comm_set_ranks(comm, info->rank, info->ranks);
 }
 
 /* NCCL may be asked only if the communicator is ready. */
 static void post_presence(coll_comm comm, bool ready)
 {
-    struct coll_comm_info standing;
-    (void)coll_comm_get(comm, &standing);
-    struct coll_lazy_join *late = standing.late;
-    if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* otherwise another thread is doing it */
+    struct coll_comm_info info;
+    (void)coll_comm_get(comm, &info);
+    struct coll_lazy_join *lazy = info.lazy_join;
+    if (lazy != NULL && pthread_mutex_trylock(&lazy->lock) == 0) { /* otherwise another thread is doing it */
         if (ready)
-            learn_ranks(comm, &standing);
-        if (late->meeting == NULL && !late->over && standing.ranks >= 0)
-            come(late, comm, &standing);
-        pthread_mutex_unlock(&late->lock);
+            query_ranks(comm, &info);
+        if (lazy->rdv == NULL && !lazy->over && info.ranks >= 0)
+            enter_lazily(lazy, comm, &info);
+        pthread_mutex_unlock(&lazy->lock);
     }
-    coll_run_release(standing.held);
+    coll_release(info.held);
 }
 
 void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
 {
     if (coll_library()->settings.raw)
         return;
-    coll_comm_set_lazy_join(comm, key, "it does not block, and has not joined yet");
+    coll_comm_begin_lazy_join(comm, key, "it does not block, and has not joined yet");
     post_presence(comm, false);
 }
 
@@ -331,14 +331,14 @@ void coll_lazy_join_ready(coll_comm comm)
 
 /* ---- The first collective ---------------------------------------------------------------------------------------- */
 
-static void join(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
+static void join(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
 {
-    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
-    struct coll_entry entry = entry_of(late, &what, standing->held);
-    coll_join_meet(&entry, 1);
-    coll_rdv_leave(late->meeting);
-    late->meeting = NULL;
-    late->over = true;
+    struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
+    struct coll_joiner joiner = joiner_of(lazy, &args, info->held);
+    coll_join_complete(&joiner, 1);
+    coll_rdv_leave(lazy->rdv);
+    lazy->rdv = NULL;
+    lazy->over = true;
 }
 
 static bool is_pair(const struct coll_call *call)
@@ -346,61 +346,60 @@ static bool is_pair(const struct coll_call *call)
     return call->operation == COLL_SEND || call->operation == COLL_RECV;
 }
 
-static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
+static void give_up_joining(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
 {
-    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
-    snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
-    coll_join_tell(&what, standing->held);
-    coll_rdv_leave(late->meeting);
-    late->meeting = NULL;
-    late->over = true;
+    struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
+    snprintf(args.why, sizeof(args.why), "its first %u collectives were in groups and graphs", lazy->raw_ops);
+    coll_join_publish(&args, info->held);
+    coll_rdv_leave(lazy->rdv);
+    lazy->rdv = NULL;
+    lazy->over = true;
 }
 
 /* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
  * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
  * forever. */
-static void pass(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
+static void note_raw(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
 {
-    enum { PASSED_MAX = 1024 };
-    late->begun++;
-    if (late->meeting != NULL)
-        coll_rdv_note_raw(late->meeting, late->begun);
-    if (late->begun == PASSED_MAX)
-        give_up_joining(late, comm, standing);
+    enum { RAW_MAX = 1024 };
+    lazy->raw_ops++;
+    if (lazy->rdv != NULL)
+        coll_rdv_note_raw(lazy->rdv, lazy->raw_ops);
+    if (lazy->raw_ops == RAW_MAX)
+        give_up_joining(lazy, comm, info);
 }
 
-static bool can_join(const struct coll_lazy_join *late, const struct coll_call *call,
-                     const struct coll_comm_info *standing)
+static bool can_join(const struct coll_lazy_join *lazy, const struct coll_call *call, const struct coll_comm_info *info)
 {
-    return late->meeting != NULL && !call->grouped && !call->captured && !standing->pinned && !standing->ending &&
+    return lazy->rdv != NULL && !call->grouped && !call->captured && !info->pinned && !info->ending &&
            is_ready(call->comm);
 }
 
-static void look_at(struct coll_lazy_join *late, const struct coll_call *call, struct coll_comm_info *standing)
+static void on_call(struct coll_lazy_join *lazy, const struct coll_call *call, struct coll_comm_info *info)
 {
-    if (late->over)
+    if (lazy->over)
         return;
     if (is_pair(call))
-        late->paired = true;
-    else if (can_join(late, call, standing))
-        join(late, call->comm, standing);
+        lazy->paired = true;
+    else if (can_join(lazy, call, info))
+        join(lazy, call->comm, info);
     else
-        pass(late, call->comm, standing);
+        note_raw(lazy, call->comm, info);
 }
 
-bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *standing)
+bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *info)
 {
-    struct coll_lazy_join *late = standing->late;
-    struct coll_comm_entry *held = standing->held;
-    pthread_mutex_lock(&late->lock);
-    look_at(late, call, standing);
-    pthread_mutex_unlock(&late->lock);
+    struct coll_lazy_join *lazy = info->lazy_join;
+    struct coll_comm_entry *held = info->held;
+    pthread_mutex_lock(&lazy->lock);
+    on_call(lazy, call, info);
+    pthread_mutex_unlock(&lazy->lock);
     const bool gone = coll_comm_is_removed(held);
-    struct coll_ccomm *member = coll_track_member_of(held);
+    struct coll_ccomm *member = coll_comm_member(held);
     if (gone && member != NULL) /* the thread that ended it did not know of the member */
         coll_engine()->abort(member);
     if (!gone)
-        (void)coll_comm_get(call->comm, standing);
-    coll_run_release(held);
+        (void)coll_comm_get(call->comm, info);
+    coll_release(held);
     return !gone;
 }

@@ -59,11 +59,11 @@ static void *open_named(const char *path)
 {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
-        coll_say("STRAIT_COLL_NCCL: %s", dlerror());
+        coll_log("STRAIT_COLL_NCCL: %s", dlerror());
     else if (is_ours(handle))
-        coll_say("STRAIT_COLL_NCCL=%s is this library, not NCCL", path);
+        coll_log("STRAIT_COLL_NCCL=%s is this library, not NCCL", path);
     else if (dlsym(handle, ANCHOR) == NULL)
-        coll_say("STRAIT_COLL_NCCL=%s is not NCCL: it has no " ANCHOR, path);
+        coll_log("STRAIT_COLL_NCCL=%s is not NCCL: it has no " ANCHOR, path);
     else
         return handle;
     return NULL;
@@ -74,11 +74,11 @@ static void *open_found(void)
     static const char hint[] = "STRAIT_COLL_NCCL names NCCL's by its path";
     void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
-        coll_say("no NCCL: %s. %s", dlerror(), hint);
+        coll_log("no NCCL: %s. %s", dlerror(), hint);
     else if (is_ours(handle))
-        coll_say("no NCCL: " LIBRARY " is this library itself. %s", hint);
+        coll_log("no NCCL: " LIBRARY " is this library itself. %s", hint);
     else if (dlsym(handle, ANCHOR) == NULL)
-        coll_say("no NCCL: " LIBRARY " has no " ANCHOR ". %s", hint);
+        coll_log("no NCCL: " LIBRARY " has no " ANCHOR ". %s", hint);
     else
         return handle;
     return NULL;
@@ -90,7 +90,7 @@ static void note_copy(struct coll_library *found)
     if (!is_ours(RTLD_NEXT))
         return;
     found->forward = true;
-    coll_say("loaded twice: calls go on to %s", file_of(dlsym(RTLD_NEXT, ANCHOR)));
+    coll_log("loaded twice: calls go on to %s", file_of(dlsym(RTLD_NEXT, ANCHOR)));
 }
 
 static void *find(struct coll_library *found)
@@ -173,6 +173,6 @@ coll_result coll_absent(const char *name)
     if (!found->found)
         return COLL_SYSTEM_ERROR; /* reported when NCCL was looked for */
     if (!said_before(name))
-        coll_say("%s is not in %s, NCCL %d", name, found->path, found->version);
+        coll_log("%s is not in %s, NCCL %d", name, found->path, found->version);
     return COLL_INVALID_USAGE;
 }

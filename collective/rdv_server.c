@@ -15,317 +15,315 @@
 struct rdv_entry {
     struct rdv_entry *older;
     uint64_t words[2];
-    unsigned seated;
-    struct coll_vote board;
+    unsigned connected;
+    struct coll_vote vote;
     int sockets[RDV_RANKS_MAX]; /* by rank; -1: nobody */
 };
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 /* Also false if there is unread data before the end: nobody waits for the answer. */
-static bool is_there(const void *whom, int rank)
+static bool is_alive(const void *owner, int rank)
 {
-    const struct rdv_entry *table = whom;
-    struct pollfd look = {.fd = table->sockets[rank], .events = POLLRDHUP};
-    return look.fd >= 0 && poll(&look, 1, 0) == 0;
+    const struct rdv_entry *entry = owner;
+    struct pollfd poll_present = {.fd = entry->sockets[rank], .events = POLLRDHUP};
+    return poll_present.fd >= 0 && poll(&poll_present, 1, 0) == 0;
 }
 
-static void end(struct rdv_entries *tables, struct rdv_entry *ended)
+static void entry_free(struct rdv_entries *entries, struct rdv_entry *ended)
 {
-    struct rdv_entry **at = &tables->newest;
+    struct rdv_entry **at = &entries->newest;
     while (*at != ended)
         at = &(*at)->older;
     *at = ended->older;
-    tables->count--;
-    free(ended->board.sheet);
+    entries->count--;
+    free(ended->vote.page);
     free(ended);
 }
 
 /* Frees the oldest table at which nobody sits. */
-static bool hall_table_make_room(struct rdv_entries *tables)
+static bool evict_entry(struct rdv_entries *entries)
 {
     struct rdv_entry *oldest = NULL;
-    for (struct rdv_entry *table = tables->newest; table != NULL; table = table->older)
-        oldest = table->seated == 0 ? table : oldest;
+    for (struct rdv_entry *entry = entries->newest; entry != NULL; entry = entry->older)
+        oldest = entry->connected == 0 ? entry : oldest;
     if (oldest != NULL)
-        end(tables, oldest);
+        entry_free(entries, oldest);
     return oldest != NULL;
 }
 
-static struct rdv_entry *make(struct rdv_entries *tables, const struct meet_hello *hello)
+static struct rdv_entry *entry_create(struct rdv_entries *entries, const struct rdv_hello *hello)
 {
-    if (tables->count == RDV_ENTRIES_MAX && !hall_table_make_room(tables))
+    if (entries->count == RDV_ENTRIES_MAX && !evict_entry(entries))
         return NULL;
     struct rdv_entry *made = calloc(1, sizeof(*made));
-    struct coll_vote_page *sheet = calloc(1, coll_vote_page_size((int)hello->ranks));
-    if (made == NULL || sheet == NULL) {
+    struct coll_vote_page *page = calloc(1, coll_vote_page_size((int)hello->ranks));
+    if (made == NULL || page == NULL) {
         free(made);
-        free(sheet);
+        free(page);
         return NULL;
     }
-    *made =
-        (struct rdv_entry){.older = tables->newest,
-                           .words = {hello->words[0], hello->words[1]},
-                           .board = {.sheet = sheet, .ranks = (int)hello->ranks, .is_there = is_there, .whom = made}};
+    *made = (struct rdv_entry){.older = entries->newest,
+                               .words = {hello->words[0], hello->words[1]},
+                               .vote = {.page = page, .ranks = (int)hello->ranks, .is_alive = is_alive, .owner = made}};
     for (int rank = 0; rank < RDV_RANKS_MAX; rank++)
         made->sockets[rank] = -1;
-    tables->newest = made;
-    tables->count++;
+    entries->newest = made;
+    entries->count++;
     return made;
 }
 
-static struct rdv_entry *find(const struct rdv_entries *tables, const struct meet_hello *hello)
+static struct rdv_entry *entry_find(const struct rdv_entries *entries, const struct rdv_hello *hello)
 {
-    struct rdv_entry *table = tables->newest;
-    while (table != NULL && (table->words[0] != hello->words[0] || table->words[1] != hello->words[1]))
-        table = table->older;
-    return table;
+    struct rdv_entry *entry = entries->newest;
+    while (entry != NULL && (entry->words[0] != hello->words[0] || entry->words[1] != hello->words[1]))
+        entry = entry->older;
+    return entry;
 }
 
 /* ---- Seats ------------------------------------------------------------------------------------------------------- */
 
-bool rdv_admit(struct rdv_entries *tables, const struct meet_hello *hello, int socket, struct rdv_slot *seat)
+bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot)
 {
     if (hello->ranks < 2 || hello->ranks > RDV_RANKS_MAX || hello->rank >= hello->ranks)
         return false;
     const int rank = (int)hello->rank;
-    struct rdv_entry *table = find(tables, hello);
-    if (table == NULL)
-        table = make(tables, hello);
-    if (table == NULL || table->board.ranks != (int)hello->ranks || table->sockets[rank] >= 0 ||
-        coll_vote_has_cast(&table->board, rank, COLL_PHASE_PRESENT))
+    struct rdv_entry *entry = entry_find(entries, hello);
+    if (entry == NULL)
+        entry = entry_create(entries, hello);
+    if (entry == NULL || entry->vote.ranks != (int)hello->ranks || entry->sockets[rank] >= 0 ||
+        coll_vote_has_cast(&entry->vote, rank, COLL_PHASE_PRESENT))
         return false;
-    table->sockets[rank] = socket;
-    table->seated++;
-    *seat = (struct rdv_slot){table, rank};
+    entry->sockets[rank] = socket;
+    entry->connected++;
+    *slot = (struct rdv_slot){entry, rank};
     return true;
 }
 
 /* One word for each round, and COLL_ROUND_PRESENT before all others. */
-static bool may_say(const struct rdv_slot *seat, enum coll_vote_phase round)
+static bool may_vote(const struct rdv_slot *slot, enum coll_vote_phase phase)
 {
-    const struct coll_vote *board = &seat->table->board;
-    return !coll_vote_has_cast(board, seat->rank, round) &&
-           (round == COLL_PHASE_PRESENT || coll_vote_has_cast(board, seat->rank, COLL_PHASE_PRESENT));
+    const struct coll_vote *vote = &slot->entry->vote;
+    return !coll_vote_has_cast(vote, slot->rank, phase) &&
+           (phase == COLL_PHASE_PRESENT || coll_vote_has_cast(vote, slot->rank, COLL_PHASE_PRESENT));
 }
 
-static void leave(const struct rdv_slot *seat)
+static void leave_entry(const struct rdv_slot *slot)
 {
-    for (int round = 0; round < COLL_VOTE_PHASES; round++)
-        coll_vote_publish(&seat->table->board, (enum coll_vote_phase)round, COLL_VOTE_LEFT, seat->rank);
+    for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
+        coll_vote_publish(&slot->entry->vote, (enum coll_vote_phase)phase, COLL_VOTE_LEFT, slot->rank);
 }
 
-bool rdv_handle(const struct rdv_slot *seat, const struct meet_request *request, struct coll_vote_state *view)
+bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state)
 {
-    const struct coll_vote *board = &seat->table->board;
-    if (request->action == MEET_SAY) {
-        if (!may_say(seat, request->round))
+    const struct coll_vote *vote = &slot->entry->vote;
+    if (request->action == RDV_VOTE) {
+        if (!may_vote(slot, request->phase))
             return false;
-        coll_vote_cast(board, seat->rank, request->round, &request->word);
-        coll_vote_evaluate(board, request->round);
-    } else if (request->action == MEET_GIVE_UP) {
-        coll_vote_publish(board, request->round, COLL_VOTE_ABSENT, seat->rank);
-    } else if (request->action == MEET_PASS) {
-        coll_vote_note_raw(board, seat->rank, request->word.index);
-        coll_vote_evaluate(board, COLL_PHASE_REACHED);
-    } else if (request->action == MEET_LEAVE) {
-        leave(seat);
+        coll_vote_cast(vote, slot->rank, request->phase, &request->ballot);
+        coll_vote_evaluate(vote, request->phase);
+    } else if (request->action == RDV_ABORT) {
+        coll_vote_publish(vote, request->phase, COLL_VOTE_MISSING, slot->rank);
+    } else if (request->action == RDV_NOTE_RAW) {
+        coll_vote_note_raw(vote, slot->rank, request->ballot.index);
+        coll_vote_evaluate(vote, COLL_PHASE_REACHED);
+    } else if (request->action == RDV_LEAVE) {
+        leave_entry(slot);
         return false;
     }
-    *view = coll_vote_status(board, request->round);
+    *state = coll_vote_status(vote, request->phase);
     return true;
 }
 
 /* Decides for the others what can be told now. */
-void rdv_depart(struct rdv_entries *tables, struct rdv_slot *seat)
+void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
 {
-    struct rdv_entry *table = seat->table;
-    const int rank = seat->rank;
-    if (table == NULL)
+    struct rdv_entry *entry = slot->entry;
+    const int rank = slot->rank;
+    if (entry == NULL)
         return;
-    table->sockets[rank] = -1;
-    table->seated--;
-    *seat = (struct rdv_slot){0};
-    for (int round = 0; round < COLL_VOTE_PHASES; round++)
-        coll_vote_evaluate(&table->board, (enum coll_vote_phase)round);
-    const struct coll_vote_state view = coll_vote_status(&table->board, COLL_PHASE_PRESENT);
-    if (table->seated == 0 && (view.all || view.ending == COLL_VOTE_OPEN))
-        end(tables, table);
+    entry->sockets[rank] = -1;
+    entry->connected--;
+    *slot = (struct rdv_slot){0};
+    for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
+        coll_vote_evaluate(&entry->vote, (enum coll_vote_phase)phase);
+    const struct coll_vote_state state = coll_vote_status(&entry->vote, COLL_PHASE_PRESENT);
+    if (entry->connected == 0 && (state.all || state.result == COLL_VOTE_OPEN))
+        entry_free(entries, entry);
 }
 
-void rdv_entries_free(struct rdv_entries *tables)
+void rdv_entries_free(struct rdv_entries *entries)
 {
-    while (tables->newest != NULL)
-        end(tables, tables->newest);
+    while (entries->newest != NULL)
+        entry_free(entries, entries->newest);
 }
 
 /* A frame has to be complete within FRAME_MS, and so does a connection's first one. When descriptors run out, nothing
  * is accepted for DEAF_MS. */
-enum { CONNS_MAX = 1024, FRAME_MS = 10000, LOOK_MS = 500, ACCEPT_PAUSE_MS = 100 };
+enum { CONNS_MAX = 1024, FRAME_MS = 10000, CHECK_MS = 500, ACCEPT_PAUSE_MS = 100 };
 
 struct rdv_conn {
     int socket;
-    struct rdv_slot seat; /* without a table: a stranger */
+    struct rdv_slot slot; /* without a table: a stranger */
     int64_t since_ms;     /* when the current frame began; for a stranger, when it came */
-    size_t got;
-    uint8_t frame[MEET_FRAME_BYTES];
+    size_t received;
+    uint8_t frame[RDV_FRAME_BYTES];
 };
 
 struct rdv_server {
     int listener;
     uint8_t secret[COLL_SECRET_BYTES];
     int64_t accept_paused_until_ms;
-    struct rdv_entries tables;
-    unsigned count, most;
+    struct rdv_entries entries;
+    unsigned count, limit;
     struct rdv_conn conns[CONNS_MAX];
     struct pollfd ready[CONNS_MAX + 1]; /* of guests in their order, then of the listener */
 };
 
 /* ---- Guests ------------------------------------------------------------------------------------------------------ */
 
-static bool is_unauthenticated(const struct rdv_conn *rdv_conn)
+static bool is_unauthenticated(const struct rdv_conn *conn)
 {
-    return rdv_conn->seat.table == NULL;
+    return conn->slot.entry == NULL;
 }
 
 /* The last guest takes its place in the array. */
-static void conn_drop(struct rdv_server *rdv_server, unsigned number)
+static void conn_drop(struct rdv_server *server, unsigned number)
 {
-    struct rdv_conn *rdv_conn = &rdv_server->conns[number];
-    rdv_depart(&rdv_server->tables, &rdv_conn->seat);
-    (void)close(rdv_conn->socket);
-    *rdv_conn = rdv_server->conns[--rdv_server->count];
+    struct rdv_conn *conn = &server->conns[number];
+    rdv_depart(&server->entries, &conn->slot);
+    (void)close(conn->socket);
+    *conn = server->conns[--server->count];
 }
 
 /* Sends off the stranger that has been there longest. */
-static bool hall_make_room(struct rdv_server *rdv_server)
+static bool evict_unauthenticated(struct rdv_server *server)
 {
-    unsigned oldest = rdv_server->count;
-    for (unsigned i = 0; i < rdv_server->count; i++)
-        if (is_unauthenticated(&rdv_server->conns[i]) &&
-            (oldest == rdv_server->count || rdv_server->conns[i].since_ms < rdv_server->conns[oldest].since_ms))
+    unsigned oldest = server->count;
+    for (unsigned i = 0; i < server->count; i++)
+        if (is_unauthenticated(&server->conns[i]) &&
+            (oldest == server->count || server->conns[i].since_ms < server->conns[oldest].since_ms))
             oldest = i;
-    if (oldest == rdv_server->count)
+    if (oldest == server->count)
         return false;
-    conn_drop(rdv_server, oldest);
+    conn_drop(server, oldest);
     return true;
 }
 
-void rdv_server_adopt(struct rdv_server *rdv_server, int socket)
+void rdv_server_adopt(struct rdv_server *server, int socket)
 {
-    if (rdv_server->count >= rdv_server->most && !hall_make_room(rdv_server)) {
+    if (server->count >= server->limit && !evict_unauthenticated(server)) {
         (void)close(socket);
         return;
     }
     address_tune(socket);
-    rdv_server->conns[rdv_server->count++] = (struct rdv_conn){.socket = socket, .since_ms = now_ms()};
+    server->conns[server->count++] = (struct rdv_conn){.socket = socket, .since_ms = now_ms()};
 }
 
-static void conn_accept(struct rdv_server *rdv_server)
+static void conn_accept(struct rdv_server *server)
 {
-    const int socket = accept4(rdv_server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int socket = accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket >= 0)
-        rdv_server_adopt(rdv_server, socket);
+        rdv_server_adopt(server, socket);
     else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        rdv_server->accept_paused_until_ms = now_ms() + ACCEPT_PAUSE_MS;
+        server->accept_paused_until_ms = now_ms() + ACCEPT_PAUSE_MS;
 }
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
 /* In constant time, so as not to reveal how much of it is right. */
-static bool secret_matches(const struct rdv_server *rdv_server, const struct meet_hello *hello)
+static bool secret_matches(const struct rdv_server *server, const struct rdv_hello *hello)
 {
     unsigned differs = 0;
     for (unsigned i = 0; i < COLL_SECRET_BYTES; i++)
-        differs |= rdv_server->secret[i] ^ hello->secret[i];
+        differs |= server->secret[i] ^ hello->secret[i];
     return differs == 0;
 }
 
-static bool on_hello(struct rdv_server *rdv_server, struct rdv_conn *rdv_conn, struct coll_vote_state *view)
+static bool on_hello(struct rdv_server *server, struct rdv_conn *conn, struct coll_vote_state *state)
 {
-    const struct meet_request look = {.action = MEET_LOOK, .round = COLL_PHASE_PRESENT};
-    struct meet_hello hello;
-    return meet_hello_get(rdv_conn->frame, &hello) && secret_matches(rdv_server, &hello) &&
-           rdv_admit(&rdv_server->tables, &hello, rdv_conn->socket, &rdv_conn->seat) &&
-           rdv_handle(&rdv_conn->seat, &look, view);
+    const struct rdv_request poll_present = {.action = RDV_POLL, .phase = COLL_PHASE_PRESENT};
+    struct rdv_hello hello;
+    return rdv_hello_read(conn->frame, &hello) && secret_matches(server, &hello) &&
+           rdv_admit(&server->entries, &hello, conn->socket, &conn->slot) &&
+           rdv_handle(&conn->slot, &poll_present, state);
 }
 
-static bool on_request(const struct rdv_conn *rdv_conn, struct coll_vote_state *view, bool *answered)
+static bool on_request(const struct rdv_conn *conn, struct coll_vote_state *state, bool *answered)
 {
-    struct meet_request request;
-    if (!meet_request_get(rdv_conn->frame, &request))
+    struct rdv_request request;
+    if (!rdv_request_read(conn->frame, &request))
         return false;
-    *answered = request.action != MEET_PASS;
-    return rdv_handle(&rdv_conn->seat, &request, view);
+    *answered = request.action != RDV_NOTE_RAW;
+    return rdv_handle(&conn->slot, &request, state);
 }
 
 /* A guest that goes on asking without reading the answers runs out of buffer, and is sent off. */
-static bool answer(struct rdv_server *rdv_server, struct rdv_conn *rdv_conn)
+static bool answer_frame(struct rdv_server *server, struct rdv_conn *conn)
 {
-    uint8_t frame[MEET_FRAME_BYTES];
-    struct coll_vote_state view;
+    uint8_t frame[RDV_FRAME_BYTES];
+    struct coll_vote_state state;
     bool answered = true;
-    if (!(is_unauthenticated(rdv_conn) ? on_hello(rdv_server, rdv_conn, &view)
-                                       : on_request(rdv_conn, &view, &answered)))
+    if (!(is_unauthenticated(conn) ? on_hello(server, conn, &state) : on_request(conn, &state, &answered)))
         return false;
-    rdv_conn->got = 0;
+    conn->received = 0;
     if (!answered)
         return true;
-    meet_view_put(frame, &view);
-    return send(rdv_conn->socket, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame);
+    rdv_state_write(frame, &state);
+    return send(conn->socket, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame);
 }
 
 /* False: the guest has to be sent off. */
-static bool conn_read(struct rdv_server *rdv_server, struct rdv_conn *rdv_conn)
+static bool conn_read(struct rdv_server *server, struct rdv_conn *conn)
 {
     const ssize_t size =
-        recv(rdv_conn->socket, rdv_conn->frame + rdv_conn->got, MEET_FRAME_BYTES - rdv_conn->got, MSG_DONTWAIT);
+        recv(conn->socket, conn->frame + conn->received, RDV_FRAME_BYTES - conn->received, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (size <= 0)
         return false;
-    if (rdv_conn->got == 0 && !is_unauthenticated(rdv_conn))
-        rdv_conn->since_ms = now_ms();
-    rdv_conn->got += (size_t)size;
-    return rdv_conn->got < MEET_FRAME_BYTES || answer(rdv_server, rdv_conn);
+    if (conn->received == 0 && !is_unauthenticated(conn))
+        conn->since_ms = now_ms();
+    conn->received += (size_t)size;
+    return conn->received < RDV_FRAME_BYTES || answer_frame(server, conn);
 }
 
 /* ---- A turn ------------------------------------------------------------------------------------------------------ */
 
-static bool is_timed(const struct rdv_conn *rdv_conn)
+static bool has_deadline(const struct rdv_conn *conn)
 {
-    return is_unauthenticated(rdv_conn) || rdv_conn->got > 0;
+    return is_unauthenticated(conn) || conn->received > 0;
 }
 
-void rdv_server_wait(struct rdv_server *rdv_server, int milliseconds)
+void rdv_server_wait(struct rdv_server *server, int milliseconds)
 {
-    const bool deaf = rdv_server->accept_paused_until_ms > now_ms();
-    int most = deaf ? ACCEPT_PAUSE_MS : milliseconds;
-    for (unsigned i = 0; i < rdv_server->count; i++) {
-        rdv_server->ready[i] = (struct pollfd){.fd = rdv_server->conns[i].socket, .events = POLLIN};
-        if (is_timed(&rdv_server->conns[i]) && (most < 0 || most > LOOK_MS))
-            most = LOOK_MS;
+    const bool paused = server->accept_paused_until_ms > now_ms();
+    int limit = paused ? ACCEPT_PAUSE_MS : milliseconds;
+    for (unsigned i = 0; i < server->count; i++) {
+        server->ready[i] = (struct pollfd){.fd = server->conns[i].socket, .events = POLLIN};
+        if (has_deadline(&server->conns[i]) && (limit < 0 || limit > CHECK_MS))
+            limit = CHECK_MS;
     }
-    rdv_server->ready[rdv_server->count] = (struct pollfd){.fd = deaf ? -1 : rdv_server->listener, .events = POLLIN};
-    if (poll(rdv_server->ready, rdv_server->count + 1, most) >= 0)
+    server->ready[server->count] = (struct pollfd){.fd = paused ? -1 : server->listener, .events = POLLIN};
+    if (poll(server->ready, server->count + 1, limit) >= 0)
         return;
-    for (unsigned i = 0; i <= rdv_server->count; i++) /* after an error, nothing is known of them */
-        rdv_server->ready[i].revents = 0;
+    for (unsigned i = 0; i <= server->count; i++) /* after an error, nothing is known of them */
+        server->ready[i].revents = 0;
 }
 
 /* Goes from the last guest to the first, as the last one replaces one that is sent off. */
-void rdv_server_progress(struct rdv_server *rdv_server)
+void rdv_server_progress(struct rdv_server *server)
 {
-    const bool called = rdv_server->ready[rdv_server->count].revents != 0;
-    const int64_t late_ms = now_ms() - FRAME_MS;
-    for (unsigned i = rdv_server->count; i-- > 0;) {
-        struct rdv_conn *rdv_conn = &rdv_server->conns[i];
-        if ((rdv_server->ready[i].revents != 0 && !conn_read(rdv_server, rdv_conn)) ||
-            (is_timed(rdv_conn) && rdv_conn->since_ms < late_ms))
-            conn_drop(rdv_server, i);
+    const bool listener_ready = server->ready[server->count].revents != 0;
+    const int64_t expired_ms = now_ms() - FRAME_MS;
+    for (unsigned i = server->count; i-- > 0;) {
+        struct rdv_conn *conn = &server->conns[i];
+        if ((server->ready[i].revents != 0 && !conn_read(server, conn)) ||
+            (has_deadline(conn) && conn->since_ms < expired_ms))
+            conn_drop(server, i);
     }
-    if (called)
-        conn_accept(rdv_server);
+    if (listener_ready)
+        conn_accept(server);
 }
 
 /* ---- Opened and closed ------------------------------------------------------------------------------------------- */
@@ -339,69 +337,69 @@ static unsigned conns_limit(void)
     return files.rlim_cur >= 64 ? (unsigned)files.rlim_cur / 4 : 16;
 }
 
-struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *place)
+struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *endpoint)
 {
     struct rdv_server *made = calloc(1, sizeof(*made));
-    memset(place, 0, sizeof(*place));
+    memset(endpoint, 0, sizeof(*endpoint));
     if (made == NULL || getrandom(made->secret, COLL_SECRET_BYTES, 0) != COLL_SECRET_BYTES ||
-        (made->listener = address_listen(&place->address)) < 0) {
+        (made->listener = address_listen(&endpoint->address)) < 0) {
         free(made);
         return NULL;
     }
-    made->most = conns_limit();
-    memcpy(place->secret, made->secret, COLL_SECRET_BYTES);
+    made->limit = conns_limit();
+    memcpy(endpoint->secret, made->secret, COLL_SECRET_BYTES);
     return made;
 }
 
-void rdv_server_close(struct rdv_server *rdv_server)
+void rdv_server_close(struct rdv_server *server)
 {
-    for (unsigned i = 0; i < rdv_server->count; i++)
-        (void)close(rdv_server->conns[i].socket);
-    (void)close(rdv_server->listener);
-    rdv_entries_free(&rdv_server->tables);
-    free(rdv_server);
+    for (unsigned i = 0; i < server->count; i++)
+        (void)close(server->conns[i].socket);
+    (void)close(server->listener);
+    rdv_entries_free(&server->entries);
+    free(server);
 }
 
-void rdv_server_counts(const struct rdv_server *rdv_server, unsigned *conns, unsigned *tables)
+void rdv_server_counts(const struct rdv_server *server, unsigned *conns, unsigned *entries)
 {
-    *conns = rdv_server->count;
-    *tables = rdv_server->tables.count;
+    *conns = server->count;
+    *entries = server->entries.count;
 }
 
 /* magic, family, port, scope, address, secret, zeros: "STRCARD1" */
 #define MAGIC UINT64_C(0x3144524143525453)
-enum { CARD_AT = 64, CARD_BYTES = COLL_ID_BYTES - CARD_AT };
+enum { PAYLOAD_OFFSET = 64, PAYLOAD_BYTES = COLL_ID_BYTES - PAYLOAD_OFFSET };
 
 /* ---- In bytes ---------------------------------------------------------------------------------------------------- */
 
-static void store(uint8_t *card, const struct coll_rdv_endpoint *place)
+static void store(uint8_t *payload, const struct coll_rdv_endpoint *endpoint)
 {
-    store_le64(card, MAGIC);
-    store_le16(card + 8, place->address.family);
-    store_le16(card + 10, place->address.port);
-    store_le32(card + 12, place->address.scope);
-    memcpy(card + 16, place->address.bytes, sizeof(place->address.bytes));
-    memcpy(card + 32, place->secret, COLL_SECRET_BYTES);
+    store_le64(payload, MAGIC);
+    store_le16(payload + 8, endpoint->address.family);
+    store_le16(payload + 10, endpoint->address.port);
+    store_le32(payload + 12, endpoint->address.scope);
+    memcpy(payload + 16, endpoint->address.bytes, sizeof(endpoint->address.bytes));
+    memcpy(payload + 32, endpoint->secret, COLL_SECRET_BYTES);
 }
 
-void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *place)
+void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint)
 {
-    const uint8_t *card = (const uint8_t *)id->bytes + CARD_AT;
-    memset(place, 0, sizeof(*place));
-    if (load_le64(card) != MAGIC)
+    const uint8_t *payload = (const uint8_t *)id->bytes + PAYLOAD_OFFSET;
+    memset(endpoint, 0, sizeof(*endpoint));
+    if (load_le64(payload) != MAGIC)
         return;
-    place->address =
-        (struct address){.family = load_le16(card + 8), .port = load_le16(card + 10), .scope = load_le32(card + 12)};
-    memcpy(place->address.bytes, card + 16, sizeof(place->address.bytes));
-    memcpy(place->secret, card + 32, COLL_SECRET_BYTES);
+    endpoint->address = (struct address){
+        .family = load_le16(payload + 8), .port = load_le16(payload + 10), .scope = load_le32(payload + 12)};
+    memcpy(endpoint->address.bytes, payload + 16, sizeof(endpoint->address.bytes));
+    memcpy(endpoint->secret, payload + 32, COLL_SECRET_BYTES);
 }
 
 /* ---- The process's place ----------------------------------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
-    struct rdv_server *rdv_server; /* NULL: it has not been opened */
-    struct coll_rdv_endpoint place;
+    struct rdv_server *server; /* NULL: it has not been opened */
+    struct coll_rdv_endpoint endpoint;
 } own = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void coll_unique_id_lock(void)
@@ -416,32 +414,32 @@ void coll_unique_id_unlock(void)
 
 void coll_unique_id_clear(void)
 {
-    if (own.rdv_server != NULL)
-        rdv_server_close(own.rdv_server);
-    own.rdv_server = NULL;
+    if (own.server != NULL)
+        rdv_server_close(own.server);
+    own.server = NULL;
 }
 
 /* Runs for as long as the process does: children of a communicator may be made at any time. */
 static void *run(void *argument)
 {
-    struct rdv_server *rdv_server = argument;
+    struct rdv_server *server = argument;
     for (;;) {
-        rdv_server_wait(rdv_server, -1);
+        rdv_server_wait(server, -1);
         coll_unique_id_lock();
-        rdv_server_progress(rdv_server);
+        rdv_server_progress(server);
         coll_unique_id_unlock();
     }
     return NULL;
 }
 
 /* All signals are blocked: they are for the program's threads. */
-static bool start(struct rdv_server *rdv_server)
+static bool start(struct rdv_server *server)
 {
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&thread, NULL, run, rdv_server) == 0;
+    const bool started = pthread_create(&thread, NULL, run, server) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         pthread_detach(thread);
@@ -450,24 +448,24 @@ static bool start(struct rdv_server *rdv_server)
 
 static bool open_own(void)
 {
-    struct rdv_server *opened = own.rdv_server == NULL ? rdv_server_open(&own.place) : NULL;
+    struct rdv_server *opened = own.server == NULL ? rdv_server_open(&own.endpoint) : NULL;
     if (opened != NULL && start(opened))
-        own.rdv_server = opened;
+        own.server = opened;
     else if (opened != NULL)
         rdv_server_close(opened);
-    return own.rdv_server != NULL;
+    return own.server != NULL;
 }
 
 /* An id named by NCCL_COMM_ID is the same in all processes, and each of them may have asked for it. */
 void coll_unique_id_put(coll_id *id)
 {
-    static const uint8_t nothing[CARD_BYTES];
-    uint8_t *card = (uint8_t *)id->bytes + CARD_AT;
+    static const uint8_t nothing[PAYLOAD_BYTES];
+    uint8_t *payload = (uint8_t *)id->bytes + PAYLOAD_OFFSET;
     const char *named = getenv("NCCL_COMM_ID");
-    if ((named != NULL && *named != '\0') || memcmp(card, nothing, CARD_BYTES) != 0)
+    if ((named != NULL && *named != '\0') || memcmp(payload, nothing, PAYLOAD_BYTES) != 0)
         return;
     coll_unique_id_lock();
     if (open_own())
-        store(card, &own.place);
+        store(payload, &own.endpoint);
     coll_unique_id_unlock();
 }

@@ -27,15 +27,15 @@ struct coll_rdv_endpoint {
  * none. */
 struct coll_key {
     uint64_t words[2];
-    struct coll_rdv_endpoint place;
+    struct coll_rdv_endpoint server;
 };
 
 struct coll_key coll_key_of(const void *bytes, size_t size);
 /* Inherits the parent's server. */
-struct coll_key coll_key_child(const struct coll_key *parent, uint64_t way, uint64_t number, int64_t color);
-struct coll_key coll_key_draw(void); /* random, for ranks that one call makes */
+struct coll_key coll_key_child(const struct coll_key *parent, uint64_t origin, uint64_t number, int64_t color);
+struct coll_key coll_key_random(void); /* random, for ranks that one call makes */
 bool coll_key_is_none(const struct coll_key *key);
-bool coll_key_has_place(const struct coll_key *key);
+bool coll_key_has_server(const struct coll_key *key);
 
 /* ---- Votes ------------------------------------------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ struct coll_ballot {
 enum coll_vote_result {
     COLL_VOTE_OPEN,
     COLL_VOTE_GO,
-    COLL_VOTE_ABSENT,
+    COLL_VOTE_MISSING,
     COLL_VOTE_ENDED,
     COLL_VOTE_UNABLE,
     COLL_VOTE_DIFFERS,
@@ -75,39 +75,39 @@ struct coll_vote_page;
 size_t coll_vote_page_size(int ranks);
 
 struct coll_vote {
-    struct coll_vote_page *sheet;
+    struct coll_vote_page *page;
     int ranks;
     /* Whether a rank that has come is still there. */
-    bool (*is_there)(const void *whom, int rank);
-    const void *whom;
+    bool (*is_alive)(const void *owner, int rank);
+    const void *owner;
 };
 
-enum { COLL_NAMED_MAX = 8 };
+enum { COLL_MISSING_MAX = 8 };
 
 /* What a rank is told about a round. */
 struct coll_vote_state {
-    enum coll_vote_result ending;
-    int about;   /* the rank that the ending is about */
+    enum coll_vote_result result;
+    int rank;    /* the rank that the ending is about */
     bool all;    /* all have said that they are there */
     bool paired; /* any rank has said so in COLL_ROUND_REACHED */
-    int absent;  /* number of ranks that have said nothing in this round; the first of them: */
-    int named[COLL_NAMED_MAX];
+    int missing; /* number of ranks that have said nothing in this round; the first of them: */
+    int first_missing[COLL_MISSING_MAX];
 };
 
-bool coll_vote_has_cast(const struct coll_vote *board, int rank, enum coll_vote_phase round);
+bool coll_vote_has_cast(const struct coll_vote *vote, int rank, enum coll_vote_phase phase);
 /* At most once for each rank and round. */
-void coll_vote_cast(const struct coll_vote *board, int rank, enum coll_vote_phase round,
-                    const struct coll_ballot *word);
+void coll_vote_cast(const struct coll_vote *vote, int rank, enum coll_vote_phase phase,
+                    const struct coll_ballot *ballot);
 /* The rank has begun so many operations before COLL_ROUND_REACHED. */
-void coll_vote_note_raw(const struct coll_vote *board, int rank, uint32_t begun);
+void coll_vote_note_raw(const struct coll_vote *vote, int rank, uint32_t begun);
 /* Decides whatever can be decided by now. */
-void coll_vote_evaluate(const struct coll_vote *board, enum coll_vote_phase round);
+void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase);
 /* Does nothing if it is already decided. */
-void coll_vote_publish(const struct coll_vote *board, enum coll_vote_phase round, enum coll_vote_result ending,
-                       int about);
-struct coll_vote_state coll_vote_status(const struct coll_vote *board, enum coll_vote_phase round);
+void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase, enum coll_vote_result result,
+                       int rank);
+struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase);
 /* Returns true to exactly one caller, which then removes what exists only once. */
-bool coll_vote_claim_unlink(const struct coll_vote *board);
+bool coll_vote_claim_unlink(const struct coll_vote *vote);
 
 /* How the ranks of a communicator find out whether all of them want to join, before any of them asks NCCL for anything.
  * Each rank says its words; what follows for all is one ending per question, set once (board.h). So all ranks decide
@@ -125,43 +125,43 @@ struct coll_rdv;
 /* NULL: the place cannot be reached within seconds, or refuses; or there is no such memory. */
 struct coll_rdv *coll_rdv_join(const struct coll_key *key, int rank, int ranks);
 /* At most once for each round, in the order of rounds. Waits for no other rank, at most for the place's answer. */
-void coll_rdv_vote(struct coll_rdv *meeting, enum coll_vote_phase round, const struct coll_ballot *word);
+void coll_rdv_vote(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot);
 /* Tells that so many operations have begun before COLL_ROUND_REACHED: a rank that says it is at an earlier one need not
  * be waited for. */
-void coll_rdv_note_raw(struct coll_rdv *meeting, uint32_t begun);
+void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun);
 /* A rank that can no longer ask gets COLL_VERDICT_RAW. To the others it has ended. What it was told before is the same
  * for all; but an answer that was on its way when its connection broke is known only to the others. */
-enum coll_verdict coll_rdv_poll(struct coll_rdv *meeting, enum coll_vote_phase round);
+enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase);
 /* Waits until the verdict is not open, and all ranks have come to read it or had some time to. Meanwhile calls `go_on`
  * with the milliseconds so far; when that returns false, waiting ends for everybody, and what is open becomes raw. */
-enum coll_verdict coll_rdv_wait(struct coll_rdv *meeting, enum coll_vote_phase round,
-                                bool (*go_on)(struct coll_rdv *meeting, int64_t ms, void *argument), void *argument);
+enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase,
+                                bool (*go_on)(struct coll_rdv *rdv, int64_t ms, void *argument), void *argument);
 /* Why the verdict is COLL_VERDICT_RAW. */
-void coll_rdv_reason(struct coll_rdv *meeting, enum coll_vote_phase round, char *text, size_t size);
+void coll_rdv_reason(struct coll_rdv *rdv, enum coll_vote_phase phase, char *text, size_t size);
 /* The ranks that have said nothing in a round, as text: "rank 3", "ranks 1, 2 and 5". */
-void coll_rdv_missing(struct coll_rdv *meeting, enum coll_vote_phase round, char *text, size_t size);
+void coll_rdv_missing(struct coll_rdv *rdv, enum coll_vote_phase phase, char *text, size_t size);
 /* Whether any rank has said so, when all have said that they are equally far. */
-bool coll_rdv_any_paired(struct coll_rdv *meeting);
+bool coll_rdv_any_paired(struct coll_rdv *rdv);
 /* The others need not wait for this rank in what is still open. NULL is allowed. */
-void coll_rdv_leave(struct coll_rdv *meeting);
+void coll_rdv_leave(struct coll_rdv *rdv);
 
 /* What each kind of place implements of a meeting (meeting.h). */
 
 struct coll_rdv_ops {
-    void (*say)(struct coll_rdv *meeting, enum coll_vote_phase round, const struct coll_ballot *word);
-    void (*pass)(struct coll_rdv *meeting, uint32_t begun);
-    struct coll_vote_state (*look)(struct coll_rdv *meeting, enum coll_vote_phase round);
+    void (*vote)(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot);
+    void (*note_raw)(struct coll_rdv *rdv, uint32_t begun);
+    struct coll_vote_state (*poll)(struct coll_rdv *rdv, enum coll_vote_phase phase);
     /* What is open in the round becomes raw, and waiting ends. */
-    void (*give_up)(struct coll_rdv *meeting, enum coll_vote_phase round);
+    void (*abort)(struct coll_rdv *rdv, enum coll_vote_phase phase);
     /* Frees it. */
-    void (*leave)(struct coll_rdv *meeting);
-    int64_t least_ns, most_ns; /* time between two looks */
-    int64_t linger_ms;         /* how long to stay after a decision: others find it only while somebody is there */
+    void (*leave)(struct coll_rdv *rdv);
+    int64_t poll_min_ns, poll_max_ns; /* time between two looks */
+    int64_t linger_ms; /* how long to stay after a decision: others find it only while somebody is there */
 };
 
 /* First member of each kind's struct. */
 struct coll_rdv {
-    const struct coll_rdv_ops *kind;
+    const struct coll_rdv_ops *ops;
     int rank, ranks;
 };
 
@@ -175,20 +175,20 @@ struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, int ran
  * says hello and is answered with a view of the first round; then each request is answered with a view of its round.
  * Whoever sends anything else is disconnected without an answer. */
 
-enum { MEET_FRAME_BYTES = 48 };
+enum { RDV_FRAME_BYTES = 48 };
 
 /* magic, rank, ranks, key, secret: "STRMEET1" */
-#define MEET_HELLO UINT64_C(0x315445454d525453)
+#define RDV_HELLO UINT64_C(0x315445454d525453)
 
-struct meet_hello {
+struct rdv_hello {
     uint64_t words[2];
     uint32_t rank, ranks;
     uint8_t secret[COLL_SECRET_BYTES];
 };
 
-static inline void meet_hello_put(uint8_t frame[MEET_FRAME_BYTES], const struct meet_hello *hello)
+static inline void rdv_hello_write(uint8_t frame[RDV_FRAME_BYTES], const struct rdv_hello *hello)
 {
-    store_le64(frame, MEET_HELLO);
+    store_le64(frame, RDV_HELLO);
     store_le32(frame + 8, hello->rank);
     store_le32(frame + 12, hello->ranks);
     store_le64(frame + 16, hello->words[0]);
@@ -197,78 +197,78 @@ static inline void meet_hello_put(uint8_t frame[MEET_FRAME_BYTES], const struct 
 }
 
 /* False: it is not a hello. */
-static inline bool meet_hello_get(const uint8_t frame[MEET_FRAME_BYTES], struct meet_hello *hello)
+static inline bool rdv_hello_read(const uint8_t frame[RDV_FRAME_BYTES], struct rdv_hello *hello)
 {
-    *hello = (struct meet_hello){.words = {load_le64(frame + 16), load_le64(frame + 24)},
-                                 .rank = load_le32(frame + 8),
-                                 .ranks = load_le32(frame + 12)};
+    *hello = (struct rdv_hello){.words = {load_le64(frame + 16), load_le64(frame + 24)},
+                                .rank = load_le32(frame + 8),
+                                .ranks = load_le32(frame + 12)};
     memcpy(hello->secret, frame + 32, COLL_SECRET_BYTES);
-    return load_le64(frame) == MEET_HELLO;
+    return load_le64(frame) == RDV_HELLO;
 }
 
 /* action, round, word, zeros */
 /* MEET_PASS and MEET_LEAVE are not answered. */
-enum meet_action { MEET_SAY = 1, MEET_LOOK, MEET_GIVE_UP, MEET_LEAVE, MEET_PASS, MEET_ACTIONS };
+enum rdv_action { RDV_VOTE = 1, RDV_POLL, RDV_ABORT, RDV_LEAVE, RDV_NOTE_RAW, RDV_ACTIONS };
 
-struct meet_request {
-    enum meet_action action;
-    enum coll_vote_phase round;
-    struct coll_ballot word; /* for MEET_SAY; for MEET_PASS only its index */
+struct rdv_request {
+    enum rdv_action action;
+    enum coll_vote_phase phase;
+    struct coll_ballot ballot; /* for MEET_SAY; for MEET_PASS only its index */
 };
 
-static inline void meet_request_put(uint8_t frame[MEET_FRAME_BYTES], const struct meet_request *request)
+static inline void rdv_request_write(uint8_t frame[RDV_FRAME_BYTES], const struct rdv_request *request)
 {
-    memset(frame, 0, MEET_FRAME_BYTES);
+    memset(frame, 0, RDV_FRAME_BYTES);
     store_le32(frame, request->action);
-    store_le32(frame + 4, request->round);
-    store_le32(frame + 8, request->word.able);
-    store_le32(frame + 12, request->word.blocks);
-    store_le32(frame + 16, request->word.index);
-    store_le32(frame + 20, request->word.paired);
-    store_le64(frame + 24, request->word.thread);
+    store_le32(frame + 4, request->phase);
+    store_le32(frame + 8, request->ballot.able);
+    store_le32(frame + 12, request->ballot.blocks);
+    store_le32(frame + 16, request->ballot.index);
+    store_le32(frame + 20, request->ballot.paired);
+    store_le64(frame + 24, request->ballot.thread);
 }
 
-static inline bool meet_request_get(const uint8_t frame[MEET_FRAME_BYTES], struct meet_request *request)
+static inline bool rdv_request_read(const uint8_t frame[RDV_FRAME_BYTES], struct rdv_request *request)
 {
-    const uint32_t action = load_le32(frame), round = load_le32(frame + 4);
-    if (action < MEET_SAY || action >= MEET_ACTIONS || round >= COLL_VOTE_PHASES)
+    const uint32_t action = load_le32(frame), phase = load_le32(frame + 4);
+    if (action < RDV_VOTE || action >= RDV_ACTIONS || phase >= COLL_VOTE_PHASES)
         return false;
-    *request = (struct meet_request){.action = (enum meet_action)action,
-                                     .round = (enum coll_vote_phase)round,
-                                     .word = {.able = load_le32(frame + 8),
-                                              .blocks = load_le32(frame + 12),
-                                              .index = load_le32(frame + 16),
-                                              .paired = load_le32(frame + 20),
-                                              .thread = load_le64(frame + 24)}};
+    *request = (struct rdv_request){.action = (enum rdv_action)action,
+                                    .phase = (enum coll_vote_phase)phase,
+                                    .ballot = {.able = load_le32(frame + 8),
+                                               .blocks = load_le32(frame + 12),
+                                               .index = load_le32(frame + 16),
+                                               .paired = load_le32(frame + 20),
+                                               .thread = load_le64(frame + 24)}};
     return true;
 }
 
 /* magic "VIEW"; ending, and flags for what all and any have said; about; absent; named */
-#define MEET_VIEW UINT32_C(0x57454956)
-enum { MEET_VIEW_ALL = 1 << 8, MEET_VIEW_PAIRED = 1 << 9 };
+#define RDV_STATE UINT32_C(0x57454956)
+enum { RDV_STATE_ALL = 1 << 8, RDV_STATE_PAIRED = 1 << 9 };
 
-static inline void meet_view_put(uint8_t frame[MEET_FRAME_BYTES], const struct coll_vote_state *view)
+static inline void rdv_state_write(uint8_t frame[RDV_FRAME_BYTES], const struct coll_vote_state *state)
 {
-    const uint32_t flags = (view->all ? MEET_VIEW_ALL : 0u) | (view->paired ? MEET_VIEW_PAIRED : 0u);
-    store_le32(frame, MEET_VIEW);
-    store_le32(frame + 4, (uint32_t)view->ending | flags);
-    store_le32(frame + 8, (uint32_t)view->about);
-    store_le32(frame + 12, (uint32_t)view->absent);
-    for (int i = 0; i < COLL_NAMED_MAX; i++)
-        store_le32(frame + 16 + 4 * i, (uint32_t)view->named[i]);
+    const uint32_t flags = (state->all ? RDV_STATE_ALL : 0u) | (state->paired ? RDV_STATE_PAIRED : 0u);
+    store_le32(frame, RDV_STATE);
+    store_le32(frame + 4, (uint32_t)state->result | flags);
+    store_le32(frame + 8, (uint32_t)state->rank);
+    store_le32(frame + 12, (uint32_t)state->missing);
+    for (int i = 0; i < COLL_MISSING_MAX; i++)
+        store_le32(frame + 16 + 4 * i, (uint32_t)state->first_missing[i]);
 }
 
-static inline bool meet_view_get(const uint8_t frame[MEET_FRAME_BYTES], struct coll_vote_state *view)
+static inline bool rdv_state_read(const uint8_t frame[RDV_FRAME_BYTES], struct coll_vote_state *state)
 {
-    const uint32_t what = load_le32(frame + 4), ending = what & 0xff;
-    *view = (struct coll_vote_state){.ending = (enum coll_vote_result)ending,
-                                     .about = (int)load_le32(frame + 8),
-                                     .all = (what & MEET_VIEW_ALL) != 0,
-                                     .paired = (what & MEET_VIEW_PAIRED) != 0,
-                                     .absent = (int)load_le32(frame + 12)};
-    for (int i = 0; i < COLL_NAMED_MAX; i++)
-        view->named[i] = (int)load_le32(frame + 16 + 4 * i);
-    return load_le32(frame) == MEET_VIEW && ending < COLL_VOTE_LOST && view->absent >= 0;
+    const uint32_t what = load_le32(frame + 4), result = what & 0xff;
+    *state = (struct coll_vote_state){.result = (enum coll_vote_result)result,
+                                      .rank = (int)load_le32(frame + 8),
+                                      .all = (what & RDV_STATE_ALL) != 0,
+                                      .paired = (what & RDV_STATE_PAIRED) != 0,
+                                      .missing = (int)load_le32(frame + 12)};
+    for (int i = 0; i < COLL_MISSING_MAX; i++)
+        state->first_missing[i] = (int)load_le32(frame + 16 + 4 * i);
+    return load_le32(frame) == RDV_STATE && result < COLL_VOTE_LOST && state->missing >= 0;
 }
 
 #endif

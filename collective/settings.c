@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-void coll_say(const char *format, ...)
+void coll_log(const char *format, ...)
 {
     char line[1024];
     va_list arguments;
@@ -40,7 +40,7 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
         if (strcmp(value, words[i]) == 0)
             return i;
     if (value != NULL)
-        coll_say("%s=%s is not understood: taken as %s", name, value, words[0]);
+        coll_log("%s=%s is not understood: taken as %s", name, value, words[0]);
     return 0;
 }
 
@@ -61,7 +61,7 @@ static struct coll_pieces pieces_of(const char *name)
     if (sscanf(value, "%9u%n", &pieces.count, &end) == 1 && value[end] == '\0' && pieces.count >= 1 &&
         pieces.count <= MOST)
         return (struct coll_pieces){.count = pieces.count};
-    coll_say("%s=%s is not understood: taken as auto", name, value);
+    coll_log("%s=%s is not understood: taken as auto", name, value);
     return (struct coll_pieces){0};
 }
 
@@ -70,7 +70,7 @@ static struct coll_sizes table_of(const char *name)
     const char *value = setting(name);
     struct coll_sizes sizes = {0};
     if (value != NULL && !coll_sizes_read(&sizes, value))
-        coll_say("%s=%s is not understood: not used", name, value);
+        coll_log("%s=%s is not understood: not used", name, value);
     return sizes;
 }
 
@@ -85,7 +85,7 @@ static unsigned wait_of(const char *name)
     const unsigned long number = strtoul(value, &end, 10), unit = strcmp(end, "ms") == 0 ? 1 : 1000;
     if (number >= 1 && number <= MOST_MS / unit && (unit == 1 || *end == '\0'))
         return (unsigned)(number * unit);
-    coll_say("%s=%s is not understood: taken as %d", name, value, USUAL_S);
+    coll_log("%s=%s is not understood: taken as %d", name, value, USUAL_S);
     return USUAL_S * 1000;
 }
 
@@ -105,7 +105,7 @@ static void tell_unknown(void)
         const bool ours = strncmp(*variable, PREFIX, strlen(PREFIX)) == 0;
         const bool set = (*variable)[size] == '=' && (*variable)[size + 1] != '\0';
         if (ours && set && !is_known(*variable, size))
-            coll_say("%.*s is not a setting: not used", (int)size, *variable);
+            coll_log("%.*s is not a setting: not used", (int)size, *variable);
     }
 }
 

@@ -75,6 +75,6 @@ struct coll_settings {
 struct coll_settings coll_settings_read(void);
 
 /* Prints a line on stderr. */
-__attribute__((format(printf, 1, 2))) void coll_say(const char *format, ...);
+__attribute__((format(printf, 1, 2))) void coll_log(const char *format, ...);
 
 #endif

@@ -38,9 +38,7 @@ if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
 endif()
 strait_python_test(collective_ctypes NEEDS ctypes COMMAND tests/collective/through_ctypes.py
     $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-fake-libnccl>)
-strait_test(collective USES collective LABELS unit)
-strait_test(collective_reduce USES coll_reduce LABELS unit TIMEOUT 180)
-target_link_libraries(test_collective_reduce PRIVATE m)
+add_subdirectory(collective)
 
 # The kernel that adds up, on a GPU; and NCCL, on two.
 if(STRAIT_HAVE_CUDA)

@@ -75,8 +75,8 @@ int main(int argc, char **argv)
     id = find_id(argv[1]);
     struct coll_key key = coll_key_of(&id, sizeof(id));
     if (!here)
-        coll_unique_id_read(&id, &key.place);
-    require(coll_key_has_place(&key) != here);
+        coll_unique_id_read(&id, &key.server);
+    require(coll_key_has_server(&key) != here);
     struct coll_rdv *meeting = come(&key, rank, ranks);
     require(meeting != NULL);
     decide(meeting, rank, there ? WAIT_MS : ALONE_MS);

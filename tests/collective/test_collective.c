@@ -88,7 +88,7 @@ static void count_everything(void)
                                      .comm = COMM,
                                      .grouped = true,
                                      .captured = true};
-            coll_track_count(&call, &decision, COLL_SUCCESS);
+            coll_comm_count(&call, &decision, COLL_SUCCESS);
         }
 }
 
@@ -116,16 +116,16 @@ START_TEST(counts_of_a_communicator_end_with_it)
     coll_comm_insert(COMM, 0, 2);
     count_everything();
     coll_comm_insert(COMM, 1, 3);
-    ck_assert(coll_track_counts(COMM, &standing, &counts));
+    ck_assert(coll_comm_counts(COMM, &standing, &counts));
     ck_assert_uint_eq(counts.of[COLL_SEND][COLL_BF16].calls, 0);
     ck_assert_int_eq(standing.rank, 1);
-    ck_assert(coll_track_counts(NULL, &standing, &counts));
+    ck_assert(coll_comm_counts(NULL, &standing, &counts));
     ck_assert_uint_gt(counts.of[COLL_SEND][COLL_BF16].calls, 0);
     coll_comm_remove(COMM);
-    coll_track_lock();
-    coll_track_clear();
-    coll_track_unlock();
-    ck_assert(!coll_track_any());
+    coll_comm_lock();
+    coll_comm_clear_counts();
+    coll_comm_unlock();
+    ck_assert(!coll_comm_any_counts());
 }
 END_TEST
 
