@@ -60,13 +60,13 @@ static bool path_fits(const char *path)
 static enum strait_status look_for_socket(struct strait_client *client)
 {
     char own[SOCKET_PATH_MAX + 1];
-    const char *told = socket_told(), *path = told != NULL ? told : SOCKET_OF_THE_NODE;
+    const char *named = socket_from_environment(), *path = named != NULL ? named : SOCKET_OF_NODE;
     if (!path_fits(path))
         return STRAIT_ERR_INVALID;
     client->socket = strdup(path);
     if (client->socket == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    if (told != NULL || !socket_of_user(own))
+    if (named != NULL || !socket_of_user(own))
         return STRAIT_OK;
     client->own_socket = strdup(own);
     return client->own_socket != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;

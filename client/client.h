@@ -3,8 +3,9 @@
  *
  * A client has one connection at a time. Its states:
  *
- *     AWAY --connect--> GREETING --WELCOME--> READY --end of the socket--> AWAY
- *                                               \--the library gives up--> CLOSING --end of the socket--> AWAY
+ *     DISCONNECTED --connect--> HANDSHAKE --WELCOME--> READY --end of the socket--> DISCONNECTED
+ *                                                        \--the library gives up--> CLOSING
+ *     CLOSING --end of the socket--> DISCONNECTED
  *
  * CLOSING exists because only the daemon knows when pages are no longer touched. It closes the client's socket after
  * that, so the library shuts its own side down and calls nothing drained before the socket has ended. */
@@ -49,8 +50,8 @@ enum { NODE_READY, NODE_TRANSFERRING, NODE_VERDICT, NODE_DRAINED, NODES };
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
 enum connection_state {
-    AWAY,     /* no socket; the next attempt is at reconnect_at */
-    GREETING, /* HELLO is sent, WELCOME awaited */
+    DISCONNECTED, /* no socket; the next attempt is at reconnect_at */
+    HANDSHAKE,    /* HELLO is sent, WELCOME awaited */
     READY,
     CLOSING, /* shut down by the library; the daemon has yet to close its end */
 };

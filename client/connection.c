@@ -119,7 +119,7 @@ static enum strait_status watch_socket(struct strait_client *client)
 /* Schedules the next attempt, with a longer delay each time. */
 static void back_off(struct strait_client *client)
 {
-    client->state = AWAY;
+    client->state = DISCONNECTED;
     client->reconnect_at = clock_ms() + client->backoff_ms;
     client->backoff_ms = client->backoff_ms * 2 < BACKOFF_LAST_MS ? client->backoff_ms * 2 : BACKOFF_LAST_MS;
 }
@@ -178,7 +178,7 @@ static void connection_ended(struct strait_client *client)
 }
 
 /* Before WELCOME the daemon knows none of our transfers: there is nothing to wait for. */
-static void break_greeting(struct strait_client *client, enum strait_status why, const char *text)
+static void break_handshake(struct strait_client *client, enum strait_status why, const char *text)
 {
     bool news = client->reported != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
     connection_close(client);
@@ -191,8 +191,8 @@ static void break_greeting(struct strait_client *client, enum strait_status why,
 
 static void connection_break(struct strait_client *client, enum strait_status why, const char *text)
 {
-    if (client->state == GREETING)
-        break_greeting(client, why, text);
+    if (client->state == HANDSHAKE)
+        break_handshake(client, why, text);
     if (client->state != READY)
         return;
     client->state = CLOSING;
@@ -275,7 +275,7 @@ enum strait_status connection_start(struct strait_client *client)
         back_off(client);
         return status;
     }
-    client->state = GREETING;
+    client->state = HANDSHAKE;
     outbox_flush(client);
     return STRAIT_OK;
 }
@@ -283,7 +283,7 @@ enum strait_status connection_start(struct strait_client *client)
 /* Words and pools go first, because messages in the outbox refer to them. */
 static void connection_ready(struct strait_client *client)
 {
-    struct outbox late = client->outbox;
+    struct outbox deferred = client->outbox;
     struct message words = words_message();
     client->state = READY;
     client->backoff_ms = BACKOFF_FIRST_MS;
@@ -293,10 +293,10 @@ static void connection_ready(struct strait_client *client)
     for (struct strait_pool *pool = client->pools; pool != NULL; pool = pool->next)
         if (outbox_send_pool(client, pool) != STRAIT_OK)
             client->write_failed = true;
-    if (late.first != NULL) {
-        *client->outbox.end = late.first;
-        client->outbox.end = late.end;
-        client->outbox.notes += late.notes;
+    if (deferred.first != NULL) {
+        *client->outbox.end = deferred.first;
+        client->outbox.end = deferred.end;
+        client->outbox.notes += deferred.notes;
     }
     outbox_flush(client);
 }
@@ -440,7 +440,7 @@ static enum strait_status on_done(struct strait_transfer *transfer, const struct
     return STRAIT_OK;
 }
 
-/* A verdict that comes after the library's own only matters if it tells that the pages are drained. */
+/* After the library's own verdict, the daemon's only matters if it says that the pages are drained. */
 static enum strait_status on_late_verdict(struct strait_transfer *transfer, const struct message_state *state)
 {
     if (!state->more && (state->state == STRAIT_DONE || (state->state == STRAIT_FAILED && state->drained)))
@@ -526,7 +526,7 @@ static enum strait_status on_note(struct strait_client *client, const struct mes
 
 static enum strait_status dispatch(struct strait_client *client, const struct message *message)
 {
-    if ((message->type == MESSAGE_WELCOME) != (client->state == GREETING))
+    if ((message->type == MESSAGE_WELCOME) != (client->state == HANDSHAKE))
         return STRAIT_ERR_CORRUPT;
     switch (message->type) {
     case MESSAGE_WELCOME:
@@ -579,7 +579,7 @@ static enum strait_status take_frames(struct strait_client *client, bool all)
 
 static const char *break_text(enum strait_status why)
 {
-    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read what the daemon says"
+    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read the messages of the daemon"
            : why == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
                                            : "the daemon broke the protocol";
 }
@@ -590,14 +590,14 @@ static void read_socket(struct strait_client *client)
     if (client->waiting.count < EVENTS_AHEAD)
         end = channel_read(client->channel);
     enum strait_status status = take_frames(client, end != STRAIT_OK);
-    if (client->state != GREETING && client->state != READY)
+    if (client->state != HANDSHAKE && client->state != READY)
         return; /* a message made the library give up the connection */
     client->input_left = status == STRAIT_OK;
     if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
         connection_break(client, status, break_text(status));
     else if (client->write_failed && end == STRAIT_OK)
         connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
-    if (end != STRAIT_OK && client->state != AWAY) /* after the reason, if there was one */
+    if (end != STRAIT_OK && client->state != DISCONNECTED) /* after the reason, if there was one */
         connection_ended(client);
 }
 
@@ -618,9 +618,9 @@ static void await_end(struct strait_client *client)
 
 void connection_work(struct strait_client *client)
 {
-    if (client->state == AWAY && clock_ms() >= client->reconnect_at)
+    if (client->state == DISCONNECTED && clock_ms() >= client->reconnect_at)
         connection_start(client);
-    if (client->state == GREETING || client->state == READY)
+    if (client->state == HANDSHAKE || client->state == READY)
         read_socket(client);
     else if (client->state == CLOSING)
         await_end(client);

@@ -145,7 +145,7 @@ void events_drop(struct strait_client *client, const struct strait_transfer *tra
 
 static uint64_t next_timeout(const struct strait_client *client)
 {
-    uint64_t reconnect = client->state == AWAY ? client->reconnect_at : NEVER;
+    uint64_t reconnect = client->state == DISCONNECTED ? client->reconnect_at : NEVER;
     return reconnect < client->next_due ? reconnect : client->next_due;
 }
 

@@ -222,7 +222,7 @@ struct message words_message(void)
     return (struct message){.type = MESSAGE_WORDS, .words = {.count = WORDS_COUNT}};
 }
 
-/* Gets the client its words. A daemon that is not connected is told of them when it connects. */
+/* Gives the client words. A daemon that is not connected gets the message about them when it connects. */
 static enum strait_status open_words(struct strait_client *client, const struct gpu *gpu)
 {
     if (client->words != NULL)

@@ -373,7 +373,7 @@ static enum strait_status lists_send(struct strait_transfer *transfer, const str
 
 /* ---- Creating a transfer ----------------------------------------------------------------------------------------- */
 
-/* What expectations and offers have in common. */
+/* Arguments that expectations and offers share. */
 struct request_args {
     bool sink;
     const void *key;
@@ -385,44 +385,42 @@ struct request_args {
     void *context;
 };
 
-static bool demand_valid(const struct strait_pool *pool, const struct request_args *request_args)
+static bool args_valid(const struct strait_pool *pool, const struct request_args *args)
 {
-    return !pool->removing && bytes_valid(request_args->key, request_args->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
-           request_args->parts <= STRAIT_PARTS_MAX && request_args->time_ms > 0 &&
-           request_args->time_ms <= DEADLINE_MAX_MS;
+    return !pool->removing && bytes_valid(args->key, args->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
+           args->parts <= STRAIT_PARTS_MAX && args->time_ms > 0 && args->time_ms <= DEADLINE_MAX_MS;
 }
 
 /* A sink's lists are kept, because its failure has to name the pages. */
-static enum strait_status fill(struct strait_transfer *transfer, const struct request_args *request_args)
+static enum strait_status fill(struct strait_transfer *transfer, const struct request_args *args)
 {
-    enum strait_status status =
-        lists_check(transfer->pool, request_args->lists, request_args->list_count, &transfer->pages);
+    enum strait_status status = lists_check(transfer->pool, args->lists, args->list_count, &transfer->pages);
     if (status != STRAIT_OK)
         return status;
-    transfer->sink = request_args->sink;
-    transfer->context = request_args->context;
+    transfer->sink = args->sink;
+    transfer->context = args->context;
     transfer->state = STRAIT_BOOTSTRAP;
-    transfer->deadline = clock_ms() + request_args->time_ms;
-    transfer->key_size = request_args->key_size;
-    memcpy(transfer->key, request_args->key, request_args->key_size);
-    if (!request_args->sink)
+    transfer->deadline = clock_ms() + args->time_ms;
+    transfer->key_size = args->key_size;
+    memcpy(transfer->key, args->key, args->key_size);
+    if (!args->sink)
         return STRAIT_OK;
-    transfer->list_count = request_args->list_count;
-    transfer->lists = lists_copy(request_args->lists, request_args->list_count);
+    transfer->list_count = args->list_count;
+    transfer->lists = lists_copy(args->lists, args->list_count);
     return transfer->lists != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
-static enum strait_status create(struct strait_pool *pool, const struct request_args *request_args,
+static enum strait_status create(struct strait_pool *pool, const struct request_args *args,
                                  struct strait_transfer **transfer)
 {
-    if (!demand_valid(pool, request_args))
+    if (!args_valid(pool, args))
         return STRAIT_ERR_INVALID;
     struct strait_transfer *made = calloc(1, sizeof(*made));
     if (made == NULL)
         return STRAIT_ERR_NO_MEMORY;
     made->client = pool->client;
     made->pool = pool;
-    enum strait_status status = fill(made, request_args);
+    enum strait_status status = fill(made, args);
     if (status == STRAIT_OK)
         status = table_insert(pool->client, made);
     if (status != STRAIT_OK) {
@@ -482,16 +480,16 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
 {
     if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
-    struct request_args request_args = {true,
-                                        params->key,
-                                        params->key_size,
-                                        params->lists,
-                                        params->list_count,
-                                        params->sources,
-                                        params->deadline_ms,
-                                        params->context};
+    struct request_args args = {true,
+                                params->key,
+                                params->key_size,
+                                params->lists,
+                                params->list_count,
+                                params->sources,
+                                params->deadline_ms,
+                                params->context};
     struct strait_transfer *made = NULL;
-    enum strait_status status = create(pool, &request_args, &made);
+    enum strait_status status = create(pool, &args, &made);
     if (status != STRAIT_OK)
         return status;
     struct message message = expect_message(made, params);
@@ -539,16 +537,16 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
         return STRAIT_ERR_INVALID;
     if (params->ready != NULL && !pool_on_gpu(pool))
         return STRAIT_ERR_UNSUPPORTED;
-    struct request_args request_args = {false,
-                                        params->key,
-                                        params->key_size,
-                                        params->lists,
-                                        params->list_count,
-                                        params->consumers,
-                                        params->lease_ms,
-                                        params->context};
+    struct request_args args = {false,
+                                params->key,
+                                params->key_size,
+                                params->lists,
+                                params->list_count,
+                                params->consumers,
+                                params->lease_ms,
+                                params->context};
     struct strait_transfer *made = NULL;
-    enum strait_status status = create(pool, &request_args, &made);
+    enum strait_status status = create(pool, &args, &made);
     if (status != STRAIT_OK)
         return status;
     made->last = params->last;

@@ -149,7 +149,7 @@ def run_ddp_bf16(device):
 
 
 def values_of(rank, count, device, dtype=torch.bfloat16, turn=0):
-    """What a rank sends, which all know."""
+    """Values that a rank sends, which all can compute."""
     random = torch.Generator(device=device).manual_seed(1000 * (turn + 1) + rank)
     return torch.randn(count, generator=random, device=device).mul_(0.02).to(dtype)
 

@@ -1,4 +1,4 @@
-/* What strait_pool_export returns: a fixed header that every version can read, then the pool's description. The client
+/* Exported pools, as strait_pool_export returns them: a fixed header that every version can read, then the pool's description. The client
  * exports and imports it; tests and tools look inside.
  *
  *   offset size
@@ -19,7 +19,7 @@
 #define BLOB_BODY_MAX     (1024u * 1024)
 #define BLOB_VERSION      1u
 
-/* What a peer needs to know of one region, in the pool's order (group, layer, role, position). */
+/* Description of one region for peers, in the pool's order (group, layer, role, position). */
 struct blob_region {
     uint32_t group;
     int32_t layer;

@@ -8,7 +8,7 @@
 #include "internal/bytes.h"
 #include "proto/channel.h"
 
-/* What a channel (channel.h) has received and not handed out yet: a buffer of bytes, where frames begin in it, and the
+/* Input of a channel (channel.h), received and not handed out yet: a buffer of bytes, where frames begin in it, and the
  * descriptors that came with them. Reads no socket. */
 
 #define LENGTH_BYTES    4u                    /* of a frame's length, which comes first and does not count itself */

@@ -9,7 +9,7 @@
 #define LENGTH_BYTES     4u
 #define FIELD_NUMBER_MAX ((1u << 29) - 1)
 
-/* What unpacking may allocate beyond twice the received bytes; the longest lists take less than half of it. */
+/* Memory that unpacking may take beyond twice the received bytes; the longest lists take less than half of it. */
 #define UNPACK_BYTES_MORE ((size_t)4 * 1024 * 1024)
 
 /* protobuf-c counts list items in a size_t. */

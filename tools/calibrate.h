@@ -12,7 +12,7 @@
 #include "tools/pipeline.h"
 #include "tools/util.h"
 
-/* What `strait calibrate` counts: one histogram per class, of tensors in memory or of partial files. */
+/* Histograms of `strait calibrate`: one per class, of tensors in memory or of partial files. */
 
 /* ---- Histograms ------------------------------------------------------------------------------------------------ */
 
@@ -103,7 +103,7 @@ void tensors_close(struct tensors *tensors);
 struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, uint64_t chunk_bytes,
                                        unsigned threads, struct progress *progress);
 
-/* What `strait calibrate` reports about the data it counted, class by class. */
+/* Report of `strait calibrate` about the data it counted, class by class. */
 
 struct calibrate_report {
     const struct histograms *histograms;

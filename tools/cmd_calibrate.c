@@ -123,7 +123,7 @@ static bool set_option(struct options *options, int option, const char *text)
     }
 }
 
-/* What is wrong with the combination of options; NULL when nothing is. */
+/* Error in the combination of options, as text; NULL: none. */
 static const char *check_options(const struct options *options)
 {
     if (options->file_count == 0)

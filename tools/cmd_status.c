@@ -290,7 +290,7 @@ int cmd_status(int argc, char **argv)
 {
     static char name[] = "strait status";
     char own[SOCKET_PATH_MAX + 1];
-    const char *path = socket_to_try(own);
+    const char *path = socket_find(own);
     bool json = false;
     int option;
     command_begin(argv, name);

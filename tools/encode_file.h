@@ -85,7 +85,7 @@ void survey_json(const struct survey *survey, struct cJSON *object);
 #define SURVEY_MODES_BYTES 64
 void survey_modes(char text[SURVEY_MODES_BYTES], uint32_t block_modes);
 
-/* What `strait encode` reports at the end. */
+/* Report of `strait encode`. */
 
 struct encode_report {
     const struct encode_task *task;

@@ -19,7 +19,7 @@ const struct option_row option_rows[] = {
      .kind = OPTION_TEXT,
      AT(socket),
      .max = SOCKET_PATH_MAX,
-     .initial = SOCKET_OF_THE_NODE,
+     .initial = SOCKET_OF_NODE,
      .help = "Path of the unix socket for clients of this node, at most 103 bytes; empty: none. It gets mode 0660: its "
              "group may connect. For users other than root the default is $XDG_RUNTIME_DIR/strait/straitd.sock when "
              "that variable is set."},

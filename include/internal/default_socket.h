@@ -1,4 +1,4 @@
-/* Where a daemon's socket is by default: one rule for straitd, which creates it, and for clients, which look for it. */
+/* Default path of a daemon's socket: one rule for straitd, which creates it, and for clients, which look for it. */
 #ifndef STRAIT_INTERNAL_DEFAULT_SOCKET_H
 #define STRAIT_INTERNAL_DEFAULT_SOCKET_H
 
@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX    103u /* sun_path, less the suffix of the name under which a new socket is prepared */
-#define SOCKET_OF_THE_NODE "/run/strait/straitd.sock"
+#define SOCKET_PATH_MAX 103u /* sun_path, less the suffix of the name under which a new socket is prepared */
+#define SOCKET_OF_NODE  "/run/strait/straitd.sock"
 
 /* Path of the socket of this user's own daemon. False when it is the node's: for root, or without XDG_RUNTIME_DIR. */
 static inline bool socket_of_user(char path[SOCKET_PATH_MAX + 1])
@@ -28,19 +28,20 @@ static inline bool socket_is_ours(const char *path)
     return lstat(path, &found) == 0 && S_ISSOCK(found.st_mode) && (found.st_uid == geteuid() || found.st_uid == 0);
 }
 
-/* The socket that the environment names; NULL: none. */
-static inline const char *socket_told(void)
+/* $STRAIT_SOCKET; NULL: unset or empty. */
+static inline const char *socket_from_environment(void)
 {
     const char *path = getenv("STRAIT_SOCKET");
     return path != NULL && path[0] != '\0' ? path : NULL;
 }
 
-/* Where to look for a daemon now: the user's own socket if it exists, else the node's. `own` is memory for the path. */
-static inline const char *socket_to_try(char own[SOCKET_PATH_MAX + 1])
+/* Path of the daemon to connect to now: $STRAIT_SOCKET, the user's own socket if it exists, else the node's. `own` is
+ * memory for the path. */
+static inline const char *socket_find(char own[SOCKET_PATH_MAX + 1])
 {
-    if (socket_told() != NULL)
-        return socket_told();
-    return socket_of_user(own) && socket_is_ours(own) ? own : SOCKET_OF_THE_NODE;
+    if (socket_from_environment() != NULL)
+        return socket_from_environment();
+    return socket_of_user(own) && socket_is_ours(own) ? own : SOCKET_OF_NODE;
 }
 
 #endif

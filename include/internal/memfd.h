@@ -1,4 +1,4 @@
-/* What a memfd of somebody else's is made of. */
+/* Kind of memory behind a memfd that another process made. */
 #ifndef STRAIT_INTERNAL_MEMFD_H
 #define STRAIT_INTERNAL_MEMFD_H
 

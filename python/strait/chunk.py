@@ -1,4 +1,4 @@
-"""Looking into a chunk."""
+"""Headers and tables of chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Element = Literal["bytes", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"]
 
 @dataclass(frozen=True)
 class ChunkInfo:
-    """What a chunk's header says.
+    """Header of a chunk.
 
     chunk_bytes: the whole chunk; metadata_bytes: header and tables, the blocks follow.
     page_count: pages; page_bytes: bytes of the longest one; element, version: see Element and the format.

@@ -20,7 +20,7 @@ from ._views import ArrayLike, array_view, check_dtype
 
 
 class Role(enum.IntEnum):
-    """What a tensor is in attention."""
+    """Role of a tensor in attention."""
 
     OTHER = 0
     K = 1
@@ -28,7 +28,7 @@ class Role(enum.IntEnum):
 
 
 class Class(NamedTuple):
-    """What a table was calibrated for; layer None: of no layer."""
+    """Class of tensors that a table was calibrated for; layer None: of no layer."""
 
     role: Role
     layer: int | None
@@ -185,7 +185,7 @@ class Codebook:
         return np.frombuffer(ctypes.string_at(lib.strait_codebook_ranking(self._handle, table), 256), np.uint8)
 
     def cls(self, table: int) -> Class:
-        """What a table was calibrated for; (OTHER, None) for table 0, the fallback. IndexError."""
+        """Class that a table was calibrated for; (OTHER, None) for table 0, the fallback. IndexError."""
         self._check_table(table)
         found = lib.strait_codebook_class(self._handle, table)
         return Class(Role(found.role), None if found.layer < 0 else found.layer)
@@ -279,7 +279,7 @@ def _count(counts: NDArray[np.uint64], array: NDArray[Any], element: str) -> Non
 
 
 def codebook_handle(codebook: Codebook | None) -> int | None:
-    """What the library knows a codebook by; the object must outlive its use. TypeError."""
+    """Handle of a codebook in the library; the object must outlive its use. TypeError."""
     if codebook is not None and not isinstance(codebook, Codebook):
         raise TypeError(f"codebook must be a strait.Codebook, not {type(codebook).__name__}")
     return None if codebook is None else codebook._handle

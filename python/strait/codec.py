@@ -42,7 +42,7 @@ from .pages import (
 
 @dataclass
 class Stats:
-    """What a call did: give an empty one as `stats=`, every call overwrites it, also when pages fail. One per thread.
+    """Figures of a call: give an empty one as `stats=`, every call overwrites it, also when pages fail. One per thread.
 
     raw_bytes: bytes of pages; of decode and verify: of the pages that passed.
     chunk_bytes: bytes of the chunk; 0 when encode failed.

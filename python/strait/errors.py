@@ -1,4 +1,4 @@
-"""What can go wrong: one exception class per status code of the C library."""
+"""Exceptions: one class per status code of the C library."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Request:
 
 
 class AnyPageList:
-    """What page lists of the host's memory and of a GPU's have in common."""
+    """Base of page lists in memory of the host and of GPUs."""
 
     __slots__ = ("_arrays", "_geometry", "_ids", "_regions", "_tables")
 

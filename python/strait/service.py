@@ -159,7 +159,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """What happened; which fields mean something depends on the type, see struct strait_event."""
+    """Event of a client; which fields are set depends on the type, see struct strait_event."""
 
     type: EventType
     transfer: Transfer | None = None
@@ -493,7 +493,7 @@ class Transfer(_Handle):
 
     @property
     def progress(self) -> Progress:
-        """What is known as of the last poll."""
+        """State as of the last poll."""
         info = lib.strait_transfer_progress(self._handle)
         return Progress(State(info.state), Reason(info.reason), info.drained, info.layers_landed)
 
@@ -516,7 +516,7 @@ class Pool(_Handle):
         return ctypes.string_at(lib.strait_pool_id(self._handle), _abi.POOL_ID_BYTES)
 
     def export(self) -> bytes:
-        """What another worker needs to name this pool. AgainError until the daemon has answered once."""
+        """Description of the pool for another worker. AgainError until the daemon has answered once."""
         size = c_size_t()
         status = lib.strait_pool_export(self._handle, None, 0, byref(size))
         if status != Status.ERR_NO_SPACE:
@@ -526,7 +526,7 @@ class Pool(_Handle):
         return blob.raw[: size.value]
 
     def mismatch(self, peer: Peer) -> Mismatch:
-        """What stands between the two pools; nothing is Mismatch(0)."""
+        """Differences between the two pools; Mismatch(0): none."""
         return Mismatch(lib.strait_peer_check(self._handle, peer._handle))
 
     def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:

@@ -103,7 +103,7 @@ HOLDERS = {"bfloat16": np.uint16}
 
 
 class Tensor:
-    """What has __dlpack__. `values` is its memory, as numpy sees it."""
+    """A tensor with __dlpack__. `values` is its memory, as numpy sees it."""
 
     versioned, readonly, device_type = True, False, 2
 

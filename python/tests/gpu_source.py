@@ -23,7 +23,7 @@ def slow(stream):
 
 
 def take_away(tensors):
-    """What pages hold, which they do not any more."""
+    """Clears pages, so that old values are not taken for moved ones."""
     final = {cls: tensor.clone() for cls, tensor in tensors.items()}
     for tensor in tensors.values():
         tensor.zero_()

@@ -1,4 +1,4 @@
-"""What comes before what on the fake driver's streams, and how long memory is kept for it."""
+"""Order of work on the fake driver's streams, and how long its memory is kept."""
 
 import gc
 import sys

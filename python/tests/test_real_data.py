@@ -1,4 +1,4 @@
-"""What calibration gives on real KV caches."""
+"""Calibration on real KV caches."""
 
 import json
 import os

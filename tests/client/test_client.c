@@ -422,26 +422,26 @@ START_TEST(a_socket_that_others_have_put_there_is_none_of_ours)
     memcpy(first, fake.path, sizeof(first));
     own_folder(folder);
     ck_assert(socket_of_user(own));
-    ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own)); /* nothing is there */
+    ck_assert_str_eq(SOCKET_OF_NODE, socket_find(own)); /* nothing is there */
     snprintf(fake.path, sizeof(fake.path), "%s/strait/straitd.sock", folder);
     fake_listen();
-    ck_assert_str_eq(fake.path, socket_to_try(own));
+    ck_assert_str_eq(fake.path, socket_find(own));
     if (getuid() == 0) {
         ck_assert_int_eq(0, seteuid(0));
-        ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own)); /* root's is the node's */
+        ck_assert_str_eq(SOCKET_OF_NODE, socket_find(own)); /* root's is the node's */
         ck_assert_int_eq(0, chown(fake.path, OTHER_USER + 1, (gid_t)-1));
         ck_assert_int_eq(0, seteuid(OTHER_USER));
-        ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own));
+        ck_assert_str_eq(SOCKET_OF_NODE, socket_find(own));
         ck_assert_int_eq(0, seteuid(0));
         ck_assert_int_eq(0, chown(fake.path, 0, (gid_t)-1));
         ck_assert_int_eq(0, seteuid(OTHER_USER));
-        ck_assert_str_eq(fake.path, socket_to_try(own));
+        ck_assert_str_eq(fake.path, socket_find(own));
     }
     fake_stop_listening();
     ck_assert_int_eq(0, symlink(first, fake.path)); /* not a socket by itself */
-    ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own));
+    ck_assert_str_eq(SOCKET_OF_NODE, socket_find(own));
     setenv("STRAIT_SOCKET", "/told", 1);
-    ck_assert_str_eq("/told", socket_to_try(own));
+    ck_assert_str_eq("/told", socket_find(own));
     remove_own_folder(folder);
     memcpy(fake.path, first, sizeof(first));
 }

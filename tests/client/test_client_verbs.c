@@ -145,7 +145,7 @@ START_TEST(arguments_that_make_no_sense_are_refused)
 }
 END_TEST
 
-/* What parts say together, against what was listed. */
+/* Lists of all parts together, against those that were given. */
 static void check_parts(const uint32_t *ids, uint64_t total)
 {
     uint64_t at = 0;

@@ -413,7 +413,7 @@ static const struct mismatch {
 #undef X
 };
 
-/* What the daemons compare is the hash: it has to agree with what the client was told. */
+/* Daemons compare the hash: it has to agree with the result that the client got. */
 START_TEST(a_mismatch_is_told_by_its_bits_and_by_the_geometry)
 {
     struct pool a, b;

@@ -174,7 +174,7 @@ static uint8_t *wire_packed(const Strait__Wire__Envelope *envelope, size_t *size
     return body;
 }
 
-/* What one row, or (NULL) all rows, say of the pair as it is now; rules across fields are left out. */
+/* Packs and unpacks by one row, or (NULL) by all rows, without the rules across fields. */
 static void expect_both(const struct both *both, const struct field *row, enum strait_status status)
 {
     struct message_layout rows = *both->layout;
@@ -808,7 +808,7 @@ static void mutate(struct rng *rng, uint8_t *body, size_t size)
     }
 }
 
-/* What is read can be written, and reads the same again. */
+/* A message that was read can be written, and reads the same again. */
 static void require_reads_again(const struct message *message)
 {
     size_t size;

@@ -100,7 +100,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def _pointer(name: str, *arguments: Any) -> int:
-    """What a function writes that takes the place for it first; 0 only of handles that can be NULL."""
+    """Calls a function that writes a pointer to its first argument, and returns that; 0 only for handles that can be NULL."""
     place = c_void_p()
     call(name, byref(place), *arguments)
     return place.value or 0

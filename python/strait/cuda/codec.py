@@ -50,7 +50,7 @@ SelectLike: TypeAlias = Iterable[int] | Any | None
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one chunk.
+    """Result of one chunk.
 
     bytes: encode: of the chunk, 0 when it failed; decode: of pages that passed.
     status: a Status: OK, what is wrong with the chunk as a whole, or the first failed page's.
@@ -80,7 +80,7 @@ def _error_of(outcome: Outcome, what: str) -> Error:
 
 
 class _Inflight:
-    """What a call's work needs until it has run: kept here, as the caller may drop the job."""
+    """A call that has been queued: keeps what its work uses until it has run, as the caller may drop the job."""
 
     def __init__(self, call_: _Call, workspace: _Workspace):
         self.event = _driver.event_create()
@@ -162,7 +162,7 @@ class Job:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What became of each chunk. AgainError: it is not over."""
+        """Result of each chunk. AgainError: the call has not run yet."""
         if not self.done():
             raise AgainError(f"{self._what}: not over yet", Status.ERR_AGAIN)
         return self._inflight.finish()
@@ -236,7 +236,7 @@ class _Workspace:
             self._grow("staging", _rounded(staging), stream)
 
     def _grow(self, name: str, size: int, stream: int) -> None:
-        """What the buffer held is lost."""
+        """The content of the buffer is lost."""
         address, _ = self._buffers[name]
         self._buffers[name] = 0, 0
         if address:
@@ -302,7 +302,7 @@ class _Call:
         self.devices += [(pages.device, name), (chunk.device, chunk_name)]
 
     def check(self, device: int) -> None:
-        """What concerns several arguments."""
+        """Checks across arguments."""
         if not self.requests:
             raise ValueError(f"nothing to {self.what}: the batch is empty")
         check_one_device([(device, "the codec"), *self.devices])

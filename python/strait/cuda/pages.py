@@ -93,7 +93,7 @@ class PageList(AnyPageList):
 
     @property
     def sources(self) -> list[Any]:
-        """What was given as pools and ids: to be kept, and waited for."""
+        """Objects given as pools and ids: calls keep them, and wait for their work."""
         return self._sources + self._ids_source
 
     @property
