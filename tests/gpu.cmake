@@ -28,7 +28,7 @@ if(STRAIT_HAVE_CUDA)
         $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 300 ENVIRONMENT ${gpu_environment})
 
     # The NCCL transport needs no daemons: two processes, a GPU each.
-    add_executable(gpu_nccl gpu/nccl.c gpu/nccl_side.c)
+    add_executable(gpu_nccl gpu/nccl.c)
     target_link_libraries(gpu_nccl PRIVATE strait_transport strait_test_support CUDA::cudart_static)
     if(TARGET strait-transport-nccl)
         add_dependencies(gpu_nccl strait-transport-nccl)

@@ -1,7 +1,6 @@
 # The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. The gate runs 15 s
 # of it; `soak --daemon straitd --seconds 1200` is the release check.
-add_executable(soak soak/main.c soak/report.c soak/daemon.c soak/figures.c soak/watch.c soak/pool.c soak/world.c
-    soak/move.c soak/group.c soak/scene.c soak/mixed.c soak/mixed_judge.c soak/one_slot.c soak/deadline.c soak/restart.c)
+add_executable(soak soak/main.c soak/daemon.c soak/world.c soak/move.c soak/mixed.c soak/scenarios.c)
 target_link_libraries(soak PRIVATE strait_client strait_kernels strait_test_support PkgConfig::XXHASH m)
 target_compile_definitions(soak PRIVATE SOAK_UCX=$<BOOL:${STRAIT_HAVE_UCX}> SOAK_SLOWER=${STRAIT_TEST_SLOWER})
 

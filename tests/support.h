@@ -2,13 +2,52 @@
 #ifndef STRAIT_TESTS_SUPPORT_H
 #define STRAIT_TESTS_SUPPORT_H
 
+#include <arpa/inet.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
 #include <strait/codec.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* How long the machine stalled all processes. The service's time limits hold on a machine that runs every process that
+ * is ready; test machines are shared and sometimes stand still for a second. A test of an exact limit subtracts this
+ * time from the time that passed. */
+
+/* Starts a process, which ends with this one, that repeatedly sleeps a millisecond and adds up the excess. Call it
+ * before threads and forks: processes that are forked later read the same count. */
+bool machine_watch(void);
+
+/* Total stall time since machine_watch; 0 if it was not called. On a machine that keeps up it does not grow. */
+uint64_t machine_late_ns(void);
+
+static inline uint64_t machine_late_ms(void)
+{
+    return machine_late_ns() / 1000000;
+}
+
+/* A TCP port of loopback for daemons that a test starts one after another. It must stay reserved before the first and
+ * in between, or the kernel could give it to a process that asks for any port, as UCX does, or that connects. */
+
+/* Binds the port without listening: the kernel gives it to no one else, but a process that names it and sets
+ * SO_REUSEADDR, as daemons do, can listen on it. Reserved until the descriptor is closed. 0: there is none. */
+static inline unsigned port_reserve(int *fd)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(address);
+    const int on = 1;
+    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd >= 0 && bind(*fd, (struct sockaddr *)&address, size) == 0 &&
+        setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 && /* only now: the port is ours alone */
+        getsockname(*fd, (struct sockaddr *)&address, &size) == 0)
+        return ntohs(address.sin_port);
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    return 0;
+}
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 

@@ -12,9 +12,8 @@
 #include <uv.h>
 
 #include "daemon/base/http.h"
-#include "tests/machine.h"
-#include "tests/run_suite.h"
 #include "tests/support.h"
+#include "tests/run_suite.h"
 
 /* ---- The parser -------------------------------------------------------------------------------------------------- */
 

@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "daemon/base/log.h"
-#include "tests/machine.h"
-#include "tests/run_suite.h"
 #include "tests/support.h"
+#include "tests/run_suite.h"
 
 static int ends[2];
 static struct log *logger;

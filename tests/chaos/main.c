@@ -14,7 +14,7 @@
 
 #include "tests/chaos/plan.h"
 #include "tests/chaos/scenario.h"
-#include "tests/machine.h"
+#include "tests/support.h"
 
 #define CELLS (FAULTS * PHASES)
 

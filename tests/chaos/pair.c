@@ -7,7 +7,7 @@
 
 #include "tests/chaos/totals.h"
 #include "tests/chaos/world.h"
-#include "tests/machine.h"
+#include "tests/support.h"
 
 /* ---- Beginning ------------------------------------------------------------------------------------------------ */
 

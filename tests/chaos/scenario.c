@@ -6,7 +6,7 @@
 #include <strait/strait.h>
 
 #include "tests/chaos/scene.h"
-#include "tests/machine.h"
+#include "tests/support.h"
 
 #define REACH_MS 800u  /* for the transfer to reach the point */
 #define OVER_MS  4000u /* until everything must have drained */

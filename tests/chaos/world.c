@@ -15,8 +15,7 @@
 #include <unistd.h>
 
 #include "tests/chaos/totals.h"
-#include "tests/machine.h"
-#include "tests/port.h"
+#include "tests/support.h"
 
 uint64_t now_ns(void)
 {
@@ -52,8 +51,6 @@ static void close_inherited(void)
     for (int fd = 3; fd < 256; fd++)
         close(fd);
 }
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const common_options[] = {"--ucx-options",   "tls=tcp devices=lo",
                                              "--peer-timeout",  "300ms",

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/machine.h"
+#include "tests/support.h"
 #include "tests/run_suite.h"
 
 struct fake_daemon fake = {.codebook_id = {1, 2, 3}};

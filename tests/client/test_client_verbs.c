@@ -1,6 +1,6 @@
 /* Transfers of libstrait: how what the caller asks for reaches the daemon, and what the daemon's answers become. */
 #include "tests/client/harness.h"
-#include "tests/machine.h"
+#include "tests/support.h"
 
 #include <poll.h>
 #include <time.h>

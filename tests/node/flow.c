@@ -1,5 +1,216 @@
-/* The harness's transfers: what was asked, what came of it, and which pages have landed. */
-#include "tests/node/harness_parts.h"
+/* Pools and transfers of the harness: memory and the image of what it should hold, requests and what became of them. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/fakes/device.h"
+#include "tests/node/harness.h"
+
+#define ROW_GAP  32u /* between the rows of a page */
+#define PAGE_GAP 64u /* between pages */
+
+static struct test_pool *pools[POOLS_MAX];
+static uint32_t pool_count;
+
+static uint32_t row_stride(const struct geometry *g)
+{
+    return g->rows == 1 ? g->row_bytes : g->row_bytes + ROW_GAP;
+}
+
+static size_t page_stride(const struct geometry *g)
+{
+    return (size_t)g->rows * row_stride(g) + PAGE_GAP;
+}
+
+static size_t region_bytes(const struct geometry *g)
+{
+    return (PAGE_GAP + g->pages * page_stride(g) + 4095) / 4096 * 4096;
+}
+
+static uint32_t group_regions(const struct geometry *g)
+{
+    return g->layers * g->roles;
+}
+
+static uint32_t region_count(const struct geometry *g)
+{
+    return g->groups * group_regions(g);
+}
+
+static uint8_t *page_at(const struct geometry *g, uint8_t *base, uint32_t region, uint32_t id)
+{
+    return base + region * region_bytes(g) + PAGE_GAP + id * page_stride(g);
+}
+
+static void complete(struct geometry *g)
+{
+    g->groups = g->groups != 0 ? g->groups : 1;
+    g->layers = g->layers != 0 ? g->layers : 1;
+    g->roles = g->roles != 0 ? g->roles : 1;
+    g->pages = g->pages != 0 ? g->pages : 16;
+    g->rows = g->rows != 0 ? g->rows : 1;
+    g->row_bytes = g->row_bytes != 0 ? g->row_bytes : 4096;
+    g->element = g->element != 0 ? g->element : STRAIT_ELEMENT_BF16;
+}
+
+/* The regions lie in one mapping, so that they can be compared at once; a memfd for each is mapped over its part. */
+static void allocate(struct test_pool *pool)
+{
+    const struct geometry *g = &pool->geometry;
+    pool->size = region_bytes(g) * region_count(g);
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(pool->size, &pool->memory));
+    pool->bytes = pool->memory.base;
+    if (!g->apart)
+        return;
+    pool->parts = keep(region_count(g) * sizeof(*pool->parts));
+    for (uint32_t r = 0; r < region_count(g); r++) {
+        ck_assert_int_eq(STRAIT_OK, strait_alloc(region_bytes(g), &pool->parts[r]));
+        ck_assert(mmap(pool->bytes + r * region_bytes(g), region_bytes(g), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_FIXED, pool->parts[r].fd, 0) != MAP_FAILED);
+    }
+}
+
+static void put_on_gpu(struct strait_pool_region *region, const struct geometry *g)
+{
+    region->device = (int32_t)(g->gpu - 1 + region->group * g->gpu_step);
+    region->handle = g->handle != 0 ? g->handle : STRAIT_HANDLE_CUDA_IPC;
+    const struct fake_handle handle = {.pid = getpid(), .fd = region->fd, .device = region->device};
+    memcpy(region->ipc, &handle, sizeof(handle));
+}
+
+static struct strait_pool_region describe(const struct test_pool *pool, uint32_t r)
+{
+    const struct geometry *g = &pool->geometry;
+    uint64_t base = g->apart ? 0 : r * region_bytes(g);
+    struct strait_pool_region region = {.handle = STRAIT_HANDLE_MEMFD,
+                                        .device = -1,
+                                        .fd = g->apart ? pool->parts[r].fd : pool->memory.fd,
+                                        .offset = base + PAGE_GAP,
+                                        .page_stride = page_stride(g),
+                                        .row_stride = row_stride(g),
+                                        .page_count = g->pages,
+                                        .rows = g->rows,
+                                        .row_bytes = g->row_bytes,
+                                        .element = g->element,
+                                        .role = r % g->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
+                                        .layer = (int32_t)(r % group_regions(g) / g->roles),
+                                        .group = r / group_regions(g)};
+    if (g->gpu != 0)
+        put_on_gpu(&region, g);
+    if (g->pointers) {
+        region.handle = STRAIT_HANDLE_POINTER;
+        region.pointer = pool->bytes;
+        region.fd = -1;
+    }
+    return region;
+}
+
+struct test_pool *pool_try(struct party *party, struct geometry geometry)
+{
+    ck_assert_uint_lt(pool_count, POOLS_MAX);
+    complete(&geometry);
+    struct test_pool *pool = keep(sizeof(*pool));
+    pool->party = party;
+    pool->geometry = geometry;
+    allocate(pool);
+    memset(pool->bytes, CANARY, pool->size);
+    pool->image = keep(pool->size);
+    memcpy(pool->image, pool->bytes, pool->size);
+    struct strait_pool_region *regions = keep(region_count(&geometry) * sizeof(*regions));
+    for (uint32_t r = 0; r < region_count(&geometry); r++)
+        regions[r] = describe(pool, r);
+    struct strait_pool_params params = {sizeof(params), regions, region_count(&geometry)};
+    ck_assert_int_eq(STRAIT_OK, strait_pool_register(party->client, &params, &pool->pool));
+    return pools[pool_count++] = pool;
+}
+
+struct test_pool *pool_open(struct party *party, struct geometry geometry)
+{
+    struct test_pool *pool = pool_try(party, geometry);
+    WAIT(pool->told);
+    ck_assert_msg(pool->status == STRAIT_OK, "%s", pool->text);
+    return pool;
+}
+
+static void fill_page(struct rng *rng, uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i + 8 <= size; i += 8) {
+        uint64_t random = rng_next(rng);
+        for (int k = 0; k < 4; k++) {
+            uint16_t value = (uint16_t)(0x3e00u + ((random >> (16 * k)) & 0x81ffu));
+            memcpy(bytes + i + 2 * k, &value, 2);
+        }
+    }
+}
+
+void pool_fill(struct test_pool *pool, uint64_t seed)
+{
+    const struct geometry *g = &pool->geometry;
+    struct rng rng = rng_init(seed);
+    for (uint32_t r = 0; r < region_count(g); r++)
+        for (uint32_t id = 0; id < g->pages; id++)
+            for (uint32_t row = 0; row < g->rows; row++)
+                fill_page(&rng, page_at(g, pool->bytes, r, id) + (size_t)row * row_stride(g), g->row_bytes);
+    memcpy(pool->image, pool->bytes, pool->size);
+}
+
+bool pool_as_imagined(const struct test_pool *pool)
+{
+    return memcmp(pool->bytes, pool->image, pool->size) == 0;
+}
+
+const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id)
+{
+    return page_at(&pool->geometry, pool->bytes, region, id);
+}
+
+struct strait_peer *peer_of(struct party *party, struct test_pool *pool)
+{
+    size_t size = 0;
+    struct strait_peer *peer;
+    WAIT(strait_client_connected(pool->party->client));
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, strait_pool_export(pool->pool, NULL, 0, &size));
+    uint8_t *blob = malloc(size);
+    ck_assert_int_eq(STRAIT_OK, strait_pool_export(pool->pool, blob, size, &size));
+    ck_assert_int_eq(STRAIT_OK, strait_peer_import(party->client, blob, size, &peer));
+    free(blob);
+    return peer;
+}
+
+void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
+                    uint8_t *from_base, uint32_t from_id, uint32_t group)
+{
+    const struct geometry *g = &to->geometry;
+    for (uint32_t r = group * group_regions(g); r < (group + 1) * group_regions(g); r++)
+        for (uint32_t row = 0; row < g->rows; row++)
+            memcpy(page_at(g, to_base, r, to_id) + (size_t)row * row_stride(g),
+                   page_at(&from->geometry, from_base, r, from_id) + (size_t)row * row_stride(g), g->row_bytes);
+}
+
+void pools_event(const struct strait_event *event)
+{
+    for (uint32_t i = 0; i < pool_count; i++) {
+        struct test_pool *pool = pools[i];
+        if (pool->pool != event->pool)
+            continue;
+        pool->told = true;
+        pool->status = (enum strait_status)event->status;
+        snprintf(pool->text, sizeof(pool->text), "%s", event->text != NULL ? event->text : "");
+        if (event->type == STRAIT_EVENT_POOL_REMOVED) {
+            pool->removed = true;
+            pool->pool = NULL;
+        }
+    }
+}
+
+void pools_close(void)
+{
+    for (uint32_t i = 0; i < pool_count; i++) {
+        for (uint32_t r = 0; pools[i]->parts != NULL && r < region_count(&pools[i]->geometry); r++)
+            strait_free(&pools[i]->parts[r]);
+        strait_free(&pools[i]->memory);
+    }
+    pool_count = 0;
+}
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */
 

@@ -8,8 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/node/harness_parts.h"
-#include "tests/port.h"
+#include "tests/support.h"
 #include "tests/run_suite.h"
 
 struct test_node nodes[NODES_MAX];

@@ -10,14 +10,12 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strait/codec.h>
+#include <strait/strait.h>
 #include <string.h>
 #include <uv.h>
 
-#include <strait/codec.h>
-#include <strait/strait.h>
-
 #include "daemon/node.h"
-#include "tests/machine.h"
 #include "tests/support.h"
 
 enum { SLOW = SANITIZED ? 4 : 1 }; /* factor for time limits */
@@ -186,5 +184,18 @@ uint32_t open_descriptors(void);
 /* node_case makes a case with the fixture; node_main runs the suite. */
 TCase *node_case(Suite *suite, const char *name);
 int node_main(Suite *suite);
+
+/* Shared by the files of the harness. */
+
+/* Memory that lives until the end of the test. */
+void *keep(size_t size);
+
+void pools_event(const struct strait_event *event);
+void pools_close(void);
+/* Copies all rows of a group's page; each base is that of the pool's memory, or of its image. */
+void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
+                    uint8_t *from_base, uint32_t from_id, uint32_t group);
+
+void flow_event(struct flow *flow, const struct strait_event *event);
 
 #endif

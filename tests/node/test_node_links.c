@@ -4,7 +4,7 @@
 #include "tests/node/far_harness.h"
 
 #include "tests/fakes/nccl_calls.h"
-#include "tests/port.h"
+#include "tests/support.h"
 #include "transport/nccl.h"
 #include "transport/ucx.h"
 

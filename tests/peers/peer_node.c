@@ -329,7 +329,7 @@ void connect_nodes(struct node *a, struct node *b)
     EXPECT((get(a, b), a->ups > ups && b->ups > other));
 }
 
-bool is_filled(const void *bytes, uint8_t with, size_t size)
+bool bytes_filled(const void *bytes, uint8_t with, size_t size)
 {
     const uint8_t *at = bytes;
     return at[0] == with && memcmp(at, at + 1, size - 1) == 0;

@@ -11,7 +11,7 @@
 
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
-#include "tests/machine.h"
+#include "tests/support.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define SLOT_BYTES   65536u
@@ -84,7 +84,7 @@ void connect_nodes(struct node *a, struct node *b);
 
 struct message note_message(const char *text);
 
-bool is_filled(const void *bytes, uint8_t with, size_t size);
+bool bytes_filled(const void *bytes, uint8_t with, size_t size);
 
 /* Runs the suite. */
 int peer_main(Suite *suite, TCase *tcase);

@@ -34,7 +34,7 @@ static void send_chunk(struct node *from, struct node *to, uint8_t with)
     }
     ck_assert_int_eq(STRAIT_OK, peer_send_chunk(from->up, header, sizeof(header), data, SLOT_BYTES, 7));
     EXPECT(to->arrived == arrived + 1 && from->sent == sent + 1);
-    ck_assert(is_filled((uint8_t *)to->arena.base + 2 * SLOT_BYTES, with, SLOT_BYTES));
+    ck_assert(bytes_filled((uint8_t *)to->arena.base + 2 * SLOT_BYTES, with, SLOT_BYTES));
 }
 
 START_TEST(two_nodes_connect_and_carry_messages_and_chunks)

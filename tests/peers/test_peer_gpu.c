@@ -84,7 +84,7 @@ static void chunk_arrives(struct node *from, struct node *to, uint8_t with)
     uint32_t arrived = to->gpu_arrived, sent = from->sent;
     ck_assert_int_eq(STRAIT_OK, send_chunk(from, with));
     EXPECT(to->gpu_arrived == arrived + 1 && from->sent == sent + 1);
-    ck_assert(is_filled(to->gpu_arena + SLOT_BYTES, with, SLOT_BYTES));
+    ck_assert(bytes_filled(to->gpu_arena + SLOT_BYTES, with, SLOT_BYTES));
 }
 
 static void tell(struct node *from, const struct message_gpu_link *link)

@@ -3,8 +3,23 @@
 #define STRAIT_TESTS_SOAK_DAEMON_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+/* What all parts of the soak test have in common: the clock, and what is said when a rule is broken. */
+
+#define MIB (UINT64_C(1) << 20)
+
+double now_seconds(void); /* monotonic */
+uint64_t now_ms(void);
+
+/* A rule was broken: told on stderr (the first ones), and counted. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+uint32_t complaints(void);
+
+/* So many that nothing is learned from going on. */
+bool too_many_complaints(void);
 
 #define DAEMON_PATH_MAX 128u
 
@@ -41,5 +56,47 @@ bool daemon_runs(struct soak_daemon *daemon);
 void daemon_stop(struct soak_daemon *daemon);
 /* By SIGKILL. */
 void daemon_kill(struct soak_daemon *daemon);
+
+/* A daemon's figures, as /metrics tells them, and as the kernel does. */
+
+/* The text of GET /metrics; the caller frees it. NULL: no answer. */
+char *figures_fetch(const struct soak_daemon *daemon);
+/* The value of a name, with its labels; -1: there is none. */
+int64_t figure_read(const char *text, const char *name);
+/* Sum over all labels. */
+int64_t figure_sum(const char *text, const char *family);
+
+/* Seconds below which a share of a histogram lies, interpolated in its bucket; -1: empty or not told. */
+double figure_quantile(const char *text, const char *family, double quantile);
+
+struct process_size {
+    uint64_t resident, anonymous; /* bytes; resident has pools and arenas in it, anonymous the heap only */
+    uint32_t descriptors, threads;
+};
+
+bool process_size_read(pid_t pid, struct process_size *size);
+
+/* What daemons take of the machine, second by second. */
+
+#define WATCH_SETTLED_S 180u /* by then a daemon has what it needs */
+#define WATCH_JUDGED_S  240u /* runs that are shorter tell nothing */
+
+struct watch {
+    const struct soak_daemon *daemon; /* borrowed */
+    struct process_size *samples;     /* one a second */
+    size_t count, room;
+};
+
+void watch_init(struct watch *watch, const struct soak_daemon *daemon);
+void watch_fini(struct watch *watch);
+void watch_sample(struct watch *watch);
+
+/* The last sample; zeroes when there is none. */
+struct process_size watch_last(const struct watch *watch);
+
+/* By how much the largest sample after minute 3 exceeds the smallest, as a share of that; -1: too short a run. */
+double watch_resident_spread(const struct watch *watch);
+/* Complains when resident memory was not flat, or heap or descriptors grew. */
+void watch_judge(const struct watch *watch);
 
 #endif

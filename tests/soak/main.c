@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/machine.h"
-#include "tests/soak/report.h"
+#include "tests/support.h"
+#include "tests/soak/daemon.h"
 #include "tests/soak/soak.h"
 
 static const char usage_text[] =

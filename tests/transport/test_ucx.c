@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
-#include "tests/port.h"
+#include "tests/support.h"
 #include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/ucx.h"
