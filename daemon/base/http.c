@@ -235,7 +235,7 @@ int http_request_parse(const char *data, size_t size, struct http_request *reque
 #define CONNECTIONS_MAX 64u
 #define BACKLOG         128
 #define TICK_MS         250u
-#define REQUEST_MS      5000u  /* from the first byte, or the accept, to the end of a head */
+#define REQUEST_MS      5000u  /* the usual request_ms */
 #define IDLE_MS         60000u /* between requests */
 #define ANSWER_MS       10000u
 #define LINGER_MS       1000u /* lets the peer read an answer before a reset overtakes it */
@@ -417,7 +417,7 @@ static void on_written(uv_write_t *request, int error)
     } else if (connection->close) {
         linger(connection);
     } else {
-        set_state(connection, READING, connection->used > 0 ? REQUEST_MS : IDLE_MS);
+        set_state(connection, READING, connection->used > 0 ? connection->http->handlers.request_ms : IDLE_MS);
         serve(connection);
     }
 }
@@ -523,7 +523,7 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
     if (size == 0 || connection->state != READING) /* lingering: discarded */
         return;
     if (connection->used == 0)
-        set_state(connection, READING, REQUEST_MS); /* later bytes do not extend it */
+        set_state(connection, READING, connection->http->handlers.request_ms); /* later bytes do not extend it */
     connection->used += (size_t)size;
     serve(connection);
 }
@@ -575,7 +575,7 @@ static void accept_next(struct http *http)
     http->waiting = connection == NULL;
     if (connection == NULL)
         return;
-    set_state(connection, READING, REQUEST_MS);
+    set_state(connection, READING, http->handlers.request_ms);
     if (uv_accept((uv_stream_t *)&http->listener, (uv_stream_t *)&connection->tcp) != 0)
         connection_close(connection);
     else
@@ -610,6 +610,8 @@ static struct http *http_create(struct uv_loop_s *loop, const struct http_handle
     if (http == NULL)
         return NULL;
     *http = (struct http){.loop = loop, .handlers = *handlers, .owner = owner, .handles = 2};
+    if (http->handlers.request_ms == 0)
+        http->handlers.request_ms = REQUEST_MS;
     uv_tcp_init(loop, &http->listener); /* cannot fail: makes no socket yet */
     uv_timer_init(loop, &http->tick);
     http->listener.data = http;

@@ -36,6 +36,7 @@ struct http;
 struct http_handlers {
     char *(*metrics)(void *owner, size_t *size);                  /* malloc'ed text; NULL: 500 */
     char *(*health)(void *owner, size_t *size, int *http_status); /* malloc'ed JSON; 200 or 503 */
+    unsigned request_ms; /* for the head of a request, from its first byte or the accept; 0: 5000 */
 };
 
 /* Listens on host:port (numeric host). On OK the caller owns *http; *port receives the port. ERR_INVALID, ERR_IO (errno

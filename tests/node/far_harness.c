@@ -67,7 +67,7 @@ void far_move(struct test_pool *source, struct test_pool *sink)
 
 void far_begin_slowly(struct test_pool *source, struct test_pool *sink, struct flow **o, struct flow **e)
 {
-    far_control()->delay_us = 100000; /* there is time for what the test does next */
+    far_control()->delay_us = 50000; /* there is time for what the test does next */
     *o = far_offer(source);
     *e = far_expect(sink);
     uint32_t batches = far_control()->batches;

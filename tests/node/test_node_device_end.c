@@ -16,7 +16,7 @@ enum { PAGES = 256 };
 static void scene_begin(struct scene *scene, enum wire wire, uint32_t source_gpu, uint32_t sink_gpu)
 {
     pair_open(&scene->pair, wire);
-    far_control()->delay_us = 100000; /* there is time for what the test does next */
+    far_control()->delay_us = 50000; /* there is time for what the test does next */
     struct geometry shape = {.pages = PAGES, .layers = 8, .gpu = source_gpu};
     scene->source = pool_open(scene->pair.source, shape);
     shape.gpu = sink_gpu;
@@ -198,7 +198,7 @@ START_TEST(a_node_whose_device_fails_while_it_stops_ends)
 }
 END_TEST
 
-enum { STALL_MS = SLOW == 1 ? 3000 : 6000, DEADLINE_MS = SLOW == 1 ? 1200 : 1600, LATE_MS = 200 * SLOW };
+enum { STALL_MS = SLOW == 1 ? 1500 : 6000, DEADLINE_MS = SLOW == 1 ? 800 : 1600, LATE_MS = 200 * SLOW };
 
 /* A device that does not come back for a while: the verdict comes in time, pages are free when it has come back. */
 START_TEST(what_a_stalled_device_holds_up_fails_alone)
@@ -271,7 +271,6 @@ START_TEST(an_aborted_request_is_drained_when_its_device_is_done)
 {
     struct scene scene;
     scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
-    far_control()->delay_us = 100000;
     scene_moves(&scene);
     strait_abort(scene.expectation->transfer);
     ends_failed(scene.expectation, STRAIT_REASON_ABORTED);

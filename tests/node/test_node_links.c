@@ -381,7 +381,7 @@ static void begin_slowly(const struct link_kind *kind, struct test_pool *source,
         return;
     }
     uint32_t operations = fake_nccl.operations;
-    fake_nccl.delay_us = 100000; /* of some sixty operations: there is time for what the test does next */
+    fake_nccl.delay_us = 50000; /* of some sixty operations: there is time for what the test does next */
     *o = far_offer(source);
     *e = far_expect(sink);
     flow_start(*e, source);
