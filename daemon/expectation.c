@@ -3,7 +3,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/base/fault.h"
 #include "daemon/node.h"
 #include "daemon/sink.h"
 
@@ -158,7 +157,7 @@ static bool jobs_are_over(const struct expectation *e)
     const struct sink *sink;
     LL_FOREACH (e->sinks, sink)
         if (!sink->leg.drained)
-            return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
+            return false;
     return true;
 }
 

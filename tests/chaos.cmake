@@ -43,12 +43,12 @@ if(STRAIT_SANITIZE MATCHES thread) # other parts of the table than with the othe
     set(chaos_seed 2)
 endif()
 
-# strait_chaos_test(NAME TIMEOUT seconds [TSAN options] OPTIONS ...)
+# strait_chaos_test(NAME TIMEOUT seconds OPTIONS ...)
 function(strait_chaos_test name)
-    cmake_parse_arguments(ARG "" "TIMEOUT;TSAN" "OPTIONS" ${ARGN})
+    cmake_parse_arguments(ARG "" "TIMEOUT" "OPTIONS" ${ARGN})
     strait_add_test(${name} COMMAND chaos-driver --daemon $<TARGET_FILE:straitd-chaos> --transport ${chaos_transport}
         --seed ${chaos_seed} ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
-        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0:${ARG_TSAN}")
+        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
 endfunction()
 
@@ -77,21 +77,3 @@ if(STRAIT_HAVE_CUDA)
         --behind $<TARGET_FILE:strait-node-cuda> --local --hits 1 --seconds 60 --partly TIMEOUT 120)
     set_tests_properties(chaos_gpu PROPERTIES LABELS gpu)
 endif()
-
-# It has to notice each of three bugs, by the rule that the bug breaks: in the states where that can be seen, as the
-# whole table would take longer to come to them, and not by faults after which another rule is broken first (a decoder
-# that nobody waits for crashes where the pool is gone). Encoders race because of a bug, too; the daemon would wait for
-# seconds for TSan to write that down, which breaks other rules.
-function(strait_chaos_bug name text)
-    strait_chaos_test(chaos_${name} OPTIONS --hits 40 --seconds 60 ${ARGN} TIMEOUT 90 TSAN report_bugs=0)
-    set_tests_properties(chaos_${name} PROPERTIES
-        PASS_REGULAR_EXPRESSION "chaos: FAIL: [0-9]+ violations, the first: ${text}")
-endfunction()
-set(wrong_bytes "transfer [0-9]+ is DONE, but page [0-9]+ of the sink has other bytes")
-set(wrong_chunk "transfer [0-9]+ .the target. failed for nothing: source (chunk could not be decoded|checksum mismatch)")
-set(written_late "page [0-9]+ of pool [^ ]+ changed, although nobody expects it")
-strait_chaos_bug(acknowledge "${wrong_bytes}" --bug acknowledge --state 5)
-strait_chaos_bug(epoch "(${wrong_bytes}|${wrong_chunk})" --bug epoch --fault 21 --state 2)
-strait_chaos_bug(drained "${written_late}" --bug drained --fault 15 --state 7)
-strait_chaos_bug(device_acknowledge "${wrong_bytes}" --bug acknowledge --state 5 ${chaos_fake})
-strait_chaos_bug(device_drained "${written_late}" --bug drained --fault 15 --state 7 ${chaos_fake})

@@ -2,8 +2,7 @@
 # under another setting. tests/nightly.sh runs them all. What a build lacks (UCX, for one) is passed over.
 set(STRAIT_LONG_TESTS
     # Random faults in all states: the gate has `chaos`, for 25 s.
-    chaos_table chaos_device chaos_nccl chaos_ucx chaos_acknowledge chaos_epoch chaos_drained chaos_device_acknowledge
-    chaos_device_drained
+    chaos_table chaos_device chaos_nccl chaos_ucx
     # A minute under load, and scenarios that need the machine for themselves: the gate has 15 s of `soak`.
     soak_minute soak_one_slot soak_deadline soak_restart
     # Suites that the gate runs under one setting.

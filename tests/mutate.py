@@ -4,7 +4,7 @@
 usage: mutate.py [--preset dev|asan|tsan] [--random N] [--seed S] [--tests REGEX] [--long] [--save FILE | --load FILE] [--keep DIR] [NAME ...]
 
 Without --random: the mutants of the table MUTANTS, or those of it that are named. Each has to be noticed by the tests
-that its row names; one that survives is a failure. With --random: N faults at places chosen at random in the product's C
+that its row names, or by cells of tests/chaos; one that survives is a failure. With --random: N faults at places chosen at random in the product's C
 sources (conditions turned over, bounds shifted by one, calls left out), each built and given to the tests of the commit
 gate, or, with --long, to all tests, until the first one fails. --save writes the chosen places to a file and runs
 nothing; --load runs those of a file, which may be another revision's: a place is its function and its line's text, and
@@ -15,6 +15,7 @@ Faults that only leak or race are noticed by the sanitizers' builds (--preset).
 Prints a line for each mutant (killed by TEST | survived | does not build | not found) and a total. Exit status: 1 a
 mutant of the table survived or no longer applies, 2 bad usage. No GPU is needed."""
 import argparse
+import filecmp
 import json
 import os
 import pathlib
@@ -27,8 +28,35 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ["kernels", "proto", "transport", "daemon", "client", "collective"]
 
-# name: (file, the text that is there once, what replaces it, regex of the tests of which one has to fail)
-MUTANTS = {}
+# A chunk counts as landed before it is decoded.
+ACKNOWLEDGE = [
+    ("daemon/sink.c", "    struct node *node = owner;\n    const struct slot *slot = &node->receive.slots[cookie];\n",
+     "    struct node *node = owner;\n    if (result->nanoseconds != UINT64_MAX)\n        return;\n"
+     "    const struct slot *slot = &node->receive.slots[cookie];\n"),
+    ("daemon/sink.c", "    if (status != STRAIT_OK) {\n        struct leg_event event = {.type = SINK_DECODED,",
+     "    if (status == STRAIT_OK) {\n        sink_landed(sink, grant->id, &(const struct job_result){.raw_bytes = 0});\n"
+     "    } else {\n        struct leg_event event = {.type = SINK_DECODED,")]
+# Pages count as free while a job writes to them.
+DRAINED = [("daemon/expectation.c", "        if (!sink->leg.drained)\n            return false;",
+            "        if (!sink->leg.drained)\n            return true;")]
+CHAOS_FAKE = " --memory fake --plugin tests/chaos-fake --behind tests/fakes/device/libstrait-node-cuda.so.0"
+WRONG_BYTES = r"transfer \d+ is DONE, but page \d+ of the sink has other bytes"
+WRONG_CHUNK = r"failed for nothing: source (chunk could not be decoded|checksum mismatch)"
+WRITTEN_LATE = r"page \d+ of pool \S+ changed, although nobody expects it"
+
+# name: (edits, test). An edit is a file, the text that is there once, and what replaces it. A test is a regex of the
+# tests of which one has to fail; or "chaos", options of tests/chaos for the cells in which the fault can be seen and no
+# other rule is broken first, and a regex of the violation that it has to print.
+MUTANTS = {
+    "acknowledge": (ACKNOWLEDGE, ("chaos --state 5", WRONG_BYTES)),
+    # A chunk of another leg or epoch is accepted.
+    "epoch": ([("daemon/sink.c", "    return is_current(slot->sink, header) ? slot : NULL;",
+                "    return is_current(slot->sink, header) ? slot : slot;")],
+              ("chaos --fault 21 --state 2", f"{WRONG_BYTES}|{WRONG_CHUNK}")),
+    "drained": (DRAINED, ("chaos --fault 15 --state 7", WRITTEN_LATE)),
+    "acknowledge-device": (ACKNOWLEDGE, ("chaos --state 5" + CHAOS_FAKE, WRONG_BYTES)),
+    "drained-device": (DRAINED, ("chaos --fault 15 --state 7" + CHAOS_FAKE, WRITTEN_LATE)),
+}
 
 # Faults at random places: what is sought in a line of code, and what replaces it.
 OPERATORS = [
@@ -110,13 +138,12 @@ class Copy:
     def __init__(self, folder, preset):
         self.preset = preset
         self.root = pathlib.Path(folder)
-        if not (self.root / "CMakeLists.txt").exists():
-            files = run(["git", "-C", str(ROOT), "ls-files", "-z"]).stdout.split("\0")
-            for name in filter(None, files):
-                source, target = ROOT / name, self.root / name
-                if source.is_file():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(source, target)
+        files = run(["git", "-C", str(ROOT), "ls-files", "-z"]).stdout.split("\0")
+        for name in filter(None, files):
+            source, target = ROOT / name, self.root / name
+            if source.is_file() and not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
         python = ROOT / "build/python/bin/python3"
         setting = [f"-DPython3_EXECUTABLE={python}"] if python.exists() else []
         result = run(["cmake", "--preset", preset, "-DSTRAIT_CUDA=OFF", "-DSTRAIT_WERROR=OFF", *setting], cwd=self.root)
@@ -136,16 +163,39 @@ class Copy:
         match = re.search(r"Test\s+#\d+: (\S+) \.*\*\*\*", output)
         return match.group(1) if match else None
 
-    def verdict(self, path, change, tests, with_long):
-        original = path.read_text()
-        path.write_text(change(original))
+    def failing_chaos(self, options, says):
+        """The violation that chaos finds in some cells, or None."""
+        build = self.root / "build" / self.preset
+        output = run(["tests/chaos-driver", "--daemon", "tests/straitd-chaos", "--hits", "40", "--seconds", "60", "--partly",
+                      "--fail-fast", *options], cwd=build, env={**os.environ, "UCX_MEM_EVENTS": "no"}).stdout
+        match = re.search(rf"chaos: FAIL: \d+ violations, the first: .*?({says}).*", output)
+        return match.group(0) if match else None
+
+    def verdict(self, edits, failing):
+        """Makes the edits ({path: text}), builds, and asks `failing` for what notices them."""
+        originals = {path: path.read_text() for path in edits}
+        for path, text in edits.items():
+            path.write_text(text)
         try:
             if not self.build():
                 return "does not build"
-            failed = self.failing_test(tests, with_long)
+            failed = failing()
             return f"killed by {failed}" if failed else "survived"
         finally:
-            path.write_text(original)
+            for path, text in originals.items():
+                path.write_text(text)
+
+
+def edited(root, changes):
+    """{path: new text} of a mutant's files; None: a text is not there, or more than once."""
+    edits = {}
+    for file, old, new in changes:
+        path = root / file
+        text = edits.get(path) or (path.read_text() if path.exists() else "")
+        if text.count(old) != 1:
+            return None
+        edits[path] = text.replace(old, new)
+    return edits
 
 
 def run_table(copy, names):
@@ -154,12 +204,14 @@ def run_table(copy, names):
         sys.exit(f"mutate.py: no mutant {unknown[0]}; there are: {' '.join(MUTANTS)}")
     bad = 0
     for name in names or MUTANTS:
-        file, old, new, tests = MUTANTS[name]
-        path = copy.root / file
-        if not path.exists() or path.read_text().count(old) != 1:
+        changes, test = MUTANTS[name]
+        edits = edited(copy.root, changes)
+        if edits is None:
             result = "not found"
+        elif isinstance(test, tuple):
+            result = copy.verdict(edits, lambda: copy.failing_chaos(test[0].split()[1:], test[1]))
         else:
-            result = copy.verdict(path, lambda text: text.replace(old, new), tests, True)
+            result = copy.verdict(edits, lambda: copy.failing_test(test, True))
         bad += not result.startswith("killed")
         print(f"{name}: {result}", flush=True)
     return bad
@@ -173,14 +225,10 @@ def run_places(copy, places, tests, with_long):
             result = "not found"
         else:
             path, number = where
-
-            def change(text):
-                lines = text.split("\n")
-                indent = lines[number][:len(lines[number]) - len(lines[number].lstrip())]
-                lines[number] = indent + place["mutated"]
-                return "\n".join(lines)
-
-            result = copy.verdict(path, change, tests, with_long)
+            lines = path.read_text().split("\n")
+            indent = lines[number][:len(lines[number]) - len(lines[number].lstrip())]
+            lines[number] = indent + place["mutated"]
+            result = copy.verdict({path: "\n".join(lines)}, lambda: copy.failing_test(tests, with_long))
         counts[result.split(" by ")[0]] = counts.get(result.split(" by ")[0], 0) + 1
         print(f"{place['file']} {place['function']}: {place['line']}  =>  {place['mutated']}: {result}", flush=True)
     print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))

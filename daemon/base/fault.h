@@ -31,10 +31,6 @@ enum fault_point {
     /* Messages to a client. where: struct session; what: struct message. */
     FAULT_TELL,
     FAULT_TOLD,
-    /* Rules that a test breaks to prove that it notices. True: the rule is broken. */
-    FAULT_BUG_ACKNOWLEDGE, /* a chunk is decoded before it counts as landed. where: struct sink; what: its grant */
-    FAULT_BUG_EPOCH,       /* a chunk must be of the leg and epoch that its slot was granted to */
-    FAULT_BUG_DRAINED,     /* pages are in use until their jobs have ended */
 };
 
 struct link;

@@ -294,31 +294,6 @@ static void on_chunk_sent(struct peer *peer, const struct fault_chunk *chunk)
         atomic_fetch_add(&me->doubled, send_copy(&copy));
 }
 
-/* ---- The planted bugs ----------------------------------------------------------------------------------------- */
-
-static void ignore(void *owner, uint64_t cookie, const struct job_result *result)
-{
-    (void)owner, (void)cookie, (void)result;
-}
-
-/* Reports that the chunk has landed before it is decoded. */
-static bool acknowledge_early(struct sink *sink, const struct leg_grant *grant)
-{
-    struct node *node = sink->node;
-    const struct request *request = &sink->expectation->request;
-    const struct job_result result = {.raw_bytes = 0};
-    struct piece piece;
-    if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
-        job_decode(node->jobs, request->pool->pool, &piece,
-                   page_set_ids(&request->pages, piece.group, piece.first, piece.count),
-                   &(const struct job_chunk){.bytes = receive_address(&node->receive, grant->slot),
-                                             .size = node->receive.slots[grant->slot].size},
-                   ignore, NULL, 0) != STRAIT_OK)
-        return false;
-    sink_landed(sink, grant->id, &result);
-    return true;
-}
-
 /* ---- The hook ------------------------------------------------------------------------------------------------- */
 
 static bool hook(enum fault_point point, void *where, const void *what)
@@ -345,12 +320,6 @@ static bool hook(enum fault_point point, void *where, const void *what)
         return false;
     case FAULT_CHUNK_DONE:
         return *(const uint64_t *)what == OWN_COOKIE;
-    case FAULT_BUG_ACKNOWLEDGE:
-        return atomic_load(&shared->bug) == BUG_ACKNOWLEDGE && acknowledge_early(where, what);
-    case FAULT_BUG_EPOCH:
-        return atomic_load(&shared->bug) == BUG_EPOCH;
-    case FAULT_BUG_DRAINED:
-        return atomic_load(&shared->bug) == BUG_DRAINED;
     default:
         return false;
     }

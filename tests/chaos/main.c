@@ -102,7 +102,7 @@ static bool is_complete(const struct plan *plan, const struct totals *totals, bo
 static bool is_time_up(const struct plan *plan, const struct totals *totals)
 {
     return now_ns() - totals->began_ns >= plan->seconds * 1000000000ull ||
-           (plan->bug != BUG_NONE && atomic_load(&totals->violations) > 0);
+           (plan->fail_fast && atomic_load(&totals->violations) > 0);
 }
 
 /* The next cell that is not full; when all are full, any cell, until there were as many transfers as asked for. */
@@ -152,7 +152,6 @@ static int run_world(const struct plan *plan, struct totals *totals, uint32_t nu
     w->random ^= (uint64_t)(number + 1) << 40;
     if (!world_open(w))
         return 1;
-    atomic_store(&w->shared->bug, plan->bug);
     bool goes_on = true;
     while (goes_on && !is_complete(plan, totals, w->is_local) && !is_time_up(plan, totals)) {
         uint32_t cell = next_cell(plan, totals, order, w->is_local);

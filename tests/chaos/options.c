@@ -8,8 +8,6 @@
 
 #include "tests/chaos/totals.h"
 
-static const char *const bug_names[BUGS] = {"none", "acknowledge", "epoch", "drained"};
-
 static const struct memory_kind *const kinds[] = {
     &memory_host,
     &memory_fake,
@@ -31,7 +29,7 @@ static int usage(const char *problem)
                     "  --partly             no: then it ends, whatever was not met\n"
                     "  --transport KIND     shm, ucx or both: one world each (both); others as straitd knows them\n"
                     "  --worlds N           pairs of daemons at once (2)\n"
-                    "  --bug NAME           plants one: acknowledge, epoch, drained; the first violation ends the run\n"
+                    "  --fail-fast          the first violation ends the run\n"
                     "  --fault N --state N  only this row, only this column, from 0\n"
                     "  --local              and one world with both sides under one daemon\n"
                     "  --memory KIND        of pools: host, fake or cuda (host); 77 where there is no such device\n"
@@ -48,13 +46,6 @@ static bool number_of(const char *text, uint64_t *value)
     errno = 0;
     *value = strtoull(text, &end, 10);
     return errno == 0 && *end == 0 && *text >= '0' && *text <= '9';
-}
-
-static bool take_bug(struct plan *plan, const char *name)
-{
-    for (plan->bug = BUGS - 1; plan->bug > 0 && strcmp(name, bug_names[plan->bug]) != 0; plan->bug--)
-        ;
-    return plan->bug != BUG_NONE;
 }
 
 static bool take_memory(struct plan *plan, const char *name)
@@ -122,8 +113,6 @@ static const char *take_other(struct plan *plan, int option, const char *text)
     case 'x':
         plan->transport = text;
         return NULL;
-    case 'b':
-        return take_bug(plan, text) ? NULL : "no such bug";
     case 'm':
         return take_memory(plan, text) ? NULL : "this build has no such memory";
     case 'o':
@@ -149,6 +138,9 @@ static const char *take_option(struct plan *plan, int option, const char *text)
         return NULL;
     case 'p':
         plan->partly = true;
+        return NULL;
+    case 'F':
+        plan->fail_fast = true;
         return NULL;
     case 's':
     case 't':
@@ -185,7 +177,6 @@ int plan_take_options(struct plan *plan, int argc, char **argv)
                                             {"seconds", required_argument, NULL, 'T'},
                                             {"transport", required_argument, NULL, 'x'},
                                             {"worlds", required_argument, NULL, 'w'},
-                                            {"bug", required_argument, NULL, 'b'},
                                             {"fault", required_argument, NULL, 'f'},
                                             {"state", required_argument, NULL, 'S'},
                                             {"memory", required_argument, NULL, 'm'},
@@ -193,6 +184,7 @@ int plan_take_options(struct plan *plan, int argc, char **argv)
                                             {"behind", required_argument, NULL, 'B'},
                                             {"straitd", required_argument, NULL, 'o'},
                                             {"partly", no_argument, NULL, 'p'},
+                                            {"fail-fast", no_argument, NULL, 'F'},
                                             {"local", no_argument, NULL, 'l'},
                                             {"keep", no_argument, NULL, 'k'},
                                             {"verbose", no_argument, NULL, 'v'},

@@ -10,10 +10,11 @@ struct plan {
     struct setting setting;
     const char *transport;
     uint64_t seed;
-    uint32_t transfers, seconds, hits, worlds, bug;
+    uint32_t transfers, seconds, hits, worlds;
     int fault, phase; /* -1: all */
     bool local, keep, verbose;
-    bool partly; /* pairs that were not met when the time is up are not failures */
+    bool fail_fast; /* the first violation ends the run */
+    bool partly;    /* pairs that were not met when the time is up are not failures */
     char folder[128];
 };
 

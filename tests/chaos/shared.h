@@ -31,14 +31,6 @@ enum chaos_point {
     CHAOS_POINTS,
 };
 
-enum chaos_bug {
-    BUG_NONE,
-    BUG_ACKNOWLEDGE, /* a chunk is reported landed before it is decoded */
-    BUG_EPOCH,       /* a chunk of an old leg is accepted */
-    BUG_DRAINED,     /* drained is reported while jobs run */
-    BUGS,
-};
-
 /* One daemon's part. Counters only grow during a scenario; the driver zeroes all of them between scenarios. */
 struct chaos_side {
     _Atomic uint32_t armed; /* point + 1 to be held at; 0: none */
@@ -61,7 +53,6 @@ struct chaos_side {
 
 struct chaos_shared {
     struct chaos_side sides[2]; /* of the source's daemon, of the sink's */
-    _Atomic uint32_t bug;       /* enum chaos_bug */
     bool fakes;                 /* UCX takes memory of GPUs, which are fakes, for the host's */
 };
 

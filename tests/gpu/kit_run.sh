@@ -1,10 +1,10 @@
 #!/bin/sh
-# run.sh [PART ...]: of chaos, scenes, bugs, sanitizer, rates; without one, all but the last, in about 100 seconds. Made by
+# run.sh [PART ...]: of chaos, scenes, sanitizer, rates; without one, all but the last, in about 100 seconds. Made by
 # tests/gpu/kit.sh. SEED, CHAOS_SECONDS and CHAOS_OPTIONS are of chaos; what the scenes listen to is in tests/gpu/world.h.
 # A short report comes last; all logs, packed, go to $OUT when that is set. Exit status 77: there is no GPU here.
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
-[ $# -gt 0 ] || set -- chaos scenes bugs sanitizer
+[ $# -gt 0 ] || set -- chaos scenes sanitizer
 parts=" $* "
 logs=$(mktemp -d)
 export LD_LIBRARY_PATH="$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" UCX_MEM_EVENTS=no
@@ -37,18 +37,6 @@ chaos() {
 # scenes NAME ...
 scenes() { timeout -k 5 70 ./gpu_pools ./straitd "$@"; }
 
-# The planted bugs, each of which has to be found.
-bugs() {
-    for bug in "acknowledge --state 5" "epoch --fault 21 --state 2" "drained --state 7"; do
-        # shellcheck disable=SC2086
-        chaos 20 --hits 40 --bug $bug >"$logs/bug.log" 2>&1
-        status=$?
-        [ $status -ne 77 ] || return 77
-        echo "planted bug: $bug: $(grep '^chaos: ' "$logs/bug.log" | cut -c1-200)"
-        grep -q '^chaos: FAIL: [0-9]* violations' "$logs/bug.log" || return 1
-    done
-}
-
 if wanted chaos; then
     part chaos chaos "${CHAOS_SECONDS:-30}" --local --hits 1 --partly --keep --verbose
     wait
@@ -59,7 +47,6 @@ if wanted scenes; then
     part erring scenes client_faults freed
     part failing scenes device_fails device_stalls
 fi
-wanted bugs && part bugs bugs
 wanted sanitizer && part sanitizer timeout -k 5 60 ./sanitize.sh ./gpu_pools ./straitd
 wait
 wanted rates && part rates scenes rates
@@ -80,7 +67,7 @@ show() {
 }
 
 failed=0 skipped=0
-for name in chaos moving dying erring failing bugs sanitizer rates; do
+for name in chaos moving dying erring failing sanitizer rates; do
     [ -f "$logs/$name.status" ] || continue
     status=$(cat "$logs/$name.status")
     echo "=== $name: exit status $status, ended after $(cat "$logs/$name.ended") s"
