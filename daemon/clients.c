@@ -185,7 +185,8 @@ static bool on_append(struct session *session, const struct message_append *mess
         return false;
     enum strait_reason reason = offer_append((struct offer *)request, message);
     if (reason != STRAIT_REASON_NONE)
-        fail(request, reason, request_is_stranded(request) ? "" : "append failed"); /* a device gives its own reason */
+        fail(request, reason,
+             request_on_failed_gpu(request) ? "" : "append failed"); /* a device gives its own reason */
     return true;
 }
 
@@ -324,7 +325,7 @@ static void session_free(struct session *session)
         close(session->pidfd);
     DL_DELETE(node->sessions, session);
     node->session_count--;
-    node->client_gone |= session->inside;
+    node->client_gone |= session->embedded;
     session_words_fini(session);
     free(session);
 }
@@ -402,7 +403,7 @@ static void welcome(struct session *session)
 
 static void hello(struct session *session, const struct message_hello *message)
 {
-    session->greeted = true;
+    session->has_hello = true;
     session->node->metrics.clients_accepted++;
     welcome(session); /* the version in it lets the client find that it does not speak it */
     if (message->version < PROTOCOL_VERSION_MIN || message->version_min > PROTOCOL_VERSION) {
@@ -413,7 +414,7 @@ static void hello(struct session *session, const struct message_hello *message)
 }
 
 /* Another daemon of this host wants shared memory: from now on its socket belongs to the peers. */
-static void hand_over(struct session *session, const struct message_shm_hello *message)
+static void hand_to_peers(struct session *session, const struct message_shm_hello *message)
 {
     struct channel *channel = session->channel;
     watch_close(session->socket);
@@ -427,11 +428,11 @@ static void hand_over(struct session *session, const struct message_shm_hello *m
 
 static bool handle(struct session *session, struct message *message, const int *fds, uint32_t fd_count)
 {
-    if (!session->greeted) {
+    if (!session->has_hello) {
         if (message->type == MESSAGE_HELLO)
             hello(session, &message->hello);
         else if (message->type == MESSAGE_SHM_HELLO)
-            hand_over(session, &message->shm_hello);
+            hand_to_peers(session, &message->shm_hello);
         return message->type == MESSAGE_HELLO || message->type == MESSAGE_SHM_HELLO;
     }
     if (message->type == MESSAGE_POOL_REGISTER)

@@ -12,14 +12,14 @@
 
 /* ---- Events of legs ---------------------------------------------------------------------------------------------- */
 
-static void tell_verdict(struct exchange *x)
+static void send_verdict(struct exchange *x)
 {
     struct request *request = x->verdicts;
     DL_DELETE2(x->verdicts, request, verdict_prev, verdict_next);
     if (request->is_offer)
-        offer_tell((struct offer *)request);
+        offer_send_verdict((struct offer *)request);
     else
-        expectation_tell((struct expectation *)request);
+        expectation_send_verdict((struct expectation *)request);
 }
 
 /* Carries out queued events and those that follow from them; then the legs know the verdicts, and say whether they are
@@ -33,7 +33,7 @@ static void run_events(struct node *node)
     x->events.running = true;
     while (x->events.count != 0 || x->verdicts != NULL)
         if (!leg_queue_take(&x->events, &post))
-            tell_verdict(x);
+            send_verdict(x);
         else if (post.sink != NULL)
             sink_take(post.sink, &post.event);
         else
@@ -145,9 +145,9 @@ static bool handle(struct node *node, struct peer *peer, const struct message *m
     case MESSAGE_END:
         return on_end(node, peer, message);
     case MESSAGE_ARENA:
-        return gpu_path_arena(node, peer, &message->arena);
+        return gpu_path_on_arena(node, peer, &message->arena);
     case MESSAGE_REACH:
-        return gpu_path_open_mapping(peer, &message->reach);
+        return gpu_path_on_reach(peer, &message->reach);
     case MESSAGE_PEER_NOTE:
         on_note(node, &message->note);
         return true;
@@ -249,7 +249,7 @@ static void redial(struct node *node)
     struct announce *announce;
     DL_FOREACH_SAFE (node->exchange.offers, offer, next_offer)
         LL_FOREACH (offer->announces, announce)
-            if (!announce->bound && announce->told == NULL)
+            if (!announce->bound && announce->announced_to == NULL)
                 offer_announce(offer, announce);
     send_notes(node);
 }
@@ -311,8 +311,8 @@ static void on_down(void *owner, struct peer *peer)
     struct announce *announce;
     DL_FOREACH (node->exchange.offers, offer)
         LL_FOREACH (offer->announces, announce)
-            if (announce->told == peer)
-                announce->told = NULL;
+            if (announce->announced_to == peer)
+                announce->announced_to = NULL;
     run_events(node);
     if (use != NULL)
         close_link_when_idle(&node->exchange, peer);
@@ -435,7 +435,7 @@ void exchange_tick(struct node *node)
 bool exchange_idle(const struct node *node)
 {
     const struct exchange *x = &node->exchange;
-    return x->offers == NULL && x->expectations == NULL && x->parked == NULL && x->notes == NULL;
+    return x->offers == NULL && x->expectations == NULL && x->pending == NULL && x->notes == NULL;
 }
 
 void exchange_fini(struct node *node)
@@ -461,15 +461,15 @@ void exchange_fail_all(struct node *node, enum strait_reason reason)
     run_events(node);
 }
 
-void exchange_fail_stranded(struct node *node)
+void exchange_fail_on_failed_gpus(struct node *node)
 {
     struct expectation *e, *next_e;
     DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
-        if (request_is_stranded(&e->request))
+        if (request_on_failed_gpu(&e->request))
             expectation_fail(e, STRAIT_REASON_LOCAL, "");
     struct offer *o, *next_o;
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
-        if (request_is_stranded(&o->request))
+        if (request_on_failed_gpu(&o->request))
             offer_fail(o, STRAIT_REASON_LOCAL, "");
     run_events(node);
 }
@@ -507,9 +507,9 @@ static void free_offer(struct offer *o)
 }
 
 /* Frees a request if nothing refers to it any more. Otherwise it is listed again when another part of it ends. */
-static void free_if_over(struct request *request)
+static void reap_request(struct request *request)
 {
-    request->over = false;
+    request->to_reap = false;
     if (request->decided && request->is_offer)
         match_forget_offer(request->node, (struct offer *)request);
     if (!request->decided || !request->drained)
@@ -523,10 +523,10 @@ static void free_if_over(struct request *request)
 static void reap(struct node *node)
 {
     struct exchange *x = &node->exchange;
-    while (x->closed_sources != NULL || x->closed_sinks != NULL || x->over != NULL) {
+    while (x->closed_sources != NULL || x->closed_sinks != NULL || x->to_reap != NULL) {
         struct source *source = x->closed_sources;
         struct sink *sink = x->closed_sinks;
-        struct request *request = x->over;
+        struct request *request = x->to_reap;
         if (source != NULL) {
             LL_DELETE2(x->closed_sources, source, closed_next);
             source_free(source);
@@ -536,8 +536,8 @@ static void reap(struct node *node)
             match_forget_sink(node, sink);
             sink_free(sink);
         } else {
-            LL_DELETE2(x->over, request, over_next);
-            free_if_over(request);
+            LL_DELETE2(x->to_reap, request, reap_next);
+            reap_request(request);
         }
     }
 }

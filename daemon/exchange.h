@@ -17,7 +17,7 @@
 struct expectation;
 struct note;
 struct offer;
-struct parked;
+struct pending;
 struct pool_ref;
 struct request;
 struct sink;
@@ -40,10 +40,10 @@ struct exchange {
     uint32_t encoding_count;
     struct sink *closed_sinks; /* freed at the end of the turn, */
     struct source *closed_sources;
-    struct request *over;  /* and so are these, unless something still refers to them */
-    struct parked *parked; /* oldest first */
-    struct parked *parked_by_name, *parked_by_leg;
-    uint32_t parked_count;
+    struct request *to_reap; /* and so are these, unless something still refers to them */
+    struct pending *pending; /* oldest first */
+    struct pending *pending_by_name, *pending_by_leg;
+    uint32_t pending_count;
     struct tombstone *tombstones; /* hash, oldest first */
     struct leg_queue events;
     struct request *verdicts; /* set, but not told yet: their legs have to know them first */
@@ -57,10 +57,10 @@ struct exchange {
 /* The exchange's data of a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
     struct node *node;
-    uint32_t parked, parked_spans;
+    uint32_t pending, pending_spans;
     uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
     struct peer_gpu_arena *arenas;      /* reach.c: arenas of its GPUs, which ours may use */
-    struct reached *reached;            /* which of our GPUs its pools reach */
+    struct pool_paths *pool_paths;      /* which of our GPUs its pools reach */
     bool down, quit;                    /* its link is to be closed; closing */
     enum pin_state pin;
     void *pinned; /* its arena as mapped here; NULL: not pinned */
@@ -74,8 +74,8 @@ void exchange_tick(struct node *node);       /* deadlines, leases, redials; ever
 void exchange_turn(struct node *node);       /* events, grants, encodes: before the loop blocks */
 bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing parked */
 void exchange_fail_all(struct node *node, enum strait_reason reason);
-void exchange_fail_stranded(struct node *node); /* requests with pages on GPUs that have failed */
-void exchange_fini(struct node *node);          /* frees what is parked and remembered; no request is live any more */
+void exchange_fail_on_failed_gpus(struct node *node); /* requests with pages on GPUs that have failed */
+void exchange_fini(struct node *node); /* frees what is parked and remembered; no request is live any more */
 extern const struct peers_events exchange_peers_events; /* owner: the node */
 
 /* Sends a notification now, or when its peer is up. */

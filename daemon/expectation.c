@@ -60,9 +60,9 @@ static void raise_all(struct expectation *e)
 
 /* Reports what did not land, in one pass that stops when enough is reported: the loop does nothing else meanwhile. */
 
-enum { TOLD_LISTS = 1024 }; /* lists in one message */
+enum { REPORT_LISTS = 1024 }; /* lists in one message */
 
-_Static_assert(TOLD_LISTS <= MESSAGE_LIST_MAX && STRAIT_FAILED_PAGES_MAX <= MESSAGE_IDS_MAX, "a message takes them");
+_Static_assert(REPORT_LISTS <= MESSAGE_LIST_MAX && STRAIT_FAILED_PAGES_MAX <= MESSAGE_IDS_MAX, "a message takes them");
 
 /* Collects failed pages for the client, until a message is full. */
 struct failed_lists {
@@ -70,10 +70,10 @@ struct failed_lists {
     uint32_t named; /* pages named so far */
     bool more;      /* there are more pages */
     uint32_t count;
-    struct wire_page_list lists[TOLD_LISTS];
+    struct wire_page_list lists[REPORT_LISTS];
 };
 
-static void tell_lists(struct failed_lists *failed)
+static void report_lists(struct failed_lists *failed)
 {
     struct message message = {.type = MESSAGE_STATE};
     message.state = (struct message_state){.transfer = failed->request->transfer,
@@ -98,8 +98,8 @@ static bool ids_are_a_range(const struct wire_page_list *list)
 /* Consecutive ids need not be sent one by one. */
 static void add_list(struct failed_lists *failed, struct wire_page_list list)
 {
-    if (failed->count == TOLD_LISTS)
-        tell_lists(failed);
+    if (failed->count == REPORT_LISTS)
+        report_lists(failed);
     failed->named += list.count;
     if (ids_are_a_range(&list)) {
         list.first_id = list.ids[0];
@@ -123,13 +123,13 @@ static bool add_range(void *owner, const struct wire_page_list *range)
 
 /* Sends the client, before the verdict, the ids of the first STRAIT_FAILED_PAGES_MAX pages that are not in place.
  * False: there are more. */
-static bool missing_tell(struct expectation *e)
+static bool report_missing(struct expectation *e)
 {
     struct failed_lists failed = {.request = &e->request};
     if (e->coverage == NULL) /* not begun: all its pages are free, none was touched */
         return true;
     coverage_missing(e->coverage, add_range, &failed);
-    tell_lists(&failed);
+    report_lists(&failed);
     return !failed.more;
 }
 
@@ -164,7 +164,7 @@ static bool jobs_are_over(const struct expectation *e)
 static void drain(struct expectation *e)
 {
     e->request.drained = true;
-    request_over(&e->request);
+    request_reap(&e->request);
     request_release_pool(&e->request);
     coverage_destroy(e->coverage);
     e->coverage = NULL;
@@ -194,11 +194,11 @@ void expectation_fail(struct expectation *e, enum strait_reason reason, const ch
         decide(e, reason, text);
 }
 
-void expectation_tell(struct expectation *e)
+void expectation_send_verdict(struct expectation *e)
 {
     struct device_state state;
     const char *text = request_why(&e->request, &state);
-    if (e->request.state == STRAIT_FAILED && !missing_tell(e) && text[0] == '\0')
+    if (e->request.state == STRAIT_FAILED && !report_missing(e) && text[0] == '\0')
         text = "more pages are missing than are named";
     if (jobs_are_over(e))
         drain(e);
@@ -211,7 +211,7 @@ void expectation_tell(struct expectation *e)
     if (e->request.state == STRAIT_DONE)
         message.state.aux = view_of(e->aux, e->aux_size);
     session_send(e->request.session, &message);
-    e->request.told = true;
+    e->request.notified = true;
     if (e->request.drained)
         session_drained(e->request.session);
 }
@@ -277,7 +277,7 @@ static void on_verdict(struct request *request, enum strait_reason reason, const
 
 static void on_drained(struct request *request)
 {
-    if (!request->told || request->drained || !jobs_are_over(of(request)))
+    if (!request->notified || request->drained || !jobs_are_over(of(request)))
         return;
     drain(of(request));
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = request->transfer}};

@@ -156,7 +156,7 @@ void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t rece
                     void (*on_ready)(struct node *node, int32_t device))
 {
     struct gpu_links *gpu = gpu_links_of(node, device) == NULL ? calloc(1, sizeof(*gpu)) : NULL;
-    const uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
+    const uint32_t slot_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes);
     if (gpu == NULL)
         return;
     *gpu = (struct gpu_links){

@@ -20,9 +20,9 @@ struct gpu_wires {
 };
 
 /* Wires that are links between two GPUs. */
-static inline bool way_is_link(struct chunk_way way)
+static inline bool path_is_link(struct chunk_path path)
 {
-    return way.gpus && way.wire != WIRE_PEER;
+    return path.gpus && path.wire != WIRE_PEER;
 }
 /* Of a wire between GPUs. */
 static inline enum message_link_by wire_link(enum gpu_path wire)

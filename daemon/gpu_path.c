@@ -14,12 +14,12 @@ struct peer_gpu_arena {
     uint32_t device, first, slot_bytes, slot_count;
     bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
     uint8_t handle[DEVICE_HANDLE_BYTES];
-    struct way *ways;
+    struct peer_mapping *mappings;
     struct peer_gpu_arena *next;
 };
 
 /* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
-struct way {
+struct peer_mapping {
     struct node *node;
     struct peer *peer;
     struct peer_gpu_arena *arena;
@@ -28,11 +28,11 @@ struct way {
     struct device_memory memory;
     enum strait_status status;
     char why[256];
-    struct way *next;
+    struct peer_mapping *next;
 };
 
 /* A pool of the peer, and our devices whose arenas it reaches. */
-struct reached {
+struct pool_paths {
     struct pool_id id;
     uint64_t devices;
     UT_hash_handle hh;
@@ -44,23 +44,23 @@ void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *
 enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
                                int32_t device);
 /* Does the policy let chunks use that wire? */
-bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_path wire);
+bool gpu_path_is_used(const struct node *node, const struct peer *peer, enum gpu_path wire);
 /* The ends of a link from our GPU to there. */
 struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire);
 /* Tells the peer which of its GPUs our pools on `device` reach now. */
-void gpu_path_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
+void gpu_path_send_pools_of(struct node *node, struct peer *peer, int32_t device);
 
 /* reach_map.c: the peer's memory, mapped. */
 
 /* Can GPU memory be shared with that peer, in both directions? */
-bool map_is_possible(const struct peer *peer);
+bool mapping_is_possible(const struct peer *peer);
 /* State of the mapping; the first call starts it. */
-enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
-const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device); /* NULL: not mapped */
+enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
+const struct peer_mapping *mapping_find(const struct peer_gpu_arena *arena, int32_t device); /* NULL: not mapped */
 
 /* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
 
-bool map_is_possible(const struct peer *peer)
+bool mapping_is_possible(const struct peer *peer)
 {
     return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
 }
@@ -69,70 +69,70 @@ bool map_is_possible(const struct peer *peer)
 
 static void map_work(void *arg)
 {
-    struct way *way = arg;
-    const struct peer_gpu_arena *arena = way->arena;
-    way->status =
-        devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
-                      &way->memory, &(struct device_why){way->why, sizeof(way->why)});
+    struct peer_mapping *mapping = arg;
+    const struct peer_gpu_arena *arena = mapping->arena;
+    mapping->status = devices_reach(mapping->node->devices, mapping->device, arena->handle,
+                                    (uint64_t)arena->slot_bytes * arena->slot_count, &mapping->memory,
+                                    &(struct device_why){mapping->why, sizeof(mapping->why)});
 }
 
 static void map_done(void *arg)
 {
-    struct way *way = arg;
-    const struct peer_use *use = way->peer->owner;
-    way->state = way->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
-    if (way->status == STRAIT_OK)
-        log_write(way->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u", way->peer->address,
-                  way->device, way->arena->device);
+    struct peer_mapping *mapping = arg;
+    const struct peer_use *use = mapping->peer->owner;
+    mapping->state = mapping->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
+    if (mapping->status == STRAIT_OK)
+        log_write(mapping->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u",
+                  mapping->peer->address, mapping->device, mapping->arena->device);
     else
-        log_write(way->node->log, LOG_WARN,
+        log_write(mapping->node->log, LOG_WARN,
                   "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"",
-                  way->peer->address, way->device, way->arena->device, way->why);
-    if (way->status == STRAIT_OK && !use->down)
-        gpu_path_tell_pools_of(way->node, way->peer, way->device);
-    if (way->status != STRAIT_OK && !use->down)
-        gpu_path_open(way->node, way->peer, way->arena, way->device);
-    peer_writer_end(way->peer);
+                  mapping->peer->address, mapping->device, mapping->arena->device, mapping->why);
+    if (mapping->status == STRAIT_OK && !use->down)
+        gpu_path_send_pools_of(mapping->node, mapping->peer, mapping->device);
+    if (mapping->status != STRAIT_OK && !use->down)
+        gpu_path_open(mapping->node, mapping->peer, mapping->arena, mapping->device);
+    peer_writer_end(mapping->peer);
 }
 
 static enum pin_state begin(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
-    struct way *way = calloc(1, sizeof(*way));
-    if (way == NULL)
+    struct peer_mapping *mapping = calloc(1, sizeof(*mapping));
+    if (mapping == NULL)
         return PIN_FAILED;
-    *way = (struct way){.node = node, .peer = peer, .arena = arena, .device = device, .state = PIN_BUSY};
-    if (job_call(node->jobs, map_work, map_done, way) != STRAIT_OK) {
-        free(way);
+    *mapping = (struct peer_mapping){.node = node, .peer = peer, .arena = arena, .device = device, .state = PIN_BUSY};
+    if (job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
+        free(mapping);
         return PIN_FAILED;
     }
-    LL_PREPEND(arena->ways, way);
+    LL_PREPEND(arena->mappings, mapping);
     peer_writer_begin(peer);
     return PIN_BUSY;
 }
 
-enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
-    const struct way *way;
-    if (!arena->has_handle || !map_is_possible(peer))
+    const struct peer_mapping *mapping;
+    if (!arena->has_handle || !mapping_is_possible(peer))
         return PIN_FAILED;
-    LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    return way != NULL ? way->state : begin(node, peer, arena, device);
+    LL_SEARCH_SCALAR(arena->mappings, mapping, device, device);
+    return mapping != NULL ? mapping->state : begin(node, peer, arena, device);
 }
 
-const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device)
+const struct peer_mapping *mapping_find(const struct peer_gpu_arena *arena, int32_t device)
 {
-    const struct way *way;
-    LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    return way != NULL && way->state == PIN_DONE ? way : NULL;
+    const struct peer_mapping *mapping;
+    LL_SEARCH_SCALAR(arena->mappings, mapping, device, device);
+    return mapping != NULL && mapping->state == PIN_DONE ? mapping : NULL;
 }
 
 /* ---- Letting go -------------------------------------------------------------------------------------------------- */
 
 static void forget_arena(struct peer_gpu_arena *arena)
 {
-    struct way *way, *next;
-    LL_FOREACH_SAFE (arena->ways, way, next)
-        free(way);
+    struct peer_mapping *mapping, *next;
+    LL_FOREACH_SAFE (arena->mappings, mapping, next)
+        free(mapping);
     free(arena);
 }
 
@@ -146,11 +146,11 @@ static void unmap_work(void *arg)
 {
     const struct unmap_job *l = arg;
     struct peer_gpu_arena *arena;
-    struct way *way;
+    struct peer_mapping *mapping;
     LL_FOREACH (l->arenas, arena)
-        LL_FOREACH (arena->ways, way)
-            if (way->state == PIN_DONE)
-                devices_unmap(l->node->devices, way->device, &way->memory);
+        LL_FOREACH (arena->mappings, mapping)
+            if (mapping->state == PIN_DONE)
+                devices_unmap(l->node->devices, mapping->device, &mapping->memory);
 }
 
 static void free_arenas(struct peer_gpu_arena *arenas)
@@ -190,10 +190,10 @@ bool gpu_path_release(struct node *node, struct peer *peer)
 
 void gpu_path_forget(struct peer_use *use)
 {
-    struct reached *reached, *next;
-    HASH_ITER (hh, use->reached, reached, next) {
-        HASH_DELETE(hh, use->reached, reached);
-        free(reached);
+    struct pool_paths *pool_paths, *next;
+    HASH_ITER (hh, use->pool_paths, pool_paths, next) {
+        HASH_DELETE(hh, use->pool_paths, pool_paths);
+        free(pool_paths);
     }
     free_arenas(use->arenas);
 }
@@ -207,7 +207,7 @@ struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device
 
 static bool is_up_to(const struct peer *peer, const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
 {
-    return wire == WIRE_PEER ? map_find(arena, device) != NULL
+    return wire == WIRE_PEER ? mapping_find(arena, device) != NULL
                              : peer_has_gpu_link(peer, gpu_path_ends(arena, device, wire));
 }
 
@@ -232,9 +232,9 @@ enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer,
     return best;
 }
 
-bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_path wire)
+bool gpu_path_is_used(const struct node *node, const struct peer *peer, enum gpu_path wire)
 {
-    return wire == WIRE_PEER || (wire != WIRE_NONE && policy_takes(node, peer, wire_link(wire)));
+    return wire == WIRE_PEER || (wire != WIRE_NONE && policy_uses_link(node, peer, wire_link(wire)));
 }
 
 /* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
@@ -243,21 +243,21 @@ bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_p
 static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
                                 int32_t device)
 {
-    const struct way *way;
+    const struct peer_mapping *mapping;
     if (!gpu_wires_has(node, WIRE_PEER))
         return "off (gpu-wires or NCCL_P2P_DISABLE)";
-    if (!map_is_possible(peer))
+    if (!mapping_is_possible(peer))
         return "no memory is shared with the peer";
     if (!arena->has_handle)
         return "not offered by the peer";
-    LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    return way == NULL ? "not asked for" : way->state == PIN_BUSY ? "being mapped" : way->why;
+    LL_SEARCH_SCALAR(arena->mappings, mapping, device, device);
+    return mapping == NULL ? "not asked for" : mapping->state == PIN_BUSY ? "being mapped" : mapping->why;
 }
 
 static const char *measured(const struct peer *peer, enum message_link_by by, char *text, size_t size)
 {
     double host, link;
-    policy_rivals(peer, by, &host, &link);
+    policy_rates(peer, by, &host, &link);
     if (link == 0)
         return "the host is being measured";
     snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", link * 1e-9, host * 1e-9);
@@ -302,7 +302,7 @@ static void describe(const struct node *node, const struct peer *peer, const str
                      int32_t device, struct gpu_path_report *report)
 {
     const enum gpu_path wire = gpu_path_wire_to(node, peer, arena, device);
-    const bool taken = gpu_path_takes(node, peer, wire);
+    const bool taken = gpu_path_is_used(node, peer, wire);
     enum gpu_path order[GPU_WIRES_MAX];
     char text[96];
     size_t used = 0;
@@ -330,7 +330,7 @@ void gpu_path_each(const struct node *node, const struct peer *peer,
             }
 }
 
-#define REACHED_MAX 4096u /* pools remembered per peer */
+#define POOL_PATHS_MAX 4096u /* pools remembered per peer */
 
 static bool is_up(const struct peer *peer)
 {
@@ -345,10 +345,10 @@ static bool has_links(const struct node *node, enum message_link_by by, int32_t 
 }
 
 /* Sends the arena and the wires that lead there from this peer, if there are any by now. */
-static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
+static void send_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
 {
     const struct devices_arena *memory = devices_arena(node->devices, arena->device);
-    const bool is_shared = gpu_wires_has(node, WIRE_PEER) && map_is_possible(peer);
+    const bool is_shared = gpu_wires_has(node, WIRE_PEER) && mapping_is_possible(peer);
     struct message message = {.type = MESSAGE_ARENA};
     message.arena = (struct message_arena){.device = (uint32_t)arena->device,
                                            .first_slot = arena->first,
@@ -361,35 +361,35 @@ static void tell_arena(struct node *node, struct peer *peer, const struct receiv
         (void)peer_send(peer, &message); /* if the peer is down, `down` follows */
 }
 
-struct news {
+struct arena_update {
     struct node *node;
     const struct receive_arena *arena;
 };
 
-static void tell_arena_to(void *arg, struct peer *peer)
+static void send_arena_to(void *arg, struct peer *peer)
 {
-    const struct news *news = arg;
+    const struct arena_update *update = arg;
     if (is_up(peer))
-        tell_arena(news->node, peer, news->arena);
+        send_arena(update->node, peer, update->arena);
 }
 
 static void open_from_to(void *arg, struct peer *peer)
 {
-    const struct news *news = arg;
+    const struct arena_update *update = arg;
     const struct peer_use *use = peer->owner;
     struct peer_gpu_arena *arena;
     if (!is_up(peer))
         return;
-    tell_arena(news->node, peer, news->arena);
+    send_arena(update->node, peer, update->arena);
     LL_FOREACH (use->arenas, arena)
-        gpu_path_open(news->node, peer, arena, news->arena->device);
+        gpu_path_open(update->node, peer, arena, update->arena->device);
 }
 
 /* A GPU of ours is ready for links. */
 static void on_gpu_ready(struct node *node, int32_t device)
 {
-    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
-    peers_each(node->peers, open_from_to, &news);
+    struct arena_update update = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, open_from_to, &update);
 }
 
 /* Adds the slots of a device that has come into use. */
@@ -398,7 +398,7 @@ static void add_arena(struct node *node, int32_t device)
     const struct devices_arena *memory = devices_arena(node->devices, device);
     if (memory == NULL || receive_of_device(&node->receive, device) != NULL)
         return;
-    uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
+    uint32_t slot_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes);
     uint64_t count = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes;
     if (memory->base == NULL ||
         receive_add(&node->receive, device, memory->base, slot_bytes, (uint32_t)count) != STRAIT_OK) {
@@ -406,8 +406,8 @@ static void add_arena(struct node *node, int32_t device)
                   memory->base == NULL ? memory->why : "no memory");
         return;
     }
-    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
-    peers_each(node->peers, tell_arena_to, &news);
+    struct arena_update update = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, send_arena_to, &update);
     if (gpu_wires_has_links(node))
         gpu_links_open(node, device, memory->base, (uint64_t)slot_bytes * count, on_gpu_ready);
 }
@@ -418,7 +418,7 @@ void gpu_path_up(struct node *node, struct peer *peer)
         return;
     for (uint32_t i = 0; i < node->receive.arena_count; i++)
         if (node->receive.arenas[i]->device >= 0)
-            tell_arena(node, peer, node->receive.arenas[i]);
+            send_arena(node, peer, node->receive.arenas[i]);
 }
 
 /* ---- The peer's arenas ------------------------------------------------------------------------------------------- */
@@ -429,7 +429,7 @@ void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *
 {
     const struct gpu_wires *wires = &node->wires;
     for (uint32_t i = 0; i < wires->count; i++) {
-        if (wires->list[i] == WIRE_PEER && map_way(node, peer, arena, device) != PIN_FAILED)
+        if (wires->list[i] == WIRE_PEER && mapping_start(node, peer, arena, device) != PIN_FAILED)
             return;
         if (wires->list[i] != WIRE_PEER && arena->by[wire_link(wires->list[i])])
             peer_want_gpu_link(peer, gpu_path_ends(arena, device, wires->list[i]));
@@ -446,13 +446,13 @@ static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
         bool all = true;
         for (uint32_t g = 0; g < pool->group_count; g++)
             all &= pool->groups[g].device >= 0 &&
-                   gpu_path_takes(use->node, peer, gpu_path_wire_to(use->node, peer, arena, pool->groups[g].device));
+                   gpu_path_is_used(use->node, peer, gpu_path_wire_to(use->node, peer, arena, pool->groups[g].device));
         devices |= (uint64_t)all << arena->device;
     }
     return devices;
 }
 
-static void tell_pool(struct peer *peer, const struct pool_id *id, uint64_t devices)
+static void send_pool(struct peer *peer, const struct pool_id *id, uint64_t devices)
 {
     struct message message = {.type = MESSAGE_REACH, .reach = {.pool = *id, .devices = devices}};
     (void)peer_send(peer, &message);
@@ -466,16 +466,16 @@ static bool uses_device(const struct pool *pool, int32_t device)
     return false;
 }
 
-void gpu_path_tell_pools_of(struct node *node, struct peer *peer, int32_t device)
+void gpu_path_send_pools_of(struct node *node, struct peer *peer, int32_t device)
 {
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
         if (uses_device(pool->pool, device) && !pool->removing)
-            tell_pool(peer, &pool->id, devices_of(peer, pool->pool));
+            send_pool(peer, &pool->id, devices_of(peer, pool->pool));
 }
 
 /* Opens the ways from every GPU that holds pages of our pools. */
-static void open_ways(struct node *node, struct peer *peer, struct peer_gpu_arena *arena)
+static void open_paths(struct node *node, struct peer *peer, struct peer_gpu_arena *arena)
 {
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
@@ -517,7 +517,7 @@ static bool is_sound(const struct peer *peer, const struct message_arena *m)
     return true;
 }
 
-static struct peer_gpu_arena *add_far(struct peer_use *use, const struct message_arena *message)
+static struct peer_gpu_arena *add_peer_arena(struct peer_use *use, const struct message_arena *message)
 {
     struct peer_gpu_arena *arena = calloc(1, sizeof(*arena));
     if (arena == NULL)
@@ -530,21 +530,21 @@ static struct peer_gpu_arena *add_far(struct peer_use *use, const struct message
     return arena;
 }
 
-bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_arena *message)
+bool gpu_path_on_arena(struct node *node, struct peer *peer, const struct message_arena *message)
 {
     struct peer_use *use = peer->owner;
     if (!is_sound(peer, message))
         return false;
     if (node->wires.count == 0)
         return true;
-    if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
+    if (message->slot_bytes > gpu_slot_bytes(node->options.gpu_chunk_bytes)) {
         log_write(node->log, LOG_WARN, "msg=\"GPU not used: its chunks are larger than ours\" peer=%s peer_device=%u",
                   peer->address, message->device);
         return true;
     }
     struct peer_gpu_arena *arena = arena_of_device(use, message->device);
     if (arena == NULL)
-        arena = add_far(use, message);
+        arena = add_peer_arena(use, message);
     if (arena == NULL)
         return true;
     if (message->ipc.size != 0 && !arena->has_handle) {
@@ -553,7 +553,7 @@ bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_a
     }
     arena->by[LINK_BY_NCCL] |= message->nccl;
     arena->by[LINK_BY_UCX] |= message->ucx;
-    open_ways(node, peer, arena);
+    open_paths(node, peer, arena);
     return true;
 }
 
@@ -588,21 +588,21 @@ enum gpu_path gpu_path_wire(const struct node *node, const struct peer *peer, in
 void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot)
 {
     const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
-    const struct way *way = arena != NULL ? map_find(arena, device) : NULL;
-    return way != NULL ? way->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
+    const struct peer_mapping *mapping = arena != NULL ? mapping_find(arena, device) : NULL;
+    return mapping != NULL ? mapping->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-struct pool_news {
+struct pool_update {
     struct node *node;
     const struct pool_ref *pool;
 };
 
-static void tell_pool_to(void *arg, struct peer *peer)
+static void send_pool_to(void *arg, struct peer *peer)
 {
-    const struct pool_news *news = arg;
-    const struct pool *pool = news->pool->pool;
+    const struct pool_update *update = arg;
+    const struct pool *pool = update->pool->pool;
     const struct peer_use *use = peer->owner;
     struct peer_gpu_arena *arena;
     if (!is_up(peer))
@@ -610,66 +610,66 @@ static void tell_pool_to(void *arg, struct peer *peer)
     LL_FOREACH (use->arenas, arena)
         for (uint32_t g = 0; g < pool->group_count; g++)
             if (pool->groups[g].device >= 0)
-                gpu_path_open(news->node, peer, arena, pool->groups[g].device);
+                gpu_path_open(update->node, peer, arena, pool->groups[g].device);
     uint64_t devices = devices_of(peer, pool);
     if (devices != 0)
-        tell_pool(peer, &news->pool->id, devices);
+        send_pool(peer, &update->pool->id, devices);
 }
 
 void gpu_path_pool(struct node *node, const struct pool_ref *pool)
 {
-    struct pool_news news = {.node = node, .pool = pool};
+    struct pool_update update = {.node = node, .pool = pool};
     if (pool->pool->devices == NULL || node->wires.count == 0)
         return;
     for (uint32_t g = 0; g < pool->pool->group_count; g++)
         if (pool->pool->groups[g].device >= 0)
             add_arena(node, pool->pool->groups[g].device);
-    peers_each(node->peers, tell_pool_to, &news);
+    peers_each(node->peers, send_pool_to, &update);
 }
 
-static void tell_pool_gone_to(void *arg, struct peer *peer)
+static void send_pool_gone_to(void *arg, struct peer *peer)
 {
     const struct pool_ref *pool = arg;
     if (is_up(peer) && devices_of(peer, pool->pool) != 0)
-        tell_pool(peer, &pool->id, 0);
+        send_pool(peer, &pool->id, 0);
 }
 
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool)
 {
     if (pool->pool->devices != NULL && node->peers != NULL)
-        peers_each(node->peers, tell_pool_gone_to, (void *)(uintptr_t)pool);
+        peers_each(node->peers, send_pool_gone_to, (void *)(uintptr_t)pool);
 }
 
-bool gpu_path_open_mapping(struct peer *peer, const struct message_reach *message)
+bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message)
 {
     struct peer_use *use = peer->owner;
-    struct reached *reached;
-    HASH_FIND(hh, use->reached, &message->pool, sizeof(message->pool), reached);
+    struct pool_paths *pool_paths;
+    HASH_FIND(hh, use->pool_paths, &message->pool, sizeof(message->pool), pool_paths);
     if (message->devices == 0) {
-        if (reached != NULL) {
-            HASH_DELETE(hh, use->reached, reached);
-            free(reached);
+        if (pool_paths != NULL) {
+            HASH_DELETE(hh, use->pool_paths, pool_paths);
+            free(pool_paths);
         }
         return true;
     }
-    if (reached == NULL) {
-        reached = HASH_COUNT(use->reached) < REACHED_MAX ? calloc(1, sizeof(*reached)) : NULL;
-        if (reached == NULL)
+    if (pool_paths == NULL) {
+        pool_paths = HASH_COUNT(use->pool_paths) < POOL_PATHS_MAX ? calloc(1, sizeof(*pool_paths)) : NULL;
+        if (pool_paths == NULL)
             return true; /* the host's memory does as well */
-        reached->id = message->pool;
-        HASH_ADD(hh, use->reached, id, sizeof(reached->id), reached);
+        pool_paths->id = message->pool;
+        HASH_ADD(hh, use->pool_paths, id, sizeof(pool_paths->id), pool_paths);
     }
-    reached->devices = message->devices;
+    pool_paths->devices = message->devices;
     return true;
 }
 
 uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool)
 {
     const struct peer_use *use = peer->owner;
-    struct reached *reached = NULL;
+    struct pool_paths *pool_paths = NULL;
     if (use != NULL)
-        HASH_FIND(hh, use->reached, pool, sizeof(*pool), reached);
-    return reached != NULL ? reached->devices : 0;
+        HASH_FIND(hh, use->pool_paths, pool, sizeof(*pool), pool_paths);
+    return pool_paths != NULL ? pool_paths->devices : 0;
 }
 
 /* ---- Links between GPUs ------------------------------------------------------------------------------------------ */
@@ -680,12 +680,12 @@ void gpu_path_changed(struct node *node, struct peer *peer)
         return;
     for (uint32_t i = 0; i < node->receive.arena_count; i++)
         if (node->receive.arenas[i]->device >= 0)
-            gpu_path_tell_pools_of(node, peer, node->receive.arenas[i]->device);
+            gpu_path_send_pools_of(node, peer, node->receive.arenas[i]->device);
 }
 
 void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     if (!is_up(peer))
         return;
-    gpu_path_tell_pools_of(node, peer, (int32_t)ends.device);
+    gpu_path_send_pools_of(node, peer, (int32_t)ends.device);
 }

@@ -28,8 +28,8 @@ void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends end
 void gpu_path_changed(struct node *node, struct peer *peer);
 
 /* Messages. False: the peer broke the protocol. */
-bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_arena *message);
-bool gpu_path_open_mapping(struct peer *peer, const struct message_reach *message);
+bool gpu_path_on_arena(struct node *node, struct peer *peer, const struct message_arena *message);
+bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message);
 
 /* As the sink: our devices whose arenas receive the chunks of the peer's pool; bit n: device n. */
 uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool);

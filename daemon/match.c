@@ -11,75 +11,75 @@
 
 /* Requests that came before their offer, and announcements that came before their expectation. */
 
-static void parked_add(struct node *node, struct parked *parked)
+static void pending_add(struct node *node, struct pending *pending)
 {
     struct exchange *x = &node->exchange;
-    DL_APPEND(x->parked, parked);
-    HASH_ADD(by_name, x->parked_by_name, key, sizeof(parked->key), parked);
-    if (parked->at.peer != NULL)
-        HASH_ADD(by_leg, x->parked_by_leg, at, sizeof(parked->at), parked);
-    if (parked->peer != NULL)
-        ((struct peer_use *)parked->peer->owner)->parked++;
-    x->parked_count++;
+    DL_APPEND(x->pending, pending);
+    HASH_ADD(by_name, x->pending_by_name, key, sizeof(pending->key), pending);
+    if (pending->at.peer != NULL)
+        HASH_ADD(by_leg, x->pending_by_leg, at, sizeof(pending->at), pending);
+    if (pending->peer != NULL)
+        ((struct peer_use *)pending->peer->owner)->pending++;
+    x->pending_count++;
 }
 
-static void parked_remove(struct node *node, struct parked *parked)
+static void pending_remove(struct node *node, struct pending *pending)
 {
     struct exchange *x = &node->exchange;
-    DL_DELETE(x->parked, parked);
-    HASH_DELETE(by_name, x->parked_by_name, parked);
-    if (parked->at.peer != NULL)
-        HASH_DELETE(by_leg, x->parked_by_leg, parked);
-    x->parked_count--;
-    if (parked->peer != NULL) {
-        struct peer_use *use = parked->peer->owner;
-        use->parked--;
-        use->parked_spans -= parked->span_count;
+    DL_DELETE(x->pending, pending);
+    HASH_DELETE(by_name, x->pending_by_name, pending);
+    if (pending->at.peer != NULL)
+        HASH_DELETE(by_leg, x->pending_by_leg, pending);
+    x->pending_count--;
+    if (pending->peer != NULL) {
+        struct peer_use *use = pending->peer->owner;
+        use->pending--;
+        use->pending_spans -= pending->span_count;
     }
-    free(parked->spans);
-    free(parked);
+    free(pending->spans);
+    free(pending);
 }
 
-static struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg)
+static struct pending *pending_find_leg(struct node *node, struct peer *peer, uint64_t leg)
 {
     struct source_key key;
     memset(&key, 0, sizeof(key));
     key.peer = peer;
     key.id = leg;
-    struct parked *parked;
-    HASH_FIND(by_leg, node->exchange.parked_by_leg, &key, sizeof(key), parked);
-    return parked;
+    struct pending *pending;
+    HASH_FIND(by_leg, node->exchange.pending_by_leg, &key, sizeof(key), pending);
+    return pending;
 }
 
 void match_forget_peer(struct node *node, struct peer *peer)
 {
-    struct parked *parked, *next;
-    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
-        if (parked->peer == peer)
-            parked_remove(node, parked);
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
+        if (pending->peer == peer)
+            pending_remove(node, pending);
 }
 
 /* A local one waits for a single name, and few wait for the same. */
-static void forget_local(struct node *node, const struct parked_key *key, const void *whose)
+static void forget_local(struct node *node, const struct pending_key *key, const void *whose)
 {
     struct exchange *x = &node->exchange;
-    struct parked *parked, *kept = NULL;
-    HASH_FIND(by_name, x->parked_by_name, key, sizeof(*key), parked);
-    while (parked != NULL && parked->sink != whose && parked->offer != whose) { /* set others of that name aside */
-        HASH_DELETE(by_name, x->parked_by_name, parked);
-        parked->aside = kept;
-        kept = parked;
-        HASH_FIND(by_name, x->parked_by_name, key, sizeof(*key), parked);
+    struct pending *pending, *kept = NULL;
+    HASH_FIND(by_name, x->pending_by_name, key, sizeof(*key), pending);
+    while (pending != NULL && pending->sink != whose && pending->offer != whose) { /* set others of that name aside */
+        HASH_DELETE(by_name, x->pending_by_name, pending);
+        pending->aside = kept;
+        kept = pending;
+        HASH_FIND(by_name, x->pending_by_name, key, sizeof(*key), pending);
     }
-    if (parked != NULL)
-        parked_remove(node, parked);
+    if (pending != NULL)
+        pending_remove(node, pending);
     for (; kept != NULL; kept = kept->aside)
-        HASH_ADD(by_name, x->parked_by_name, key, sizeof(kept->key), kept);
+        HASH_ADD(by_name, x->pending_by_name, key, sizeof(kept->key), kept);
 }
 
 void match_forget_sink(struct node *node, struct sink *sink)
 {
-    struct parked_key key = {.wants = sink->source, .is_request = true};
+    struct pending_key key = {.wants = sink->source, .is_request = true};
     if (sink->port == &sink_over_memory)
         forget_local(node, &key, sink);
 }
@@ -88,46 +88,46 @@ void match_forget_offer(struct node *node, struct offer *offer)
 {
     struct announce *announce;
     LL_FOREACH (offer->announces, announce) {
-        struct parked_key key = {.wants = announce->sink};
+        struct pending_key key = {.wants = announce->sink};
         if (announce->address[0] == '\0')
             forget_local(node, &key, offer);
     }
 }
 
 /* Finds one at a time, because handling it may add to the list or remove from it. */
-static struct parked *find(struct node *node, bool request, const struct request *side)
+static struct pending *find(struct node *node, bool request, const struct request *side)
 {
-    struct parked_key key = {.wants = side->name, .is_request = request};
-    struct parked *parked;
-    HASH_FIND(by_name, node->exchange.parked_by_name, &key, sizeof(key), parked);
-    if (parked == NULL || !parked->more)
-        return parked;
-    DL_FOREACH (node->exchange.parked, parked) /* its spans are still coming: is there another? */
-        if (memcmp(&parked->key, &key, sizeof(key)) == 0 && !parked->more)
-            return parked;
+    struct pending_key key = {.wants = side->name, .is_request = request};
+    struct pending *pending;
+    HASH_FIND(by_name, node->exchange.pending_by_name, &key, sizeof(key), pending);
+    if (pending == NULL || !pending->more)
+        return pending;
+    DL_FOREACH (node->exchange.pending, pending) /* its spans are still coming: is there another? */
+        if (memcmp(&pending->key, &key, sizeof(key)) == 0 && !pending->more)
+            return pending;
     return NULL;
 }
 
 void match_end(struct node *node, struct peer *peer, uint64_t leg)
 {
-    struct parked *parked = parked_find_leg(node, peer, leg);
-    if (parked != NULL)
-        parked_remove(node, parked);
+    struct pending *pending = pending_find_leg(node, peer, leg);
+    if (pending != NULL)
+        pending_remove(node, pending);
 }
 
 void match_expire(struct node *node, uint64_t now)
 {
-    struct parked *parked, *next;
-    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
-        if (now >= parked->expires)
-            parked_remove(node, parked);
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
+        if (now >= pending->expires)
+            pending_remove(node, pending);
 }
 
 void match_fini(struct node *node)
 {
-    struct parked *parked, *next;
-    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
-        parked_remove(node, parked);
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
+        pending_remove(node, pending);
 }
 
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
@@ -160,7 +160,7 @@ void match_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, 
     (void)peer_send(peer, &message);
 }
 
-static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
+static void refuse_leg(struct peer *peer, const struct pending *request, enum strait_reason reason)
 {
     match_send_end(peer, request->at.id, &request->epoch, false, reason);
 }
@@ -174,7 +174,7 @@ static void bind_announce(struct offer *offer, const struct name *sink)
 }
 
 /* The sink may have asked before, over a connection that is lost: the new leg replaces that one. */
-static void supersede(struct offer *offer, const struct parked *request)
+static void supersede(struct offer *offer, const struct pending *request)
 {
     struct source *source;
     LL_FOREACH (offer->sources, source) {
@@ -189,21 +189,21 @@ static void supersede(struct offer *offer, const struct parked *request)
 }
 
 /* The request gets no leg: its open grants are released unused. */
-static void release_open(struct peer *peer, const struct parked *request, const struct open_grants *open)
+static void release_open(struct peer *peer, const struct pending *request, const struct open_grants *open)
 {
     struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->first};
     for (uint32_t i = 0; i < open->count; i++, id.grant++)
         match_send_released(peer, &id);
 }
 
-static void refuse_request(const struct parked *request, const struct open_grants *open, enum strait_reason reason)
+static void refuse_request(const struct pending *request, const struct open_grants *open, enum strait_reason reason)
 {
     release_open(request->peer, request, open);
     refuse_leg(request->peer, request, reason);
 }
 
 /* Binds a request to its offer. Nothing points into the parked request afterwards. */
-static void bind_request(struct parked *request, struct offer *offer, const struct open_grants *open)
+static void bind_request(struct pending *request, struct offer *offer, const struct open_grants *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
         refuse_request(request, open, STRAIT_REASON_GEOMETRY);
@@ -273,14 +273,14 @@ static void ask_local(struct sink *sink)
         sink_event(sink, SINK_END, leg_peer_reason(failed));
         return;
     }
-    struct parked *parked = calloc(1, sizeof(*parked));
-    if (parked == NULL)
+    struct pending *pending = calloc(1, sizeof(*pending));
+    if (pending == NULL)
         return; /* the deadline ends it */
-    parked->key.is_request = true;
-    parked->key.wants = sink->source;
-    parked->sink = sink;
-    parked->expires = UINT64_MAX; /* lives as long as the sink */
-    parked_add(node, parked);
+    pending->key.is_request = true;
+    pending->key.wants = sink->source;
+    pending->sink = sink;
+    pending->expires = UINT64_MAX; /* lives as long as the sink */
+    pending_add(node, pending);
 }
 
 void match_start_expectation(struct expectation *e, const struct name *source, const char *address, bool local)
@@ -347,29 +347,29 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
         offer_consumer_ended(o, STRAIT_REASON_PEER_ABORT);
         return;
     }
-    struct parked *parked = calloc(1, sizeof(*parked));
-    if (parked == NULL) {
+    struct pending *pending = calloc(1, sizeof(*pending));
+    if (pending == NULL) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
         return;
     }
-    parked->offer = o;
-    parked->key.wants = *sink;
-    parked->from = o->request.name;
-    parked->expires = UINT64_MAX; /* lives as long as the offer */
-    parked_add(o->request.node, parked);
+    pending->offer = o;
+    pending->key.wants = *sink;
+    pending->from = o->request.name;
+    pending->expires = UINT64_MAX; /* lives as long as the offer */
+    pending_add(o->request.node, pending);
 }
 
 void match_offer(struct offer *offer)
 {
     struct node *node = offer->request.node;
-    struct parked *parked;
-    while (!offer->request.decided && (parked = find(node, true, &offer->request)) != NULL) {
-        struct sink *sink = parked->sink;
+    struct pending *pending;
+    while (!offer->request.decided && (pending = find(node, true, &offer->request)) != NULL) {
+        struct sink *sink = pending->sink;
         if (sink == NULL) {
-            bind_request(parked, offer, &(struct open_grants){0});
-            parked_remove(node, parked);
+            bind_request(pending, offer, &(struct open_grants){0});
+            pending_remove(node, pending);
         } else {
-            parked_remove(node, parked);
+            pending_remove(node, pending);
             bind_local(sink, offer);
         }
     }
@@ -378,12 +378,12 @@ void match_offer(struct offer *offer)
 void match_expectation(struct expectation *e)
 {
     struct node *node = e->request.node;
-    struct parked *parked;
-    while (!e->request.decided && (parked = find(node, false, &e->request)) != NULL) {
-        struct name from = parked->from;
-        struct peer *peer = parked->peer;
-        const struct offer *offer = parked->offer;
-        parked_remove(node, parked);
+    struct pending *pending;
+    while (!e->request.decided && (pending = find(node, false, &e->request)) != NULL) {
+        struct name from = pending->from;
+        struct peer *peer = pending->peer;
+        const struct offer *offer = pending->offer;
+        pending_remove(node, pending);
         if (offer != NULL && offer->request.decided)
             continue; /* decided in this turn */
         if (offer != NULL)
@@ -395,54 +395,54 @@ void match_expectation(struct expectation *e)
 
 /* ---- Messages of peers ------------------------------------------------------------------------------------------- */
 
-#define PARKED_SPANS 256u                   /* average per parked request: 12 MiB for all of them by default */
-#define WAIT_MS_MAX  (24u * 60 * 60 * 1000) /* the most that a client may ask for */
+#define PENDING_SPANS 256u                   /* average per parked request: 12 MiB for all of them by default */
+#define WAIT_MS_MAX   (24u * 60 * 60 * 1000) /* the most that a client may ask for */
 
-static struct parked *new_parked(struct node *node, struct peer *peer)
+static struct pending *new_pending(struct node *node, struct peer *peer)
 {
     struct peer_use *use = peer->owner;
-    if (use->parked >= node->options.parked)
+    if (use->pending >= node->options.parked)
         return NULL;
-    struct parked *parked = calloc(1, sizeof(*parked));
-    if (parked != NULL)
-        parked->peer = peer;
-    return parked;
+    struct pending *pending = calloc(1, sizeof(*pending));
+    if (pending != NULL)
+        pending->peer = peer;
+    return pending;
 }
 
 /* Spans that no page set consists of would be too expensive to search: GEOMETRY. */
-static enum strait_reason add_spans(const struct node *node, struct parked *parked, const struct message_request *r)
+static enum strait_reason add_spans(const struct node *node, struct pending *pending, const struct message_request *r)
 {
-    uint32_t known = parked->span_count;
-    struct peer_use *use = parked->peer->owner;
-    if ((uint64_t)use->parked_spans + r->span_count > (uint64_t)node->options.parked * PARKED_SPANS)
+    uint32_t known = pending->span_count;
+    struct peer_use *use = pending->peer->owner;
+    if ((uint64_t)use->pending_spans + r->span_count > (uint64_t)node->options.parked * PENDING_SPANS)
         return STRAIT_REASON_NO_MEMORY;
-    struct wire_span *spans = realloc(parked->spans, ((size_t)known + r->span_count + 1) * sizeof(*spans));
+    struct wire_span *spans = realloc(pending->spans, ((size_t)known + r->span_count + 1) * sizeof(*spans));
     if (spans == NULL)
         return STRAIT_REASON_NO_MEMORY;
-    parked->spans = spans;
+    pending->spans = spans;
     if (r->span_count != 0)
         memcpy(spans + known, r->spans, r->span_count * sizeof(*spans));
-    parked->span_count += r->span_count;
-    use->parked_spans += r->span_count;
-    parked->more = r->more;
-    return page_spans_valid(spans, known, parked->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
+    pending->span_count += r->span_count;
+    use->pending_spans += r->span_count;
+    pending->more = r->more;
+    return page_spans_valid(spans, known, pending->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
 
 /* All parts of a request have come: it is bound to its offer, parked until the offer comes, or refused as too late. */
-static void settle_request(struct node *node, struct parked *parked, const struct open_grants *open)
+static void settle_request(struct node *node, struct pending *pending, const struct open_grants *open)
 {
     struct request *offer;
-    HASH_FIND(by_name, node->exchange.offers_by_name, &parked->key.wants, sizeof(parked->key.wants), offer);
-    enum strait_reason failed = tombstone_reason(node, &parked->key.wants, true);
+    HASH_FIND(by_name, node->exchange.offers_by_name, &pending->key.wants, sizeof(pending->key.wants), offer);
+    enum strait_reason failed = tombstone_reason(node, &pending->key.wants, true);
     if (offer != NULL && offer->begun)
-        bind_request(parked, (struct offer *)offer, open);
+        bind_request(pending, (struct offer *)offer, open);
     else if (offer == NULL && failed != STRAIT_REASON_NONE)
-        refuse_request(parked, open, failed);
+        refuse_request(pending, open, failed);
     else {
-        release_open(parked->peer, parked, open); /* nothing is ready while there is no offer */
+        release_open(pending->peer, pending, open); /* nothing is ready while there is no offer */
         return;
     }
-    parked_remove(node, parked);
+    pending_remove(node, pending);
 }
 
 bool match_request(struct node *node, struct peer *peer, const struct message_request *r)
@@ -453,35 +453,35 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
             return false;
     if (match_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* duplicate */
-    struct parked *parked = parked_find_leg(node, peer, r->leg);
-    if (parked == NULL && r->rest) { /* a part of a refused request: the last one brings the open grants */
-        release_open(peer, &(struct parked){.at.id = r->leg, .epoch = r->epoch}, &open);
+    struct pending *pending = pending_find_leg(node, peer, r->leg);
+    if (pending == NULL && r->rest) { /* a part of a refused request: the last one brings the open grants */
+        release_open(peer, &(struct pending){.at.id = r->leg, .epoch = r->epoch}, &open);
         return true;
     }
-    if (parked == NULL) {
-        parked = new_parked(node, peer);
-        if (parked == NULL) {
-            struct parked refused = {.peer = peer, .at.id = r->leg, .epoch = r->epoch};
+    if (pending == NULL) {
+        pending = new_pending(node, peer);
+        if (pending == NULL) {
+            struct pending refused = {.peer = peer, .at.id = r->leg, .epoch = r->epoch};
             refuse_request(&refused, &open, STRAIT_REASON_NO_MEMORY);
             return true;
         }
-        parked->key.is_request = true;
-        parked->at = (struct source_key){.peer = peer, .id = r->leg};
-        parked->epoch = r->epoch;
-        parked->geometry = r->geometry;
-        name_set(&parked->from, &r->sink_pool, r->sink_key);
-        parked->expires = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
-        name_set(&parked->key.wants, &r->source_pool, r->source_key);
-        parked_add(node, parked);
-    } else if (!parked->more) {
+        pending->key.is_request = true;
+        pending->at = (struct source_key){.peer = peer, .id = r->leg};
+        pending->epoch = r->epoch;
+        pending->geometry = r->geometry;
+        name_set(&pending->from, &r->sink_pool, r->sink_key);
+        pending->expires = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
+        name_set(&pending->key.wants, &r->source_pool, r->source_key);
+        pending_add(node, pending);
+    } else if (!pending->more) {
         return true; /* duplicate */
     }
-    enum strait_reason reason = add_spans(node, parked, r);
+    enum strait_reason reason = add_spans(node, pending, r);
     if (reason != STRAIT_REASON_NONE) {
-        refuse_request(parked, &open, reason);
-        parked_remove(node, parked);
-    } else if (!parked->more) {
-        settle_request(node, parked, &open);
+        refuse_request(pending, &open, reason);
+        pending_remove(node, pending);
+    } else if (!pending->more) {
+        settle_request(node, pending, &open);
     }
     return true;
 }
@@ -514,10 +514,10 @@ static void announce_refused(struct node *node, const struct message_announce *a
 
 static void announce_stopped(struct node *node, struct peer *peer, const struct message_announce *a)
 {
-    struct parked *parked, *next;
-    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
-        if (!parked->key.is_request && parked->peer == peer && parked->offer_id == a->offer)
-            parked_remove(node, parked);
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
+        if (!pending->key.is_request && pending->peer == peer && pending->offer_id == a->offer)
+            pending_remove(node, pending);
 }
 
 bool match_announce(struct node *node, struct peer *peer, const struct message_announce *a)
@@ -544,15 +544,15 @@ bool match_announce(struct node *node, struct peer *peer, const struct message_a
         refuse_announce(peer, a);
         return true;
     }
-    struct parked *parked = new_parked(node, peer);
-    if (parked == NULL) {
+    struct pending *pending = new_pending(node, peer);
+    if (pending == NULL) {
         refuse_announce(peer, a);
         return true;
     }
-    parked->key.wants = sink;
-    parked->from = source;
-    parked->offer_id = a->offer;
-    parked->expires = uv_now(node->loop) + a->lease_ms;
-    parked_add(node, parked);
+    pending->key.wants = sink;
+    pending->from = source;
+    pending->offer_id = a->offer;
+    pending->expires = uv_now(node->loop) + a->lease_ms;
+    pending_add(node, pending);
     return true;
 }

@@ -8,12 +8,12 @@
 #include "daemon/source.h"
 
 /* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
-struct parked_key {
+struct pending_key {
     struct name wants; /* the offer, or the expectation */
     bool is_request;
 };
-struct parked {
-    struct parked_key key;
+struct pending {
+    struct pending_key key;
     struct peer *peer;    /* NULL: local */
     struct sink *sink;    /* local request */
     struct offer *offer;  /* local announce */
@@ -25,8 +25,8 @@ struct parked {
     uint32_t span_count;
     bool more; /* the spans are not complete yet */
     uint64_t expires;
-    struct parked *prev, *next;
-    struct parked *aside; /* temporary list while one of the same name is looked up */
+    struct pending *prev, *next;
+    struct pending *aside; /* temporary list while one of the same name is looked up */
     UT_hash_handle by_name, by_leg;
 };
 

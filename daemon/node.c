@@ -114,12 +114,12 @@ static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
     const uint64_t arena_bytes =
-        node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * far_slot_bytes(node->options.gpu_chunk_bytes);
+        node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * gpu_slot_bytes(node->options.gpu_chunk_bytes);
     gpu_wires_init(node);
     const struct devices_config config = {
         .codebook = node->codebook,
         .slot_bytes = receive->slot_bytes,
-        .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
+        .far_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
         .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
         .multiprocessors = node->options.gpu_multiprocessors,
         .attention_ns = node_busy_poll_ns(node),
@@ -214,7 +214,7 @@ void parts_free(struct node *node)
 #define LAST_MS 1000u /* time for live transfers before the node stops because of it: a quick restart is worth more */
 
 /* Records the GPUs that have newly failed. */
-static void note_failed(struct node *node)
+static void log_failed_gpus(struct node *node)
 {
     struct device_state state;
     char why[2 * sizeof(state.why)];
@@ -242,10 +242,10 @@ void node_gpu_failed(void *owner)
 {
     struct node *node = owner;
     const uint64_t before = node->gpus_failed;
-    note_failed(node);
+    log_failed_gpus(node);
     if (node->gpus_failed == before)
         return;
-    exchange_fail_stranded(node);
+    exchange_fail_on_failed_gpus(node);
     if (node->gpu_failed != NULL && strcmp(node->options.gpu_failure, "exit") == 0)
         stop_soon(node);
 }
@@ -253,7 +253,7 @@ void node_gpu_failed(void *owner)
 /* A node's life: creation on a loop, turns, stop. */
 
 #define TICK_MS              10u /* resolution of deadlines */
-#define ATTENTIVE_PROCESSORS 4u
+#define BUSY_POLL_PROCESSORS 4u
 
 /* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
 
@@ -264,7 +264,7 @@ static void on_again(uv_idle_t *idle)
 
 uint64_t node_busy_poll_ns(const struct node *node)
 {
-    return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.busy_poll_us * 1000 : 0;
+    return node->processors >= BUSY_POLL_PROCESSORS ? (uint64_t)node->options.busy_poll_us * 1000 : 0;
 }
 
 /* Keeps the loop from sleeping for a while after a step of a transfer between GPUs: the next will follow soon, and
@@ -398,7 +398,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     if (status == STRAIT_OK && client_fd >= 0) {
         client_accept(made, client_fd);
         if (made->sessions != NULL)
-            made->sessions->inside = true;
+            made->sessions->embedded = true;
     } else if (client_fd >= 0) {
         close(client_fd);
     }

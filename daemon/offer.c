@@ -16,7 +16,7 @@ void offer_announce(struct offer *o, struct announce *a)
     if (a->bound || o->request.decided || a->address[0] == '\0')
         return;
     struct peer *peer = peers_get(o->request.node->peers, a->address);
-    if (peer == NULL || peer->state != PEER_UP || a->told == peer)
+    if (peer == NULL || peer->state != PEER_UP || a->announced_to == peer)
         return;
     uint64_t now = uv_now(o->request.node->loop);
     uint32_t left = o->expires > now ? (uint32_t)(o->expires - now) : 1;
@@ -28,7 +28,7 @@ void offer_announce(struct offer *o, struct announce *a)
                                                  .sink_key = view_of(a->sink.key, a->sink.size),
                                                  .lease_ms = left};
     if (peer_send(peer, &message) == STRAIT_OK)
-        a->told = peer;
+        a->announced_to = peer;
 }
 
 /* ---- What is ready ----------------------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ static bool layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_co
     return true;
 }
 
-static void tell_legs(struct offer *o, uint32_t from)
+static void announce_to_legs(struct offer *o, uint32_t from)
 {
     struct source *source;
     o->last = o->complete && o->awaited == NULL;
@@ -189,7 +189,7 @@ static bool jobs_are_over(const struct offer *o)
 static void drain(struct offer *o)
 {
     o->request.drained = true;
-    request_over(&o->request);
+    request_reap(&o->request);
     request_release_pool(&o->request);
 }
 
@@ -197,7 +197,7 @@ static void stop_announcing(struct offer *o)
 {
     struct announce *a;
     LL_FOREACH (o->announces, a) {
-        if (a->bound || a->told == NULL)
+        if (a->bound || a->announced_to == NULL)
             continue;
         struct message message = {.type = MESSAGE_ANNOUNCE};
         message.announce = (struct message_announce){.offer = o->id,
@@ -206,8 +206,8 @@ static void stop_announcing(struct offer *o)
                                                      .source_key = view_of(o->request.name.key, o->request.name.size),
                                                      .sink_key = view_of(a->sink.key, a->sink.size),
                                                      .stop = true};
-        (void)peer_send(a->told, &message); /* if it is lost, the offer only waits for its lease */
-        a->told = NULL;
+        (void)peer_send(a->announced_to, &message); /* if it is lost, the offer only waits for its lease */
+        a->announced_to = NULL;
     }
 }
 
@@ -247,7 +247,7 @@ void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
         decide(o, reason, text);
 }
 
-void offer_tell(struct offer *o)
+void offer_send_verdict(struct offer *o)
 {
     struct device_state state;
     const char *text = request_why(&o->request, &state);
@@ -260,7 +260,7 @@ void offer_tell(struct offer *o)
                                            .drained = o->request.drained,
                                            .text = view_of(text, strlen(text))};
     session_send(o->request.session, &message);
-    o->request.told = true;
+    o->request.notified = true;
     if (o->request.drained)
         session_drained(o->request.session);
 }
@@ -306,7 +306,7 @@ static void on_verdict(struct request *request, enum strait_reason reason, const
 static void on_drained(struct request *request)
 {
     conclude(of(request));
-    if (!request->told || request->drained || !jobs_are_over(of(request)))
+    if (!request->notified || request->drained || !jobs_are_over(of(request)))
         return;
     drain(of(request));
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = request->transfer}};
@@ -353,7 +353,7 @@ static void complete(struct offer *o, const struct awaited *awaited)
         offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device gives its own reason */
         return;
     }
-    tell_legs(o, from);
+    announce_to_legs(o, from);
 }
 
 static void on_finished(struct device_task *task)
@@ -395,8 +395,8 @@ static void submit(struct awaited *awaited, int32_t device, struct view event)
 
 static bool can_wait(const struct offer *o, int32_t device, struct view event)
 {
-    bool inside = o->request.session != NULL && o->request.session->inside;
-    return device >= 0 && event.size == (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC);
+    bool embedded = o->request.session != NULL && o->request.session->embedded;
+    return device >= 0 && event.size == (embedded ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC);
 }
 
 static enum strait_reason await_append(struct offer *o, const struct message_append *message)
@@ -525,6 +525,6 @@ enum strait_reason offer_append(struct offer *o, const struct message_append *me
             return reason;
         o->complete = !message->more;
     }
-    tell_legs(o, from);
+    announce_to_legs(o, from);
     return STRAIT_REASON_NONE;
 }

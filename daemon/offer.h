@@ -12,7 +12,7 @@ struct source;
 struct announce {
     char address[MESSAGE_ADDRESS_MAX + 1]; /* "": under this daemon */
     struct name sink;
-    struct peer *told; /* the peer to which ANNOUNCE was sent */
+    struct peer *announced_to; /* the peer to which ANNOUNCE was sent */
     bool bound;
     struct announce *next;
 };
@@ -47,6 +47,6 @@ enum strait_reason offer_append(struct offer *offer, const struct message_append
 void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
 void offer_consumer_ended(struct offer *offer, enum strait_reason reason);
-void offer_tell(struct offer *offer); /* sends the client the verdict */
+void offer_send_verdict(struct offer *offer); /* sends the client the verdict */
 
 #endif

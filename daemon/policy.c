@@ -21,7 +21,7 @@
 #define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
 #define WIRE_NS      2000000u           /* and takes at least this long */
 #define USUAL_WIRE   100e6
-#define FAR_SAMPLES  8u
+#define PEER_SAMPLES 8u
 #define HOST_SAMPLES 16u          /* chunks by the host before GPU links are tried, */
 #define LINK_SAMPLES 32u          /* each for so many chunks */
 #define LINK_MARGIN  1.1          /* how much faster the host must be */
@@ -54,7 +54,7 @@ static enum strait_mode pinned_by_option(const char *coding)
     return STRAIT_MODE_AUTO;
 }
 
-static enum strait_mode say(struct policy *policy, enum strait_mode mode, const char *reason)
+static enum strait_mode set_reason(struct policy *policy, enum strait_mode mode, const char *reason)
 {
     snprintf(policy->reason, sizeof(policy->reason), "%s: %s", mode_names[mode], reason);
     return mode;
@@ -105,8 +105,8 @@ static enum strait_mode choose_for_bus(struct policy *policy, const struct polic
 {
     double ratio = known_or(pool->ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
     if (ratio > 1.02 || pool->chunks % PROBE_CHUNKS == 0)
-        return say(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
-    return say(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
+        return set_reason(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
+    return set_reason(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
 }
 
 /* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
@@ -117,39 +117,39 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     const uint32_t count = sizeof(modes) / sizeof(modes[0]);
     enum strait_mode best = STRAIT_MODE_TIERED;
     for (uint32_t i = 0; i < count; i++) {
-        if (policy->far_samples[modes[i]] < FAR_SAMPLES)
-            return say(policy, modes[i], "into the peer's GPU, being measured");
-        if (policy->far[modes[i]] > policy->far[best])
+        if (policy->peer_samples[modes[i]] < PEER_SAMPLES)
+            return set_reason(policy, modes[i], "into the peer's GPU, being measured");
+        if (policy->peer_encode[modes[i]] > policy->peer_encode[best])
             best = modes[i];
     }
     snprintf(policy->reason, sizeof(policy->reason), "%s: into the peer's GPU, raw %.0f, top16 %.0f, tiered %.0f GB/s",
-             mode_names[best], policy->far[STRAIT_MODE_RAW] * 1e-9, policy->far[STRAIT_MODE_TOP16] * 1e-9,
-             policy->far[STRAIT_MODE_TIERED] * 1e-9);
+             mode_names[best], policy->peer_encode[STRAIT_MODE_RAW] * 1e-9,
+             policy->peer_encode[STRAIT_MODE_TOP16] * 1e-9, policy->peer_encode[STRAIT_MODE_TIERED] * 1e-9);
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_way way)
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_path path)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
     if (node->codebook == NULL)
-        return say(policy, STRAIT_MODE_RAW, "no codebook set is loaded");
+        return set_reason(policy, STRAIT_MODE_RAW, "no codebook set is loaded");
     if (!peer->codebook_matches)
-        return say(policy, STRAIT_MODE_RAW, "the peer has another codebook set");
+        return set_reason(policy, STRAIT_MODE_RAW, "the peer has another codebook set");
     enum strait_mode mode = pinned_by_pool(pool->pool->coding);
     if (mode != STRAIT_MODE_AUTO)
-        return say(policy, mode, "pinned by the pool");
+        return set_reason(policy, mode, "pinned by the pool");
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
-        return say(policy, mode, "pinned by the option coding");
-    if (way.wire == WIRE_PEER)
+        return set_reason(policy, mode, "pinned by the option coding");
+    if (path.wire == WIRE_PEER)
         return choose_for_peer(policy, &pool->policy);
-    if (way_is_link(way))
-        return choose(policy, &policy->links[wire_link(way.wire)], 1, &pool->policy);
+    if (path_is_link(path))
+        return choose(policy, &policy->links[wire_link(path.wire)], 1, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
-        return say(policy, STRAIT_MODE_RAW, "shared memory");
+        return set_reason(policy, STRAIT_MODE_RAW, "shared memory");
     return choose(policy, &policy->link, node->workers, &pool->policy);
 }
 
@@ -160,39 +160,39 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-static struct policy_wire *wire_of(struct policy *policy, struct chunk_way way)
+static struct policy_wire *wire_of(struct policy *policy, struct chunk_path path)
 {
-    if (way_is_link(way))
-        return &policy->links[wire_link(way.wire)];
-    return way.wire == WIRE_PINNED ? &policy->pinned : &policy->link;
+    if (path_is_link(path))
+        return &policy->links[wire_link(path.wire)];
+    return path.wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_way way,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_path path,
                     const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    double *encode = way.wire == WIRE_PEER ? policy->far : wire_of(policy, way)->encode;
+    double *encode = path.wire == WIRE_PEER ? policy->peer_encode : wire_of(policy, path)->encode;
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
     smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->far_samples[mode] += way.wire == WIRE_PEER;
-    wire_of(policy, way)->mode = mode;
-    wire_of(policy, way)->samples += way.wire != WIRE_PEER;
+    policy->peer_samples[mode] += path.wire == WIRE_PEER;
+    wire_of(policy, path)->mode = mode;
+    wire_of(policy, path)->samples += path.wire != WIRE_PEER;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
-void policy_sending(struct peer *peer, struct chunk_way way)
+void policy_sending(struct peer *peer, struct chunk_path path)
 {
-    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, way);
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, path);
     if (w->sending++ != 0)
         return;
     w->busy_since = uv_hrtime();
     w->busy_bytes = w->busy_raw = 0;
 }
 
-void policy_sent(struct peer *peer, struct chunk_way way, uint64_t bytes, uint64_t raw_bytes)
+void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes)
 {
-    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, way);
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, path);
     uint64_t now = uv_hrtime();
     w->sending--;
     w->busy_bytes += bytes;
@@ -210,20 +210,20 @@ void policy_sent(struct peer *peer, struct chunk_way way, uint64_t bytes, uint64
 
 /* Raw bytes a second: encoding and sending overlap. A chunk encoded straight into the peer's memory needs no
  * sending. */
-static double carries(const struct policy_wire *wire, bool direct)
+static double rate_of(const struct policy_wire *wire, bool direct)
 {
     const double encode = wire->encode[wire->mode];
     return direct || wire->raw_rate > encode ? encode : wire->raw_rate;
 }
 
-void policy_rivals(const struct peer *peer, enum message_link_by by, double *host, double *link)
+void policy_rates(const struct peer *peer, enum message_link_by by, double *host, double *link)
 {
     const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
-    *host = carries(peer->direct ? &policy->pinned : &policy->link, peer->direct);
-    *link = carries(&policy->links[by], false);
+    *host = rate_of(peer->direct ? &policy->pinned : &policy->link, peer->direct);
+    *link = rate_of(&policy->links[by], false);
 }
 
-bool policy_takes(const struct node *node, const struct peer *peer, enum message_link_by by)
+bool policy_uses_link(const struct node *node, const struct peer *peer, enum message_link_by by)
 {
     const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
     return !node->wires.measured || (policy->trial.began && !policy->trial.lost[by]);
@@ -233,20 +233,20 @@ bool policy_takes(const struct node *node, const struct peer *peer, enum message
 double policy_rank(const struct peer *peer, enum message_link_by by)
 {
     const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
-    const double rate = carries(&policy->links[by], false);
+    const double rate = rate_of(&policy->links[by], false);
     if (policy->trial.lost[by])
         return 0;
     return policy->links[by].samples < LINK_SAMPLES || rate == 0 ? INFINITY : rate;
 }
 
 /* Has the link lost, or may it be tried again? */
-static bool judge_link(struct policy *policy, const struct peer *peer, enum message_link_by by)
+static bool compare_link(struct policy *policy, const struct peer *peer, enum message_link_by by)
 {
     double host, link;
     const uint64_t now = uv_hrtime();
     if (policy->trial.lost[by] && now - policy->trial.lost_at[by] < LINK_REST_NS)
         return false;
-    policy_rivals(peer, by, &host, &link);
+    policy_rates(peer, by, &host, &link);
     if (!policy->trial.lost[by] &&
         (policy->links[by].samples < LINK_SAMPLES || link == 0 || host <= link * LINK_MARGIN))
         return false;
@@ -257,7 +257,7 @@ static bool judge_link(struct policy *policy, const struct peer *peer, enum mess
 }
 
 /* The host is measured first, because it is available first. */
-bool policy_judge(const struct node *node, struct peer *peer)
+bool policy_compare_links(const struct node *node, struct peer *peer)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     bool changed = false;
@@ -266,6 +266,6 @@ bool policy_judge(const struct node *node, struct peer *peer)
     if (!policy->trial.began)
         return policy->trial.began = policy->link.samples + policy->pinned.samples >= HOST_SAMPLES;
     for (int by = 0; by < LINK_BY_COUNT; by++)
-        changed |= judge_link(policy, peer, (enum message_link_by)by);
+        changed |= compare_link(policy, peer, (enum message_link_by)by);
     return changed;
 }

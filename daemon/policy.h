@@ -32,8 +32,8 @@ struct policy_wire {
 struct policy {
     struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
-    double far[POLICY_MODES];                /* raw bytes a second, encoded by a GPU into the memory of a peer's GPU */
-    uint32_t far_samples[POLICY_MODES];
+    double peer_encode[POLICY_MODES];        /* raw bytes a second, encoded by a GPU into the memory of a peer's GPU */
+    uint32_t peer_samples[POLICY_MODES];
     struct { /* gpu-wires=auto: GPU links compared with the way by the host */
         bool began;
         bool lost[LINK_BY_COUNT];        /* the host was faster, */
@@ -49,22 +49,22 @@ struct policy_pool {
 };
 
 /* The mode for the next chunk from this pool to this peer. */
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_way way);
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_path path);
 
 /* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
  * not). */
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_way way,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_path path,
                     const struct job_result *result);
-void policy_sending(struct peer *peer, struct chunk_way way);
-void policy_sent(struct peer *peer, struct chunk_way way, uint64_t bytes, uint64_t raw_bytes);
+void policy_sending(struct peer *peer, struct chunk_path path);
+void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes);
 
 /* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by the host?
  * policy_judge is called now and then: has that changed? */
-bool policy_takes(const struct node *node, const struct peer *peer, enum message_link_by by);
-bool policy_judge(const struct node *node, struct peer *peer);
+bool policy_uses_link(const struct node *node, const struct peer *peer, enum message_link_by by);
+bool policy_compare_links(const struct node *node, struct peer *peer);
 /* Of several links that are up, the one with the highest rank is used. */
 double policy_rank(const struct peer *peer, enum message_link_by by);
 /* Raw bytes a second by the host, and by such a link; 0: not measured. */
-void policy_rivals(const struct peer *peer, enum message_link_by by, double *host, double *link);
+void policy_rates(const struct peer *peer, enum message_link_by by, double *host, double *link);
 
 #endif

@@ -75,28 +75,28 @@ struct receive_arena *receive_of_device(const struct receive *receive, int32_t d
     return NULL;
 }
 
-#define FAR_CHUNKS 8u
-#define FAR_LEAST  (2u << 20)
+#define GPU_CHUNKS      8u
+#define GPU_CHUNK_LEAST (2u << 20)
 
-uint64_t far_target(uint32_t slot_bytes, uint64_t bytes)
+uint64_t gpu_chunk_target(uint32_t slot_bytes, uint64_t bytes)
 {
-    uint64_t part = (bytes + FAR_CHUNKS - 1) / FAR_CHUNKS;
-    part = part < FAR_LEAST ? FAR_LEAST : part;
-    part += part / FAR_OVERHEAD;
+    uint64_t part = (bytes + GPU_CHUNKS - 1) / GPU_CHUNKS;
+    part = part < GPU_CHUNK_LEAST ? GPU_CHUNK_LEAST : part;
+    part += part / GPU_SLOT_OVERHEAD;
     return part < slot_bytes ? part : slot_bytes;
 }
 
-uint64_t far_chunks(uint32_t slot_bytes, uint64_t bytes)
+uint64_t gpu_chunk_count(uint32_t slot_bytes, uint64_t bytes)
 {
-    const uint64_t target = far_target(slot_bytes, bytes);
+    const uint64_t target = gpu_chunk_target(slot_bytes, bytes);
     return (bytes + target - 1) / target;
 }
 
-#define FAR_TAIL (4u << 20) /* a smaller launch takes as long */
+#define GPU_TAIL_LEAST (4u << 20) /* a smaller launch takes as long */
 
-uint64_t far_tail(uint64_t target, uint64_t left)
+uint64_t gpu_tail_target(uint64_t target, uint64_t left)
 {
-    while (left <= target && target / 2 >= FAR_TAIL)
+    while (left <= target && target / 2 >= GPU_TAIL_LEAST)
         target /= 2;
     return target;
 }

@@ -8,7 +8,7 @@
 #include "daemon/memory/arena.h"
 
 #define RECEIVE_ARENAS_MAX (1 + DEVICES_MAX)
-#define FAR_OVERHEAD       64u
+#define GPU_SLOT_OVERHEAD  64u
 
 struct sink;
 
@@ -47,18 +47,18 @@ static inline struct arena *receive_host(const struct receive *receive)
     return &receive->arenas[0]->slots;
 }
 /* Size of a slot of a GPU's arena for chunks with so many bytes of pages: adds the chunk's overhead. */
-static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
+static inline uint32_t gpu_slot_bytes(uint64_t chunk_bytes)
 {
-    return (uint32_t)((chunk_bytes + chunk_bytes / FAR_OVERHEAD + 4095) / 4096 * 4096);
+    return (uint32_t)((chunk_bytes + chunk_bytes / GPU_SLOT_OVERHEAD + 4095) / 4096 * 4096);
 }
 /* The size to which chunks that GPUs code are cut, for slots of this size and a leg of `bytes` in all. A large leg has
  * enough chunks under way to keep the link busy; a small leg is cut into as many as may be under way, so that its
  * stages overlap. */
-uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
-uint64_t far_chunks(uint32_t slot_bytes, uint64_t bytes); /* about so many they are */
+uint64_t gpu_chunk_target(uint32_t slot_bytes, uint64_t bytes);
+uint64_t gpu_chunk_count(uint32_t slot_bytes, uint64_t bytes); /* about so many they are */
 /* The same when only `left` bytes remain and no more will come: the last chunks are smaller, because nothing is under
  * way any more while the very last one is decoded. */
-uint64_t far_tail(uint64_t target, uint64_t left);
+uint64_t gpu_tail_target(uint64_t target, uint64_t left);
 
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
 

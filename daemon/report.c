@@ -49,7 +49,7 @@ static void refresh_requests(struct node *node)
         if (o->request.decided && !o->request.drained)
             m->quarantined_pages += o->request.pages.total;
     }
-    m->parked = node->exchange.parked_count;
+    m->parked = node->exchange.pending_count;
 }
 
 static void refresh_gpus(struct node *node)
@@ -101,7 +101,7 @@ static const char *state_text(enum peer_state state)
     return texts[state];
 }
 
-static void add_way(void *arg, const struct gpu_path_report *report)
+static void add_path(void *arg, const struct gpu_path_report *report)
 {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddItemToArray(arg, item);
@@ -134,7 +134,7 @@ static void add_peer(void *arg, struct peer *peer)
                             use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
     cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.links[LINK_BY_NCCL].rate);
     cJSON_AddNumberToObject(item, "ucx_gpu_bytes_per_second", use->policy.links[LINK_BY_UCX].rate);
-    gpu_path_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
+    gpu_path_each(use->node, peer, add_path, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
 static void add_pools(struct node *node, cJSON *array)

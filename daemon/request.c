@@ -45,12 +45,12 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
         return STRAIT_REASON_BUSY;
     enum strait_status status = page_set_add(&request->pages, list);
     if (status == STRAIT_OK)
-        return request_is_stranded(request) ? STRAIT_REASON_LOCAL : STRAIT_REASON_NONE;
+        return request_on_failed_gpu(request) ? STRAIT_REASON_LOCAL : STRAIT_REASON_NONE;
     unmark(request, list);
     return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
 }
 
-bool request_is_stranded(const struct request *request)
+bool request_on_failed_gpu(const struct request *request)
 {
     const uint64_t failed = request->node->gpus_failed;
     if (failed == 0 || request->pool == NULL)
@@ -137,12 +137,12 @@ const char *request_why(const struct request *request, struct device_state *stat
     return request->text;
 }
 
-void request_over(struct request *request)
+void request_reap(struct request *request)
 {
-    if (request->over)
+    if (request->to_reap)
         return;
-    request->over = true;
-    LL_PREPEND2(request->node->exchange.over, request, over_next);
+    request->to_reap = true;
+    LL_PREPEND2(request->node->exchange.to_reap, request, reap_next);
 }
 
 void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text)
@@ -151,7 +151,7 @@ void request_decide(struct request *request, enum strait_state state, enum strai
     request->state = state;
     request->reason = reason;
     request->text = text;
-    request_over(request);
+    request_reap(request);
     DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
     tombstone_add(request->node, request);
 }

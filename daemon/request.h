@@ -39,16 +39,16 @@ struct request {
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
-    const char *text;            /* says more about a failure; static */
-    bool begun;                  /* all of its initial pages have been received */
-    bool decided, told, drained; /* the verdict is set; the client was told; nothing touches its pages any more */
-    uint64_t began;              /* uv_hrtime */
+    const char *text;                /* says more about a failure; static */
+    bool begun;                      /* all of its initial pages have been received */
+    bool decided, notified, drained; /* the verdict is set; the client was told; nothing touches its pages any more */
+    uint64_t began;                  /* uv_hrtime */
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;
     uint64_t charged; /* daemon memory taken for it, charged to its client */
-    bool over;        /* in exchange.over: a candidate for being freed */
-    struct request *over_next;
+    bool to_reap;     /* in exchange.over: a candidate for being freed */
+    struct request *reap_next;
     struct request *verdict_prev, *verdict_next; /* exchange.verdicts */
 };
 
@@ -75,14 +75,14 @@ void tombstone_free(struct node *node, struct tombstone *stone);
 bool request_charge(struct request *request, uint64_t bytes);
 void request_wake_gpus(
     const struct request *request);         /* its pages are about to be coded: wakes the GPUs that hold them */
-void request_over(struct request *request); /* part of it has ended: it is freed at the end of the turn if possible */
+void request_reap(struct request *request); /* part of it has ended: it is freed at the end of the turn if possible */
 /* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
  * *state. */
 const char *request_why(const struct request *request, struct device_state *state);
 /* Sets the verdict; the exchange tells it once the legs have taken the events that follow. */
 void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text);
 /* Some of its pages are in memory of a GPU that has failed. */
-bool request_is_stranded(const struct request *request);
+bool request_on_failed_gpu(const struct request *request);
 /* Marks the pages as used in the pool and adds them to the request. NONE, BUSY, GEOMETRY (no such page, or an index
  * twice), NO_MEMORY, LOCAL (stranded). */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);

@@ -16,8 +16,8 @@ struct session {
     struct watch *process; /* on the client's pidfd; NULL: only the socket tells of its death */
     int pidfd;
     uint32_t pid, uid;
-    bool inside;              /* the client is the process that the node is embedded in: the node ends with it */
-    bool greeted;             /* HELLO has come */
+    bool embedded;            /* the client is the process that the node is embedded in: the node ends with it */
+    bool has_hello;           /* HELLO has come */
     bool mapping;             /* a pool is being mapped: messages wait */
     bool dirty;               /* something is to be flushed */
     bool backlog;             /* messages wait for their next turn */

@@ -60,7 +60,7 @@ static void map_work(void *arg)
 {
     struct mapping *mapping = arg;
     struct node *node = mapping->session->node;
-    const struct pool_context context = {.embedded = mapping->session->inside,
+    const struct pool_context context = {.embedded = mapping->session->embedded,
                                          .bytes_max = mapping->bytes_max,
                                          .codebook = node->codebook,
                                          .devices = node->devices};

@@ -259,7 +259,7 @@ static uint32_t most_open(const struct sink *sink, const struct receive_arena *a
     if (e->wanted_count == 0 || arena->device < 0)
         return e->wanted_count != 0;
     const uint32_t slot_bytes = arena->slots.slot_bytes, most = sink->leg.window;
-    const uint64_t chunks = far_chunks(slot_bytes, wanted_bytes(e, (uint64_t)slot_bytes * most));
+    const uint64_t chunks = gpu_chunk_count(slot_bytes, wanted_bytes(e, (uint64_t)slot_bytes * most));
     return chunks < most ? (uint32_t)chunks : most;
 }
 
@@ -304,9 +304,9 @@ uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, ui
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
     const bool is_new = first >= sink->leg.granted;
-    uint64_t target = !is_new ? most : by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    uint64_t target = !is_new ? most : by_gpu ? gpu_chunk_target((uint32_t)most, sink->bytes) : arena->target;
     if (is_new && arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
-        target = far_tail(target, sink->bytes / sink->leg.ready * count);
+        target = gpu_tail_target(target, sink->bytes / sink->leg.ready * count);
     return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
                               most);
 }
@@ -655,7 +655,7 @@ void sink_free(struct sink *sink)
     HASH_DELETE(hh, sink->node->exchange.sinks, sink);
     LL_DELETE(sink->expectation->sinks, sink);
     leg_queue_release(&sink->node->exchange.events);
-    request_over(&sink->expectation->request);
+    request_reap(&sink->expectation->request);
     segments_fini(&sink->segments);
     free(sink);
 }

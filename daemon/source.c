@@ -113,7 +113,7 @@ static void send_end(struct source *source, enum strait_reason reason)
 /* ---- Where to ---------------------------------------------------------------------------------------------------- */
 
 /* The largest chunk for a slot in the peer's host memory: both sides cut to what fits the slots of either. */
-static uint64_t near_limit(const struct source *source)
+static uint64_t host_limit(const struct source *source)
 {
     uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
     return own < theirs ? own : theirs;
@@ -122,13 +122,13 @@ static uint64_t near_limit(const struct source *source)
 /* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
  * caches. A GPU prefers as few as keep its stages busy, because each copy over the bus costs the same few
  * microseconds. */
-static uint64_t near_target(const struct source *source, uint32_t first)
+static uint64_t host_target(const struct source *source, uint32_t first)
 {
     const struct pool *pool = source->offer->request.pool->pool;
     struct piece piece;
     if (!segments_piece(&source->segments, first, 1, &piece) || pool->groups[piece.group].device < 0)
         return source->node->options.chunk_target;
-    return far_target((uint32_t)near_limit(source), source->bytes);
+    return gpu_chunk_target((uint32_t)host_limit(source), source->bytes);
 }
 
 /* How many units from `first` on make one chunk for this slot, as the sink would cut it. 0: no page fits. */
@@ -136,16 +136,16 @@ static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
 {
     const struct request *request = &source->offer->request;
     const struct segments *segments = &source->segments;
-    const uint32_t far = gpu_path_slot_bytes(source->peer, slot);
+    const uint32_t gpu_slot = gpu_path_slot_bytes(source->peer, slot);
     uint32_t units = segments->units - first;
-    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source, first),
-             limit = far != 0 ? far : near_limit(source);
+    uint64_t target = gpu_slot != 0 ? gpu_chunk_target(gpu_slot, source->bytes) : host_target(source, first),
+             limit = gpu_slot != 0 ? gpu_slot : host_limit(source);
     if (units == 0)
         return 0;
-    if (far != 0 && units > FAR_PAGES_MAX)
+    if (gpu_slot != 0 && units > FAR_PAGES_MAX)
         units = FAR_PAGES_MAX;
-    if (far != 0 && source->offer->last)
-        target = far_tail(target, source->bytes / segments->units * units);
+    if (gpu_slot != 0 && source->offer->last)
+        target = gpu_tail_target(target, source->bytes / segments->units * units);
     return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
 }
 
@@ -224,45 +224,44 @@ void source_more(struct source *source, uint32_t from, uint32_t count)
 }
 
 /* The way for a grant's chunk from this GPU (-1: from the host); WIRE_NONE: there is none any more. */
-static struct chunk_way way_for(const struct source *source, const struct leg_grant *grant, int32_t device)
+static struct chunk_path path_for(const struct source *source, const struct leg_grant *grant, int32_t device)
 {
     const struct peer *peer = source->peer;
     if (grant->slot >= peer->slot_count)
-        return (struct chunk_way){gpu_path_wire(source->node, peer, device, grant->slot), .gpus = true};
+        return (struct chunk_path){gpu_path_wire(source->node, peer, device, grant->slot), .gpus = true};
     if (!peer->direct)
-        return (struct chunk_way){WIRE_UCX, .gpus = false};
-    return (struct chunk_way){source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM, false};
+        return (struct chunk_path){WIRE_UCX, .gpus = false};
+    return (struct chunk_path){source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM, false};
 }
 
 /* The arena of ours in which chunks for this way are encoded; NULL: they are encoded into the peer's arena. */
-static struct arena *memory_for(struct node *node, struct chunk_way way, int32_t device)
+static struct arena *memory_for(struct node *node, struct chunk_path path, int32_t device)
 {
-    return way_is_link(way) ? gpu_links_send(node, device) : way.wire == WIRE_UCX ? &node->send : NULL;
+    return path_is_link(path) ? gpu_links_send(node, device) : path.wire == WIRE_UCX ? &node->send : NULL;
 }
 
 /* Where the chunk of a grant is written: into the peer's own arena when it can be reached, else into a slot of ours. */
 static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
-                                    struct inflight_chunk *inflight_chunk)
+                                    struct inflight_chunk *tx)
 {
     struct peer *peer = source->peer;
-    const bool far = grant->slot >= peer->slot_count;
-    struct job_chunk chunk = {.far = far,
-                              .away = inflight_chunk->way.wire == WIRE_PEER,
-                              .size = far ? gpu_path_slot_bytes(peer, grant->slot) : near_limit(source)};
-    inflight_chunk->from = memory_for(source->node, inflight_chunk->way, device);
-    if (inflight_chunk->way.wire == WIRE_PEER)
+    const bool on_gpu = grant->slot >= peer->slot_count;
+    struct job_chunk chunk = {.far = on_gpu,
+                              .away = tx->path.wire == WIRE_PEER,
+                              .size = on_gpu ? gpu_path_slot_bytes(peer, grant->slot) : host_limit(source)};
+    tx->from = memory_for(source->node, tx->path, device);
+    if (tx->path.wire == WIRE_PEER)
         chunk.bytes = gpu_path_slot(peer, device, grant->slot);
-    else if (inflight_chunk->way.wire == WIRE_SHM || inflight_chunk->way.wire == WIRE_PINNED)
+    else if (tx->path.wire == WIRE_SHM || tx->path.wire == WIRE_PINNED)
         chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
-    else if (inflight_chunk->from != NULL &&
-             (inflight_chunk->send_slot = arena_take(inflight_chunk->from)) != ARENA_NONE)
-        chunk.bytes = arena_slot(inflight_chunk->from, inflight_chunk->send_slot);
+    else if (tx->from != NULL && (tx->send_slot = arena_take(tx->from)) != ARENA_NONE)
+        chunk.bytes = arena_slot(tx->from, tx->send_slot);
     else
-        inflight_chunk->from = NULL;
-    if (way_is_link(inflight_chunk->way))
-        inflight_chunk->ends = (struct gpu_ends){.by = wire_link(inflight_chunk->way.wire),
-                                                 .device = (uint32_t)device,
-                                                 .peer_device = gpu_path_slot_device(peer, grant->slot)};
+        tx->from = NULL;
+    if (path_is_link(tx->path))
+        tx->ends = (struct gpu_ends){.by = wire_link(tx->path.wire),
+                                     .device = (uint32_t)device,
+                                     .peer_device = gpu_path_slot_device(peer, grant->slot)};
     return chunk;
 }
 
@@ -277,20 +276,20 @@ static bool needs_pin(const struct source *source, const struct leg_grant *grant
 
 static struct inflight_chunk *find_inflight(struct source *source, uint64_t grant)
 {
-    struct inflight_chunk *inflight_chunk;
-    LL_SEARCH_SCALAR(source->inflight, inflight_chunk, grant, grant);
-    return inflight_chunk;
+    struct inflight_chunk *tx;
+    LL_SEARCH_SCALAR(source->inflight, tx, grant, grant);
+    return tx;
 }
 
 static void free_inflight(struct source *source, uint64_t grant)
 {
-    struct inflight_chunk *inflight_chunk = find_inflight(source, grant);
-    if (inflight_chunk == NULL)
+    struct inflight_chunk *tx = find_inflight(source, grant);
+    if (tx == NULL)
         return;
-    if (inflight_chunk->from != NULL)
-        arena_give(inflight_chunk->from, inflight_chunk->send_slot);
-    LL_DELETE(source->inflight, inflight_chunk);
-    free(inflight_chunk);
+    if (tx->from != NULL)
+        arena_give(tx->from, tx->send_slot);
+    LL_DELETE(source->inflight, tx);
+    free(tx);
 }
 
 static void report(struct source *source, enum leg_event_type type, uint64_t grant, enum strait_reason reason)
@@ -301,21 +300,21 @@ static void report(struct source *source, enum leg_event_type type, uint64_t gra
 
 static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
 {
-    struct inflight_chunk *inflight_chunk = (struct inflight_chunk *)(uintptr_t)cookie;
-    struct source *source = inflight_chunk->source;
+    struct inflight_chunk *tx = (struct inflight_chunk *)(uintptr_t)cookie;
+    struct source *source = tx->source;
     struct node *node = owner;
     node->exchange.encoding_jobs--;
-    inflight_chunk->size = result->bytes;
-    inflight_chunk->raw_bytes = result->raw_bytes;
+    tx->size = result->bytes;
+    tx->raw_bytes = result->raw_bytes;
     histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, inflight_chunk->mode, inflight_chunk->way, result);
+        policy_encoded(source->peer, source->offer->request.pool, tx->mode, tx->path, result);
         if (source->peer->direct)
             peer_writer_end(source->peer);
     }
-    report(source, SOURCE_ENCODED, inflight_chunk->grant, result->reason);
+    report(source, SOURCE_ENCODED, tx->grant, result->reason);
     node->exchange.events.run(node);
 }
 
@@ -323,13 +322,13 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
     struct request *request = &source->offer->request;
-    struct inflight_chunk *inflight_chunk = calloc(1, sizeof(*inflight_chunk));
-    if (inflight_chunk == NULL) {
+    struct inflight_chunk *tx = calloc(1, sizeof(*tx));
+    if (tx == NULL) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
     }
-    *inflight_chunk = (struct inflight_chunk){.source = source, .grant = grant->id, .since = uv_hrtime()};
-    LL_PREPEND(source->inflight, inflight_chunk);
+    *tx = (struct inflight_chunk){.source = source, .grant = grant->id, .since = uv_hrtime()};
+    LL_PREPEND(source->inflight, tx);
 
     struct piece piece;
     if (needs_pin(source, grant) && pin_peer(node, source->peer) != PIN_DONE) {
@@ -342,22 +341,21 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
-        inflight_chunk->way = way_for(source, grant, device);
-        if (inflight_chunk->way.wire == WIRE_NONE &&
-            gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
+        tx->path = path_for(source, grant, device);
+        if (tx->path.wire == WIRE_NONE && gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
-        if (inflight_chunk->way.wire != WIRE_NONE)
-            chunk = destination(source, grant, device, inflight_chunk);
+        if (tx->path.wire != WIRE_NONE)
+            chunk = destination(source, grant, device, tx);
     }
     if (chunk.bytes == NULL) { /* no honest sink gives this grant: it would cut as this side does */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
-    inflight_chunk->mode = policy_mode(node, source->peer, request->pool, inflight_chunk->way);
-    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, inflight_chunk->mode, &chunk,
-                                           on_encoded, node, (uint64_t)(uintptr_t)inflight_chunk);
+    tx->mode = policy_mode(node, source->peer, request->pool, tx->path);
+    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, tx->mode, &chunk, on_encoded,
+                                           node, (uint64_t)(uintptr_t)tx);
     if (status != STRAIT_OK) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
@@ -368,21 +366,19 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
 }
 
 static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHUNK_HEADER_BYTES],
-                                     const struct inflight_chunk *inflight_chunk)
+                                     const struct inflight_chunk *tx)
 {
-    const void *data =
-        inflight_chunk->from != NULL ? arena_slot(inflight_chunk->from, inflight_chunk->send_slot) : NULL;
-    const uint64_t cookie = (uint64_t)(uintptr_t)inflight_chunk;
-    if (way_is_link(inflight_chunk->way))
-        return peer_send_gpu_chunk(peer, inflight_chunk->ends, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size,
-                                   cookie);
-    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size, cookie);
+    const void *data = tx->from != NULL ? arena_slot(tx->from, tx->send_slot) : NULL;
+    const uint64_t cookie = (uint64_t)(uintptr_t)tx;
+    if (path_is_link(tx->path))
+        return peer_send_gpu_chunk(peer, tx->ends, header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
+    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
 }
 
 static void transmit_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
-    struct inflight_chunk *inflight_chunk = find_inflight(source, grant->id);
+    struct inflight_chunk *tx = find_inflight(source, grant->id);
     struct chunk_header header = {.slot = grant->slot,
                                   .token = source->peer->peer_token,
                                   .leg = source->id,
@@ -390,51 +386,49 @@ static void transmit_chunk(struct source *source, const struct leg_grant *grant)
                                   .epoch = source->epoch};
     uint8_t bytes[CHUNK_HEADER_BYTES];
     chunk_header_write(bytes, &header);
-    inflight_chunk->since = uv_hrtime();
-    if (send_chunk(source->peer, bytes, inflight_chunk) != STRAIT_OK) {
+    tx->since = uv_hrtime();
+    if (send_chunk(source->peer, bytes, tx) != STRAIT_OK) {
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
-    policy_sending(source->peer, inflight_chunk->way);
-    node->metrics.chunks_sent[inflight_chunk->mode == STRAIT_MODE_RAW     ? CODED_RAW
-                              : inflight_chunk->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
-                                                                          : CODED_TIERED]++;
+    policy_sending(source->peer, tx->path);
+    node->metrics.chunks_sent[tx->mode == STRAIT_MODE_RAW     ? CODED_RAW
+                              : tx->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
+                                                              : CODED_TIERED]++;
 }
 
-static uint64_t *wire_counter(struct metrics *metrics, struct chunk_way way)
+static uint64_t *wire_counter(struct metrics *metrics, struct chunk_path path)
 {
-    return way.gpus && way.wire == WIRE_UCX ? &metrics->ucx_gpus : &metrics->wires[way.wire];
+    return path.gpus && path.wire == WIRE_UCX ? &metrics->ucx_gpus : &metrics->wires[path.wire];
 }
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
 {
     if (fault_at(FAULT_CHUNK_DONE, NULL, &cookie))
         return;
-    struct inflight_chunk *inflight_chunk = (struct inflight_chunk *)(uintptr_t)cookie;
-    struct source *source = inflight_chunk->source;
-    policy_sent(source->peer, inflight_chunk->way, status == STRAIT_OK ? inflight_chunk->size : 0,
-                inflight_chunk->raw_bytes);
-    if (policy_judge(node, source->peer))
+    struct inflight_chunk *tx = (struct inflight_chunk *)(uintptr_t)cookie;
+    struct source *source = tx->source;
+    policy_sent(source->peer, tx->path, status == STRAIT_OK ? tx->size : 0, tx->raw_bytes);
+    if (policy_compare_links(node, source->peer))
         gpu_path_changed(node, source->peer);
     if (status == STRAIT_OK) {
-        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - inflight_chunk->since) / 1000);
-        node->metrics.raw_bytes_sent += inflight_chunk->raw_bytes;
-        node->metrics.wire_bytes_sent += inflight_chunk->size;
-        *wire_counter(&node->metrics, inflight_chunk->way) += inflight_chunk->size;
+        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - tx->since) / 1000);
+        node->metrics.raw_bytes_sent += tx->raw_bytes;
+        node->metrics.wire_bytes_sent += tx->size;
+        *wire_counter(&node->metrics, tx->path) += tx->size;
     }
-    report(source, SOURCE_SENT, inflight_chunk->grant,
-           status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
+    report(source, SOURCE_SENT, tx->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
 
 /* `sent` of its chunks comes when the link has released them, which can take long: the verdict does not wait for it. */
 void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     struct source *source, *next;
-    const struct inflight_chunk *inflight_chunk;
+    const struct inflight_chunk *tx;
     HASH_ITER (hh, node->exchange.sources, source, next) {
         bool concerned = false;
-        LL_FOREACH (source->inflight, inflight_chunk)
-            concerned |= way_is_link(inflight_chunk->way) && gpu_ends_equal(inflight_chunk->ends, ends);
+        LL_FOREACH (source->inflight, tx)
+            concerned |= path_is_link(tx->path) && gpu_ends_equal(tx->ends, ends);
         if (concerned && source->peer == peer)
             source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     }
@@ -455,7 +449,7 @@ static bool is_stuck(struct source *source)
     struct node *node = source->node;
     const struct leg_grant *grant = source_next(&source->leg);
     const int32_t device = device_of(source, grant);
-    const struct arena *memory = memory_for(node, way_for(source, grant, device), device);
+    const struct arena *memory = memory_for(node, path_for(source, grant, device), device);
     return (memory != NULL && memory->used == memory->slot_count) ||
            (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
 }
@@ -588,7 +582,7 @@ void source_free(struct source *source)
     HASH_DELETE(hh, source->node->exchange.sources, source);
     LL_DELETE(source->offer->sources, source);
     leg_queue_release(&source->node->exchange.events);
-    request_over(&source->offer->request);
+    request_reap(&source->offer->request);
     segments_fini(&source->segments);
     free(source->wanted);
     free(source);

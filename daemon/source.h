@@ -27,7 +27,7 @@ struct inflight_chunk {
     uint64_t grant;
     struct arena *from; /* it is encoded in a slot of this arena of ours; NULL: straight into the peer's arena */
     uint32_t send_slot;
-    struct chunk_way way;
+    struct chunk_path path;
     struct gpu_ends ends; /* of a GPU link */
     uint64_t size, raw_bytes;
     uint64_t since;

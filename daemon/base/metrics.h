@@ -39,7 +39,7 @@ enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS
 enum gpu_path { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_NONE };
 
 /* The way of one chunk: its wire, and whether that leads from a GPU's arena into another GPU's. */
-struct chunk_way {
+struct chunk_path {
     enum gpu_path wire;
     bool gpus;
 };

@@ -97,7 +97,7 @@ static void as_many_slots_as_can_be_named(struct scene *s, struct message *arena
 static void slots_larger_than_ours(struct scene *s, struct message *arena)
 {
     (void)s;
-    arena->arena.slot_bytes = far_slot_bytes(s->pair.a->options.gpu_chunk_bytes) + 4096;
+    arena->arena.slot_bytes = gpu_slot_bytes(s->pair.a->options.gpu_chunk_bytes) + 4096;
     arena->arena.slot_count = 1;
 }
 

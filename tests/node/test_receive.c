@@ -145,17 +145,17 @@ END_TEST
 
 /* ---- What chunks are cut to -------------------------------------------------------------------------------------- */
 
-enum { MIB = 1 << 20, FAR_CHUNKS = 8 };
+enum { MIB = 1 << 20, GPU_CHUNKS = 8 };
 
 static const uint64_t leg_bytes[] = {0, 1, 4096, MIB, 15 * MIB, 16 * MIB, 17 * MIB, 100 * MIB, 1ull << 32, 1ull << 50};
 static const uint64_t chunk_bytes[] = {4096, 256 << 10, 2 * MIB, 16 * MIB, 64 * MIB};
 
 START_TEST(a_target_is_within_its_slot_and_grows_with_the_leg)
 {
-    uint32_t slot = far_slot_bytes(chunk_bytes[_i]);
+    uint32_t slot = gpu_slot_bytes(chunk_bytes[_i]);
     uint64_t before = 0;
     for (int i = 0; i < COUNT(leg_bytes); i++) {
-        uint64_t target = far_target(slot, leg_bytes[i]);
+        uint64_t target = gpu_chunk_target(slot, leg_bytes[i]);
         ck_assert_uint_le(target, slot);
         ck_assert_uint_ge(target, before);
         ck_assert_uint_ge(target, slot < 2 * MIB ? slot : 2 * MIB);
@@ -181,8 +181,8 @@ START_TEST(a_chunk_of_so_many_bytes_fits_its_slot)
     uint64_t page = page_bytes[_i];
     for (int i = 1; i < COUNT(chunk_bytes); i++)
         if (chunk_bytes[i] >= page)
-            ck_assert_uint_le(bound_of(page, chunk_bytes[i] / page), far_slot_bytes(chunk_bytes[i]));
-    ck_assert_uint_eq(0, far_slot_bytes(chunk_bytes[0] + 1) % 4096);
+            ck_assert_uint_le(bound_of(page, chunk_bytes[i] / page), gpu_slot_bytes(chunk_bytes[i]));
+    ck_assert_uint_eq(0, gpu_slot_bytes(chunk_bytes[0] + 1) % 4096);
 }
 END_TEST
 
@@ -190,10 +190,10 @@ END_TEST
 START_TEST(a_leg_is_eight_chunks_or_chunks_as_large_as_slots)
 {
     uint64_t page = page_bytes[_i];
-    uint32_t slot = far_slot_bytes(64 * MIB);
+    uint32_t slot = gpu_slot_bytes(64 * MIB);
     for (uint64_t leg = 16 * MIB; leg <= 512 * MIB; leg += 16 * MIB)
-        ck_assert_uint_le(bound_of(page, leg / FAR_CHUNKS / page), far_target(slot, leg));
-    ck_assert_uint_eq(slot, far_target(slot, 513 * MIB));
+        ck_assert_uint_le(bound_of(page, leg / GPU_CHUNKS / page), gpu_chunk_target(slot, leg));
+    ck_assert_uint_eq(slot, gpu_chunk_target(slot, 513 * MIB));
 }
 END_TEST
 
@@ -204,10 +204,10 @@ START_TEST(a_leg_is_so_many_chunks)
     } expected[] = {{1, 1},         {2 * MIB, 1},    {4 * MIB, 2},
                     {15 * MIB, 8},  {16 * MIB, 8},   {64 * MIB, 8},
                     {120 * MIB, 8}, {160 * MIB, 10}, {1ull << 40, (1ull << 40) / (16 * MIB) * 64 / 65 + 1}};
-    const uint32_t slot = far_slot_bytes(16 * MIB);
+    const uint32_t slot = gpu_slot_bytes(16 * MIB);
     for (int i = 0; i < COUNT(expected); i++)
-        ck_assert_uint_eq(expected[i].chunks, far_chunks(slot, expected[i].leg));
-    ck_assert_uint_eq(0, far_chunks(slot, 0));
+        ck_assert_uint_eq(expected[i].chunks, gpu_chunk_count(slot, expected[i].leg));
+    ck_assert_uint_eq(0, gpu_chunk_count(slot, 0));
 }
 END_TEST
 
@@ -217,13 +217,13 @@ START_TEST(the_last_chunks_are_smaller)
     static const uint64_t expected[] = {16, 16, 8, 4, 4};
     uint64_t left = 48 * MIB;
     for (int i = 0; i < COUNT(expected); i++) {
-        uint64_t target = far_tail(16 * MIB, left);
+        uint64_t target = gpu_tail_target(16 * MIB, left);
         ck_assert_uint_eq(expected[i] * MIB, target);
         left -= target;
     }
     ck_assert_uint_eq(0, left);
-    ck_assert_uint_eq(2 * MIB, far_tail(2 * MIB, MIB));
-    ck_assert_uint_eq(4 * MIB, far_tail(8 * MIB, 1));
+    ck_assert_uint_eq(2 * MIB, gpu_tail_target(2 * MIB, MIB));
+    ck_assert_uint_eq(4 * MIB, gpu_tail_target(8 * MIB, 1));
 }
 END_TEST
 
