@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "bench/device.h"
 #include "bench/table.h"
+#include "tools/report.h"
 
 #define DEVICE_ALIGNMENT 256u
 

@@ -15,6 +15,7 @@
 #include "bench/daemons.h"
 #include "bench/device.h"
 #include "bench/table.h"
+#include "tools/report.h"
 
 #define UNIT      16u                   /* bytes */
 #define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that are used in turn: several times a GPU's L2 */

@@ -6,6 +6,7 @@
 #include "bench/bench.h"
 #include "bench/codec.h"
 #include "bench/collective.h"
+#include "tools/files.h"
 #include "internal/bytes.h"
 
 #define DATA_ALIGNMENT 4096u

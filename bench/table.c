@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tools/util.h"
+#include "tools/report.h"
 
 #define CELL_BYTES  192
 #define COLUMNS_MAX 32u

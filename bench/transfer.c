@@ -9,6 +9,7 @@
 #include "bench/daemons.h"
 #include "bench/table.h"
 #include "tools/pipeline.h"
+#include "tools/report.h"
 
 #define WIPED         0xFF                   /* NaNs: a page of real values never looks wiped */
 #define SAMPLE_BYTES  (16u * 1024 * 1024)    /* of a row and turn, made of small transfers */

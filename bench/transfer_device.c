@@ -13,6 +13,7 @@
 #include "bench/device.h"
 #include "bench/table.h"
 #include "tools/pipeline.h"
+#include "tools/report.h"
 
 #define SETTLE_NS      60000000000u
 #define ANSWER_BYTES   (256u * 1024)

@@ -12,6 +12,7 @@
 #include "tests/run_suite.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 

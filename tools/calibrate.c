@@ -11,6 +11,8 @@
 #include "tools/input.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 #define PIECE_VALUES (8u * 1024 * 1024) /* taken by a thread at a time: 16 MiB */
 

@@ -11,6 +11,7 @@
 #include "tools/input.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
 
 /* Histograms of `strait calibrate`: one per class, of tensors in memory or of partial files. */
 

@@ -11,6 +11,7 @@
 #include "tools/calibrate.h"
 #include "tools/input.h"
 #include "tools/util.h"
+#include "tools/files.h"
 
 static const char usage[] =
     "usage: strait calibrate [OPTION]... FILE... -o SET\n"

@@ -12,6 +12,8 @@
 #include "kernels/container.h"
 #include "tools/decode_file.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 #define SUFFIX ".strait"
 

@@ -10,6 +10,7 @@
 #include "tools/pipeline.h"
 #include "tools/util.h"
 #include "tools/calibrate.h"
+#include "tools/files.h"
 
 #define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* with cutter_next's limits strait_encode_bound stays below 4 GiB */
 #define SUFFIX          ".strait"

@@ -8,6 +8,7 @@
 #include "kernels/codebook_file.h"
 #include "kernels/container.h"
 #include "tools/inspect.h"
+#include "tools/files.h"
 
 static const char usage[] =
     "usage: strait inspect [OPTION]... FILE\n"

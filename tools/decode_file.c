@@ -8,6 +8,8 @@
 #include "tools/decode_file.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 #define GROW_STEP (16u * 1024 * 1024)
 

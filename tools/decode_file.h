@@ -9,6 +9,8 @@
 #include "kernels/container.h"
 #include "tools/input.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 /* Length and XXH3-128 of the original, computed as its bytes pass through. */
 

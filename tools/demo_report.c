@@ -5,6 +5,7 @@
 
 #include "tools/demo.h"
 #include "tools/util.h"
+#include "tools/report.h"
 
 #define MIB (1024.0 * 1024)
 

@@ -9,6 +9,8 @@
 #include "tools/input.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 static bool put(struct file_writer *writer, const void *data, size_t size)
 {

@@ -12,6 +12,8 @@
 #include "tools/input.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 /* Writes a Strait file (FORMAT.md section 7) forward, part by part, and hashes the original as it goes. */
 

@@ -15,6 +15,7 @@
 #include "internal/bytes.h"
 #include "tools/input.h"
 #include "tools/util.h"
+#include "tools/files.h"
 
 #define ALIGNMENT 64u
 

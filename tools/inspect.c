@@ -9,6 +9,8 @@
 #include "tools/input.h"
 #include "tools/inspect.h"
 #include "tools/util.h"
+#include "tools/files.h"
+#include "tools/report.h"
 
 /* A bare chunk, and how pages and tables are shown. */
 

@@ -9,6 +9,7 @@
 
 #include "tools/encode_file.h"
 #include "tools/util.h"
+#include "tools/files.h"
 
 struct inspect_options {
     bool json;

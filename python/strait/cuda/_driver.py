@@ -100,7 +100,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def _pointer(name: str, *arguments: Any) -> int:
-    """Calls a function that writes a pointer to its first argument, and returns that; 0 only for handles that can be NULL."""
+    """Calls a function that writes a pointer to its first argument; returns it. 0 only for handles that can be NULL."""
     place = c_void_p()
     call(name, byref(place), *arguments)
     return place.value or 0

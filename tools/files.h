@@ -1,0 +1,52 @@
+/* Whole files: inputs that are mapped, and outputs that appear under their name when they are complete. Functions that
+ * return bool have printed to stderr why they failed. */
+#ifndef STRAIT_TOOLS_FILES_H
+#define STRAIT_TOOLS_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <strait/codec.h>
+
+/* A whole input file, mapped read-only. */
+struct input {
+    const char *path;    /* borrowed from the caller */
+    const uint8_t *data; /* never NULL, also when size is 0 */
+    uint64_t size;
+};
+
+/* Maps a regular file. On success the caller must input_close() it. A file that shrinks while it is mapped ends the
+ * process with EXIT_CODE_DATA and a message. */
+bool input_open(struct input *input, const char *path);
+void input_close(struct input *input);
+
+/* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
+ * from outside or for a limit, removes the unfinished file. Anything but a regular file (a device, a pipe) is written
+ * in place; "-" is stdout. */
+struct output {
+    char *path;   /* for messages and the final rename */
+    char *temp;   /* NULL: written in place */
+    int fd;       /* may be written, sought or mapped directly */
+    bool replace; /* a file that has the name at the time of the commit is replaced */
+};
+
+#define OUTPUT_MODE 0666u /* for a new output that holds nothing confidential */
+
+/* mode: the permissions of a new file, less those of the umask; a file that is replaced keeps its own. On success, end
+ * with output_commit or output_abandon. */
+bool output_open(struct output *output, const char *path, unsigned mode, bool replace);
+/* Appends at the file position. */
+bool output_write(struct output *output, const void *data, size_t size);
+/* Makes the file durable and gives it its name. Closes the output in any case. On failure nothing is left behind, and a
+ * file that got that name meanwhile is unchanged, unless it was to be replaced. */
+bool output_commit(struct output *output);
+/* Closes the output and removes what was written. */
+void output_abandon(struct output *output);
+
+/* Reads a codebook set. The caller owns it. */
+bool codebook_load(const char *path, struct strait_codebook **codebook);
+
+/* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
+bool output_allowed(const char *path, bool force);
+
+#endif

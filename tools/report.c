@@ -1,0 +1,115 @@
+/* Reports: JSON, and codec statistics summed over chunks. */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/report.h"
+#include "tools/util.h"
+
+#define HEX_BYTES_MAX 32u
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+bool json_print(cJSON *object, FILE *stream)
+{
+    char *text = cJSON_Print(object);
+    bool printed = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
+
+    if (!printed)
+        print_error(NULL, "cannot print the report");
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return printed;
+}
+
+void json_add_hex(cJSON *object, const char *name, const uint8_t *bytes, size_t size)
+{
+    char hex[2 * HEX_BYTES_MAX + 1] = "";
+
+    for (size_t i = 0; i < size && i < HEX_BYTES_MAX; i++)
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    cJSON_AddStringToObject(object, name, hex);
+}
+
+void json_add_known(cJSON *object, const char *name, double value)
+{
+    if (value > 0)
+        cJSON_AddNumberToObject(object, name, value);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+/* ---- Codec statistics -------------------------------------------------------------------------------------------- */
+
+const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
+    [STRAIT_BLOCK_RAW] = "raw",       [STRAIT_BLOCK_CONST] = "const",
+    [STRAIT_BLOCK_TOP16] = "top16",   [STRAIT_BLOCK_TOP16_ESCAPES] = "top16_escapes",
+    [STRAIT_BLOCK_TIERED] = "tiered", [STRAIT_BLOCK_BASE] = "base",
+    [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
+};
+
+void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+                struct strait_class_stats *stats, uint32_t table_count)
+{
+    totals->pages += pages;
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        totals->values[m] += result->values[m];
+    for (uint32_t t = 0; t < table_count; t++) {
+        totals->coded.values += stats[t].values;
+        totals->coded.escapes += stats[t].escapes;
+    }
+    if (table_count > 0)
+        memset(stats, 0, table_count * sizeof(*stats));
+}
+
+double ratio_of(uint64_t a, uint64_t b)
+{
+    return b == 0 ? 0.0 : (double)a / (double)b;
+}
+
+/* Share of coded values that needed the escape stream or the last tier; 0 when none were coded. */
+static double totals_escape_rate(const struct totals *totals)
+{
+    return ratio_of(totals->coded.escapes, totals->coded.values);
+}
+
+static uint64_t all_values(const struct totals *totals)
+{
+    uint64_t all = 0;
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        all += totals->values[m];
+    return all;
+}
+
+void totals_print(const struct totals *totals, FILE *stream)
+{
+    uint64_t all = all_values(totals);
+    const char *separator = "  blocks: ";
+
+    for (unsigned m = STRAIT_BLOCK_MODES; m-- > 0;) {
+        if (totals->values[m] == 0)
+            continue;
+        fprintf(stream, "%s%s %.2f%%", separator, block_mode_names[m], 100 * ratio_of(totals->values[m], all));
+        separator = ", ";
+    }
+    if (totals->coded.values > 0)
+        fprintf(stream, "; escapes %.4f%% of coded values", 100 * totals_escape_rate(totals));
+    if (all > 0)
+        fputc('\n', stream);
+}
+
+void totals_json(const struct totals *totals, cJSON *object)
+{
+    cJSON *modes;
+
+    cJSON_AddNumberToObject(object, "chunks", (double)totals->chunks);
+    cJSON_AddNumberToObject(object, "pages", (double)totals->pages);
+    modes = cJSON_AddObjectToObject(object, "mode_bytes");
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        cJSON_AddNumberToObject(modes, block_mode_names[m], 2 * (double)totals->values[m]);
+    cJSON_AddNumberToObject(object, "coded_values", (double)totals->coded.values);
+    cJSON_AddNumberToObject(object, "escapes", (double)totals->coded.escapes);
+    cJSON_AddNumberToObject(object, "escape_rate", totals_escape_rate(totals));
+}

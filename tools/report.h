@@ -1,0 +1,53 @@
+/* Reports of commands: helpers for JSON, and codec statistics. */
+#ifndef STRAIT_TOOLS_REPORT_H
+#define STRAIT_TOOLS_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <strait/codec.h>
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+/* Code that builds objects does not check for lack of memory: cJSON passes NULL on, and
+ * json_print then fails or prints less. */
+
+struct cJSON;
+
+/* Prints the object and a newline, and deletes it. False: no memory, or output failed; the error is on stderr. */
+bool json_print(struct cJSON *object, FILE *stream);
+
+/* Adds `size` bytes, at most 32, as hexadecimal digits in their order. */
+void json_add_hex(struct cJSON *object, const char *name, const uint8_t *bytes, size_t size);
+
+/* Adds the number if it is above 0, else null, for "not known". */
+void json_add_known(struct cJSON *object, const char *name, double value);
+
+/* ---- Codec statistics, summed over chunks -------------------------------------------------------------------------
+ */
+
+struct totals {
+    uint64_t chunks;
+    uint64_t pages;
+    uint64_t values[STRAIT_BLOCK_MODES]; /* of 2 bytes each */
+    struct strait_class_stats coded;
+};
+
+/* Adds the result of some pages and their statistics per table, then zeroes the latter for the next ones. The caller
+ * counts the chunks. */
+void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+                struct strait_class_stats *stats, uint32_t table_count);
+
+/* "top16", "tiered", ...: index enum strait_block_mode. */
+extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
+
+/* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no values. */
+void totals_print(const struct totals *totals, FILE *stream);
+/* Adds the fields chunks, pages, mode_bytes, coded_values, escapes and escape_rate. */
+void totals_json(const struct totals *totals, struct cJSON *object);
+
+/* a / b, 0 when b is 0. */
+double ratio_of(uint64_t a, uint64_t b);
+
+#endif
