@@ -1,4 +1,4 @@
-/* Where another rank's process can be reached by TCP. */
+/* TCP addresses and sockets of ranks. */
 #ifndef STRAIT_COLLECTIVE_ADDRESS_H
 #define STRAIT_COLLECTIVE_ADDRESS_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* In the form that ranks tell each other. All zero: nowhere. */
+/* Address in the form that ranks exchange. All zero: none. */
 struct address {
     uint16_t family; /* 4 or 6 */
     uint16_t port;
@@ -17,7 +17,7 @@ struct address {
 /* Listens on the interface that NCCL would choose: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY select it; otherwise
  * loopback and docker's interfaces come last. A non-blocking socket; -1: none could be had. */
 int address_listen(struct address *address);
-/* A connected non-blocking socket; -1: no connection within so many milliseconds. */
+/* Returns a connected non-blocking socket; -1: no connection within so many milliseconds. */
 int address_connect(const struct address *address, int milliseconds);
 
 /* For a connection, made or accepted: frames are sent immediately, and a host that disappears silently is noticed

@@ -47,8 +47,7 @@ typedef int is_capturing(coll_stream stream, int *status);
 
 static _Atomic(is_capturing *) driver;
 
-/* Uses only a driver that is loaded already: loading it is not our task. The handle is kept, so that it stays
- * loaded. */
+/* RTLD_NOLOAD: a program without the driver does not get it from us. The handle is kept, so that it stays loaded. */
 void coll_capture_prepare(void)
 {
     is_capturing *function = NULL;

@@ -26,12 +26,12 @@ typedef struct CUstream_st *coll_stream;
 typedef struct ncclWindow_vidmem *coll_window;
 typedef int coll_result, coll_type, coll_reduction, coll_residence;
 
-/* Only behind pointers, and never looked at. */
+/* Used behind pointers only. */
 typedef void coll_config, coll_simulation;
 typedef void coll_dev_requirements, coll_dev_comm, coll_dev_resources;
 typedef void coll_gin_barrier, coll_ll_a2a, coll_lsa_barrier;
 
-/* Results that are tested or returned here. */
+/* Results that this library tests or returns. */
 enum {
     COLL_SUCCESS = 0,
     COLL_UNHANDLED_CUDA_ERROR = 1,
@@ -42,12 +42,12 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
-/* Flags that are tested. */
+/* Flags that this library tests. */
 enum {
     COLL_SHRINK_ABORT = 1,
 };
 
-/* Reductions that are tested. */
+/* Reductions that this library tests. */
 enum {
     COLL_SUM = 0,
     COLL_AVG = 4,
@@ -109,7 +109,7 @@ struct coll_call {
     int peer;                 /* for send and recv; for broadcast, gather, reduce and scatter the root */
     coll_comm comm;
     coll_stream stream;
-    /* Of the calling thread, and of the stream, at the time of the call. */
+    /* State of the calling thread and of the stream at the time of the call. */
     bool grouped, captured;
     bool registered; /* the program has registered memory with NCCL before; of this process alone */
 };
@@ -119,13 +119,13 @@ const char *coll_type_name(unsigned type);
 unsigned coll_type_row(coll_type type);                 /* COLL_UNKNOWN for unknown types */
 uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 0 when the type is unknown */
 
-/* Whether work queued on a stream goes into a CUDA graph. */
+/* ---- Graph capture ----------------------------------------------------------------------------------------------- */
 
-/* Looks for the driver, which NCCL has loaded by the time the first communicator is made. Not done in every call,
- * because the loader must not be called in a process that has just been forked. Any thread. */
+/* Finds the driver, which NCCL has loaded by the time that the first communicator is made. Not done in every call,
+ * because the loader must not be called in a process that was just forked. Any thread. */
 void coll_capture_prepare(void);
 
-/* False if there is no driver. Any thread. */
+/* Whether work queued on the stream goes into a CUDA graph. False without a driver. Any thread. */
 bool coll_is_captured(coll_stream stream);
 
 #endif

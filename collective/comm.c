@@ -12,7 +12,7 @@ struct coll_comm_entry {
     struct coll_comm_entry *next;
     coll_comm comm;
     unsigned holders;
-    atomic_bool removed; /* no longer found by its address */
+    atomic_bool removed; /* not found by its address any more */
     struct coll_lazy_join *lazy_join;
     struct coll_key key;
     uint64_t children[COLL_ORIGINS];
@@ -26,7 +26,7 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
-static atomic_bool registered; /* memory, with any communicator; never cleared, so that no count can be wrong */
+static atomic_bool registered; /* memory, with any communicator; never cleared */
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static struct coll_comm_entry **slot_of(coll_comm comm)
     return at;
 }
 
-/* If there is no memory, it is not tracked; its calls count for the process only. */
+/* Without memory the communicator has no entry, and its calls count for the process only. */
 static struct coll_comm_entry *slot_for(coll_comm comm)
 {
     struct coll_comm_entry **at = slot_of(comm);
@@ -73,8 +73,7 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
     count->wire += decision->wire;
 }
 
-/* ---- Communicators -------------------------------------------------------------------------------------------------
- */
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
 void coll_comm_lock(void)
 {
@@ -99,7 +98,7 @@ struct coll_comm_entry *coll_comm_detach(coll_comm comm)
     return removed;
 }
 
-/* With STRAIT_COLL=raw, too. */
+/* STRAIT_COLL=raw pins all communicators. */
 static bool is_pinned(void)
 {
     const struct coll_library *library = coll_library_if_loaded();
@@ -162,7 +161,8 @@ void coll_comm_remove(coll_comm comm)
     (void)coll_comm_put(coll_comm_detach(comm));
 }
 
-/* A communicator that was at the same address has ended without a call that we saw, and so has its member. */
+/* An entry of the same address is of a communicator that ended without a call of the program, and its member with it.
+ */
 void coll_comm_insert(coll_comm comm, int rank, int ranks)
 {
     coll_comm_remove(comm);
@@ -310,8 +310,7 @@ void coll_comm_pin_all(bool raw)
     coll_comm_unlock();
 }
 
-/* ---- Counts --------------------------------------------------------------------------------------------------------
- */
+/* ---- Counts ------------------------------------------------------------------------------------------------------ */
 
 void coll_comm_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
 {
@@ -383,7 +382,7 @@ static bool is_known(coll_comm comm)
     return coll_comm_lookup(comm, &info);
 }
 
-/* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */
+/* Under the lock, since a thread that has removed the communicator and then had the lock may end it. */
 static coll_result query(coll_comm comm, coll_result *result)
 {
     coll_nccl_query_lock();
@@ -456,7 +455,7 @@ static coll_result group_end(void)
 
 /* ---- Calls in groups --------------------------------------------------------------------------------------------- */
 
-/* In a group of the program's own (depth 0 here), waiting is up to the program, or to run.c. NCCL is not asked about a
+/* In a group of the program's own (depth 0 here) waiting is up to the program or to group.c. NCCL is not asked about a
  * communicator that another thread has ended meanwhile. */
 static coll_result complete_call(coll_comm comm, coll_result result)
 {

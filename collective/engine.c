@@ -27,7 +27,7 @@ static void *open_beside(void)
 static void look(void)
 {
     void *plugin = open_beside();
-    if (plugin == NULL) /* where the loader looks */
+    if (plugin == NULL) /* by the search path of the loader */
         plugin = dlopen(COLL_ENGINE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (plugin == NULL) {
         snprintf(why, sizeof(why), "%s", dlerror());

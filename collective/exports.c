@@ -1,5 +1,5 @@
-/* NCCL's functions under both of their names. Calls that NCCL itself makes to them, because our symbols precede its
- * own, go straight back. */
+/* NCCL's functions under both of their names. NCCL's own calls arrive here too, because these symbols precede its own,
+ * and go straight back. */
 #include <strait/export.h>
 
 #include "collective/group.h"

@@ -13,19 +13,19 @@ void coll_thread_enter(void)
     coll_thread.in_nccl++;
 }
 
-/* One of the engine's stages of ops. */
+/* A stage of the engine: encode, move, decode or pass. */
 typedef coll_result coll_stage(struct coll_op *ops, unsigned count);
 
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
-/* NCCL makes sends and receives of it. */
+/* NCCL makes sends and receives of these. */
 static bool moves_by_pairs(const struct coll_call *call)
 {
     return call->operation == COLL_SEND || call->operation == COLL_RECV || call->operation == COLL_ALL_TO_ALL ||
            call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
 }
 
-/* What NCCL would refuse must not be deferred: that has to be known before anything is encoded. */
+/* A call that NCCL refuses must not be deferred: the group fails before anything is encoded. */
 static bool is_accepted(const struct coll_call *call, int ranks)
 {
     return call->peer >= 0 && call->peer < ranks && coll_type_row(call->type) != COLL_UNKNOWN;
@@ -64,7 +64,7 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
     return (struct coll_decision){deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, reason, 0};
 }
 
-/* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
+/* After a failure all ops fail: a program that never asks for errors must not go on with data that did not arrive. */
 static coll_result error_of(const struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
@@ -73,7 +73,7 @@ static coll_result error_of(const struct coll_op *ops, unsigned count)
     return result;
 }
 
-/* If another thread has aborted one of them, NCCL must not be asked about it any more. */
+/* NCCL must not be called for a communicator that another thread has aborted. */
 static bool any_removed(const struct coll_op *ops, unsigned count)
 {
     bool removed = false;
@@ -82,7 +82,7 @@ static bool any_removed(const struct coll_op *ops, unsigned count)
     return removed;
 }
 
-/* Nothing that the engine calls, nor what NCCL calls in turn, is looked at. */
+/* Calls of the engine, and what NCCL calls in turn, are not intercepted. */
 static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned count)
 {
     const bool begins = stage == coll_engine()->encode || stage == coll_engine()->pass;
@@ -95,7 +95,7 @@ static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned co
     return coll_leave_nccl(stage(ops, count));
 }
 
-/* Whether its coding and moving overlap; steps of groups never do. */
+/* Whether coding overlaps with moving, which it never does in groups. */
 static bool overlaps(const struct coll_op *op)
 {
     return op->pieces > 1 || op->head > 0 || op->tail > 0;
@@ -132,7 +132,7 @@ static coll_result run_phase(struct coll_op *ops, unsigned count)
     return overlaps(&ops[0]) ? run_stage(coll_engine()->pass, ops, 1) : run_moved(ops, count, move_run);
 }
 
-/* Puts the steps with another phase first, keeping their order; returns how many they are. */
+/* Moves the ops with another phase to the front, in their order, and advances them; returns their number. */
 static unsigned next_phase(struct coll_op *ops, unsigned count)
 {
     unsigned left = 0;
@@ -166,7 +166,7 @@ void coll_release(struct coll_comm_entry *held)
     coll_thread.in_nccl--;
 }
 
-/* Of communicators that the calling thread's group aborts or destroys. */
+/* Entries of communicators that the calling thread's group aborts or destroys. */
 static _Thread_local struct {
     struct coll_comm_entry **items;
     unsigned count, capacity;
@@ -194,19 +194,19 @@ void coll_release_all(void)
     releasing.count = releasing.capacity = 0;
 }
 
-/* Of the calling thread. */
+/* State of the group of the calling thread. */
 static _Thread_local struct {
     struct coll_op *ops;
     unsigned op_count, op_capacity;
-    unsigned first_pass; /* when the group ends: steps from this one on come in a group of ours */
-    struct raw {         /* calls that go raw, each behind `turn` steps */
+    unsigned first_pass; /* number of ops, in front, that the first of two passes issues */
+    struct raw {         /* deferred raw calls, each behind `turn` ops */
         struct coll_call call;
         unsigned turn;
     } * raw;
     unsigned raw_count, raw_capacity;
-    struct coll_op *counted; /* of raw calls */
+    struct coll_op *counted; /* raw ops that count */
     unsigned counted_count, counted_capacity;
-    struct used_stream { /* where calls are */
+    struct used_stream { /* streams of calls */
         coll_comm comm;
         coll_stream stream;
         bool captured;
@@ -318,8 +318,8 @@ static bool is_collective(const struct coll_call *call)
     return !moves_by_pairs(call);
 }
 
-/* An all_reduce in two phases needs two groups. Other ranks may have it in no group, and come to sends and receives of
- * its communicator only behind its second phase. */
+/* An all_reduce in two phases needs two groups of NCCL. On other ranks it may be ungrouped, and they reach sends and
+ * receives of its communicator only behind its second phase. So these go into the second group. */
 static bool is_in_second_pass(const struct coll_call *call)
 {
     bool second_pass = false;
@@ -333,8 +333,7 @@ static bool is_in_first_pass(const struct coll_call *call)
     return !is_in_second_pass(call);
 }
 
-/* Of the steps from `first` on, puts those that belong there first, otherwise keeping their order; returns where they
- * end. */
+/* Moves those of the ops from `first` on that belong there to `first`, in their order; returns where they end. */
 static unsigned partition(unsigned first, bool (*belongs)(const struct coll_call *call))
 {
     for (unsigned i = first; i < group.op_count; i++) {
@@ -355,8 +354,8 @@ static bool has_second_pass(void)
     return second_pass;
 }
 
-/* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
- * only some of them are captured. */
+/* Orders the streams of a communicator against each other, as NCCL does: the kernels that encode are outside of NCCL's
+ * ordering. NCCL itself refuses a group of which only some streams are captured. */
 static coll_result join_streams(const struct coll_op *op)
 {
     coll_stream *streams = malloc(group.stream_count * sizeof(*streams));
@@ -425,7 +424,7 @@ static coll_result move_ops(unsigned at, unsigned until)
     return at < until ? run_stage(coll_engine()->move, group.ops + at, until - at) : COLL_SUCCESS;
 }
 
-/* Those steps, with the raw calls in between that are as late or prompt. */
+/* Issues the ops of one pass, and between them, in the order of the calls, the deferred raw calls of this pass. */
 static coll_result move(unsigned at, unsigned until, bool second_pass)
 {
     coll_result result = COLL_SUCCESS;
@@ -465,7 +464,7 @@ coll_result coll_group_before_end(void)
     return result == COLL_SUCCESS ? move(0, group.first_pass, false) : result;
 }
 
-/* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */
+/* Waits until NCCL has queued what it moves, as decoding has to be queued behind that. */
 static coll_result wait_queued(coll_result ended)
 {
     coll_result result = ended;
@@ -494,7 +493,7 @@ static coll_result end(void)
     return result == COLL_SUCCESS ? join_all_streams() : result;
 }
 
-/* Something was encoded, and maybe moved, that other ranks count otherwise now. */
+/* Ops were encoded, and maybe moved, whose numbers differ from those on other ranks now: their communicators fail. */
 static void fail_all(coll_result result)
 {
     for (unsigned i = 0; i < group.op_count; i++)

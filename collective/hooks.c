@@ -15,8 +15,7 @@
 #include "collective/nccl.h"
 #include "collective/comm.h"
 
-/* ---- Text of any length --------------------------------------------------------------------------------------------
- */
+/* ---- Text of any length ------------------------------------------------------------------------------------------ */
 
 struct text {
     char *dst;
@@ -33,8 +32,7 @@ __attribute__((format(printf, 2, 3))) static void append(struct text *text, cons
     text->size += size > 0 ? (size_t)size : 0;
 }
 
-/* ---- Parts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
 static void put_library(struct text *text)
 {
@@ -78,8 +76,7 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
                 put_count(text, operation, type, &counts->of[operation][type]);
 }
 
-/* ---- Reports -------------------------------------------------------------------------------------------------------
- */
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 {
@@ -151,7 +148,7 @@ size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
     return coll_report(comm, dst, dst_capacity);
 }
 
-/* Events of the process as a whole: it forks, it ends. */
+/* ---- Fork and exit ----------------------------------------------------------------------------------------------- */
 
 /* A child that has not called NCCL itself has nothing to report. */
 static bool is_child;
@@ -195,12 +192,12 @@ __attribute__((destructor)) static void at_end(void)
         coll_report_process();
 }
 
-/* Hooks for communicators: making and ending them, and registering memory. */
+/* ---- Communicators that a group makes ---------------------------------------------------------------------------- */
 
 /* A communicator that will be at *slot when the outermost group ends. */
 struct coll_pending {
     coll_comm *slot;
-    int rank, ranks; /* -1: to be asked */
+    int rank, ranks; /* -1: NCCL knows */
     struct coll_key key;
 };
 
@@ -220,7 +217,7 @@ static bool pending_grow(void)
     return true;
 }
 
-/* Without memory it is forgotten: nothing will be known of its communicator. */
+/* Without memory the communicator will not be in the registry. */
 static void pending_add(struct coll_pending pending)
 {
     if (pendings.count < pendings.capacity || pending_grow())
@@ -232,7 +229,7 @@ static size_t pending_count(void)
     return pendings.count;
 }
 
-/* Hands them out one by one, in no order, and forgets them. */
+/* Takes one out, in no particular order. */
 static bool pending_take(struct coll_pending *pending)
 {
     if (pendings.count > 0) {
@@ -250,10 +247,9 @@ static bool is_good(coll_result result)
     return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
 }
 
-/* ---- Making communicators ------------------------------------------------------------------------------------------
- */
+/* ---- Making communicators ---------------------------------------------------------------------------------------- */
 
-/* False: there is nothing to join, or it is not ready yet and joins later. */
+/* False: there is nothing to join, or the communicator is not ready and joins lazily. */
 static bool register_comm(struct coll_pending made, coll_result result, struct coll_join_args *joining)
 {
     coll_comm comm = *made.slot;
@@ -274,7 +270,7 @@ static void register_pending(coll_result result)
 {
     struct coll_pending made;
     const size_t most = pending_count();
-    if (most == 0) /* true of most groups */
+    if (most == 0) /* most groups make none */
         return;
     struct coll_join_args *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
@@ -290,7 +286,7 @@ static void register_pending(coll_result result)
     free(keys);
 }
 
-/* Inside a group, the communicator is there only when the group has ended. */
+/* In a group, NCCL makes the communicator only when the group ends. */
 static coll_result note_created(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
@@ -302,8 +298,7 @@ static coll_result note_created(coll_result result, coll_comm *slot, int rank, i
     return result;
 }
 
-/* ---- By a unique id ------------------------------------------------------------------------------------------------
- */
+/* ---- By a unique id ---------------------------------------------------------------------------------------------- */
 
 static bool uses_tcp(void)
 {
@@ -319,7 +314,7 @@ coll_result coll_hook_GetUniqueId(coll_id *id)
     return result;
 }
 
-/* If there are several ids, the first one's card counts. */
+/* Of several ids, the first one names the rendezvous server. */
 static struct coll_key key_of(const coll_id *ids, size_t count)
 {
     struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
@@ -366,7 +361,7 @@ coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *m
     return note_created(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
-/* Ends what is under way on it; nothing of ours may go on waiting behind that. */
+/* NCCL ends the work under way on the communicator, so kernels of the engine must not go on waiting for it. */
 static void abort_engine(coll_comm comm)
 {
     struct coll_comm_info info;
@@ -389,7 +384,7 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
                         child);
 }
 
-/* Where a program learns that a communicator that does not block is ready. */
+/* A program that polls learns here that its communicator is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_comm_info info;
@@ -410,11 +405,10 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     return result;
 }
 
-/* ---- Ending communicators ------------------------------------------------------------------------------------------
- */
+/* ---- Ending communicators ---------------------------------------------------------------------------------------- */
 
-/* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
- * calls under way on it; the last one out makes the member leave. The lock waits for a thread that is asking NCCL for
+/* Removes a communicator before NCCL ends it, as another may then be made at its address. Other threads may have calls
+ * under way on it, the last of which makes the member leave. Taking the lock waits for a thread that is asking NCCL for
  * the outcome of such a call. */
 static struct coll_comm_entry *remove_comm(coll_comm comm)
 {
@@ -463,8 +457,7 @@ coll_result coll_hook_CommRevoke(coll_comm comm, int flags)
     return COLL_NCCL(CommRevoke(comm, flags));
 }
 
-/* ---- Groups --------------------------------------------------------------------------------------------------------
- */
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 coll_result coll_hook_GroupStart(void)
 {
@@ -500,8 +493,7 @@ coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
     return note_ended(begun == COLL_SUCCESS ? ended : begun);
 }
 
-/* ---- Registering memory --------------------------------------------------------------------------------------------
- */
+/* ---- Registering memory ------------------------------------------------------------------------------------------ */
 
 static coll_result note_memory(coll_result result, coll_comm comm, int change)
 {
@@ -530,11 +522,10 @@ coll_result coll_hook_CommWindowDeregister(coll_comm comm, coll_window window)
     return note_memory(COLL_NCCL(CommWindowDeregister(comm, window)), comm, -1);
 }
 
-/* ---- Operations: collectives, send and recv ------------------------------------------------------------------------
- */
+/* ---- Operations: collectives, send and recv ---------------------------------------------------------------------- */
 
-/* What follows from a decision: an op to be run holds its communicator until it is over, one that only counts until its
- * group is, and all others no longer than this. */
+/* Decides about a call and does what follows: an op to be run holds its communicator until it is over, one that only
+ * counts until its group is, and all others no longer than this function. */
 static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
 {
     struct coll_comm_info info;

@@ -27,10 +27,10 @@ static bool is_closing(const struct coll_joiner *joiner)
     return joiner->held != NULL && coll_comm_is_closing(joiner->held);
 }
 
-/* ---- The two questions ------------------------------------------------------------------------------------------- */
+/* ---- Votes ------------------------------------------------------------------------------------------------------- */
 
-/* Drawn at random, because process and thread numbers are those of a container, which may share host memory with
- * others. */
+/* A random number of the calling thread. Process and thread numbers are those of a container, and containers may share
+ * memory. */
 static uint64_t this_thread(void)
 {
     static _Thread_local uint64_t drawn;
@@ -60,8 +60,8 @@ static bool wait_for_presence(struct coll_rdv *rdv, int64_t ms, void *argument)
     return ms < settings()->wait_ms && !is_closing(argument);
 }
 
-/* All of them have the library, and will join_come with their next collective. They may have something else to do
- * first, which a collective of NCCL would wait for, too. */
+/* All ranks are present, and reach this point with their next collective. They may be busy first, which a collective of
+ * NCCL would wait for too. */
 enum { WARN_MS = 10000, JOIN_MS_MAX = 1800 * 1000 };
 
 struct patience {
@@ -85,7 +85,7 @@ static bool wait_for_others(struct coll_rdv *rdv, int64_t ms, void *argument)
     return ms < JOIN_MS_MAX && !is_closing(patience->joiner);
 }
 
-/* Nothing was asked of the GPU so far, as that may wait for a rank that is not there yet. */
+/* Before anything is asked of the GPU, which may wait for a rank that has not reached the operation yet. */
 static bool wait_reached(struct coll_joiner *joiner)
 {
     struct patience patience = {joiner, COLL_PHASE_REACHED, WARN_MS};
@@ -105,7 +105,7 @@ static bool wait_present(struct coll_joiner *joiner)
     return verdict == COLL_VERDICT_GO && (joiner->held == NULL || wait_reached(joiner));
 }
 
-/* If it is this rank that is not able, `why` keeps its own reason. */
+/* A rank that is itself not able keeps its own reason in `why`. */
 static void wait_able(struct coll_joiner *joiner)
 {
     struct patience patience = {joiner, COLL_PHASE_ABLE, WARN_MS};
@@ -116,7 +116,7 @@ static void wait_able(struct coll_joiner *joiner)
         coll_rdv_reason(joiner->rdv, COLL_PHASE_ABLE, args->why, sizeof(args->why));
 }
 
-/* ---- Together ---------------------------------------------------------------------------------------------------- */
+/* ---- All ranks together ------------------------------------------------------------------------------------------ */
 
 void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry *held)
 {
@@ -130,7 +130,7 @@ void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry
                  args->member == NULL ? "stays raw: " : "", args->why);
 }
 
-/* Puts those whose ranks are all there first; returns how many they are. */
+/* Moves the communicators whose ranks are all present to the front; returns their number. */
 static unsigned sort_present(struct coll_joiner *joiners, unsigned count)
 {
     unsigned present = 0;
@@ -144,7 +144,7 @@ static unsigned sort_present(struct coll_joiner *joiners, unsigned count)
     return present;
 }
 
-/* Called when the ranks of each are all there. */
+/* Called when all ranks of each communicator are present. */
 static void prepare_and_join(struct coll_joiner *joiners, unsigned count)
 {
     const struct coll_engine_host host = host_of();
@@ -179,7 +179,8 @@ void coll_join_complete(struct coll_joiner *joiners, unsigned count)
         coll_join_publish(joiners[i].args, joiners[i].held);
 }
 
-/* Saves waiting for ranks that cannot join_come. Known where the driver tells; otherwise there is no limit. */
+/* Number of GPUs of this host, beyond which ranks cannot all join in shared memory: no need to wait for them. Known
+ * where the driver lists them; otherwise there is no limit. */
 static int gpus_here(void)
 {
     int count = 0;
@@ -204,8 +205,8 @@ static struct coll_rdv *enter_shm(const struct coll_key *key, struct coll_join_a
     return rdv;
 }
 
-/* A rank that does not reach the place meets in host memory: there, too, either all join_come or none goes on, so it
- * does no harm if others have reached the place. */
+/* A rank that does not reach the server joins in shared memory. There, too, all ranks join or none goes on, so it does
+ * no harm if others have reached the server. */
 static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args *args)
 {
     struct coll_rdv *there = coll_key_has_server(key) ? coll_rdv_join(key, args->rank, args->ranks) : NULL;
@@ -259,7 +260,7 @@ void coll_query_ranks(coll_comm comm, int *rank, int *ranks)
         *rank = *ranks = -1;
 }
 
-/* ---- Saying that a rank is there --------------------------------------------------------------------------------- */
+/* ---- Presence ---------------------------------------------------------------------------------------------------- */
 
 static bool is_ready(coll_comm comm)
 {
@@ -277,7 +278,7 @@ static struct coll_joiner joiner_of(struct coll_lazy_join *lazy, struct coll_joi
         .args = args, .rdv = lazy->rdv, .held = held, .index = lazy->raw_ops, .paired = lazy->paired};
 }
 
-/* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
+/* If this rank reaches no rendezvous, the others wait until STRAIT_COLL_WAIT expires. */
 static void enter_lazily(struct coll_lazy_join *lazy, coll_comm comm, struct coll_comm_info *info)
 {
     struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
@@ -306,7 +307,7 @@ static void post_presence(coll_comm comm, bool ready)
     struct coll_comm_info info;
     (void)coll_comm_get(comm, &info);
     struct coll_lazy_join *lazy = info.lazy_join;
-    if (lazy != NULL && pthread_mutex_trylock(&lazy->lock) == 0) { /* otherwise another thread is doing it */
+    if (lazy != NULL && pthread_mutex_trylock(&lazy->lock) == 0) { /* else another thread is posting */
         if (ready)
             query_ranks(comm, &info);
         if (lazy->rdv == NULL && !lazy->over && info.ranks >= 0)
@@ -356,9 +357,8 @@ static void give_up_joining(struct coll_lazy_join *lazy, coll_comm comm, const s
     lazy->over = true;
 }
 
-/* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
- * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
- * forever. */
+/* Counts a collective that does not join, as ranks with different counts stay raw, and tells the others, which may be
+ * waiting already. That takes microseconds, which a program that always groups its calls should not pay forever. */
 static void note_raw(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
 {
     enum { RAW_MAX = 1024 };
@@ -396,7 +396,7 @@ bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *in
     pthread_mutex_unlock(&lazy->lock);
     const bool gone = coll_comm_is_removed(held);
     struct coll_ccomm *member = coll_comm_member(held);
-    if (gone && member != NULL) /* the thread that ended it did not know of the member */
+    if (gone && member != NULL) /* the thread that removed the communicator did not know the member yet */
         coll_engine()->abort(member);
     if (!gone)
         (void)coll_comm_get(call->comm, info);

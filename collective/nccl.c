@@ -46,7 +46,7 @@ static void *base_of(const void *symbol)
     return symbol != NULL && dladdr(symbol, &info) != 0 ? info.dli_fbase : NULL;
 }
 
-/* This library, or a copy of it: a library with the anchor that has our own function too. */
+/* Whether a library is this one or a copy of it: it has the anchor and our own function. */
 static bool is_ours(void *handle)
 {
     const void *anchor = dlsym(handle, ANCHOR), *ours = dlsym(handle, OURS);
@@ -84,7 +84,7 @@ static void *open_found(void)
     return NULL;
 }
 
-/* Two copies would count everything twice, so only the one nearer to NCCL does the work. */
+/* Two copies would count all calls twice, so only the one nearer to NCCL intercepts them. */
 static void note_copy(struct coll_library *found)
 {
     if (!is_ours(RTLD_NEXT))
@@ -133,7 +133,7 @@ const struct coll_library *coll_library(void)
     if (found != NULL)
         return found;
     coll_library_lock();
-    /* A call from the library that is being loaded finds what is known so far. */
+    /* A library that calls NCCL while it is being loaded finds the table as filled so far. */
     if (!looking && coll_library_if_loaded() == NULL) {
         looking = true;
         look();
@@ -151,7 +151,7 @@ const struct coll_library *coll_library_if_loaded(void)
 
 /* ---- Functions that are not there -------------------------------------------------------------------------------- */
 
-/* One flag for each function, found by its place in this list. */
+/* Names of all functions; each has a flag at its index. */
 static const char *const names[] = {
 #define X(returns, name, parameters, arguments, way, ...) "nccl" #name, "pnccl" #name,
     COLL_API(X)
@@ -171,7 +171,7 @@ coll_result coll_absent(const char *name)
 {
     const struct coll_library *found = coll_library();
     if (!found->found)
-        return COLL_SYSTEM_ERROR; /* reported when NCCL was looked for */
+        return COLL_SYSTEM_ERROR; /* reported when NCCL was not found */
     if (!said_before(name))
         coll_log("%s is not in %s, NCCL %d", name, found->path, found->version);
     return COLL_INVALID_USAGE;

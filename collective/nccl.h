@@ -1,4 +1,4 @@
-/* The real NCCL, behind the functions of the same names that this library exports. */
+/* NCCL, loaded behind the functions of the same names that this library exports. */
 #ifndef STRAIT_COLLECTIVE_NCCL_H
 #define STRAIT_COLLECTIVE_NCCL_H
 
@@ -6,7 +6,7 @@
 #include "collective/call.h"
 #include "collective/settings.h"
 
-/* NULL: this NCCL has no such function. */
+/* Functions of NCCL; NULL: not in the installed version. */
 struct coll_table {
 #define X(returns, name, parameters, arguments, way, ...) COLL_TYPE_##returns(*name) parameters;
     COLL_API(X)
@@ -20,7 +20,7 @@ struct coll_library {
      * between us and NCCL: it calls pncclX, which must not lead back to it. */
     struct coll_table nccl, pnccl;
     struct coll_settings settings;
-    bool found;   /* there is an NCCL */
+    bool found;   /* an NCCL was found */
     bool forward; /* what was found is another copy of this library, which intercepts the calls */
     int version;  /* as ncclGetVersion reports it; 0: unknown */
     char path[COLL_PATH_MAX];
@@ -30,15 +30,15 @@ struct coll_library {
  * functions, else libnccl.so.2 as the loader finds it or has it already. Any thread. */
 const struct coll_library *coll_library(void);
 
-/* Likewise, but NULL if it has not been looked for yet. */
+/* NULL: not loaded yet. Any thread. */
 const struct coll_library *coll_library_if_loaded(void);
 
-/* Around fork, so that the child can go on looking. */
+/* Around fork, so that the child can load NCCL. */
 void coll_library_lock(void);
 void coll_library_unlock(void);
 void coll_library_unlock_in_child(void);
 
-/* The result of a function that cannot be passed on; says so on stderr, once for each. */
+/* Returns the result of a function that the installed NCCL lacks; reported on stderr once for each function. */
 coll_result coll_absent(const char *name);
 
 #endif

@@ -17,12 +17,12 @@ struct rdv_entry {
     uint64_t words[2];
     unsigned connected;
     struct coll_vote vote;
-    int sockets[RDV_RANKS_MAX]; /* by rank; -1: nobody */
+    int sockets[RDV_RANKS_MAX]; /* by rank; -1: not connected */
 };
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+/* ---- Entries ----------------------------------------------------------------------------------------------------- */
 
-/* Also false if there is unread data before the end: nobody waits for the answer. */
+/* False also if unread requests precede the end of the connection: their sender does not wait for answers. */
 static bool is_alive(const void *owner, int rank)
 {
     const struct rdv_entry *entry = owner;
@@ -41,7 +41,7 @@ static void entry_free(struct rdv_entries *entries, struct rdv_entry *ended)
     free(ended);
 }
 
-/* Frees the oldest table at which nobody sits. */
+/* Frees the oldest entry without connections. */
 static bool evict_entry(struct rdv_entries *entries)
 {
     struct rdv_entry *oldest = NULL;
@@ -81,7 +81,7 @@ static struct rdv_entry *entry_find(const struct rdv_entries *entries, const str
     return entry;
 }
 
-/* ---- Seats ------------------------------------------------------------------------------------------------------- */
+/* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
 bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot)
 {
@@ -100,7 +100,7 @@ bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int s
     return true;
 }
 
-/* One word for each round, and COLL_ROUND_PRESENT before all others. */
+/* One ballot in each phase, and that of COLL_PHASE_PRESENT before all others. */
 static bool may_vote(const struct rdv_slot *slot, enum coll_vote_phase phase)
 {
     const struct coll_vote *vote = &slot->entry->vote;
@@ -135,7 +135,7 @@ bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, 
     return true;
 }
 
-/* Decides for the others what can be told now. */
+/* The end of a connection may give the open phases a result. */
 void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
 {
     struct rdv_entry *entry = slot->entry;
@@ -164,8 +164,8 @@ enum { CONNS_MAX = 1024, FRAME_MS = 10000, CHECK_MS = 500, ACCEPT_PAUSE_MS = 100
 
 struct rdv_conn {
     int socket;
-    struct rdv_slot slot; /* without a table: a stranger */
-    int64_t since_ms;     /* when the current frame began; for a stranger, when it came */
+    struct rdv_slot slot; /* without an entry: unauthenticated */
+    int64_t since_ms;     /* when the current frame began; unauthenticated: when it was accepted */
     size_t received;
     uint8_t frame[RDV_FRAME_BYTES];
 };
@@ -177,17 +177,17 @@ struct rdv_server {
     struct rdv_entries entries;
     unsigned count, limit;
     struct rdv_conn conns[CONNS_MAX];
-    struct pollfd ready[CONNS_MAX + 1]; /* of guests in their order, then of the listener */
+    struct pollfd ready[CONNS_MAX + 1]; /* of connections in their order, then of the listener */
 };
 
-/* ---- Guests ------------------------------------------------------------------------------------------------------ */
+/* ---- Connections ------------------------------------------------------------------------------------------------- */
 
 static bool is_unauthenticated(const struct rdv_conn *conn)
 {
     return conn->slot.entry == NULL;
 }
 
-/* The last guest takes its place in the array. */
+/* The last connection takes its index in the array. */
 static void conn_drop(struct rdv_server *server, unsigned number)
 {
     struct rdv_conn *conn = &server->conns[number];
@@ -196,7 +196,7 @@ static void conn_drop(struct rdv_server *server, unsigned number)
     *conn = server->conns[--server->count];
 }
 
-/* Sends off the stranger that has been there longest. */
+/* Drops the oldest unauthenticated connection. */
 static bool evict_unauthenticated(struct rdv_server *server)
 {
     unsigned oldest = server->count;
@@ -231,7 +231,7 @@ static void conn_accept(struct rdv_server *server)
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
-/* In constant time, so as not to reveal how much of it is right. */
+/* In constant time, so as not to reveal how many bytes are right. */
 static bool secret_matches(const struct rdv_server *server, const struct rdv_hello *hello)
 {
     unsigned differs = 0;
@@ -258,7 +258,7 @@ static bool on_request(const struct rdv_conn *conn, struct coll_vote_state *stat
     return rdv_handle(&conn->slot, &request, state);
 }
 
-/* A guest that goes on asking without reading the answers runs out of buffer, and is sent off. */
+/* A peer that sends requests without reading the answers fills its buffer, and is dropped. */
 static bool answer_frame(struct rdv_server *server, struct rdv_conn *conn)
 {
     uint8_t frame[RDV_FRAME_BYTES];
@@ -273,7 +273,7 @@ static bool answer_frame(struct rdv_server *server, struct rdv_conn *conn)
     return send(conn->socket, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame);
 }
 
-/* False: the guest has to be sent off. */
+/* False: the connection has to be dropped. */
 static bool conn_read(struct rdv_server *server, struct rdv_conn *conn)
 {
     const ssize_t size =
@@ -288,7 +288,7 @@ static bool conn_read(struct rdv_server *server, struct rdv_conn *conn)
     return conn->received < RDV_FRAME_BYTES || answer_frame(server, conn);
 }
 
-/* ---- A turn ------------------------------------------------------------------------------------------------------ */
+/* ---- Poll loop --------------------------------------------------------------------------------------------------- */
 
 static bool has_deadline(const struct rdv_conn *conn)
 {
@@ -307,11 +307,11 @@ void rdv_server_wait(struct rdv_server *server, int milliseconds)
     server->ready[server->count] = (struct pollfd){.fd = paused ? -1 : server->listener, .events = POLLIN};
     if (poll(server->ready, server->count + 1, limit) >= 0)
         return;
-    for (unsigned i = 0; i <= server->count; i++) /* after an error, nothing is known of them */
+    for (unsigned i = 0; i <= server->count; i++) /* after an error of poll they are undefined */
         server->ready[i].revents = 0;
 }
 
-/* Goes from the last guest to the first, as the last one replaces one that is sent off. */
+/* From the last connection to the first, as the last one replaces one that is dropped. */
 void rdv_server_progress(struct rdv_server *server)
 {
     const bool listener_ready = server->ready[server->count].revents != 0;
@@ -326,7 +326,7 @@ void rdv_server_progress(struct rdv_server *server)
         conn_accept(server);
 }
 
-/* ---- Opened and closed ------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 /* Most of a process's descriptors are left to the program. */
 static unsigned conns_limit(void)
@@ -370,7 +370,7 @@ void rdv_server_counts(const struct rdv_server *server, unsigned *conns, unsigne
 #define MAGIC UINT64_C(0x3144524143525453)
 enum { PAYLOAD_OFFSET = 64, PAYLOAD_BYTES = COLL_ID_BYTES - PAYLOAD_OFFSET };
 
-/* ---- In bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- Payload of unique ids --------------------------------------------------------------------------------------- */
 
 static void store(uint8_t *payload, const struct coll_rdv_endpoint *endpoint)
 {
@@ -394,11 +394,11 @@ void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint)
     memcpy(endpoint->secret, payload + 32, COLL_SECRET_BYTES);
 }
 
-/* ---- The process's place ----------------------------------------------------------------------------------------- */
+/* ---- The server of the process ----------------------------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
-    struct rdv_server *server; /* NULL: it has not been opened */
+    struct rdv_server *server; /* NULL: not open */
     struct coll_rdv_endpoint endpoint;
 } own = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -419,7 +419,7 @@ void coll_unique_id_clear(void)
     own.server = NULL;
 }
 
-/* Runs for as long as the process does: children of a communicator may be made at any time. */
+/* Serves until the process ends, as children of a communicator may be made at any time. */
 static void *run(void *argument)
 {
     struct rdv_server *server = argument;
@@ -432,7 +432,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* All signals are blocked: they are for the program's threads. */
+/* With all signals blocked: they are meant for the program's threads. */
 static bool start(struct rdv_server *server)
 {
     pthread_t thread;
@@ -456,7 +456,7 @@ static bool open_own(void)
     return own.server != NULL;
 }
 
-/* An id named by NCCL_COMM_ID is the same in all processes, and each of them may have asked for it. */
+/* With NCCL_COMM_ID all processes may ask for the same id, which can then name no server. */
 void coll_unique_id_put(coll_id *id)
 {
     static const uint8_t nothing[PAYLOAD_BYTES];

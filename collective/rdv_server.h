@@ -1,3 +1,9 @@
+/* Rendezvous server for communicator bootstrap over TCP, run by the process that called ncclGetUniqueId, as NCCL's
+ * bootstrap root is. One poll loop; connections authenticate by a secret that travels in the unique id.
+ *
+ * All input is untrusted: a connection until it has shown the secret, and its requests even then. A peer that breaks a
+ * rule is disconnected, without harm to others. The number of connections and the time of half a frame are limited. The
+ * server waits for nobody, calls no NCCL, and launches nothing. */
 #ifndef STRAIT_COLLECTIVE_RDV_SERVER_H
 #define STRAIT_COLLECTIVE_RDV_SERVER_H
 
@@ -5,12 +11,11 @@
 #include "collective/call.h"
 #include "collective/reduce.h"
 
-/* The boards of a hall (hall.h): one for each communicator whose ranks meet there, found by its key. No I/O except
- * checking whether a connection has ended.
- *
- * All input is untrusted: hall_hear and hall_sit reject a rank that breaks a rule, so that it is disconnected, and
- * others come to no harm. A board goes with its last rank if all have come, as no other rank will. Otherwise it stays,
- * so that a late rank hears what the others have heard, until newer boards take up all the room. */
+/* ---- Entries ----------------------------------------------------------------------------------------------------- */
+
+/* One entry, with its vote, for each communicator whose ranks join here, found by its key. An entry is freed with its
+ * last connection if all ranks have joined. Otherwise it is kept, so that a late rank gets the result of the others,
+ * until newer entries need the room. */
 
 /* Larger communicators do not join. */
 enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
@@ -20,7 +25,7 @@ struct rdv_entries {
     unsigned count;
 };
 
-/* A rank's place at a table. */
+/* Rank of an entry. */
 struct rdv_slot {
     struct rdv_entry *entry; /* NULL: none */
     int rank;
@@ -28,43 +33,42 @@ struct rdv_slot {
 
 /* False: this rank, connected by `socket`, is refused. */
 bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot);
-/* Does what is requested; *view is the answer, if there is one. False: it breaks a rule, or is MEET_LEAVE. */
+/* Handles a request; *state is the answer, if it has one. False: the request breaks a rule, or is RDV_LEAVE. */
 bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state);
-/* The rank's connection has ended, or is about to. The table may be freed. */
+/* The rank's connection has ended, or is about to. The entry may be freed. */
 void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot);
-/* Frees all tables. */
+/* Frees all entries. */
 void rdv_entries_free(struct rdv_entries *entries);
 
-/* A process's place to meet (meeting.h), for ranks anywhere: it listens, and answers their requests. A connection is
- * untrusted until it shows the secret, and its requests are validated even then. The number of connections, and how
- * long half a frame may last, are limited. Nothing here waits for anybody, calls NCCL, or launches anything. */
+/* ---- The server -------------------------------------------------------------------------------------------------- */
 
 struct rdv_server;
 
-/* NULL: it cannot listen anywhere, or there is no memory. */
+/* NULL: no address to listen at, or no memory. */
 struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *endpoint);
-/* Waits until there is something to do, for at most so many milliseconds; -1: without limit. */
+/* Waits for events, for at most so many milliseconds; -1: without limit. */
 void rdv_server_wait(struct rdv_server *server, int milliseconds);
-/* Does what there is to do then. */
+/* Handles the events that rdv_server_wait has found. */
 void rdv_server_progress(struct rdv_server *server);
 /* Takes over a connection that was accepted elsewhere. */
 void rdv_server_adopt(struct rdv_server *server, int socket);
-/* Closes what this process has of it; a forked child may do so while its parent goes on. */
+/* Closes this process's descriptors; a forked child may do so while its parent goes on serving. */
 void rdv_server_close(struct rdv_server *server);
 
-/* Numbers of connections and of boards. */
+/* Numbers of connections and of entries. */
 void rdv_server_counts(const struct rdv_server *server, unsigned *conns, unsigned *entries);
 
-/* The place where ranks meet travels in the unique id: NCCL uses only its first bytes and leaves the others zero. There
- * the process that asks for an id puts a card with its own place (hall.h), which it opens then. An id that already has
- * something there stays unchanged. Any thread. */
+/* ---- Unique ids -------------------------------------------------------------------------------------------------- */
 
+/* Payload of ncclUniqueId: NCCL uses only the first bytes of an id and leaves the others zero, where the endpoint of
+ * the server of this process, started by the first id, is stored. An id whose last bytes are in use stays unchanged.
+ * Any thread. */
 void coll_unique_id_put(coll_id *id);
-/* If there is none, *place is all zero. */
+/* An id without a payload gives an endpoint of zeros. */
 void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint);
 
-/* Around fork. In the child, coll_card_clear before unlocking forgets the parent's place; the child will open its
- * own. */
+/* Around fork. In the child, coll_unique_id_clear before unlocking drops the parent's server; the child's first id
+ * starts one of its own. */
 void coll_unique_id_lock(void);
 void coll_unique_id_unlock(void);
 void coll_unique_id_clear(void);

@@ -71,13 +71,13 @@ bool coll_key_has_server(const struct coll_key *key)
 
 /* ---- Votes ------------------------------------------------------------------------------------------------------- */
 
-/* The word of a decided round: the ending, and the rank that it is about. */
+/* A published result is one word: the result, and above these bits the rank that caused it. */
 enum { RESULT_BITS = 8 };
 
 struct voter {
     struct coll_ballot ballots[COLL_VOTE_PHASES];
-    _Atomic uint32_t cast[COLL_VOTE_PHASES]; /* the word is there */
-    _Atomic uint32_t raw_ops;                /* operations that the rank has begun without the others */
+    _Atomic uint32_t cast[COLL_VOTE_PHASES]; /* the ballot may be read */
+    _Atomic uint32_t raw_ops;                /* raw operations that the rank has issued */
 };
 
 struct coll_vote_page {
@@ -109,7 +109,7 @@ void coll_vote_note_raw(const struct coll_vote *vote, int rank, uint32_t begun)
     atomic_store(&vote->page->voters[rank].raw_ops, begun);
 }
 
-/* Only the first decision counts. */
+/* Only the first result counts. */
 void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase, enum coll_vote_result result, int rank)
 {
     uint32_t open = COLL_VOTE_OPEN;
@@ -122,7 +122,7 @@ bool coll_vote_claim_unlink(const struct coll_vote *vote)
     return atomic_exchange(&vote->page->unlink_claimed, 1) == 0;
 }
 
-/* ---- Deciding ---------------------------------------------------------------------------------------------------- */
+/* ---- Evaluation -------------------------------------------------------------------------------------------------- */
 
 static bool all_cast(const struct coll_vote *vote, enum coll_vote_phase phase)
 {
@@ -145,7 +145,7 @@ static bool shares_thread(const struct coll_vote *vote, int rank, enum coll_vote
     return false;
 }
 
-/* Checks one rank, after all have said their words. */
+/* Checks the ballot of one rank, after all ranks have cast theirs. */
 static enum coll_vote_result compare_ballot(const struct coll_vote *vote, int rank, enum coll_vote_phase phase)
 {
     const struct coll_ballot *first = ballot_of(vote, 0, phase), *ballot = ballot_of(vote, rank, phase);
@@ -154,7 +154,8 @@ static enum coll_vote_result compare_ballot(const struct coll_vote *vote, int ra
     return ballot->blocks == 0 && shares_thread(vote, rank, phase) ? COLL_VOTE_ONE_THREAD : COLL_VOTE_GO;
 }
 
-/* Whether the rank has passed an operation that another one waits in; it may wait for that one in turn. */
+/* Whether the rank has issued raw an operation in which another rank waits. Waiting for the other ranks could then last
+ * forever, as they may wait for each other. */
 static bool is_ahead(const struct coll_vote *vote, int rank)
 {
     const uint32_t raw_ops = atomic_load(&vote->page->voters[rank].raw_ops);
@@ -165,7 +166,7 @@ static bool is_ahead(const struct coll_vote *vote, int rank)
     return ahead;
 }
 
-/* Checks one rank, whoever else has said something. */
+/* Checks one rank while ballots of others may be missing. */
 static enum coll_vote_result check_rank(const struct coll_vote *vote, int rank, enum coll_vote_phase phase)
 {
     const bool cast = coll_vote_has_cast(vote, rank, phase);
@@ -192,7 +193,7 @@ void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase
         coll_vote_publish(vote, phase, result, cause);
 }
 
-/* ---- Views ------------------------------------------------------------------------------------------------------- */
+/* ---- State ------------------------------------------------------------------------------------------------------- */
 
 struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase)
 {
@@ -212,17 +213,17 @@ struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_
     return state;
 }
 
-/* A meeting in host memory: a page of it, under a name that follows from the key. */
+/* ---- Backend: shared memory -------------------------------------------------------------------------------------- */
+
+/* The page is a file in /dev/shm whose name follows from the key. */
 
 struct shm_rdv {
     struct coll_rdv rdv;
     struct coll_vote vote;
     size_t size;
-    int file; /* byte number `rank` is locked for as long as the rank is there */
+    int file; /* its byte number `rank` is locked while the rank is alive */
     char name[64];
 };
-
-/* ---- The page ---------------------------------------------------------------------------------------------------- */
 
 /* The lock belongs to the open file description, not to the process, which may have several ranks. The kernel releases
  * it when the process ends, however it does. */
@@ -248,7 +249,7 @@ static bool shm_allocate(int file, size_t size)
     return error == 0;
 }
 
-/* The file must be nobody else's, and large enough: touching mapped memory beyond the end of a file faults. */
+/* The file has to be this user's alone, and large enough: touching mapped memory beyond the end of a file faults. */
 static bool shm_is_private(int file, size_t size)
 {
     struct stat status;
@@ -272,16 +273,13 @@ static bool shm_open_page(struct shm_rdv *shm_rdv)
     return shm_rdv->vote.page != NULL;
 }
 
-/* Done once. If not all have come, it is decided that all stay raw, and whatever is made under the name later is
- * another meeting, to which not all can come. */
+/* Unlinks the name once. If not all ranks have joined by then, the result is that all stay raw; a page made under the
+ * name later belongs to another rendezvous, which not all ranks can join. */
 static void shm_unlink_name(const struct shm_rdv *shm_rdv)
 {
     if (coll_vote_claim_unlink(&shm_rdv->vote))
         (void)shm_unlink(shm_rdv->name);
 }
-
-/* ---- The meeting_host_kind of meeting
- * ----------------------------------------------------------------------------------------- */
 
 static struct coll_vote_state shm_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
 {
@@ -350,21 +348,19 @@ struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, int ran
     return NULL;
 }
 
-/* A meeting at a process that is asked by TCP. */
+/* ---- Backend: TCP ------------------------------------------------------------------------------------------------ */
 
-/* For making a connection, and for an answer: that process has nothing else to do. If it is stopped for so long, it
- * finds that this rank has gone before it tells anybody that all go on. */
+/* Time limits of connecting and of an answer, which the server gives at once. If its process is stopped for longer, it
+ * finds this rank disconnected before it publishes that all ranks go on. */
 enum { CONNECT_MS = 4000, ANSWER_MS = 20000 };
 
 struct tcp_rdv {
     struct coll_rdv rdv;
-    int socket;                                      /* -1: the connection has ended */
-    struct coll_vote_state states[COLL_VOTE_PHASES]; /* the last one of each round */
+    int socket;                                      /* -1: disconnected */
+    struct coll_vote_state states[COLL_VOTE_PHASES]; /* as last received, by phase */
 };
 
-/* ---- Asking ------------------------------------------------------------------------------------------------------ */
-
-/* If there is no room, the other side has not read for long. */
+/* A full send buffer means that the server has not read for long. */
 static bool tcp_send(int socket, const uint8_t *frame)
 {
     return send(socket, frame, RDV_FRAME_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) == RDV_FRAME_BYTES;
@@ -386,7 +382,7 @@ static bool tcp_receive(int socket, uint8_t *frame)
     return got == RDV_FRAME_BYTES;
 }
 
-/* Also for a connection that a forked process has inherited. */
+/* shutdown also ends the connection that a forked child has inherited. */
 static void tcp_disconnect(struct tcp_rdv *tcp_rdv)
 {
     if (tcp_rdv->socket < 0)
@@ -396,7 +392,7 @@ static void tcp_disconnect(struct tcp_rdv *tcp_rdv)
     tcp_rdv->socket = -1;
 }
 
-/* A decided view is final and is not asked for again. */
+/* A result is final and is not requested again. */
 static struct coll_vote_state tcp_exchange(struct tcp_rdv *tcp_rdv, enum coll_vote_phase phase, const uint8_t *frame)
 {
     struct coll_vote_state *state = &tcp_rdv->states[phase];
@@ -422,15 +418,12 @@ static struct coll_vote_state tcp_request(struct coll_rdv *rdv, enum rdv_action 
     return tcp_exchange((struct tcp_rdv *)rdv, phase, frame);
 }
 
-/* ---- The meeting_place_kind of meeting
- * ----------------------------------------------------------------------------------------- */
-
 static void tcp_vote(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot)
 {
     (void)tcp_request(rdv, RDV_VOTE, phase, ballot);
 }
 
-/* Not answered, so that the operation goes on at once. */
+/* The server does not answer, so the operation goes on at once. */
 static void tcp_note_raw(struct coll_rdv *rdv, uint32_t begun)
 {
     struct tcp_rdv *tcp_rdv = (struct tcp_rdv *)rdv;
@@ -461,7 +454,7 @@ static void tcp_leave(struct coll_rdv *rdv)
     free(tcp_rdv);
 }
 
-/* Every meeting_place_look costs the one process that all ranks ask. */
+/* Slower than in shared memory, as all ranks poll one process. */
 static const struct coll_rdv_ops tcp_ops = {.vote = tcp_vote,
                                             .note_raw = tcp_note_raw,
                                             .poll = tcp_poll,
@@ -527,14 +520,14 @@ enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase
     return verdict_of(&state);
 }
 
-/* At first ranks come within a moment of each other; later, a sixteenth of the time so far is soon enough. */
+/* Ranks usually join within moments of each other. Later, a sixteenth of the time so far is often enough. */
 static void back_off(const struct coll_rdv_ops *ops, int64_t ms)
 {
     const int64_t part = ms * 1000000 / 16, most = part < ops->poll_max_ns ? part : ops->poll_max_ns;
     nanosleep(&(struct timespec){.tv_nsec = most > ops->poll_min_ns ? most : ops->poll_min_ns}, NULL);
 }
 
-/* Ranks that have still to come are close behind; any later ones wait in vain. */
+/* A rank that has not joined yet may be close behind, and reads the result if the page lives a little longer. */
 static bool is_decided(struct coll_rdv *rdv, enum coll_vote_phase phase, int64_t ms, int64_t *decided_ms)
 {
     const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
@@ -563,7 +556,7 @@ bool coll_rdv_any_paired(struct coll_rdv *rdv)
     return rdv->ops->poll(rdv, COLL_PHASE_REACHED).paired;
 }
 
-/* ---- For people -------------------------------------------------------------------------------------------------- */
+/* ---- Texts ------------------------------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
 {
@@ -590,7 +583,7 @@ void coll_rdv_missing(struct coll_rdv *rdv, enum coll_vote_phase phase, char *te
     put_missing(&state, text, size);
 }
 
-/* If all absent ranks have come since, they came too late. */
+/* If no rank is missing any more, some came after the phase was aborted. */
 static void put_missing_reason(const struct coll_rdv *rdv, const struct coll_vote_state *state, char *text, size_t size)
 {
     char missing[96];

@@ -17,14 +17,14 @@
 
 enum { COLL_SECRET_BYTES = 16 };
 
-/* A process that can be asked (hall.h), and the secret that proves that the asker was told of it. All zero: none. */
+/* Address of a rendezvous server (rdv_server.h), and the secret by which its clients authenticate. All zero: none. */
 struct coll_rdv_endpoint {
     struct address address;
     uint8_t secret[COLL_SECRET_BYTES];
 };
 
-/* The same on all ranks of a communicator. The words differ from those of any other one made meanwhile; all zero:
- * none. */
+/* The same on all ranks of a communicator. The words differ from those of every other communicator made meanwhile; all
+ * zero: no key. */
 struct coll_key {
     uint64_t words[2];
     struct coll_rdv_endpoint server;
@@ -39,24 +39,26 @@ bool coll_key_has_server(const struct coll_key *key);
 
 /* ---- Votes ------------------------------------------------------------------------------------------------------- */
 
-/* What the ranks of a communicator say, each in a place of its own, and what follows for all: for each question one
- * ending, set once by whoever can first tell. The memory may be shared by several processes, or belong to the one that
- * is asked. */
+/* Voting page for communicator bootstrap. Every rank casts one ballot in each phase; the first caller that can evaluate
+ * a phase publishes its result by compare-and-swap, so that all ranks read the same result. The page is in memory that
+ * processes share, or in that of the rendezvous server. */
 
-/* The questions, in this order: whether a rank has come, is equally far (of communicators that do not block), and is
- * able. */
+/* In this order: the rank has joined; it has issued as many operations as the others (communicators that do not block);
+ * it is able to compress. */
 enum coll_vote_phase { COLL_PHASE_PRESENT, COLL_PHASE_REACHED, COLL_PHASE_ABLE, COLL_VOTE_PHASES };
 
-/* What a rank says. */
+/* Ballot of one rank. A phase passes only if `blocks` and `index` are the same on all ranks. */
 struct coll_ballot {
     uint32_t able;
-    uint32_t blocks; /* its communicator blocks; the same on all ranks */
-    uint32_t index;  /* of its next operation; the same on all ranks */
-    uint32_t paired; /* it has sent or received before */
-    uint64_t thread; /* the thread that speaks; unlike all other ranks', unless the communicator blocks */
+    uint32_t blocks; /* its communicator blocks */
+    uint32_t index;  /* number of its next operation */
+    uint32_t paired; /* it has issued a send or recv before */
+    uint64_t
+        thread; /* random number of the calling thread: ranks of one thread may share a blocking communicator only */
 };
 
-/* How a round ended. LOST is local to a rank that cannot ask any more. */
+/* Result of a phase. GO: all ranks continue; every other result keeps all ranks raw. LOST is never published: the rank
+ * has lost its connection to the server. */
 enum coll_vote_result {
     COLL_VOTE_OPEN,
     COLL_VOTE_GO,
@@ -70,110 +72,111 @@ enum coll_vote_result {
     COLL_VOTE_RESULTS
 };
 
-/* All zero: nobody has said anything. */
+/* All zero: no ballot has been cast. */
 struct coll_vote_page;
 size_t coll_vote_page_size(int ranks);
 
 struct coll_vote {
     struct coll_vote_page *page;
     int ranks;
-    /* Whether a rank that has come is still there. */
+    /* Whether a rank that has joined is still alive. */
     bool (*is_alive)(const void *owner, int rank);
     const void *owner;
 };
 
 enum { COLL_MISSING_MAX = 8 };
 
-/* What a rank is told about a round. */
+/* State of a phase. */
 struct coll_vote_state {
     enum coll_vote_result result;
-    int rank;    /* the rank that the ending is about */
-    bool all;    /* all have said that they are there */
-    bool paired; /* any rank has said so in COLL_ROUND_REACHED */
-    int missing; /* number of ranks that have said nothing in this round; the first of them: */
+    int rank;    /* the rank that caused the result */
+    bool all;    /* all ranks have cast their ballots of COLL_PHASE_PRESENT */
+    bool paired; /* any ballot of COLL_PHASE_REACHED is paired */
+    int missing; /* number of ranks without a ballot in this phase; the first of them: */
     int first_missing[COLL_MISSING_MAX];
 };
 
 bool coll_vote_has_cast(const struct coll_vote *vote, int rank, enum coll_vote_phase phase);
-/* At most once for each rank and round. */
+/* At most once for each rank and phase. */
 void coll_vote_cast(const struct coll_vote *vote, int rank, enum coll_vote_phase phase,
                     const struct coll_ballot *ballot);
-/* The rank has begun so many operations before COLL_ROUND_REACHED. */
+/* Records that the rank has issued so many raw operations before its ballot of COLL_PHASE_REACHED. */
 void coll_vote_note_raw(const struct coll_vote *vote, int rank, uint32_t begun);
-/* Decides whatever can be decided by now. */
+/* Publishes the result if it follows from the ballots so far. */
 void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase);
-/* Does nothing if it is already decided. */
+/* Has no effect if the phase has a result already. */
 void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase, enum coll_vote_result result,
                        int rank);
 struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase);
-/* Returns true to exactly one caller, which then removes what exists only once. */
+/* Returns true to exactly one caller, which has to unlink the page's name. */
 bool coll_vote_claim_unlink(const struct coll_vote *vote);
 
-/* How the ranks of a communicator find out whether all of them want to join, before any of them asks NCCL for anything.
- * Each rank says its words; what follows for all is one ending per question, set once (board.h). So all ranks decide
- * alike, even one that comes when the others have given up waiting for it, and even if one ends.
+/* ---- The rendezvous ---------------------------------------------------------------------------------------------- */
+
+/* Agreement of the ranks of a communicator, before any of them asks NCCL for anything, by one vote. All ranks get the
+ * same results, even one that joins after the others have given up waiting for it, and even if one dies.
  *
- * The key determines the place, so nobody has to be told of it: a process that is asked by TCP (hall.h), or else a page
- * of host memory, whose name is removed when all ranks have come or waiting has ended.
+ * Two backends: TCP to the server that the key names (rdv_server.h), and else a page of shared memory named by the key,
+ * whose name is unlinked when all ranks have joined or waiting has ended.
  *
- * Nothing here calls NCCL. A meeting is used by one thread at a time. */
+ * NCCL is never called. A rendezvous is used by one thread at a time. */
 
 enum coll_verdict { COLL_VERDICT_OPEN, COLL_VERDICT_GO, COLL_VERDICT_RAW };
 
 struct coll_rdv;
 
-/* NULL: the place cannot be reached within seconds, or refuses; or there is no such memory. */
+/* NULL: the server cannot be reached within seconds, or refuses this rank; or there is no shared memory. */
 struct coll_rdv *coll_rdv_join(const struct coll_key *key, int rank, int ranks);
-/* At most once for each round, in the order of rounds. Waits for no other rank, at most for the place's answer. */
+/* At most once for each phase, in the order of phases. Waits for no other rank, at most for the server's answer. */
 void coll_rdv_vote(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot);
-/* Tells that so many operations have begun before COLL_ROUND_REACHED: a rank that says it is at an earlier one need not
- * be waited for. */
+/* Records that this rank has issued so many raw operations before COLL_PHASE_REACHED: ranks whose ballot is about an
+ * earlier operation do not wait for it. */
 void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun);
-/* A rank that can no longer ask gets COLL_VERDICT_RAW. To the others it has ended. What it was told before is the same
- * for all; but an answer that was on its way when its connection broke is known only to the others. */
+/* A rank that has lost its connection gets COLL_VERDICT_RAW, and to the others it has ended. Results that it read
+ * before are those of all; one that was on its way when the connection broke is known only to the others. */
 enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase);
-/* Waits until the verdict is not open, and all ranks have come to read it or had some time to. Meanwhile calls `go_on`
- * with the milliseconds so far; when that returns false, waiting ends for everybody, and what is open becomes raw. */
+/* Waits until the phase has a result, and until all ranks have joined to read it or have had some time to. Meanwhile
+ * calls `go_on` with the milliseconds so far; when that returns false, an open phase is aborted: all ranks get RAW. */
 enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase,
                                 bool (*go_on)(struct coll_rdv *rdv, int64_t ms, void *argument), void *argument);
-/* Why the verdict is COLL_VERDICT_RAW. */
+/* Writes the reason of COLL_VERDICT_RAW. */
 void coll_rdv_reason(struct coll_rdv *rdv, enum coll_vote_phase phase, char *text, size_t size);
-/* The ranks that have said nothing in a round, as text: "rank 3", "ranks 1, 2 and 5". */
+/* Writes the ranks without a ballot in a phase: "rank 3", "ranks 0, 2, 3". */
 void coll_rdv_missing(struct coll_rdv *rdv, enum coll_vote_phase phase, char *text, size_t size);
-/* Whether any rank has said so, when all have said that they are equally far. */
+/* Whether any ballot of COLL_PHASE_REACHED is paired, once that phase has passed. */
 bool coll_rdv_any_paired(struct coll_rdv *rdv);
-/* The others need not wait for this rank in what is still open. NULL is allowed. */
+/* Frees the rendezvous, and aborts its open phases for the other ranks. NULL is allowed. */
 void coll_rdv_leave(struct coll_rdv *rdv);
 
-/* What each kind of place implements of a meeting (meeting.h). */
+/* Backend. */
 
 struct coll_rdv_ops {
     void (*vote)(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot);
     void (*note_raw)(struct coll_rdv *rdv, uint32_t begun);
     struct coll_vote_state (*poll)(struct coll_rdv *rdv, enum coll_vote_phase phase);
-    /* What is open in the round becomes raw, and waiting ends. */
+    /* Abort the phase, unless it has a result: all ranks get RAW. */
     void (*abort)(struct coll_rdv *rdv, enum coll_vote_phase phase);
-    /* Frees it. */
+    /* Frees the rendezvous. */
     void (*leave)(struct coll_rdv *rdv);
-    int64_t poll_min_ns, poll_max_ns; /* time between two looks */
-    int64_t linger_ms; /* how long to stay after a decision: others find it only while somebody is there */
+    int64_t poll_min_ns, poll_max_ns; /* time between two polls */
+    int64_t linger_ms; /* how long to stay after a result: a page of shared memory lives only as long as its users */
 };
 
-/* First member of each kind's struct. */
+/* First member of each backend's struct. */
 struct coll_rdv {
     const struct coll_rdv_ops *ops;
     int rank, ranks;
 };
 
-/* Precondition: the key is not none, and the rank is in range. */
+/* Precondition: the key is not zero, and the rank is in range. */
 struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, int ranks);
 struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, int ranks);
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
-/* The protocol between ranks and the process they meet at, over TCP: frames of one size, numbers little-endian. A rank
- * says hello and is answered with a view of the first round; then each request is answered with a view of its round.
- * Whoever sends anything else is disconnected without an answer. */
+/* TCP protocol between ranks and the rendezvous server: frames of one size, numbers little-endian. The hello of a rank
+ * is answered with the state of the first phase, and each request with the state of its phase. The server disconnects
+ * whoever sends anything else, without an answer. */
 
 enum { RDV_FRAME_BYTES = 48 };
 

@@ -19,7 +19,7 @@ void coll_log(const char *format, ...)
 #define PREFIX    "STRAIT_COLL_"
 #define NAMES_MAX 32u
 
-/* All names that were asked for, so all that exist. */
+/* Names of all settings, in the order in which they are read. */
 static const char *asked[NAMES_MAX];
 static unsigned asked_count;
 
@@ -32,7 +32,7 @@ static const char *setting(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* The value's index among the words; the first one is the default. */
+/* Returns the index of the value among the words, of which the first is the default. */
 static unsigned choice(const char *name, const char *const words[], unsigned count)
 {
     const char *value = setting(name);
@@ -74,7 +74,7 @@ static struct coll_sizes table_of(const char *name)
     return sizes;
 }
 
-/* Milliseconds, from 1 to an hour's: `5` is in seconds, `200ms` in milliseconds. */
+/* Returns milliseconds, up to an hour: `5` is seconds, `200ms` milliseconds. */
 static unsigned wait_of(const char *name)
 {
     enum { USUAL_S = 5, MOST_MS = 3600 * 1000 };
@@ -97,7 +97,7 @@ static bool is_known(const char *variable, size_t size)
     return false;
 }
 
-/* Otherwise a mistyped name would silently leave its user with the default. */
+/* A mistyped name would silently leave its user with the default. */
 static void tell_unknown(void)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
@@ -133,8 +133,7 @@ struct coll_settings coll_settings_read(void)
     return settings;
 }
 
-/* ---- Sizes from which operations are compressed --------------------------------------------------------------------
- */
+/* ---- Sizes from which operations are compressed ------------------------------------------------------------------ */
 
 const enum coll_operation coll_sizes_operations[COLL_SIZES_OPERATIONS] = {
     COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_ALL_REDUCE, COLL_SEND};
@@ -148,7 +147,7 @@ static const char *const type_names[COLL_SIZES_TYPES] = {"bf16", "fp16", "fp32"}
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* `count`: no such name. */
+/* Returns the index of a name; `count`: unknown. */
 static unsigned find(const char *const names[], unsigned count, const char *name, size_t size)
 {
     unsigned found = 0;
@@ -157,7 +156,7 @@ static unsigned find(const char *const names[], unsigned count, const char *name
     return found;
 }
 
-/* 0: it is none. A size of 0 is the smallest there is. */
+/* Returns a size in bytes; 0: not a size. The size `0` is 1 byte, the smallest. */
 static uint64_t size_of(const char *text, size_t size)
 {
     char digits[24];

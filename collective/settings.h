@@ -23,36 +23,35 @@
 
 #include "collective/call.h"
 
-/* From which size on operations are compressed, by operation and type: what was measured of a communicator, or what its
- * ranks were told to take instead (STRAIT_COLL_TABLE). As text, entries with commas between them, of which later ones
- * win:
+/* Thresholds: the size from which on operations are compressed, by operation and type, as measured for a communicator
+ * or as given by STRAIT_COLL_TABLE. As text, entries with commas between them, of which later ones win:
  *
  *   OPERATION=SIZE          of all types
  *   OPERATION:TYPE=SIZE
  *
- * Operations are all_gather, all_to_all, reduce_scatter, all_reduce and pairs, which are sends and receives; types
- * bf16, fp16 and fp32. Sizes are bytes as the report counts them, count times size of the element; K, M and G are
- * powers of 1024; `never` is larger than all. */
+ * Operations: all_gather, all_to_all, reduce_scatter, all_reduce, and pairs, which are sends and receives. Types: bf16,
+ * fp16, fp32. Sizes: bytes as the report counts them, count times size of the element; K, M and G are powers of 1024;
+ * `never` is larger than all. */
 
 enum { COLL_SIZES_OPERATIONS = 5, COLL_SIZES_TYPES = 3, COLL_SIZES_TEXT = 640 /* room for any table */ };
 #define COLL_SIZES_NEVER UINT64_MAX
 
 struct coll_sizes {
-    uint64_t given;                                         /* 0: nothing is said of anything */
-    uint64_t from[COLL_SIZES_OPERATIONS][COLL_SIZES_TYPES]; /* 0: nothing is said of it */
+    uint64_t given;                                         /* 0: the table is empty */
+    uint64_t from[COLL_SIZES_OPERATIONS][COLL_SIZES_TYPES]; /* 0: no entry */
 };
 
-/* The operation and type of a row and column. */
+/* Operation of each row and type of each column. */
 extern const enum coll_operation coll_sizes_operations[COLL_SIZES_OPERATIONS];
 extern const coll_type coll_sizes_types[COLL_SIZES_TYPES];
 
-/* False: it is not understood, and `sizes` says nothing. */
+/* Parses a table. False: it is malformed, and `sizes` is empty. */
 bool coll_sizes_read(struct coll_sizes *sizes, const char *text);
 
-/* The shortest text that says the same. */
+/* Writes the shortest text of a table. */
 void coll_sizes_write(const struct coll_sizes *sizes, char text[COLL_SIZES_TEXT]);
 
-/* What it says of this call. */
+/* Returns the threshold in bytes for the call's operation and type; 0: no entry. */
 uint64_t coll_sizes_from(const struct coll_sizes *sizes, const struct coll_call *call);
 
 struct coll_pieces {
@@ -67,7 +66,7 @@ struct coll_settings {
     unsigned wait_ms;
     struct coll_pieces pieces;
     struct coll_sizes table;
-    const char *library; /* path of NCCL's library; NULL: not given */
+    const char *library; /* path of NCCL's library; NULL: to be searched */
 };
 
 /* Says on stderr which values are not understood, which then count as not set, and which names of variables
