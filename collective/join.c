@@ -196,12 +196,12 @@ static struct coll_rdv *enter_shm(const struct coll_key *key, struct coll_join_a
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     if (args->ranks > gpus_here()) {
-        snprintf(args->why, sizeof(args->why), "more ranks than this host has GPUs, and no other place to meet at");
+        snprintf(args->why, sizeof(args->why), "more ranks than this host has GPUs, and no rendezvous server");
         return NULL;
     }
     struct coll_rdv *rdv = coll_rdv_join(&here, args->rank, args->ranks);
     if (rdv == NULL)
-        snprintf(args->why, sizeof(args->why), "there is no memory of the host to meet in (/dev/shm)");
+        snprintf(args->why, sizeof(args->why), "no shared memory (/dev/shm) for the rendezvous");
     return rdv;
 }
 
