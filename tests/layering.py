@@ -6,7 +6,7 @@ import sys
 
 ORDER = {
     "proto": "message message_table text blob channel",
-    "transport": "core loopback shm ucx_setup ucx transport nccl_engine nccl",
+    "transport": "core loopback shm ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
     "daemon/base": "address auth fault lock log metrics option_table http options",
     "daemon/memory": "arena codebook_option job pool",

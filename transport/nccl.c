@@ -12,102 +12,6 @@
 #include "transport/nccl_internal.h"
 #include "transport/nccl_wire.h"
 
-#define CARRIER_AT 48u
-
-_Static_assert(NCCL_ID_BYTES <= NCCL_MESSAGE_PAYLOAD && TRANSPORT_HEADER_MAX <= NCCL_MESSAGE_PAYLOAD, "payloads fit");
-_Static_assert(NCCL_MESSAGE_BYTES <= TRANSPORT_HEADER_MAX, "a message is a header of the carrier");
-
-/* ---- Addresses --------------------------------------------------------------------------------------------------- */
-
-static const uint8_t magic[4] = {'N', 'C', 'C', '1'};
-static const uint8_t zeros[6];
-
-/* Detects a blob that was cut or mixed up on its way; trust comes from the connection that brought it. */
-static uint64_t sum_of(const uint8_t *src, size_t size)
-{
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < size; i++)
-        sum = (sum ^ src[i]) * 0x100000001b3u;
-    return sum;
-}
-
-void nccl_address_write(uint8_t *dst, const struct nccl_address *address)
-{
-    size_t summed = CARRIER_AT + address->carrier_size;
-    memset(dst, 0, CARRIER_AT);
-    memcpy(dst, magic, sizeof(magic));
-    store_le32(dst + 4, address->library);
-    memcpy(dst + 8, address->process, NCCL_PLACE_BYTES);
-    memcpy(dst + 24, address->identity, NCCL_PLACE_BYTES);
-    store_le16(dst + 40, (uint16_t)address->carrier_size);
-    if (address->carrier_size > 0)
-        memmove(dst + CARRIER_AT, address->carrier, address->carrier_size);
-    store_le64(dst + summed, sum_of(dst, summed));
-}
-
-static bool is_sound(const uint8_t *src, size_t summed)
-{
-    return memcmp(src, magic, sizeof(magic)) == 0 && memcmp(src + 42, zeros, sizeof(zeros)) == 0 &&
-           load_le64(src + summed) == sum_of(src, summed);
-}
-
-enum strait_status nccl_address_read(const void *src, size_t size, struct nccl_address *address)
-{
-    const uint8_t *bytes = src;
-    if (src == NULL || size < NCCL_ADDRESS_FIXED || size > LINK_ADDRESS_MAX)
-        return STRAIT_ERR_INVALID;
-    size_t carrier_size = load_le16(bytes + 40);
-    if (size != NCCL_ADDRESS_FIXED + carrier_size)
-        return STRAIT_ERR_INVALID;
-    if (!is_sound(bytes, CARRIER_AT + carrier_size))
-        return STRAIT_ERR_CORRUPT;
-    address->library = load_le32(bytes + 4);
-    memcpy(address->process, bytes + 8, NCCL_PLACE_BYTES);
-    memcpy(address->identity, bytes + 24, NCCL_PLACE_BYTES);
-    address->carrier = bytes + CARRIER_AT;
-    address->carrier_size = carrier_size;
-    return STRAIT_OK;
-}
-
-/* ---- Messages ---------------------------------------------------------------------------------------------------- */
-
-void nccl_message_write(uint8_t dst[NCCL_MESSAGE_BYTES], const struct nccl_message *message)
-{
-    store_le32(dst, message->type);
-    store_le32(dst + 4, 0);
-    store_le64(dst + 8, message->id);
-    store_le64(dst + 16, message->value);
-}
-
-static bool is_whole(const struct nccl_message *message, size_t payload)
-{
-    switch (message->type) {
-    case NCCL_HELLO:
-        return message->id == 0 && message->value == NCCL_VERSION && payload == NCCL_ID_BYTES;
-    case NCCL_READY:
-        return message->id == 0 && message->value == 0 && payload == 0;
-    case NCCL_CHUNK:
-        return message->id != 0 && message->value <= SIZE_MAX && payload <= TRANSPORT_HEADER_MAX;
-    case NCCL_GO:
-        return message->id != 0 && payload == 0;
-    case NCCL_REFUSED:
-        return message->id != 0 && message->value == 0 && payload == 0;
-    default:
-        return false;
-    }
-}
-
-enum strait_status nccl_message_read(const void *src, size_t size, size_t payload, struct nccl_message *message)
-{
-    const uint8_t *bytes = src;
-    if (size != NCCL_MESSAGE_BYTES || load_le32(bytes + 4) != 0)
-        return STRAIT_ERR_CORRUPT;
-    message->type = load_le32(bytes);
-    message->id = load_le64(bytes + 8);
-    message->value = load_le64(bytes + 16);
-    return is_whole(message, payload) ? STRAIT_OK : STRAIT_ERR_CORRUPT;
-}
-
 /* Outgoing and incoming chunks: the agreement about them, and their way through the engine. */
 
 static struct nccl_chunk *chunk_of(struct nccl_op *op)
@@ -115,7 +19,8 @@ static struct nccl_chunk *chunk_of(struct nccl_op *op)
     return (struct nccl_chunk *)((char *)op - offsetof(struct nccl_chunk, op));
 }
 
-/* ---- Sending ----------------------------------------------------------------------------------------------------- */
+/* ---- Sending chunks
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void append(struct nccl_chunk **list, struct nccl_chunk *chunk)
 {
@@ -140,7 +45,7 @@ enum strait_status nccl_link_send(struct link *base, const void *header, size_t 
     chunk->op.data = (void *)(uintptr_t)data; /* only read */
     chunk->op.size = size;
     chunk->id = ++link->last_id;
-    enum strait_status status = nccl_say_chunk(link, chunk, header, header_size);
+    enum strait_status status = nccl_send_chunk_message(link, chunk, header, header_size);
     if (status != STRAIT_OK) {
         free(chunk);
         return status;
@@ -197,15 +102,16 @@ void nccl_chunk_answered(struct nccl_link *link, const struct nccl_message *mess
     post_those_in_turn(link);
 }
 
-/* ---- Receiving --------------------------------------------------------------------------------------------------- */
+/* ---- Receiving chunks
+ * --------------------------------------------------------------------------------------------------- */
 
 /* The peer sends chunks only after it has heard that this side is ready; but its own READY may arrive later than its
  * chunk. */
 static bool is_connected(struct nccl_link *link)
 {
-    if (link->core.state == LINK_CONNECTING && link->said_ready) {
-        link->heard_ready = true;
-        nccl_link_settle(link);
+    if (link->core.state == LINK_CONNECTING && link->sent_ready) {
+        link->received_ready = true;
+        nccl_link_connected_if_ready(link);
         core_deliver(link->core.core); /* `connected` has to come first */
     } else if (link->core.state == LINK_CONNECTING) {
         nccl_link_break(link, "the peer sends before its time");
@@ -225,14 +131,14 @@ static void accept_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const
     struct nccl_message go = {.type = NCCL_GO, .id = chunk->id, .value = link->received++};
     nccl_engine_post(link->engine, NCCL_IN, &chunk->op);
     if (link->core.state == LINK_CONNECTED) /* not if the owner has closed it meanwhile */
-        nccl_say(link, &go, NULL, 0);
+        nccl_send_message(link, &go, NULL, 0);
 }
 
 static void refuse_chunk(struct nccl_link *link, struct nccl_chunk *chunk)
 {
     struct nccl_message refused = {.type = NCCL_REFUSED, .id = chunk->id};
     if (chunk->op.size > 0 && link->core.state == LINK_CONNECTED)
-        nccl_say(link, &refused, NULL, 0);
+        nccl_send_message(link, &refused, NULL, 0);
     free(chunk);
 }
 
@@ -298,10 +204,11 @@ struct rx_message {
     uint8_t payload[NCCL_MESSAGE_PAYLOAD];
 };
 
-/* ---- Saying ------------------------------------------------------------------------------------------------------ */
+/* ---- Sending messages
+ * ------------------------------------------------------------------------------------------------------ */
 
-static enum strait_status say(struct nccl_link *link, const struct nccl_message *message, const void *payload,
-                              size_t payload_size, struct nccl_chunk *chunk)
+static enum strait_status send_message(struct nccl_link *link, const struct nccl_message *message, const void *payload,
+                                       size_t payload_size, struct nccl_chunk *chunk)
 {
     uint8_t header[NCCL_MESSAGE_BYTES];
     struct tx_message *tx_message = malloc(sizeof(*tx_message));
@@ -318,17 +225,18 @@ static enum strait_status say(struct nccl_link *link, const struct nccl_message 
     return status;
 }
 
-void nccl_say(struct nccl_link *link, const struct nccl_message *message, const void *payload, size_t payload_size)
+void nccl_send_message(struct nccl_link *link, const struct nccl_message *message, const void *payload,
+                       size_t payload_size)
 {
-    if (link->carrier_closing || say(link, message, payload, payload_size, NULL) != STRAIT_OK)
+    if (link->carrier_closing || send_message(link, message, payload, payload_size, NULL) != STRAIT_OK)
         nccl_link_break(link, "the carrier does not take messages");
 }
 
-enum strait_status nccl_say_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
-                                  size_t header_size)
+enum strait_status nccl_send_chunk_message(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
+                                           size_t header_size)
 {
     struct nccl_message message = {.type = NCCL_CHUNK, .id = chunk->id, .value = chunk->op.size};
-    return say(link, &message, header, header_size, chunk->op.size == 0 ? chunk : NULL);
+    return send_message(link, &message, header, header_size, chunk->op.size == 0 ? chunk : NULL);
 }
 
 static void on_sent(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
@@ -343,24 +251,25 @@ static void on_sent(void *owner, struct link *carrier, uint64_t cookie, enum str
         nccl_link_break(link, "the carrier lost a message");
 }
 
-/* ---- Hearing ----------------------------------------------------------------------------------------------------- */
+/* ---- Receiving messages
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* The communicators are made from the ids in the two hellos. */
 static void on_hello(struct nccl_link *link, const uint8_t *id)
 {
-    if (link->greeted) {
+    if (link->received_hello) {
         nccl_link_break(link, "the peer said hello twice");
         return;
     }
-    link->greeted = true;
+    link->received_hello = true;
     nccl_engine_join(link->engine, id);
 }
 
 /* `connected` has to come before chunks that may follow at once. */
 static void on_ready(struct nccl_link *link)
 {
-    link->heard_ready = true;
-    nccl_link_settle(link);
+    link->received_ready = true;
+    nccl_link_connected_if_ready(link);
     core_deliver(link->core.core);
 }
 
@@ -381,7 +290,7 @@ static void dispatch_message(struct nccl_link *link, const struct rx_message *rx
     }
 }
 
-static bool listens(const struct nccl_link *link)
+static bool takes_messages(const struct nccl_link *link)
 {
     return link->core.state == LINK_CONNECTING || link->core.state == LINK_CONNECTED;
 }
@@ -392,7 +301,7 @@ static struct landing on_arriving(void *owner, struct link *carrier, const void 
     struct nccl_link *link = carrier->owner;
     struct nccl_message message;
     (void)owner;
-    if (!listens(link))
+    if (!takes_messages(link))
         return (struct landing){.address = NULL};
     struct rx_message *rx_message = NULL;
     if (nccl_message_read(header, header_size, size, &message) != STRAIT_OK)
@@ -414,7 +323,7 @@ static void on_arrived(void *owner, struct link *carrier, uint64_t cookie, enum 
     (void)owner;
     if (status != STRAIT_OK)
         nccl_link_break(link, "the carrier lost a message");
-    else if (listens(link))
+    else if (takes_messages(link))
         dispatch_message(link, rx_message);
     free(rx_message);
 }
@@ -430,7 +339,7 @@ static void on_connected(void *owner, struct link *carrier)
                                         .blocks = nccl->options.blocks,
                                         .timeout_ms = nccl->options.timeout_ms,
                                         .wake = nccl->wake};
-    if (listens(link) && nccl_engine_start(&config, &link->engine) != STRAIT_OK)
+    if (takes_messages(link) && nccl_engine_start(&config, &link->engine) != STRAIT_OK)
         nccl_link_break(link, "no threads for it");
 }
 
@@ -563,28 +472,28 @@ enum strait_status nccl_link_connect(struct link *base, const void *src, size_t 
     return STRAIT_OK;
 }
 
-void nccl_link_settle(struct nccl_link *link)
+void nccl_link_connected_if_ready(struct nccl_link *link)
 {
-    if (link->core.state == LINK_CONNECTING && link->said_ready && link->heard_ready)
+    if (link->core.state == LINK_CONNECTING && link->sent_ready && link->received_ready)
         core_link_connected(&link->core);
 }
 
 static void say_hello(struct nccl_link *link, const uint8_t *id)
 {
     struct nccl_message hello = {.type = NCCL_HELLO, .value = NCCL_VERSION};
-    link->said_hello = true;
-    nccl_say(link, &hello, id, NCCL_ID_BYTES);
+    link->sent_hello = true;
+    nccl_send_message(link, &hello, id, NCCL_ID_BYTES);
 }
 
 static void say_ready(struct nccl_link *link)
 {
     struct nccl_message ready = {.type = NCCL_READY};
-    link->said_ready = true;
-    nccl_say(link, &ready, NULL, 0);
-    nccl_link_settle(link);
+    link->sent_ready = true;
+    nccl_send_message(link, &ready, NULL, 0);
+    nccl_link_connected_if_ready(link);
 }
 
-void nccl_link_hear_engine(struct nccl_link *link)
+void nccl_link_take_news(struct nccl_link *link)
 {
     struct nccl_news news;
     if (link->engine == NULL || link->abandoned)
@@ -594,9 +503,9 @@ void nccl_link_hear_engine(struct nccl_link *link)
     link->drained = news.drained;
     if (news.failed != NULL)
         nccl_link_break(link, news.failed);
-    if (link->core.state == LINK_CONNECTING && news.id_made && !link->said_hello)
+    if (link->core.state == LINK_CONNECTING && news.id_made && !link->sent_hello)
         say_hello(link, news.id);
-    if (link->core.state == LINK_CONNECTING && news.ready && !link->said_ready)
+    if (link->core.state == LINK_CONNECTING && news.ready && !link->sent_ready)
         say_ready(link);
 }
 
@@ -777,13 +686,13 @@ static int nccl_fd(const struct transport *transport)
     return ((const struct nccl *)transport)->poll;
 }
 
-static bool hear_engines(struct nccl *nccl)
+static bool take_news(struct nccl *nccl)
 {
     eventfd_t count;
     if (eventfd_read(nccl->wake, &count) != 0)
         return false;
     for (struct core_link *link = nccl->core.links; link != NULL; link = link->next)
-        nccl_link_hear_engine((struct nccl_link *)link);
+        nccl_link_take_news((struct nccl_link *)link);
     return true;
 }
 
@@ -792,7 +701,7 @@ static bool nccl_progress(struct transport *transport)
     struct nccl *nccl = (struct nccl *)transport;
     bool any = core_deliver(&nccl->core);
     any |= transport_progress(nccl->carrier);
-    any |= hear_engines(nccl);
+    any |= take_news(nccl);
     any |= core_deliver(&nccl->core);
     return core_reap(&nccl->core) || any;
 }

@@ -50,7 +50,7 @@ const struct nccl_calls *nccl_load(const char *library)
     return calls;
 }
 
-void nccl_lacks(const char *format, ...)
+void nccl_note_missing(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -111,7 +111,7 @@ static enum strait_status choose_carrier(const char *name, const struct transpor
 {
     *carrier = transport_find(name);
     if (*carrier == NULL) {
-        nccl_lacks("no transport %s in this build, to carry what NCCL does not", name);
+        nccl_note_missing("no transport %s in this build, to carry what NCCL does not", name);
         return STRAIT_ERR_UNSUPPORTED;
     }
     return can_carry(*carrier) ? STRAIT_OK : STRAIT_ERR_INVALID;
@@ -228,7 +228,7 @@ static bool make_id(struct nccl_lane *lane)
         return false;
     pthread_mutex_lock(&engine->lock);
     engine->id_made = true;
-    nccl_engine_tell(engine);
+    nccl_engine_notify(engine);
     pthread_mutex_unlock(&engine->lock);
     return true;
 }
@@ -271,7 +271,7 @@ static bool come_up(struct nccl_lane *lane)
         return false;
     pthread_mutex_lock(&engine->lock);
     lane->ready = true;
-    nccl_engine_tell(engine);
+    nccl_engine_notify(engine);
     pthread_mutex_unlock(&engine->lock);
     return true;
 }
@@ -286,7 +286,7 @@ static bool take_asked(struct nccl_lane *lane, struct nccl_op *copy)
     struct nccl_op *op = lane->engine->ending ? NULL : nccl_ops_take(&lane->asked);
     if (op != NULL) {
         *copy = *op;
-        nccl_ops_add(&lane->flying, op);
+        nccl_ops_add(&lane->inflight, op);
     }
     pthread_mutex_unlock(&lane->engine->lock);
     return op != NULL;
@@ -333,11 +333,11 @@ static void finish_oldest(struct nccl_lane *lane)
     lane->over++;
     lane->since = nanoseconds();
     pthread_mutex_lock(&engine->lock);
-    struct nccl_op *op = nccl_ops_take(&lane->flying);
+    struct nccl_op *op = nccl_ops_take(&lane->inflight);
     if (op != NULL) {
         op->done = true;
         nccl_ops_add(&engine->over, op);
-        nccl_engine_tell(engine);
+        nccl_engine_notify(engine);
     }
     pthread_mutex_unlock(&engine->lock);
 }
@@ -445,11 +445,11 @@ static void leave(struct nccl_lane *lane)
 {
     struct nccl_engine *engine = lane->engine;
     pthread_mutex_lock(&engine->lock);
-    give_back(lane, &lane->flying);
+    give_back(lane, &lane->inflight);
     give_back(lane, &lane->asked);
     lane->drained = true;
     bool last = --engine->running == 0 && engine->released;
-    nccl_engine_tell(engine);
+    nccl_engine_notify(engine);
     pthread_mutex_unlock(&engine->lock);
     if (last)
         nccl_engine_free(engine);
@@ -533,7 +533,7 @@ static struct nccl_engine *engine_new(const struct nccl_engine_config *config)
         lane->direction = (enum nccl_direction)i;
         pthread_cond_init(&lane->work, NULL);
         ops_init(&lane->asked);
-        ops_init(&lane->flying);
+        ops_init(&lane->inflight);
     }
     return engine;
 }
@@ -603,7 +603,7 @@ void nccl_engine_fail(struct nccl_engine *engine, const char *why)
     if (!engine->ending) {
         engine->failed = why;
         end_lanes(engine);
-        nccl_engine_tell(engine);
+        nccl_engine_notify(engine);
     }
     pthread_mutex_unlock(&engine->lock);
 }
@@ -613,7 +613,7 @@ struct nccl_op *nccl_engine_abandon(struct nccl_engine *engine)
     pthread_mutex_lock(&engine->lock);
     engine->abandoned = true;
     for (int i = 0; i < NCCL_DIRECTIONS; i++) {
-        move_all(&engine->over, &engine->lanes[i].flying);
+        move_all(&engine->over, &engine->lanes[i].inflight);
         move_all(&engine->over, &engine->lanes[i].asked);
     }
     struct nccl_op *ops = take_all(&engine->over);
@@ -657,12 +657,12 @@ void nccl_engine_post(struct nccl_engine *engine, enum nccl_direction direction,
     pthread_mutex_lock(&engine->lock);
     nccl_ops_add(lane->drained ? &engine->over : &lane->asked, op);
     if (lane->drained)
-        nccl_engine_tell(engine);
+        nccl_engine_notify(engine);
     pthread_cond_signal(&lane->work);
     pthread_mutex_unlock(&engine->lock);
 }
 
-void nccl_engine_tell(struct nccl_engine *engine)
+void nccl_engine_notify(struct nccl_engine *engine)
 {
     if (!engine->abandoned)
         eventfd_write(engine->config.wake, 1);

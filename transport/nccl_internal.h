@@ -68,7 +68,7 @@ struct nccl_op *nccl_engine_abandon(struct nccl_engine *engine);
 /* Frees an engine that is drained or abandoned; threads that are left clean up after themselves. */
 void nccl_engine_release(struct nccl_engine *engine);
 
-/* What an engine and its two threads share. */
+/* State shared by an engine and its two threads. */
 
 /* Operations that a lane has on the GPU at a time, so that the next one is ready when one ends. Not more, because a
  * stream with more than one may hold up other streams when there are more streams than connections to the GPU (CUDA has
@@ -86,8 +86,8 @@ struct nccl_lane {
 
     /* Protected by the engine's lock. */
     pthread_cond_t work;
-    struct nccl_ops asked;  /* not yet taken by the thread */
-    struct nccl_ops flying; /* on the GPU, oldest first */
+    struct nccl_ops asked;    /* not yet taken by the thread */
+    struct nccl_ops inflight; /* on the GPU, oldest first */
     bool ready, drained;
 
     /* The thread's own, without lock. */
@@ -105,7 +105,7 @@ struct nccl_engine {
     uint8_t ids[NCCL_DIRECTIONS][NCCL_ID_BYTES];
     bool id_made, joined;
     bool ending;
-    bool abandoned; /* nobody listens: the eventfd may be gone */
+    bool abandoned; /* nobody takes_messages: the eventfd may be gone */
     bool released;  /* the last thread to end frees the engine */
     const char *failed;
     uint32_t running; /* number of threads */
@@ -115,7 +115,7 @@ void nccl_ops_add(struct nccl_ops *ops, struct nccl_op *op);
 struct nccl_op *nccl_ops_take(struct nccl_ops *ops); /* NULL: none */
 
 /* With the lock held: tells the owner that there are news. */
-void nccl_engine_tell(struct nccl_engine *engine);
+void nccl_engine_notify(struct nccl_engine *engine);
 /* Without the lock: the first failure is recorded, and ends both lanes. */
 void nccl_engine_fail(struct nccl_engine *engine, const char *why);
 void nccl_engine_free(struct nccl_engine *engine);
@@ -123,7 +123,7 @@ void nccl_engine_free(struct nccl_engine *engine);
 /* The body of a lane's thread. */
 void *nccl_lane_run(void *lane);
 
-/* What the files of the NCCL transport share. */
+/* State shared by nccl.c and nccl_engine.c. */
 
 struct nccl_options {
     const struct transport_ops *carrier;
@@ -155,23 +155,27 @@ struct nccl_link {
     struct core_link core;
     struct link *carrier; /* NULL once it is closed */
     struct nccl_engine *engine;
-    bool carrier_closing, greeted, said_hello, said_ready, heard_ready, drained, abandoned;
+    bool carrier_closing, received_hello, sent_hello, sent_ready, received_ready, drained, abandoned;
     uint64_t last_id;              /* of outgoing chunks */
     uint64_t received, sent;       /* how many incoming and outgoing chunks have a number */
     struct nccl_chunk *unanswered; /* waiting for the peer's answer, oldest first */
     struct nccl_chunk *early;      /* may be sent once all with lower numbers have been; in order of number */
 };
 
-/* nccl_load.c: the calls of NCCL and CUDA; NULL when unavailable. */
+/* ---- nccl_engine.c: plugin and options --------------------------------------------------------------------------- */
+
+/* The calls of NCCL and CUDA; NULL when unavailable. */
 const struct nccl_calls *nccl_load(const char *library);
 /* transport_missing, and what records its text. */
 void nccl_missing(char *dst, size_t size);
-void nccl_lacks(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void nccl_note_missing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* nccl_options.c. ERR_INVALID, ERR_UNSUPPORTED (no such carrier in this build), ERR_NO_MEMORY. */
+/* ERR_INVALID, ERR_UNSUPPORTED (no such carrier in this build), ERR_NO_MEMORY. */
 enum strait_status nccl_options_read(const char *text, struct nccl_options *options);
 
-/* nccl_link.c: a link from its start to its end. */
+/* ---- nccl.c ------------------------------------------------------------------------------------------------------ */
+
+/* A link from its start to its end. */
 enum strait_status nccl_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
                                   struct link **link);
 size_t nccl_link_address(struct link *link, void *dst, size_t capacity);
@@ -180,22 +184,23 @@ void nccl_link_close(struct link *link);
 void nccl_link_abandon(struct link *link);
 void nccl_link_break(struct nccl_link *link, const char *why);
 /* `connected` becomes due once both sides are ready. */
-void nccl_link_settle(struct nccl_link *link);
+void nccl_link_connected_if_ready(struct nccl_link *link);
 /* Takes the news of the link's engine. */
-void nccl_link_hear_engine(struct nccl_link *link);
+void nccl_link_take_news(struct nccl_link *link);
 bool nccl_link_quiet(struct core_link *link);
 void nccl_link_release(struct core_link *link);
 
-/* nccl_talk.c: messages over the carrier. */
+/* Messages over the carrier. */
 extern const struct transport_events nccl_carrier_events;
 /* Breaks the link if the message cannot be sent. */
-void nccl_say(struct nccl_link *link, const struct nccl_message *message, const void *payload, size_t payload_size);
+void nccl_send_message(struct nccl_link *link, const struct nccl_message *message, const void *payload,
+                       size_t payload_size);
 /* Sends the message of a chunk. For a chunk without bytes, its event becomes due when that is sent. Returns what
  * link_send returns. */
-enum strait_status nccl_say_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
-                                  size_t header_size);
+enum strait_status nccl_send_chunk_message(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
+                                           size_t header_size);
 
-/* nccl_chunk.c: outgoing and incoming chunks. */
+/* Outgoing and incoming chunks. */
 enum strait_status nccl_link_send(struct link *link, const void *header, size_t header_size, const void *data,
                                   size_t size, void *handle, uint64_t cookie);
 void nccl_chunk_arrives(struct nccl_link *link, const struct nccl_message *message, const void *header,

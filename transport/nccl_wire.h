@@ -1,5 +1,5 @@
-/* What the two ends of an NCCL link tell each other: the blob of link_address, and messages, which are chunks of the
- * carrier. All numbers are little-endian. */
+/* Wire format of NCCL links: the address of a link, and messages, which are chunks of the carrier. All numbers are
+ * little-endian. */
 #ifndef STRAIT_TRANSPORT_NCCL_WIRE_H
 #define STRAIT_TRANSPORT_NCCL_WIRE_H
 

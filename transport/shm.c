@@ -51,7 +51,7 @@ struct shm_link {
     enum link_side side;
     uint32_t watched;          /* epoll events; 0: not watched */
     bool shared;               /* the hello was sent, and our arena with it */
-    bool greeted;              /* the peer's hello has come */
+    bool received_hello;       /* the peer's hello has come */
     bool finishing;            /* closing: only the farewell is left to send */
     bool dying;                /* the input ended without a farewell: `process` is watched instead of the socket */
     bool ended;                /* the peer stores no more */
@@ -387,7 +387,7 @@ static uint32_t take_hello(struct shm_link *link)
         shm_fail(link, why);
         return 0;
     }
-    link->greeted = true;
+    link->received_hello = true;
     core_link_connected(&link->core);
     shm_flush(link);
     return SHM_HELLO_BYTES;
@@ -431,7 +431,7 @@ static void parse(struct shm_link *link)
     uint32_t at = 0, taken;
     do {
         taken = 0;
-        if (link->core.state == LINK_CONNECTING && !link->greeted)
+        if (link->core.state == LINK_CONNECTING && !link->received_hello)
             taken = take_hello(link);
         else if (link->core.state == LINK_CONNECTED)
             taken = take_record(link, link->in + at, link->in_size - at);

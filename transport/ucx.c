@@ -1,13 +1,8 @@
-#include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <ucs/debug/debug.h>
 #include <unistd.h>
 
 #include "internal/bytes.h"
@@ -259,7 +254,7 @@ enum strait_status ucx_link_connect(struct link *base, const void *src, size_t s
     if (link->side == LINK_DIALLED)
         return ucx_peer_dial(link, &address);
     link->core.state = LINK_CONNECTING;
-    ucx_peer_greet(link);
+    ucx_peer_send_hello(link);
     return STRAIT_OK;
 }
 
@@ -372,8 +367,8 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
     struct ucx_link *link = link_of(ucx, ep);
     if (link != NULL)
         core_link_break(&link->core, ucs_status_string(status));
-    for (uint32_t i = 0; i < ucx->stranger_count; i++)
-        ucx->strangers[i].failed |= ucx->strangers[i].ep == ep;
+    for (uint32_t i = 0; i < ucx->pending_count; i++)
+        ucx->pending[i].failed |= ucx->pending[i].ep == ep;
 }
 
 /* The caller's `params` say whom to connect to. */
@@ -391,40 +386,39 @@ static enum strait_status make_ep(struct ucx *ucx, ucp_ep_params_t *params, ucp_
 
 /* ---- Strangers ------------------------------------------------------------------------------------------------- */
 
-static void stranger_remove(struct ucx *ucx, uint32_t index)
+static void pending_remove(struct ucx *ucx, uint32_t index)
 {
-    ucx->stranger_count--;
-    memmove(&ucx->strangers[index], &ucx->strangers[index + 1],
-            (ucx->stranger_count - index) * sizeof(ucx->strangers[0]));
+    ucx->pending_count--;
+    memmove(&ucx->pending[index], &ucx->pending[index + 1], (ucx->pending_count - index) * sizeof(ucx->pending[0]));
 }
 
-static bool stranger_take(struct ucx *ucx, ucp_ep_h ep)
+static bool pending_take(struct ucx *ucx, ucp_ep_h ep)
 {
-    for (uint32_t i = 0; i < ucx->stranger_count; i++)
-        if (ucx->strangers[i].ep == ep && !ucx->strangers[i].failed) {
-            stranger_remove(ucx, i);
+    for (uint32_t i = 0; i < ucx->pending_count; i++)
+        if (ucx->pending[i].ep == ep && !ucx->pending[i].failed) {
+            pending_remove(ucx, i);
             return true;
         }
     return false;
 }
 
-bool ucx_drop_failed_strangers(struct ucx *ucx)
+bool ucx_drop_failed_pending(struct ucx *ucx)
 {
     bool any = false;
-    for (uint32_t i = ucx->stranger_count; i-- > 0;)
-        if (ucx->strangers[i].failed) {
-            ucx_ep_close(ucx->strangers[i].ep);
-            stranger_remove(ucx, i);
+    for (uint32_t i = ucx->pending_count; i-- > 0;)
+        if (ucx->pending[i].failed) {
+            ucx_ep_close(ucx->pending[i].ep);
+            pending_remove(ucx, i);
             any = true;
         }
     return any;
 }
 
-static void stranger_add(struct ucx *ucx, ucp_ep_h ep)
+static void pending_add(struct ucx *ucx, ucp_ep_h ep)
 {
-    ucx->strangers[ucx->stranger_count++] = (struct ucx_stranger){.ep = ep};
-    if (ucx->stranger_count > UCX_STRANGERS_MAX)
-        ucx->strangers[ucx->stranger_count - 1 - UCX_STRANGERS_MAX].failed = true;
+    ucx->pending[ucx->pending_count++] = (struct ucx_pending){.ep = ep};
+    if (ucx->pending_count > UCX_PENDING_MAX)
+        ucx->pending[ucx->pending_count - 1 - UCX_PENDING_MAX].failed = true;
 }
 
 static void on_conn_request(ucp_conn_request_h request, void *arg)
@@ -432,10 +426,10 @@ static void on_conn_request(ucp_conn_request_h request, void *arg)
     struct ucx *ucx = arg;
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
     ucp_ep_h ep;
-    if (ucx->stranger_count == UCX_STRANGERS_ROOM)
+    if (ucx->pending_count == UCX_PENDING_ROOM)
         ucp_listener_reject(ucx->listener, request);
     else if (make_ep(ucx, &params, &ep) == STRAIT_OK)
-        stranger_add(ucx, ep);
+        pending_add(ucx, ep);
 }
 
 /* ---- Hellos ---------------------------------------------------------------------------------------------------- */
@@ -455,9 +449,9 @@ static void send_hello(struct ucx_link *link)
 }
 
 /* The accepted side answers once it has been told to connect and has heard from the peer, in either order. */
-void ucx_peer_greet(struct ucx_link *link)
+void ucx_peer_send_hello(struct ucx_link *link)
 {
-    if (link->core.state != LINK_CONNECTING || !link->greeted)
+    if (link->core.state != LINK_CONNECTING || !link->received_hello)
         return;
     if (link->side == LINK_ACCEPTED)
         send_hello(link);
@@ -476,11 +470,11 @@ static struct ucx_link *link_by_token(struct ucx *ucx, uint64_t token)
 /* Whether a hello for this link from `ep` is acceptable. A token admits one endpoint, once. */
 static bool admits(struct ucx *ucx, struct ucx_link *link, ucp_ep_h ep)
 {
-    if (link->greeted || link->core.state > LINK_CONNECTING)
+    if (link->received_hello || link->core.state > LINK_CONNECTING)
         return false;
     if (link->side == LINK_DIALLED)
         return link->ep == ep;
-    if (link->ep != NULL || !stranger_take(ucx, ep))
+    if (link->ep != NULL || !pending_take(ucx, ep))
         return false;
     link->ep = ep;
     return true;
@@ -502,8 +496,8 @@ ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_size, voi
     struct ucx_link *link = link_by_token(ucx, load_le64((const uint8_t *)header + 8));
     if (link == NULL || !admits(ucx, link, param->reply_ep))
         return UCS_OK;
-    link->greeted = true;
-    ucx_peer_greet(link);
+    link->received_hello = true;
+    ucx_peer_send_hello(link);
     if (ucx->progressing)
         core_deliver(&ucx->core); /* `connected` must precede chunks that may follow at once */
     return UCS_OK;
@@ -553,101 +547,9 @@ enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *ad
 void ucx_unlisten(struct ucx *ucx)
 {
     ucp_listener_destroy(ucx->listener);
-    for (uint32_t i = 0; i < ucx->stranger_count; i++)
-        ucx->strangers[i].failed = true;
-    ucx_drop_failed_strangers(ucx);
-}
-
-/* Memory of GPUs, where UCX supports it. UCX wants the thread that calls it to have a CUDA context; older versions know
- * the GPU only from that. CUDA's ucx_cuda_driver is in the process by then, because it has allocated the arena; so its
- * functions are looked up, not linked. */
-
-#define POINTER_CONTEXT 1 /* CU_POINTER_ATTRIBUTE_CONTEXT */
-
-static struct ucx_cuda_driver {
-    int (*attribute)(void *dst, int attribute, uintptr_t pointer); /* cuPointerGetAttribute */
-    int (*enter)(void *context);                                   /* cuCtxSetCurrent */
-} ucx_cuda_driver;
-static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-static bool stands_in;
-static atomic_bool is_missing;
-
-static void find_driver(void)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == NULL)
-        return;
-    *(void **)&ucx_cuda_driver.attribute = dlsym(library, "cuPointerGetAttribute");
-    *(void **)&ucx_cuda_driver.enter = dlsym(library, "cuCtxSetCurrent");
-}
-
-void *ucx_cuda_context(const struct transport_arena *arena)
-{
-    void *context = NULL;
-    if (arena->memory != TRANSPORT_CUDA || stands_in)
-        return NULL;
-    pthread_once(&driver_once, find_driver);
-    if (ucx_cuda_driver.attribute == NULL || ucx_cuda_driver.enter == NULL ||
-        ucx_cuda_driver.attribute(&context, POINTER_CONTEXT, (uintptr_t)arena->base) != 0)
-        return NULL;
-    return context;
-}
-
-void ucx_cuda_enter(void *context)
-{
-    if (context != NULL)
-        (void)ucx_cuda_driver.enter(context);
-}
-
-ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena)
-{
-    return arena->memory == TRANSPORT_CUDA && !stands_in ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-}
-
-bool ucx_cuda_is_there(ucp_context_h context)
-{
-    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    bool is_there = ucp_context_query(context, &attr) == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA));
-    atomic_store(&is_missing, !is_there);
-    return is_there;
-}
-
-void ucx_missing(char *dst, size_t size)
-{
-    if (atomic_load(&is_missing))
-        snprintf(dst, size,
-                 "UCX %s does not know CUDA's memory: built without it, or its modules for CUDA are not found, or tls= "
-                 "leaves cuda out",
-                 ucp_get_version_string());
-}
-
-void ucx_stand_in(void)
-{
-    stands_in = true;
-}
-
-/* UCX takes signals when it is loaded, before any code of ours runs: those of errors, to print a backtrace, and SIGHUP,
- * to stop for a debugger. */
-
-static bool is_of_ucx(const struct sigaction *action)
-{
-    union { /* ISO C has no conversion from function pointers to object pointers */
-        void (*function)(int number, siginfo_t *info, void *context);
-        void *object;
-    } handler = {.function = action->sa_sigaction}; /* a union with sa_handler */
-    Dl_info info;
-    return handler.object != NULL && dladdr(handler.object, &info) != 0 && info.dli_fname != NULL &&
-           strstr(info.dli_fname, "libucs.so") != NULL;
-}
-
-void ucx_leave_signals(void)
-{
-    struct sigaction action;
-    if (getenv("UCX_HANDLE_ERRORS") != NULL || getenv("UCX_DEBUG_SIGNO") != NULL)
-        return;
-    for (int number = 1; number < NSIG; number++)
-        if (sigaction(number, NULL, &action) == 0 && is_of_ucx(&action))
-            ucs_debug_disable_signal(number);
+    for (uint32_t i = 0; i < ucx->pending_count; i++)
+        ucx->pending[i].failed = true;
+    ucx_drop_failed_pending(ucx);
 }
 
 /* Limits of one call of progress, which otherwise runs until there is nothing left to do. */
@@ -844,7 +746,7 @@ static bool one_round(struct ucx *ucx)
     ucx->progressing = false;
     any |= ucx_begin_fetches(ucx);
     ucx->rounds++;
-    any |= ucx_drop_failed_strangers(ucx);
+    any |= ucx_drop_failed_pending(ucx);
     any |= core_deliver(&ucx->core);
     return any | ucx_close_is_due(ucx);
 }

@@ -11,7 +11,7 @@
 
 #include "transport/core.h"
 
-/* What a UCX link tells its peer: where the listener is, and which link is meant. */
+/* Address of a UCX link: its listener, and a token of the link. */
 
 #define UCX_ADDRESS_BYTES 48u
 
@@ -27,7 +27,7 @@ void ucx_address_write(uint8_t dst[UCX_ADDRESS_BYTES], const struct ucx_address 
 /* ERR_INVALID: not the size of an address. ERR_CORRUPT: the bytes are not an address. */
 enum strait_status ucx_address_read(const void *src, size_t size, struct ucx_address *address);
 
-/* What the files of the UCX transport share. */
+/* State shared by ucx.c and ucx_setup.c. */
 
 #define UCX_AM_HELLO 0u
 #define UCX_AM_CHUNK 1u
@@ -36,8 +36,8 @@ enum strait_status ucx_address_read(const void *src, size_t size, struct ucx_add
 
 /* Connected endpoints whose hello has not come. Anyone may connect: beyond this many, the oldest is closed to make room
  * for one that may be a peer. Within one round, as many again may come. */
-#define UCX_STRANGERS_MAX  32u
-#define UCX_STRANGERS_ROOM (2 * UCX_STRANGERS_MAX)
+#define UCX_PENDING_MAX  32u
+#define UCX_PENDING_ROOM (2 * UCX_PENDING_MAX)
 
 /* Rounds of progress after an endpoint was closed: what UCX still has to do about it (discarding its lanes) is done in
  * the next one or two. */
@@ -51,7 +51,7 @@ struct ucx_options {
 };
 
 /* An endpoint from a connection request. */
-struct ucx_stranger {
+struct ucx_pending {
     ucp_ep_h ep;
     bool failed;
 };
@@ -71,8 +71,8 @@ struct ucx {
     size_t eager_bytes; /* smaller chunks come with their headers; others into their slots, after a round trip, as do
                            all that go to a GPU */
     uint64_t rounds;
-    struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
-    uint32_t stranger_count;
+    struct ucx_pending pending[UCX_PENDING_ROOM]; /* oldest first */
+    uint32_t pending_count;
     struct ucx_op *fetches; /* to be begun after this round, latest first */
     LIST_HEAD(, ucx_op) ops;
 };
@@ -82,8 +82,8 @@ struct ucx_link {
     enum link_side side;
     uint64_t token, peer_token; /* in incoming and in outgoing chunks */
     ucp_ep_h ep;
-    bool greeted;   /* the peer's hello has come */
-    bool ep_closed; /* in round `closed_at` */
+    bool received_hello; /* the peer's hello has come */
+    bool ep_closed;      /* in round `closed_at` */
     uint64_t closed_at;
 };
 
@@ -100,14 +100,14 @@ struct ucx_op {
     } fetch;
 };
 
-/* ucx_environment.c: sets what UCX reads only from the environment, unless it is set. Any thread. OK or ERR_NO_MEMORY.
+/* ---- ucx_setup.c ------------------------------------------------------------------------------------------------- */
+
+/* Sets what UCX reads only from the environment, unless it is set. Any thread. OK or ERR_NO_MEMORY.
  */
 enum strait_status ucx_environment(void);
 
-/* ucx_options.c: parses `text`. The config is to be released by the caller. */
+/* Parses `text`. The config is to be released by the caller. */
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
-
-/* ucx_cuda.c: memory of GPUs. */
 
 /* The type of an arena's memory. */
 ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena);
@@ -119,17 +119,19 @@ void ucx_cuda_enter(void *context);
 bool ucx_cuda_is_there(ucp_context_h context);
 void ucx_missing(char *dst, size_t size);
 
-/* ucx_peer.c: endpoints and hellos. */
+/* ---- ucx.c ------------------------------------------------------------------------------------------------------- */
+
+/* Endpoints and hellos. */
 enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size);
 void ucx_unlisten(struct ucx *ucx);
 enum strait_status ucx_peer_dial(struct ucx_link *link, const struct ucx_address *address);
-void ucx_peer_greet(struct ucx_link *link);
+void ucx_peer_send_hello(struct ucx_link *link);
 ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_size, void *data, size_t size,
                           const ucp_am_recv_param_t *param);
 void ucx_ep_close(ucp_ep_h ep);
-bool ucx_drop_failed_strangers(struct ucx *ucx);
+bool ucx_drop_failed_pending(struct ucx *ucx);
 
-/* ucx_link.c: links and chunks. */
+/* Links and chunks. */
 bool ucx_begin_fetches(struct ucx *ucx); /* after a round; false: there were none */
 enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
                                  struct link **link);

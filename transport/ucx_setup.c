@@ -1,13 +1,20 @@
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <ucs/debug/debug.h>
+
 #include "internal/bytes.h"
 #include "transport/core.h"
+#include "transport/ucx.h"
 #include "transport/ucx_internal.h"
 
 #define SUMMED 40u
@@ -292,4 +299,100 @@ enum strait_status ucx_environment(void)
     enum strait_status status = add_missing();
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+/* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
+
+/* Memory of GPUs, where UCX supports it. UCX wants the thread that calls it to have a CUDA context; older versions know
+ * the GPU only from that. CUDA's driver is in the process by then, because it has allocated the arena; so its
+ * functions are looked up, not linked. */
+
+#define POINTER_CONTEXT 1 /* CU_POINTER_ATTRIBUTE_CONTEXT */
+
+static struct cuda_driver {
+    int (*attribute)(void *dst, int attribute, uintptr_t pointer); /* cuPointerGetAttribute */
+    int (*enter)(void *context);                                   /* cuCtxSetCurrent */
+} cuda_driver;
+static pthread_once_t cuda_once = PTHREAD_ONCE_INIT;
+static bool stands_in;
+static atomic_bool cuda_is_missing;
+
+static void find_cuda(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return;
+    *(void **)&cuda_driver.attribute = dlsym(library, "cuPointerGetAttribute");
+    *(void **)&cuda_driver.enter = dlsym(library, "cuCtxSetCurrent");
+}
+
+void *ucx_cuda_context(const struct transport_arena *arena)
+{
+    void *context = NULL;
+    if (arena->memory != TRANSPORT_CUDA || stands_in)
+        return NULL;
+    pthread_once(&cuda_once, find_cuda);
+    if (cuda_driver.attribute == NULL || cuda_driver.enter == NULL ||
+        cuda_driver.attribute(&context, POINTER_CONTEXT, (uintptr_t)arena->base) != 0)
+        return NULL;
+    return context;
+}
+
+void ucx_cuda_enter(void *context)
+{
+    if (context != NULL)
+        (void)cuda_driver.enter(context);
+}
+
+ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena)
+{
+    return arena->memory == TRANSPORT_CUDA && !stands_in ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
+bool ucx_cuda_is_there(ucp_context_h context)
+{
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    bool is_there = ucp_context_query(context, &attr) == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA));
+    atomic_store(&cuda_is_missing, !is_there);
+    return is_there;
+}
+
+void ucx_missing(char *dst, size_t size)
+{
+    if (atomic_load(&cuda_is_missing))
+        snprintf(dst, size,
+                 "UCX %s does not know CUDA's memory: built without it, or its modules for CUDA are not found, or tls= "
+                 "leaves cuda out",
+                 ucp_get_version_string());
+}
+
+void ucx_stand_in(void)
+{
+    stands_in = true;
+}
+
+/* ---- Signals ----------------------------------------------------------------------------------------------------- */
+
+/* UCX takes signals when it is loaded, before any code of ours runs: those of errors, to print a backtrace, and SIGHUP,
+ * to stop for a debugger. */
+
+static bool is_of_ucx(const struct sigaction *action)
+{
+    union { /* ISO C has no conversion from function pointers to object pointers */
+        void (*function)(int number, siginfo_t *info, void *context);
+        void *object;
+    } handler = {.function = action->sa_sigaction}; /* a union with sa_handler */
+    Dl_info info;
+    return handler.object != NULL && dladdr(handler.object, &info) != 0 && info.dli_fname != NULL &&
+           strstr(info.dli_fname, "libucs.so") != NULL;
+}
+
+void ucx_leave_signals(void)
+{
+    struct sigaction action;
+    if (getenv("UCX_HANDLE_ERRORS") != NULL || getenv("UCX_DEBUG_SIGNO") != NULL)
+        return;
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &action) == 0 && is_of_ucx(&action))
+            ucs_debug_disable_signal(number);
 }
