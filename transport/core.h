@@ -7,8 +7,8 @@
 
 #include "transport/transport.h"
 
-/* What all transports share: their links, and the queue of callbacks that are due. A callback never runs inside another
- * call; instead, whatever happens becomes an event in a queue that transport_progress delivers. */
+/* Links and the queue of due callbacks, shared by all transports. A callback never runs inside another call; instead,
+ * whatever happens becomes an event in a queue that transport_progress delivers. */
 
 enum event_kind {
     EVENT_NONE, /* no callback: only counted */

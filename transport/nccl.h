@@ -31,7 +31,7 @@
  * link_open: ERR_AGAIN when the GPU has no room for another link. A link breaks at once if its two ends are on one GPU
  * or in one process, or have different versions of NCCL.
  *
- * NCCL takes_messages on ports of its own and believes what it hears there: like UCX, it is for trusted networks. */
+ * NCCL listens on ports of its own and believes what it hears there: like UCX, it is for trusted networks. */
 #ifndef STRAIT_TRANSPORT_NCCL_H
 #define STRAIT_TRANSPORT_NCCL_H
 

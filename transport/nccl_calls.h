@@ -1,4 +1,4 @@
-/* What the NCCL transport needs of NCCL and CUDA. Behind this interface is a plugin, a shared object that knows both.
+/* NCCL and CUDA as the NCCL transport uses them. Behind this interface is a plugin, a shared object that knows both.
  * It is loaded when a transport is made; without it, or without a GPU, there is no such transport. The tests have calls
  * of their own, whose GPU is made of threads and whose memory is the host's.
  *

@@ -105,7 +105,7 @@ struct nccl_engine {
     uint8_t ids[NCCL_DIRECTIONS][NCCL_ID_BYTES];
     bool id_made, joined;
     bool ending;
-    bool abandoned; /* nobody takes_messages: the eventfd may be gone */
+    bool abandoned; /* nobody listens: the eventfd may be gone */
     bool released;  /* the last thread to end frees the engine */
     const char *failed;
     uint32_t running; /* number of threads */

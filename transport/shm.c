@@ -213,7 +213,7 @@ ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd)
     return got;
 }
 
-/* What a link sends: messages wait in a list until the socket takes them. */
+/* Sending: messages wait in a list until the socket takes them. */
 
 const uint8_t shm_record_magic[4] = {'C', 'H', 'N', 'K'};
 const uint8_t shm_farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
@@ -367,7 +367,7 @@ enum strait_status shm_link_send(struct link *base, const void *header, size_t h
     return STRAIT_OK;
 }
 
-/* What a link receives, and how the end of the peer is told from the end of its socket. */
+/* Receiving, and telling the end of the peer from the end of its socket. */
 
 #define READS_MAX 8 /* per link and progress, so that a link that floods us does not starve the others */
 

@@ -141,8 +141,8 @@ static inline enum strait_status transport_check(const struct transport_ops *ops
 {
     return ops->check != NULL && ops->check(options) == STRAIT_ERR_INVALID ? STRAIT_ERR_INVALID : STRAIT_OK;
 }
-/* What the last transport_create of this kind that returned ERR_UNSUPPORTED did not find, for people; otherwise empty.
- */
+/* Description, for people, of what the last transport_create of this kind that returned ERR_UNSUPPORTED did not find;
+ * otherwise empty. */
 static inline void transport_missing(const struct transport_ops *ops, char *dst, size_t size)
 {
     if (size > 0)
@@ -190,7 +190,7 @@ static inline enum strait_status link_open(struct transport *transport, int fd, 
 {
     return transport->ops->open(transport, fd, side, link_owner, link);
 }
-/* What the peer's link_connect needs to know of this link: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
+/* Address of this link for the peer's link_connect: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
  * length; written to dst if it fits. The address admits whoever holds it to this link, so it is for the peer only. */
 static inline size_t link_address(struct link *link, void *dst, size_t capacity)
 {

@@ -695,7 +695,7 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     return status;
 }
 
-/* What this loads stays loaded. */
+/* Libraries that this loads stay loaded. */
 void ucx_prepare(const struct transport_arena *arena)
 {
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};

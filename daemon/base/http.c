@@ -20,7 +20,7 @@ struct span {
     size_t size;
 };
 
-/* What the header fields say. */
+/* Header fields that count. */
 struct fields {
     unsigned hosts;
     bool close, body;

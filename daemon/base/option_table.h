@@ -35,7 +35,7 @@ extern const size_t option_row_count;
 
 /* NULL: no such option. */
 const struct option_row *option_find(const char *name, size_t size);
-/* What became of an option of earlier versions; NULL: there was none of this name. */
+/* Replacement of an option of earlier versions, as a phrase; NULL: there was none of this name. */
 const char *option_gone(const char *name, size_t size);
 /* Sets one option from text. False: `why` says what would be valid, and nothing changes. */
 bool option_set(const struct option_row *row, struct node_options *options, const char *value, size_t size, char *why,

@@ -1,4 +1,4 @@
-/* What the daemon needs of GPUs. Behind this interface is a plugin, a shared object that knows the vendor's runtime;
+/* Interface to GPUs. Behind this interface is a plugin, a shared object that knows the vendor's runtime;
  * the daemon loads it when the first client registers memory of a GPU. Without the plugin or without a GPU, the daemon
  * has no devices. The tests have a plugin of their own, whose devices are threads and whose memory is the host's.
  *

@@ -35,7 +35,7 @@ struct pool {
     uint64_t quarantined;    /* pages of transfers that have a verdict but are not drained; kept by the owner */
 };
 
-/* What a registration is checked against. */
+/* Limits that a registration is checked against. */
 struct pool_context {
     bool embedded;                          /* pointers are allowed */
     uint64_t bytes_max;                     /* limit on host memory */

@@ -717,7 +717,7 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
                                  : codec->decode(device->codec, device->setup.codebook, items, batch->count, &run);
 }
 
-/* What the codec refused has not run: only these tasks fail. Their chunks may still be on their way to the stage. */
+/* Tasks that the codec refused have not run: only these fail. Their chunks may still be on their way to the stage. */
 static void launched(struct device *device, struct lane *lane, struct batch *batch, enum strait_status status,
                      cudaError_t error)
 {

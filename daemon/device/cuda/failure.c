@@ -6,10 +6,11 @@
 
 #include "daemon/device/cuda/cuda.h"
 
-/* What happens to all GPUs when one fails. CUDA calls most of these errors sticky: the process is inconsistent from
- * then on, every launch and copy fails with the same error, on its other GPUs too, and only another process can use any
- * of them. So one GPU's failure is made the failure of all GPUs of the process, at once and not when each of them
- * happens to notice. The GPU that saw the error first is blamed: it is the one that was working. */
+/* Failure of a GPU, and what it means for the others of the process. CUDA calls most of these errors sticky: the
+ * process is inconsistent from then on, every launch and copy fails with the same error, on its other GPUs too, and
+ * only another process can use any of them. So one GPU's failure is made the failure of all GPUs of the process, at
+ * once and not when each of them happens to notice. The GPU that saw the error first is blamed: it is the one that was
+ * working. */
 
 static struct {
     pthread_mutex_t lock;  /* taken before a device's lock */
