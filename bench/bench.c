@@ -285,12 +285,6 @@ bool options_read(const struct bench_command *command, void *options, int argc, 
     return set_defaults(&set, common);
 }
 
-enum exit_code options_refuse(const char *why)
-{
-    print_error(NULL, "%s", why);
-    return EXIT_CODE_USAGE;
-}
-
 /* ---- The command ------------------------------------------------------------------------------------------------- */
 
 #ifdef STRAIT_BENCH_CUDA
@@ -327,15 +321,11 @@ static void print_usage(FILE *stream)
     fprintf(stream, "\nstrait bench BENCH --help tells more; with --device, codec and transfer measure GPUs.\n");
 }
 
-/* Takes --device out of the arguments. */
-static bool take_device(int *argc, char **argv)
+static bool has_device(int argc, char **argv)
 {
-    for (int i = 1; i < *argc; i++)
-        if (strcmp(argv[i], "--device") == 0) {
-            memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof(argv[0]));
-            (*argc)--;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--device") == 0)
             return true;
-        }
     return false;
 }
 
@@ -345,9 +335,8 @@ int cmd_bench(int argc, char **argv)
 
     for (unsigned i = 0; argc >= 2 && i < sizeof(benches) / sizeof(benches[0]); i++)
         if (strcmp(argv[1], benches[i].name) == 0) {
-            int count = argc - 1;
-            bool device = benches[i].device != NULL && take_device(&count, argv + 1);
-            return (device ? benches[i].device : benches[i].host)(count, argv + 1);
+            bool device = benches[i].device != NULL && has_device(argc, argv);
+            return (device ? benches[i].device : benches[i].host)(argc - 1, argv + 1);
         }
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);

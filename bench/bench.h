@@ -79,8 +79,6 @@ struct bench_command {
  * asked for, and makes error messages name the command. False: there is nothing to measure; *code is the exit status.
  */
 bool options_read(const struct bench_command *command, void *options, int argc, char **argv, enum exit_code *code);
-/* Prints the error; returns EXIT_CODE_USAGE. */
-enum exit_code options_refuse(const char *why);
 bool list_has(const struct number_list *list, uint64_t value);
 
 /* ---- The benches ------------------------------------------------------------------------------------------------- */

@@ -26,6 +26,7 @@ static const char *const case_names[] = {"codec", "limited", "small", "graphs", 
 
 struct device_options {
     struct bench_options common;
+    bool device; /* always, in effect */
     struct number_list cases;
     uint64_t page, chunk, size, repeats;
     const char *cublas;
@@ -33,6 +34,7 @@ struct device_options {
 
 #define OPTIONS struct device_options
 static const struct bench_option known_options[] = {
+    {OPTION(FLAG, device, "device", NULL, NULL, "this bench, in place of the one in host memory")},
     {OPTION(NAMES, cases, "cases", "codec,limited,small,graphs,beside", "LIST",
             "codec (large pools), limited (few multiprocessors), small (4K pages), graphs (small batches), beside "
             "(matrix products of cuBLAS)"),
@@ -47,7 +49,7 @@ static const struct bench_option known_options[] = {
 static char command_name[] = "strait bench codec";
 static const struct bench_command command = {
     .name = command_name,
-    .summary = "With --device: measures the CUDA variant of the codec on pools in GPU memory, beside plain copies, and "
+    .summary = "Measures the CUDA variant of the codec on pools in GPU memory, beside plain copies, and "
                "compares all that was decoded.",
     .options = known_options,
     .option_count = sizeof(known_options) / sizeof(known_options[0]),

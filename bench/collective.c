@@ -21,7 +21,7 @@
 #define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that are used in turn: several times a GPU's L2 */
 #define SLOTS_MAX 16u
 #define POLL_MS   10u
-#define GRACE_NS  5000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
+#define GRACE_NS  2000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
@@ -185,6 +185,9 @@ static bool collective_plan_init(struct collective_plan *plan, const struct coll
         print_error(NULL, "out of memory");
         return false;
     }
+    bool only_random = asked->datas.count == 1 && asked->datas.list[0] == COLLECTIVE_RANDOM;
+    if (!only_random && !inputs_exist(&asked->common))
+        return false;
     for (enum collective_data data = 0; data < COLLECTIVE_DATAS; data++)
         for (enum collective_type type = 0; type < COLLECTIVE_TYPES; type++) {
             bool kind = asked->datas.count == 0 && data < COLLECTIVE_TENSORS;

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/report.h"
 #include "tools/util.h"
 
 /* One side of a transfer: the context of its events. */
@@ -28,7 +29,8 @@ static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns);
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 const char *const path_names[] = {"local", "shm", "tcp", "link", NULL};
-const char *const bench_stage_names[BENCH_STAGES] = {"queue", "encode", "wire", "decode", "copy"};
+static const char *const wire_names[BENCH_WIRES] = {"shm", "ucx", "pinned", "peer", "nccl", "ucx_cuda"};
+static const char *const stage_names[BENCH_STAGES] = {"queue", "encode", "wire", "decode", "copy"};
 
 static uint64_t number(const cJSON *object, const char *name)
 {
@@ -50,9 +52,13 @@ static void read_all(struct node_figures *figures, const cJSON *root)
 
     figures->raw_bytes = number(counters, "raw_bytes_sent");
     figures->wire_bytes = number(counters, "wire_bytes_sent");
-    figures->local_bytes = number(counters, "local_bytes");
+    for (unsigned i = 0; i < BENCH_WIRES; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "wire_bytes_%s", wire_names[i]);
+        figures->wires[i] = number(counters, name);
+    }
     for (unsigned i = 0; i < BENCH_STAGES; i++) {
-        const cJSON *stage = cJSON_GetObjectItemCaseSensitive(stages, bench_stage_names[i]);
+        const cJSON *stage = cJSON_GetObjectItemCaseSensitive(stages, stage_names[i]);
         figures->stages[i].count = number(stage, "count");
         figures->stages[i].sum_us = number(stage, "sum_us");
     }
@@ -82,7 +88,38 @@ void node_figures_add(struct node_figures *used, const struct node_figures *now,
     }
     used->raw_bytes += sign * now->raw_bytes;
     used->wire_bytes += sign * now->wire_bytes;
-    used->local_bytes += sign * now->local_bytes;
+    for (unsigned i = 0; i < BENCH_WIRES; i++)
+        used->wires[i] += sign * now->wires[i];
+}
+
+void node_figures_report(const struct node_figures *used, unsigned count, double wall_ms, enum strait_coding coding,
+                         cJSON *row)
+{
+    cJSON *wires = cJSON_AddObjectToObject(row, "wires"), *stages = cJSON_AddObjectToObject(row, "stages_ms");
+    uint64_t chunks = used->stages[BENCH_DECODE].count + used->stages[BENCH_COPY].count;
+    char names[64] = "";
+    double sum = 0;
+
+    for (unsigned i = 0; i < BENCH_WIRES; i++) {
+        size_t at = strlen(names);
+        if (used->wires[i] == 0)
+            continue;
+        cJSON_AddNumberToObject(wires, wire_names[i], (double)used->wires[i] / count);
+        snprintf(names + at, sizeof(names) - at, "%s%s", at > 0 ? "+" : "", wire_names[i]);
+    }
+    cJSON_AddStringToObject(row, "wire", names);
+    json_add_known(row, "wire_bytes", (double)used->wire_bytes / count);
+    json_add_known(row, "ratio", used->wire_bytes > 0 ? (double)used->raw_bytes / (double)used->wire_bytes : 0);
+    for (unsigned i = 0; i < BENCH_STAGES; i++) {
+        double ms = (double)used->stages[i].sum_us * 1e-3 / count;
+        cJSON_AddNumberToObject(stages, stage_names[i], ms);
+        sum += i == BENCH_QUEUE ? 0 : ms; /* waiting is not work */
+    }
+    cJSON_AddNumberToObject(row, "wall_ms", wall_ms);
+    cJSON_AddNumberToObject(row, "stages_by_wall", sum / wall_ms);
+    cJSON_AddNumberToObject(row, "chunks", (double)chunks / count);
+    cJSON_AddStringToObject(row, "transport", used->stages[BENCH_COPY].count > 0 ? "copy" : used->transport);
+    cJSON_AddStringToObject(row, "policy", coding == STRAIT_CODING_AUTO ? used->policy : "");
 }
 
 #define READY_NS    10000000000ull
@@ -196,7 +233,7 @@ static void add_option(struct command *command, const char *name, const char *va
 
 /* UCX gets options for TCP and the device, as it would use shared memory between processes of one host. `end`: the
  * daemon's network namespace, or NULL. */
-static bool start_daemon(struct bench_side *side, const struct bench_path *path, const struct path_setup *setup,
+static bool start_daemon(struct bench_side *side, const struct bench_path *path, const char *option,
                          const struct bench_site *site, const struct bench_link_end *end)
 {
     static const char *const transports[PATH_KINDS] = {"shm", "shm", "ucx", "ucx"};
@@ -217,9 +254,9 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
     add_option(&command, "--codebook", site->codebook);
     add_option(&command, "--transports", transports[path->kind]);
     add_option(&command, "--ucx-options", ucx);
-    add_option(&command, "--metrics", setup->metrics ? "127.0.0.1:0" : "");
-    if (setup->option != NULL)
-        command_add(&command, setup->option);
+    add_option(&command, "--metrics", "");
+    if (option != NULL)
+        command_add(&command, option);
     for (unsigned i = 0; i < site->daemon->count; i++) {
         snprintf(further[i], sizeof(further[i]), "--%s", site->daemon->list[i]);
         command_add(&command, further[i]);
@@ -238,15 +275,15 @@ static void name_side(struct bench_side *side, const struct bench_path *path, co
     snprintf(side->log, sizeof(side->log), "%s/%s.log", site->folder, side->name);
 }
 
-static bool start_daemons(struct bench_path *path, const struct path_setup *setup, const struct bench_site *site)
+static bool start_daemons(struct bench_path *path, const char *option, const struct bench_site *site)
 {
     const struct bench_link_end *ends = path->link.ends;
     bool spaced = path->kind == PATH_LINK;
 
-    if (!start_daemon(&path->source, path, setup, site, spaced ? &ends[0] : NULL))
+    if (!start_daemon(&path->source, path, option, site, spaced ? &ends[0] : NULL))
         return false;
     if (path->kind != PATH_LOCAL)
-        return start_daemon(&path->sink, path, setup, site, spaced ? &ends[1] : NULL);
+        return start_daemon(&path->sink, path, option, site, spaced ? &ends[1] : NULL);
     memcpy(path->sink.socket, path->source.socket, sizeof(path->sink.socket));
     return true;
 }
@@ -279,19 +316,15 @@ static bool connect_clients(struct bench_path *path)
     return true;
 }
 
-bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct path_setup *setup,
+bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *name, const char *option,
                      const struct bench_site *site)
 {
-    struct path_setup plain = {.name = path_names[kind]};
-
-    if (setup == NULL)
-        setup = &plain;
-    *path = (struct bench_path){.kind = kind, .name = setup->name};
+    *path = (struct bench_path){.kind = kind, .name = name};
     name_side(&path->source, path, "source", site);
     name_side(&path->sink, path, "sink", site);
     if (kind == PATH_LINK && !bench_link_open(&path->link, path->why, sizeof(path->why)))
         return true;
-    if (!start_daemons(path, setup, site) || !connect_clients(path))
+    if (!start_daemons(path, option, site) || !connect_clients(path))
         return false;
     path->up = true;
     return true;

@@ -11,6 +11,7 @@
 #include <strait/strait.h>
 
 #include "bench/bench.h"
+#include "bench/table.h"
 
 /* ---- Processes (process.c) --------------------------------------------------------------------------------------- */
 
@@ -98,19 +99,39 @@ enum path_kind {
 extern const char *const path_names[]; /* NULL-terminated */
 
 enum bench_stage { BENCH_QUEUE, BENCH_ENCODE, BENCH_WIRE, BENCH_DECODE, BENCH_COPY, BENCH_STAGES };
-extern const char *const bench_stage_names[BENCH_STAGES];
+
+/* What chunks travelled over; in GPU memory: peer, pinned, nccl and ucx-cuda. */
+enum bench_wire { BENCH_SHM, BENCH_UCX, BENCH_PINNED, BENCH_PEER, BENCH_NCCL, BENCH_UCX_CUDA, BENCH_WIRES };
 
 /* A daemon's counters since its start, as it reports them to its clients. */
 struct node_figures {
     struct {
         uint64_t count, sum_us;
     } stages[BENCH_STAGES];
-    uint64_t raw_bytes, wire_bytes, local_bytes;
+    uint64_t raw_bytes, wire_bytes;
+    uint64_t wires[BENCH_WIRES];     /* bytes sent */
     char transport[16], policy[128]; /* of its last peer, in force now */
 };
 
 /* used += sign * now, for all counters. */
 void node_figures_add(struct node_figures *used, const struct node_figures *now, uint64_t sign);
+
+/* Adds to a row what `count` transfers have used, each: "ratio", "wire_bytes", "wires", "wire" (their names),
+ * "stages_ms" and, of the wall time `wall_ms`, "stages_by_wall"; "chunks", "transport" and, for `coding` auto, the
+ * latest "policy". */
+void node_figures_report(const struct node_figures *used, unsigned count, double wall_ms, enum strait_coding coding,
+                         cJSON *row);
+
+/* Columns of the stages. */
+#define STAGE_COLUMNS                                                                                         \
+    {"wall_ms", NULL, "wall", COLUMN_NUMBER}, {"stages_ms.queue", NULL, "queue", COLUMN_NUMBER},              \
+        {"stages_ms.encode", NULL, "encode", COLUMN_NUMBER}, {"stages_ms.wire", NULL, "wire", COLUMN_NUMBER}, \
+        {"stages_ms.decode", NULL, "decode", COLUMN_NUMBER}, {"stages_ms.copy", NULL, "copy", COLUMN_NUMBER}, \
+        {"stages_by_wall", NULL, "sum/wall", COLUMN_NUMBER}, {"chunks", NULL, "chunks", COLUMN_NUMBER},       \
+        {"transport", NULL, "transport", COLUMN_TEXT},                                                        \
+    {                                                                                                         \
+        "policy", NULL, "latest coding", COLUMN_TEXT                                                          \
+    }
 
 /* The folder of sockets, logs and the codebook set, and what all daemons have in common. */
 struct bench_site {
@@ -138,13 +159,6 @@ struct bench_side {
     bool refused; /* a pool was refused, which was printed to stderr */
 };
 
-/* How the daemons of a path differ from those of other paths of its kind. */
-struct path_setup {
-    const char *name;   /* of the path: in files and messages */
-    const char *option; /* "--name=value"; or NULL */
-    bool metrics;       /* serve metrics, on a free port of loopback */
-};
-
 /* The two ends between which pages move: one daemon or two, and a client at each end. */
 struct bench_path {
     enum path_kind kind;
@@ -156,9 +170,9 @@ struct bench_path {
 };
 
 /* Starts daemons and clients and waits for them. If this machine cannot make the link, the path stays down, with the
- * reason in `why`. False: something else failed; the error is on stderr. setup NULL: the path is named after its kind.
- * The caller must call bench_path_close() either way. */
-bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct path_setup *setup,
+ * reason in `why`. False: something else failed; the error is on stderr. `name`: in files and messages; `option`: of
+ * the daemons, "--name=value", or NULL. The caller must bench_path_close() it either way. */
+bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *name, const char *option,
                      const struct bench_site *site);
 void bench_path_close(struct bench_path *path); /* safe on zeroes */
 

@@ -516,7 +516,7 @@ static bool open_path(struct bench *bench, enum path_kind kind)
 {
     struct bench_path *path = &bench->paths[kind];
 
-    if (!bench_path_open(path, kind, NULL, &bench->site))
+    if (!bench_path_open(path, kind, path_names[kind], NULL, &bench->site))
         return false;
     for (unsigned i = 0; path->up && i < bench->shape_count; i++) {
         struct bench_pools *pools = &bench->pools[kind][i];
@@ -578,16 +578,7 @@ static const struct column columns[] = {
 };
 static const struct column stage_columns[] = {
     LABEL,
-    {"stages_ms.queue", NULL, "queue", COLUMN_NUMBER},
-    {"stages_ms.encode", NULL, "encode", COLUMN_NUMBER},
-    {"stages_ms.wire", NULL, "wire", COLUMN_NUMBER},
-    {"stages_ms.decode", NULL, "decode", COLUMN_NUMBER},
-    {"stages_ms.copy", NULL, "copy", COLUMN_NUMBER},
-    {"wall_ms", NULL, "wall", COLUMN_NUMBER},
-    {"stages_by_wall", NULL, "sum/wall", COLUMN_NUMBER},
-    {"chunks", NULL, "chunks", COLUMN_NUMBER},
-    {"transport", NULL, "transport", COLUMN_TEXT},
-    {"latest_policy", NULL, "latest coding", COLUMN_TEXT},
+    STAGE_COLUMNS,
 };
 static const struct column idle_columns[] = {
     {"path", NULL, "path", COLUMN_TEXT},
@@ -617,25 +608,6 @@ static double by_base(const struct bench *bench, const struct row *row, const st
         quotients[t] = rates[0] / rates[1];
     }
     return median_of(quotients, bench->asked->repeats);
-}
-
-static void add_stages(cJSON *object, const struct row *row)
-{
-    cJSON *stages = cJSON_AddObjectToObject(object, "stages_ms");
-    double sum = 0, wall = (double)row->wall_ns * 1e-6 / row->count;
-
-    for (unsigned i = 0; i < BENCH_STAGES; i++) {
-        double ms = (double)row->used.stages[i].sum_us * 1e-3 / row->count;
-        cJSON_AddNumberToObject(stages, bench_stage_names[i], ms);
-        sum += i == BENCH_QUEUE ? 0 : ms; /* waiting is not work */
-    }
-    cJSON_AddNumberToObject(object, "wall_ms", wall);
-    cJSON_AddNumberToObject(object, "stages_by_wall", wall > 0 ? sum / wall : 0);
-    cJSON_AddNumberToObject(object, "chunks",
-                            (double)(row->used.stages[BENCH_DECODE].count + row->used.stages[BENCH_COPY].count) /
-                                row->count);
-    cJSON_AddStringToObject(object, "transport", row->path == PATH_LOCAL ? "copy" : row->used.transport);
-    cJSON_AddStringToObject(object, "latest_policy", row->coding == STRAIT_CODING_AUTO ? row->used.policy : "");
 }
 
 static bool add_times(cJSON *object, const struct bench *bench, const struct row *row)
@@ -696,15 +668,13 @@ static bool report_row(struct report *report, const struct bench *bench, const s
     cJSON_AddNumberToObject(object, "samples_per_turn", row->samples);
     if (!add_times(object, bench, row))
         return false;
-    json_add_known(object, "ratio",
-                   row->used.wire_bytes > 0 ? (double)row->used.raw_bytes / (double)row->used.wire_bytes : 0);
     json_add_known(object, "by_base", base != NULL ? by_base(bench, row, base) : 0);
     cJSON_AddStringToObject(object, "base",
                             base == NULL        ? "-"
                             : is_transfer(base) ? coding_names[base->coding]
                                                 : row_kind_names[base->kind]);
     if (is_transfer(row))
-        add_stages(object, row);
+        node_figures_report(&row->used, row->count, (double)row->wall_ns * 1e-6 / row->count, row->coding, object);
     if (is_transfer(row) || row->kind == ROW_COPY)
         cJSON_AddNumberToObject(object, "wrong_pages", (double)row->wrong);
     return true;

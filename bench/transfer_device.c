@@ -1,12 +1,7 @@
 /* strait bench transfer --device: pages that daemons move between pools in GPU memory, beside cudaMemcpyPeer. */
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include "bench/bench.h"
 #include "bench/daemons.h"
@@ -15,9 +10,8 @@
 #include "tools/pipeline.h"
 #include "tools/report.h"
 
-#define SETTLE_NS      60000000000u
-#define ANSWER_BYTES   (256u * 1024)
-#define ANSWER_SECONDS 5
+#define SETTLE_NS 60000000000u
+#define COUNT_NS  1000000000u
 
 _Static_assert(sizeof(((struct strait_pool_region *)0)->ipc) == GPU_HANDLE_BYTES, "a handle fits");
 
@@ -31,12 +25,12 @@ enum wire {
     WIRE_UCX,    /* from GPU to GPU, over UCX */
     WIRES,
 };
-static const char *const wire_names[] = {"peer", "pinned", "nccl", "ucx", NULL}; /* also in the metrics */
-static const char *const wire_options[WIRES] = {"--gpu-wires=peer", "--gpu-wires=pinned", "--gpu-wires=nccl",
-                                                "--gpu-wires=ucx"};
+static const char *const wire_names[] = {"peer", "pinned", "nccl", "ucx", NULL};
+static const enum bench_wire wire_counters[WIRES] = {BENCH_PEER, BENCH_PINNED, BENCH_NCCL, BENCH_UCX_CUDA};
 
 struct device_options {
     struct bench_options common;
+    bool device; /* always, in effect */
     struct number_list wires, codings, sizes;
     struct text_list daemon;
     uint64_t from, to, page, repeats, warmups;
@@ -46,6 +40,7 @@ struct device_options {
 
 #define OPTIONS struct device_options
 static const struct bench_option known_options[] = {
+    {OPTION(FLAG, device, "device", NULL, NULL, "this bench, in place of the one in host memory")},
     {OPTION(NUMBER, from, "from-gpu", "0", "N", "GPU of the source's pool"), .max = GPU_ANY - 1},
     {OPTION(NUMBER, to, "to-gpu", NULL, "N", "GPU of the sink's pool; 1, or 0 where it is the only one"),
      .max = GPU_ANY - 1},
@@ -74,19 +69,6 @@ static const struct bench_command command = {
 
 /* ---- State ------------------------------------------------------------------------------------------------------- */
 
-#define COUNTERS_MAX      8u
-#define COUNTER_BYTES     16u
-#define COUNTERS_TEXT_MAX (COUNTERS_MAX * COUNTER_BYTES)
-
-/* Bytes that a daemon has sent over each wire, by the names in its metrics. */
-struct wire_figures {
-    struct {
-        char name[COUNTER_BYTES];
-        uint64_t bytes;
-    } wires[COUNTERS_MAX];
-    unsigned count; /* 0: unknown */
-};
-
 enum row_kind {
     ROW_COPY,   /* cudaMemcpyPeer of one piece, timed by the host's clock */
     ROW_EVENTS, /* the same, timed between two events */
@@ -106,7 +88,6 @@ struct row {
     unsigned count;           /* turns so far */
     uint64_t wrong;           /* wrong pages; for a copy, wrong 16-byte pieces */
     struct node_figures used; /* counted by both daemons together during all turns; texts: of the source */
-    struct wire_figures wires;
 };
 
 #define ROWS_MAX 1024u
@@ -223,149 +204,14 @@ static bool add_pool(const struct bench *bench, struct bench_side *side, const s
 
 static bool open_path(struct bench *bench, enum wire wire)
 {
-    const struct path_setup setup = {.name = wire_names[wire], .option = wire_options[wire], .metrics = true};
     struct bench_path *path = &bench->paths[wire];
     struct bench_pools *pools = &bench->pools[wire];
+    char option[32];
 
-    return bench_path_open(path, PATH_SHM, &setup, &bench->site) &&
+    snprintf(option, sizeof(option), "--gpu-wires=%s", wire_names[wire]);
+    return bench_path_open(path, PATH_SHM, wire_names[wire], option, &bench->site) &&
            add_pool(bench, &path->source, &bench->source, &pools->source) &&
            add_pool(bench, &path->sink, &bench->sink, &pools->sink) && bench_path_introduce(path, pools);
-}
-
-/* ---- Wires, according to a daemon's metrics ---------------------------------------------------------------------- */
-
-/* The port that the daemon has chosen, from its log; 0: not logged yet. */
-static unsigned find_port(const struct bench_side *side)
-{
-    char line[512];
-    FILE *file = fopen(side->log, "re");
-    unsigned port = 0;
-
-    while (file != NULL && port == 0 && fgets(line, sizeof(line), file) != NULL) {
-        const char *said = strstr(line, "msg=\"metrics served\" port=");
-        if (said != NULL && sscanf(strstr(said, "port="), "port=%u", &port) != 1)
-            port = 0;
-    }
-    if (file != NULL)
-        fclose(file);
-    return port;
-}
-
-static int connect_to(unsigned port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    struct timeval timeout = {.tv_sec = ANSWER_SECONDS};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0 ||
-                    connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0)) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
-static bool get(int fd, char *text, size_t size)
-{
-    static const char request[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    size_t used = 0;
-    ssize_t got = 1;
-
-    if (write(fd, request, sizeof(request) - 1) != (ssize_t)sizeof(request) - 1)
-        return false;
-    while (got > 0 && used + 1 < size) {
-        got = read(fd, text + used, size - 1 - used);
-        used += got > 0 ? (size_t)got : 0;
-    }
-    text[used] = '\0';
-    return got == 0 && strncmp(text, "HTTP/1.1 200", 12) == 0;
-}
-
-static uint64_t *find_wire(struct wire_figures *figures, const char *name)
-{
-    for (unsigned i = 0; i < figures->count; i++)
-        if (strcmp(figures->wires[i].name, name) == 0)
-            return &figures->wires[i].bytes;
-    if (figures->count == COUNTERS_MAX)
-        return NULL;
-    snprintf(figures->wires[figures->count].name, COUNTER_BYTES, "%s", name);
-    return &figures->wires[figures->count++].bytes;
-}
-
-/* Counts only lines like `{wire="peer",direction="sent"} 42`: with landed bytes, all would be counted twice. */
-static void read_line(struct wire_figures *figures, const char *line)
-{
-    char name[COUNTER_BYTES];
-    unsigned long long bytes;
-    size_t length = strcspn(line, "\n");
-    const char *wire = strstr(line, "wire=\""), *close = strchr(line, '}'), *landed = strstr(line, "\"landed\"");
-    uint64_t *sum;
-
-    if (wire == NULL || close == NULL || wire > close || close > line + length || (landed != NULL && landed < close) ||
-        sscanf(wire, "wire=\"%15[^\"]\"", name) != 1 || sscanf(close, "} %llu", &bytes) != 1)
-        return;
-    sum = find_wire(figures, name);
-    if (sum != NULL)
-        *sum += bytes;
-}
-
-static void parse_wires(struct wire_figures *figures, const char *text)
-{
-    static const char family[] = "\nstrait_wire_bytes_total{";
-
-    *figures = (struct wire_figures){0};
-    while ((text = strstr(text, family)) != NULL) {
-        text += sizeof(family) - 1;
-        read_line(figures, text);
-    }
-}
-
-static bool read_wires(const struct bench_side *side, struct wire_figures *figures)
-{
-    unsigned port = find_port(side);
-    int fd = port == 0 ? -1 : connect_to(port);
-    char *text = malloc(ANSWER_BYTES);
-    bool answered = fd >= 0 && text != NULL && get(fd, text, ANSWER_BYTES);
-
-    if (answered)
-        parse_wires(figures, text);
-    else
-        print_error(NULL, "the daemon of %s serves no metrics", side->name);
-    if (fd >= 0)
-        close(fd);
-    free(text);
-    return answered;
-}
-
-static void add_wires(struct wire_figures *used, const struct wire_figures *before, const struct wire_figures *now)
-{
-    struct wire_figures was = *before;
-
-    for (unsigned i = 0; i < now->count; i++) {
-        uint64_t *sum = find_wire(used, now->wires[i].name), *old = find_wire(&was, now->wires[i].name);
-        if (sum != NULL)
-            *sum += now->wires[i].bytes - (old != NULL ? *old : 0);
-    }
-}
-
-static uint64_t wire_bytes(const struct wire_figures *figures, const char *name)
-{
-    for (unsigned i = 0; i < figures->count; i++)
-        if (strcmp(figures->wires[i].name, name) == 0)
-            return figures->wires[i].bytes;
-    return 0;
-}
-
-static void name_wires(const struct wire_figures *used, char text[COUNTERS_TEXT_MAX])
-{
-    size_t at = 0;
-
-    for (unsigned i = 0; i < used->count; i++)
-        if (used->wires[i].bytes > 0)
-            at += (size_t)snprintf(text + at, COUNTERS_TEXT_MAX - at, "%s%s", at > 0 ? "+" : "", used->wires[i].name);
-    if (at == 0)
-        snprintf(text, COUNTERS_TEXT_MAX, "-");
 }
 
 /* ---- Choosing the rows ------------------------------------------------------------------------------------------- */
@@ -494,29 +340,30 @@ static bool sample(struct bench *bench, struct row *row, uint64_t *ns)
 /* What both daemons of a path have counted so far. */
 struct counted {
     struct node_figures source, sink;
-    struct wire_figures wires; /* of the source */
 };
 
 static bool count(struct bench *bench, const struct row *row, struct counted *counted)
 {
-    struct bench_path *path = &bench->paths[row->wire];
-
-    return row->kind != ROW_MOVE ||
-           (bench_path_figures(path, &counted->source, &counted->sink) && read_wires(&path->source, &counted->wires));
+    return row->kind != ROW_MOVE || bench_path_figures(&bench->paths[row->wire], &counted->source, &counted->sink);
 }
 
 static bool run_turn(struct bench *bench, struct row *row)
 {
     struct counted before = {0}, after = {0};
 
-    if (!count(bench, row, &before) || !sample(bench, row, &row->ns[row->count]) || !count(bench, row, &after))
+    if (!count(bench, row, &before) || !sample(bench, row, &row->ns[row->count]))
         return false;
+    const uint64_t end = clock_ns() + COUNT_NS;
+    do { /* the source may count a chunk after it has landed */
+        if (!count(bench, row, &after))
+            return false;
+    } while (row->kind == ROW_MOVE && after.source.raw_bytes < before.source.raw_bytes + row->bytes &&
+             clock_ns() < end);
     row->count++;
     node_figures_add(&row->used, &before.source, (uint64_t)-1);
     node_figures_add(&row->used, &before.sink, (uint64_t)-1);
     node_figures_add(&row->used, &after.source, 1);
     node_figures_add(&row->used, &after.sink, 1);
-    add_wires(&row->wires, &before.wires, &after.wires);
     memcpy(row->used.transport, after.source.transport, sizeof(row->used.transport));
     memcpy(row->used.policy, after.source.policy, sizeof(row->used.policy));
     return !interrupted();
@@ -549,7 +396,7 @@ static bool settle(struct bench *bench, struct row *row)
     do {
         if (!sample(bench, row, &forgotten) || !count(bench, row, &now) || interrupted())
             return false;
-        if (wire_bytes(&now.wires, wire_names[row->wire]) > 0)
+        if (now.source.wires[wire_counters[row->wire]] > 0)
             return true;
         sleep_ms(20);
     } while (clock_ns() < end);
@@ -600,19 +447,11 @@ static const struct column columns[] = {
 };
 static const struct column stage_columns[] = {
     LABEL,
-    {"mean_ms", NULL, "in all", COLUMN_NUMBER},
-    {"stage_ms.queue", NULL, "queue", COLUMN_NUMBER},
-    {"stage_ms.encode", NULL, "encode", COLUMN_NUMBER},
-    {"stage_ms.wire", NULL, "wire", COLUMN_NUMBER},
-    {"stage_ms.decode", NULL, "decode", COLUMN_NUMBER},
-    {"overlap", NULL, "overlap", COLUMN_NUMBER},
-    {"chunks", NULL, "chunks", COLUMN_NUMBER},
-    {"transport", NULL, "transport", COLUMN_TEXT},
-    {"policy", NULL, "latest coding", COLUMN_TEXT},
+    STAGE_COLUMNS,
 };
 static const struct table tables[] = {
     TABLE("rows", NULL, NULL, columns),
-    TABLE("rows", "where the time of one transfer goes, in ms; of stages: all its chunks together", "stage_ms",
+    TABLE("rows", "where the time of one transfer goes, in ms; of stages: all its chunks together", "stages_ms",
           stage_columns),
 };
 
@@ -627,52 +466,26 @@ static double compare(const struct bench *bench, const struct row *row, int with
     return with < 0 ? 0 : median_of(quotients, row->count);
 }
 
-static void add_move(cJSON *object, const struct bench *bench, const struct row *row)
-{
-    cJSON *wires = cJSON_AddObjectToObject(object, "wires"), *stages;
-    char names[COUNTERS_TEXT_MAX];
-    double sum = 0, mean = 0;
-
-    for (unsigned i = 0; i < row->wires.count; i++)
-        cJSON_AddNumberToObject(wires, row->wires.wires[i].name, (double)row->wires.wires[i].bytes);
-    name_wires(&row->wires, names);
-    cJSON_AddStringToObject(object, "wire", names);
-    cJSON_AddStringToObject(object, "transport", row->used.transport);
-    cJSON_AddStringToObject(object, "policy", row->coding == STRAIT_CODING_AUTO ? row->used.policy : "");
-    json_add_known(object, "wire_bytes", (double)row->used.wire_bytes / row->count);
-    json_add_known(object, "ratio",
-                   row->used.wire_bytes > 0 ? (double)row->used.raw_bytes / (double)row->used.wire_bytes : 0);
-    json_add_known(object, "x_copy", compare(bench, row, row->copy));
-    json_add_known(object, "x_raw", compare(bench, row, row->raw));
-    stages = cJSON_AddObjectToObject(object, "stage_ms");
-    for (unsigned i = 0; i < row->count; i++)
-        mean += (double)row->ns[i] * 1e-6 / row->count;
-    for (enum bench_stage s = BENCH_QUEUE; s <= BENCH_DECODE; s++) {
-        double ms = (double)row->used.stages[s].sum_us * 1e-3 / row->count;
-        cJSON_AddNumberToObject(stages, bench_stage_names[s], ms);
-        sum += s == BENCH_QUEUE ? 0 : ms; /* waiting is not work */
-    }
-    cJSON_AddNumberToObject(object, "mean_ms", mean);
-    cJSON_AddNumberToObject(object, "overlap", sum / mean);
-    cJSON_AddNumberToObject(object, "chunks", (double)row->used.stages[BENCH_DECODE].count / row->count);
-}
-
 static void report_row(struct report *report, const struct bench *bench, const struct row *row)
 {
     static const char *const kinds[] = {"copy", "events", "strait"}, *const figures[] = {"p50", "p10", "p90", NULL};
     cJSON *object = report_add_row(report, "rows");
-    double rates[REPEATS_MAX];
+    double rates[REPEATS_MAX], mean_ms = 0;
 
     cJSON_AddStringToObject(object, "case", kinds[row->kind]);
     cJSON_AddNumberToObject(object, "bytes", (double)row->bytes);
-    for (unsigned i = 0; i < row->count; i++)
+    for (unsigned i = 0; i < row->count; i++) {
         rates[i] = (double)row->bytes / (double)row->ns[i];
+        mean_ms += (double)row->ns[i] * 1e-6 / row->count;
+    }
     row_add_figures(object, "GBps", rates, row->count, figures);
     cJSON_AddNumberToObject(object, "p50_ms", (double)row->bytes / median_of(rates, row->count) * 1e-6);
     if (row->kind == ROW_MOVE) {
         cJSON_AddStringToObject(object, "path", wire_names[row->wire]);
         cJSON_AddStringToObject(object, "coding", coding_names[row->coding]);
-        add_move(object, bench, row);
+        node_figures_report(&row->used, row->count, mean_ms, row->coding, object);
+        json_add_known(object, "x_copy", compare(bench, row, row->copy));
+        json_add_known(object, "x_raw", compare(bench, row, row->raw));
     }
     cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
     row_add_times(object, "ns", row->ns, row->count);
