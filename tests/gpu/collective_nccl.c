@@ -19,6 +19,8 @@ void nccl_open(const char *path)
 #define FIND(name) require((*(void **)&nccl.name = dlsym(handle, "nccl" #name)) != NULL)
     FIND(GetUniqueId);
     FIND(CommInitRank);
+    FIND(CommInitAll);
+    FIND(CommSplit);
     FIND(CommDestroy);
     FIND(CommAbort);
     FIND(CommGetAsyncError);

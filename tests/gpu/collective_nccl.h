@@ -11,6 +11,8 @@
 struct nccl {
     coll_result (*GetUniqueId)(coll_id *id);
     coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
+    coll_result (*CommInitAll)(coll_comm *made, int count, const int *devices);
+    coll_result (*CommSplit)(coll_comm comm, int color, int key, coll_comm *made, void *config);
     coll_result (*CommDestroy)(coll_comm comm);
     coll_result (*CommAbort)(coll_comm comm);
     coll_result (*CommGetAsyncError)(coll_comm comm, coll_result *error);

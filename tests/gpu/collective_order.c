@@ -331,13 +331,13 @@ static void play_graph(struct rank *rank)
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static const struct world_scene scenes[] = {
-    {"reduce_scatter", play_reduce_scatter, "reduce_scatter"},
-    {"all_reduce", play_all_reduce, "all_reduce"},
-    {"all_gather", play_all_gather, "all_gather"},
-    {"exchange", play_exchange, "all_to_all"},
-    {"refused", play_refused, "send"},
-    {"streams", play_streams, "all_gather"},
-    {"graph", play_graph, "all_gather"},
+    {.name = "reduce_scatter", play_reduce_scatter, "reduce_scatter"},
+    {.name = "all_reduce", play_all_reduce, "all_reduce"},
+    {.name = "all_gather", play_all_gather, "all_gather"},
+    {.name = "exchange", play_exchange, "all_to_all"},
+    {.name = "refused", play_refused, "send"},
+    {.name = "streams", play_streams, "all_gather"},
+    {.name = "graph", play_graph, "all_gather"},
 };
 
 int main(int argc, char **argv)

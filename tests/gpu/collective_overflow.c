@@ -305,9 +305,9 @@ static void play_uneven(struct rank *rank)
 }
 
 static const struct world_scene scenes[] = {
-    {"straight", play_straight, "all_gather"}, {"sums", play_sums, "reduce_scatter"},
-    {"graph", play_graph, "all_gather"},       {"group", play_group, "all_to_all"},
-    {"two", play_two, "all_gather"},           {"uneven", play_uneven, "send"},
+    {.name = "straight", play_straight, "all_gather"}, {.name = "sums", play_sums, "reduce_scatter"},
+    {.name = "graph", play_graph, "all_gather"},       {.name = "group", play_group, "all_to_all"},
+    {.name = "two", play_two, "all_gather"},           {.name = "uneven", play_uneven, "send"},
 };
 
 int main(int argc, char **argv)

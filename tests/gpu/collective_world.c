@@ -7,7 +7,7 @@
 #define SKIPPED 77
 
 struct world {
-    bool threads;
+    bool threads, only_threads; /* only: asked for, as for fakes, which take their time */
     int ranks;
     const char *library;
     size_t bytes; /* of the memory of each rank, by ranks */
@@ -26,20 +26,28 @@ void world_meet(struct rank *rank)
 
 /* ---- A rank ------------------------------------------------------------------------------------------------------ */
 
-static void open_rank(struct rank *rank, size_t bytes)
+void world_allocate(struct rank *rank, size_t bytes)
 {
     const size_t size = (size_t)rank->ranks * bytes;
     use_device(rank->number);
     require((rank->host = malloc(size)) != NULL);
     for (unsigned slot = 0; slot < WORLD_SLOTS; slot++) {
-        if (rank->number == 0)
-            require_nccl(nccl.GetUniqueId(&rank->shared->ids[slot]));
-        world_meet(rank);
-        require_nccl(nccl.CommInitRank(&rank->comm[slot], rank->ranks, rank->shared->ids[slot], rank->number));
         require_cuda(cudaStreamCreateWithFlags(&rank->stream[slot], cudaStreamNonBlocking));
         require_cuda(cudaMalloc((void **)&rank->send[slot], size));
         require_cuda(cudaMalloc((void **)&rank->receive[slot], size));
     }
+}
+
+static void open_rank(struct rank *rank, size_t bytes)
+{
+    use_device(rank->number);
+    for (unsigned slot = 0; slot < WORLD_SLOTS; slot++) {
+        if (rank->number == 0)
+            require_nccl(nccl.GetUniqueId(&rank->shared->ids[slot]));
+        world_meet(rank);
+        require_nccl(nccl.CommInitRank(&rank->comm[slot], rank->ranks, rank->shared->ids[slot], rank->number));
+    }
+    world_allocate(rank, bytes);
 }
 
 static void close_rank(struct rank *rank)
@@ -78,6 +86,14 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
+static void *run_alone(void *argument)
+{
+    struct start *start = argument;
+    start->world->scene->play(&start->rank);
+    printf("%-14s ok, of one thread\n", start->world->scene->name);
+    return NULL;
+}
+
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static void *run_threads(void *argument)
@@ -100,8 +116,9 @@ static pid_t start_process(void *(*run)(void *), void *argument, const char *lib
     if (pid > 0)
         return pid;
     end_with_parent();
-    alarm(patience(WORLD_SECONDS_MAX));
-    tell_host(((struct start *)argument)->rank.number);
+    const struct start *start = argument;
+    alarm(start->world->only_threads ? 0 : patience(WORLD_SECONDS_MAX));
+    tell_host(start->rank.number);
     nccl_open(library);
     (void)run(argument);
     fflush(stdout);
@@ -125,9 +142,11 @@ static bool await_all(const pid_t *pids, int count)
 static bool run_starts(struct start *starts, const struct world *world)
 {
     pid_t pids[WORLD_RANKS_MAX];
-    const int processes = world->threads ? 1 : world->ranks;
+    const bool alone = world->scene->alone;
+    const int processes = alone || world->threads ? 1 : world->ranks;
+    void *(*run)(void *) = alone ? run_alone : world->threads ? run_threads : run_rank;
     for (int i = 0; i < processes; i++)
-        pids[i] = start_process(world->threads ? run_threads : run_rank, &starts[i], world->library);
+        pids[i] = start_process(run, &starts[i], world->library);
     return await_all(pids, processes);
 }
 
@@ -181,15 +200,19 @@ int world_main(int argc, char **argv, const struct world_scene *scenes, int coun
         printf("skipped: %d GPUs are needed\n", world.ranks);
         return SKIPPED;
     }
+    world.only_threads = world.threads;
     for (int i = 0; i < count; i++) {
-        if (!is_named(scenes[i].name, argc - 2, argv + 2))
+        if (!is_named(scenes[i].name, argc - 2, argv + 2) || (scenes[i].alone && !threads))
             continue;
         world.scene = &scenes[i];
-        const bool good = run_scene(&world);
-        if (!good)
-            printf("%-14s FAILED\n", scenes[i].name);
-        failed += !good;
-        run++;
+        for (int way = world.only_threads; way <= (world.only_threads || (scenes[i].threads_too && threads)); way++) {
+            world.threads = way == 1;
+            const bool good = run_scene(&world);
+            if (!good)
+                printf("%-14s FAILED\n", scenes[i].name);
+            failed += !good;
+            run++;
+        }
     }
     printf("%d of %d failed\n", failed, run);
     return failed > 0 || run == 0;

@@ -24,6 +24,9 @@ struct rank {
     uint8_t *host;                                     /* as large */
 };
 
+/* Its device, streams and memory of so many bytes for each rank. */
+void world_allocate(struct rank *rank, size_t bytes);
+
 /* The other ranks are here too. */
 void world_meet(struct rank *rank);
 
@@ -31,6 +34,8 @@ struct world_scene {
     const char *name;
     void (*play)(struct rank *rank);
     const char *compressed; /* with STRAIT_COLL=compress this operation has to have been, on the first communicator */
+    bool threads_too;       /* played a second time with threads where ranks are processes */
+    bool alone;             /* one thread has all ranks: `play` is called once and makes what it needs */
 };
 
 /* PROGRAM [--threads] [--ranks=N] LIBRARY [SCENE ...]: plays all of them, or those that are named, each with ranks of
