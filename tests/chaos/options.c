@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/chaos/totals.h"
+#include "tests/chaos/world.h"
 
 static const struct memory_kind *const kinds[] = {
     &memory_host,

@@ -1,12 +1,452 @@
-/* One scenario after another. */
+/* Scenarios: one transfer is held in a state, a fault is injected, every rule is checked. */
+#include "tests/chaos/scenario.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
 #include <strait/strait.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include "tests/chaos/scene.h"
+#include "tests/chaos/world.h"
 #include "tests/support.h"
+
+/* Both return the number of connections that were made and written to. */
+uint32_t attack_ucx(struct world *w, int side);   /* every port that it listens on, except control and metrics */
+uint32_t attack_ports(struct world *w, int side); /* control, metrics and the unix socket */
+
+#define STRANGERS 6u
+#define PORTS_MAX 16u
+#define RUBBISH   4096u
+
+static bool owns(pid_t pid, unsigned long inode)
+{
+    char path[64], link[320], target[64], wanted[64];
+    bool found = false;
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL) {
+        snprintf(link, sizeof(link), "%s/%s", path, entry->d_name);
+        ssize_t size = readlink(link, target, sizeof(target) - 1);
+        found = size > 0 && strncmp(target, wanted, (size_t)size) == 0 && strlen(wanted) == (size_t)size;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+/* TCP ports that the process listens on. */
+static uint32_t listening(pid_t pid, unsigned ports[PORTS_MAX])
+{
+    char line[512];
+    uint32_t count = 0;
+    FILE *file = fopen("/proc/net/tcp", "re");
+    while (file != NULL && count < PORTS_MAX && fgets(line, sizeof(line), file) != NULL) {
+        unsigned port, state;
+        unsigned long inode;
+        if (sscanf(line, " %*u: %*x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %lu", &port, &state, &inode) == 3 &&
+            state == TCP_LISTEN && owns(pid, inode))
+            ports[count++] = port;
+    }
+    if (file != NULL)
+        fclose(file);
+    return count;
+}
+
+/* Half of it is noise, half begins like a plausible length. */
+static bool write_rubbish(struct world *w, int fd)
+{
+    uint8_t bytes[RUBBISH];
+    uint32_t size = 1 + draw(w, RUBBISH);
+    for (uint32_t i = 0; i < size; i++)
+        bytes[i] = (uint8_t)draw(w, 256);
+    if (size > 8 && draw(w, 2) == 0)
+        memcpy(bytes, (const uint8_t[]){0x40, 0, 0, 0, 0x0a, 0x3e, 0, 1}, 8);
+    return send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+}
+
+static bool meet(struct world *w, const struct sockaddr *address, socklen_t size)
+{
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    (void)connect(fd, address, size); /* loopback: it is made at once or not at all */
+    bool met = write_rubbish(w, fd);
+    if (draw(w, 3) == 0) {
+        const struct linger reset = {.l_onoff = 1};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    }
+    close(fd);
+    return met;
+}
+
+static uint32_t attack_port(struct world *w, unsigned port)
+{
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+    uint32_t met = 0;
+    for (uint32_t i = 0; i < STRANGERS; i++)
+        met += meet(w, (const struct sockaddr *)&address, sizeof(address));
+    return met;
+}
+
+uint32_t attack_ucx(struct world *w, int side)
+{
+    unsigned ports[PORTS_MAX];
+    const struct side *s = &w->sides[side];
+    uint32_t met = 0, count = listening(s->daemon, ports);
+    for (uint32_t i = 0; i < count; i++)
+        if (ports[i] != s->port && ports[i] != s->metrics)
+            met += attack_port(w, ports[i]);
+    return met;
+}
+
+uint32_t attack_ports(struct world *w, int side)
+{
+    const struct side *s = &w->sides[side];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", s->socket);
+    uint32_t met = attack_port(w, s->port) + attack_port(w, s->metrics);
+    for (uint32_t i = 0; i < STRANGERS; i++)
+        met += meet(w, (const struct sockaddr *)&address, sizeof(address));
+    return met;
+}
+
+/* The faults. */
+
+static void strike_daemon(struct world *w, struct scene *s, int side)
+{
+    bool lets_go = side != daemon_of(w, s->place->side);
+    kill(w->sides[side].daemon, SIGKILL);
+    if (w->setting->devices == 0)
+        daemon_reap(w, side);
+    if (lets_go)
+        let_go(w, s);
+    if (w->setting->devices > 0)
+        daemon_reap(w, side); /* its contexts end with it, and that takes longer than peers wait */
+    if (draw(w, 3) == 0)
+        (void)world_pump(w, draw(w, 80), NULL, NULL);
+}
+
+static void stop_daemon(struct world *w, struct scene *s, int side)
+{
+    static const uint32_t times[] = {60, 120, 120, 200, 420, 420, 600, 1300};
+    kill(w->sides[side].daemon, SIGSTOP);
+    let_go(w, s);
+    (void)world_pump(w, times[draw(w, 8)], NULL, NULL);
+    kill(w->sides[side].daemon, SIGCONT);
+    if (side == SOURCE)
+        excuse_offers(w);
+}
+
+static void stop_client(struct world *w, struct scene *s, int side)
+{
+    kill(w->sides[side].client, SIGSTOP);
+    let_go(w, s);
+    (void)world_pump(w, 20 + draw(w, 180), NULL, NULL);
+    kill(w->sides[side].client, SIGCONT);
+    excuse(w, side, 0);
+}
+
+static void cut_connection(struct world *w, struct scene *s)
+{
+    struct chaos_side *held = injector(w, s->place->side);
+    atomic_store(&held->cut, strcmp(w->transport, "ucx") == 0 ? 1 + draw(w, 2) : 1);
+    let_go(w, s);
+    for (uint32_t i = 0; i < 200 && atomic_load(&held->cuts) == 0; i++)
+        (void)world_pump(w, 1, NULL, NULL);
+    s->struck = atomic_load(&held->cuts) > 0;
+}
+
+/* For longer than the peer timeout. TCP loses nothing inside of a connection that lives on: if one has, it is cut. */
+static void darken(struct world *w, struct scene *s)
+{
+    for (int side = 0; side < 2; side++)
+        atomic_store(&injector(w, side)->dark, 1);
+    let_go(w, s);
+    (void)world_pump(w, PEER_TIMEOUT_MS + 80 + draw(w, 250), NULL, NULL);
+    for (int side = 0; side < 2; side++) {
+        s->struck |= atomic_load(&injector(w, side)->darkened) > 0;
+        atomic_store(&injector(w, side)->cut, 1);
+        atomic_store(&injector(w, side)->dark, 0);
+    }
+}
+
+static void fill_arena(struct world *w, struct scene *s)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        struct transfer *t = pair_make(w, 3 + draw(w, 3));
+        if (t != NULL)
+            begin_transfer(w, t, s);
+    }
+    (void)world_pump(w, 3, NULL, NULL);
+    let_go(w, s);
+}
+
+static void send_old(struct world *w, struct scene *s)
+{
+    for (int side = 0; side < 2; side++)
+        atomic_store(&injector(w, side)->replay, 1);
+    if (!in_job(s->place))
+        let_go(w, s);
+    for (uint32_t i = 0; i < 160; i++) { /* the next heartbeats at the latest */
+        (void)world_pump(w, 1, NULL, NULL);
+        if (atomic_load(&injector(w, SOURCE)->replayed) > 0 && atomic_load(&injector(w, SINK)->replayed) > 0)
+            break;
+    }
+    (void)world_pump(w, 5, NULL, NULL);
+    s->struck = atomic_load(&injector(w, SOURCE)->replayed) > 0;
+    let_go(w, s);
+}
+
+static void attack(struct world *w, struct scene *s, bool ucx)
+{
+    int side = (int)draw(w, 2);
+    w->sides[side].attacked |= ucx;
+    s->struck = (ucx ? attack_ucx(w, side) : attack_ports(w, side)) > 0;
+    (void)world_pump(w, 3, NULL, NULL);
+    let_go(w, s);
+    (void)world_pump(w, 20, NULL, NULL);
+}
+
+/* Transfers of all its daemon's devices fail, and what is on the host goes on, until the operator has started the
+ * daemon again. */
+static void break_device(struct world *w, struct scene *s, int side)
+{
+    struct chaos_side *broken = injector(w, side);
+    int32_t device = w->sides[side].pages.device;
+    bool before = draw(w, 2) == 0;
+    s->struck = device >= 0; /* this pool may be the host's */
+    if (!before)
+        let_go(w, s);
+    if (s->struck)
+        atomic_store(&broken->breaks, 1u << device);
+    for (uint32_t i = 0; s->struck && i < 500 && atomic_load(&broken->broken) == 0; i++)
+        (void)world_pump(w, 1, NULL, NULL);
+    if (before)
+        let_go(w, s);
+    (void)world_pump(w, 20 + draw(w, 150), NULL, NULL);
+    if (!s->struck)
+        return;
+    bool gently = draw(w, 3) != 0;
+    kill(w->sides[daemon_of(w, side)].daemon, gently ? SIGTERM : SIGKILL);
+    if (gently)
+        daemon_terminated(w, daemon_of(w, side));
+    else
+        daemon_reap(w, daemon_of(w, side));
+}
+
+static void both(struct world *w, struct scene *s, size_t counter, uint32_t count)
+{
+    for (int side = 0; side < 2; side++)
+        atomic_store((_Atomic uint32_t *)(void *)((char *)injector(w, side) + counter), count);
+    let_go(w, s);
+}
+
+void strike(struct world *w, struct scene *s)
+{
+    s->struck = s->fault != F_DARK && s->fault != F_CUT;
+    switch (s->fault) {
+    case F_KILL_SOURCE_DAEMON:
+    case F_KILL_SINK_DAEMON:
+        strike_daemon(w, s, s->fault == F_KILL_SINK_DAEMON);
+        break;
+    case F_CODEBOOK:
+        w->sides[SINK].codebook ^= 1;
+        strike_daemon(w, s, SINK);
+        break;
+    case F_KILL_SOURCE_CLIENT:
+    case F_KILL_SINK_CLIENT:
+        worker_kill(w, s->fault == F_KILL_SINK_CLIENT);
+        let_go(w, s);
+        break;
+    case F_STOP_SOURCE_DAEMON:
+    case F_STOP_SINK_DAEMON:
+        stop_daemon(w, s, s->fault == F_STOP_SINK_DAEMON);
+        break;
+    case F_STOP_SOURCE_CLIENT:
+    case F_STOP_SINK_CLIENT:
+        stop_client(w, s, s->fault == F_STOP_SINK_CLIENT);
+        break;
+    case F_RESTART_SOURCE_DAEMON:
+    case F_RESTART_SINK_DAEMON:
+        kill(w->sides[s->fault == F_RESTART_SINK_DAEMON].daemon, SIGTERM);
+        let_go(w, s);
+        daemon_terminated(w, s->fault == F_RESTART_SINK_DAEMON);
+        break;
+    case F_RESTART_SOURCE_CLIENT:
+    case F_RESTART_SINK_CLIENT:
+        worker_close(w, s->fault == F_RESTART_SINK_CLIENT);
+        let_go(w, s);
+        break;
+    case F_CUT:
+        cut_connection(w, s);
+        break;
+    case F_DARK:
+        darken(w, s);
+        break;
+    case F_ABORT_SOURCE:
+    case F_ABORT_SINK:
+        pair_abort(w, s->target, s->fault == F_ABORT_SINK);
+        (void)world_pump(w, 3, NULL, NULL);
+        let_go(w, s);
+        break;
+    case F_LEASE:
+    case F_DEADLINE:
+        (void)world_pump(w, s->fault == F_LEASE ? 220 : 200, NULL, NULL);
+        let_go(w, s);
+        break;
+    case F_FULL:
+        fill_arena(w, s);
+        break;
+    case F_DOUBLE:
+        both(w, s, offsetof(struct chaos_side, doubles), 3);
+        break;
+    case F_REORDER:
+        both(w, s, offsetof(struct chaos_side, reorders), 2);
+        break;
+    case F_REPLAY:
+        send_old(w, s);
+        break;
+    case F_SOURCE_DEVICE:
+    case F_SINK_DEVICE:
+        break_device(w, s, s->fault == F_SINK_DEVICE);
+        break;
+    default:
+        attack(w, s, s->fault == F_UCX_PORT);
+    }
+}
+
+/* Where a transfer can be held, and in which state it then is. */
+
+const char *const point_names[CHAOS_POINTS] = {
+#define places_X(name) "before sending " #name, "after sending " #name, "before taking " #name, "after taking " #name,
+    CHAOS_MESSAGES(places_X)
+#undef places_X
+        "before sending a chunk",
+    "after sending a chunk",
+    "a chunk knocks",
+    "a chunk has come",
+    "before encoding",
+    "after encoding",
+    "before decoding",
+    "after decoding",
+    "before copying",
+    "after copying",
+    "before telling the verdict",
+    "after telling the verdict"};
+
+/* ---- Where a transfer is held --------------------------------------------------------------------------------- */
+
+static const struct place places[] = {
+    {BOOTSTRAP, SINK, AT_SEND_REQUEST, PLAIN},
+    {BOOTSTRAP, SINK, AT_SENT_REQUEST, PLAIN},
+    {BOOTSTRAP, SOURCE, AT_TAKE_REQUEST, PLAIN},
+    {BOOTSTRAP, SOURCE, AT_SEND_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SOURCE, AT_SENT_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SINK, AT_TAKE_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SINK, AT_TAKEN_ANNOUNCE, PUSHED},
+    {READY, SOURCE, AT_TAKEN_REQUEST, PLAIN},
+    {READY, SOURCE, AT_SEND_SEGMENTS, PLAIN},
+    {READY, SOURCE, AT_SENT_SEGMENTS, PLAIN},
+    {READY, SINK, AT_TAKE_SEGMENTS, PLAIN},
+    {READY, SINK, AT_TAKEN_SEGMENTS, PLAIN},
+    {READY, SINK, AT_SEND_GRANT, PLAIN},
+    {ENCODING, SINK, AT_SENT_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_TAKE_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_TAKEN_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_ENCODE, PLAIN},
+    {ENCODING, SOURCE, AT_ENCODED, PLAIN},
+    {ENCODING, SINK, AT_SEND_REVOKE, STARVED},
+    {ENCODING, SINK, AT_SENT_REVOKE, STARVED},
+    {ENCODING, SOURCE, AT_TAKE_REVOKE, STARVED},
+    {ENCODING, SOURCE, AT_TAKEN_REVOKE, STARVED},
+    {SENDING, SOURCE, AT_CHUNK, PLAIN},
+    {SENDING, SOURCE, AT_CHUNK_SENT, PLAIN},
+    {ARRIVING, SINK, AT_ARRIVING, PLAIN},
+    {ARRIVING, SINK, AT_ARRIVED, PLAIN},
+    {DECODING, SINK, AT_DECODE, PLAIN},
+    {DECODING, SINK, AT_DECODED, PLAIN},
+    {DONE, SINK, AT_SEND_END, PLAIN},
+    {DONE, SINK, AT_SENT_END, PLAIN},
+    {DONE, SOURCE, AT_TAKE_END, PLAIN},
+    {DONE, SOURCE, AT_TAKEN_END, PLAIN},
+    {DONE, SINK, AT_TELL, PLAIN},
+    {DONE, SINK, AT_TOLD, PLAIN},
+    {DONE, SOURCE, AT_TELL, PLAIN},
+    {DONE, SOURCE, AT_TOLD, PLAIN},
+    {DRAINING, SINK, AT_DECODE, ABORTED},
+    {DRAINING, SOURCE, AT_ENCODE, ABORTED},
+    {DRAINING, SOURCE, AT_SEND_RELEASED, ABORTED_FIRST},
+    {DRAINING, SOURCE, AT_SENT_RELEASED, ABORTED_FIRST},
+    {DRAINING, SINK, AT_TAKE_RELEASED, ABORTED_FIRST},
+    {DRAINING, SINK, AT_TAKEN_RELEASED, ABORTED_FIRST},
+};
+#define PLACES (sizeof(places) / sizeof(places[0]))
+
+static const struct place local_places[] = {
+    {DECODING, SINK, AT_COPY, PLAIN},   {DECODING, SINK, AT_COPIED, PLAIN},   {DONE, SINK, AT_TELL, PLAIN},
+    {DONE, SINK, AT_TOLD, PLAIN},       {DONE, SOURCE, AT_TELL, PLAIN},       {DONE, SOURCE, AT_TOLD, PLAIN},
+    {DRAINING, SINK, AT_COPY, ABORTED}, {DRAINING, SOURCE, AT_COPY, ABORTED},
+};
+#define LOCAL_PLACES (sizeof(local_places) / sizeof(local_places[0]))
+
+bool scenario_is_local(enum fault fault, enum phase phase)
+{
+    static const bool faults[FAULTS] = {
+        [F_KILL_SOURCE_DAEMON] = true,
+        [F_KILL_SOURCE_CLIENT] = true,
+        [F_KILL_SINK_CLIENT] = true,
+        [F_STOP_SOURCE_DAEMON] = true,
+        [F_STOP_SOURCE_CLIENT] = true,
+        [F_STOP_SINK_CLIENT] = true,
+        [F_RESTART_SOURCE_DAEMON] = true,
+        [F_RESTART_SOURCE_CLIENT] = true,
+        [F_RESTART_SINK_CLIENT] = true,
+        [F_ABORT_SOURCE] = true,
+        [F_ABORT_SINK] = true,
+        [F_LEASE] = true,
+        [F_DEADLINE] = true,
+        [F_FULL] = true,
+        [F_SOURCE_DEVICE] = true,
+        [F_SINK_DEVICE] = true,
+    };
+    return faults[fault] && (phase == DECODING || phase == DONE || phase == DRAINING);
+}
+
+static const struct place *least_met(struct world *w, enum phase phase)
+{
+    const struct place *best = NULL;
+    uint32_t least = UINT32_MAX, start = draw(w, PLACES);
+    for (uint32_t i = 0; i < PLACES; i++) {
+        const struct place *place = &places[(start + i) % PLACES];
+        uint32_t met = atomic_load(&w->totals->points[place->side][place->at]);
+        if (place->phase != phase || met >= least)
+            continue;
+        least = met;
+        best = place;
+    }
+    return best;
+}
+
+/* Not always the least met place, as some are hard to reach. */
+const struct place *place_choose(struct world *w, enum phase phase)
+{
+    const struct place *list = w->is_local ? local_places : places, *place;
+    if (!w->is_local && draw(w, 3) != 0)
+        return least_met(w, phase);
+    do
+        place = &list[draw(w, w->is_local ? LOCAL_PLACES : PLACES)];
+    while (place->phase != phase);
+    return place;
+}
 
 #define REACH_MS 800u  /* for the transfer to reach the point */
 #define OVER_MS  4000u /* until everything must have drained */

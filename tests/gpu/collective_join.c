@@ -22,7 +22,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/gpu/apart.h"
 #include "tests/gpu/collective_nccl.h"
 
 enum { SKIPPED = 77, RANKS = 2, SECONDS_MAX = 60, IDS = 24, BYTES = 16 << 20, COUNT_OF = BYTES / 2, BF16 = 9 };

@@ -16,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/gpu/apart.h"
 #include "tests/gpu/collective_nccl.h"
 
 #define SKIPPED       77

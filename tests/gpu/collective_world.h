@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include "tests/gpu/apart.h"
 #include "tests/gpu/collective_nccl.h"
 
 enum { WORLD_RANKS_MAX = 8, WORLD_SLOTS = 2, WORLD_SECONDS_MAX = 60 };
