@@ -2,7 +2,7 @@
 # calibrate.sh STRAIT SCRATCH: `strait calibrate` from end to end, on files cut from tests/data. SCRATCH is overwritten.
 set -eu
 strait=$(realpath "$1")
-slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+slice=$(realpath "$(dirname "$0")/../data/kv-slice.safetensors")
 rm -rf "$2"
 mkdir -p "$2"
 cd "$2"

@@ -2,7 +2,7 @@
 # cli.sh STRAIT SCRATCH: `strait encode`, `decode` and `inspect` from end to end. SCRATCH is overwritten.
 set -eu
 strait=$(realpath "$1")
-slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+slice=$(realpath "$(dirname "$0")/../data/kv-slice.safetensors")
 rm -rf "$2"
 mkdir -p "$2"
 cd "$2"

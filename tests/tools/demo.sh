@@ -181,7 +181,7 @@ done
 [ "$(grep -c 'msg="client left"' log)" -eq 2 ] || fail "each status is one client: $(cat log)"
 
 # A peer that is reached, and one that is not any more, with the reason.
-waiter=${STRAIT_WAITER:-$(dirname "$strait")/../tests/demo_waiter}
+waiter=${STRAIT_WAITER:-$(dirname "$strait")/../tests/tools/demo_waiter}
 run_daemon "$scratch/other.sock" other.log
 other=$!
 await_line other.log msg=ready
