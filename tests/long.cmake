@@ -12,8 +12,16 @@ set(STRAIT_LONG_TESTS
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
 set(long_address)
-# ThreadSanitizer: what repeats values where the threads are those of a test that stays.
-set(long_thread)
+# ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
+set(long_thread
+    layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
+    collective_refuse collective_print collective_reduce safetensors classes util calibrate straitd examples bench bench_runs
+    coll_operations coll_order coll_sums coll_choices coll_rings coll_memory coll_places coll_spaces coll_hosts coll_parts
+    coll_share coll_sizes coll_absent coll_apart receive pool_regions node_coding node_limits node_hostile node_device_fails
+    node_reach node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
+    transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
+    fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_carry fuzz_rendezvous fuzz_safetensors fuzz_options
+    fuzz_http_request)
 
 if(STRAIT_SANITIZE MATCHES address)
     list(APPEND STRAIT_LONG_TESTS ${long_address})
