@@ -22,7 +22,7 @@ struct coll_join_args {
     char why[400];                       /* result: why it stays raw, or what was measured */
 };
 
-enum { COLL_PHASES_MAX = 2, COLL_PIECES_MAX = 8 };
+enum { COLL_PHASES_MAX = 2 };
 
 /* What was decided for one phase of an operation. */
 struct coll_phase {
@@ -37,13 +37,11 @@ struct coll_op {
     struct coll_call call;
     unsigned phases;     /* how often it is encoded, moved and decoded */
     unsigned phase;      /* the next one, from 0 */
-    unsigned pieces;     /* of each message; 1: messages are not cut */
-    uint32_t head, tail; /* pages left uncompressed before and behind the coded ones; then there is one piece */
+    uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
     struct coll_phase of[COLL_PHASES_MAX];
     bool counted; /* as one of its kind, also if it goes raw */
     bool differs; /* another rank has it in no group, and has begun it as such: an error, if it comes to be */
-    unsigned piece;
     struct coll_staging *staging;
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
@@ -83,7 +81,7 @@ struct coll_engine_ops {
     coll_result (*encode)(struct coll_op *steps, unsigned count);
     coll_result (*move)(struct coll_op *steps, unsigned count);
     coll_result (*decode)(struct coll_op *steps, unsigned count);
-    /* All three parts at once, for a step outside of groups that has pieces, a head or a tail. */
+    /* All three parts at once, for one step outside of groups that has a head or a tail. */
     coll_result (*pass)(struct coll_op *steps, unsigned count);
     /* COLL_SUCCESS, or what has failed since. */
     coll_result (*error)(struct coll_ccomm *member);
@@ -97,7 +95,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *member);
 };
 
-#define COLL_ENGINE_VERSION 10u
+#define COLL_ENGINE_VERSION 11u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL. NULL: it cannot be used, and `why` says why. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -98,7 +98,7 @@ static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned co
 /* Whether coding overlaps with moving, which it never does in groups. */
 static bool overlaps(const struct coll_op *op)
 {
-    return op->pieces > 1 || op->head > 0 || op->tail > 0;
+    return op->head > 0 || op->tail > 0;
 }
 
 static coll_result in_nccl_group(coll_result (*stage)(void))

@@ -44,27 +44,6 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
     return 0;
 }
 
-/* A number, HEAD+TAIL, or the word. */
-static struct coll_pieces pieces_of(const char *name)
-{
-    enum { MOST = 8, LARGEST = 1 << 20 };
-    const char *value = setting(name);
-    struct coll_pieces pieces = {0};
-    int end = 0;
-    if (value == NULL || strcmp(value, "auto") == 0)
-        return pieces;
-    if (sscanf(value, "%9u+%9u%n", &pieces.head, &pieces.tail, &end) == 2 && value[end] == '\0' &&
-        pieces.head <= LARGEST && pieces.tail <= LARGEST) {
-        pieces.given = 1;
-        return pieces;
-    }
-    if (sscanf(value, "%9u%n", &pieces.count, &end) == 1 && value[end] == '\0' && pieces.count >= 1 &&
-        pieces.count <= MOST)
-        return (struct coll_pieces){.count = pieces.count};
-    coll_log("%s=%s is not understood: taken as auto", name, value);
-    return (struct coll_pieces){0};
-}
-
 static struct coll_sizes table_of(const char *name)
 {
     const char *value = setting(name);
@@ -121,8 +100,6 @@ struct coll_settings coll_settings_read(void)
         .forced = mode == 2,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
-        .pieces = pieces_of("STRAIT_COLL_PIECES"),
-        .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
         .shm_only = choice("STRAIT_COLL_MEET", meets, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,

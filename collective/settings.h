@@ -4,9 +4,6 @@
  *                      nothing is, which switches the library off but for its counts
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
- *   STRAIT_COLL_PARTS  1: an all_reduce of two ranks goes in parts, as that of more does
- *   STRAIT_COLL_PIECES  how operations outside of groups overlap coding with moving. auto (the default): large ones
- * leave a head and a tail uncompressed; HEAD+TAIL: all do, of so many KiB; 2 to 8: so many messages; 1: no overlap
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
  *                      (struct coll_sizes)
@@ -54,17 +51,10 @@ void coll_sizes_write(const struct coll_sizes *sizes, char text[COLL_SIZES_TEXT]
 /* Returns the threshold in bytes for the call's operation and type; 0: no entry. */
 uint64_t coll_sizes_from(const struct coll_sizes *sizes, const struct coll_call *call);
 
-struct coll_pieces {
-    uint32_t count; /* number of messages; 0: one, with an uncompressed head and tail */
-    uint32_t given; /* not 0: `head` and `tail` are given, in KiB; else they follow from the size */
-    uint32_t head, tail;
-};
-
 struct coll_settings {
-    bool raw, forced, ring, pairs, parts, print;
+    bool raw, forced, ring, pairs, print;
     bool shm_only; /* ranks never join by TCP */
     unsigned wait_ms;
-    struct coll_pieces pieces;
     struct coll_sizes table;
     const char *library; /* path of NCCL's library; NULL: to be searched */
 };

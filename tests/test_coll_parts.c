@@ -49,7 +49,7 @@ START_TEST(one_overflow_alone_is_no_step)
 }
 END_TEST
 
-START_TEST(pieces_of_one_operation_are_one_overflow)
+START_TEST(repeats_of_one_operation_are_one_overflow)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 10, 3) && !levels_overflowed(&level, 10, 5) &&
@@ -338,30 +338,6 @@ START_TEST(plans_place_everything_apart)
 }
 END_TEST
 
-START_TEST(pieces_are_all_of_it)
-{
-    const struct coll_ccomm member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
-    static uint8_t send[1], receive[1];
-    const struct coll_call call = {
-        .operation = COLL_ALL_TO_ALL, .send = send, .receive = receive, .count = 16384 * 7 + 5, .type = COLL_BF16};
-    const unsigned pieces = 1 + (unsigned)_i;
-    uint64_t seen = 0;
-    for (unsigned piece = 0; piece < pieces; piece++) {
-        struct plan plan;
-        const struct coll_op step = {.pieces = pieces, .piece = piece};
-        ck_assert(plan_of(&plan, &member, &call, 0, 0) && plan_cut(&plan, &step, 0));
-        for (uint32_t i = 0; i < 3; i++) {
-            ck_assert(plan_source(&plan, i) == send + 2 * (i * call.count + seen));
-            ck_assert(plan_target(&plan, NULL, i) == receive + 2 * (i * call.count + seen));
-        }
-        ck_assert(plan.shape.pages > 0 && plan.raw == 2 * plan.call.count);
-        ck_assert((plan.shape.tail_at != 0) == (piece + 1 == pieces));
-        seen += plan.call.count;
-    }
-    ck_assert_uint_eq(seen, call.count);
-}
-END_TEST
-
 /* Pages of a head and of a tail; a last page that is not whole belongs to the tail, if there is one. */
 START_TEST(heads_and_tails_are_what_is_not_coded)
 {
@@ -374,7 +350,7 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
                                    .receive = receive,
                                    .count = PAGE * 7 + REST,
                                    .type = COLL_BF16};
-    const struct coll_op step = {.pieces = 1, .head = ends[_i][0], .tail = ends[_i][1]};
+    const struct coll_op step = {.head = ends[_i][0], .tail = ends[_i][1]};
     struct plan plan, whole;
     ck_assert(plan_of(&plan, &member, &call, 0, 0));
     whole = plan;
@@ -425,7 +401,7 @@ int main(void)
     tcase_add_loop_test(tests, shares_of_higher_levels_are_larger_and_end_raw, 0, COUNT(types));
     tcase_add_loop_test(tests, levels_are_the_lowest_that_fit, 0, COUNT(types));
     tcase_add_test(tests, one_overflow_alone_is_no_step);
-    tcase_add_test(tests, pieces_of_one_operation_are_one_overflow);
+    tcase_add_test(tests, repeats_of_one_operation_are_one_overflow);
     tcase_add_test(tests, steps_go_to_what_was_needed);
     tcase_add_test(tests, steps_go_up_whatever_was_needed);
     tcase_add_test(tests, tries_are_few);
@@ -437,7 +413,6 @@ int main(void)
     tcase_add_loop_test(tests, shapes_end_where_levels_do, 0, COUNT(types));
     tcase_add_loop_test(tests, all_reduce_of_many_scatters_sums_and_gathers_them, 0, 6 * 5);
     tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
-    tcase_add_loop_test(tests, pieces_are_all_of_it, 0, 7);
     tcase_add_loop_test(tests, heads_and_tails_are_what_is_not_coded, 0, 4);
     tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);
     suite_add_tcase(suite, tests);

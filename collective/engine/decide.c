@@ -66,20 +66,6 @@ static bool is_short(const struct coll_ccomm *member, const struct coll_call *ca
     return !is_forced(member, call) && SAVED_MOST * bytes * cost_most(member) < 2 * NCCL_SECONDS;
 }
 
-/* False: a piece goes raw. */
-static bool add_wire(const struct plan *whole, struct coll_op *step, unsigned phase)
-{
-    for (unsigned piece = 0; piece < step->pieces; piece++) {
-        struct plan plan = *whole;
-        struct coll_op part = *step;
-        part.piece = piece;
-        if (!plan_cut(&plan, &part, step->of[phase].level))
-            return false;
-        step->wire += plan_wire(&plan);
-    }
-    return true;
-}
-
 /* Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_ccomm *member, struct coll_op *step)
 {
@@ -87,11 +73,12 @@ static const char *weigh(const struct coll_ccomm *member, struct coll_op *step)
     step->wire = 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         struct plan plan;
-        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level) || !add_wire(&plan, step, phase))
+        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level))
             return "does not shrink";
         plain += (double)plan.raw * cost_plain(member, &plan);
-        if (step->pieces == 1 && !plan_cut(&plan, step, step->of[phase].level))
+        if (!plan_cut(&plan, step, step->of[phase].level))
             return "does not shrink";
+        step->wire += plan_wire(&plan);
         coded += seconds_coded(member, step, &plan);
         repair += (double)plan.raw * member->cost.repair;
     }
@@ -127,11 +114,10 @@ static bool takes_part(const struct coll_ccomm *member, const struct coll_call *
     return *reason == NULL;
 }
 
-/* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. Pieces set by hand are for
- * users who know how their ranks group calls. Steps of a group overlap anyway. */
+/* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. */
 static bool issue(struct coll_ccomm *member, struct coll_op *step)
 {
-    bool good = true, cut = member->host.settings.pieces.given != 0;
+    bool good = true, cut = false;
     step->counted = true;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
@@ -144,23 +130,7 @@ static bool issue(struct coll_ccomm *member, struct coll_op *step)
     }
     if ((!cut || step->call.grouped) && !step->differs) /* one that differs is weighed as on the other rank */
         step->head = step->tail = 0;
-    if (step->call.grouped)
-        step->pieces = 1;
     return good;
-}
-
-/* As if the call were in no group: ranks may group it differently, and have to count it alike. The parts of an
- * all_reduce have the same size in both phases. */
-static void cut(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step)
-{
-    const unsigned most = member->host.settings.pieces.count, pages = plan->shape.pages;
-    step->pieces = 1;
-    if (plan->skip == UINT32_MAX)
-        return;
-    if (most == 0)
-        overlap_split(member, plan, step);
-    else
-        step->pieces = most < pages ? most : pages;
 }
 
 /* At the tightest packing. Why it stays raw; NULL: it is compressed. */
@@ -179,7 +149,9 @@ static const char *consider(struct coll_ccomm *member, const struct coll_call *c
     if (!plan_of(&plan, member, call, 0, 0))
         return "too small or too large";
     *step = (struct coll_op){.member = member, .call = *call, .phases = phase_count(member, call)};
-    cut(member, &plan, step);
+    /* As if the call were in no group: ranks may group it differently, and have to count it alike. */
+    if (plan.skip != UINT32_MAX)
+        overlap_split(member, &plan, step);
     return weigh(member, step);
 }
 

@@ -9,15 +9,13 @@
 #include "collective/engine/join.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 11u
+#define JOIN_VERSION 12u
 
 /* What a rank tells the others; must be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs;
-    uint32_t parts, reserved;
-    struct coll_pieces pieces;
+    uint32_t order, forced, pairs, reserved;
     struct coll_sizes table;
     char release[32];
 };
@@ -31,8 +29,6 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
-                          .parts = joining->member->host.settings.parts,
-                          .pieces = joining->member->host.settings.pieces,
                           .table = joining->member->host.settings.table,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());

@@ -42,7 +42,7 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
 {
     if (index < level->now.from) /* it was under way when the step was agreed on */
         return false;
-    const bool same = level->seen && index == level->last; /* another piece of it, or a repeated graph */
+    const bool same = level->seen && index == level->last; /* a repeated graph */
     const bool again = is_try(&level->now, index) || (level->seen && !same && index - level->last <= NEAR);
     level->seen = true;
     level->last = index;

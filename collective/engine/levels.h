@@ -44,7 +44,7 @@ struct level {
 
 unsigned levels_at(const struct level *level, uint64_t index);
 
-/* Operation `index`, or a piece of it, overflowed; it and those since the overflow before it would have fitted in level
+/* Operation `index`, overflowed; it and those since the overflow before it would have fitted in level
  * `fitting`. True: it is time for a step. */
 bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
 

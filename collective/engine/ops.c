@@ -51,7 +51,8 @@ static coll_result tie(struct coll_ccomm *member, const coll_stream *streams, un
 
 static coll_result pass(struct coll_op *steps, unsigned count)
 {
-    return steps[0].pieces > 1 ? pieces_run(steps, count) : overlap_run(&steps[0]);
+    (void)count;
+    return overlap_run(&steps[0]);
 }
 
 static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,

@@ -6,13 +6,10 @@
 
 /* What an operation outside of groups leaves uncompressed, so that coding overlaps with moving where NCCL moves: the
  * head moves while the values behind it are encoded, and the tail while the values before it are decoded. That costs
- * wire bytes, so both are only as long as coding takes.
- *
- * A head and a tail cost NCCL one operation each, and nothing else; messages in pieces (pieces.h) leave the encoding of
- * the first piece and the decoding of the last one uncovered. */
+ * wire bytes, so both are only as long as coding takes. A head and a tail cost NCCL one operation each. */
 
-/* Sets how many pages of each message of the step's first phase head and tail take: as the settings say, else by the
- * size and the link; 0 and 0: none. A function of what all ranks hold alike. */
+/* Sets how many pages of each message of the step's first phase head and tail take, by the size and the link; 0 and 0:
+ * none. A function of what all ranks hold alike. */
 void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step);
 
 /* Hands the head or the tail to NCCL, on the step's stream. */
@@ -22,11 +19,5 @@ bool overlap_finish_raw(const struct coll_op *step, enum plan_end end);
 
 /* All three parts of a phase of the step (collective/engine.h). */
 coll_result overlap_run(struct coll_op *step);
-
-/* Runs a step that is in no group in pieces: while one piece moves, the next is encoded and the one before it is
- * decoded. Each piece is a message of its own to every rank, with its own head. */
-
-/* All three parts of a phase of steps[0], the only step. */
-coll_result pieces_run(struct coll_op *steps, unsigned count);
 
 #endif

@@ -6,7 +6,7 @@
 
 unsigned phase_count(const struct coll_ccomm *member, const struct coll_call *call)
 {
-    return call->operation == COLL_ALL_REDUCE && (member->ranks > 2 || member->host.settings.parts) ? 2 : 1;
+    return call->operation == COLL_ALL_REDUCE && member->ranks > 2 ? 2 : 1;
 }
 
 static size_t part_of(const struct coll_ccomm *member, const struct coll_call *call)
@@ -208,15 +208,6 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct co
     return true;
 }
 
-static bool take(struct plan *plan, uint64_t from, uint64_t until, unsigned level)
-{
-    plan->call = phase_cut(&plan->whole, from, until - from);
-    if (!shape_of(&plan->shape, plan->call.type, plan->call.count, level))
-        return false;
-    plan->raw = plan->shape.raw;
-    return true;
-}
-
 static struct plan_raw_part bare_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
@@ -226,18 +217,18 @@ static struct plan_raw_part bare_of(const struct plan *plan, uint64_t from, uint
 
 bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level)
 {
-    const uint64_t page = SHAPE_PAGE / (plan->stride / plan->whole.count), pages = plan->shape.pages;
-    const uint64_t piece = step->piece, pieces = step->pieces, all = plan->whole.count;
-    if (step->head > 0 || step->tail > 0) {
-        const uint64_t from = step->head * page, until = step->tail > 0 ? (pages - step->tail) * page : all;
-        plan->bare[PLAN_HEAD] = bare_of(plan, 0, from);
-        plan->bare[PLAN_TAIL] = bare_of(plan, until, all);
-        return take(plan, from, until, level);
-    }
-    if (piece > 0)
-        plan->rest.count = plan->left = 0;
-    return pieces == 1 || take(plan, pages * piece / pieces * page,
-                               piece + 1 == pieces ? all : pages * (piece + 1) / pieces * page, level);
+    const uint64_t page = SHAPE_PAGE / (plan->stride / plan->whole.count), all = plan->whole.count;
+    const uint64_t from = step->head * page;
+    const uint64_t until = step->tail > 0 ? (plan->shape.pages - step->tail) * page : all;
+    if (step->head == 0 && step->tail == 0)
+        return true;
+    plan->bare[PLAN_HEAD] = bare_of(plan, 0, from);
+    plan->bare[PLAN_TAIL] = bare_of(plan, until, all);
+    plan->call = phase_cut(&plan->whole, from, until - from);
+    if (!shape_of(&plan->shape, plan->call.type, plan->call.count, level))
+        return false;
+    plan->raw = plan->shape.raw;
+    return true;
 }
 
 uint64_t plan_wire(const struct plan *plan)

@@ -87,8 +87,7 @@ size_t plan_aligned(size_t size);
 bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
              unsigned level);
 
-/* The plan of the step's piece, or of what lies between its head and tail; the message has more pages than these.
- * False: it goes raw. */
+/* Takes the step's head and tail out of what is coded; the message has more pages than these. False: it goes raw. */
 bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level);
 
 /* Asks the codec for the size of its scratch and adds it; the total is known then. False: no memory. */
@@ -131,7 +130,7 @@ double cost_most(const struct coll_ccomm *member);
  * of a simpler kind.
  *
  *   all_reduce of more than two ranks   reduce_scatter of `count / ranks` values each, then all_gather of the sums
- *   all others                          themselves, including all_reduce of two ranks unless parts are asked for
+ *   all others                          themselves, including all_reduce of two ranks
  *
  * All parts have the same size, a multiple of 8 values so that they are aligned as the whole is. The values behind the
  * parts, fewer than 8 for each rank, are sent uncompressed by every rank to all others in the first phase, and all of

@@ -23,7 +23,7 @@ struct coll_staging {
     unsigned outgrown_count;
     gpu_event last; /* for a graph, if `used`: end of its work so far */
     bool used;
-    /* A second stream, for pieces and for groups with sends. */
+    /* A second stream, for overlap and for groups with sends. */
     coll_stream side;
     gpu_event fork, join, turn;
     /* For the group being prepared: its steps, and the memory they take, which begins with their jobs. */

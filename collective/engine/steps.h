@@ -37,7 +37,7 @@ bool overflow_start(const struct coll_op *last);
 /* Behind all checks. */
 bool overflow_finish(const struct coll_op *last, bool forked);
 
-/* Launches work for a phase of a step, or for a piece of it, on the current device, which must be the member's. The
+/* Launches work for a phase of a step, on the current device, which must be the member's. The
  * caller sets the order (steps.h, pieces.h). False: it could not be launched. */
 
 /* The plan of the step's phase. It follows from the step alone, so it is computed anew for each launch. */
@@ -51,7 +51,7 @@ coll_result launch_move(const struct coll_op *step, coll_stream stream);
 bool launch_check(const struct coll_op *step);
 /* Decodes the others. */
 bool launch_decode(const struct coll_op *step);
-/* Copies what the rank has for itself, for the whole phase even if the step is cut into pieces; at any time. */
+/* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed; at any time. */
 bool launch_own(const struct coll_op *step);
 /* Adds up, when everything to be added has arrived. */
 bool launch_sums(const struct coll_op *step);

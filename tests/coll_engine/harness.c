@@ -129,6 +129,34 @@ void rank_gather(const struct rank *rank, coll_comm comm, bool compressed)
     require(told.calls == 1 && told.compressed == compressed);
 }
 
+/* ---- Overlap of coding and transfer -------------------------------------------------------------------------------
+ */
+
+void overlap_begin(void)
+{
+    setenv("STRAIT_COLL", "auto", 1); /* measures the link */
+    setenv("STRAIT_COLL_TABLE", "all_gather=1,all_to_all=1,reduce_scatter=1,all_reduce=1,pairs=1", 1);
+    for (int device = 0; device < FAKE_GPUS; device++)
+        fake_gpu.link_fs[device] = 10000000; /* 0.1 GB/s */
+}
+
+void overlap_warm_up(const struct rank *rank, coll_comm comm, int type)
+{
+    const size_t count = 65536 / element_bytes(type), all = count * (size_t)rank->ranks;
+    uint8_t *own = values_new(type, all, 0), *result = values_new(type, all, 0);
+    memset(own, 0, all * element_bytes(type));
+    for (int i = 0; i < OVERLAP_AFTER; i++) {
+        require_ok(ncclAllGather(own, result, count, type, comm, rank->stream));
+        require_ok(ncclAlltoAll(own, result, count, type, comm, rank->stream));
+        require_ok(ncclReduceScatter(own, result, count, type, COLL_SUM, comm, rank->stream));
+        require_ok(ncclAllReduce(own, result, all, type, COLL_SUM, comm, rank->stream));
+    }
+    fake_stream_wait(rank->stream);
+    ranks_meet();
+    values_free(own, type, 0);
+    values_free(result, type, 0);
+}
+
 /* ---- Without the library ----------------------------------------------------------------------------------------- */
 
 struct bare bare_nccl(void)

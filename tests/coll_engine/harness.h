@@ -34,6 +34,14 @@ void ranks_meet(void);
  */
 void rank_gather(const struct rank *rank, coll_comm comm, bool compressed);
 
+/* Coding overlaps with transfer in operations outside of groups whose messages have at least three pages, from the 17th
+ * of a class on, over a link that is slow enough. overlap_begin, before ranks start, makes it so slow that one page at
+ * each end of a message stays uncompressed; overlap_warm_up issues the first sixteen operations of every class of
+ * collectives of the type. Between hosts nothing overlaps. */
+enum { OVERLAP_AFTER = 16 };
+void overlap_begin(void);
+void overlap_warm_up(const struct rank *rank, coll_comm comm, int type);
+
 /* Of NCCL itself, as a rank without the library calls it. */
 struct bare {
     coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);

@@ -4,7 +4,7 @@
 
 #include "tests/coll_engine/harness.h"
 
-enum { LATE_COUNT = 40001, LATE_LONG_MS = 30000 };
+enum { LATE_COUNT = 60001, LATE_LONG_MS = 30000 };
 
 struct late_buffers {
     uint8_t *own, *all;

@@ -80,6 +80,8 @@ static void call_after(struct rank *rank)
     enum { LONG = 8 * 16384 };
     uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, LONG * 2, 0);
     rank_begin(rank, id_for_all);
+    if (rank->argument != NULL)
+        overlap_warm_up(rank, rank->comm, COLL_BF16);
     ranks_meet();
     fake_gpu.lost = 1u << 1;
     values_fill(own, COLL_BF16, LONG, VALUES_NOISE, (unsigned)rank->rank);
@@ -97,12 +99,13 @@ static void call_after(struct rank *rank)
 
 START_TEST(calls_after_a_failure_fail)
 {
-    static const char *const pieces[] = {"1", "3", "32+32"};
+    static bool overlaps = true;
     compress();
-    setenv("STRAIT_COLL_PIECES", pieces[_i], 1);
+    if (_i > 0)
+        overlap_begin();
     require_ok(ncclGetUniqueId(&id_for_all));
     fake_gpu.hurry = 20;
-    ranks_start(2, call_after, NULL);
+    ranks_start(2, call_after, _i > 0 ? &overlaps : NULL);
     require(fake_gpu.made == 0);
 }
 END_TEST
@@ -337,13 +340,13 @@ static void require_raw(struct rank *rank)
 }
 
 /* Of what ranks tell each other: the format, its version, settings, the release. */
-static const uint32_t differences[] = {0, 8, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 168, 176};
+static const uint32_t differences[] = {0, 8, 16, 20, 24, 28, 32, 40, 152, 160};
 
 START_TEST(ranks_that_differ_stay_raw)
 {
     compress();
     fake_nccl.differ = 1 + _i % 3;
-    fake_nccl.differ_size = 208;
+    fake_nccl.differ_size = 192;
     fake_nccl.differ_at = differences[_i / 3];
     ranks_run(3, require_raw, NULL);
     require(fake_gpu.taken == 0);
@@ -384,7 +387,7 @@ int main(void)
     TCase *tests = tcase_create("failures");
     tcase_add_test(tests, aborting_ends_waiting_for_what_did_not_fit);
     tcase_add_test(tests, waiting_for_what_did_not_fit_ends_as_an_error);
-    tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 3);
+    tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 2);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
     add_loop(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));

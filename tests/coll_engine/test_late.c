@@ -87,23 +87,24 @@ START_TEST(links_are_measured_when_they_join)
 }
 END_TEST
 
-/* What is cut is several operations of NCCL, one right behind the other. */
-static void gather_in_pieces(struct rank *rank)
+/* One that overlaps coding with transfer is several operations of NCCL, one right behind the other. */
+static void gather_overlapped(struct rank *rank)
 {
+    enum { TIMES = OVERLAP_AFTER + 2 };
     late_begin(rank);
-    late_gather(rank);
-    late_gather(rank);
-    add_up(rank);
-    late_require_told(rank, "all_gather", 2, 2);
-    late_require_told(rank, "all_reduce", 1, 1);
+    for (int i = 0; i < TIMES; i++) {
+        late_gather(rank);
+        add_up(rank);
+    }
+    late_require_told(rank, "all_gather", TIMES, TIMES);
+    late_require_told(rank, "all_reduce", TIMES, TIMES);
     late_end(rank);
 }
 
-START_TEST(what_is_cut_is_moved_piece_by_piece)
+START_TEST(what_overlaps_is_moved_part_by_part)
 {
-    static const char *const pieces[] = {"32+32", "32+0", "0+32", "3"};
-    setenv("STRAIT_COLL_PIECES", pieces[_i / 2], 1);
-    late_run(2 + _i % 2, gather_in_pieces, NULL);
+    overlap_begin();
+    late_run(_i, gather_overlapped, NULL);
 }
 END_TEST
 
@@ -327,7 +328,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, they_join_with_the_first_collective, 2, 5);
     tcase_add_loop_test(tests, links_are_measured_when_they_join, 2, 4);
-    tcase_add_loop_test(tests, what_is_cut_is_moved_piece_by_piece, 0, 8);
+    tcase_add_loop_test(tests, what_overlaps_is_moved_part_by_part, 2, 4);
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
     tcase_add_test(tests, who_groups_what_is_counted_stays_raw);

@@ -39,12 +39,20 @@ static const char *type_of(const struct kind *kind)
 }
 
 enum { TIMES = 3 };
+static unsigned times = TIMES;                 /* that each operation is called */
+static _Thread_local unsigned long long first; /* bytes that NCCL was handed for the first of them */
 
-static void require_compressed(const struct rank *rank, const char *operation, unsigned long long times, size_t raw)
+static void require_compressed(const struct rank *rank, const char *operation, unsigned long long calls, size_t raw)
 {
     const struct kind *kind = rank->argument;
     const struct told told = told_of(rank->comm, operation, type_of(kind));
-    require(told.calls == times && told.compressed == times && told.wire > 0 && told.wire < times * raw);
+    require(told.calls == calls && told.compressed == calls && told.wire > 0 && told.wire < calls * raw);
+}
+
+static void note_first(const struct rank *rank, const char *operation, unsigned turn)
+{
+    if (turn == 0)
+        first = told_of(rank->comm, operation, type_of(rank->argument)).wire;
 }
 
 static void run(int i, void (*body)(struct rank *))
@@ -62,14 +70,15 @@ static void gather(struct rank *rank)
     const size_t count = kind->count, bytes = count * element_bytes(kind->type);
     uint8_t *all = values_new(kind->type, count * (size_t)rank->ranks, kind->shift);
     uint8_t *own = kind->in_place ? all + (size_t)rank->rank * bytes : values_new(kind->type, count, kind->shift);
-    for (unsigned turn = 0; turn < TIMES; turn++) {
+    for (unsigned turn = 0; turn < times; turn++) {
         values_fill(own, kind->type, count, kind->values, 100 * turn + (unsigned)rank->rank);
         require_ok(ncclAllGather(own, all, count, kind->type, rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
+        note_first(rank, "all_gather", turn);
         for (unsigned from = 0; from < (unsigned)rank->ranks; from++)
             require(values_are(all + from * bytes, kind->type, count, kind->values, 100 * turn + from));
     }
-    require_compressed(rank, "all_gather", TIMES, bytes);
+    require_compressed(rank, "all_gather", times, bytes);
     if (!kind->in_place)
         values_free(own, kind->type, kind->shift);
     values_free(all, kind->type, kind->shift);
@@ -91,16 +100,17 @@ static void exchange(struct rank *rank)
     const struct kind *kind = rank->argument;
     const size_t count = kind->count, bytes = count * element_bytes(kind->type), all = count * (size_t)rank->ranks;
     uint8_t *out = values_new(kind->type, all, kind->shift), *in = values_new(kind->type, all, kind->shift);
-    for (unsigned turn = 0; turn < TIMES; turn++) {
+    for (unsigned turn = 0; turn < times; turn++) {
         for (int to = 0; to < rank->ranks; to++)
             values_fill(out + (size_t)to * bytes, kind->type, count, kind->values, seed_of(turn, rank->rank, to));
         require_ok(ncclAlltoAll(out, in, count, kind->type, rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
+        note_first(rank, "all_to_all", turn);
         for (int from = 0; from < rank->ranks; from++)
             require(values_are(in + (size_t)from * bytes, kind->type, count, kind->values,
                                seed_of(turn, from, rank->rank)));
     }
-    require_compressed(rank, "all_to_all", TIMES, (size_t)(rank->ranks - 1) * bytes);
+    require_compressed(rank, "all_to_all", times, (size_t)(rank->ranks - 1) * bytes);
     values_free(out, kind->type, kind->shift);
     values_free(in, kind->type, kind->shift);
 }
@@ -183,15 +193,16 @@ static void scatter_sums(struct rank *rank)
     const size_t count = kind->count, bytes = count * element_bytes(kind->type), all = count * (size_t)rank->ranks;
     uint8_t *out = values_new(kind->type, all, kind->shift), *sum = values_new(kind->type, count, 0);
     uint8_t *in = kind->in_place ? out + (size_t)rank->rank * bytes : values_new(kind->type, count, kind->shift);
-    for (unsigned turn = 0; turn < TIMES; turn++) {
+    for (unsigned turn = 0; turn < times; turn++) {
         for (int to = 0; to < rank->ranks; to++)
             values_fill(out + (size_t)to * bytes, kind->type, count, kind->values, seed_of(turn, rank->rank, to));
         require_ok(ncclReduceScatter(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
+        note_first(rank, "reduce_scatter", turn);
         sum_of(kind, count, rank->ranks, rank->rank, false, reduction_of(turn), turn, sum);
         require(memcmp(in, sum, bytes) == 0);
     }
-    require_compressed(rank, "reduce_scatter", TIMES, (size_t)(rank->ranks - 1) * bytes);
+    require_compressed(rank, "reduce_scatter", times, (size_t)(rank->ranks - 1) * bytes);
     if (!kind->in_place)
         values_free(in, kind->type, kind->shift);
     values_free(out, kind->type, kind->shift);
@@ -213,11 +224,9 @@ START_TEST(sums_can_be_those_of_the_ring_of_nccl)
 END_TEST
 
 /* Of more than two ranks every part is a message, and some values are left behind them. */
-static bool in_parts;
-
 static size_t count_of_all(const struct kind *kind, int ranks)
 {
-    return ranks == 2 && !in_parts ? kind->count : kind->count * (size_t)ranks + 8 * (size_t)ranks - 1;
+    return ranks == 2 ? kind->count : kind->count * (size_t)ranks + 8 * (size_t)ranks - 1;
 }
 
 static void sum_all(struct rank *rank)
@@ -226,14 +235,15 @@ static void sum_all(struct rank *rank)
     const size_t count = count_of_all(kind, rank->ranks), bytes = count * element_bytes(kind->type);
     uint8_t *out = values_new(kind->type, count, kind->shift), *sum = values_new(kind->type, count, 0);
     uint8_t *in = kind->in_place ? out : values_new(kind->type, count, kind->shift);
-    for (unsigned turn = 0; turn < TIMES; turn++) {
+    for (unsigned turn = 0; turn < times; turn++) {
         values_fill(out, kind->type, count, kind->values, seed_of(turn, rank->rank, 0));
         require_ok(ncclAllReduce(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
+        note_first(rank, "all_reduce", turn);
         sum_of(kind, count, rank->ranks, 0, true, reduction_of(turn), turn, sum);
         require(memcmp(in, sum, bytes) == 0);
     }
-    require_compressed(rank, "all_reduce", TIMES, bytes);
+    require_compressed(rank, "all_reduce", times, bytes);
     if (!kind->in_place)
         values_free(in, kind->type, kind->shift);
     values_free(out, kind->type, kind->shift);
@@ -243,16 +253,6 @@ static void sum_all(struct rank *rank)
 START_TEST(all_reduce_gives_every_rank_the_sum)
 {
     run(_i, sum_all);
-}
-END_TEST
-
-START_TEST(all_reduce_of_two_can_go_in_parts)
-{
-    in_parts = true;
-    setenv("STRAIT_COLL_PARTS", "1", 1);
-    fake_gpu.jitter_us = 300;
-    setenv("STRAIT_COLL", "compress", 1);
-    ranks_run(2, sum_all, (void *)(uintptr_t)&kinds[_i]);
 }
 END_TEST
 
@@ -289,29 +289,35 @@ START_TEST(all_reduce_of_more_than_two_keeps_the_ring_of_nccl)
 }
 END_TEST
 
-/* ---- In pieces, and with heads and tails that are left as they are ------------------------------------------------
+/* ---- With a prologue and an epilogue that stay uncompressed --------------------------------------------------------
  */
 
-static void (*in_pieces)(struct rank *);
+static const struct overlapped {
+    void (*body)(struct rank *rank);
+    const char *operation;
+} overlapped[] = {
+    {gather, "all_gather"}, {exchange, "all_to_all"}, {scatter_sums, "reduce_scatter"}, {sum_all, "all_reduce"}};
+static const struct overlapped *overlaps;
 
 /* Another thread of the process may wait for a GPU meanwhile, and hold up who makes a stream. */
 static void make_no_streams(struct rank *rank)
 {
     ranks_meet();
     fake_gpu.no_streams = true;
-    in_pieces(rank);
+    overlaps->body(rank);
+    const unsigned long long wire = told_of(rank->comm, overlaps->operation, type_of(rank->argument)).wire;
+    require((wire > times * first) == (getenv("STRAIT_TEST_HOSTS") == NULL));
 }
 
-START_TEST(pieces_make_the_same)
+START_TEST(overlapped_operations_give_the_same)
 {
-    static void (*const bodies[])(struct rank *) = {gather, exchange, scatter_sums, sum_all};
-    static const char *const how[] = {"2", "5", "32+32", "64+0", "0+32"};
-    setenv("STRAIT_COLL_PIECES", how[_i / COUNT(bodies) % COUNT(how)], 1);
-    in_parts = true;
-    setenv("STRAIT_COLL_PARTS", "1", 1);
-    const int turn = _i / COUNT(bodies), kind = turn / COUNT(how);
-    in_pieces = bodies[_i % COUNT(bodies)];
-    run(kind + COUNT(kinds) * (turn % COUNT(ranks_of)), make_no_streams);
+    static const int long_kinds[] = {0, 2, 4}; /* of at least three pages */
+    const int at = _i / COUNT(overlapped);
+    overlaps = &overlapped[_i % COUNT(overlapped)];
+    times = OVERLAP_AFTER + TIMES;
+    fake_gpu.jitter_us = 300;
+    overlap_begin();
+    ranks_run(ranks_of[(_i + at) % COUNT(ranks_of)], make_no_streams, (void *)(uintptr_t)&kinds[long_kinds[at]]);
 }
 END_TEST
 
@@ -359,10 +365,9 @@ int main(void)
     add_loop(tests, reduce_scatter_gives_every_rank_its_sum, 0, all);
     add_loop(tests, sums_can_be_those_of_the_ring_of_nccl, 0, all);
     add_loop(tests, all_reduce_gives_every_rank_the_sum, 0, all);
-    add_loop(tests, all_reduce_of_two_can_go_in_parts, 0, COUNT(kinds));
     tcase_add_loop_test(tests, all_reduce_of_eight_gives_every_rank_the_sum, 3, 6);
     tcase_add_loop_test(tests, all_reduce_of_more_than_two_keeps_the_ring_of_nccl, 0, 2);
-    add_loop(tests, pieces_make_the_same, 0, 4 * 5 * COUNT(kinds));
+    add_loop(tests, overlapped_operations_give_the_same, 0, 3 * COUNT(overlapped));
     tcase_add_test(tests, what_is_not_compressed_is_done_by_nccl);
     return suite_run("operations", tests);
 }

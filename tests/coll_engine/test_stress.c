@@ -9,6 +9,7 @@
 #include "tests/coll_engine/harness.h"
 
 enum { BATCH = 12, BATCHES = 8, MOST = 70000, SECOND = 1 };
+static bool overlaps; /* coding and transfer: no collective is grouped then, which would end that */
 
 struct draw {
     uint64_t state;
@@ -29,9 +30,10 @@ struct operation {
     uint8_t *out, *in;
 };
 
+static const int types[] = {COLL_BF16, COLL_FP16, COLL_FP32};
+
 static struct operation drawn(struct draw *from, unsigned ranks)
 {
-    static const int types[] = {COLL_BF16, COLL_FP16, COLL_FP32};
     static const enum coll_operation whats[] = {COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_ALL_REDUCE,
                                                 COLL_SEND};
     struct operation operation = {.what = whats[draw(from, 5)],
@@ -140,7 +142,12 @@ static void run_batch(struct draw *from, const struct rank *rank, const coll_com
         prepare(&operations[i], rank);
     }
     for (int i = 0; i < BATCH; i++) {
-        if (!grouped && draw(from, 3) == 0) {
+        const bool alone = overlaps && operations[i].what != COLL_SEND;
+        if (grouped && alone) {
+            require_ok(ncclGroupEnd());
+            grouped = false;
+        }
+        if (!grouped && draw(from, 3) == 0 && !alone) {
             require_ok(ncclGroupStart());
             grouped = true;
         }
@@ -166,6 +173,8 @@ static void run(struct rank *rank)
     coll_comm comms[2] = {rank->comm, NULL};
     const coll_stream streams[2] = {rank->stream, fake_stream_make()};
     require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &comms[SECOND], NULL));
+    for (unsigned i = 0; i < 6 && overlaps; i++)
+        overlap_warm_up(rank, comms[i % 2], types[i / 2]);
     for (int i = 0; i < BATCHES; i++)
         run_batch(&from, rank, comms, streams, &speed);
     ranks_meet();
@@ -175,11 +184,12 @@ static void run(struct rank *rank)
 
 START_TEST(whatever_comes_arrives)
 {
-    static const char *const pieces[] = {"1", "3", "32+64"};
     uint64_t seed = (uint64_t)_i;
     fake_gpu.jitter_us = 100;
     setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_PIECES", pieces[_i / 3], 1);
+    overlaps = _i % 2 != 0;
+    if (overlaps)
+        overlap_begin();
     ranks_run(2 + _i % 3, run, &seed);
     require(fake_gpu.taken > 0);
 }

@@ -28,8 +28,6 @@
 #                          does not fit, of groups, rings, kills and joining (RANKS_SCENES); about 8 minutes
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
-#             pieces       by memory of the host, 60 s: how coding overlaps with moving (PIECES: settings of STRAIT_COLL_PIECES),
-#                          and the library before, if the kit has one (SIZES: 64M,256M)
 #             small        nccl-tests of 1 to 8 MiB, NCCL alone twice, raw and auto (ROUNDS: 2), 80 s
 #   GPUS    so many: all that there are, at most 4
 #   RINGS   scenes of gpu_collective_rings: all
@@ -81,7 +79,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | pieces | small) ;;
+    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -215,8 +213,6 @@ join_scenes() {
         timeout 60 bin/gpu_collective_join $ranks "$coll" late bare full beside 2>"$out/join$ranks.err" || code=1
         grep -hE 'not true|ended|stays raw|no memory' "$out/join$ranks.err" | sed -E 's/communicator 0x[0-9a-f]+, //' | sort | uniq -c | head -n 12
     done
-    echo "heads and tails are left as they are"
-    STRAIT_COLL_PIECES=1024+1024 timeout 60 bin/gpu_collective_join "$coll" late 2>>"$out/join.err" || code=1
     ls /dev/shm/strait-coll-* 2>/dev/null && code=1 # no name is left
     return $code
 }
@@ -369,53 +365,8 @@ ranks_scenes() {
     return $code
 }
 
-# pieces_of NAME LIBRARY SETTING...
-pieces_of() {
-    local name=$1 library=$2
-    shift 2
-    bin/strait bench collective --timeout 20 --library "$library" --nccl "$nccl" --links shm --types bf16 \
-        --data "${PIECES_DATA:-gradients}" --ops all_gather,all_to_all,reduce_scatter --size "${SIZES:-64M,256M}" --repeats 7 \
-        "${inputs[@]}" --env STRAIT_COLL=compress "$@" --save "$out/pieces-$name.json" >"$out/pieces-$name.log" 2>&1 ||
-        echo "pieces-$name: exit status $?: $(tail -n 1 "$out/pieces-$name.log")"
 }
-
-pieces_rows() {
-    local scratch inputs=() code=0
-    scratch=$(mktemp -d)
-    env -u LD_LIBRARY_PATH python3 - "$scratch" <<'PYTHON'
-import lzma, pathlib, sys
-for packed in pathlib.Path("data").glob("*.xz"):
-    pathlib.Path(sys.argv[1], packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
-PYTHON
-    for file in "$scratch"/*.safetensors; do [ ! -f "$file" ] || inputs+=(--input "$file"); done
-    [ ! -d before ] || pieces_of before before/libstrait-coll.so.0
-    for setting in ${PIECES:-1 auto 2 0+1536 768+1024}; do
-        pieces_of "$setting" "$coll" --env STRAIT_COLL_PIECES="$setting"
-    done
-    rm -rf "$scratch"
-    env -u LD_LIBRARY_PATH python3 - "$out" "${PIECES:-1 auto 2 0+1536 768+1024}" <<'PYTHON' || code=1
-import json, os, sys
-ways = ["before"] + sys.argv[2].split()
-table, wrong = {}, 0
-for way in ways:
-    path = f"{sys.argv[1]}/pieces-{way}.json"
-    if not os.path.exists(path):
-        continue
-    for row in json.load(open(path))["rows"]:
-        wrong += row.get("wrong", 0)
-        table.setdefault((row["operation"], row["bytes"] >> 20), {})[way] = row
-shown = [way for way in ways if any(way in rows for rows in table.values())]
-print("x by shm".ljust(22) + " NCCL us" + "".join(f"{way:>11}" for way in shown))
-for (operation, size), rows in sorted(table.items()):
-    nccl = next(iter(rows.values()))["nccl"]["p50_ns"] / 1e3
-    print(f"{operation:<15}{size:>4} MiB{nccl:>10.0f}" + "".join(f"{rows[way]['x']:>11.3f}" if way in rows else f"{'-':>11}" for way in shown))
-print(f"wrong values: {wrong}; {len(shown)} of {len(ways)} ways measured")
-sys.exit(1 if wrong or not table or len(shown) < len(ways) - 1 else 0)
-PYTHON
-    return $code
-}
-}
-export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
+export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
 export kit out coll nccl gpus KILL KILL_WAYS RINGS
 
 unpack() {
@@ -441,7 +392,6 @@ step order 120 env "$programs" bash -c order_scenes
 step shared "${SHARED_SECONDS:-400}" env "$programs" bash -c shared_scenes
 step ranks "${RANKS_STEP_SECONDS:-560}" env "$programs" bash -c ranks_scenes
 step calls 60 env "$programs" bash -c calls_rows
-step pieces 100 env "$programs" bash -c pieces_rows
 step random 90 env "$programs" bash -c random_rows
 # shellcheck disable=SC2086
 step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 "WAYS=${TORCH_WAYS:-auto compress}" \
