@@ -4,6 +4,7 @@
 #define STRAIT_COLLECTIVE_ENGINE_H
 
 #include "collective/call.h"
+#include "collective/engine/plan.h"
 #include "collective/nccl.h"
 
 /* A communicator that is to be compressed, as a plugin has made it. */
@@ -29,6 +30,7 @@ struct coll_phase {
     uint64_t index; /* number among the operations of its kind */
     unsigned level;
     unsigned key;
+    struct plan plan;
 };
 
 /* One operation under way. Fields below `wire` belong to the plugin. */

@@ -1,4 +1,4 @@
-/* The engine's parts that need no GPU: levels, shapes of messages, plans of steps. */
+/* The engine's parts that need no GPU: levels, layouts of messages, plans of steps. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -187,29 +187,29 @@ START_TEST(shapes_hold_what_the_codec_writes)
 {
     const int type = types[_i / COUNT(counts)];
     const uint64_t count = counts[_i % COUNT(counts)], bytes = count * (type == COLL_FP32 ? 4 : 2);
-    struct shape shape;
-    const bool shrinks = shape_of(&shape, type, count, 0);
-    ck_assert(shrinks == (bytes >= SHAPE_PAGE && bytes <= UINT64_C(1) << 31));
+    struct message_layout layout;
+    const bool shrinks = message_layout_of(&layout, type, count, 0);
+    ck_assert(shrinks == (bytes >= PLAN_PAGE && bytes <= UINT64_C(1) << 31));
     if (!shrinks)
         return;
-    ck_assert_uint_eq(shape.raw, bytes);
-    ck_assert_uint_eq((uint64_t)shape.pages * SHAPE_PAGE + shape.tail_bytes, bytes);
-    ck_assert_uint_lt(shape.message, shape.raw);
-    ck_assert(shape.message % 128 == 0 && shape.encoded % 128 == 0 && shape.main_at % 128 == 0);
-    ck_assert_uint_ge(shape.main_at, HEAD_BYTES);
-    ck_assert_uint_ge(shape.encoded, shape.main_at + shape.main_bound);
-    ck_assert_uint_ge(shape.encoded, shape.message);
-    ck_assert_uint_eq(shape.message, shape.main_at + shape.main_room);
-    ck_assert((shape.tail_at != 0) == (shape.tail_bytes != 0));
-    struct shape_part parts[2];
+    ck_assert_uint_eq(layout.raw, bytes);
+    ck_assert_uint_eq((uint64_t)layout.pages * PLAN_PAGE + layout.tail_bytes, bytes);
+    ck_assert_uint_lt(layout.message, layout.raw);
+    ck_assert(layout.message % 128 == 0 && layout.encoded % 128 == 0 && layout.main_at % 128 == 0);
+    ck_assert_uint_ge(layout.main_at, HEAD_BYTES);
+    ck_assert_uint_ge(layout.encoded, layout.main_at + layout.main_bound);
+    ck_assert_uint_ge(layout.encoded, layout.message);
+    ck_assert_uint_eq(layout.message, layout.main_at + layout.main_room);
+    ck_assert((layout.tail_at != 0) == (layout.tail_bytes != 0));
+    struct message_part parts[2];
     static uint8_t somewhere;
-    const unsigned n = shape_parts(&shape, &somewhere, parts);
-    ck_assert_uint_eq(n, shape.tail_at != 0 ? 2 : 1);
+    const unsigned n = message_parts(&layout, &somewhere, parts);
+    ck_assert_uint_eq(n, layout.tail_at != 0 ? 2 : 1);
     for (unsigned i = 0; i < n; i++) {
-        const struct strait_pages pages = shape_pages(&parts[i]);
+        const struct strait_pages pages = message_part_pages(&parts[i]);
         ck_assert_uint_ge(parts[i].bound, strait_encode_bound(&pages));
         ck_assert_uint_ge(parts[i].at, i == 0 ? HEAD_BYTES : parts[0].at + parts[0].bound);
-        ck_assert_uint_le(parts[i].at + parts[i].room, shape.message);
+        ck_assert_uint_le(parts[i].at + parts[i].room, layout.message);
     }
     /* A tail never overflows. */
     ck_assert(n == 1 || parts[0].room >= parts[0].bound);
@@ -218,9 +218,9 @@ END_TEST
 
 START_TEST(shapes_end_where_levels_do)
 {
-    struct shape shape;
+    struct message_layout layout;
     for (unsigned level = 0; level < 100; level++)
-        ck_assert(shape_of(&shape, types[_i], 1 << 20, level) == (levels_share(types[_i], level) != 0));
+        ck_assert(message_layout_of(&layout, types[_i], 1 << 20, level) == (levels_share(types[_i], level) != 0));
 }
 END_TEST
 
@@ -316,8 +316,8 @@ START_TEST(plans_place_everything_apart)
     ck_assert(plan.out == expected->out && plan.in == expected->in && plan.reduces == expected->reduces);
     ck_assert(plan.sends == (expected->out > 0) && plan.receives == (expected->in > 0));
     const struct span parts[] = {
-        {plan.out_at, plan.out_at + plan.out * plan.shape.encoded},
-        {plan.in_at, plan.in_at + plan.in * plan.shape.message},
+        {plan.out_at, plan.out_at + plan.out * plan.layout.encoded},
+        {plan.in_at, plan.in_at + plan.in * plan.layout.message},
         {plan.scratch_at, plan.scratch_at + (plan.reduces ? plan.in * plan.raw : 0)},
         {plan.rest_at, plan.rest_at + 4 * 2 * plan.rest.count},
         {plan.found_at, plan.found_at + 4 * plan.in},
@@ -354,15 +354,15 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
     struct plan plan, whole;
     ck_assert(plan_of(&plan, &member, &call, 0, 0));
     whole = plan;
-    ck_assert(plan_cut(&plan, &step, 0) && plan_measure(&plan, &member));
+    ck_assert(plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &member));
     const struct plan_raw_part *head = &plan.bare[PLAN_HEAD], *tail = &plan.bare[PLAN_TAIL];
     ck_assert_uint_eq(head->count, step.head * PAGE);
     ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
     ck_assert_uint_eq(head->count + plan.call.count + tail->count, call.count);
     ck_assert(head->from == 0 && tail->from == call.count - tail->count);
     ck_assert(plan_source(&plan, 2) == send + 2 * (2 * call.count + head->count));
-    ck_assert((plan.shape.tail_at != 0) == (step.tail == 0));
-    ck_assert_uint_eq(plan_wire(&plan), 2 * (plan.shape.message + head->bytes + tail->bytes));
+    ck_assert((plan.layout.tail_at != 0) == (step.tail == 0));
+    ck_assert_uint_eq(plan_wire(&plan), 2 * (plan.layout.message + head->bytes + tail->bytes));
     ck_assert_uint_gt(plan_wire(&plan), plan_wire(&whole));
     /* What comes of them has a place of its own. */
     ck_assert(head->at >= plan.rest_at && tail->at >= head->at + 3 * head->stride &&

@@ -27,7 +27,7 @@ static double seconds_coding(const struct coll_ccomm *member, const struct coll_
  * same on all ranks. */
 static double seconds_coded(const struct coll_ccomm *member, const struct coll_op *step, const struct plan *plan)
 {
-    const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
+    const uint64_t bytes = plan->layout.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
     return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, step, plan);
 }
 
@@ -66,21 +66,31 @@ static bool is_short(const struct coll_ccomm *member, const struct coll_call *ca
     return !is_forced(member, call) && SAVED_MOST * bytes * cost_most(member) < 2 * NCCL_SECONDS;
 }
 
-/* Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
+/* Plans all phases at their levels. False: one of them goes raw. */
+static bool make_plans(const struct coll_ccomm *member, struct coll_op *step)
+{
+    for (unsigned phase = 0; phase < step->phases; phase++) {
+        struct coll_phase *of = &step->of[phase];
+        if (!plan_of(&of->plan, member, &step->call, phase, of->level) ||
+            !plan_cut(&of->plan, step->head, step->tail, of->level))
+            return false;
+    }
+    return true;
+}
+
+/* Plans the step and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_ccomm *member, struct coll_op *step)
 {
     double coded = 0, plain = member->cost.start, repair = 0;
     step->wire = 0;
+    if (!make_plans(member, step))
+        return "does not shrink";
     for (unsigned phase = 0; phase < step->phases; phase++) {
-        struct plan plan;
-        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level))
-            return "does not shrink";
-        plain += (double)plan.raw * cost_plain(member, &plan);
-        if (!plan_cut(&plan, step, step->of[phase].level))
-            return "does not shrink";
-        step->wire += plan_wire(&plan);
-        coded += seconds_coded(member, step, &plan);
-        repair += (double)plan.raw * member->cost.repair;
+        const struct plan *plan = &step->of[phase].plan;
+        plain += (double)plan->stride * cost_plain(member, plan);
+        coded += seconds_coded(member, step, plan);
+        repair += (double)plan->raw * member->cost.repair;
+        step->wire += plan_wire(plan);
     }
     if (is_forced(member, &step->call))
         return NULL;
@@ -123,7 +133,9 @@ static bool issue(struct coll_ccomm *member, struct coll_op *step)
         const unsigned key = member_key(member, &step->call, phase);
         const bool long_enough = !cut && phase == 0 && (step->head > 0 || step->tail > 0);
         const struct issued issued = kinds_issue(member, key, step->call.grouped, long_enough);
-        step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
+        step->of[phase].index = issued.index;
+        step->of[phase].level = issued.level;
+        step->of[phase].key = key;
         cut |= issued.cut;
         step->differs |= issued.differs;
         good &= !issued.stopped;

@@ -18,7 +18,7 @@
 
 static uint32_t pages_of(double seconds, double per_byte)
 {
-    return 1 + (uint32_t)(seconds / per_byte / SHAPE_PAGE);
+    return 1 + (uint32_t)(seconds / per_byte / PLAN_PAGE);
 }
 
 void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step)
@@ -31,7 +31,7 @@ void overlap_split(const struct coll_ccomm *member, const struct plan *plan, str
     if (LEAST * (encoding + decoding) > raw * per_byte)
         return;
     const uint32_t head = pages_of(encoding, per_byte), tail = pages_of(decoding, per_byte);
-    if (head + tail >= plan->shape.pages) /* each is a page at least */
+    if (head + tail >= plan->layout.pages) /* each is a page at least */
         return;
     step->head = head;
     step->tail = tail;
@@ -112,10 +112,8 @@ static coll_result move_all(const struct coll_op *step, const struct plan *plan,
 
 coll_result overlap_send_raw(const struct coll_op *step, enum plan_end end)
 {
-    struct plan plan;
-    if (!launch_plan(&plan, step))
-        return launch_failed(step, "no plan");
-    return plan.bare[end].count > 0 ? move_all(step, &plan, &plan.bare[end]) : COLL_SUCCESS;
+    const struct plan *plan = launch_plan(step);
+    return plan->bare[end].count > 0 ? move_all(step, plan, &plan->bare[end]) : COLL_SUCCESS;
 }
 
 /* ---- Finishing --------------------------------------------------------------------------------------------------- */
@@ -142,17 +140,15 @@ static bool add_up(const struct coll_op *step, const struct plan *plan, const st
 
 bool overlap_finish_raw(const struct coll_op *step, enum plan_end end)
 {
-    struct plan plan;
+    const struct plan *plan = launch_plan(step);
+    const struct plan_raw_part *bare = &plan->bare[end];
     const int rank = step->member->rank;
-    if (!launch_plan(&plan, step))
-        return false;
-    const struct plan_raw_part *bare = &plan.bare[end];
     if (bare->count == 0)
         return true;
-    if (plan.reduces)
-        return add_up(step, &plan, bare);
-    return plan.whole.operation != COLL_ALL_GATHER ||
-           (put(step, &plan, bare, 0, rank) && put(step, &plan, bare, rank + 1, step->member->ranks));
+    if (plan->reduces)
+        return add_up(step, plan, bare);
+    return plan->whole.operation != COLL_ALL_GATHER ||
+           (put(step, plan, bare, 0, rank) && put(step, plan, bare, rank + 1, step->member->ranks));
 }
 
 /* How the work overlaps:

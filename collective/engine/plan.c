@@ -1,6 +1,6 @@
 #include <stdlib.h>
 
-#include "collective/engine/gpu.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 
@@ -81,50 +81,50 @@ static uint64_t bound_of(uint32_t page, uint32_t count)
     return strait_encode_bound(&pages);
 }
 
-bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level)
+bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t count, unsigned level)
 {
     const uint64_t size = type == COLL_FP32 ? 4 : 2;
     const unsigned share = levels_share(type, level);
-    if (share == 0 || count > RAW_MAX / size || count * size < SHAPE_PAGE)
+    if (share == 0 || count > RAW_MAX / size || count * size < PLAN_PAGE)
         return false;
-    *shape = (struct shape){.element = element_of(type), .raw = count * size};
-    shape->pages = (uint32_t)(shape->raw / SHAPE_PAGE);
-    shape->tail_bytes = (uint32_t)(shape->raw % SHAPE_PAGE);
+    *layout = (struct message_layout){.element = element_of(type), .raw = count * size};
+    layout->pages = (uint32_t)(layout->raw / PLAN_PAGE);
+    layout->tail_bytes = (uint32_t)(layout->raw % PLAN_PAGE);
     uint64_t at = HEAD_BYTES;
-    if (shape->tail_bytes > 0) {
-        shape->tail_at = at;
-        shape->tail_room = lines(bound_of(shape->tail_bytes, 1));
-        at += shape->tail_room;
+    if (layout->tail_bytes > 0) {
+        layout->tail_at = at;
+        layout->tail_room = lines(bound_of(layout->tail_bytes, 1));
+        at += layout->tail_room;
     }
-    shape->main_at = at;
-    shape->main_bound = bound_of(SHAPE_PAGE, shape->pages);
-    shape->main_room = lines((uint64_t)shape->pages * SHAPE_PAGE / 1024 * share);
-    shape->message = at + shape->main_room;
-    shape->encoded = at + lines(shape->main_bound);
-    return shape->main_bound > shape->main_room && shape->message < shape->raw;
+    layout->main_at = at;
+    layout->main_bound = bound_of(PLAN_PAGE, layout->pages);
+    layout->main_room = lines((uint64_t)layout->pages * PLAN_PAGE / 1024 * share);
+    layout->message = at + layout->main_room;
+    layout->encoded = at + lines(layout->main_bound);
+    return layout->main_bound > layout->main_room && layout->message < layout->raw;
 }
 
-unsigned shape_parts(const struct shape *shape, void *raw, struct shape_part parts[2])
+unsigned message_parts(const struct message_layout *layout, void *raw, struct message_part parts[2])
 {
     uint8_t *bytes = raw;
     unsigned count = 0;
-    if (shape->tail_at != 0)
-        parts[count++] = (struct shape_part){
-            .region = region_at(bytes + (uint64_t)shape->pages * SHAPE_PAGE, shape->tail_bytes, 1),
-            .at = shape->tail_at,
-            .room = shape->tail_room,
-            .bound = shape->tail_room,
+    if (layout->tail_at != 0)
+        parts[count++] = (struct message_part){
+            .region = region_at(bytes + (uint64_t)layout->pages * PLAN_PAGE, layout->tail_bytes, 1),
+            .at = layout->tail_at,
+            .room = layout->tail_room,
+            .bound = layout->tail_room,
         };
-    parts[count++] = (struct shape_part){
-        .region = region_at(bytes, SHAPE_PAGE, shape->pages),
-        .at = shape->main_at,
-        .room = shape->main_room,
-        .bound = shape->encoded - shape->main_at,
+    parts[count++] = (struct message_part){
+        .region = region_at(bytes, PLAN_PAGE, layout->pages),
+        .at = layout->main_at,
+        .room = layout->main_room,
+        .bound = layout->encoded - layout->main_at,
     };
     return count;
 }
 
-struct strait_pages shape_pages(const struct shape_part *part)
+struct strait_pages message_part_pages(const struct message_part *part)
 {
     return (struct strait_pages){.regions = &part->region, .region_count = 1, .id_count = part->region.page_count};
 }
@@ -200,10 +200,10 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct co
 {
     *plan = (struct plan){.whole = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
     plan->call = plan->whole;
-    if (!shape_of(&plan->shape, call->type, plan->call.count, level))
+    if (!message_layout_of(&plan->layout, call->type, plan->call.count, level))
         return false;
     fill(plan, member, plan->call.operation);
-    plan->raw = plan->stride = plan->shape.raw;
+    plan->raw = plan->stride = plan->layout.raw;
     plan->left = plan->rest.count * (plan->raw / plan->call.count);
     return true;
 }
@@ -215,25 +215,24 @@ static struct plan_raw_part bare_of(const struct plan *plan, uint64_t from, uint
         .from = from, .count = until - from, .bytes = bytes, .stride = plan->reduces ? plan_aligned(bytes) : bytes};
 }
 
-bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level)
+bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
 {
-    const uint64_t page = SHAPE_PAGE / (plan->stride / plan->whole.count), all = plan->whole.count;
-    const uint64_t from = step->head * page;
-    const uint64_t until = step->tail > 0 ? (plan->shape.pages - step->tail) * page : all;
-    if (step->head == 0 && step->tail == 0)
+    const uint64_t page = PLAN_PAGE / (plan->stride / plan->whole.count), all = plan->whole.count;
+    const uint64_t from = head * page, until = tail > 0 ? (plan->layout.pages - tail) * page : all;
+    if (head == 0 && tail == 0)
         return true;
     plan->bare[PLAN_HEAD] = bare_of(plan, 0, from);
     plan->bare[PLAN_TAIL] = bare_of(plan, until, all);
     plan->call = phase_cut(&plan->whole, from, until - from);
-    if (!shape_of(&plan->shape, plan->call.type, plan->call.count, level))
+    if (!message_layout_of(&plan->layout, plan->call.type, plan->call.count, level))
         return false;
-    plan->raw = plan->shape.raw;
+    plan->raw = plan->layout.raw;
     return true;
 }
 
 uint64_t plan_wire(const struct plan *plan)
 {
-    const uint64_t message = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
+    const uint64_t message = plan->layout.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
     return plan->sends ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
 }
 
@@ -251,7 +250,7 @@ static unsigned coded(const struct plan *plan, bool encoding)
 
 static unsigned parts_of(const struct plan *plan)
 {
-    return plan->shape.tail_at != 0 ? 2 : 1;
+    return plan->layout.tail_at != 0 ? 2 : 1;
 }
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
@@ -283,15 +282,17 @@ uint32_t *plan_found(const struct plan *plan, uint8_t *staging)
 static void add(struct codec_list *list, const struct plan *plan, uint8_t *raw, uint8_t *message, uint8_t *results,
                 bool encoding)
 {
-    const unsigned parts = shape_parts(&plan->shape, raw, &list->parts[list->count]);
+    const unsigned parts = message_parts(&plan->layout, raw, &list->parts[list->count]);
     for (unsigned end = list->count + parts; list->count < end; list->count++) {
-        const struct shape_part *part = &list->parts[list->count];
+        const struct message_part *part = &list->parts[list->count];
         struct strait_result *result = (struct strait_result *)(void *)results + list->count;
         if (encoding)
-            list->encode[list->count] = (struct strait_encode_item){
-                .src = shape_pages(part), .dst = message + part->at, .dst_capacity = part->bound, .result = result};
+            list->encode[list->count] = (struct strait_encode_item){.src = message_part_pages(part),
+                                                                    .dst = message + part->at,
+                                                                    .dst_capacity = part->bound,
+                                                                    .result = result};
         else
-            list->decode[list->count] = (struct strait_decode_item){.dst = shape_pages(part),
+            list->decode[list->count] = (struct strait_decode_item){.dst = message_part_pages(part),
                                                                     .src = message + part->at,
                                                                     .src_size = part->room,
                                                                     .result = result,
@@ -314,10 +315,10 @@ bool plan_list(struct codec_list *list, const struct plan *plan, uint8_t *stagin
         if (i == skip_of(plan, encoding))
             continue;
         if (encoding)
-            add(list, plan, plan_source(plan, i), staging + plan->out_at + i * plan->shape.encoded,
+            add(list, plan, plan_source(plan, i), staging + plan->out_at + i * plan->layout.encoded,
                 staging + plan->results_at, true);
         else
-            add(list, plan, plan_target(plan, staging, i), staging + plan->in_at + i * plan->shape.message,
+            add(list, plan, plan_target(plan, staging, i), staging + plan->in_at + i * plan->layout.message,
                 staging + plan->results_at, false);
     }
     return true;
@@ -364,8 +365,8 @@ bool plan_measure(struct plan *plan, const struct coll_ccomm *member)
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;
-    plan->in_at = plan_aligned(plan->out_at + plan->out * plan->shape.encoded);
-    plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->shape.message);
+    plan->in_at = plan_aligned(plan->out_at + plan->out * plan->layout.encoded);
+    plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->layout.message);
     plan->rest_at = plan_aligned(plan->scratch_at + (plan->reduces ? plan->in * plan_aligned(plan->raw) : 0));
     plan->found_at = place_bare(plan, plan_aligned(plan->rest_at + plan->in * plan->left));
     plan->results_at = plan->found_at + plan_aligned(plan->in * sizeof(uint32_t));

@@ -6,7 +6,9 @@
 #include <strait/codec.h>
 
 #include "collective/call.h"
-#include "collective/engine/ccomm.h"
+
+struct coll_ccomm;
+struct coll_op;
 
 /* How large messages are, and where their parts lie: a function of count, type and level alone.
  *
@@ -15,9 +17,9 @@
  * The tail has room for any result, the main part for what the level gives it. All messages that fit are sent with the
  * same number of bytes, even if they encode to fewer. */
 
-enum { SHAPE_PAGE = 32768 };
+enum { PLAN_PAGE = 32768 };
 
-struct shape {
+struct message_layout {
     enum strait_element element;
     uint64_t raw;                  /* bytes of the values */
     uint32_t pages, tail_bytes;    /* raw */
@@ -28,17 +30,17 @@ struct shape {
 };
 
 /* False: it cannot be compressed, or would gain nothing. */
-bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level);
+bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t count, unsigned level);
 
 /* The parts of a message whose values are at `raw`: 0 to 2, in the order of the message. */
-struct shape_part {
+struct message_part {
     struct strait_region region;
     uint64_t at, room, bound;
 };
-unsigned shape_parts(const struct shape *shape, void *raw, struct shape_part parts[2]);
+unsigned message_parts(const struct message_layout *layout, void *raw, struct message_part parts[2]);
 
 /* The pages of a part, which has to stay where it is. */
-struct strait_pages shape_pages(const struct shape_part *part);
+struct strait_pages message_part_pages(const struct message_part *part);
 
 /* What a phase of a step sends, receives and needs room for. */
 
@@ -63,7 +65,7 @@ struct plan {
     struct coll_call whole; /* the phase's */
     struct coll_call call;  /* the part of it that is coded */
     struct coll_call rest;  /* moved uncompressed besides; count 0: nothing */
-    struct shape shape;
+    struct message_layout layout;
     bool sends, receives, everybody; /* everybody: one message, for all ranks */
     bool reduces;
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
@@ -83,14 +85,15 @@ struct plan {
 /* Rounds up to where the next part of a staging memory can begin. */
 size_t plan_aligned(size_t size);
 
-/* False: the phase goes raw. */
+/* The plan of a phase at a level, which has no place in staging memory yet. False: the phase goes raw. */
 bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
              unsigned level);
 
-/* Takes the step's head and tail out of what is coded; the message has more pages than these. False: it goes raw. */
-bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level);
+/* Takes `head` and `tail` pages at the ends of each message out of what is coded; the message has more pages than
+ * these. False: it goes raw. */
+bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level);
 
-/* Asks the codec for the size of its scratch and adds it; the total is known then. False: no memory. */
+/* Lays out the staging memory, for which it asks the codec for the size of its scratch. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_ccomm *member);
 
 /* Bytes handed to NCCL. */
@@ -106,7 +109,7 @@ uint32_t *plan_found(const struct plan *plan, uint8_t *staging);
 
 /* What the codec is asked to do, for all messages except `skip`. The arrays have 2 x messages entries. */
 struct codec_list {
-    struct shape_part *parts;
+    struct message_part *parts;
     struct strait_encode_item *encode;
     struct strait_decode_item *decode;
     unsigned count;

@@ -146,13 +146,13 @@ struct exchange_job plain_job(const struct coll_op *step, const struct plan *pla
         job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
         job.send_stride = plan->out > 1 ? plan->stride : 0;
-        job.sent_stride = plan->out > 1 ? plan->shape.encoded : 0;
+        job.sent_stride = plan->out > 1 ? plan->layout.encoded : 0;
     }
     if (plan->receives) {
         job.receive = plan_target(plan, memory, 0);
         job.received = memory + plan->in_at;
         job.receive_stride = plan->in > 1 ? (uint64_t)(plan_target(plan, memory, 1) - job.receive) : 0;
-        job.received_stride = plan->in > 1 ? plan->shape.message : 0;
+        job.received_stride = plan->in > 1 ? plan->layout.message : 0;
     }
     return job;
 }
@@ -197,16 +197,6 @@ static const struct coll_phase *phase_of(const struct coll_op *step)
     return &step->of[step->phase];
 }
 
-/* A phase's plan follows from the step alone, so each part of the phase computes it anew. */
-bool launch_plan(struct plan *plan, const struct coll_op *step)
-{
-    if (!plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) ||
-        !plan_cut(plan, step, phase_of(step)->level))
-        return false;
-    plan->copies = plan->reduces && (step->call.registered || step->staging->capture != 0);
-    return plan_measure(plan, step->member);
-}
-
 uint8_t *launch_memory(const struct coll_op *step)
 {
     return step->staging->memory + step->at;
@@ -228,23 +218,23 @@ static bool is_pair(const struct coll_op *step)
 static struct message_list sent_list(const struct plan *plan, uint8_t *memory)
 {
     return (struct message_list){.base = memory + plan->out_at,
-                                 .stride = plan->shape.encoded,
+                                 .stride = plan->layout.encoded,
                                  .count = plan->out,
                                  .skip = plan->everybody ? UINT32_MAX : plan->skip,
-                                 .tail_at = plan->shape.tail_at,
-                                 .main_at = plan->shape.main_at,
-                                 .main_room = plan->shape.main_room};
+                                 .tail_at = plan->layout.tail_at,
+                                 .main_at = plan->layout.main_at,
+                                 .main_room = plan->layout.main_room};
 }
 
 static struct message_list received_list(const struct plan *plan, uint8_t *memory)
 {
     return (struct message_list){.base = memory + plan->in_at,
-                                 .stride = plan->shape.message,
+                                 .stride = plan->layout.message,
                                  .count = plan->in,
                                  .skip = plan->skip,
-                                 .tail_at = plan->shape.tail_at,
-                                 .main_at = plan->shape.main_at,
-                                 .main_room = plan->shape.main_room};
+                                 .tail_at = plan->layout.tail_at,
+                                 .main_at = plan->layout.main_at,
+                                 .main_room = plan->layout.main_room};
 }
 
 /* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. */
@@ -259,7 +249,7 @@ static struct strait_run run_of(const struct coll_op *step, const struct plan *p
 
 static bool encode(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
-    const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
+    const struct strait_encode_params params = {sizeof(params), plan->layout.element, STRAIT_MODE_BASE, NULL};
     const struct strait_run run = run_of(step, plan, memory, step->head);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, true))
@@ -285,12 +275,10 @@ static bool seal(const struct coll_op *step, const struct plan *plan, uint8_t *m
 
 bool launch_encode(const struct coll_op *step)
 {
-    struct plan plan;
-    if (!launch_plan(&plan, step))
-        return false;
+    const struct plan *plan = launch_plan(step);
     uint8_t *memory = launch_memory(step);
-    return step->member->gpu->zero(memory + plan.codec_at, plan.codec_size, step->call.stream) &&
-           (!plan.sends || encode(step, &plan, memory)) && seal(step, &plan, memory);
+    return step->member->gpu->zero(memory + plan->codec_at, plan->codec_size, step->call.stream) &&
+           (!plan->sends || encode(step, plan, memory)) && seal(step, plan, memory);
 }
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
@@ -300,12 +288,12 @@ static coll_result move_pair(const struct coll_op *step, const struct plan *plan
 {
     const struct coll_table *nccl = step->member->host.nccl;
     const struct coll_call *call = &plan->call;
-    const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0,
+    const size_t size = plan->layout.message, out = plan->out > 1 ? (size_t)peer : 0,
                  in = plan->in > 1 ? (size_t)peer : 0;
     coll_result result = COLL_SUCCESS;
     if (plan->sends)
         result =
-            nccl->Send(memory + plan->out_at + out * plan->shape.encoded, size, COLL_UINT8, peer, call->comm, stream);
+            nccl->Send(memory + plan->out_at + out * plan->layout.encoded, size, COLL_UINT8, peer, call->comm, stream);
     if (plan->receives && result == COLL_SUCCESS)
         result = nccl->Recv(memory + plan->in_at + in * size, size, COLL_UINT8, peer, call->comm, stream);
     return result;
@@ -318,20 +306,18 @@ static coll_result gather(const struct coll_op *step, const void *send, void *re
 
 coll_result launch_move(const struct coll_op *step, coll_stream stream)
 {
-    struct plan plan;
-    if (!launch_plan(&plan, step))
-        return launch_failed(step, "no plan");
+    const struct plan *plan = launch_plan(step);
     uint8_t *memory = launch_memory(step);
-    if (plan.call.operation == COLL_ALL_GATHER)
-        return gather(step, memory + plan.out_at, memory + plan.in_at, plan.shape.message, stream);
-    if (plan.call.operation == COLL_SEND || plan.call.operation == COLL_RECV)
-        return move_pair(step, &plan, memory, plan.call.peer, stream);
+    if (plan->call.operation == COLL_ALL_GATHER)
+        return gather(step, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
+    if (plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV)
+        return move_pair(step, plan, memory, plan->call.peer, stream);
     coll_result result = COLL_SUCCESS;
-    if (plan.left > 0)
-        result = gather(step, plan.rest.send, plan_rest(&plan, memory, 0), plan.left, stream);
+    if (plan->left > 0)
+        result = gather(step, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
     for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++)
         if (peer != step->member->rank)
-            result = move_pair(step, &plan, memory, peer, stream);
+            result = move_pair(step, plan, memory, peer, stream);
     return result;
 }
 
@@ -339,22 +325,20 @@ coll_result launch_move(const struct coll_op *step, coll_stream stream)
 
 bool launch_check(const struct coll_op *step)
 {
-    struct plan plan;
-    if (!launch_plan(&plan, step))
-        return false;
+    const struct plan *plan = launch_plan(step);
     uint8_t *memory = launch_memory(step);
     struct coll_ccomm *member = step->member;
-    struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
-                             .found = plan_found(&plan, memory),
-                             .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
+    struct gpu_check look = {.bit = plan->everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
+                             .found = plan_found(plan, memory),
+                             .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = member->host_status,
                              .overflow_counter = member->tallies + phase_of(step)->key,
                              .index = phase_of(step)->index,
                              .key = phase_of(step)->key};
-    if (plan.receives)
-        look.list = received_list(&plan, memory);
-    if (plan.sends)
-        look.own = memory + plan.out_at + (plan.out > 1 && plan.skip == 0 ? plan.shape.encoded : 0);
+    if (plan->receives)
+        look.list = received_list(plan, memory);
+    if (plan->sends)
+        look.own = memory + plan->out_at + (plan->out > 1 && plan->skip == 0 ? plan->layout.encoded : 0);
     return member->gpu->check(&look, step->call.stream);
 }
 
@@ -377,15 +361,13 @@ static bool decode(const struct coll_op *step, const struct plan *plan, uint8_t 
 
 bool launch_own(const struct coll_op *step)
 {
-    struct plan plan;
-    const struct coll_phase *phase = phase_of(step);
-    if (!plan_of(&plan, step->member, &step->call, step->phase, phase->level))
-        return false;
-    if (plan.whole.operation != COLL_ALL_GATHER && plan.whole.operation != COLL_ALL_TO_ALL)
+    const struct plan *plan = launch_plan(step);
+    const struct coll_call *whole = &plan->whole;
+    if (whole->operation != COLL_ALL_GATHER && whole->operation != COLL_ALL_TO_ALL)
         return true;
-    const uint8_t *from = plan_source(&plan, plan.skip);
-    uint8_t *to = plan_target(&plan, NULL, plan.skip);
-    return from == to || step->member->gpu->copy(to, from, plan.raw, step->call.stream);
+    const uint8_t *from = (const uint8_t *)whole->send + (plan->everybody ? 0 : plan->skip * plan->stride);
+    uint8_t *to = (uint8_t *)whole->receive + plan->skip * plan->stride;
+    return from == to || step->member->gpu->copy(to, from, plan->stride, step->call.stream);
 }
 
 /* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
@@ -424,25 +406,21 @@ static bool reduce_rest(const struct coll_op *step, const struct plan *plan, uin
 
 bool launch_decode(const struct coll_op *step)
 {
-    struct plan plan;
-    return launch_plan(&plan, step) && (!plan.receives || decode(step, &plan, launch_memory(step)));
+    const struct plan *plan = launch_plan(step);
+    return !plan->receives || decode(step, plan, launch_memory(step));
 }
 
 bool launch_sums(const struct coll_op *step)
 {
-    struct plan plan;
-    if (!launch_plan(&plan, step))
-        return false;
+    const struct plan *plan = launch_plan(step);
     uint8_t *memory = launch_memory(step);
-    return reduce(step, &plan, memory) && reduce_rest(step, &plan, memory);
+    return reduce(step, plan, memory) && reduce_rest(step, plan, memory);
 }
 
-static bool is_last(const struct coll_op *steps, unsigned count, unsigned i)
+/* Of those that share its staging memory. */
+static bool is_last(const struct coll_op *step)
 {
-    for (unsigned later = i + 1; later < count; later++)
-        if (steps[later].staging == steps[i].staging)
-            return false;
-    return true;
+    return step->number + 1 == step->staging->steps;
 }
 
 static bool follow(const struct coll_op *step)
@@ -488,11 +466,12 @@ coll_result steps_reserve(struct coll_op *steps, unsigned count)
         steps[i].staging->reserved = plan_aligned(steps[i].staging->steps * sizeof(struct exchange_job));
     }
     for (unsigned i = 0; i < count; i++) {
-        struct plan plan;
-        if (!launch_plan(&plan, &steps[i]))
-            return launch_failed(&steps[i], "no plan");
+        struct plan *plan = &steps[i].of[steps[i].phase].plan;
+        plan->copies = plan->reduces && (steps[i].call.registered || steps[i].staging->capture != 0);
+        if (!plan_measure(plan, steps[i].member))
+            return launch_failed(&steps[i], "no memory to plan with");
         steps[i].at = steps[i].staging->reserved;
-        steps[i].staging->reserved += plan.size;
+        steps[i].staging->reserved += plan->size;
     }
     return COLL_SUCCESS;
 }
@@ -524,7 +503,7 @@ static coll_result encode_one(const struct coll_op *steps, unsigned count, unsig
     const struct coll_op *step = &steps[i];
     if (!steps_grow(step))
         return launch_failed(step, "no memory for messages");
-    if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !overflow_prepare(step)))
+    if (!encode_step(step, count) || (is_last(step) && is_grouped(steps, count) && !overflow_prepare(step)))
         return launch_failed(step, "encoding could not be launched");
     return COLL_SUCCESS;
 }
@@ -586,12 +565,12 @@ static bool each(const struct coll_op *steps, unsigned count,
 
 static bool move_beside(const struct coll_op *steps, unsigned count, unsigned i)
 {
-    return !is_last(steps, count, i) || !is_grouped(steps, count) || overflow_start(&steps[i]);
+    return !is_last(&steps[i]) || !is_grouped(steps, count) || overflow_start(&steps[i]);
 }
 
 static bool check_one(const struct coll_op *steps, unsigned count, unsigned i)
 {
-    const bool last = is_last(steps, count, i);
+    const bool last = is_last(&steps[i]);
     return follow(&steps[i]) && launch_check(&steps[i]) &&
            (!last || overflow_finish(&steps[i], is_grouped(steps, count))) && mark(&steps[i], count);
 }

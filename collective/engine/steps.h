@@ -40,8 +40,11 @@ bool overflow_finish(const struct coll_op *last, bool forked);
 /* Launches work for a phase of a step, on the current device, which must be the member's. The
  * caller sets the order (steps.h, pieces.h). False: it could not be launched. */
 
-/* The plan of the step's phase. It follows from the step alone, so it is computed anew for each launch. */
-bool launch_plan(struct plan *plan, const struct coll_op *step);
+/* The plan of the phase that the step is in. */
+static inline const struct plan *launch_plan(const struct coll_op *step)
+{
+    return &step->of[step->phase].plan;
+}
 
 /* Encodes messages and writes their heads. */
 bool launch_encode(const struct coll_op *step);
