@@ -82,7 +82,8 @@ static bool any_removed(const struct coll_op *ops, unsigned count)
     return removed;
 }
 
-/* Calls of the engine, and what NCCL calls in turn, are not intercepted. */
+/* One of the engine's stages for these ops, all of which may be none; refused if one of their communicators has ended
+ * or failed. Nothing that the engine calls, nor what NCCL calls in turn, is intercepted. */
 static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned count)
 {
     const bool begins = stage == coll_engine()->encode || stage == coll_engine()->pass;
@@ -95,19 +96,14 @@ static coll_result run_stage(coll_stage *stage, struct coll_op *ops, unsigned co
     return coll_leave_nccl(stage(ops, count));
 }
 
-/* Whether coding overlaps with moving, which it never does in groups. */
-static bool overlaps(const struct coll_op *op)
-{
-    return op->head > 0 || op->tail > 0;
-}
-
 static coll_result in_nccl_group(coll_result (*stage)(void))
 {
     coll_thread.in_nccl++;
     return coll_leave_nccl(stage());
 }
 
-static coll_result run_moved(struct coll_op *ops, unsigned count, coll_stage *move_run)
+/* One phase of ops that do not overlap, in a group of ours: encode, what `move` does, decode. */
+static coll_result run_moved(struct coll_op *ops, unsigned count, coll_stage *move)
 {
     coll_result result = run_stage(coll_engine()->encode, ops, count);
     if (result == COLL_SUCCESS && any_removed(ops, count))
@@ -116,7 +112,7 @@ static coll_result run_moved(struct coll_op *ops, unsigned count, coll_stage *mo
         result = in_nccl_group(coll_nccl_blocking()->GroupStart);
     if (result != COLL_SUCCESS)
         return result;
-    result = move_run(ops, count);
+    result = move(ops, count);
     coll_result ended = in_nccl_group(coll_nccl_blocking()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
     return result == COLL_SUCCESS ? run_stage(coll_engine()->decode, ops, count) : result;
@@ -127,30 +123,13 @@ static coll_result move_run(struct coll_op *ops, unsigned count)
     return run_stage(coll_engine()->move, ops, count);
 }
 
-static coll_result run_phase(struct coll_op *ops, unsigned count)
+/* An op outside of groups, whose coding and transfer overlap if it has a head or a tail. */
+static coll_result run_alone(struct coll_op *op)
 {
-    return overlaps(&ops[0]) ? run_stage(coll_engine()->pass, ops, 1) : run_moved(ops, count, move_run);
-}
-
-/* Moves the ops with another phase to the front, in their order, and advances them; returns their number. */
-static unsigned next_phase(struct coll_op *ops, unsigned count)
-{
-    unsigned left = 0;
-    for (unsigned i = 0; i < count; i++)
-        if (ops[i].phase + 1 < ops[i].phases) {
-            const struct coll_op op = ops[i];
-            ops[i] = ops[left];
-            ops[left] = op;
-            ops[left++].phase++;
-        }
-    return left;
-}
-
-static coll_result run_later_phases(struct coll_op *ops, unsigned count)
-{
+    const bool overlaps = op->head > 0 || op->tail > 0;
     coll_result result = COLL_SUCCESS;
-    while (result == COLL_SUCCESS && (count = next_phase(ops, count)) > 0)
-        result = run_phase(ops, count);
+    for (op->phase = 0; op->phase < op->phases && result == COLL_SUCCESS; op->phase++)
+        result = overlaps ? run_stage(coll_engine()->pass, op, 1) : run_moved(op, 1, move_run);
     return result;
 }
 
@@ -194,12 +173,27 @@ void coll_release_all(void)
     releasing.count = releasing.capacity = 0;
 }
 
+/* The ops of a group that ends, in the order in which NCCL moves them; filled once, and cut into slices that go through
+ * encode, move and decode together:
+ *
+ *   [0, collectives)       collectives, in the order of the calls
+ *   [collectives, first)   sends and receives, in the order of the calls     first pass: in the program's group
+ *   [first, phases)        all_reduces of the first slice, in phase 1        a group of ours
+ *   [phases, count)        sends and receives of communicators with such     second pass: one more group of ours
+ *
+ * Ranks may have an all_reduce of two phases in no group, and come to sends and receives of its communicator only
+ * behind its second phase: so these wait for it here, too. */
+struct op_batch {
+    struct coll_op *ops;
+    unsigned collectives, first, phases, count;
+};
+
 /* State of the group of the calling thread. */
 static _Thread_local struct {
-    struct coll_op *ops;
+    struct coll_op *ops; /* in the order of the calls */
     unsigned op_count, op_capacity;
-    unsigned first_pass; /* number of ops, in front, that the first of two passes issues */
-    struct raw {         /* deferred raw calls, each behind `turn` ops */
+    struct op_batch batch;
+    struct raw { /* deferred raw calls, each behind `turn` ops */
         struct coll_call call;
         unsigned turn;
     } * raw;
@@ -266,9 +260,7 @@ coll_result coll_op_run(const struct coll_op *op)
     struct coll_op own = *op;
     if (coll_thread.depth > 0 && group_add(op))
         return COLL_SUCCESS;
-    coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
-    if (result == COLL_SUCCESS)
-        result = run_later_phases(&own, 1);
+    const coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_alone(&own);
     coll_release(op->held);
     return result;
 }
@@ -299,6 +291,7 @@ static void clear(void)
     for (unsigned i = 0; i < group.counted_count; i++)
         coll_release(group.counted[i].held);
     free(group.ops);
+    free(group.batch.ops);
     free(group.raw);
     free(group.counted);
     free(group.streams);
@@ -313,13 +306,6 @@ static void cancel_all(void)
         coll_engine()->forget(group.counted, group.counted_count);
 }
 
-static bool is_collective(const struct coll_call *call)
-{
-    return !moves_by_pairs(call);
-}
-
-/* An all_reduce in two phases needs two groups of NCCL. On other ranks it may be ungrouped, and they reach sends and
- * receives of its communicator only behind its second phase. So these go into the second group. */
 static bool is_in_second_pass(const struct coll_call *call)
 {
     bool second_pass = false;
@@ -328,34 +314,42 @@ static bool is_in_second_pass(const struct coll_call *call)
     return second_pass;
 }
 
-static bool is_in_first_pass(const struct coll_call *call)
-{
-    return !is_in_second_pass(call);
-}
-
-/* Moves those of the ops from `first` on that belong there to `first`, in their order; returns where they end. */
-static unsigned partition(unsigned first, bool (*belongs)(const struct coll_call *call))
-{
-    for (unsigned i = first; i < group.op_count; i++) {
-        if (!belongs(&group.ops[i].call))
-            continue;
-        const struct coll_op op = group.ops[i];
-        memmove(&group.ops[first + 1], &group.ops[first], (i - first) * sizeof(op));
-        group.ops[first++] = op;
-    }
-    return first;
-}
-
 static bool has_second_pass(void)
 {
-    bool second_pass = group.first_pass < group.op_count;
+    bool second_pass = group.batch.phases < group.batch.count;
     for (unsigned i = 0; i < group.raw_count; i++)
         second_pass |= is_in_second_pass(&group.raw[i].call);
     return second_pass;
 }
 
-/* Orders the streams of a communicator against each other, as NCCL does: the kernels that encode are outside of NCCL's
- * ordering. NCCL itself refuses a group of which only some streams are captured. */
+/* False: no memory. */
+static bool fill_batch(struct op_batch *batch)
+{
+    enum { COLLECTIVES, FIRST, PHASES, SECOND, SLICES };
+    unsigned end[SLICES];
+    batch->ops = calloc(2 * (size_t)group.op_count, sizeof(*batch->ops));
+    if (batch->ops == NULL)
+        return false;
+    for (unsigned slice = 0; slice < SLICES; slice++) {
+        for (unsigned i = 0; i < group.op_count; i++) {
+            const struct coll_op *op = &group.ops[i];
+            const bool by_pairs = moves_by_pairs(&op->call), second = is_in_second_pass(&op->call);
+            const bool belongs[SLICES] = {!by_pairs, by_pairs && !second, op->phases > 1, by_pairs && second};
+            if (!belongs[slice])
+                continue;
+            batch->ops[batch->count] = *op;
+            batch->ops[batch->count++].phase = slice == PHASES;
+        }
+        end[slice] = batch->count;
+    }
+    batch->collectives = end[COLLECTIVES];
+    batch->first = end[FIRST];
+    batch->phases = end[PHASES];
+    return true;
+}
+
+/* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
+ * only some of them are captured. */
 static coll_result join_streams(const struct coll_op *op)
 {
     coll_stream *streams = malloc(group.stream_count * sizeof(*streams));
@@ -412,41 +406,38 @@ static coll_result move_raw(const struct coll_call *call)
     }
 }
 
-static unsigned end_before(unsigned at, unsigned until, unsigned turn)
+static coll_result move_ops(unsigned from, unsigned until)
 {
-    while (at < until && (is_collective(&group.ops[at].call) || group.ops[at].turn < turn))
-        at++;
-    return at;
+    return from < until ? run_stage(coll_engine()->move, group.batch.ops + from, until - from) : COLL_SUCCESS;
 }
 
-static coll_result move_ops(unsigned at, unsigned until)
-{
-    return at < until ? run_stage(coll_engine()->move, group.ops + at, until - at) : COLL_SUCCESS;
-}
-
-/* Issues the ops of one pass, and between them, in the order of the calls, the deferred raw calls of this pass. */
-static coll_result move(unsigned at, unsigned until, bool second_pass)
+/* Moves the ops of one pass, with the raw calls of that pass in between: behind all collectives, in the order of the
+ * calls. */
+static coll_result move_pass(unsigned from, unsigned until, bool second_pass)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < group.raw_count && result == COLL_SUCCESS; i++) {
         const struct raw *raw = &group.raw[i];
+        unsigned at = from;
         if (is_in_second_pass(&raw->call) != second_pass)
             continue;
-        const unsigned end = end_before(at, until, raw->turn);
-        result = move_ops(at, end);
+        while (at < until && (at < group.batch.collectives || group.batch.ops[at].turn < raw->turn))
+            at++;
+        result = move_ops(from, at);
+        from = at;
         if (result == COLL_SUCCESS)
             result = move_raw(&raw->call);
-        at = end;
     }
-    return result == COLL_SUCCESS ? move_ops(at, until) : result;
+    return result == COLL_SUCCESS ? move_ops(from, until) : result;
 }
 
 static coll_result begin(void)
 {
-    group.first_pass = partition(partition(0, is_collective), is_in_first_pass);
+    if (!fill_batch(&group.batch))
+        return COLL_SYSTEM_ERROR;
     coll_result result = join_all_streams();
-    if (result == COLL_SUCCESS && group.first_pass > 0)
-        result = run_stage(coll_engine()->encode, group.ops, group.first_pass);
+    if (result == COLL_SUCCESS && group.batch.first > 0)
+        result = run_stage(coll_engine()->encode, group.batch.ops, group.batch.first);
     return result;
 }
 
@@ -461,7 +452,7 @@ coll_result coll_group_before_end(void)
     } else if (group.op_count > 0) {
         result = begin();
     }
-    return result == COLL_SUCCESS ? move(0, group.first_pass, false) : result;
+    return result == COLL_SUCCESS ? move_pass(0, group.batch.first, false) : result;
 }
 
 /* Waits until NCCL has queued what it moves, as decoding has to be queued behind that. */
@@ -480,16 +471,17 @@ static coll_result move_second_pass(struct coll_op *ops, unsigned count)
 {
     (void)ops;
     (void)count;
-    return move(group.first_pass, group.op_count, true);
+    return move_pass(group.batch.phases, group.batch.count, true);
 }
 
 static coll_result end(void)
 {
-    coll_result result = run_stage(coll_engine()->decode, group.ops, group.first_pass);
-    if (result == COLL_SUCCESS)
-        result = run_later_phases(group.ops, group.first_pass);
+    const struct op_batch *batch = &group.batch;
+    coll_result result = run_stage(coll_engine()->decode, batch->ops, batch->first);
+    if (result == COLL_SUCCESS && batch->first < batch->phases)
+        result = run_moved(batch->ops + batch->first, batch->phases - batch->first, move_run);
     if (result == COLL_SUCCESS && has_second_pass())
-        result = run_moved(group.ops + group.first_pass, group.op_count - group.first_pass, move_second_pass);
+        result = run_moved(batch->ops + batch->phases, batch->count - batch->phases, move_second_pass);
     return result == COLL_SUCCESS ? join_all_streams() : result;
 }
 
