@@ -7,8 +7,6 @@
 #include "daemon/gpu_path.h"
 #include "daemon/session_pool.h"
 
-/* Shared by the files about GPUs that reach each other. */
-
 /* An arena in the memory of a peer's GPU. */
 struct peer_gpu_arena {
     uint32_t device, first, slot_bytes, slot_count;
@@ -39,33 +37,18 @@ struct pool_paths {
 };
 
 /* Prepares the best available wire from our GPU `device` to the arena. */
-void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
-/* The wire that leads there now; WIRE_NONE: none. */
-enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
-                               int32_t device);
-/* Does the policy let chunks use that wire? */
-bool gpu_path_is_used(const struct node *node, const struct peer *peer, enum gpu_path wire);
-/* The ends of a link from our GPU to there. */
-struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire);
+static void open_path(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
 /* Tells the peer which of its GPUs our pools on `device` reach now. */
-void gpu_path_send_pools_of(struct node *node, struct peer *peer, int32_t device);
+static void send_pools_of(struct node *node, struct peer *peer, int32_t device);
 
-/* reach_map.c: the peer's memory, mapped. */
+/* ---- The arenas of a peer's GPUs, mapped for ours -----------------------------------------------------------------
+ */
 
 /* Can GPU memory be shared with that peer, in both directions? */
-bool mapping_is_possible(const struct peer *peer);
-/* State of the mapping; the first call starts it. */
-enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
-const struct peer_mapping *mapping_find(const struct peer_gpu_arena *arena, int32_t device); /* NULL: not mapped */
-
-/* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
-
-bool mapping_is_possible(const struct peer *peer)
+static bool mapping_is_possible(const struct peer *peer)
 {
     return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
 }
-
-/* ---- Mapping ----------------------------------------------------------------------------------------------------- */
 
 static void map_work(void *arg)
 {
@@ -89,9 +72,9 @@ static void map_done(void *arg)
                   "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"",
                   mapping->peer->address, mapping->device, mapping->arena->device, mapping->why);
     if (mapping->status == STRAIT_OK && !use->down)
-        gpu_path_send_pools_of(mapping->node, mapping->peer, mapping->device);
+        send_pools_of(mapping->node, mapping->peer, mapping->device);
     if (mapping->status != STRAIT_OK && !use->down)
-        gpu_path_open(mapping->node, mapping->peer, mapping->arena, mapping->device);
+        open_path(mapping->node, mapping->peer, mapping->arena, mapping->device);
     peer_writer_end(mapping->peer);
 }
 
@@ -110,7 +93,8 @@ static enum pin_state begin(struct node *node, struct peer *peer, struct peer_gp
     return PIN_BUSY;
 }
 
-enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+/* State of the mapping; the first call starts it. */
+static enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
     const struct peer_mapping *mapping;
     if (!arena->has_handle || !mapping_is_possible(peer))
@@ -119,14 +103,13 @@ enum pin_state mapping_start(struct node *node, struct peer *peer, struct peer_g
     return mapping != NULL ? mapping->state : begin(node, peer, arena, device);
 }
 
-const struct peer_mapping *mapping_find(const struct peer_gpu_arena *arena, int32_t device)
+/* NULL: not mapped. */
+static const struct peer_mapping *mapping_find(const struct peer_gpu_arena *arena, int32_t device)
 {
     const struct peer_mapping *mapping;
     LL_SEARCH_SCALAR(arena->mappings, mapping, device, device);
     return mapping != NULL && mapping->state == PIN_DONE ? mapping : NULL;
 }
-
-/* ---- Letting go -------------------------------------------------------------------------------------------------- */
 
 static void forget_arena(struct peer_gpu_arena *arena)
 {
@@ -200,7 +183,8 @@ void gpu_path_forget(struct peer_use *use)
 
 /* ---- The wire in use --------------------------------------------------------------------------------------------- */
 
-struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
+/* The ends of a link from our GPU to there. */
+static struct gpu_ends ends_of(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
 {
     return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
 }
@@ -208,12 +192,13 @@ struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device
 static bool is_up_to(const struct peer *peer, const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
 {
     return wire == WIRE_PEER ? mapping_find(arena, device) != NULL
-                             : peer_has_gpu_link(peer, gpu_path_ends(arena, device, wire));
+                             : peer_has_gpu_link(peer, ends_of(arena, device, wire));
 }
 
-/* Takes the first wire that is up or, when wires are measured, the best one: `peer` comes first there. */
-enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
-                               int32_t device)
+/* The wire that leads there now: the first one that is up or, when wires are measured, the best one: `peer` comes first
+ * there. WIRE_NONE: none. */
+static enum gpu_path wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                             int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
     enum gpu_path best = WIRE_NONE;
@@ -232,12 +217,14 @@ enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer,
     return best;
 }
 
-bool gpu_path_is_used(const struct node *node, const struct peer *peer, enum gpu_path wire)
+/* Does the policy let chunks use that wire? */
+static bool is_used(const struct node *node, const struct peer *peer, enum gpu_path wire)
 {
     return wire == WIRE_PEER || (wire != WIRE_NONE && policy_uses_link(node, peer, wire_link(wire)));
 }
 
-/* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
+/* ---- The report: which wire chunks use between our GPUs and a peer's, and why no better one -------------------------
+ */
 
 /* Why chunks are not stored straight into that GPU's memory. */
 static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
@@ -269,7 +256,7 @@ static const char *why_not_link(const struct node *node, const struct peer *peer
 {
     const enum message_link_by by = wire_link(wire);
     const struct gpu_links *gpu = gpu_links_of(node, device);
-    const struct gpu_ends ends = gpu_path_ends(arena, device, wire);
+    const struct gpu_ends ends = ends_of(arena, device, wire);
     if (!gpu_wires_has(node, wire))
         return "off (gpu-wires)";
     if (gpu == NULL || !gpu->by[by].ready)
@@ -301,8 +288,8 @@ static void in_order(const struct node *node, enum gpu_path order[GPU_WIRES_MAX]
 static void describe(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
                      int32_t device, struct gpu_path_report *report)
 {
-    const enum gpu_path wire = gpu_path_wire_to(node, peer, arena, device);
-    const bool taken = gpu_path_is_used(node, peer, wire);
+    const enum gpu_path wire = wire_to(node, peer, arena, device);
+    const bool taken = is_used(node, peer, wire);
     enum gpu_path order[GPU_WIRES_MAX];
     char text[96];
     size_t used = 0;
@@ -382,7 +369,7 @@ static void open_from_to(void *arg, struct peer *peer)
         return;
     send_arena(update->node, peer, update->arena);
     LL_FOREACH (use->arenas, arena)
-        gpu_path_open(update->node, peer, arena, update->arena->device);
+        open_path(update->node, peer, arena, update->arena->device);
 }
 
 /* A GPU of ours is ready for links. */
@@ -425,14 +412,14 @@ void gpu_path_up(struct node *node, struct peer *peer)
 
 /* A wire replaces those ranked below it as soon as it is up. Mapping either succeeds quickly or not at all; links take
  * time, so they are opened alongside. */
-void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+static void open_path(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
     for (uint32_t i = 0; i < wires->count; i++) {
         if (wires->list[i] == WIRE_PEER && mapping_start(node, peer, arena, device) != PIN_FAILED)
             return;
         if (wires->list[i] != WIRE_PEER && arena->by[wire_link(wires->list[i])])
-            peer_want_gpu_link(peer, gpu_path_ends(arena, device, wires->list[i]));
+            peer_want_gpu_link(peer, ends_of(arena, device, wires->list[i]));
     }
 }
 
@@ -446,7 +433,7 @@ static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
         bool all = true;
         for (uint32_t g = 0; g < pool->group_count; g++)
             all &= pool->groups[g].device >= 0 &&
-                   gpu_path_is_used(use->node, peer, gpu_path_wire_to(use->node, peer, arena, pool->groups[g].device));
+                   is_used(use->node, peer, wire_to(use->node, peer, arena, pool->groups[g].device));
         devices |= (uint64_t)all << arena->device;
     }
     return devices;
@@ -466,7 +453,7 @@ static bool uses_device(const struct pool *pool, int32_t device)
     return false;
 }
 
-void gpu_path_send_pools_of(struct node *node, struct peer *peer, int32_t device)
+static void send_pools_of(struct node *node, struct peer *peer, int32_t device)
 {
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
@@ -481,7 +468,7 @@ static void open_paths(struct node *node, struct peer *peer, struct peer_gpu_are
     HASH_ITER (hh, node->exchange.pools, pool, next)
         for (uint32_t g = 0; g < pool->pool->group_count; g++)
             if (pool->pool->groups[g].device >= 0)
-                gpu_path_open(node, peer, arena, pool->pool->groups[g].device);
+                open_path(node, peer, arena, pool->pool->groups[g].device);
 }
 
 static struct peer_gpu_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
@@ -582,7 +569,7 @@ uint32_t gpu_path_slot_device(const struct peer *peer, uint32_t slot)
 enum gpu_path gpu_path_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot)
 {
     const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
-    return arena != NULL ? gpu_path_wire_to(node, peer, arena, device) : WIRE_NONE;
+    return arena != NULL ? wire_to(node, peer, arena, device) : WIRE_NONE;
 }
 
 void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot)
@@ -610,7 +597,7 @@ static void send_pool_to(void *arg, struct peer *peer)
     LL_FOREACH (use->arenas, arena)
         for (uint32_t g = 0; g < pool->group_count; g++)
             if (pool->groups[g].device >= 0)
-                gpu_path_open(update->node, peer, arena, pool->groups[g].device);
+                open_path(update->node, peer, arena, pool->groups[g].device);
     uint64_t devices = devices_of(peer, pool);
     if (devices != 0)
         send_pool(peer, &update->pool->id, devices);
@@ -680,12 +667,12 @@ void gpu_path_changed(struct node *node, struct peer *peer)
         return;
     for (uint32_t i = 0; i < node->receive.arena_count; i++)
         if (node->receive.arenas[i]->device >= 0)
-            gpu_path_send_pools_of(node, peer, node->receive.arenas[i]->device);
+            send_pools_of(node, peer, node->receive.arenas[i]->device);
 }
 
 void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     if (!is_up(peer))
         return;
-    gpu_path_send_pools_of(node, peer, (int32_t)ends.device);
+    send_pools_of(node, peer, (int32_t)ends.device);
 }

@@ -1,8 +1,10 @@
-#include "daemon/local.h"
-
+/* Legs with both halves under this daemon: the same state machines and messages, without a connection between them, and
+ * one copy from page to page instead of encode, link and decode. */
 #include <stdlib.h>
 
 #include "daemon/node.h"
+#include "daemon/sink.h"
+#include "daemon/source.h"
 
 /* ---- Messages: handed to the other half, unless it has ended ------------------------------------------------------
  */

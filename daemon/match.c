@@ -5,7 +5,6 @@
 #include "daemon/match.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
-#include "daemon/local.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
 

@@ -21,7 +21,7 @@ struct sink_port {
     void (*decode)(struct sink *sink, const struct leg_grant *grant); /* sink_landed follows */
     void (*refuse)(struct sink *sink, uint64_t grant);                /* the answer to a queued ARRIVING */
 };
-extern const struct sink_port sink_over_peer;
+extern const struct sink_port sink_over_peer, sink_over_memory;
 
 struct sink {
     struct node *node;

@@ -43,7 +43,7 @@ struct source_port {
     void (*encode)(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
     void (*transmit)(struct source *source, const struct leg_grant *grant); /* and SENT */
 };
-extern const struct source_port source_over_peer;
+extern const struct source_port source_over_peer, source_over_memory;
 
 struct source {
     struct node *node;
