@@ -63,7 +63,7 @@ static const char *why_not(struct session *session, struct pool_ref *pool, struc
     return NULL;
 }
 
-/* The pool of a new request; NULL: the request is refused, and the client has been told. */
+/* The pool of a new request; NULL: the request is refused, and the client notified. */
 static struct pool_ref *admit(struct session *session, uint64_t transfer, const struct pool_id *id, struct view key,
                               bool is_offer)
 {
@@ -109,7 +109,7 @@ static bool add_lists(struct request *request, const struct wire_page_list *list
     return true;
 }
 
-/* The parts of one request come one after another: does this one continue the previous one? */
+/* Parts of one request are consecutive messages: does this one continue the previous one? */
 static bool is_part(struct session *session, uint64_t transfer, bool more)
 {
     bool continues = session->partial != 0 && session->partial == transfer;

@@ -1,4 +1,4 @@
-/* Clients: their connections from accept to end, and what they ask for. */
+/* Clients: accepting their connections, handling their messages, ending them. */
 #ifndef STRAIT_DAEMON_CLIENTS_H
 #define STRAIT_DAEMON_CLIENTS_H
 

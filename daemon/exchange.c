@@ -41,7 +41,7 @@ static void run_events(struct node *node)
     x->events.running = false;
 }
 
-/* Messages of peers about legs. */
+/* ---- Messages of peers ------------------------------------------------------------------------------------------- */
 
 static struct sink *find_sink(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
 {

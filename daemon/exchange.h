@@ -46,7 +46,7 @@ struct exchange {
     uint32_t pending_count;
     struct tombstone *tombstones; /* hash, oldest first */
     struct leg_queue events;
-    struct request *verdicts; /* set, but not told yet: their legs have to know them first */
+    struct request *verdicts; /* set, but not sent yet: their legs have to know them first */
     uint32_t encoding_jobs;
     uint32_t down_peers; /* their links are to be closed */
     bool gpu_stepped;    /* a leg between GPUs has made a step since this was cleared */
@@ -59,7 +59,7 @@ struct peer_use {
     struct node *node;
     uint32_t pending, pending_spans;
     uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
-    struct peer_gpu_arena *arenas;      /* reach.c: arenas of its GPUs, which ours may use */
+    struct peer_gpu_arena *arenas;      /* gpu_path.c: arenas of its GPUs, which ours may use */
     struct pool_paths *pool_paths;      /* which of our GPUs its pools reach */
     bool down, quit;                    /* its link is to be closed; closing */
     enum pin_state pin;
@@ -72,10 +72,10 @@ struct peer_use {
 void exchange_init(struct node *node);
 void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
 void exchange_turn(struct node *node);       /* events, grants, encodes: before the loop blocks */
-bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing parked */
+bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing pending */
 void exchange_fail_all(struct node *node, enum strait_reason reason);
 void exchange_fail_on_failed_gpus(struct node *node); /* requests with pages on GPUs that have failed */
-void exchange_fini(struct node *node); /* frees what is parked and remembered; no request is live any more */
+void exchange_fini(struct node *node); /* frees what is pending and remembered; no request is live any more */
 extern const struct peers_events exchange_peers_events; /* owner: the node */
 
 /* Sends a notification now, or when its peer is up. */

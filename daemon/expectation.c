@@ -6,8 +6,6 @@
 #include "daemon/node.h"
 #include "daemon/sink.h"
 
-/* The sink's side of a request: which pages are expected, which have landed, and the verdict over all its legs. */
-
 /* ---- Streams that wait for a layer or for the verdict ---------------------------------------------------------------
  */
 

@@ -97,7 +97,7 @@ static struct transport_arena receive_arena(const struct gpu_links *gpu)
         .base = gpu->receive, .size = gpu->receive_size, .fd = -1, .memory = TRANSPORT_CUDA};
 }
 
-/* The part that would hold up the loop: loading libraries, and calls of the driver. */
+/* Runs on a worker, because it would hold up the loop: loads libraries and calls the driver. */
 static void load_work(void *arg)
 {
     const struct gpu_links *gpu = arg;
@@ -183,10 +183,13 @@ void gpu_links_fini(struct node *node)
     node->gpu_links = NULL;
 }
 
+/* ---- Pinned memory of peers ---------------------------------------------------------------------------------------
+ */
+
 /* Pins the receive arena of a peer, as mapped here by its transport, so that our GPUs' encoders can store straight into
  * it. It is pinned when the first chunk from a GPU is to go there, and unpinned before the link closes. */
 
-/* While one is under way, the peer's link is kept. */
+/* A job that pins or unpins: it counts as a writer, so the peer's link is kept. */
 struct pinning {
     struct node *node;
     struct peer *peer;
@@ -242,8 +245,6 @@ enum pin_state pin_peer(struct node *node, struct peer *peer)
         begin(node, peer);
     return use->pin;
 }
-
-/* ---- Letting go -------------------------------------------------------------------------------------------------- */
 
 static void unpin_work(void *arg)
 {

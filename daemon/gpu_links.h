@@ -16,7 +16,7 @@ struct peer;
 struct gpu_wires {
     enum gpu_path list[GPU_WIRES_MAX];
     uint32_t count;
-    bool measured; /* links are used only where they are faster than the way by the host */
+    bool measured; /* links are used only where they are faster than host memory */
 };
 
 /* Wires that are links between two GPUs. */

@@ -16,7 +16,8 @@ struct peer_gpu_arena {
     struct peer_gpu_arena *next;
 };
 
-/* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
+/* The mapping by which one of our GPUs stores into the arena of a peer's GPU. While it is mapped, the peer's link must
+ * be kept. */
 struct peer_mapping {
     struct node *node;
     struct peer *peer;
@@ -29,7 +30,7 @@ struct peer_mapping {
     struct peer_mapping *next;
 };
 
-/* A pool of the peer, and our devices whose arenas it reaches. */
+/* A pool of the peer, and our devices whose arenas its GPUs can write to. */
 struct pool_paths {
     struct pool_id id;
     uint64_t devices;
@@ -38,7 +39,7 @@ struct pool_paths {
 
 /* Prepares the best available wire from our GPU `device` to the arena. */
 static void open_path(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
-/* Tells the peer which of its GPUs our pools on `device` reach now. */
+/* Sends the peer which of its GPUs our pools on `device` can write to now. */
 static void send_pools_of(struct node *node, struct peer *peer, int32_t device);
 
 /* ---- The arenas of a peer's GPUs, mapped for ours -----------------------------------------------------------------
@@ -423,7 +424,7 @@ static void open_path(struct node *node, struct peer *peer, struct peer_gpu_aren
     }
 }
 
-/* The peer's devices that every GPU of the pool reaches. */
+/* The peer's devices that every GPU of the pool can write to. */
 static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
 {
     const struct peer_use *use = peer->owner;
@@ -461,7 +462,7 @@ static void send_pools_of(struct node *node, struct peer *peer, int32_t device)
             send_pool(peer, &pool->id, devices_of(peer, pool->pool));
 }
 
-/* Opens the ways from every GPU that holds pages of our pools. */
+/* Opens the paths from every GPU that holds pages of our pools. */
 static void open_paths(struct node *node, struct peer *peer, struct peer_gpu_arena *arena)
 {
     struct pool_ref *pool, *next;

@@ -18,7 +18,7 @@ struct pool_ref;
 
 /* A peer is up: sends it our arenas. */
 void gpu_path_up(struct node *node, struct peer *peer);
-/* A pool was registered: makes the arenas of its GPUs available to all peers, and tells them of the pool. */
+/* A pool was registered: makes the arenas of its GPUs available to all peers, and announces the pool to them. */
 void gpu_path_pool(struct node *node, const struct pool_ref *pool);
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool);
 /* A link has come up, or ended. */

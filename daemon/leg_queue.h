@@ -1,9 +1,9 @@
-/* Queue of events for the legs of a node, in the order in which they came up.
+/* Queue of events for the legs of a node, in their order.
  *
- * Whoever has an event for a leg appends it. The legs' machines take events only from leg_queue.run, which every
- * callback of the loop calls before it returns, so no machine is stepped while the actions of a step are carried out,
- * and the queue is empty whenever the loop goes on. Only the announcement of a chunk, which
- * the transport makes from the loop, is not queued (sink_arriving): it needs its answer at once. */
+ * An event for a leg is appended, wherever it comes from. The legs' machines take events only from leg_queue.run, which
+ * every callback of the loop calls before it returns, so no machine is stepped while the actions of a step are carried
+ * out, and the queue is empty whenever the loop goes on. Only the announcement of a chunk, which the transport makes
+ * from the loop, is not queued (sink_arriving): it needs its answer at once. */
 #ifndef STRAIT_DAEMON_LEG_QUEUE_H
 #define STRAIT_DAEMON_LEG_QUEUE_H
 

@@ -8,7 +8,8 @@
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
-/* Requests that came before their offer, and announcements that came before their expectation. */
+/* ---- Pending: requests that came before their offer, announcements that came before their expectation ---------------
+ */
 
 static void pending_add(struct node *node, struct pending *pending)
 {
@@ -58,7 +59,7 @@ void match_forget_peer(struct node *node, struct peer *peer)
             pending_remove(node, pending);
 }
 
-/* A local one waits for a single name, and few wait for the same. */
+/* Removes the entry of a local sink or offer: it waits for a single name, and few wait for the same. */
 static void forget_local(struct node *node, const struct pending_key *key, const void *whose)
 {
     struct exchange *x = &node->exchange;
@@ -93,7 +94,7 @@ void match_forget_offer(struct node *node, struct offer *offer)
     }
 }
 
-/* Finds one at a time, because handling it may add to the list or remove from it. */
+/* The next entry for a request. One at a time: handling it may add to the list or remove from it. */
 static struct pending *find(struct node *node, bool request, const struct request *side)
 {
     struct pending_key key = {.wants = side->name, .is_request = request};
@@ -201,7 +202,7 @@ static void refuse_request(const struct pending *request, const struct open_gran
     refuse_leg(request->peer, request, reason);
 }
 
-/* Binds a request to its offer. Nothing points into the parked request afterwards. */
+/* Binds a request to its offer. Nothing points into the pending request afterwards. */
 static void bind_request(struct pending *request, struct offer *offer, const struct open_grants *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
@@ -255,7 +256,7 @@ static void bind_local(struct sink *sink, struct offer *offer)
 /* ---- Starts --------------------------------------------------------------------------------------------------------
  */
 
-/* Pairs the sink with its offer, or parks its request until the offer comes. */
+/* Pairs the sink with its offer, or keeps its request until the offer comes. */
 static void ask_local(struct sink *sink)
 {
     struct node *node = sink->node;
@@ -394,7 +395,7 @@ void match_expectation(struct expectation *e)
 
 /* ---- Messages of peers ------------------------------------------------------------------------------------------- */
 
-#define PENDING_SPANS 256u                   /* average per parked request: 12 MiB for all of them by default */
+#define PENDING_SPANS 256u                   /* average per pending request: 12 MiB for all of them by default */
 #define WAIT_MS_MAX   (24u * 60 * 60 * 1000) /* the most that a client may ask for */
 
 static struct pending *new_pending(struct node *node, struct peer *peer)
@@ -427,7 +428,7 @@ static enum strait_reason add_spans(const struct node *node, struct pending *pen
     return page_spans_valid(spans, known, pending->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
 
-/* All parts of a request have come: it is bound to its offer, parked until the offer comes, or refused as too late. */
+/* All parts of a request have come: it is bound to its offer, kept until the offer comes, or refused as too late. */
 static void settle_request(struct node *node, struct pending *pending, const struct open_grants *open)
 {
     struct request *offer;

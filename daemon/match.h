@@ -1,5 +1,5 @@
-/* Pairs requests: those of clients that start one, REQUEST and ANNOUNCE of peers, and those that came before their
- * other side and are parked until it comes. */
+/* Pairing of offers and expectations: when a client starts one, when REQUEST or ANNOUNCE comes from a peer, and when
+ * the other side of a pending one comes. */
 #ifndef STRAIT_DAEMON_MATCH_H
 #define STRAIT_DAEMON_MATCH_H
 

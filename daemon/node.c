@@ -208,6 +208,9 @@ void parts_free(struct node *node)
     strait_codebook_destroy(node->codebook);
 }
 
+/* ---- Failed GPUs --------------------------------------------------------------------------------------------------
+ */
+
 /* A GPU that fails takes all others of the process with it (device.h). Requests that wait for them fail at once, not
  * when the next chunk is tried. What the driver still holds of theirs is drained as usual, when the driver returns. */
 
@@ -231,7 +234,7 @@ static void stop_soon(struct node *node)
 {
     const uint64_t last = uv_now(node->loop) + LAST_MS;
     if (node->draining)
-        return; /* it was already told to end */
+        return; /* it ends already */
     node->gpu_failed(node->owner);
     node_stop(node, true);
     if (node->drain_until > last)
@@ -249,8 +252,6 @@ void node_gpu_failed(void *owner)
     if (node->gpu_failed != NULL && strcmp(node->options.gpu_failure, "exit") == 0)
         stop_soon(node);
 }
-
-/* A node's life: creation on a loop, turns, stop. */
 
 #define TICK_MS              10u /* resolution of deadlines */
 #define BUSY_POLL_PROCESSORS 4u

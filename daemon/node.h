@@ -89,9 +89,8 @@ uint64_t node_busy_poll_ns(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
 
-/* What a node is made of: codebook, arenas, jobs and devices, peers, metrics by HTTP, and its socket for clients. */
-
-/* Makes all parts, one after the other; if one fails, `why` says so, and those before it are there. */
+/* Parts of a node: codebook, arenas, jobs and devices, peers, metrics by HTTP, and its socket for clients. Makes all of
+ * them, one after the other; if one fails, `why` says so, and those before it are there. */
 enum strait_status parts_make(struct node *node, char *why, size_t why_size);
 /* No client is accepted any more, and the socket's name goes. */
 void parts_stop_listening(struct node *node);

@@ -6,9 +6,6 @@
 #include "daemon/node.h"
 #include "daemon/source.h"
 
-/* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
- * consumers. */
-
 /* ---- Looking for the expectation --------------------------------------------------------------------------------- */
 
 void offer_announce(struct offer *o, struct announce *a)

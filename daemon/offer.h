@@ -44,7 +44,7 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
 void offer_begin(struct offer *offer, const struct message_offer *message); /* called with the last of its messages */
 enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
 
-void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer if it is up */
+void offer_announce(struct offer *offer, struct announce *announce); /* to the peer, if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
 void offer_consumer_ended(struct offer *offer, enum strait_reason reason);
 void offer_send_verdict(struct offer *offer); /* sends the client the verdict */

@@ -206,7 +206,8 @@ void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint
     w->busy_bytes = w->busy_raw = 0;
 }
 
-/* ---- A link between GPUs, or by way of the host ------------------------------------------------------------------ */
+/* ---- A link between GPUs, or host memory ---------------------------------------------------------------------------
+ */
 
 /* Raw bytes a second: encoding and sending overlap. A chunk encoded straight into the peer's memory needs no
  * sending. */
@@ -239,7 +240,7 @@ double policy_rank(const struct peer *peer, enum message_link_by by)
     return policy->links[by].samples < LINK_SAMPLES || rate == 0 ? INFINITY : rate;
 }
 
-/* Has the link lost, or may it be tried again? */
+/* Compares a link with host memory. True: it is used no longer, or tried again. */
 static bool compare_link(struct policy *policy, const struct peer *peer, enum message_link_by by)
 {
     double host, link;

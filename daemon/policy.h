@@ -34,7 +34,7 @@ struct policy {
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
     double peer_encode[POLICY_MODES];        /* raw bytes a second, encoded by a GPU into the memory of a peer's GPU */
     uint32_t peer_samples[POLICY_MODES];
-    struct { /* gpu-wires=auto: GPU links compared with the way by the host */
+    struct { /* gpu-wires=auto: GPU links compared with host memory */
         bool began;
         bool lost[LINK_BY_COUNT];        /* the host was faster, */
         uint64_t lost_at[LINK_BY_COUNT]; /* uv_hrtime */
@@ -58,7 +58,7 @@ void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode m
 void policy_sending(struct peer *peer, struct chunk_path path);
 void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes);
 
-/* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by the host?
+/* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by host memory?
  * policy_judge is called now and then: has that changed? */
 bool policy_uses_link(const struct node *node, const struct peer *peer, enum message_link_by by);
 bool policy_compare_links(const struct node *node, struct peer *peer);

@@ -1,4 +1,4 @@
-/* Where chunks are received: slots in the host's memory, which every transport reaches, and slots in the memory of each
+/* Receive arenas: slots in the host's memory, which every transport reaches, and slots in the memory of each
  * GPU in use, which encoders on other GPUs of this host may reach. Slots are numbered through all arenas, beginning
  * with the host's. */
 #ifndef STRAIT_DAEMON_RECEIVE_H

@@ -5,8 +5,6 @@
 #include "daemon/node.h"
 #include "daemon/request.h"
 
-/* The common part of offers and expectations: pages, state, end. */
-
 void name_set(struct name *name, const struct pool_id *pool, struct view key)
 {
     memset(name, 0, sizeof(*name)); /* because names are hashed and compared as bytes */
@@ -114,7 +112,7 @@ static void tombstone_add(struct node *node, const struct request *request)
         return;
     struct tombstone *stone = calloc(1, sizeof(*stone));
     if (stone == NULL)
-        return; /* late messages will be parked until their deadline instead */
+        return; /* late messages will be pending until their deadline instead */
     stone->key.name = request->name;
     stone->key.is_offer = request->is_offer;
     stone->reason = request->reason;

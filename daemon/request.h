@@ -41,7 +41,7 @@ struct request {
     enum strait_reason reason;
     const char *text;                /* says more about a failure; static */
     bool begun;                      /* all of its initial pages have been received */
-    bool decided, notified, drained; /* the verdict is set; the client was told; nothing touches its pages any more */
+    bool decided, notified, drained; /* the verdict is set; the client knows it; nothing touches its pages any more */
     uint64_t began;                  /* uv_hrtime */
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
@@ -79,14 +79,14 @@ void request_reap(struct request *request); /* part of it has ended: it is freed
 /* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
  * *state. */
 const char *request_why(const struct request *request, struct device_state *state);
-/* Sets the verdict; the exchange tells it once the legs have taken the events that follow. */
+/* Sets the verdict; the exchange sends it once the legs have taken the events that follow. */
 void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text);
 /* Some of its pages are in memory of a GPU that has failed. */
 bool request_on_failed_gpu(const struct request *request);
 /* Marks the pages as used in the pool and adds them to the request. NONE, BUSY, GEOMETRY (no such page, or an index
- * twice), NO_MEMORY, LOCAL (stranded). */
+ * twice), NO_MEMORY, LOCAL (on a failed GPU). */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
-void request_state(struct request *request, enum strait_state state); /* moves forward, and tells the client */
+void request_state(struct request *request, enum strait_state state); /* moves forward, and notifies the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */
 
 #endif

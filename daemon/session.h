@@ -1,5 +1,5 @@
-/* A client's connection, as its pools and requests use it: messages to it, memory charged to it, and words that it
- * shares with its GPUs. Clients are accepted, heard and ended in clients.c. */
+/* Client session as pools and requests use it: messages to the client, memory charged to it, and words that it shares
+ * with its GPUs. Accepting, reading and ending it are in clients.c. */
 #ifndef STRAIT_DAEMON_SESSION_H
 #define STRAIT_DAEMON_SESSION_H
 
@@ -13,7 +13,7 @@ struct session {
     struct node *node;
     struct channel *channel; /* NULL: closed, or handed over to the peers */
     struct watch *socket;
-    struct watch *process; /* on the client's pidfd; NULL: only the socket tells of its death */
+    struct watch *process; /* on the client's pidfd; NULL: only the socket shows its death */
     int pidfd;
     uint32_t pid, uid;
     bool embedded;            /* the client is the process that the node is embedded in: the node ends with it */

@@ -10,7 +10,7 @@
 
 struct source;
 
-/* The way to the source: over a connection, or under this daemon (local.c). */
+/* Port to the source: over a connection, or in the memory of this daemon (local.c). */
 struct sink_port {
     bool takes_slots; /* chunks arrive in slots of the receive arenas */
     void (*request)(struct sink *sink, const struct leg_action *action);

@@ -223,7 +223,7 @@ void source_more(struct source *source, uint32_t from, uint32_t count)
         source_post(source, &event);
 }
 
-/* The way for a grant's chunk from this GPU (-1: from the host); WIRE_NONE: there is none any more. */
+/* The path of a grant's chunk from this GPU (-1: from the host); WIRE_NONE: there is none any more. */
 static struct chunk_path path_for(const struct source *source, const struct leg_grant *grant, int32_t device)
 {
     const struct peer *peer = source->peer;
@@ -234,7 +234,7 @@ static struct chunk_path path_for(const struct source *source, const struct leg_
     return (struct chunk_path){source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM, false};
 }
 
-/* The arena of ours in which chunks for this way are encoded; NULL: they are encoded into the peer's arena. */
+/* The arena of ours in which chunks for this path are encoded; NULL: they are encoded into the peer's arena. */
 static struct arena *memory_for(struct node *node, struct chunk_path path, int32_t device)
 {
     return path_is_link(path) ? gpu_links_send(node, device) : path.wire == WIRE_UCX ? &node->send : NULL;

@@ -21,7 +21,7 @@ struct open_grants {
     const uint32_t *slots;
 };
 
-/* A chunk on its way out. */
+/* A chunk that is being encoded or sent. */
 struct inflight_chunk {
     struct source *source;
     uint64_t grant;
@@ -35,7 +35,7 @@ struct inflight_chunk {
     struct inflight_chunk *next;
 };
 
-/* The way to the sink: over a connection, or under this daemon (local.c). */
+/* Port to the sink: over a connection, or in the memory of this daemon (local.c). */
 struct source_port {
     uint32_t list_max;                                                  /* segments in one message */
     void (*send)(struct source *source, const struct message *message); /* SEGMENTS, RELEASED, END */
@@ -81,10 +81,10 @@ void source_message(struct source *source, const struct message *message); /* of
 /* Called by the queue: takes the event and carries out its actions. */
 void source_take(struct source *source, const struct leg_event *event);
 
-/* The request has met its offer: tells the sink what is ready of what it wants, and uses its open grants for that or
- * releases them. */
+/* The request is bound to its offer: announces to the sink what is ready of what it wants, and uses its open grants for
+ * that or releases them. */
 void source_bind(struct source *source, const struct open_grants *open);
-/* `count` more segments of the offer, from `from` on, are ready: tells the sink about those that it wants. */
+/* `count` more segments of the offer, from `from` on, are ready: announces those that the sink wants. */
 void source_more(struct source *source, uint32_t from, uint32_t count);
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
