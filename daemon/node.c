@@ -47,7 +47,8 @@ static enum strait_status listen_for_clients(struct node *node, char *why, size_
     return status;
 }
 
-void parts_stop_listening(struct node *node)
+/* No client is accepted any more, and the socket's name goes. */
+static void stop_listening(struct node *node)
 {
     watch_close(node->listener);
     node->listener = NULL;
@@ -184,7 +185,9 @@ static enum strait_status make_codebook(struct node *node, char *why, size_t why
     return status;
 }
 
-enum strait_status parts_make(struct node *node, char *why, size_t why_size)
+/* Makes codebook, arenas, jobs and devices, peers, metrics by HTTP, and the socket for clients, one after the other; if
+ * one fails, `why` says so, and those before it are there. */
+static enum strait_status make_parts(struct node *node, char *why, size_t why_size)
 {
     enum strait_status status = make_codebook(node, why, why_size);
     if (status == STRAIT_OK)
@@ -200,7 +203,8 @@ enum strait_status parts_make(struct node *node, char *why, size_t why_size)
     return status;
 }
 
-void parts_free(struct node *node)
+/* Frees memory, when everything that used it has ended. */
+static void free_parts(struct node *node)
 {
     gpu_links_fini(node);
     receive_fini(&node->receive);
@@ -392,7 +396,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     while (made->incarnation == 0);
     auth_random(&made->id, sizeof(made->id));
     snprintf(why, why_size, "%s", "out of memory");
-    enum strait_status status = parts_make(made, why, why_size);
+    enum strait_status status = make_parts(made, why, why_size);
     made->started = status == STRAIT_OK;
     start_turning(made);
     *node = made;
@@ -457,7 +461,7 @@ static void close_all(struct node *node)
     struct session *session, *next;
     DL_FOREACH_SAFE (node->sessions, session, next)
         client_end(session, "daemon stops");
-    parts_stop_listening(node);
+    stop_listening(node);
     http_close(node->http);
     node->http = NULL;
     if (node->peers != NULL)
@@ -480,6 +484,6 @@ void node_destroy(struct node *node)
     if (node == NULL)
         return;
     exchange_fini(node);
-    parts_free(node);
+    free_parts(node);
     free(node);
 }

@@ -89,12 +89,4 @@ uint64_t node_busy_poll_ns(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
 
-/* Parts of a node: codebook, arenas, jobs and devices, peers, metrics by HTTP, and its socket for clients. Makes all of
- * them, one after the other; if one fails, `why` says so, and those before it are there. */
-enum strait_status parts_make(struct node *node, char *why, size_t why_size);
-/* No client is accepted any more, and the socket's name goes. */
-void parts_stop_listening(struct node *node);
-/* Frees memory, when everything that used it has ended. */
-void parts_free(struct node *node);
-
 #endif
