@@ -123,7 +123,7 @@ static enum strait_status make_jobs(struct node *node)
         .far_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
         .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
         .multiprocessors = node->options.gpu_multiprocessors,
-        .attention_ns = node_busy_poll_ns(node),
+        .busy_poll_ns = node_busy_poll_ns(node),
         .failed = node_gpu_failed,
         .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);

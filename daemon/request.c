@@ -161,7 +161,7 @@ void request_wake_gpus(const struct request *request)
     for (uint32_t g = 0; g < pool->group_count; g++) {
         int32_t device = pool->groups[g].device;
         if (device >= 0 && device != before)
-            devices_rouse(request->node->devices, device);
+            devices_wake(request->node->devices, device);
         before = device;
     }
 }

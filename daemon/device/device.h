@@ -108,7 +108,7 @@ struct device_setup {
     uint64_t slot_bytes;                    /* size of the largest chunk, except far ones, */
     uint64_t far_bytes;                     /* whose largest size this is; they have at most FAR_PAGES_MAX pages */
     uint32_t multiprocessors;               /* that one launch may occupy; 0: all */
-    uint64_t attention_ns;                  /* how long its thread stays awake after the latest task */
+    uint64_t busy_poll_ns;                  /* how long its thread stays awake after the latest task */
     /* A task is complete. Called on any thread; the plugin does not touch the task any more. */
     void (*done)(void *owner, struct device_task *task);
     /* This device has failed for good: `failure` tells the reason, and all tasks that have not come back yet do so.
@@ -117,7 +117,7 @@ struct device_setup {
     void *owner;
 };
 
-/* All but `submit`, `rouse` and `failure` may block, and are called on workers. Where pages lie on the host, `device`
+/* All but `submit`, `wake` and `failure` may block, and are called on workers. Where pages lie on the host, `device`
  * is NULL.
  */
 struct device_ops {
@@ -136,7 +136,7 @@ struct device_ops {
      * comes back through `done`. */
     void (*submit)(struct device *device, struct device_task *first);
     /* Work is about to come: the device may begin whatever takes time before the first task can run. Never blocks. */
-    void (*rouse)(struct device *device);
+    void (*wake)(struct device *device);
     /* Has the device failed for good? If so, tells why. A failure that breaks what all devices of the process share
      * fails all of them, with a reason that names the failed one. Any thread. */
     bool (*failure)(struct device *device, const struct device_why *why);

@@ -108,7 +108,7 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_c
                                         .slot_bytes = config->slot_bytes,
                                         .far_bytes = config->far_bytes,
                                         .multiprocessors = config->multiprocessors,
-                                        .attention_ns = config->attention_ns,
+                                        .busy_poll_ns = config->busy_poll_ns,
                                         .done = on_done,
                                         .failed = on_failed,
                                         .owner = made};
@@ -312,9 +312,9 @@ void devices_submit(struct devices *devices, int32_t number, struct device_task 
     devices->ops->submit(device_at(devices, number), first);
 }
 
-void devices_rouse(struct devices *devices, int32_t number)
+void devices_wake(struct devices *devices, int32_t number)
 {
-    devices->ops->rouse(device_at(devices, number));
+    devices->ops->wake(device_at(devices, number));
 }
 
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state)

@@ -15,7 +15,7 @@ struct devices_config {
     uint64_t slot_bytes, far_bytes;         /* largest chunks, see device.h */
     uint64_t arena_bytes;                   /* size of each device's arena; 0: no arenas */
     uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
-    uint64_t attention_ns;                  /* see device.h */
+    uint64_t busy_poll_ns;                  /* see device.h */
     void (*failed)(void *owner); /* called on the loop: one or more devices in use have failed; may be NULL */
     void *owner;
 };
@@ -56,7 +56,7 @@ enum strait_status devices_copy(struct devices *devices, int32_t to_number, cons
 /* ---- On the loop ------------------------------------------------------------------------------------------------- */
 
 /* Tells a device in use that work for it is about to come. */
-void devices_rouse(struct devices *devices, int32_t number);
+void devices_wake(struct devices *devices, int32_t number);
 /* Submits a list of tasks to a device in use. `finished` of each is called in a later turn. */
 void devices_submit(struct devices *devices, int32_t number, struct device_task *first);
 

@@ -333,16 +333,16 @@ enum strait_status pool_map_device(const struct pool_context *context, const str
                                    const struct pool_why *why)
 {
     char text[256] = "";
-    const struct device_why told = {.text = text, .size = sizeof(text)};
+    const struct device_why reason = {.text = text, .size = sizeof(text)};
     const struct device_handle handle = {.kind = (enum strait_handle)region->handle,
                                          .ipc = region->ipc.data,
                                          .fd = region->handle == STRAIT_HANDLE_CUDA_VMM ? fds[region->fd] : -1,
                                          .pointer = (uint8_t *)(uintptr_t)first,
                                          .size = size};
     *mapping = (struct pool_mapping){.device = region->device};
-    enum strait_status status = devices_open(context->devices, region->device, &told);
+    enum strait_status status = devices_open(context->devices, region->device, &reason);
     if (status == STRAIT_OK)
-        status = devices_map(context->devices, region->device, &handle, &mapping->memory, &told);
+        status = devices_map(context->devices, region->device, &handle, &mapping->memory, &reason);
     if (status != STRAIT_OK)
         return refused(why, status, r, text);
     mapping->base = mapping->memory.base;
@@ -745,16 +745,16 @@ static enum strait_status fill(struct pool *pool, const struct message_pool_regi
 enum strait_status pool_map(const struct message_pool_register *registration, const int *fds,
                             const struct pool_context *context, struct pool **pool, char *why, size_t why_size)
 {
-    const struct pool_why told = {.text = why, .size = why_size};
+    const struct pool_why reason = {.text = why, .size = why_size};
     if (why_size > 0)
         why[0] = '\0';
-    enum strait_status status = pool_check(registration, context, &told);
+    enum strait_status status = pool_check(registration, context, &reason);
     if (status != STRAIT_OK)
         return status;
     struct pool *made = calloc(1, sizeof(*made));
     if (made == NULL)
-        return pool_refuse(&told, STRAIT_ERR_NO_MEMORY, "no memory");
-    status = fill(made, registration, fds, context, &told);
+        return pool_refuse(&reason, STRAIT_ERR_NO_MEMORY, "no memory");
+    status = fill(made, registration, fds, context, &reason);
     if (status == STRAIT_OK)
         *pool = made;
     else

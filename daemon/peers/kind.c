@@ -66,12 +66,12 @@ static void complete_options(const struct peers *peers, const char *name, const 
     unsigned port;
     bool known = address_numeric(peers->address, &address) && !address_is_wildcard(&address) &&
                  address_split(peers->address, host, &port);
-    bool told = strstr(given, "listen=") != NULL || strstr(given, "carrier=") != NULL;
-    if (known && !told)
+    bool is_given = strstr(given, "listen=") != NULL || strstr(given, "carrier=") != NULL;
+    if (known && !is_given)
         snprintf(text, size, "listen=%s %s", host, given);
     else
         snprintf(text, size, "%s", given);
-    if (!known && peers->address[0] != 0 && !told)
+    if (!known && peers->address[0] != 0 && !is_given)
         log_write(peers->config.log, LOG_WARN, "msg=\"%s is for peers of this host only: set listen= in %s-options\"",
                   name, name);
 }

@@ -608,10 +608,10 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     return STRAIT_OK;
 }
 
-static void fake_rouse(struct device *device)
+static void fake_wake(struct device *device)
 {
     (void)device;
-    atomic_fetch_add(&fake_device_control.roused, 1);
+    atomic_fetch_add(&fake_device_control.woken, 1);
 }
 
 static const struct device_ops ops = {.version = DEVICE_VERSION,
@@ -619,7 +619,7 @@ static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .open = fake_open,
                                       .close = fake_close,
                                       .submit = fake_submit,
-                                      .rouse = fake_rouse,
+                                      .wake = fake_wake,
                                       .failure = fake_failure,
                                       .map = fake_map,
                                       .reach = fake_reach,

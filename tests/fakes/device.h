@@ -32,7 +32,7 @@ struct fake_control {
     _Atomic uint32_t no_device;  /* there are no devices */
     _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;
     /* Counted. */
-    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached, roused;
+    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached, woken;
 };
 
 #endif

@@ -55,10 +55,10 @@ START_TEST(pages_move_between_gpus)
     shape.handle = STRAIT_HANDLE_CUDA_VMM;
     struct test_pool *sink = pool_open(pair.sink, shape);
     const struct fake_control *fake = far_control();
-    uint32_t roused = fake->roused;
+    uint32_t woken = fake->woken;
     for (int i = 0; i < 3; i++)
         shuffle_all(source, sink, 1);
-    ck_assert_uint_ge(fake->roused, roused + 6); /* by both sides of each */
+    ck_assert_uint_ge(fake->woken, woken + 6); /* by both sides of each */
     if (wire == SAME)
         ck_assert_uint_ge(fake->copies, 3);
     else

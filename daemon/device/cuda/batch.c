@@ -67,8 +67,8 @@ static uint64_t take_escapes(struct device *device, struct lane *lane)
         for (uint32_t t = 0; t < device->table_count; t++)
             e->seen += e->stats[t].escapes;
     }
-    uint64_t fresh = e->seen - e->told;
-    e->told = e->seen;
+    uint64_t fresh = e->seen - e->reported;
+    e->reported = e->seen;
     return fresh;
 }
 
@@ -81,7 +81,7 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch, 
     struct stage_slot *slot = batch->slots[i];
     uint64_t now = clock_ns(), from = batch->began > lane->last_over ? batch->began : lane->last_over;
     batch->tasks[i] = NULL;
-    batch->told++;
+    batch->reported++;
     lane->last_over = now;
     task->result = batch->results[i];
     task->status = STRAIT_OK;
@@ -102,12 +102,12 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch, 
 /* A chunk's result is written last: the chunk is complete then, whatever else its launch still does. */
 static bool tell_results(struct device *device, struct lane *lane, struct batch *batch)
 {
-    uint32_t before = batch->told;
+    uint32_t before = batch->reported;
     for (uint32_t i = 0; i < batch->count; i++)
         if (batch->tasks[i] != NULL &&
             __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) != STRAIT_ERR_DEVICE)
             tell(device, lane, batch, i);
-    return batch->told != before;
+    return batch->reported != before;
 }
 
 /* Ends the oldest batch. True: it is complete, and all its tasks have been reported. */
@@ -119,7 +119,7 @@ static bool end_batch(struct device *device, struct lane *lane)
         return false;
     if (error == cudaSuccess)
         tell_results(device, lane, batch);
-    if (error != cudaSuccess || batch->told != batch->count) {
+    if (error != cudaSuccess || batch->reported != batch->count) {
         device_fail(device, "encode or decode", error);
         return false;
     }
@@ -135,7 +135,7 @@ bool lane_collect(struct device *device, struct lane *lane)
         return false; /* left to lane_abandon */
     for (uint32_t i = 0; i < lane->running; i++)
         moved |= tell_results(device, lane, &lane->batches[(lane->first + i) % LANE_BATCHES]);
-    while (lane->running > 0 && lane->batches[lane->first].told == lane->batches[lane->first].count &&
+    while (lane->running > 0 && lane->batches[lane->first].reported == lane->batches[lane->first].count &&
            end_batch(device, lane))
         moved = true;
     if (!moved && lane->running > 0 && end_batch(device, lane)) /* a failed launch writes no results */
@@ -150,7 +150,7 @@ uint64_t lane_load(const struct lane *lane)
     uint64_t tasks = 0;
     for (uint32_t i = 0; i < lane->running; i++) {
         const struct batch *batch = &lane->batches[(lane->first + i) % LANE_BATCHES];
-        tasks += batch->count - batch->told;
+        tasks += batch->count - batch->reported;
     }
     for (const struct device_task *task = lane->waiting; task != NULL; task = task->next)
         tasks++;
@@ -167,7 +167,7 @@ void lane_abandon(struct device *device, struct lane *lane)
     (void)cudaStreamSynchronize(lane->stream); /* any error is ignored */
     for (; lane->running > 0; lane->running--) {
         struct batch *batch = &lane->batches[lane->first];
-        device_settle_batch(device, batch);
+        device_wait_batch(device, batch);
         for (uint32_t i = 0; i < batch->count; i++) {
             struct device_task *task = batch->tasks[i];
             if (task == NULL)
@@ -301,7 +301,7 @@ void stage_abandon(struct device *device)
 {
     for (uint32_t i = 0; i < STAGE_STREAMS; i++)
         (void)cudaStreamSynchronize(device->out.streams[i]);
-    device_settle(device); /* none of it is in flight any more */
+    device_wait_stopped(device); /* none of it is in flight any more */
     for (uint32_t i = 0; i < STAGE_SLOTS; i++)
         if (device->out.slots[i].leaving)
             finish(device, &device->out.slots[i], STRAIT_ERR_DEVICE);
@@ -391,7 +391,7 @@ static void turn_here(struct device *device)
 
 static void pause_after(const struct device *device, uint64_t moved_at)
 {
-    uint64_t spin = device->setup.attention_ns > SPIN_NS ? device->setup.attention_ns : SPIN_NS;
+    uint64_t spin = device->setup.busy_poll_ns > SPIN_NS ? device->setup.busy_poll_ns : SPIN_NS;
     if (clock_ns() - moved_at < spin)
         sched_yield();
     else
@@ -407,20 +407,20 @@ void *coder_run(void *arg)
     cudaSetDevice(device->number);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        bool idle = !is_busy(device) && device->submitted == NULL, roused = idle && device->roused;
-        device->roused = false;
+        bool idle = !is_busy(device) && device->submitted == NULL, woken = idle && device->woken;
+        device->woken = false;
         if (idle && device->closing)
             break;
-        if (roused)
+        if (woken)
             moved_at = clock_ns();
-        if (idle && !roused && clock_ns() - moved_at >= device->setup.attention_ns) {
+        if (idle && !woken && clock_ns() - moved_at >= device->setup.busy_poll_ns) {
             pthread_cond_wait(&device->work, &device->lock);
             moved_at = clock_ns();
             continue;
         }
         take_submitted(device);
         pthread_mutex_unlock(&device->lock);
-        if (roused)
+        if (woken)
             turn_here(device);
         bool moved = work_stage(device);
         for (uint32_t i = LANES; i-- > 0;)
@@ -760,7 +760,7 @@ void lane_launch(struct device *device, struct lane *lane)
     cudaError_t error = cudaSuccess;
     choose(device, lane, batch);
     batch->began = clock_ns();
-    batch->told = 0;
+    batch->reported = 0;
     for (uint32_t i = 0; i < batch->count; i++)
         batch->results[i] = (struct strait_result){.status = STRAIT_ERR_DEVICE};
     enum strait_status status = batch->tasks[0]->work == DEVICE_ENCODE ? encode(device, lane, batch, &error)

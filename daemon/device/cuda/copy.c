@@ -232,8 +232,8 @@ enum strait_status copy_pages(struct device *to_device, const struct strait_page
     if (error == cudaErrorMemoryAllocation)
         return STRAIT_ERR_NO_MEMORY;
     if (to_device != NULL && device_is_sick(to_device, "copy"))
-        device_settle(to_device);
+        device_wait_stopped(to_device);
     if (from_device != NULL && device_is_sick(from_device, "copy"))
-        device_settle(from_device);
+        device_wait_stopped(from_device);
     return STRAIT_ERR_DEVICE;
 }

@@ -52,7 +52,7 @@ struct stage {
 struct batch {
     struct device_task *tasks[BATCH_TASKS]; /* NULL: already reported, or leaving */
     struct stage_slot *slots[BATCH_TASKS];  /* of each task; NULL: its chunk is coded in place */
-    uint32_t count, told;
+    uint32_t count, reported;
     cudaEvent_t over;
     uint8_t *staged, *staging;     /* ids and metadata: in pinned memory, and their copy on the device */
     struct strait_result *results; /* pinned */
@@ -65,7 +65,7 @@ struct escapes {
     struct strait_class_stats *stats;    /* pinned copy of the counters, */
     cudaEvent_t copied;                  /* complete since this event */
     bool counted, copying;               /* counters have changed since the last copy; a copy is under way */
-    uint64_t seen, told;
+    uint64_t seen, reported;
 };
 
 /* A stream and the scratch that goes with it, for encoding or decoding. */
@@ -108,7 +108,7 @@ struct device {
     pthread_cond_t work, events;
     struct device_task *submitted, **submitted_end; /* for the coder */
     struct device_task *awaited;                    /* events, for the waiter */
-    bool closing, failed, roused;
+    bool closing, failed, woken;
     char why[256];
     uint64_t failed_at;
     struct device *process_next; /* failure.c's */
@@ -152,8 +152,8 @@ enum strait_status device_refuse(struct device *device, enum strait_status statu
 /* After a failure the driver's waits return at once, though work launched on a GPU that merely shares the process with
  * the failed one may still run to its end. These wait for copies and for a batch that may still be running, but not for
  * longer than any of them takes. */
-void device_settle(struct device *device);
-void device_settle_batch(struct device *device, const struct batch *batch);
+void device_wait_stopped(struct device *device);
+void device_wait_batch(struct device *device, const struct batch *batch);
 
 /* ---- batch.c: lanes ---------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
 /* Failure of a GPU, and what it means for the others of the process. CUDA calls most of these errors sticky: the
  * process is inconsistent from then on, every launch and copy fails with the same error, on its other GPUs too, and
  * only another process can use any of them. So one GPU's failure is made the failure of all GPUs of the process, at
- * once and not when each of them happens to notice. The GPU that saw the error first is blamed: it is the one that was
- * working. */
+ * once and not when each of them happens to notice. The GPU that saw the error first is held responsible: it is the one
+ * that was working. */
 
 static struct {
     pthread_mutex_t lock;  /* taken before a device's lock */
@@ -141,8 +141,8 @@ static cudaError_t ask(struct device *device)
 void device_fail(struct device *device, const char *what, cudaError_t error)
 {
     if (error == cudaSuccess || !error_breaks_process(error)) {
-        cudaError_t told = ask(device);
-        error = error_breaks_process(told) ? told : error;
+        cudaError_t answer = ask(device);
+        error = error_breaks_process(answer) ? answer : error;
     }
     if (error_breaks_process(error))
         break_process(device->number, what, error);
@@ -233,42 +233,43 @@ bool process_is_broken(int number, const struct device_why *why)
 bool process_is_sick(int number, const char *what, const struct device_why *why)
 {
     cudaError_t error = cudaSuccess;
-    int blamed = ask_all(&error);
-    if (blamed >= 0)
-        break_process(blamed, what, error);
+    int culprit = ask_all(&error);
+    if (culprit >= 0)
+        break_process(culprit, what, error);
     return process_is_broken(number, why);
 }
 
 /* ---- Work that may still run ------------------------------------------------------------------------------------- */
 
-#define SETTLE_NS       500000000u
-#define SETTLE_PAUSE_NS 100000u
+#define STOP_NS       500000000u
+#define STOP_PAUSE_NS 100000u
 
-static bool may_settle(struct device *device)
+static bool may_still_run(struct device *device)
 {
     pthread_mutex_lock(&device->lock);
     uint64_t failed_at = device->failed_at;
     pthread_mutex_unlock(&device->lock);
-    return clock_ns() - failed_at < SETTLE_NS;
+    return clock_ns() - failed_at < STOP_NS;
 }
 
 static void pause_briefly(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = SETTLE_PAUSE_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = STOP_PAUSE_NS}, NULL);
 }
 
-void device_settle(struct device *device)
+void device_wait_stopped(struct device *device)
 {
-    while (may_settle(device))
+    while (may_still_run(device))
         pause_briefly();
 }
 
 /* A chunk's result is written last; a chunk that the driver has stopped never gets one. */
-void device_settle_batch(struct device *device, const struct batch *batch)
+void device_wait_batch(struct device *device, const struct batch *batch)
 {
     for (uint32_t i = 0; i < batch->count; i++)
         while (batch->tasks[i] != NULL &&
-               __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) == STRAIT_ERR_DEVICE && may_settle(device))
+               __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) == STRAIT_ERR_DEVICE &&
+               may_still_run(device))
             pause_briefly();
 }
 

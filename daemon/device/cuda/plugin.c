@@ -274,10 +274,10 @@ static void plugin_submit(struct device *device, struct device_task *first)
     pthread_mutex_unlock(&device->lock);
 }
 
-static void plugin_rouse(struct device *device)
+static void plugin_wake(struct device *device)
 {
     pthread_mutex_lock(&device->lock);
-    device->roused = true;
+    device->woken = true;
     pthread_cond_signal(&device->work);
     pthread_mutex_unlock(&device->lock);
 }
@@ -287,7 +287,7 @@ static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .open = plugin_open,
                                       .close = plugin_close,
                                       .submit = plugin_submit,
-                                      .rouse = plugin_rouse,
+                                      .wake = plugin_wake,
                                       .failure = device_failure,
                                       .map = memory_map,
                                       .reach = memory_reach,
