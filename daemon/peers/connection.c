@@ -1,4 +1,4 @@
-/* Connections: creation, queueing of messages, the first reason to end, links. Everything else in this folder is above.
+/* Connections: creation, queued messages, the first reason to end, links. The other files of this folder build on it.
  */
 #include <inttypes.h>
 #include <stdarg.h>

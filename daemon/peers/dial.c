@@ -7,7 +7,7 @@
 
 #include "daemon/peers/peer_internal.h"
 
-/* From an address to a connected socket. */
+/* Dialling: from an address to a connected socket. */
 
 #define LOOKUPS_MAX 16u /* lookups at a time: a name server that does not answer blocks each for long */
 

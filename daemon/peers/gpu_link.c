@@ -223,7 +223,7 @@ void gpu_links_tick(struct connection *c)
     }
 }
 
-/* ---- What the transport tells ------------------------------------------------------------------------------------ */
+/* ---- Transport events -------------------------------------------------------------------------------------------- */
 
 void gpu_link_connected(struct connection *c, struct gpu_link *g)
 {
@@ -249,7 +249,7 @@ void gpu_link_closed(struct gpu_link *g)
     g->state = GPU_LINK_NONE;
 }
 
-/* ---- What the user calls ----------------------------------------------------------------------------------------- */
+/* ---- Calls of the user ------------------------------------------------------------------------------------------- */
 
 void peer_want_gpu_link(struct peer *peer, struct gpu_ends ends)
 {

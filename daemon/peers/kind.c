@@ -4,7 +4,7 @@
 
 #include "daemon/peers/peer_internal.h"
 
-/* The transports of a node: those that its options name are checked, made and offered to peers. */
+/* Transports of a node: those that its options name are checked, made and offered to peers. */
 
 /* ---- Failed and closed ports ------------------------------------------------------------------------------------- */
 

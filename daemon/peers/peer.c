@@ -49,7 +49,7 @@ void heartbeat_tick(struct connection *c)
     heartbeat_send(c, ++c->sequence);
 }
 
-/* The handshake: hellos, versions, proofs. The dialling side proves itself first, so that a stranger who dials sees
+/* Handshake: hellos, versions, proofs. The dialling side proves itself first, so that a stranger who dials sees
  * nothing that was made with the secret. */
 
 static struct message_peer_hello own_hello(const struct connection *c)
@@ -149,9 +149,9 @@ static void proof_receive(struct connection *c, const struct message_peer_proof 
     proved(c);
 }
 
-/* The control channel of a connection: messages are read and handed to the part that they are for, and sent. */
+/* Control channel of a connection: messages are read and handed to the part that they are for, and sent. */
 
-/* ---- Messages that come ------------------------------------------------------------------------------------------ */
+/* ---- Receiving messages ------------------------------------------------------------------------------------------ */
 
 static void dispatch(struct connection *c, const struct message *message)
 {
@@ -464,7 +464,7 @@ void connection_up(struct connection *c)
     receive_held(c);
 }
 
-/* ---- What the user calls ----------------------------------------------------------------------------------------- */
+/* ---- Calls of the user ------------------------------------------------------------------------------------------- */
 
 const char *peer_state_name(enum peer_state state)
 {

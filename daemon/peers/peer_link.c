@@ -7,9 +7,9 @@
 #include "daemon/base/fault.h"
 #include "daemon/peers/peer_internal.h"
 
-/* Chooses the transport of a connection and makes its link. The dialling side decides: it tries, one after the other,
- * the kinds on its own list that the other side offers. shm has a way of its own; for the other kinds the
- * two sides exchange the addresses of their links. */
+/* Transport and link of a connection. The dialling side decides: it tries, one after the other,
+ * the kinds on its own list that the other side offers. With shm it connects to a unix socket of the peer; for the
+ * other kinds the two sides exchange the addresses of their links. */
 
 /* ---- Links ------------------------------------------------------------------------------------------------------- */
 
@@ -142,7 +142,7 @@ static bool is_offered(const struct connection *c, const char *name)
     return false;
 }
 
-/* ---- What is told ------------------------------------------------------------------------------------------------ */
+/* ---- Sending PEER_LINKS ------------------------------------------------------------------------------------------ */
 
 static void send_links(struct connection *c, const char *transport, const void *address, size_t address_size)
 {
@@ -181,7 +181,7 @@ static bool send_address(struct connection *c)
     return true;
 }
 
-/* ---- The dialling side ------------------------------------------------------------------------------------------- */
+/* ---- Choice: dialling -------------------------------------------------------------------------------------------- */
 
 /* Records why a better kind is not used, or in the end why none is. */
 static void note(struct connection *c, const char *name, const char *why)
@@ -244,7 +244,7 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
         attempt_failed(c, "the peer's address is of no use");
 }
 
-/* ---- The accepting side ------------------------------------------------------------------------------------------ */
+/* ---- Choice: accepting ------------------------------------------------------------------------------------------- */
 
 static bool answer_choice(struct connection *c, struct kind *kind, const struct message_peer_links *links)
 {
@@ -352,7 +352,7 @@ void links_tick(struct connection *c)
         shm_again(c);
 }
 
-/* ---- What the transports tell ------------------------------------------------------------------------------------ */
+/* ---- Transport events -------------------------------------------------------------------------------------------- */
 
 static void on_connected(void *owner, struct link *base)
 {

@@ -11,7 +11,7 @@
 
 #include "daemon/peers/peer_internal.h"
 
-/* All connections of a node: opening, closing, timing. */
+/* Connections of a node together: opening, closing, timing. */
 
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
