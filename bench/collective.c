@@ -27,7 +27,6 @@
 
 const char *const collective_op_names[] = {"all_gather", "all_to_all", "reduce_scatter",
                                            "all_reduce", "sendrecv",   NULL};
-const char *const collective_type_names[] = {"bf16", "fp16", "fp32", "fp32-bf16", NULL};
 const char *const collective_data_names[] = {"weights", "gradients", "activations", "moments", "squares",
                                              "other",   "tensors",   "random",      NULL};
 const char *const collective_links_names[] = {"as-is", "shm", "socket", NULL};

@@ -13,6 +13,7 @@
 #define RANDOM_BYTES   ((uint64_t)16 << 20)
 #define FP16_MAX       65504.0f
 
+const char *const collective_type_names[] = {"bf16", "fp16", "fp32", "fp32-bf16", NULL};
 const unsigned collective_type_bytes[] = {2, 2, 4, 4};
 
 bool inputs_exist(const struct bench_options *options)
