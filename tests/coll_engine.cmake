@@ -1,5 +1,5 @@
 # The engine of compressed collectives behind libstrait-coll, without a GPU: GPUs and NCCL are fakes that move bytes.
-add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/late.c coll_engine/maker.c
+add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/lazy.c coll_engine/maker.c
     coll_engine/values.c)
 target_link_libraries(strait_coll_harness PUBLIC strait_options strait_test_support strait_coll_reduce
     strait-fake-gpu PkgConfig::CHECK Threads::Threads ${CMAKE_DL_LIBS})

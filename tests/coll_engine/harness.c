@@ -159,21 +159,21 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type)
 
 /* ---- Without the library ----------------------------------------------------------------------------------------- */
 
-struct bare bare_nccl(void)
+struct plain_nccl plain_nccl(void)
 {
-    struct bare bare;
+    struct plain_nccl plain;
     void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
     require(nccl != NULL);
-    *(void **)&bare.CommInitRank = dlsym(nccl, "pncclCommInitRank");
-    *(void **)&bare.CommDestroy = dlsym(nccl, "pncclCommDestroy");
-    *(void **)&bare.AllGather = dlsym(nccl, "pncclAllGather");
-    require(bare.CommInitRank != NULL && bare.CommDestroy != NULL && bare.AllGather != NULL);
-    return bare;
+    *(void **)&plain.CommInitRank = dlsym(nccl, "pncclCommInitRank");
+    *(void **)&plain.CommDestroy = dlsym(nccl, "pncclCommDestroy");
+    *(void **)&plain.AllGather = dlsym(nccl, "pncclAllGather");
+    require(plain.CommInitRank != NULL && plain.CommDestroy != NULL && plain.AllGather != NULL);
+    return plain;
 }
 
-void rank_go_bare(struct rank *rank, coll_id id, void (*then)(void))
+void rank_without_library(struct rank *rank, coll_id id, void (*then)(void))
 {
-    const struct bare nccl = bare_nccl();
+    const struct plain_nccl nccl = plain_nccl();
     fake_device_set(rank->rank);
     rank->stream = fake_stream_make();
     require_ok(nccl.CommInitRank(&rank->comm, rank->ranks, id, rank->rank));

@@ -43,16 +43,16 @@ void overlap_begin(void);
 void overlap_warm_up(const struct rank *rank, coll_comm comm, int type);
 
 /* Of NCCL itself, as a rank without the library calls it. */
-struct bare {
+struct plain_nccl {
     coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
     coll_result (*CommDestroy)(coll_comm comm);
     coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
                              coll_stream stream);
 };
-struct bare bare_nccl(void);
+struct plain_nccl plain_nccl(void);
 /* A whole rank of them: makes its communicator, calls `then`, does what rank_gather does, and ends beside the others'
  * rank_end. */
-void rank_go_bare(struct rank *rank, coll_id id, void (*then)(void));
+void rank_without_library(struct rank *rank, coll_id id, void (*then)(void));
 
 coll_result error_of(coll_comm comm);                   /* as ncclCommGetAsyncError tells */
 long now_ms(void);                                      /* of a clock that only goes on */

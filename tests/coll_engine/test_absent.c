@@ -19,11 +19,11 @@ static void at_once(void)
 {
 }
 
-static void go_with_bare(struct rank *rank)
+static void go_without_library(struct rank *rank)
 {
     const long begin = now_ms();
     if (rank->rank == *(const int *)rank->argument) {
-        rank_go_bare(rank, id_for_all, at_once);
+        rank_without_library(rank, id_for_all, at_once);
         return;
     }
     rank_begin(rank, id_for_all);
@@ -37,7 +37,7 @@ START_TEST(a_rank_without_the_library_keeps_all_raw)
     setenv("STRAIT_COLL", "compress", 1);
     setenv("STRAIT_COLL_WAIT", "200ms", 1);
     require_ok(ncclGetUniqueId(&id_for_all));
-    ranks_start(3, go_with_bare, &_i);
+    ranks_start(3, go_without_library, &_i);
     require(fake_gpu.makings == 0); /* nobody took a GPU's memory for it */
 }
 END_TEST

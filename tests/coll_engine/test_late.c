@@ -3,32 +3,32 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/coll_engine/late.h"
+#include "tests/coll_engine/lazy.h"
 
-enum { SUM_OF = 4 * LATE_COUNT };
+enum { SUM_OF = 4 * LAZY_COUNT };
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static void gather_grouped(struct rank *rank)
 {
-    struct late_buffers buffers = late_buffers(rank);
+    struct lazy_buffers buffers = lazy_buffers(rank);
     require_ok(ncclGroupStart());
-    (void)late_ask(rank, &buffers);
-    late_settle(rank->comm, ncclGroupEnd());
-    late_check(rank, &buffers);
+    (void)lazy_ask(rank, &buffers);
+    lazy_settle(rank->comm, ncclGroupEnd());
+    lazy_check(rank, &buffers);
 }
 
 /* To the next rank, from the one before. */
 static void shift(struct rank *rank)
 {
     const int to = (rank->rank + 1) % rank->ranks, from = (rank->rank + rank->ranks - 1) % rank->ranks;
-    struct late_buffers buffers = late_buffers(rank);
+    struct lazy_buffers buffers = lazy_buffers(rank);
     require_ok(ncclGroupStart());
-    (void)ncclSend(buffers.own, LATE_COUNT, COLL_BF16, to, rank->comm, rank->stream);
-    (void)ncclRecv(buffers.all, LATE_COUNT, COLL_BF16, from, rank->comm, rank->stream);
-    late_settle(rank->comm, ncclGroupEnd());
+    (void)ncclSend(buffers.own, LAZY_COUNT, COLL_BF16, to, rank->comm, rank->stream);
+    (void)ncclRecv(buffers.all, LAZY_COUNT, COLL_BF16, from, rank->comm, rank->stream);
+    lazy_settle(rank->comm, ncclGroupEnd());
     fake_stream_wait(rank->stream);
-    require(values_are(buffers.all, COLL_BF16, LATE_COUNT, VALUES_NORMAL, (unsigned)from));
+    require(values_are(buffers.all, COLL_BF16, LAZY_COUNT, VALUES_NORMAL, (unsigned)from));
     values_free(buffers.own, COLL_BF16, 0);
     values_free(buffers.all, COLL_BF16, 0);
 }
@@ -41,7 +41,7 @@ static void add_up(struct rank *rank)
     memset(own, 0, (size_t)SUM_OF * 2);
     if (rank->rank == 1)
         values_fill(own, COLL_BF16, SUM_OF, VALUES_NORMAL, 1);
-    late_settle(rank->comm, ncclAllReduce(own, sum, SUM_OF, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
+    lazy_settle(rank->comm, ncclAllReduce(own, sum, SUM_OF, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
     require(values_are(sum, COLL_BF16, SUM_OF, VALUES_NORMAL, 1));
     values_free(own, COLL_BF16, 0);
@@ -50,32 +50,32 @@ static void add_up(struct rank *rank)
 
 static void go_on(struct rank *rank)
 {
-    late_begin(rank);
-    late_gather(rank);
-    late_gather(rank);
+    lazy_begin(rank);
+    lazy_gather(rank);
+    lazy_gather(rank);
     gather_grouped(rank);
     add_up(rank); /* in two phases when there are three */
     shift(rank);
-    late_require_told(rank, "all_gather", 3, 3);
-    late_require_told(rank, "all_reduce", 1, 1);
-    late_require_told(rank, "send", 1, 1);
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", 3, 3);
+    lazy_require_told(rank, "all_reduce", 1, 1);
+    lazy_require_told(rank, "send", 1, 1);
+    lazy_end(rank);
 }
 
 START_TEST(they_join_with_the_first_collective)
 {
-    late_run(_i, go_on, NULL);
+    lazy_run(_i, go_on, NULL);
 }
 END_TEST
 
 /* Links are measured in the call that joins: all that NCCL moves for that is in progress first. */
 static void join_measured(struct rank *rank)
 {
-    late_begin(rank);
-    late_gather(rank);
-    late_gather(rank);
-    late_require_told(rank, "all_gather", 2, 2);
-    late_end(rank);
+    lazy_begin(rank);
+    lazy_gather(rank);
+    lazy_gather(rank);
+    lazy_require_told(rank, "all_gather", 2, 2);
+    lazy_end(rank);
 }
 
 START_TEST(links_are_measured_when_they_join)
@@ -83,7 +83,7 @@ START_TEST(links_are_measured_when_they_join)
     setenv("STRAIT_COLL", "auto", 1);
     for (int device = 0; device < _i; device++)
         fake_gpu.link_fs[device] = 10000000; /* 0.1 GB/s: worth it for short messages, too */
-    late_run(_i, join_measured, NULL);
+    lazy_run(_i, join_measured, NULL);
 }
 END_TEST
 
@@ -91,20 +91,20 @@ END_TEST
 static void gather_overlapped(struct rank *rank)
 {
     enum { TIMES = OVERLAP_AFTER + 2 };
-    late_begin(rank);
+    lazy_begin(rank);
     for (int i = 0; i < TIMES; i++) {
-        late_gather(rank);
+        lazy_gather(rank);
         add_up(rank);
     }
-    late_require_told(rank, "all_gather", TIMES, TIMES);
-    late_require_told(rank, "all_reduce", TIMES, TIMES);
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", TIMES, TIMES);
+    lazy_require_told(rank, "all_reduce", TIMES, TIMES);
+    lazy_end(rank);
 }
 
 START_TEST(what_overlaps_is_moved_part_by_part)
 {
     overlap_begin();
-    late_run(_i, gather_overlapped, NULL);
+    lazy_run(_i, gather_overlapped, NULL);
 }
 END_TEST
 
@@ -113,14 +113,14 @@ enum { WAIT_MS = 100 };
 
 static void look_late(struct rank *rank)
 {
-    late_make(rank);
+    lazy_make(rank);
     ranks_meet();
     if (rank->rank == 1)
         usleep(4 * WAIT_MS * 1000);
-    late_settle(rank->comm, COLL_IN_PROGRESS);
-    late_gather(rank);
-    late_require_told(rank, "all_gather", 1, 1);
-    late_end(rank);
+    lazy_settle(rank->comm, COLL_IN_PROGRESS);
+    lazy_gather(rank);
+    lazy_require_told(rank, "all_gather", 1, 1);
+    lazy_end(rank);
 }
 
 START_TEST(who_looks_late_is_there)
@@ -128,45 +128,45 @@ START_TEST(who_looks_late_is_there)
     char wait[16];
     snprintf(wait, sizeof(wait), "%dms", WAIT_MS);
     setenv("STRAIT_COLL_WAIT", wait, 1);
-    late_run(3, look_late, NULL);
+    lazy_run(3, look_late, NULL);
 }
 END_TEST
 
 /* Rank 0 has found its own ready before rank 1 looks. */
 static void look_one_by_one(struct rank *rank)
 {
-    late_make(rank);
+    lazy_make(rank);
     for (int turn = 0; turn < rank->ranks; turn++) {
         if (turn == rank->rank)
-            late_settle(rank->comm, COLL_IN_PROGRESS);
+            lazy_settle(rank->comm, COLL_IN_PROGRESS);
         ranks_meet();
     }
-    late_gather(rank);
-    late_require_told(rank, "all_gather", 1, 1);
-    late_end(rank);
+    lazy_gather(rank);
+    lazy_require_told(rank, "all_gather", 1, 1);
+    lazy_end(rank);
 }
 
 START_TEST(finding_one_ready_waits_for_nobody)
 {
-    late_run(3, look_one_by_one, NULL);
+    lazy_run(3, look_one_by_one, NULL);
 }
 END_TEST
 
 static void group_first(struct rank *rank)
 {
-    late_begin(rank);
+    lazy_begin(rank);
     gather_grouped(rank);
     shift(rank);
-    late_gather(rank);
+    lazy_gather(rank);
     shift(rank);
-    late_require_told(rank, "all_gather", 2, 1);
-    late_require_told(rank, "send", 2, 0); /* one of them could have been on its way */
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", 2, 1);
+    lazy_require_told(rank, "send", 2, 0); /* one of them could have been on its way */
+    lazy_end(rank);
 }
 
 START_TEST(what_comes_before_is_raw_and_so_are_sends_then)
 {
-    late_run(3, group_first, NULL);
+    lazy_run(3, group_first, NULL);
 }
 END_TEST
 
@@ -177,47 +177,47 @@ static void group_often(struct rank *rank)
 {
     enum { EACH = 64 };
     const unsigned grouped = *(const unsigned *)rank->argument;
-    struct late_buffers buffers = late_buffers(rank);
-    late_begin(rank);
+    struct lazy_buffers buffers = lazy_buffers(rank);
+    lazy_begin(rank);
     for (unsigned asked = 0; asked < grouped;) {
         require_ok(ncclGroupStart());
         for (unsigned i = 0; i < EACH && asked < grouped; i++, asked++)
-            (void)late_ask(rank, &buffers);
-        late_settle(rank->comm, ncclGroupEnd());
+            (void)lazy_ask(rank, &buffers);
+        lazy_settle(rank->comm, ncclGroupEnd());
     }
-    late_check(rank, &buffers);
-    late_gather(rank);
-    late_require_told(rank, "all_gather", grouped + 1, grouped < COUNTED);
+    lazy_check(rank, &buffers);
+    lazy_gather(rank);
+    lazy_require_told(rank, "all_gather", grouped + 1, grouped < COUNTED);
     gather_grouped(rank);
-    late_require_told(rank, "all_gather", grouped + 2, grouped < COUNTED ? 2 : 0);
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", grouped + 2, grouped < COUNTED ? 2 : 0);
+    lazy_end(rank);
 }
 
 START_TEST(who_groups_what_is_counted_stays_raw)
 {
     static unsigned grouped = COUNTED;
-    late_run(2, group_often, &grouped);
+    lazy_run(2, group_often, &grouped);
 }
 END_TEST
 
 START_TEST(who_groups_one_less_joins)
 {
     static unsigned grouped = COUNTED - 1;
-    late_run(2, group_often, &grouped);
+    lazy_run(2, group_often, &grouped);
 }
 END_TEST
 
 static void never_collective(struct rank *rank)
 {
-    late_begin(rank);
+    lazy_begin(rank);
     shift(rank);
-    late_require_told(rank, "send", 1, 0);
-    late_end(rank);
+    lazy_require_told(rank, "send", 1, 0);
+    lazy_end(rank);
 }
 
 START_TEST(one_that_has_no_collective_stays_raw)
 {
-    late_run(2, never_collective, NULL);
+    lazy_run(2, never_collective, NULL);
 }
 END_TEST
 
@@ -225,26 +225,26 @@ END_TEST
 static void split(struct rank *rank)
 {
     struct rank child = *rank;
-    late_begin(rank);
+    lazy_begin(rank);
     child.stream = rank->stream;
     require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &child.comm, NULL));
-    late_settle(rank->comm, COLL_IN_PROGRESS);
+    lazy_settle(rank->comm, COLL_IN_PROGRESS);
     require(child.comm != NULL);
     ranks_meet();
     const uint64_t counted = fake_nccl.counted;
     ranks_meet();
-    late_settle(child.comm, COLL_IN_PROGRESS);
-    late_gather(&child);
+    lazy_settle(child.comm, COLL_IN_PROGRESS);
+    lazy_gather(&child);
     ranks_meet();
     require(fake_nccl.counted == counted); /* a watchdog looks at it while another thread calls */
-    late_require_told(&child, "all_gather", 0, 0);
+    lazy_require_told(&child, "all_gather", 0, 0);
     require_ok(ncclCommDestroy(child.comm));
-    late_end(rank);
+    lazy_end(rank);
 }
 
 START_TEST(children_stay_raw)
 {
-    late_run(2, split, NULL);
+    lazy_run(2, split, NULL);
 }
 END_TEST
 
@@ -253,39 +253,39 @@ END_TEST
 /* One has its first collective in a group, the others not, and is over with it before it goes on. */
 static void be_ahead(struct rank *rank)
 {
-    late_begin(rank);
+    lazy_begin(rank);
     if (rank->rank == *(const int *)rank->argument) {
         gather_grouped(rank);
-        late_gather(rank);
+        lazy_gather(rank);
     } else {
-        late_gather(rank);
-        late_gather(rank);
+        lazy_gather(rank);
+        lazy_gather(rank);
     }
-    late_require_told(rank, "all_gather", 2, 0);
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", 2, 0);
+    lazy_end(rank);
 }
 
 START_TEST(ranks_that_are_not_equally_far_stay_raw)
 {
-    late_run(3, be_ahead, &_i);
+    lazy_run(3, be_ahead, &_i);
 }
 END_TEST
 
 static void block_or_not(struct rank *rank)
 {
     if (rank->rank == 0) {
-        rank_begin(rank, late_id);
+        rank_begin(rank, lazy_id);
     } else {
-        late_begin(rank);
+        lazy_begin(rank);
     }
-    late_gather(rank);
-    late_require_told(rank, "all_gather", 1, 0);
-    late_end(rank);
+    lazy_gather(rank);
+    lazy_require_told(rank, "all_gather", 1, 0);
+    lazy_end(rank);
 }
 
 START_TEST(one_rank_that_blocks_keeps_all_raw)
 {
-    late_run(2, block_or_not, NULL);
+    lazy_run(2, block_or_not, NULL);
 }
 END_TEST
 
@@ -294,28 +294,28 @@ START_TEST(two_ranks_of_one_thread_stay_raw_at_once)
 {
     struct fake_config config = {.size = sizeof(config)};
     struct rank ranks[2] = {{.ranks = 2}, {.rank = 1, .ranks = 2}};
-    struct late_buffers buffers[2];
+    struct lazy_buffers buffers[2];
     coll_result results[2];
     setenv("STRAIT_COLL", "compress", 1);
-    require_ok(ncclGetUniqueId(&late_id));
+    require_ok(ncclGetUniqueId(&lazy_id));
     for (int i = 0; i < 2; i++) {
         fake_device_set(i);
         ranks[i].stream = fake_stream_make();
-        buffers[i] = late_buffers(&ranks[i]);
-        require(ncclCommInitRankConfig(&ranks[i].comm, 2, late_id, i, &config) == COLL_IN_PROGRESS);
+        buffers[i] = lazy_buffers(&ranks[i]);
+        require(ncclCommInitRankConfig(&ranks[i].comm, 2, lazy_id, i, &config) == COLL_IN_PROGRESS);
     }
     for (int i = 0; i < 2; i++)
-        late_settle(ranks[i].comm, COLL_IN_PROGRESS);
+        lazy_settle(ranks[i].comm, COLL_IN_PROGRESS);
     const long begin = now_ms();
     for (int i = 0; i < 2; i++)
-        results[i] = late_ask(&ranks[i], &buffers[i]);
-    require(now_ms() - begin < LATE_LONG_MS);
+        results[i] = lazy_ask(&ranks[i], &buffers[i]);
+    require(now_ms() - begin < LAZY_LONG_MS);
     for (int i = 0; i < 2; i++)
-        late_settle(ranks[i].comm, results[i]);
+        lazy_settle(ranks[i].comm, results[i]);
     for (int i = 0; i < 2; i++)
-        late_check(&ranks[i], &buffers[i]);
+        lazy_check(&ranks[i], &buffers[i]);
     for (int i = 0; i < 2; i++) {
-        late_require_told(&ranks[i], "all_gather", 1, 0);
+        lazy_require_told(&ranks[i], "all_gather", 1, 0);
         require_ok(ncclCommDestroy(ranks[i].comm));
         fake_stream_end(ranks[i].stream);
     }

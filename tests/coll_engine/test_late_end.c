@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "tests/coll_engine/late.h"
+#include "tests/coll_engine/lazy.h"
 
 struct watchdog {
     pthread_t thread;
@@ -23,11 +23,11 @@ static void *end_soon(void *argument)
 enum ending { OWN_ABORT, OWN_REVOKE, ABORT, REVOKE, ENDINGS };
 
 /* Beside the call that waits. */
-static coll_result gather_watched(struct rank *rank, const struct late_buffers *buffers, bool revokes)
+static coll_result gather_watched(struct rank *rank, const struct lazy_buffers *buffers, bool revokes)
 {
     struct watchdog watchdog = {.comm = rank->comm, .revokes = revokes};
     require(pthread_create(&watchdog.thread, NULL, end_soon, &watchdog) == 0);
-    const coll_result result = late_ask(rank, buffers);
+    const coll_result result = lazy_ask(rank, buffers);
     require(pthread_join(watchdog.thread, NULL) == 0 && watchdog.result == COLL_SUCCESS);
     return result;
 }
@@ -37,12 +37,12 @@ static void give_up(struct rank *rank)
 {
     const enum ending ending = *(const enum ending *)rank->argument;
     const bool own = ending == OWN_ABORT || ending == OWN_REVOKE;
-    late_begin(rank);
+    lazy_begin(rank);
     ranks_meet();
     if (rank->rank == 0) {
-        struct late_buffers buffers = late_buffers(rank);
+        struct lazy_buffers buffers = lazy_buffers(rank);
         const coll_result result =
-            own ? gather_watched(rank, &buffers, ending == OWN_REVOKE) : late_ask(rank, &buffers);
+            own ? gather_watched(rank, &buffers, ending == OWN_REVOKE) : lazy_ask(rank, &buffers);
         require(result == (ending == OWN_ABORT ? COLL_INVALID_USAGE : COLL_IN_PROGRESS));
         if (ending != OWN_ABORT)
             require_ok(ncclCommAbort(rank->comm));
@@ -65,7 +65,7 @@ START_TEST(who_waits_for_the_first_collective_can_be_ended)
 {
     static enum ending ending;
     ending = (enum ending)_i;
-    late_run(2, give_up, &ending);
+    lazy_run(2, give_up, &ending);
 }
 END_TEST
 
@@ -82,24 +82,24 @@ static void be_watched(struct rank *rank)
 {
     enum { CALLS = 200 };
     struct watchdog watchdog = {0};
-    late_begin(rank);
-    late_gather(rank);
+    lazy_begin(rank);
+    lazy_gather(rank);
     watchdog.comm = rank->comm;
     require(pthread_create(&watchdog.thread, NULL, look_again_and_again, &watchdog) == 0);
     for (int i = 0; i < CALLS; i++) {
-        struct late_buffers buffers = late_buffers(rank);
-        require_ok(late_ask(rank, &buffers));
-        late_check(rank, &buffers);
+        struct lazy_buffers buffers = lazy_buffers(rank);
+        require_ok(lazy_ask(rank, &buffers));
+        lazy_check(rank, &buffers);
     }
     watchdog.over = true;
     require(pthread_join(watchdog.thread, NULL) == 0);
-    late_require_told(rank, "all_gather", CALLS + 1, CALLS + 1);
-    late_end(rank);
+    lazy_require_told(rank, "all_gather", CALLS + 1, CALLS + 1);
+    lazy_end(rank);
 }
 
 START_TEST(one_thread_at_a_time_asks_what_is_in_progress)
 {
-    late_run(2, be_watched, NULL);
+    lazy_run(2, be_watched, NULL);
 }
 END_TEST
 
@@ -107,7 +107,7 @@ static void *abort_what_is_halted(void *argument)
 {
     struct watchdog *watchdog = argument;
     for (int i = 0; fake_gpu.halted == 0; i++) {
-        require(i < LATE_LONG_MS);
+        require(i < LAZY_LONG_MS);
         usleep(1000);
     }
     watchdog->result = ncclCommAbort(watchdog->comm);
@@ -118,16 +118,16 @@ static void *abort_what_is_halted(void *argument)
 /* Rank 0 is aborted while it makes ready what joining takes: others need not wait for it. */
 static void be_aborted_as_it_joins(struct rank *rank)
 {
-    struct late_buffers buffers = late_buffers(rank);
+    struct lazy_buffers buffers = lazy_buffers(rank);
     struct watchdog watchdog = {0};
-    late_begin(rank);
+    lazy_begin(rank);
     watchdog.comm = rank->comm;
     if (rank->rank == 0) {
         fake_gpu.halt = 1;
         require(pthread_create(&watchdog.thread, NULL, abort_what_is_halted, &watchdog) == 0);
     }
     ranks_meet();
-    require(late_ask(rank, &buffers) == (rank->rank == 0 ? COLL_INVALID_USAGE : COLL_IN_PROGRESS));
+    require(lazy_ask(rank, &buffers) == (rank->rank == 0 ? COLL_INVALID_USAGE : COLL_IN_PROGRESS));
     if (rank->rank == 0)
         require(pthread_join(watchdog.thread, NULL) == 0 && watchdog.result == COLL_SUCCESS);
     else
@@ -140,7 +140,7 @@ static void be_aborted_as_it_joins(struct rank *rank)
 
 START_TEST(who_joins_can_be_aborted)
 {
-    late_run(3, be_aborted_as_it_joins, NULL);
+    lazy_run(3, be_aborted_as_it_joins, NULL);
 }
 END_TEST
 

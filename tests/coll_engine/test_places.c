@@ -1,5 +1,5 @@
-/* Where ranks meet when nothing is said of it: at the process that asked for the unique id, whatever host they are on,
- * which is played here by ranks that share no memory. */
+/* The default rendezvous, by TCP at the process that asked for the unique id. Ranks on several hosts are simulated by
+ * failing shm_open. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <string.h>
@@ -74,7 +74,7 @@ START_TEST(ranks_that_share_nothing_join)
 }
 END_TEST
 
-START_TEST(those_that_are_to_meet_in_their_host_stay_raw)
+START_TEST(those_that_may_use_shared_memory_only_stay_raw)
 {
     setenv("STRAIT_COLL_MEET", "host", 1);
     require_ok(ncclGetUniqueId(&id_for_all));
@@ -103,7 +103,7 @@ START_TEST(the_process_that_made_the_id_needs_not_be_one_of_them)
 END_TEST
 
 /* Those of one host may still meet there. */
-START_TEST(when_it_has_gone_ranks_meet_in_their_host)
+START_TEST(when_it_has_ended_ranks_join_in_shared_memory)
 {
     has_memory = _i == 1;
     begin_maker();
@@ -120,10 +120,10 @@ static void end_when_others_wait(void)
 }
 
 /* One has no library. The others wait for it, and would for a minute. */
-static void lose_the_place(struct rank *rank)
+static void lose_the_server(struct rank *rank)
 {
     if (rank->rank == 0)
-        rank_go_bare(rank, id_for_all, end_when_others_wait);
+        rank_without_library(rank, id_for_all, end_when_others_wait);
     else
         gather_in_time(rank);
 }
@@ -133,13 +133,13 @@ START_TEST(when_it_goes_while_ranks_wait_they_stay_raw_at_once)
     setenv("STRAIT_COLL_WAIT", "60", 1);
     const unsigned compressed = 0;
     begin_maker();
-    ranks_start(RANKS, lose_the_place, (void *)(uintptr_t)&compressed);
+    ranks_start(RANKS, lose_the_server, (void *)(uintptr_t)&compressed);
 }
 END_TEST
 
 /* ---- Ids --------------------------------------------------------------------------------------------------------- */
 
-static bool has_card(void)
+static bool has_payload(void)
 {
     static const char nothing[64];
     require_ok(ncclGetUniqueId(&id_for_all));
@@ -148,7 +148,7 @@ static bool has_card(void)
 
 static const struct {
     const char *name, *value;
-    bool card;
+    bool has_payload;
 } settings[] = {{"STRAIT_COLL", "compress", true},
                 {"STRAIT_COLL", "auto", true},
                 {"STRAIT_COLL", "raw", false},
@@ -158,28 +158,28 @@ static const struct {
                 {"NCCL_COMM_ID", "127.0.0.1:7000", false},
                 {"NCCL_SOCKET_IFNAME", "=no-such-interface", false}};
 
-START_TEST(ids_have_a_place_where_ranks_may_meet)
+START_TEST(ids_name_a_server_if_ranks_may_use_it)
 {
     setenv(settings[_i].name, settings[_i].value, 1);
-    require(has_card() == settings[_i].card);
+    require(has_payload() == settings[_i].has_payload);
 }
 END_TEST
 
 #if !defined(__SANITIZE_THREAD__) /* by which no child of several threads may start one */
 /* Its parent's is not its own: nobody would answer there. */
-START_TEST(a_child_has_a_place_of_its_own)
+START_TEST(a_child_has_a_server_of_its_own)
 {
-    require(has_card());
+    require(has_payload());
     const coll_id before = id_for_all;
     const pid_t child = fork();
     require(child >= 0);
     if (child == 0) {
-        require(has_card());
+        require(has_payload());
         _exit(memcmp(before.bytes + 64, id_for_all.bytes + 64, 64) == 0);
     }
     int status;
     require(waitpid(child, &status, 0) == child && status == 0);
-    require(has_card() && memcmp(before.bytes + 64, id_for_all.bytes + 64, 64) == 0);
+    require(has_payload() && memcmp(before.bytes + 64, id_for_all.bytes + 64, 64) == 0);
     run_all(1);
 }
 END_TEST
@@ -191,13 +191,13 @@ int main(void)
     tcase_set_timeout(tests, 90);
     tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_test(tests, ranks_that_share_nothing_join);
-    tcase_add_test(tests, those_that_are_to_meet_in_their_host_stay_raw);
+    tcase_add_test(tests, those_that_may_use_shared_memory_only_stay_raw);
     tcase_add_test(tests, the_process_that_made_the_id_needs_not_be_one_of_them);
-    tcase_add_loop_test(tests, when_it_has_gone_ranks_meet_in_their_host, 0, 2);
+    tcase_add_loop_test(tests, when_it_has_ended_ranks_join_in_shared_memory, 0, 2);
     tcase_add_test(tests, when_it_goes_while_ranks_wait_they_stay_raw_at_once);
-    tcase_add_loop_test(tests, ids_have_a_place_where_ranks_may_meet, 0, COUNT(settings));
+    tcase_add_loop_test(tests, ids_name_a_server_if_ranks_may_use_it, 0, COUNT(settings));
 #if !defined(__SANITIZE_THREAD__)
-    tcase_add_test(tests, a_child_has_a_place_of_its_own);
+    tcase_add_test(tests, a_child_has_a_server_of_its_own);
 #endif
     return suite_run("places", tests);
 }

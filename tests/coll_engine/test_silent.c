@@ -96,7 +96,7 @@ static void set_up(void)
 }
 
 /* It answers again: the next communicator joins there. */
-static void require_place_is_good(void)
+static void require_server_is_usable(void)
 {
     run_all(&maker.ids[1], gather_in_time, (struct expected){0, 15000, true});
 }
@@ -104,7 +104,7 @@ static void require_place_is_good(void)
 /* ---- Packets that are dropped ------------------------------------------------------------------------------------ */
 
 /* Where the maker listens, with room for one connection that is not taken; NULL: as usual. */
-static struct sockaddr_storage *deaf_at;
+static struct sockaddr_storage *dropping_at;
 
 /* In place of the system's. */
 __attribute__((visibility("default"))) int listen(int socket, int backlog)
@@ -112,33 +112,33 @@ __attribute__((visibility("default"))) int listen(int socket, int backlog)
     int (*real)(int socket, int backlog) = NULL;
     *(void **)&real = dlsym(RTLD_NEXT, "listen");
     require(real != NULL);
-    if (deaf_at == NULL)
+    if (dropping_at == NULL)
         return real(socket, backlog);
-    socklen_t size = sizeof(*deaf_at);
-    require(getsockname(socket, (struct sockaddr *)deaf_at, &size) == 0);
+    socklen_t size = sizeof(*dropping_at);
+    require(getsockname(socket, (struct sockaddr *)dropping_at, &size) == 0);
     return real(socket, 0);
 }
 
 /* What comes when there is no room is dropped without an answer. */
 static int fill_queue(void)
 {
-    const int filler = socket(deaf_at->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    require(filler >= 0 && connect(filler, (struct sockaddr *)deaf_at, sizeof(struct sockaddr_in)) == 0);
+    const int filler = socket(dropping_at->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    require(filler >= 0 && connect(filler, (struct sockaddr *)dropping_at, sizeof(struct sockaddr_in)) == 0);
     return filler;
 }
 
-static void begin_deaf(void)
+static void begin_dropping(void)
 {
-    deaf_at = mmap(NULL, sizeof(*deaf_at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    require(deaf_at != MAP_FAILED);
+    dropping_at = mmap(NULL, sizeof(*dropping_at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    require(dropping_at != MAP_FAILED);
     maker = maker_begin();
-    require(deaf_at->ss_family == AF_INET);
+    require(dropping_at->ss_family == AF_INET);
     maker_stop(&maker);
 }
 
-START_TEST(when_packets_are_dropped_ranks_meet_in_their_host_after_4_s)
+START_TEST(when_packets_are_dropped_ranks_join_in_shared_memory_after_4_s)
 {
-    begin_deaf();
+    begin_dropping();
     const int filler = fill_queue();
     hurry();
     run_all(&maker.ids[0], gather_in_time, (struct expected){4000, 19000, true});
@@ -149,14 +149,14 @@ END_TEST
 
 /* ---- A process that is stopped ----------------------------------------------------------------------------------- */
 
-START_TEST(when_it_is_stopped_before_ranks_meet_in_their_host_after_20_s)
+START_TEST(when_it_is_stopped_before_ranks_join_in_shared_memory_after_20_s)
 {
     maker = maker_begin();
     maker_stop(&maker);
     hurry();
     run_all(&maker.ids[0], gather_in_time, (struct expected){20000, 39000, true});
     maker_go_on(&maker);
-    require_place_is_good();
+    require_server_is_usable();
     maker_end(&maker);
 }
 END_TEST
@@ -173,7 +173,7 @@ static void stop_when_others_wait(void)
 static void wait_in_vain(struct rank *rank)
 {
     if (rank->rank == 0)
-        rank_go_bare(rank, id_for_all, stop_when_others_wait);
+        rank_without_library(rank, id_for_all, stop_when_others_wait);
     else
         gather_in_time(rank);
 }
@@ -184,7 +184,7 @@ START_TEST(when_it_is_stopped_while_ranks_wait_they_stay_raw_after_20_s)
     hurry();
     run_all(&maker.ids[0], wait_in_vain, (struct expected){20000, 39000, false});
     maker_go_on(&maker);
-    require_place_is_good();
+    require_server_is_usable();
     maker_end(&maker);
 }
 END_TEST
@@ -215,8 +215,8 @@ int main(void)
     TCase *tests = tcase_create("silent");
     tcase_set_timeout(tests, 90);
     tcase_add_checked_fixture(tests, set_up, NULL);
-    tcase_add_test(tests, when_packets_are_dropped_ranks_meet_in_their_host_after_4_s);
-    tcase_add_test(tests, when_it_is_stopped_before_ranks_meet_in_their_host_after_20_s);
+    tcase_add_test(tests, when_packets_are_dropped_ranks_join_in_shared_memory_after_4_s);
+    tcase_add_test(tests, when_it_is_stopped_before_ranks_join_in_shared_memory_after_20_s);
     tcase_add_test(tests, when_it_is_stopped_while_ranks_wait_they_stay_raw_after_20_s);
     tcase_add_test(tests, when_it_goes_on_soon_ranks_join);
     return suite_run("silent", tests);

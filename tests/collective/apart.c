@@ -1,6 +1,6 @@
-/* apart FILE KIND RANK RANKS: one rank of a communicator at its meeting, without NCCL. Rank 0 asks for the unique id,
- * and leaves it in FILE. KIND is `there`, where the id says, or `here`, the host's memory, or `dropped`, where the id
- * says though not all can reach it. Prints what is decided: "go", or why not. */
+/* apart FILE KIND RANK RANKS: the rendezvous of one rank of a communicator, without NCCL. Rank 0 asks for the unique
+ * id, and leaves it in FILE. KIND: `there`, by TCP; `here`, in shared memory; `dropped`, by TCP though not all ranks
+ * reach the server. Prints the verdict: "go", or the reason of another one. */
 #include <string.h>
 #include <unistd.h>
 
@@ -29,34 +29,34 @@ static coll_id find_id(const char *path)
     return id;
 }
 
-/* As ranks do (join.c): who does not reach the place goes on in the host's memory. */
-static struct coll_rdv *come(const struct coll_key *key, int rank, int ranks)
+/* As ranks do (join.c): one that does not reach the server joins in shared memory. */
+static struct coll_rdv *join(const struct coll_key *key, int rank, int ranks)
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     const int64_t begin = now_ms();
-    struct coll_rdv *meeting = coll_rdv_join(key, rank, ranks);
-    if (meeting != NULL)
-        return meeting;
+    struct coll_rdv *rdv = coll_rdv_join(key, rank, ranks);
+    if (rdv != NULL)
+        return rdv;
     printf("rank %d: not reached for %d ms\n", rank, (int)(now_ms() - begin));
     return coll_rdv_join(&here, rank, ranks);
 }
 
-static bool until_limit(struct coll_rdv *meeting, int64_t ms, void *argument)
+static bool until_limit(struct coll_rdv *rdv, int64_t ms, void *argument)
 {
-    (void)meeting;
+    (void)rdv;
     return ms < *(const int *)argument;
 }
 
-static void decide(struct coll_rdv *meeting, int rank, int limit_ms)
+static void decide(struct coll_rdv *rdv, int rank, int limit_ms)
 {
     char text[200] = "go";
-    const struct coll_ballot word = {.able = 1, .blocks = 1, .thread = (uint64_t)rank};
+    const struct coll_ballot ballot = {.able = 1, .blocks = 1, .thread = (uint64_t)rank};
     enum coll_verdict verdict = COLL_VERDICT_GO;
-    for (int round = 0; round < COLL_VOTE_PHASES && verdict == COLL_VERDICT_GO; round++) {
-        coll_rdv_vote(meeting, (enum coll_vote_phase)round, &word);
-        verdict = coll_rdv_wait(meeting, (enum coll_vote_phase)round, until_limit, &limit_ms);
+    for (int phase = 0; phase < COLL_VOTE_PHASES && verdict == COLL_VERDICT_GO; phase++) {
+        coll_rdv_vote(rdv, (enum coll_vote_phase)phase, &ballot);
+        verdict = coll_rdv_wait(rdv, (enum coll_vote_phase)phase, until_limit, &limit_ms);
         if (verdict != COLL_VERDICT_GO)
-            coll_rdv_reason(meeting, (enum coll_vote_phase)round, text, sizeof(text));
+            coll_rdv_reason(rdv, (enum coll_vote_phase)phase, text, sizeof(text));
     }
     printf("rank %d: %s\n", rank, text);
 }
@@ -77,10 +77,10 @@ int main(int argc, char **argv)
     if (!here)
         coll_unique_id_read(&id, &key.server);
     require(coll_key_has_server(&key) != here);
-    struct coll_rdv *meeting = come(&key, rank, ranks);
-    require(meeting != NULL);
-    decide(meeting, rank, there ? WAIT_MS : ALONE_MS);
-    coll_rdv_leave(meeting);
+    struct coll_rdv *rdv = join(&key, rank, ranks);
+    require(rdv != NULL);
+    decide(rdv, rank, there ? WAIT_MS : ALONE_MS);
+    coll_rdv_leave(rdv);
     fflush(stdout);
     if (rank == 0)
         (void)getchar();

@@ -134,7 +134,7 @@ find)
 refuse)
     mkdir -p "$scratch/other" # another library, lest what this machine has is found
     ln -sf "$FAKE_CUDA" "$scratch/other/libnccl.so.2"
-    expect 0 env "LD_LIBRARY_PATH=$scratch/other" "${by_name[@]}" --local "$coll" missing
+    expect 0 env "LD_LIBRARY_PATH=$scratch/other:$tests/fakes" "${by_name[@]}" --local "$coll" missing
     said 1 strait-coll:
     said 1 "no NCCL: libnccl.so.2 has no ncclGetUniqueId. STRAIT_COLL_NCCL names NCCL's by its path"
     expect 0 env "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 missing

@@ -365,7 +365,7 @@ END_TEST
 
 int main(void)
 {
-    TCase *tests = tcase_create("hall");
+    TCase *tests = tcase_create("server");
     tcase_set_timeout(tests, 90);
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_loop_test(tests, who_is_none_of_the_ranks_is_disconnected, 0, COUNT(wrongs));
@@ -381,7 +381,7 @@ int main(void)
     tcase_add_test(tests, who_passes_an_operation_is_not_waited_for_in_it);
     tcase_add_test(tests, a_rank_that_has_gone_is_not_counted_on);
     tcase_add_test(tests, late_ranks_learn_the_result);
-    Suite *suite = suite_create("hall");
+    Suite *suite = suite_create("rdv_server");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

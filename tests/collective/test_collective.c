@@ -36,23 +36,23 @@ START_TEST(unknown_types_have_a_row_and_no_bytes)
 }
 END_TEST
 
-static const char *reason(struct coll_comm_info standing, int type)
+static const char *reason(struct coll_comm_info info, int type)
 {
     struct coll_call call = {.operation = COLL_ALL_GATHER, .count = 1, .type = type};
-    struct coll_op step;
-    struct coll_decision decision = coll_decide(&standing, &call, &step);
+    struct coll_op op;
+    struct coll_decision decision = coll_decide(&info, &call, &op);
     ck_assert_int_eq(decision.route, COLL_ROUTE_NCCL);
     return decision.reason;
 }
 
 START_TEST(what_stays_raw_is_told_why)
 {
-    struct coll_comm_info standing = {.rank = 0, .ranks = 2};
-    ck_assert_str_eq(reason(standing, COLL_INT8), "type is not compressed");
-    ck_assert_str_eq(reason(standing, 99), "type is not compressed");
-    ck_assert_str_eq(reason(standing, COLL_BF16), "nothing is known of it");
-    standing.why = "the ranks could not agree";
-    ck_assert_str_eq(reason(standing, COLL_BF16), "the ranks could not agree");
+    struct coll_comm_info info = {.rank = 0, .ranks = 2};
+    ck_assert_str_eq(reason(info, COLL_INT8), "type is not compressed");
+    ck_assert_str_eq(reason(info, 99), "type is not compressed");
+    ck_assert_str_eq(reason(info, COLL_BF16), "nothing is known of it");
+    info.why = "the ranks could not agree";
+    ck_assert_str_eq(reason(info, COLL_BF16), "the ranks could not agree");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 1}, COLL_BF16), "one rank");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .ending = true}, COLL_BF16), "ending");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
@@ -62,14 +62,14 @@ END_TEST
 START_TEST(many_communicators_are_told_apart)
 {
     enum { MANY = 5000 };
-    struct coll_comm_info standing;
+    struct coll_comm_info info;
     for (uintptr_t i = 1; i <= MANY; i++)
         coll_comm_insert((coll_comm)(i * 64), (int)i, MANY);
     for (uintptr_t i = 1; i <= MANY; i += 2)
         coll_comm_remove((coll_comm)(i * 64));
     for (uintptr_t i = 1; i <= MANY; i++) {
-        ck_assert_int_eq(coll_comm_lookup((coll_comm)(i * 64), &standing), i % 2 == 0);
-        ck_assert_int_eq(standing.rank, i % 2 == 0 ? (int)i : -1);
+        ck_assert_int_eq(coll_comm_lookup((coll_comm)(i * 64), &info), i % 2 == 0);
+        ck_assert_int_eq(info.rank, i % 2 == 0 ? (int)i : -1);
     }
     for (uintptr_t i = 2; i <= MANY; i += 2)
         coll_comm_remove((coll_comm)(i * 64));
@@ -112,14 +112,14 @@ END_TEST
 START_TEST(counts_of_a_communicator_end_with_it)
 {
     struct coll_counts counts;
-    struct coll_comm_info standing;
+    struct coll_comm_info info;
     coll_comm_insert(COMM, 0, 2);
     count_everything();
     coll_comm_insert(COMM, 1, 3);
-    ck_assert(coll_comm_counts(COMM, &standing, &counts));
+    ck_assert(coll_comm_counts(COMM, &info, &counts));
     ck_assert_uint_eq(counts.of[COLL_SEND][COLL_BF16].calls, 0);
-    ck_assert_int_eq(standing.rank, 1);
-    ck_assert(coll_comm_counts(NULL, &standing, &counts));
+    ck_assert_int_eq(info.rank, 1);
+    ck_assert(coll_comm_counts(NULL, &info, &counts));
     ck_assert_uint_gt(counts.of[COLL_SEND][COLL_BF16].calls, 0);
     coll_comm_remove(COMM);
     coll_comm_lock();
