@@ -24,7 +24,7 @@ static void *open_beside(void)
     return size < (int)sizeof(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-static void look(void)
+static void load(void)
 {
     void *plugin = open_beside();
     if (plugin == NULL) /* by the search path of the loader */
@@ -51,6 +51,6 @@ const char *coll_engine_why(void)
 
 const struct coll_engine_ops *coll_engine(void)
 {
-    pthread_once(&once, look);
+    pthread_once(&once, load);
     return engine;
 }

@@ -1,8 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/group.h"
 #include "collective/comm.h"
+#include "collective/group.h"
 
 /* ---- The calling thread ------------------------------------------------------------------------------------------ */
 

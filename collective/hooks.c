@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "collective/call.h"
+#include "collective/comm.h"
 #include "collective/group.h"
-#include "collective/rdv_server.h"
 #include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/nccl.h"
-#include "collective/comm.h"
+#include "collective/rdv_server.h"
 
 /* ---- Text of any length ------------------------------------------------------------------------------------------ */
 

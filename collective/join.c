@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "collective/comm.h"
 #include "collective/group.h"
 #include "collective/join.h"
-#include "collective/reduce.h"
 #include "collective/nccl.h"
-#include "collective/comm.h"
+#include "collective/reduce.h"
 
 static const struct coll_settings *settings(void)
 {
@@ -394,12 +394,12 @@ bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *in
     pthread_mutex_lock(&lazy->lock);
     on_call(lazy, call, info);
     pthread_mutex_unlock(&lazy->lock);
-    const bool gone = coll_comm_is_removed(held);
+    const bool removed = coll_comm_is_removed(held);
     struct coll_ccomm *member = coll_comm_member(held);
-    if (gone && member != NULL) /* the thread that removed the communicator did not know the member yet */
+    if (removed && member != NULL) /* the thread that removed the communicator did not know the member yet */
         coll_engine()->abort(member);
-    if (!gone)
+    if (!removed)
         (void)coll_comm_get(call->comm, info);
     coll_release(held);
-    return !gone;
+    return !removed;
 }

@@ -14,7 +14,7 @@
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct coll_library library;
 static _Atomic(const struct coll_library *) ready;
-static bool looking;
+static bool loading;
 
 void coll_library_lock(void)
 {
@@ -85,7 +85,7 @@ static void *open_found(void)
 }
 
 /* Two copies would count all calls twice, so only the one nearer to NCCL intercepts them. */
-static void note_copy(struct coll_library *found)
+static void forward_to_copy(struct coll_library *found)
 {
     if (!is_ours(RTLD_NEXT))
         return;
@@ -99,7 +99,7 @@ static void *find(struct coll_library *found)
         return open_named(found->settings.library);
     if (dlsym(RTLD_NEXT, ANCHOR) == NULL)
         return open_found();
-    note_copy(found);
+    forward_to_copy(found);
     return RTLD_NEXT;
 }
 
@@ -118,7 +118,7 @@ static void fill(struct coll_library *found, void *handle)
         found->version = 0;
 }
 
-static void look(void)
+static void load(void)
 {
     library.settings = coll_settings_read();
     void *handle = find(&library);
@@ -134,10 +134,10 @@ const struct coll_library *coll_library(void)
         return found;
     coll_library_lock();
     /* A library that calls NCCL while it is being loaded finds the table as filled so far. */
-    if (!looking && coll_library_if_loaded() == NULL) {
-        looking = true;
-        look();
-        looking = false;
+    if (!loading && coll_library_if_loaded() == NULL) {
+        loading = true;
+        load();
+        loading = false;
         atomic_store_explicit(&ready, &library, memory_order_release);
     }
     coll_library_unlock();
@@ -158,12 +158,12 @@ static const char *const names[] = {
 #undef X
 };
 
-static bool said_before(const char *name)
+static bool was_reported(const char *name)
 {
-    static atomic_bool said[sizeof(names) / sizeof(names[0])];
+    static atomic_bool reported[sizeof(names) / sizeof(names[0])];
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(names[i], name) == 0)
-            return atomic_exchange(&said[i], true);
+            return atomic_exchange(&reported[i], true);
     return false;
 }
 
@@ -172,7 +172,7 @@ coll_result coll_absent(const char *name)
     const struct coll_library *found = coll_library();
     if (!found->found)
         return COLL_SYSTEM_ERROR; /* reported when NCCL was not found */
-    if (!said_before(name))
+    if (!was_reported(name))
         coll_log("%s is not in %s, NCCL %d", name, found->path, found->version);
     return COLL_INVALID_USAGE;
 }

@@ -77,7 +77,7 @@ static bool is_known(const char *variable, size_t size)
 }
 
 /* A mistyped name would silently leave its user with the default. */
-static void tell_unknown(void)
+static void warn_unknown(void)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         const size_t size = strcspn(*variable, "=");
@@ -93,20 +93,20 @@ struct coll_settings coll_settings_read(void)
     static const char *const modes[] = {"auto", "raw", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
-    static const char *const meets[] = {"auto", "host"};
+    static const char *const backends[] = {"auto", "host"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 1 || mode == 3,
         .forced = mode == 2,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
-        .shm_only = choice("STRAIT_COLL_MEET", meets, 2) == 1,
+        .shm_only = choice("STRAIT_COLL_MEET", backends, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .table = table_of("STRAIT_COLL_TABLE"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
-    tell_unknown();
+    warn_unknown();
     return settings;
 }
 

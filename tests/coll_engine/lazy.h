@@ -21,7 +21,7 @@ void lazy_end(struct rank *rank);
 /* Starts the ranks, with STRAIT_COLL=compress unless it is set; afterwards nothing may be left. */
 void lazy_run(int ranks, void (*body)(struct rank *), void *argument);
 
-/* An all_gather of LATE_COUNT values: what it needs, the call alone, its result, which frees the buffers; all of it. */
+/* An all_gather of LAZY_COUNT values: what it needs, the call alone, its result, which frees the buffers; all of it. */
 struct lazy_buffers lazy_buffers(const struct rank *rank);
 coll_result lazy_ask(struct rank *rank, const struct lazy_buffers *buffers);
 void lazy_check(const struct rank *rank, struct lazy_buffers *buffers);
