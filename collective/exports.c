@@ -5,11 +5,12 @@
 #include "collective/group.h"
 #include "collective/hooks.h"
 
-#define ABSENT_RESULT(name)  return coll_absent(name)
-#define ABSENT_TEXT(name)    return (void)coll_absent(name), "strait-coll: there is no NCCL"
-#define ABSENT_NOTHING(name) return (void)coll_absent(name)
-#define ABSENT_NUMBER(name)  return (void)coll_absent(name), -1
-#define ABSENT_TEAM(name)    return (void)coll_absent(name), no_team
+/* What a function returns that the installed NCCL lacks, or without NCCL. */
+#define MISSING_RESULT  missing
+#define MISSING_TEXT    "strait-coll: there is no NCCL"
+#define MISSING_NOTHING (void)missing
+#define MISSING_NUMBER  -1
+#define MISSING_TEAM    no_team
 
 static const coll_team no_team;
 
@@ -27,14 +28,16 @@ static bool is_hooked(const struct coll_library *library)
         return coll_hook_##name arguments;  \
     } while (0)
 
-#define EXPORT(prefix, returns, name, parameters, arguments, way) \
-    STRAIT_API COLL_TYPE_##returns prefix##name parameters;       \
-    STRAIT_API COLL_TYPE_##returns prefix##name parameters        \
-    {                                                             \
-        const struct coll_library *library = coll_library();      \
-        if (library->prefix.name == NULL)                         \
-            ABSENT_##returns(#prefix #name);                      \
-        GO_##way(&library->prefix, name, arguments);              \
+#define EXPORT(prefix, returns, name, parameters, arguments, way)           \
+    STRAIT_API COLL_TYPE_##returns prefix##name parameters;                 \
+    STRAIT_API COLL_TYPE_##returns prefix##name parameters                  \
+    {                                                                       \
+        const struct coll_library *library = coll_library();                \
+        if (library->prefix.name == NULL) {                                 \
+            const coll_result missing = coll_report_missing(#prefix #name); \
+            return (void)missing, MISSING_##returns;                        \
+        }                                                                   \
+        GO_##way(&library->prefix, name, arguments);                        \
     }
 
 #define X(returns, name, parameters, arguments, way, ...)   \

@@ -167,7 +167,7 @@ static bool was_reported(const char *name)
     return false;
 }
 
-coll_result coll_absent(const char *name)
+coll_result coll_report_missing(const char *name)
 {
     const struct coll_library *found = coll_library();
     if (!found->found)

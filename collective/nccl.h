@@ -39,6 +39,6 @@ void coll_library_unlock(void);
 void coll_library_unlock_in_child(void);
 
 /* Returns the result of a function that the installed NCCL lacks; reported on stderr once for each function. */
-coll_result coll_absent(const char *name);
+coll_result coll_report_missing(const char *name);
 
 #endif
