@@ -6,6 +6,9 @@ import sys
 
 ORDER = {
     "proto": "message message_table text blob channel",
+    "client": "events outbox gpu peer transfer pool connection client",
+    "tools": "util files report input pipeline calibrate decode_file encode_file inspect demo_daemon demo_report demo"
+             " cmd_calibrate cmd_decode cmd_demo cmd_encode cmd_inspect cmd_status main",
     "transport": "core loopback shm ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
     "daemon/base": "address auth fault lock log metrics option_table http options",
