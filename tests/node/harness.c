@@ -424,7 +424,18 @@ TCase *node_case(Suite *suite, const char *name)
 
 int node_main(Suite *suite)
 {
+    return node_main_all((Suite *[]){suite, NULL});
+}
+
+int node_main_all(Suite **suites)
+{
     setvbuf(stdout, NULL, _IONBF, 0);
     (void)machine_watch();
-    return run_suite(suite);
+    SRunner *runner = srunner_create(suites[0]);
+    for (unsigned i = 1; suites[i] != NULL; i++)
+        srunner_add_suite(runner, suites[i]);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -184,6 +184,7 @@ uint32_t open_descriptors(void);
 /* node_case makes a case with the fixture; node_main runs the suite. */
 TCase *node_case(Suite *suite, const char *name);
 int node_main(Suite *suite);
+int node_main_all(Suite **suites); /* NULL at the end; CK_RUN_SUITE names one of them */
 
 /* Shared by the files of the harness. */
 
