@@ -5,6 +5,8 @@ import re
 import sys
 
 ORDER = {
+    "kernels": "status codebook value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
+               " codec container",
     "proto": "message message_table text blob channel",
     "client": "events outbox gpu peer transfer pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file inspect demo_daemon demo_report demo"
