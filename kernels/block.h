@@ -2,7 +2,7 @@
  * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values;
  * FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
  *
- * Encoders write to a stage of BLOCK_STAGE_BYTES and may scribble on all of it, so that their loops need not check for
+ * Encoders write to a stage of BLOCK_STAGE_BYTES and may overwrite all of it, so that their loops need not check for
  * its end. Decoders write exactly the block's bytes and read exactly the coded ones, even if another process changes
  * these meanwhile: a decoder either does not read again what it has checked, or checks it again.
  */
@@ -19,7 +19,8 @@
 
 #define CHUNK_UNIT  16u /* bytes; blocks begin and end at multiples of it */
 #define BLOCK_BYTES (STRAIT_BLOCK_VALUES * 2u)
-/* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the rest is room to scribble. */
+/* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the remainder is for vector stores that reach
+ * further. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
 
 /* First rank of each tier of `tiered`. */
@@ -31,7 +32,7 @@ struct block_bytes {
     uint32_t size;       /* 2n + t */
     uint32_t word;       /* number of its first 32-bit word in the page, a multiple of SUM_LANES */
     bool stream;         /* decoders: store past the caches (non-temporal) */
-    const uint8_t *next; /* what will be read next, for prefetching; NULL: nothing */
+    const uint8_t *next; /* source that is read next, for prefetching; NULL: none */
     uint64_t sum;        /* out: sum_terms of the bytes */
     bool maybe_const;    /* out, decoders: the first values of the block are all equal */
 };
@@ -52,7 +53,8 @@ struct block_ops {
 
     const struct value_ops *values;
 
-    /* sum_terms; the same of the bytes copied; a plain copy. With `stream` the stores go past the caches. */
+    /* sum_terms; a copy and sum_terms of the bytes copied; a plain copy. With `stream` the stores go past the caches.
+     */
     uint64_t (*sum)(const uint8_t *src, size_t size, uint32_t word);
     uint64_t (*sum_copy)(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream);
     void (*copy)(uint8_t *dst, const uint8_t *src, size_t size, bool stream);
@@ -96,7 +98,7 @@ static inline uint16_t value_join(uint8_t sign_mantissa, uint8_t exponent)
     return (uint16_t)((sign_mantissa & 0x80) << 8 | exponent << 7 | (sign_mantissa & 0x7f));
 }
 
-/* ---- Checks of streams, which all decoders do before they trust them ---- */
+/* ---- Checks of streams, for all decoders ------------------------------------------------------------------------ */
 
 /* Whether the unused bits after the last of `items` items of 2 or 4 bits are zero. */
 static inline bool is_padded(const uint8_t *stream, uint32_t items, unsigned width)
@@ -142,7 +144,7 @@ static inline size_t listed_open(struct listed_escapes *list, const uint8_t *src
     return 2 + 3 * (size_t)count;
 }
 
-/* ---- The order-independent 64-bit sum of FORMAT.md, section 5 ---- */
+/* ---- Order-independent 64-bit sum of FORMAT.md, section 5 ------------------------------------------------------- */
 
 #define SUM_LANES 16 /* words that share a key step */
 

@@ -4,7 +4,7 @@
 #include "internal/element.h"
 #include "kernels/block_typed.h"
 
-/* ---- Where things lie ---- */
+/* ---- Layout ----------------------------------------------------------------------------------------------------- */
 
 /* The number of a block's values, the bytes left over at its end, and the bytes of all low bits. */
 struct shape {
@@ -54,7 +54,7 @@ enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element
     }
 }
 
-/* Bytes of what does not depend on the values: streams of fixed size and the end of the block. */
+/* Bytes that do not depend on the values: streams of fixed size and the end of the block. */
 static uint32_t fixed_bytes(const struct shape *shape, enum typed_coder coder)
 {
     bool tiers = coder <= TYPED_BASE_TIERS;
@@ -85,7 +85,7 @@ static enum strait_block_mode stats_mode_of(enum typed_coder coder)
     return coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES : STRAIT_BLOCK_TIERED;
 }
 
-/* ---- Encoding ---- */
+/* ---- Encoding --------------------------------------------------------------------------------------------------- */
 
 /* Writes the low bits to the stage. Returns the block of high halves: in scratch, or in place where the values are high
  * halves. */
@@ -156,7 +156,7 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
     return end_block(stage, shape.low_bits + used, block, &shape, coder, base);
 }
 
-/* ---- Decoding ---- */
+/* ---- Decoding --------------------------------------------------------------------------------------------------- */
 
 /* Decodes high halves from their streams. Returns the bytes of the streams, 0 when no encoder would write them. */
 static size_t decode_high_halves(struct typed *typed, struct block_bytes *high_halves, const uint8_t *src, size_t size,

@@ -1,7 +1,7 @@
 /*
- * Blocks of modes 6 to 8: the coders of BF16 values applied to any floating-point type. A value is taken apart into its
- * *half*, which looks like BF16, and a *rest* of low mantissa bits, which is stored unchanged. FORMAT.md, section 3,
- * says how.
+ * Typed modes (6 to 8): the coders of BF16 values applied to any floating-point type. A value is split into its high
+ * half, which looks like BF16, and low mantissa bits, which are stored unchanged. FORMAT.md, section 3, which calls
+ * them *half* and *rest*, says how.
  */
 #ifndef STRAIT_KERNELS_BLOCK_TYPED_H
 #define STRAIT_KERNELS_BLOCK_TYPED_H
@@ -11,7 +11,7 @@
 
 #include "kernels/block.h"
 
-/* A cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
+/* Cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
  * themselves need no initialization. */
 #define BASE_TABLES 4u
 
@@ -37,7 +37,7 @@ enum typed_coder {
     TYPED_TABLE_TIERS = 0, /* as `tiered` by the page's table */
     TYPED_BASE_TIERS = 1,  /* as `tiered` by the ranking of the base */
     TYPED_BASE_CODES = 2,  /* as `top16` by the ranking of the base */
-    TYPED_BASE_LISTED = 3, /* the same, with escapes */
+    TYPED_BASE_LISTED = 3, /* as `top16` by the ranking of the base, with escapes */
     TYPED_CODERS = 4,
 };
 
@@ -51,7 +51,7 @@ struct typed {
     const struct block_ops *blocks;
     struct typed_scratch *scratch;
     struct base_tables bases;
-    enum strait_block_mode stats_mode; /* out: the mode as which the last block counts in the statistics */
+    enum strait_block_mode stats_mode; /* out: the mode under which statistics count the last block */
 };
 
 static inline struct typed typed_init(const struct block_ops *blocks, struct typed_scratch *scratch)

@@ -4,6 +4,8 @@
 #include "internal/element.h"
 #include "kernels/chunk.h"
 
+/* ---- Page lists ------------------------------------------------------------------------------------------------- */
+
 static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
 {
     if (region->reserved[0] != 0 || region->reserved[1] != 0)
@@ -78,6 +80,8 @@ void page_write(const struct page *page, uint32_t offset, uint32_t size, const u
     }
 }
 
+/* ---- Layout and checks ------------------------------------------------------------------------------------------ */
+
 static const uint8_t no_codebook[STRAIT_CODEBOOK_ID_BYTES];
 
 static uint64_t rows_offset(const struct chunk_layout *layout)
@@ -111,7 +115,7 @@ uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b
     return rows_offset(layout) + 4 * ((uint64_t)page * layout->rows_per_page + b - 1);
 }
 
-/* Checks 1 to 4. */
+/* Checks 1 to 4: the header. */
 static enum strait_status read_header(struct strait_chunk_info *info, struct chunk_layout *layout, const uint8_t *src,
                                       uint64_t src_size)
 {
@@ -157,7 +161,7 @@ uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes)
            sum_terms(src + sizeof(head), metadata_bytes - sizeof(head), SUM_LANES);
 }
 
-/* Check 8. */
+/* Check 8: lengths, and padding after the rows. */
 static bool check_lengths(const struct chunk *chunk)
 {
     const struct chunk_layout *layout = &chunk->layout;
@@ -263,7 +267,7 @@ static enum strait_status check_page(const struct chunk *chunk, uint32_t page, u
     return STRAIT_OK;
 }
 
-/* Check 10. */
+/* Check 10: entries and rows of all pages. */
 static enum strait_status check_pages(struct chunk *chunk)
 {
     uint32_t at = (uint32_t)(chunk->layout.metadata_bytes / CHUNK_UNIT);
@@ -332,7 +336,7 @@ enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32
     return STRAIT_OK;
 }
 
-/* ---- Runs: results, statistics, caching ---- */
+/* ---- Runs: results, statistics, caching ------------------------------------------------------------------------- */
 
 /* Chunks of at least this size are stored past the caches unless the caller says otherwise: their reader is another
  * device, or comes later. */
@@ -394,7 +398,7 @@ uint64_t strait_encode_bound(const struct strait_pages *pages)
     return bound <= UINT32_MAX ? bound : 0;
 }
 
-/* Encodes pages to a chunk on a CPU. */
+/* ---- Encoding --------------------------------------------------------------------------------------------------- */
 
 struct encoder {
     const struct block_ops *blocks;
@@ -421,7 +425,7 @@ static bool values_equal(const uint8_t *src, uint32_t n)
     return n >= 1 && memcmp(src, src + 2, 2 * (n - 1)) == 0;
 }
 
-/* Zeroes the rest of the last unit after `used` bytes at dst. Returns the bytes in whole units. */
+/* Zeroes the remainder of the last unit after `used` bytes at dst. Returns the bytes in whole units. */
 static uint32_t pad(uint8_t *dst, size_t used)
 {
     uint32_t size = CHUNK_UNIT * units(used);
@@ -429,7 +433,7 @@ static uint32_t pad(uint8_t *dst, size_t used)
     return size;
 }
 
-/* The mode that the block gets if it shrinks. */
+/* Mode of the block, unless it would not shrink. */
 static enum strait_block_mode wanted_mode(const struct encoder *e, const struct block_bytes *in,
                                           const struct table *table)
 {
@@ -549,7 +553,7 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
     store_le64(entry + 8, sum);
 }
 
-/* Written last, when the chunk's size and all that goes into its sum are known. */
+/* Called last: needs the size of the chunk and the bytes of all other metadata, for their sum. */
 static void write_header(struct encoder *e, const struct strait_encode_params *params)
 {
     uint8_t *dst = e->dst;
@@ -623,7 +627,7 @@ static void encode_with(struct chunk_scratch *scratch, const struct block_ops *b
     *run->result = result;
 }
 
-/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
+/* Not inlined: a caller that provides scratch may have no room for it on the stack. */
 static __attribute__((noinline)) void encode_on_stack(const struct block_ops *blocks,
                                                       const struct strait_encode_params *params, uint8_t *dst,
                                                       const struct strait_pages *src, const struct strait_run *run)
@@ -641,7 +645,9 @@ void chunk_encode(const struct block_ops *blocks, const struct strait_encode_par
         encode_on_stack(blocks, params, dst, src, run);
 }
 
-/* Decodes a chunk to pages on a CPU. The chunk may be hostile: chunk_open has checked where its blocks lie. */
+/* ---- Decoding --------------------------------------------------------------------------------------------------- */
+
+/* The chunk may be hostile: chunk_open has checked where its blocks lie. */
 
 struct decoder {
     const struct block_ops *blocks;
@@ -754,7 +760,7 @@ static void decode_chunk(struct decoder *d, const struct strait_pages *dst, cons
     d->blocks->flush();
 }
 
-/* Check 11. */
+/* Check 11: the codebook. */
 static bool codebook_fits(const struct chunk *chunk, const struct strait_codebook *codebook)
 {
     return !chunk->codebook ||
@@ -805,7 +811,7 @@ static void decode_with(struct chunk_scratch *scratch, const struct block_ops *b
     *run->result = result;
 }
 
-/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
+/* Not inlined: a caller that provides scratch may have no room for it on the stack. */
 static __attribute__((noinline)) void decode_on_stack(const struct block_ops *blocks,
                                                       const struct strait_codebook *codebook,
                                                       const struct strait_pages *dst, const uint32_t *select,

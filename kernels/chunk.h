@@ -1,3 +1,5 @@
+/* Chunks on a CPU: page lists of callers, layout and checks of a chunk (FORMAT.md, sections 4 and 6), encoding,
+ * decoding. */
 #ifndef STRAIT_KERNELS_CHUNK_H
 #define STRAIT_KERNELS_CHUNK_H
 
@@ -8,7 +10,7 @@
 
 #include "kernels/block_typed.h"
 
-/* Walking a caller's page list. */
+/* ---- Page lists ------------------------------------------------------------------------------------------------- */
 
 /* One page of a list. */
 struct page {
@@ -36,11 +38,11 @@ bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *pa
 /* Address of the `size` bytes from `offset` of the page, or NULL when they cross rows. */
 uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size);
 
-/* The same bytes gathered to, or scattered from, a buffer; they may cross rows. */
+/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. */
 void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst);
 void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src);
 
-/* Where things lie in a chunk (FORMAT.md, section 4), and checks 1 to 10 of section 6. */
+/* ---- Layout and checks ------------------------------------------------------------------------------------------ */
 
 #define CHUNK_VERSION      1
 #define CHUNK_FLAG_LENGTHS 1u
@@ -79,7 +81,7 @@ uint64_t length_offset(const struct chunk_layout *layout, uint32_t page);
 /* Offset of a block's row: that of block 0 begins the page's entry, the others follow the entries. */
 uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b);
 
-/* A whole chunk that has passed checks 1 to 10. */
+/* Chunk that has passed checks 1 to 10 of FORMAT.md, section 6. */
 struct chunk {
     const uint8_t *src;
     const uint8_t *metadata; /* src, or a private copy of the metadata there */
@@ -89,7 +91,7 @@ struct chunk {
     bool codebook;        /* whether it names a codebook */
 };
 
-/* `metadata` is src itself, or a copy of at least the chunk's metadata bytes. */
+/* Does checks 1 to 10. `metadata` is src itself, or a copy of at least the chunk's metadata bytes. */
 enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata);
 
 /* Sum of the first metadata_bytes bytes, with the field that holds it taken as zero. */
@@ -104,6 +106,8 @@ struct chunk_block {
 };
 
 struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b);
+
+/* ---- Encoding and decoding -------------------------------------------------------------------------------------- */
 
 /* Memory that one call needs besides its stack. */
 struct chunk_scratch {

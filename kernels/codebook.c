@@ -24,7 +24,7 @@ bool codebook_id(uint8_t id[STRAIT_CODEBOOK_ID_BYTES], const uint8_t (*rankings)
     return ok;
 }
 
-/* The start of the window of 32 exponents whose low ranks weigh most; weights fall with the rank as frequencies do. */
+/* Start of the window of 32 exponents whose low ranks weigh most; weights fall with the rank as frequencies do. */
 static uint8_t best_window(const uint8_t rank[256])
 {
     uint32_t best = 0;
@@ -306,7 +306,7 @@ static size_t pack_table(uint8_t *dst, Strait__Table *table)
     return pack(dst, &message);
 }
 
-/* Where the next piece goes after one of `size` bytes. */
+/* Address of the piece after one of `size` bytes. */
 static uint8_t *after(uint8_t *dst, size_t size)
 {
     return dst == NULL ? NULL : dst + size;

@@ -1,4 +1,4 @@
-/* A codebook set as the block coders see it. */
+/* Codebook set as the block coders see it, and the rankings that need none. */
 #ifndef STRAIT_KERNELS_CODEBOOK_H
 #define STRAIT_KERNELS_CODEBOOK_H
 

@@ -11,7 +11,7 @@
 #include "kernels/chunk.h"
 #include "kernels/codec.h"
 
-/* The variants of the codec, which of them this processor has, and which one NULL stands for. */
+/* ---- Variants --------------------------------------------------------------------------------------------------- */
 
 static bool always(void)
 {
@@ -57,7 +57,7 @@ static const struct strait_codec *codec_by_name(const char *name)
     return NULL;
 }
 
-/* The variant that NULL stands for. Looked up only once, because another thread may change the environment. */
+/* Default variant (codec NULL). Looked up only once, because another thread may change the environment. */
 static const struct strait_codec *default_codec(void)
 {
     static const struct strait_codec *_Atomic chosen;
@@ -134,6 +134,8 @@ size_t strait_scratch_size(const struct strait_codec *codec)
 {
     return (codec == NULL ? strait_codec_get(NULL) : codec)->scratch_size;
 }
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------- */
 
 #define LANES 4 /* neighbours often share an exponent: with separate counters their increments are independent */
 
@@ -214,9 +216,9 @@ void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
         ranking[r] = order[r].exponent;
 }
 
-/* The public calls that work on chunks: argument checks, then the chosen variant. */
+/* ---- Calls on chunks: argument checks, then the chosen variant -------------------------------------------------- */
 
-/* Checks what calls of one chunk and of many have in common. */
+/* Checks the fields of a run that calls for one chunk and for many share. */
 static enum strait_status check_resources(const struct strait_codec *codec, const struct strait_run *run)
 {
     if (run == NULL || run->size < RUN_SIZE_FIRST)

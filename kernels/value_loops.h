@@ -1,5 +1,5 @@
 /*
- * The functions of a struct value_ops, in plain C that compilers vectorize for their target. Each variant includes it
+ * Functions of a struct value_ops, in plain C that compilers vectorize for their target. Each variant includes it
  * once.
  */
 #ifndef STRAIT_KERNELS_VALUE_LOOPS_H
@@ -86,7 +86,7 @@ static inline uint16_t high_half_of(uint16_t value)
     return (uint16_t)((value & 0x8000) | wide << 7 | (value >> 3 & 0x7f));
 }
 
-/* The value without its rest. The result is arbitrary when the half's exponent is that of no FP16 value. */
+/* The value with zero low bits. The result is arbitrary when the exponent of the high half is that of no FP16 value. */
 static inline uint16_t value_of(uint16_t high_half)
 {
     uint16_t wide = high_half >> 7 & BF16_MOST, exponent = (wide - BIAS_DIFFERENCE) & FP16_MOST;
@@ -95,7 +95,7 @@ static inline uint16_t value_of(uint16_t high_half)
     return (uint16_t)((high_half & 0x8000) | exponent << 10 | (high_half & 0x7f) << 3);
 }
 
-/* Nonzero when no FP16 value has this half, as it does not survive the round trip. */
+/* Nonzero when no FP16 value has this high half, which does not survive the round trip then. */
 static inline uint16_t invalid_bits(uint16_t high_half)
 {
     return high_half_of(value_of(high_half)) ^ high_half;
@@ -162,7 +162,7 @@ static void split_low_bits(uint8_t *restrict twos, uint8_t *restrict ones, const
     ones[i / 8] = (uint8_t)(pack_ones(last[0]) | pack_ones(last[1]) << 4);
 }
 
-/* Adds the low bits to values whose low bits are zero. */
+/* Adds low bits to values in which they are zero. */
 static void join_low_bits(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
                           uint32_t count)
 {

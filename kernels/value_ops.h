@@ -1,7 +1,5 @@
-/* Loops over values that blocks of modes 6 to 8 need besides the coders of high halves, one table per variant. They
- * take FP16 and FP32 values apart into high halves, which look like BF16, and low bits, and join them again. FORMAT.md,
- * section 3.2.
- */
+/* Value loops of the typed modes (6 to 8), one table per variant: split FP16 and FP32 values into high halves, which
+ * look like BF16, and low bits, and join them again. FORMAT.md, section 3.2. */
 #ifndef STRAIT_KERNELS_VALUE_OPS_H
 #define STRAIT_KERNELS_VALUE_OPS_H
 
@@ -17,13 +15,13 @@ struct value_ops {
     /* The base of `count` BF16 values. */
     uint8_t (*find_base)(const uint8_t *values, uint32_t count);
 
-    /* FP32: the rest is the lower 16 bits. `low_bits` NULL: all low bits are zero and left out. */
+    /* FP32: the low bits are the lower 16. `low_bits` NULL: all are zero and left out. */
     void (*split_fp32)(uint8_t *high_halves, uint8_t *low_bits, const uint8_t *src, uint32_t count);
     void (*join_fp32)(uint8_t *dst, const uint8_t *high_halves, const uint8_t *low_bits, uint32_t count);
     /* Whether the lower 16 bits of all values are zero. */
     bool (*are_high_halves)(const uint8_t *src, uint32_t count);
 
-    /* FP16: the rest is the lower 3 bits, stored as a stream of two bits and one of one. Zeroes the unused bits of
+    /* FP16: the low bits are the lower 3, stored as a stream of two bits and one of one. Zeroes the unused bits of
      * both. */
     void (*split_fp16)(uint8_t *high_halves, uint8_t *twos, uint8_t *ones, const uint8_t *src, uint32_t count);
     /* False when an exponent is not that of any FP16 value. */
