@@ -83,7 +83,7 @@ enum { SANITIZED = 0 };
 
 /* ---- Random numbers -------------------------------------------------------------------------------------------- */
 
-/* The same numbers on every machine; STRAIT_TEST_SEED chooses others. */
+/* Generator whose numbers are equal on every machine; STRAIT_TEST_SEED chooses others. */
 struct rng {
     uint64_t state;
 };
@@ -184,7 +184,7 @@ struct layout {
 /* `ids` is borrowed; NULL: 0, 1, 2, ... Ids beyond a region are allowed: such pages have no memory. */
 void layout_init(struct layout *layout, uint32_t alignment, const struct shape *shapes, uint32_t region_count,
                  const uint32_t *ids, uint32_t id_count);
-/* The same list with other memory, all CANARY. */
+/* A list like another, with memory of its own, all CANARY. */
 void layout_mirror(struct layout *layout, const struct layout *like);
 void layout_fini(struct layout *layout);
 

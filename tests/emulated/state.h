@@ -1,4 +1,4 @@
-// What the parts of the emulated GPU share.
+// State that the parts of the emulated GPU share.
 #ifndef STRAIT_TESTS_EMULATED_STATE_H
 #define STRAIT_TESTS_EMULATED_STATE_H
 

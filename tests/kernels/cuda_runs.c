@@ -11,7 +11,7 @@ enum { CHUNKS = 20, REGIONS = 4, IDS = 128, POOL_PAGE = 32768, REGION_PAGES = CH
 #define REGION_BYTES ((size_t)REGION_PAGES * POOL_PAGE)
 #define POOL_BYTES   (REGIONS * REGION_BYTES)
 
-/* The same pages on the host and on the device, and what becomes of them. */
+/* Pages on the host and on the device, their chunks, and the pages decoded from these. */
 struct pool {
     uint8_t *bytes, *back;             /* on the host */
     uint8_t *source, *target, *chunks; /* on the device */
@@ -281,7 +281,7 @@ unsigned mixed_blocks(const struct device *device, unsigned batches)
 
 enum { TIMED_PAGE = 32768, RUNS = 15, PIECE = 4 << 20 };
 
-/* What is timed: values, and how they are coded. */
+/* Rows of the table of speeds: values, and how they are coded. */
 static const struct timed {
     const char *name;
     enum strait_element element;

@@ -76,7 +76,7 @@ void device_wait(const struct device *device)
     require_cuda(state);
 }
 
-/* What a call of one chunk needs in device memory. */
+/* Device memory of a call for one chunk. */
 struct mirror {
     struct strait_region regions[REGIONS_MAX];
     struct strait_pages pages;
@@ -289,7 +289,7 @@ static struct strait_decode_item make_item(const struct trial *trial, const stru
                                        .page_status_count = VERDICT_PAGES};
 }
 
-/* What the scalar variant makes of it. */
+/* Decodes with the scalar variant. */
 static void decode_on_host(struct trial *trial, const uint8_t *bytes)
 {
     struct strait_run run = verdict_begin(&trial->decoded);

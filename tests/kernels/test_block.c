@@ -365,7 +365,7 @@ START_TEST(every_variant_copies_exactly_and_sums_what_it_copies)
 }
 END_TEST
 
-/* ---- What the sum sees ----------------------------------------------------------------------------------------- */
+/* ---- Changes that the sum must see ----------------------------------------------------------------------------- */
 
 enum { SUMMED = 4096, TRIALS = 100000 };
 

@@ -187,7 +187,7 @@ static void block_init(uint32_t n, uint32_t t, enum strait_mode mode)
     ck_assert_ptr_eq(chunk + chunk_size, chunk + BLOCK + (streams.end + t - chunk - BLOCK + 15) / 16 * 16);
 }
 
-/* ---- What is wrong with it ------------------------------------------------------------------------------------- */
+/* ---- Faults ---------------------------------------------------------------------------------------------------- */
 
 static void no_escapes(void)
 {

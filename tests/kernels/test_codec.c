@@ -2,6 +2,7 @@
 #include <check.h>
 #include <string.h>
 
+#include "internal/element.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -27,20 +28,13 @@ static uint64_t units_of(uint64_t bytes)
     return (bytes + 15) / 16;
 }
 
-/* What addresses of an element's values are multiples of. */
-static uint32_t alignment_of(enum strait_element element)
-{
-    static const uint32_t alignments[] = {1, 2, 2, 4, 1, 1};
-    return alignments[element];
-}
-
 /* Encodes and decodes one page of these bytes with every variant. Returns the chunk, to be freed. */
 static uint8_t *page_round_trip(const struct asked *asked, uint32_t table, const void *bytes, uint32_t size,
                                 struct verdict *verdict)
 {
     const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = size, .table = table};
     struct layout src;
-    layout_init(&src, alignment_of(asked->element), &shape, 1, NULL, 1);
+    layout_init(&src, element_bytes(asked->element), &shape, 1, NULL, 1);
     layout_write(&src, 0, bytes);
     uint8_t *chunk = round_trip(asked, &src, verdict);
     layout_fini(&src);

@@ -25,13 +25,13 @@ static uint64_t units_of(uint64_t bytes)
     return (bytes + 15) / 16;
 }
 
-/* ---- What is counted ------------------------------------------------------------------------------------------- */
+/* ---- Statistics ------------------------------------------------------------------------------------------------ */
 
 struct counted {
     uint64_t values, escapes;
 };
 
-/* What a table's statistics must be when all blocks are coded. */
+/* Expected statistics of a table when all blocks are coded. */
 static struct counted count_escapes(const uint8_t *bytes, uint32_t n, uint32_t table, uint32_t first_escape)
 {
     uint8_t ranking[256], rank[256];

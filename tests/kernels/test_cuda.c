@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
+#include "internal/element.h"
 #include "tests/kernels/cuda_support.h"
 
 static struct strait_codebook *codebook;
@@ -25,18 +26,12 @@ static const uint32_t sizes[] = {1,     2,     3,     7,     8,     15,    16,  
                                  4096,  8191,  8192,  8193,  12288, 16256, 16368, 16382, 16383, 16384, 16385, 16386,
                                  16387, 16400, 16512, 32767, 32768, 32769, 32770, 49150, 49152, 49153, 65536};
 
-static uint32_t alignment_of(enum strait_element element)
-{
-    static const uint32_t alignments[] = {1, 2, 2, 4, 1, 1};
-    return alignments[element];
-}
-
 static uint32_t round_to(uint32_t size, uint32_t multiple)
 {
     return (size + multiple - 1) / multiple * multiple;
 }
 
-static bool is_later_float(enum strait_element element)
+static bool is_fp16_or_fp32(enum strait_element element)
 {
     return element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
 }
@@ -46,13 +41,13 @@ static struct asked random_asked(struct rng *rng)
     struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 6)};
     if (rng_below(rng, 2) == 0)
         asked.element = rng_below(rng, 2) == 0 ? STRAIT_ELEMENT_FP16 : STRAIT_ELEMENT_FP32;
-    if (is_later_float(asked.element) && rng_below(rng, 4) != 0)
+    if (is_fp16_or_fp32(asked.element) && rng_below(rng, 4) != 0)
         asked.mode = rng_below(rng, 2) == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
     if (rng_below(rng, 12) == 0)
         asked.element = (enum strait_element)rng_below(rng, 6);
     if (rng_below(rng, 8) == 0) {
         asked.codebook = NULL;
-        if (asked.element == STRAIT_ELEMENT_BF16 || is_later_float(asked.element))
+        if (asked.element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(asked.element))
             asked.mode = rng_below(rng, 4) == 0 ? STRAIT_MODE_RAW : STRAIT_MODE_BASE;
     }
     return asked;
@@ -60,7 +55,7 @@ static struct asked random_asked(struct rng *rng)
 
 static struct shape random_shape(struct rng *rng, const struct asked *asked, uint32_t pages)
 {
-    const uint32_t align = alignment_of(asked->element);
+    const uint32_t align = element_bytes(asked->element);
     struct shape shape = {.page_count = pages, .rows = 1};
     uint32_t size = rng_below(rng, 3) == 0 ? 1 + rng_below(rng, 40000) : sizes[rng_below(rng, COUNT(sizes))];
     shape.row_bytes = size;
@@ -101,7 +96,7 @@ static void random_trial(struct rng *rng, struct trial *trial, const struct aske
                 trial->has_ids = false;
     if (rng_below(rng, 20) == 0)
         trial->ids[rng_below(rng, ids)] = pages + (rng_below(rng, 2) == 0 ? 0 : (uint32_t)rng_next(rng) >> 8);
-    trial->shift = rng_below(rng, 3) == 0 ? alignment_of(asked->element) * rng_below(rng, 8) : 0;
+    trial->shift = rng_below(rng, 3) == 0 ? element_bytes(asked->element) * rng_below(rng, 8) : 0;
     trial_layout(trial, shapes, regions, ids);
     for (uint32_t p = 0; p < layout_count(&trial->src); p++) {
         uint32_t size = layout_page_bytes(&trial->src, p);
@@ -289,7 +284,7 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
     chosen_trial_in(rng, asked, shape, pattern, how, false, 0);
 }
 
-/* What can be asked for of kernels, by element. */
+/* Elements and modes that kernels support. */
 static const struct asked_mode {
     enum strait_element element;
     enum strait_mode mode;
@@ -311,7 +306,7 @@ static void chosen_sizes(struct rng *rng)
             const struct shape shape = {.page_count = 2,
                                         .rows = 1,
                                         .row_bytes = sizes[s],
-                                        .page_gap = round_to(sizes[s], alignment_of(asked.element)) - sizes[s],
+                                        .page_gap = round_to(sizes[s], element_bytes(asked.element)) - sizes[s],
                                         .table = (uint32_t)s % TEST_TABLES};
             static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED, PATTERN_FP16, PATTERN_SPREAD};
             chosen_trial(rng, &asked, &shape, (enum pattern)((s + m) % PATTERNS), HONEST);

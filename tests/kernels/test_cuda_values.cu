@@ -1,5 +1,5 @@
-// What kernels do in registers for modes 6 to 8, on the host: rankings of bases, halves and rests of FP16 values, and
-// words of sizes, against the scalar variant. Needs no GPU.
+// Register code of kernels for the typed modes, on the host: rankings of bases, high halves and low bits of FP16
+// values, and words of sizes, against the scalar variant. Needs no GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

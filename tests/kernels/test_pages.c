@@ -46,7 +46,7 @@ static const struct shape row_shapes[] = {
     {.page_count = 3, .rows = 1, .row_bytes = 17, .page_gap = 1, .skew = 10},
 };
 
-/* The same pages one after another, without gaps between their rows. */
+/* Copies the pages of a list one after another, without gaps between their rows. */
 static void flatten(struct layout *flat, const struct layout *src)
 {
     struct shape shapes[REGIONS_MAX];

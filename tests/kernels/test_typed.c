@@ -7,6 +7,7 @@
 #include "internal/bytes.h"
 #include "internal/element.h"
 #include "kernels/block_typed.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { PAGE_MAX = 65536, CHUNK_MAX = PAGE_MAX + 4096, BLOCK = 64 }; /* header and one entry */
@@ -234,7 +235,7 @@ START_TEST(every_base_ranks_every_exponent_once)
 }
 END_TEST
 
-/* What is counted is what is coded. */
+/* Histograms count the exponents that are coded. */
 START_TEST(histograms_are_those_of_the_halves)
 {
     enum { VALUES = 65536 };
@@ -494,15 +495,13 @@ END_TEST
 
 /* ---- The suite --------------------------------------------------------------------------------------------------- */
 
-static Suite *suite(void)
+int main(void)
 {
     enum { KINDS = COUNT(kinds) * KIND_SIZES };
-    Suite *s = suite_create("typed");
-    TCase *tcase = tcase_create("values"), *hostile = tcase_create("hostile");
+    Suite *suite = suite_create("typed");
+    TCase *tcase = add_case(suite, "values"), *hostile = add_case(suite, "hostile");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_checked_fixture(hostile, setup, teardown);
-    tcase_set_timeout(tcase, 60);
-    tcase_set_timeout(hostile, 60);
     tcase_add_loop_test(tcase, pages_of_every_type_size_and_pattern_come_back_from_every_variant, 0, COUNT(sizes));
     tcase_add_loop_test(tcase, every_one_of_65536_values_of_fp16_comes_back, 0, COUNT(modes));
     tcase_add_loop_test(tcase, one_bit_of_a_lower_half_decides_between_fp32z_and_split, 0, COUNT(modes));
@@ -518,17 +517,6 @@ static Suite *suite(void)
     tcase_add_loop_test(hostile, blocks_of_one_byte_are_refused, 0, KINDS);
     tcase_add_loop_test(hostile, a_mode_of_another_type_is_refused, 0, KINDS);
     tcase_add_loop_test(hostile, blocks_that_change_during_the_call_fail_or_are_what_was_encoded, 0, COUNT(kinds));
-    suite_add_tcase(s, tcase);
-    suite_add_tcase(s, hostile);
-    return s;
-}
-
-int main(void)
-{
-    SRunner *runner = srunner_create(suite());
     print_conditions();
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }
