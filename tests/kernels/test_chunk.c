@@ -210,43 +210,22 @@ START_TEST(a_wrong_metadata_sum_is_an_integrity_error)
 }
 END_TEST
 
+#define FAULT(name, change) \
+    static void name(void)  \
+    {                       \
+        change;             \
+    }
+
 /* Each is refused; of two, the first one in the order of section 6. */
-static void spoil_magic(void)
-{
-    chunk[0] = 'X';
-}
-static void spoil_version(void)
-{
-    chunk[4] = 9;
-}
-static void spoil_reserved(void)
-{
-    chunk[7] = 1;
-}
-static void spoil_chunk_bytes(void)
-{
-    store_le32(chunk + 16, (uint32_t)chunk_size + 16);
-}
-static void spoil_sum(void)
-{
-    chunk[40] ^= 1;
-}
-static void spoil_length(void)
-{
-    store_le32(chunk + 48 + 16 * PAGES, 0);
-}
-static void spoil_mode(void)
-{
-    chunk[48 + 16 * 2] |= 15;
-}
-static void spoil_id(void)
-{
-    chunk[30] ^= 1;
-}
-static void spoil_page(void)
-{
-    chunk[chunk_size - 1] ^= 1;
-}
+FAULT(spoil_magic, chunk[0] = 'X')
+FAULT(spoil_version, chunk[4] = 9)
+FAULT(spoil_reserved, chunk[7] = 1)
+FAULT(spoil_chunk_bytes, store_le32(chunk + 16, (uint32_t)chunk_size + 16))
+FAULT(spoil_sum, chunk[40] ^= 1)
+FAULT(spoil_length, store_le32(chunk + 48 + 16 * PAGES, 0))
+FAULT(spoil_mode, chunk[48 + 16 * 2] |= 15)
+FAULT(spoil_id, chunk[30] ^= 1)
+FAULT(spoil_page, chunk[chunk_size - 1] ^= 1)
 
 static const struct step {
     void (*spoil)(void);

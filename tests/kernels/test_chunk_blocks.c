@@ -189,179 +189,62 @@ static void block_init(uint32_t n, uint32_t t, enum strait_mode mode)
 
 /* ---- Faults ---------------------------------------------------------------------------------------------------- */
 
-static void no_escapes(void)
-{
-    store_le16(streams.count, 0);
-}
-static void an_escape_less(void)
-{
-    store_le16(streams.count, load_le16(streams.count) - 1);
-}
-static void an_escape_more(void)
-{
-    store_le16(streams.count, load_le16(streams.count) + 1);
-}
-static void more_escapes_than_values(void)
-{
-    store_le16(streams.count, (uint16_t)(streams.n + 1));
-}
-static void as_many_escapes_as_values(void)
-{
-    store_le16(streams.count, (uint16_t)streams.n);
-}
-static void escapes_65535(void)
-{
-    store_le16(streams.count, 65535);
-}
-static void equal_positions(void)
-{
-    store_le16(streams.positions + 2, load_le16(streams.positions));
-}
-static void falling_positions(void)
-{
-    store_le16(streams.positions, load_le16(streams.positions + 2) + 1);
-}
+#define FAULT(name, change) \
+    static void name(void)  \
+    {                       \
+        change;             \
+    }
+
+FAULT(no_escapes, store_le16(streams.count, 0))
+FAULT(an_escape_less, store_le16(streams.count, load_le16(streams.count) - 1))
+FAULT(an_escape_more, store_le16(streams.count, load_le16(streams.count) + 1))
+FAULT(more_escapes_than_values, store_le16(streams.count, (uint16_t)(streams.n + 1)))
+FAULT(as_many_escapes_as_values, store_le16(streams.count, (uint16_t)streams.n))
+FAULT(escapes_65535, store_le16(streams.count, 65535))
+FAULT(equal_positions, store_le16(streams.positions + 2, load_le16(streams.positions)))
+FAULT(falling_positions, store_le16(streams.positions, load_le16(streams.positions + 2) + 1))
 static uint8_t *last_position(void)
 {
     return streams.escapes - 2;
 }
-static void position_n(void)
-{
-    store_le16(last_position(), (uint16_t)streams.n);
-}
-static void position_8192(void)
-{
-    store_le16(last_position(), 8192);
-}
-static void position_65535(void)
-{
-    store_le16(last_position(), 65535);
-}
-static void first_position_beyond(void)
-{
-    store_le16(streams.positions, 65535);
-}
-static void escape_of_rank_15(void)
-{
-    streams.escapes[0] = exponent_of_rank(15);
-}
-static void last_escape_of_rank_0(void)
-{
-    streams.end[-1] = exponent_of_rank(0);
-}
-static void escape_of_another_rank(void)
-{
-    streams.escapes[0] = exponent_of_rank(17);
-}
-static void code_at_an_escape(void)
-{
-    set_item(streams.codes, load_le16(streams.positions), 4, 1);
-}
-static void code_at_the_last_escape(void)
-{
-    set_item(streams.codes, load_le16(last_position()), 4, 15);
-}
-static void another_code(void)
-{
-    set_item(streams.codes, 0, 4, 5);
-}
+FAULT(position_n, store_le16(last_position(), (uint16_t)streams.n))
+FAULT(position_8192, store_le16(last_position(), 8192))
+FAULT(position_65535, store_le16(last_position(), 65535))
+FAULT(first_position_beyond, store_le16(streams.positions, 65535))
+FAULT(escape_of_rank_15, streams.escapes[0] = exponent_of_rank(15))
+FAULT(last_escape_of_rank_0, streams.end[-1] = exponent_of_rank(0))
+FAULT(escape_of_another_rank, streams.escapes[0] = exponent_of_rank(17))
+FAULT(code_at_an_escape, set_item(streams.codes, load_le16(streams.positions), 4, 1))
+FAULT(code_at_the_last_escape, set_item(streams.codes, load_le16(last_position()), 4, 15))
+FAULT(another_code, set_item(streams.codes, 0, 4, 5))
 static void another_position(void)
 {
     store_le16(streams.positions, 0);
 } /* of a value of rank 0 */
-static void unused_code_bits(void)
-{
-    set_item(streams.codes, streams.n, 4, 8);
-}
-static void padding_begins_nonzero(void)
-{
-    streams.end[streams.t] = 1;
-}
-static void padding_ends_nonzero(void)
-{
-    chunk[chunk_size - 1] = 0x80;
-}
-static void another_tail(void)
-{
-    streams.end[0] ^= 0x20;
-}
-static void another_sign(void)
-{
-    chunk[BLOCK] ^= 0x80;
-}
-static void a_unit_more(void)
-{
-    block_resize(1);
-}
-static void a_unit_less(void)
-{
-    block_resize(-1);
-}
-static void two_units_more(void)
-{
-    block_resize(2);
-}
+FAULT(unused_code_bits, set_item(streams.codes, streams.n, 4, 8))
+FAULT(padding_begins_nonzero, streams.end[streams.t] = 1)
+FAULT(padding_ends_nonzero, chunk[chunk_size - 1] = 0x80)
+FAULT(another_tail, streams.end[0] ^= 0x20)
+FAULT(another_sign, chunk[BLOCK] ^= 0x80)
+FAULT(a_unit_more, block_resize(1))
+FAULT(a_unit_less, block_resize(-1))
+FAULT(two_units_more, block_resize(2))
 
-static void unused_t1_bits(void)
-{
-    set_item(streams.codes, streams.n, 2, 1);
-}
-static void unused_t1_item_of_3(void)
-{
-    set_item(streams.codes, streams.n, 2, 3);
-}
-static void unused_t2_bits(void)
-{
-    set_item(streams.t2, streams.n2, 2, 2);
-}
-static void unused_t2_item_of_3(void)
-{
-    set_item(streams.t2, streams.n2, 2, 3);
-}
-static void unused_t3_bits(void)
-{
-    set_item(streams.t3, streams.n3, 4, 1);
-}
-static void unused_t3_item_of_15(void)
-{
-    set_item(streams.t3, streams.n3, 4, 15);
-}
-static void t4_of_rank_20(void)
-{
-    streams.t4[0] = exponent_of_rank(20);
-}
-static void last_t4_of_rank_0(void)
-{
-    streams.end[-1] = exponent_of_rank(0);
-}
-static void t4_of_another_rank(void)
-{
-    streams.t4[0] = exponent_of_rank(22);
-}
-static void t1_all_3(void)
-{
-    memset(streams.codes, 0xff, streams.n / 4);
-}
-static void t2_all_3(void)
-{
-    memset(streams.t2, 0xff, streams.n2 / 4);
-}
-static void t3_all_15(void)
-{
-    memset(streams.t3, 0xff, streams.n3 / 2);
-}
-static void everything_ff(void)
-{
-    memset(streams.codes, 0xff, (size_t)(chunk + chunk_size - streams.codes));
-}
-static void everything_0(void)
-{
-    memset(streams.codes, 0, (size_t)(chunk + chunk_size - streams.codes));
-}
-static void a_t3_item_more(void)
-{
-    set_item(streams.t2, 0, 2, 3);
-}
+FAULT(unused_t1_bits, set_item(streams.codes, streams.n, 2, 1))
+FAULT(unused_t1_item_of_3, set_item(streams.codes, streams.n, 2, 3))
+FAULT(unused_t2_bits, set_item(streams.t2, streams.n2, 2, 2))
+FAULT(unused_t2_item_of_3, set_item(streams.t2, streams.n2, 2, 3))
+FAULT(unused_t3_bits, set_item(streams.t3, streams.n3, 4, 1))
+FAULT(unused_t3_item_of_15, set_item(streams.t3, streams.n3, 4, 15))
+FAULT(t4_of_rank_20, streams.t4[0] = exponent_of_rank(20))
+FAULT(last_t4_of_rank_0, streams.end[-1] = exponent_of_rank(0))
+FAULT(t4_of_another_rank, streams.t4[0] = exponent_of_rank(22))
+FAULT(t1_all_3, memset(streams.codes, 0xff, streams.n / 4))
+FAULT(t2_all_3, memset(streams.t2, 0xff, streams.n2 / 4))
+FAULT(t3_all_15, memset(streams.t3, 0xff, streams.n3 / 2))
+FAULT(everything_ff, memset(streams.codes, 0xff, (size_t)(chunk + chunk_size - streams.codes)))
+FAULT(everything_0, memset(streams.codes, 0, (size_t)(chunk + chunk_size - streams.codes)))
+FAULT(a_t3_item_more, set_item(streams.t2, 0, 2, 3))
 static void a_t4_byte_too_many(void)
 {
     for (uint32_t i = 0; i < streams.n3; i++)

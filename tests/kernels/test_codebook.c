@@ -390,93 +390,33 @@ START_TEST(a_set_with_counts_is_the_same_set)
 }
 END_TEST
 
-static void no_mark(struct draft *d)
-{
-    d->set.mark = 0;
-}
-static void other_mark(struct draft *d)
-{
-    d->set.mark = MARK + 1;
-}
-static void no_version(struct draft *d)
-{
-    d->set.version = 0;
-}
-static void newer_version(struct draft *d)
-{
-    d->set.version = 2;
-}
-static void no_id(struct draft *d)
-{
-    d->set.id.len = 0;
-}
-static void short_id(struct draft *d)
-{
-    d->set.id.len--;
-}
-static void wrong_id(struct draft *d)
-{
-    d->id[15] ^= 1;
-}
-static void no_tables(struct draft *d)
-{
-    d->set.n_tables = 0;
-}
-static void table_lost(struct draft *d)
-{
-    d->set.n_tables--;
-}
-static void no_ranking(struct draft *d)
-{
-    d->tables[1].ranking.len = 0;
-}
-static void short_ranking(struct draft *d)
-{
-    d->tables[1].ranking.len = 255;
-}
-static void exponent_twice(struct draft *d)
-{
-    d->rankings[3][255] = d->rankings[3][0];
-}
-static void rankings_swapped(struct draft *d)
-{
-    d->tables[1].ranking.data = d->rankings[2];
-    d->tables[2].ranking.data = d->rankings[1];
-}
-static void unknown_role(struct draft *d)
-{
-    d->tables[2].role = (Strait__Role)3;
-}
-static void negative_role(struct draft *d)
-{
-    d->tables[2].role = (Strait__Role)-1;
-}
-static void negative_layer(struct draft *d)
-{
-    d->tables[2].layer = -3;
-}
-static void one_unclassed(struct draft *d)
-{
-    d->tables[1].layer = -2;
-}
-static void class_twice(struct draft *d)
-{
-    d->tables[3].role = d->tables[2].role;
-    d->tables[3].layer = d->tables[2].layer;
-}
-static void fallback_of_layer(struct draft *d)
-{
-    d->tables[0].layer = 0;
-}
-static void fallback_of_role(struct draft *d)
-{
-    d->tables[0].role = STRAIT__ROLE__ROLE_K;
-}
-static void short_counts(struct draft *d)
-{
-    add_counts(d);
-    d->tables[2].n_counts = 255;
-}
+#define FAULT(name, change)           \
+    static void name(struct draft *d) \
+    {                                 \
+        change;                       \
+    }
+
+FAULT(no_mark, d->set.mark = 0)
+FAULT(other_mark, d->set.mark = MARK + 1)
+FAULT(no_version, d->set.version = 0)
+FAULT(newer_version, d->set.version = 2)
+FAULT(no_id, d->set.id.len = 0)
+FAULT(short_id, d->set.id.len--)
+FAULT(wrong_id, d->id[15] ^= 1)
+FAULT(no_tables, d->set.n_tables = 0)
+FAULT(table_lost, d->set.n_tables--)
+FAULT(no_ranking, d->tables[1].ranking.len = 0)
+FAULT(short_ranking, d->tables[1].ranking.len = 255)
+FAULT(exponent_twice, d->rankings[3][255] = d->rankings[3][0])
+FAULT(rankings_swapped, d->tables[1].ranking.data = d->rankings[2]; d->tables[2].ranking.data = d->rankings[1])
+FAULT(unknown_role, d->tables[2].role = (Strait__Role)3)
+FAULT(negative_role, d->tables[2].role = (Strait__Role)-1)
+FAULT(negative_layer, d->tables[2].layer = -3)
+FAULT(one_unclassed, d->tables[1].layer = -2)
+FAULT(class_twice, d->tables[3].role = d->tables[2].role; d->tables[3].layer = d->tables[2].layer)
+FAULT(fallback_of_layer, d->tables[0].layer = 0)
+FAULT(fallback_of_role, d->tables[0].role = STRAIT__ROLE__ROLE_K)
+FAULT(short_counts, add_counts(d); d->tables[2].n_counts = 255)
 
 static const struct bad_case {
     void (*spoil)(struct draft *draft);
@@ -720,38 +660,14 @@ static void with_ranking(struct draft *d)
     fill_ranking(d->rankings[2], 1);
     d->tables[2].ranking = (ProtobufCBinaryData){.len = 256, .data = d->rankings[2]};
 }
-static void no_counts(struct draft *d)
-{
-    d->tables[2].n_counts = 0;
-}
-static void few_counts(struct draft *d)
-{
-    d->tables[2].n_counts = 255;
-}
-static void counts_of_zero(struct draft *d)
-{
-    memset(d->counts[2], 0, sizeof(d->counts[2]));
-}
-static void counts_too_large(struct draft *d)
-{
-    d->counts[3][9] = UINT64_MAX;
-}
-static void no_values_told(struct draft *d)
-{
-    d->set.values = 0;
-}
-static void other_values_told(struct draft *d)
-{
-    d->set.values++;
-}
-static void unclassed(struct draft *d)
-{
-    d->tables[1].layer = -2;
-}
-static void unsorted(struct draft *d)
-{
-    d->tables[1].role = STRAIT__ROLE__ROLE_V;
-}
+FAULT(no_counts, d->tables[2].n_counts = 0)
+FAULT(few_counts, d->tables[2].n_counts = 255)
+FAULT(counts_of_zero, memset(d->counts[2], 0, sizeof(d->counts[2])))
+FAULT(counts_too_large, d->counts[3][9] = UINT64_MAX)
+FAULT(no_values_told, d->set.values = 0)
+FAULT(other_values_told, d->set.values++)
+FAULT(unclassed, d->tables[1].layer = -2)
+FAULT(unsorted, d->tables[1].role = STRAIT__ROLE__ROLE_V)
 
 static const struct bad_case bad_partials[] = {
     {no_mark, STRAIT_ERR_CORRUPT},           {no_version, STRAIT_ERR_CORRUPT},

@@ -160,139 +160,52 @@ static void call_init(void)
     call.result.status = STATUS_UNSET;
 }
 
-static void region_without_base(void)
-{
-    call.region.base = NULL;
-}
-static void region_from_the_future(void)
-{
-    call.region.reserved[1] = 1;
-}
-static void no_rows(void)
-{
-    call.region.rows = 0;
-}
-static void no_row_bytes(void)
-{
-    call.region.row_bytes = 0;
-}
-static void page_too_long(void)
-{
-    call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2;
-}
-static void page_size_overflows(void)
-{
-    call.region.rows = call.region.row_bytes = 65536;
-}
-static void no_regions(void)
-{
-    call.pages.region_count = 0;
-}
-static void regions_null(void)
-{
-    call.pages.regions = NULL;
-}
-static void no_ids(void)
-{
-    call.pages.id_count = 0;
-}
-static void too_many_pages(void)
-{
-    call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1;
-}
-static void page_count_overflows(void)
-{
-    call.pages.region_count = call.pages.id_count = 65536;
-}
-static void odd_base(void)
-{
-    call.region.base = call_pages + 1;
-}
-static void odd_page_stride(void)
-{
-    call.region.page_stride = 4097;
-}
-static void odd_row_stride(void)
-{
-    call.region.row_stride = 1025;
-}
-static void odd_row_bytes(void)
-{
-    call.region.row_bytes = 1023;
-}
-static void run_of_no_size(void)
-{
-    call.run.size = 0;
-}
-static void run_too_small(void)
-{
-    call.run.size = offsetof(struct strait_run, caching) - 8;
-}
-static void caching_unknown(void)
-{
-    call.run.caching = STRAIT_CACHING_LINK + 1;
-}
+#define FAULT(name, change) \
+    static void name(void)  \
+    {                       \
+        change;             \
+    }
+
+FAULT(region_without_base, call.region.base = NULL)
+FAULT(region_from_the_future, call.region.reserved[1] = 1)
+FAULT(no_rows, call.region.rows = 0)
+FAULT(no_row_bytes, call.region.row_bytes = 0)
+FAULT(page_too_long, call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2)
+FAULT(page_size_overflows, call.region.rows = call.region.row_bytes = 65536)
+FAULT(no_regions, call.pages.region_count = 0)
+FAULT(regions_null, call.pages.regions = NULL)
+FAULT(no_ids, call.pages.id_count = 0)
+FAULT(too_many_pages, call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1)
+FAULT(page_count_overflows, call.pages.region_count = call.pages.id_count = 65536)
+FAULT(odd_base, call.region.base = call_pages + 1)
+FAULT(odd_page_stride, call.region.page_stride = 4097)
+FAULT(odd_row_stride, call.region.row_stride = 1025)
+FAULT(odd_row_bytes, call.region.row_bytes = 1023)
+FAULT(run_of_no_size, call.run.size = 0)
+FAULT(run_too_small, call.run.size = offsetof(struct strait_run, caching) - 8)
+FAULT(caching_unknown, call.run.caching = STRAIT_CACHING_LINK + 1)
 static void statuses_of_no_count(void)
 {
     call.run.page_status = call_status, call.run.page_status_count = 0;
 }
-static void statuses_null(void)
-{
-    call.run.page_status_count = 2;
-}
-static void overlapping_rows(void)
-{
-    call.region.row_stride = 1022;
-}
-static void no_result(void)
-{
-    call.run.result = NULL;
-}
-static void scratch_unaligned(void)
-{
-    call.run.scratch = call_scratch + 32;
-}
-static void scratch_too_small(void)
-{
-    call.run.scratch_size = strait_scratch_size(NULL) - 1;
-}
-static void params_of_no_size(void)
-{
-    call.params.size = 0;
-}
-static void params_too_small(void)
-{
-    call.params.size--;
-}
-static void element_unknown(void)
-{
-    call.params.element = (enum strait_element)6;
-}
-static void element_negative(void)
-{
-    call.params.element = (enum strait_element) - 1;
-}
-static void mode_unknown(void)
-{
-    call.params.mode = (enum strait_mode)6;
-}
-static void mode_negative(void)
-{
-    call.params.mode = (enum strait_mode) - 1;
-}
-static void coded_without_codebook(void)
-{
-    call.params.codebook = NULL;
-}
+FAULT(statuses_null, call.run.page_status_count = 2)
+FAULT(overlapping_rows, call.region.row_stride = 1022)
+FAULT(no_result, call.run.result = NULL)
+FAULT(scratch_unaligned, call.run.scratch = call_scratch + 32)
+FAULT(scratch_too_small, call.run.scratch_size = strait_scratch_size(NULL) - 1)
+FAULT(params_of_no_size, call.params.size = 0)
+FAULT(params_too_small, call.params.size--)
+FAULT(element_unknown, call.params.element = (enum strait_element)6)
+FAULT(element_negative, call.params.element = (enum strait_element) - 1)
+FAULT(mode_unknown, call.params.mode = (enum strait_mode)6)
+FAULT(mode_negative, call.params.mode = (enum strait_mode) - 1)
+FAULT(coded_without_codebook, call.params.codebook = NULL)
 static void fp16_split_without_codebook(void)
 {
     call.params = (struct strait_encode_params){sizeof(call.params), STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, NULL};
     call.region.table = 0;
 }
-static void table_beyond(void)
-{
-    call.region.table = TEST_TABLES;
-}
+FAULT(table_beyond, call.region.table = TEST_TABLES)
 static void table_without_codebook(void)
 {
     call.params.codebook = NULL, call.params.mode = STRAIT_MODE_RAW;
@@ -309,26 +222,11 @@ static void fp16_odd(void)
 {
     call.params.element = STRAIT_ELEMENT_FP16, call.region.base = call_pages + 1;
 }
-static void dst_null(void)
-{
-    call.dst = NULL;
-}
-static void dst_too_small(void)
-{
-    call.capacity = strait_encode_bound(&call.pages) - 1;
-}
-static void src_null(void)
-{
-    call.src = NULL;
-}
-static void fewer_pages_than_the_chunk(void)
-{
-    call.pages.id_count = 1;
-}
-static void more_pages_than_the_chunk(void)
-{
-    call.pages.id_count = 3;
-}
+FAULT(dst_null, call.dst = NULL)
+FAULT(dst_too_small, call.capacity = strait_encode_bound(&call.pages) - 1)
+FAULT(src_null, call.src = NULL)
+FAULT(fewer_pages_than_the_chunk, call.pages.id_count = 1)
+FAULT(more_pages_than_the_chunk, call.pages.id_count = 3)
 
 #define ENCODE    1u
 #define DECODE    2u

@@ -220,71 +220,29 @@ START_TEST(the_tail_alone_tells_where_the_footer_begins)
 }
 END_TEST
 
+#define FAULT(name, change)            \
+    static void name(struct sample *s) \
+    {                                  \
+        change;                        \
+    }
+
 /* Faults under a right hash. */
-static void move_chunk(struct sample *s)
-{
-    s->chunks[1].file_offset += 16;
-}
-static void move_all_chunks(struct sample *s)
-{
-    s->header.table_count++;
-}
-static void wrap_chunk(struct sample *s)
-{
-    s->chunks[1].file_offset = UINT64_MAX - 15;
-}
-static void shrink_chunk(struct sample *s)
-{
-    s->chunks[2].chunk_bytes -= 16;
-}
-static void misalign_chunk(struct sample *s)
-{
-    s->chunks[0].chunk_bytes--;
-}
-static void empty_chunk(struct sample *s)
-{
-    s->chunks[1].chunk_bytes = 0;
-}
-static void tiny_chunk(struct sample *s)
-{
-    s->chunks[1].chunk_bytes = 48;
-}
-static void begin_late(struct sample *s)
-{
-    s->chunks[0].raw_offset = 1;
-}
-static void step_back(struct sample *s)
-{
-    s->chunks[2].raw_offset = 3999;
-}
-static void wrap_raw(struct sample *s)
-{
-    s->chunks[2].raw_offset = UINT64_MAX;
-}
-static void no_pages(struct sample *s)
-{
-    s->chunks[1].page_count = 0;
-}
-static void many_pages(struct sample *s)
-{
-    s->chunks[2].page_count = STRAIT_CHUNK_PAGES_MAX + 1;
-}
-static void pages_without_bytes(struct sample *s)
-{
-    s->chunks[1].page_count = 2;
-}
-static void bytes_without_pages(struct sample *s)
-{
-    s->tail.original_bytes++;
-}
-static void short_original(struct sample *s)
-{
-    s->tail.original_bytes = 99;
-}
-static void footer_elsewhere(struct sample *s)
-{
-    s->tail.footer_offset -= 16;
-}
+FAULT(move_chunk, s->chunks[1].file_offset += 16)
+FAULT(move_all_chunks, s->header.table_count++)
+FAULT(wrap_chunk, s->chunks[1].file_offset = UINT64_MAX - 15)
+FAULT(shrink_chunk, s->chunks[2].chunk_bytes -= 16)
+FAULT(misalign_chunk, s->chunks[0].chunk_bytes--)
+FAULT(empty_chunk, s->chunks[1].chunk_bytes = 0)
+FAULT(tiny_chunk, s->chunks[1].chunk_bytes = 48)
+FAULT(begin_late, s->chunks[0].raw_offset = 1)
+FAULT(step_back, s->chunks[2].raw_offset = 3999)
+FAULT(wrap_raw, s->chunks[2].raw_offset = UINT64_MAX)
+FAULT(no_pages, s->chunks[1].page_count = 0)
+FAULT(many_pages, s->chunks[2].page_count = STRAIT_CHUNK_PAGES_MAX + 1)
+FAULT(pages_without_bytes, s->chunks[1].page_count = 2)
+FAULT(bytes_without_pages, s->tail.original_bytes++)
+FAULT(short_original, s->tail.original_bytes = 99)
+FAULT(footer_elsewhere, s->tail.footer_offset -= 16)
 
 static void (*const footer_faults[])(struct sample *) = {
     move_chunk,          move_all_chunks,     wrap_chunk,     shrink_chunk,     misalign_chunk, empty_chunk,
