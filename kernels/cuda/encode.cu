@@ -1,8 +1,7 @@
 // Encode kernels for BF16 values that are coded by tables, modes 0 to 4.
+#include "kernels/cuda/encoder.cuh"
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
-
-#include "kernels/cuda/encoder.cuh"
 
 namespace strait
 {

@@ -136,6 +136,12 @@ template <coder_id CODER> struct encode_team {
     }
 };
 
+// Codes block number `iteration` of the team, for all workers, and submits it. A WHOLE block has all its values. Each
+// mode_*.cuh has this for its coders.
+template <bool WHOLE, coder_id CODER, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t iteration, uint32_t warp,
+                       uint32_t lane);
+
 // ---- Workers, for all modes ----------------------------------------------------------------------------------------
 
 DEVICE void load_keys(const encode_shared &shared, uint32_t lane, uint32_t keys[4])
@@ -209,6 +215,20 @@ template <class LAUNCH> DEVICE uint32_t wait_offset(const LAUNCH &launch, uint64
 template <class LAUNCH> DEVICE void publish_size(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t size)
 {
     store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | size);
+}
+
+// One worker: publishes the size of the block and hands it to the finish warp. `values`: as in encode_job.
+template <class LAUNCH, class TEAM>
+DEVICE void submit_block(const LAUNCH &launch, const TEAM &team, uint32_t parity, uint32_t size, uint32_t values,
+                         bool from_stage, bool becomes_const, uint32_t bytes)
+{
+    encode_shared &shared = team.shared();
+    const encode_block &block = shared.block; // valid until the warp arrives at `empty`
+    publish_size(launch, shared.tag, block.slot, size);
+    encode_job &job = shared.jobs[parity];
+    job = {0, size, values, from_stage, block.slot, block.first_slot, block.item, block.dst};
+    if (becomes_const)
+        make_const(team, bytes);
 }
 
 // All workers: packs streams that do not end at multiples of 16 bytes, and the tail byte, in the stage, which nobody

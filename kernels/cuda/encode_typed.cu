@@ -1,7 +1,6 @@
 // Encode kernels for the typed modes (6 to 8): BF16 values by their bases, FP16 and FP32 values.
-#include "kernels/cuda/mode_typed_encode.cuh"
-
 #include "kernels/cuda/encoder.cuh"
+#include "kernels/cuda/mode_typed_encode.cuh"
 
 namespace strait
 {

@@ -1,5 +1,5 @@
-// Encode kernel, one launch for many chunks: the warps of the pipeline in encode_team.cuh. Whoever includes this has
-// defined code_block, the work of the workers, for its coders.
+// Encode kernel, one launch for many chunks: the warps of the pipeline in encode_team.cuh. Workers do code_block of the
+// modes.
 #ifndef STRAIT_KERNELS_CUDA_ENCODER_CUH
 #define STRAIT_KERNELS_CUDA_ENCODER_CUH
 

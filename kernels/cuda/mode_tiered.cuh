@@ -165,7 +165,23 @@ DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t pari
     return at;
 }
 
-// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
+// Stores a lane's items of tiers 2 and 3 and its exponents of tier 4. `scan`: items of tier 2, and of tier 3 in the
+// upper half, of the warp's lanes before this one; `scan4`: exponents of tier 4 up to this lane.
+DEVICE void store_tiers(uint8_t *variable, uint64_t items2, const tier3_items &items3, const tier_offsets &at,
+                        uint32_t scan, uint32_t scan4)
+{
+    const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
+    uint32_t *p = reinterpret_cast<uint32_t *>(variable) + item / 16;
+    const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
+    const uint32_t last = shift_left(high, 0, shift);
+    atomicOr(p, low << shift);
+    atomicOr(p + 1, shift_left(low, high, shift));
+    if (last != 0)
+        atomicOr(p + 2, last);
+    if (items3.count != 0)
+        items3.store(variable, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
+}
+
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -179,8 +195,9 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
-    uint8_t *rest = team.variable(parity);
-    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_VARIABLE / WORKER_WARPS)); // scratch at first
+    uint8_t *variable = team.variable(parity);
+    uint32_t *own =
+        reinterpret_cast<uint32_t *>(variable + warp * (TIERED_VARIABLE / WORKER_WARPS)); // scratch at first
     uint32_t z[4];
     partial_sum sum = {0, 0, 0};
     const uint32_t step = first_step + warp * 32 + lane / 4;
@@ -253,14 +270,9 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
     const bool release_late = items3.dense_escapes || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
-    if (thread == 0) {
-        const uint32_t size = make_size(units, mode, streams ? at.escapes : 0);
-        publish_size(launch, shared.tag, block.slot, size);
-        encode_job &job = shared.jobs[parity];
-        job = {0, size, n, from_stage, block.slot, block.first_slot, block.item, block.dst};
-        if (mode == STRAIT_BLOCK_CONST)
-            make_const(team, bytes);
-    }
+    if (thread == 0)
+        submit_block(launch, team, parity, make_size(units, mode, streams ? at.escapes : 0), n, from_stage,
+                     mode == STRAIT_BLOCK_CONST, bytes);
     if (streams && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && mode == STRAIT_BLOCK_RAW) {
@@ -274,16 +286,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     if (streams) {
         const uint64_t items2 = compact_pair(tier2, on2);
         const uint32_t scan = warp_scan(both) - both;
-        const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
-        uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
-        const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
-        const uint32_t last = shift_left(high, 0, shift);
-        atomicOr(p, low << shift);
-        atomicOr(p + 1, shift_left(low, high, shift));
-        if (last != 0)
-            atomicOr(p + 2, last);
-        if (items3.count != 0)
-            items3.store(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
+        store_tiers(variable, items2, items3, at, scan, scan4);
         if (release_late && !pack)
             warp_arrive(&shared.empty, lane);
     }

@@ -66,7 +66,6 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
     }
 }
 
-// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -138,14 +137,9 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
     const bool release_late = dense_escapes || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
-    if (thread == 0) {
-        const uint32_t size = make_size(units, mode, streams ? count : 0);
-        publish_size(launch, shared.tag, block.slot, size);
-        encode_job &job = shared.jobs[parity];
-        job = {0, size, n, from_stage, block.slot, block.first_slot, block.item, block.dst};
-        if (mode == STRAIT_BLOCK_CONST)
-            make_const(team, bytes);
-    }
+    if (thread == 0)
+        submit_block(launch, team, parity, make_size(units, mode, streams ? count : 0), n, from_stage,
+                     mode == STRAIT_BLOCK_CONST, bytes);
     if (streams && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && mode == STRAIT_BLOCK_RAW) {

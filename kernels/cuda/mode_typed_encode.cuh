@@ -199,7 +199,6 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     encode_shared &shared = team.shared();
-    const encode_block &block = shared.block; // valid until the warp arrives at `empty`
     const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = high_halves.base;
     const uint32_t bytes = high_halves.bytes, m = bytes / values::BYTES;
     const uint32_t *tier1 = high_halves.tier1, *tier2 = high_halves.tier2;
@@ -271,14 +270,9 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
     const uint32_t begin = !is_coded || low_bits || room::TYPE == TYPE_BF16 ? 0 : room::SM;
     const bool release_late = !tiers || items3.dense_escapes;
-    if (thread == 0) {
-        const uint32_t size = make_size(units, form, is_coded ? escaped : 0);
-        publish_size(launch, shared.tag, block.slot, size);
-        encode_job &job = shared.jobs[parity];
-        job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
-        if (form == STRAIT_BLOCK_CONST)
-            make_const(team, bytes);
-    }
+    if (thread == 0)
+        submit_block(launch, team, parity, make_size(units, form, is_coded ? escaped : 0), begin, from_stage,
+                     form == STRAIT_BLOCK_CONST, bytes);
     if (WHOLE && is_coded && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && form == STRAIT_BLOCK_RAW) {
@@ -286,17 +280,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
         warp_arrive(&shared.empty, lane);
     }
     if (is_coded && tiers) {
-        const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
-        uint32_t *p = reinterpret_cast<uint32_t *>(variable) + item / 16;
-        const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
-        const uint32_t last = shift_left(high, 0, shift);
-        atomicOr(p, low << shift);
-        atomicOr(p + 1, shift_left(low, high, shift));
-        if (last != 0)
-            atomicOr(p + 2, last);
-        if (items3.count != 0)
-            items3.store(variable, 2 * at.at3 + at.before3 + (scan >> 16),
-                         at.at4 + at.before4 + scan4 - items3.escapes);
+        store_tiers(variable, items2, items3, at, scan, scan4);
     } else if (is_coded) {
         codes.put(streams, thread);
     }
@@ -316,7 +300,6 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
 
 // A lane holds the inverted exponents of its values in registers until the base is known.
 
-// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
@@ -523,7 +506,6 @@ template <coder_id CODER> DEVICE void code_lane(const encode_team<CODER> &team, 
     block.cut();
 }
 
-// All workers: codes block number `iteration` of the team. A WHOLE block has all its values.
 template <bool WHOLE, coder_id CODER, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t iteration, uint32_t warp,
                        uint32_t lane)
