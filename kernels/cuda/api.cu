@@ -200,7 +200,7 @@ struct schedule {
     uint32_t closed;          // items whose close is scheduled
     uint32_t checked;         // items whose check is scheduled
 
-    void add(uint32_t item, decode_type what, uint32_t more)
+    void add(uint32_t item, work_type what, uint32_t more)
     {
         segments[count++] = {tickets, item << 2 | what};
         tickets += more;

@@ -205,9 +205,9 @@ struct byte_masks {
 
 ANY_SIDE byte_masks count_items(uint32_t wanted)
 {
-    uint32_t high_halves = (wanted + (wanted >> 2)) & 0x33333333u;
-    return {(high_halves & 0x01010101u) * 0xffu, (high_halves >> 1 & 0x01010101u) * 0xffu,
-            (high_halves + (high_halves >> 4)) & 0x07070707u};
+    uint32_t nibbles = (wanted + (wanted >> 2)) & 0x33333333u;
+    return {(nibbles & 0x01010101u) * 0xffu, (nibbles >> 1 & 0x01010101u) * 0xffu,
+            (nibbles + (nibbles >> 4)) & 0x07070707u};
 }
 
 // Moves the wanted 2-bit items of x to the bottom, in order. Bit 2i of `wanted` stands for item i; items that are not

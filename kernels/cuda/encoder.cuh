@@ -326,12 +326,12 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
 // Handles a ticket that closes a chunk. Returns the next ticket. The state of the warp is saved in shared memory
 // meanwhile: there are not enough registers for both.
 template <bool TYPED, class LAUNCH>
-DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, encode_fetch_state &known,
+DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, encode_fetch_state &state,
                                  uint32_t ticket, uint32_t lane)
 {
-    const uint32_t item = known.at.item, part = ticket - known.at.first;
+    const uint32_t item = state.at.item, part = ticket - state.at.first;
     if (lane == 0)
-        shared.saved = known;
+        shared.saved = state;
     __syncwarp();
     const chunk_close end = start_close(launch, item, shared.tag);
     const bool last = close_part<TYPED>(launch, item, part, end, lane);
@@ -343,7 +343,7 @@ DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, en
         finish_chunk(launch, item, end, lane);
     if (!draw_early)
         drawn = draw_tickets(launch, 1, lane);
-    known = shared.saved;
+    state = shared.saved;
     return show_ticket(drawn);
 }
 
@@ -368,29 +368,29 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
     uint32_t ticket = show_ticket(drawn);
-    encode_fetch_state known = {{}, NO_TABLE, 0};
-    cursor_init(launch, known.at);
+    encode_fetch_state state = {{}, NO_TABLE, 0};
+    cursor_init(launch, state.at);
     if (is_short(launch, teams))
         launch_dependents();
     while (ticket != 0 && ticket < launch.head.tickets) {
-        cursor_seek(launch, known.at, ticket);
-        if (known.at.type == WORK_CLOSE) {
-            ticket = close_chunk_part<is_typed(CODER)>(launch, shared, known, ticket, lane);
+        cursor_seek(launch, state.at, ticket);
+        if (state.at.type == WORK_CLOSE) {
+            ticket = close_chunk_part<is_typed(CODER)>(launch, shared, state, ticket, lane);
             continue;
         }
-        const located_block found = locate_block(launch, known.at.item, ticket - known.at.first);
+        const located_block found = locate_block(launch, state.at.item, ticket - state.at.first);
         if (found.page != nullptr) {
-            if (known.iteration > 0)
-                barrier_wait(&shared.empty, (known.iteration - 1) & 1);
-            fetch_block(launch, team, found, known.iteration, lane, &known.table);
-            known.iteration++;
+            if (state.iteration > 0)
+                barrier_wait(&shared.empty, (state.iteration - 1) & 1);
+            fetch_block(launch, team, found, state.iteration, lane, &state.table);
+            state.iteration++;
         } else if (lane == 0) {
-            skip_block(launch, known.at.item, get_item<encode_item>(launch, known.at.item).first_slot + found.k, tag);
+            skip_block(launch, state.at.item, get_item<encode_item>(launch, state.at.item).first_slot + found.k, tag);
         }
         __syncwarp();
-        ticket = next_ticket(launch, shared, known.iteration, lane);
+        ticket = next_ticket(launch, shared, state.iteration, lane);
     }
-    const uint32_t iteration = known.iteration;
+    const uint32_t iteration = state.iteration;
     launch_dependents();
     if (iteration > 0)
         barrier_wait(&shared.empty, (iteration - 1) & 1);

@@ -162,7 +162,7 @@ constexpr uint32_t CLOSE_FEW = 32, CLOSE_MANY = 128;
 
 // Tickets are drawn in order. A segment is a run of tickets: the blocks of a chunk, the parts of its check, or the
 // parts of its close.
-enum decode_type { WORK_BLOCKS, WORK_CHECK, WORK_CLOSE, WORK_TYPES };
+enum work_type { WORK_BLOCKS, WORK_CHECK, WORK_CLOSE, WORK_TYPES };
 struct segment {
     uint32_t first_ticket;
     uint32_t work; // item << 2 | work_type
@@ -177,11 +177,11 @@ struct launch_head {
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
-    uint32_t closes_from, reserved_too;         // closes_from: all later tickets close chunks
+    uint32_t closes_from, reserved_too;         // from ticket closes_from on, all close chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
     uint32_t item_count;                        // how many items are there
-    uint8_t element, mode, coded,
-        over_link; // coded: there are tables to code with; over_link: chunks are behind a link
+    uint8_t element, mode;
+    uint8_t coded, over_link; // there are tables to code with; chunks are behind a link
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
 

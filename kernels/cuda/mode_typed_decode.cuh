@@ -543,14 +543,14 @@ DEVICE bool values_valid(const decode_shared &shared, uint32_t stage, const deco
 {
     const uint32_t order = lane < WORKER_WARPS ? shared.orders[stage][lane] : NO_BASE;
     const uint32_t first = lane < WORKER_WARPS ? shared.firsts[stage][lane] : FIRST_NONE;
-    const bool low_bits = __any_sync(ALL_LANES, (order & ORDER_LOW_BITS) != 0);
+    const bool has_low_bits = __any_sync(ALL_LANES, (order & ORDER_LOW_BITS) != 0);
     const uint32_t word = __shfl_sync(ALL_LANES, first, 0);
     if (__all_sync(ALL_LANES, first == FIRST_NONE || first == word) && (word & FIRST_DIFFERS) == 0)
         return false; // the mode would be const
     if (block.mode() != STRAIT_BLOCK_SPLIT)
         return true;
     if ((block.what & BLOCK_FP32) != 0)
-        return low_bits; // otherwise the mode would be fp32z
+        return has_low_bits; // otherwise the mode would be fp32z
     return is_padded<2>(at.input, 0, at.m) && is_padded<1>(at.input, (at.m + 3) / 4, at.m);
 }
 

@@ -26,10 +26,10 @@ static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 // A lane of workers and its block once the base is known: consecutive high halves.
 struct typed_lane {
     uint32_t bytes, base;
-    bool by_base, low_bits; // the ranking is that of the base; some low bits are nonzero
-    bool new_base;          // put_ranking has just written the ranking
-    bool warp_same;         // the warp's first values equal the block's first one
-    uint32_t left;          // high halves of the lane
+    bool by_base, has_low_bits; // the ranking is that of the base; some low bits are nonzero
+    bool new_base;              // put_ranking has just written the ranking
+    bool warp_same;             // the warp's first values equal the block's first one
+    uint32_t left;              // high halves of the lane
     uint32_t tier1[2], tier2[2];
 
     // Zeroes the codes past the last high half of the block.
@@ -202,7 +202,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = high_halves.base;
     const uint32_t bytes = high_halves.bytes, m = bytes / values::BYTES;
     const uint32_t *tier1 = high_halves.tier1, *tier2 = high_halves.tier2;
-    const bool low_bits = high_halves.low_bits;
+    const bool has_low_bits = high_halves.has_low_bits;
     uint8_t *streams = team.fixed(parity), *variable = streams + room::TIERS;
     if (values::EACH == 32)
         reinterpret_cast<uint2 *>(streams + room::CODES)[thread] = make_uint2(tier1[0], tier1[1]);
@@ -235,9 +235,13 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
 
     const tier_offsets at = find_tier_offsets(shared, parity, warp, lane);
     const uint32_t coder_of_tiers = high_halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
-    typed_block coded = {
-        m,   bytes % values::BYTES, low_bits ? low_bits_size<room::TYPE>(m) : 0, (m + 3) / 4, at.end, coder_of_tiers,
-        base};
+    typed_block coded = {m,
+                         bytes % values::BYTES,
+                         has_low_bits ? low_bits_size<room::TYPE>(m) : 0,
+                         (m + 3) / 4,
+                         at.end,
+                         coder_of_tiers,
+                         base};
     four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, high_halves.left, 0, 0, 0};
     uint32_t escaped = at.escapes;
     typed_block other = coded;
@@ -255,7 +259,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = coded.units();
     uint32_t form = make_form(room::TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
-                              : low_bits              ? STRAIT_BLOCK_SPLIT
+                              : has_low_bits          ? STRAIT_BLOCK_SPLIT
                                                       : STRAIT_BLOCK_FP32Z,
                               coded.stats_mode());
     if (units >= raw_units) {
@@ -268,7 +272,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     }
     const bool is_coded = form >= TYPED_FORMS;
     const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
-    const uint32_t begin = !is_coded || low_bits || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const uint32_t begin = !is_coded || has_low_bits || room::TYPE == TYPE_BF16 ? 0 : room::SM;
     const bool release_late = !tiers || items3.dense_escapes;
     if (thread == 0)
         submit_block(launch, team, parity, make_size(units, form, is_coded ? escaped : 0), begin, from_stage,
@@ -538,7 +542,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
     const uint32_t warp_values = lane < WORKER_WARPS ? shared.warp_values[lane] : NO_BASE;
     typed_lane block = {bytes, 0, by_base, true, false, warp_same};
     if (room::TYPE != TYPE_FP16)
-        block.low_bits = __any_sync(ALL_LANES, (warp_values & 256) != 0);
+        block.has_low_bits = __any_sync(ALL_LANES, (warp_values & 256) != 0);
     if (by_base) {
         block.base = base_from_order(__reduce_min_sync(ALL_LANES, warp_values & 255));
         block.new_base = put_ranking(team, block.base, thread);
