@@ -14,7 +14,7 @@ struct word {
     uint16_t pending;
     int32_t bytes;
 };
-static_assert(sizeof(word) == sizeof(uint64_t), "it is in the place of the barrier");
+static_assert(sizeof(word) == sizeof(uint64_t), "it is in the source_line of the barrier");
 
 static word load(const uint64_t *barrier)
 {
@@ -31,7 +31,7 @@ static void store(uint64_t *barrier, word w)
     if (w.pending == 0 && w.bytes == 0) {
         w.parity ^= 1;
         w.pending = w.arrivals;
-        note_progress();
+        record_progress();
     }
     memcpy(barrier, &w, sizeof(w));
 }
@@ -85,12 +85,12 @@ void barrier_wait(uint64_t *barrier, uint32_t parity)
 
 // ---- Named barriers -------------------------------------------------------------------------------------------------
 
-static bool same(place a, place b)
+static bool same(source_line a, source_line b)
 {
     return a.line == b.line && strcmp(a.file, b.file) == 0;
 }
 
-bool sync_named(uint32_t id, uint32_t threads, bool value, place at)
+bool sync_named(uint32_t id, uint32_t threads, bool value, source_line at)
 {
     lane *self = running();
     thread_block *block = self->of->of;
@@ -101,9 +101,9 @@ bool sync_named(uint32_t id, uint32_t threads, bool value, place at)
     if (barrier.arrived == 0)
         barrier.threads = threads, barrier.all = true, barrier.at = at;
     if (barrier.threads != threads || !same(barrier.at, at))
-        fail("threads meet at a named barrier, but from different places");
+        fail("threads are at a named barrier on different lines");
     barrier.all = barrier.all && value;
-    note_progress();
+    record_progress();
     if (++barrier.arrived == threads) {
         barrier.arrived = 0;
         barrier.generation++;
@@ -157,7 +157,7 @@ bool finish_a_load()
     w.bytes -= static_cast<int32_t>(done.bytes);
     if (w.bytes < 0)
         fail("more bytes come than a barrier expects");
-    note_progress();
+    record_progress();
     store(done.barrier, w);
     return true;
 }

@@ -1,4 +1,4 @@
-// Barriers in shared memory and bulk copies, as the emulated GPU has them.
+// Emulated barriers in shared memory and bulk copies.
 #ifndef STRAIT_TESTS_EMULATED_BARRIERS_H
 #define STRAIT_TESTS_EMULATED_BARRIERS_H
 

@@ -18,7 +18,7 @@ static uint64_t step, last_progress; // of the scheduler, in this launch
 static const void *kernel, *kernel_parameters;
 static std::vector<warp *> warps;
 
-// ---- What lanes ask for ---------------------------------------------------------------------------------------------
+// ---- Requests of lanes ----------------------------------------------------------------------------------------------
 
 lane *running()
 {
@@ -36,7 +36,7 @@ uint32_t random_below(uint32_t limit)
     return static_cast<uint32_t>(x >> 16) % limit;
 }
 
-void note_progress()
+void record_progress()
 {
     last_progress = step;
 }
@@ -48,11 +48,11 @@ static void print_lanes()
             const lane *l = w->lanes[i], *before = w->lanes[i == 0 ? 0 : i - 1];
             if (i == 0 || l->state != before->state || l->last.line != before->last.line)
                 fprintf(stderr, "block %u thread %u: %s after %s:%d\n", l->at.block.x, l->at.thread.x,
-                        l->state == state::ready        ? "runs"
-                        : l->state == state::meeting    ? "meets others"
-                        : l->state == state::at_barrier ? "is at a barrier"
-                        : l->state == state::at_named   ? "is at a named barrier"
-                                                        : "has ended",
+                        l->state == state::ready           ? "runs"
+                        : l->state == state::in_collective ? "is in a warp collective"
+                        : l->state == state::at_barrier    ? "is at a barrier"
+                        : l->state == state::at_named      ? "is at a named barrier"
+                                                           : "has ended",
                         l->last.file, l->last.line);
         }
 }
@@ -83,16 +83,16 @@ void pause()
         switch_to_scheduler();
 }
 
-// ---- Meetings -------------------------------------------------------------------------------------------------------
+// ---- Warp collectives -----------------------------------------------------------------------------------------------
 
-static void check_meeting(const warp *w, const lane *last)
+static void check_collective(const warp *w, const lane *last)
 {
     for (const lane *l : w->lanes)
         if (l->what != last->what || l->last.line != last->last.line || strcmp(l->last.file, last->last.file) != 0)
-            fail("lanes of a warp meet at different places");
+            fail("lanes of a warp are in different collectives");
 }
 
-static void end_meeting(warp *w, collective what)
+static void complete_collective(warp *w, collective what)
 {
     uint64_t sum = 0, either = 0, greatest = 0, least = ~0ull, ballot = 0, scan = 0;
     for (uint32_t i = 0; i < LANES; i++) {
@@ -117,23 +117,23 @@ static void end_meeting(warp *w, collective what)
                     : what == collective::scan     ? scan
                                                    : 0;
     }
-    w->meeting = 0;
+    w->arrived = 0;
 }
 
-uint64_t meet(collective what, uint64_t value, uint32_t argument, place at)
+uint64_t warp_collective(collective what, uint64_t value, uint32_t argument, source_line at)
 {
     lane *self = current;
     warp *w = self->of;
     self->what = what, self->value = value, self->argument = argument, self->last = at;
     if (w->ended > 0)
         fail("lanes of the warp have ended");
-    self->state = state::meeting;
-    note_progress();
-    if (++w->meeting < LANES) {
+    self->state = state::in_collective;
+    record_progress();
+    if (++w->arrived < LANES) {
         switch_to_scheduler();
     } else {
-        check_meeting(w, self);
-        end_meeting(w, what);
+        check_collective(w, self);
+        complete_collective(w, what);
         pause();
     }
     return self->result;
@@ -142,7 +142,7 @@ uint64_t meet(collective what, uint64_t value, uint32_t argument, place at)
 // ---- Fibers ---------------------------------------------------------------------------------------------------------
 
 constexpr size_t STACK_BYTES = 128 << 10;
-static std::vector<uint8_t *> stacks; // that nobody has
+static std::vector<uint8_t *> stacks; // free ones
 static void *scheduler_stack;
 
 // Saves what a function must leave as it is, and goes on where another fiber did that.
@@ -199,7 +199,7 @@ static lane *make_lane(warp *of, const position &at)
 
 // ---- Scheduler ------------------------------------------------------------------------------------------------------
 
-constexpr uint64_t PATIENCE = 2000000; // steps without progress: then nobody will make any
+constexpr uint64_t STALL_STEPS = 2000000; // steps without progress: then nobody will make any
 
 static thread_block *begin_block(uint32_t number, uint32_t blocks, uint32_t threads, uint32_t shared_bytes)
 {
@@ -240,13 +240,13 @@ static void run_warp(warp *w)
         if (!can_run(l))
             continue;
         if (l->state != state::ready)
-            note_progress();
+            record_progress();
         l->state = state::ready;
         current = l, here = &l->at;
         emulated_switch(&scheduler_stack, l->stack_pointer);
         current = nullptr;
         if (l->state == state::ended)
-            w->ended++, note_progress();
+            w->ended++, record_progress();
     }
 }
 
@@ -290,7 +290,7 @@ void run_launch(const void *function, const void *parameters, uint32_t blocks, u
         }
         if (random_below(3) == 0)
             finish_a_load();
-        if (step - last_progress > PATIENCE)
+        if (step - last_progress > STALL_STEPS)
             fail("the launch does not end");
         const uint32_t number = random_below(static_cast<uint32_t>(warps.size()));
         if (sleeps(warps[number], habit[0], habit[1]))

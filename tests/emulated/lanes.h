@@ -1,10 +1,10 @@
-// A GPU of one processor, for what kernels tell each other: every lane is a fiber, and which warp runs next is random.
-// Lanes are not in step: each runs alone from one place where lanes meet to the next, so what only holds because lanes
-// run together does not hold here. What it finds: launches that do not end, lanes of a warp or of a barrier that meet
-// at different places, arrivals that a barrier does not expect, bulk copies that hardware refuses, accesses outside of
-// memory, and races that show between such places. What it cannot find: anything about the order of memory accesses.
+// GPU emulator on one processor, for the synchronization of kernels: every lane is a fiber, and the scheduler picks
+// warps at random. Lanes are not in step: each runs alone from one convergence point to the next, so that code which
+// relies on lanes running together fails. Finds launches that do not end, lanes of a warp or of a barrier in different
+// places, arrivals that a barrier does not expect, bulk copies that hardware refuses, accesses outside of memory, and
+// races between convergence points. Cannot find errors in the order of memory accesses.
 //
-// This is what the translated kernels see; tests/emulated/kernels/cuda/ptx.cuh is in the place of instructions.
+// Translated kernels include this header; tests/emulated/kernels/cuda/ptx.cuh replaces their instructions.
 #ifndef STRAIT_TESTS_EMULATED_LANES_H
 #define STRAIT_TESTS_EMULATED_LANES_H
 
@@ -17,50 +17,51 @@
 namespace emulated
 {
 
-// Where a lane is in its launch.
+// Position of a lane in its launch.
 struct position {
     uint3 thread, block;
     dim3 threads, blocks;
 };
 extern position *here;
 
-// A place in the source where lanes meet.
-struct place {
+// Source line of a convergence point.
+struct source_line {
     const char *file;
     int line;
 };
 
 enum class collective { sync, shuffle, ballot, any, all, add, either, greatest, least, scan };
 
-// All lanes of a warp.
-uint64_t meet(collective what, uint64_t value, uint32_t argument, place at);
-// Others may go on.
+// A collective of all lanes of a warp.
+uint64_t warp_collective(collective what, uint64_t value, uint32_t argument, source_line at);
+// Lets other lanes run.
 void yield();
-// The same, sometimes.
+// Yields at random.
 void pause();
 
 uint8_t *shared_memory();
 void sync_block();
-bool sync_named(uint32_t id, uint32_t threads, bool value, place at);
+bool sync_named(uint32_t id, uint32_t threads, bool value, source_line at);
 
 } // namespace emulated
 
 #define EMULATED_HERE      \
-    emulated::place        \
+    emulated::source_line  \
     {                      \
         __FILE__, __LINE__ \
     }
-#define EMULATED_MEET(what, value, argument) emulated::meet(emulated::collective::what, value, argument, EMULATED_HERE)
+#define EMULATED_COLLECTIVE(what, value, argument) \
+    emulated::warp_collective(emulated::collective::what, value, argument, EMULATED_HERE)
 
-#define __syncwarp()                   ((void)EMULATED_MEET(sync, 0, 0))
-#define __shfl_sync(mask, value, from) static_cast<uint32_t>(EMULATED_MEET(shuffle, value, from))
-#define __ballot_sync(mask, value)     static_cast<uint32_t>(EMULATED_MEET(ballot, (value) ? 1 : 0, 0))
-#define __any_sync(mask, value)        (EMULATED_MEET(any, (value) ? 1 : 0, 0) != 0)
-#define __all_sync(mask, value)        (EMULATED_MEET(all, (value) ? 1 : 0, 0) != 0)
-#define __reduce_add_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(add, value, 0))
-#define __reduce_or_sync(mask, value)  static_cast<uint32_t>(EMULATED_MEET(either, value, 0))
-#define __reduce_max_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(greatest, value, 0))
-#define __reduce_min_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(least, value, 0))
+#define __syncwarp()                   ((void)EMULATED_COLLECTIVE(sync, 0, 0))
+#define __shfl_sync(mask, value, from) static_cast<uint32_t>(EMULATED_COLLECTIVE(shuffle, value, from))
+#define __ballot_sync(mask, value)     static_cast<uint32_t>(EMULATED_COLLECTIVE(ballot, (value) ? 1 : 0, 0))
+#define __any_sync(mask, value)        (EMULATED_COLLECTIVE(any, (value) ? 1 : 0, 0) != 0)
+#define __all_sync(mask, value)        (EMULATED_COLLECTIVE(all, (value) ? 1 : 0, 0) != 0)
+#define __reduce_add_sync(mask, value) static_cast<uint32_t>(EMULATED_COLLECTIVE(add, value, 0))
+#define __reduce_or_sync(mask, value)  static_cast<uint32_t>(EMULATED_COLLECTIVE(either, value, 0))
+#define __reduce_max_sync(mask, value) static_cast<uint32_t>(EMULATED_COLLECTIVE(greatest, value, 0))
+#define __reduce_min_sync(mask, value) static_cast<uint32_t>(EMULATED_COLLECTIVE(least, value, 0))
 #define __syncthreads()                emulated::sync_block()
 #define __nanosleep(nanoseconds)       emulated::yield()
 

@@ -1,4 +1,4 @@
-// What tests and the plugin want of the CUDA runtime. Calls are done when they return, launches too.
+// CUDA runtime functions that tests and the plugin call. Calls are done when they return, launches too.
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 namespace emulated
 {
 
-enum class state { ready, meeting, at_barrier, at_named, ended };
+enum class state { ready, in_collective, at_barrier, at_named, ended };
 
 struct thread_block;
 struct warp;
@@ -28,12 +28,12 @@ struct lane {
     uint8_t *stack;
     emulated::state state;
     warp *of;
-    // What it brings to a meeting, and takes away.
+    // Operands and result of a warp collective.
     collective what;
     uint64_t value, result;
     uint32_t argument;
-    place last;
-    // What it waits for otherwise.
+    source_line last;
+    // Barrier, or bulk stores, that the lane waits for.
     const uint64_t *barrier;
     uint32_t parity, named, generation;
     std::vector<bulk_store_state> stores;
@@ -44,14 +44,14 @@ constexpr uint32_t LANES = 32, NAMED_BARRIERS = 16;
 struct warp {
     lane *lanes[LANES];
     thread_block *of;
-    uint32_t meeting, ended;
+    uint32_t arrived, ended;
     uint64_t asleep_until;
 };
 
 struct named_barrier {
     uint32_t arrived, threads, generation;
     bool all, result;
-    place at;
+    source_line at;
 };
 
 struct thread_block {
@@ -62,8 +62,8 @@ struct thread_block {
 
 lane *running(); // NULL in the scheduler
 uint32_t random_below(uint32_t limit);
-// What has happened brings the launch nearer to its end.
-void note_progress();
+// Tells the scheduler that the launch is not stuck.
+void record_progress();
 void switch_to_scheduler();
 [[noreturn]] void fail(const char *why);
 

@@ -1,4 +1,4 @@
-// In the place of kernels/cuda/ptx.cuh, function by function.
+// Replacement of kernels/cuda/ptx.cuh, function by function.
 #ifndef STRAIT_KERNELS_CUDA_PTX_CUH
 #define STRAIT_KERNELS_CUDA_PTX_CUH
 
@@ -40,9 +40,9 @@ constexpr uint32_t WARP_ARRIVALS = 32;
 #else
 constexpr uint32_t WARP_ARRIVALS = 1;
 #endif
-DEVICE void warp_arrive_from(uint64_t *barrier, uint32_t lane, emulated::place at)
+DEVICE void warp_arrive_from(uint64_t *barrier, uint32_t lane, emulated::source_line at)
 {
-    emulated::meet(emulated::collective::sync, 0, 0, at);
+    emulated::warp_collective(emulated::collective::sync, 0, 0, at);
     if (lane < WARP_ARRIVALS)
         barrier_arrive(barrier);
 }
@@ -197,8 +197,8 @@ DEVICE void wait_prior_launches()
 
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
-#define warp_scan(x) static_cast<uint32_t>(EMULATED_MEET(scan, x, 0))
-#define warp_sum(x)  EMULATED_MEET(add, x, 0)
+#define warp_scan(x) static_cast<uint32_t>(EMULATED_COLLECTIVE(scan, x, 0))
+#define warp_sum(x)  EMULATED_COLLECTIVE(add, x, 0)
 
 } // namespace strait
 #endif
