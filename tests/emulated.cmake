@@ -25,7 +25,7 @@ if(CMAKE_CXX_COMPILER)
             list(APPEND emulated_headers ${emulated_kernels}/${name})
         endif()
     endforeach()
-    foreach(unit decode encode encode_typed)
+    foreach(unit decode encode)
         set_source_files_properties(${emulated_kernels}/${unit}.cc PROPERTIES COMPILE_DEFINITIONS EMULATED_KERNELS)
     endforeach()
 

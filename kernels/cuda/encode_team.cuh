@@ -1,4 +1,4 @@
-// Encoding team: shared memory, and what workers of all modes have in common. Warps form a pipeline (encoder.cuh):
+// Encoding team: shared memory, and what workers of all modes have in common. Warps form a pipeline (encode.cu):
 //
 // fetch warp   draws a ticket, loads the block and its table to shared memory
 // workers      code the block (mode_*.cuh); one of them publishes its size in units

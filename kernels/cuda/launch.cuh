@@ -235,10 +235,8 @@ template <coder_id CODER> constexpr int encode_resident()
 
 // The kernel for a launch with FULL_TEAMS to a thread block or one, and large parameters or small ones.
 const void *encode_function(coder_id coder, bool full, bool large);
-const void *typed_encode_function(coder_id coder, bool full, bool large);
 const void *decode_function(bool full, bool large);
 uint32_t encode_team_bytes(coder_id coder); // shared memory of a team, in bytes
-uint32_t typed_encode_team_bytes(coder_id coder);
 uint32_t decode_team_bytes();
 // The kernel that copies regions from the parameters of a launch to scratch.
 const void *upload_function();
