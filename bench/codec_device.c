@@ -198,35 +198,29 @@ static bool pool_read_results(struct pool *pool, uint64_t *coded_bytes)
     return true;
 }
 
-/* A counter for kernels. NULL: no memory, which was printed to stderr. */
-static unsigned long long *counter(void)
+/* Runs a kernel over the pool that counts: differences of source and destination, or device_sum of the source. */
+static bool pool_count(const struct pool *pool, bool sum, uint64_t *found)
 {
-    unsigned long long *count;
-    if (!device_ok(cudaHostAlloc((void **)&count, sizeof(*count), cudaHostAllocMapped), "pinned memory"))
-        return NULL;
+    unsigned long long *count = NULL;
+    bool good = device_ok(cudaHostAlloc((void **)&count, sizeof(*count), cudaHostAllocMapped), "pinned memory");
+
+    if (!good)
+        return false;
     *count = 0;
-    return count;
+    good = device_ok(sum ? device_sum(pool->raw, pool->bytes, count, NULL)
+                         : device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL),
+                     "kernel") &&
+           device_ok(cudaDeviceSynchronize(), "device");
+    *found = *count;
+    cudaFreeHost(count);
+    return good;
 }
 
 static bool pool_same(const struct pool *pool)
 {
-    unsigned long long *count = counter();
-    bool same = count != NULL &&
-                device_ok(device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL), "kernel") &&
-                device_ok(cudaDeviceSynchronize(), "device") && *count == 0;
-    cudaFreeHost(count);
-    return same;
-}
+    uint64_t differences;
 
-static bool pool_sum(const struct pool *pool, uint64_t *sum)
-{
-    unsigned long long *count = counter();
-    bool good = count != NULL && device_ok(device_sum(pool->raw, pool->bytes, count, NULL), "kernel") &&
-                device_ok(cudaDeviceSynchronize(), "device");
-    if (good)
-        *sum = *count;
-    cudaFreeHost(count);
-    return good;
+    return pool_count(pool, false, &differences) && differences == 0;
 }
 
 static bool pool_decoded(const struct pool *pool)
@@ -394,62 +388,47 @@ static cJSON *add_row(struct bench *bench, const char *name, const char *mode, c
 }
 
 struct call {
+    enum { COPY_ENGINE, COPY_KERNEL, ENCODE, DECODE } op;
     struct pool *pool;
     enum strait_mode mode;
     uint32_t sm_budget;
 };
 
-static bool call_copy_engine(const struct bench *bench, void *arg, unsigned turn)
-{
-    const struct pool *pool = ((const struct call *)arg)->pool;
-
-    (void)turn;
-    return device_ok(cudaMemcpyAsync(pool->back, pool->raw, pool->bytes, cudaMemcpyDeviceToDevice, bench->stream),
-                     "copy");
-}
-
-static bool call_copy_kernel(const struct bench *bench, void *arg, unsigned turn)
-{
-    const struct pool *pool = ((const struct call *)arg)->pool;
-
-    (void)turn;
-    return device_ok(device_copy(pool->back, pool->raw, pool->bytes, bench->stream), "copy");
-}
-
-static bool call_encode(const struct bench *bench, void *arg, unsigned turn)
+static bool run_call(const struct bench *bench, void *arg, unsigned turn)
 {
     const struct call *call = arg;
+    const struct pool *pool = call->pool;
 
     (void)turn;
-    return encode_pool(bench, call->pool, call->mode, call->sm_budget);
-}
-
-static bool call_decode(const struct bench *bench, void *arg, unsigned turn)
-{
-    const struct call *call = arg;
-
-    (void)turn;
-    return decode_pool(bench, call->pool, call->sm_budget);
+    switch (call->op) {
+    case COPY_ENGINE:
+        return device_ok(cudaMemcpyAsync(pool->back, pool->raw, pool->bytes, cudaMemcpyDeviceToDevice, bench->stream),
+                         "copy");
+    case COPY_KERNEL:
+        return device_ok(device_copy(pool->back, pool->raw, pool->bytes, bench->stream), "copy");
+    case ENCODE:
+        return encode_pool(bench, pool, call->mode, call->sm_budget);
+    default:
+        return decode_pool(bench, pool, call->sm_budget);
+    }
 }
 
 /* GB/s of the median call. */
-static bool time_rate(const struct bench *bench, timed_call *timed, struct call *call, double *rate)
+static bool time_rate(const struct bench *bench, struct call call, double *rate)
 {
     double us[REPEATS_MAX];
 
-    if (!time_calls(bench, timed, call, (unsigned)bench->asked->repeats, us))
+    if (!time_calls(bench, run_call, &call, (unsigned)bench->asked->repeats, us))
         return false;
-    *rate = (double)call->pool->bytes / median_of(us, bench->asked->repeats) / 1000;
+    *rate = (double)call.pool->bytes / median_of(us, bench->asked->repeats) / 1000;
     return true;
 }
 
 static bool add_copies(struct bench *bench, struct pool *pool)
 {
-    struct call call = {.pool = pool};
-
     for (int kernel = 0; kernel < 2; kernel++) {
         double rate;
-        if (!time_rate(bench, kernel ? call_copy_kernel : call_copy_engine, &call, &rate))
+        if (!time_rate(bench, (struct call){.op = kernel ? COPY_KERNEL : COPY_ENGINE, .pool = pool}, &rate))
             return false;
         cJSON *row = add_row(bench, kernel ? "copy kernel" : "copy engine", NULL, pool);
         cJSON_AddNumberToObject(row, "encode_GBps", rate);
@@ -475,15 +454,15 @@ static bool make_fault(struct bench *bench, const struct pool *pool)
 
 static bool add_codec(struct bench *bench, struct pool *pool, enum strait_mode mode, uint32_t sm_budget)
 {
-    struct call call = {pool, mode, sm_budget};
     uint64_t coded, sum;
     uint8_t digits[8];
     double encode, decode;
 
-    if (!pool_sum(pool, &sum) || !round_trip(bench, pool, mode, sm_budget, &coded) || !make_fault(bench, pool))
+    if (!pool_count(pool, true, &sum) || !round_trip(bench, pool, mode, sm_budget, &coded) || !make_fault(bench, pool))
         return false;
     bool right = pool_decoded(pool);
-    if (!time_rate(bench, call_encode, &call, &encode) || !time_rate(bench, call_decode, &call, &decode))
+    if (!time_rate(bench, (struct call){ENCODE, pool, mode, sm_budget}, &encode) ||
+        !time_rate(bench, (struct call){DECODE, pool, mode, sm_budget}, &decode))
         return false;
     double ratio = (double)pool->bytes / (double)coded;
     cJSON *row = add_row(bench, sm_budget > 0 ? "limited" : "codec", mode_names[mode], pool);
@@ -622,8 +601,8 @@ static bool add_graphs(struct bench *bench, uint64_t bytes, unsigned count)
 
 /* ---- Beside matrix products -------------------------------------------------------------------------------------- */
 
-/* How much slower products of cuBLAS become, told how many multiprocessors are left, while the codec runs on the others
- * in a stream of higher priority. */
+/* How much slower products of cuBLAS become, planned for the multiprocessors that are left, while the codec runs on the
+ * others in a stream of higher priority. */
 enum { PRODUCT_SIZE = 8192, PRODUCTS = 24, CALLS = 512, CALLS_QUEUED = 3, TURNS = 3 };
 
 struct products {
@@ -682,7 +661,7 @@ static bool multiply(struct products *products, const void *factor, unsigned cou
 /* Times products, in ms, while the codec keeps coding; call NULL: alone. *rate: GB/s of codec calls that began and
  * ended meanwhile. */
 static bool time_products(struct bench *bench, struct products *products, const void *factor, struct call *call,
-                          timed_call *codes, double *ms, double *rate)
+                          double *ms, double *rate)
 {
     int target = call != NULL ? bench->multiprocessors - (int)call->sm_budget : 0;
     unsigned queued = 0, ended = 0, within = 0;
@@ -694,7 +673,7 @@ static bool time_products(struct bench *bench, struct products *products, const 
         return false;
     bench->stream = products->codec_stream;
     while (call != NULL && queued < CALLS_QUEUED)
-        if (!codes(bench, call, 0) || cudaEventRecord(products->calls[queued++], bench->stream) != cudaSuccess)
+        if (!run_call(bench, call, 0) || cudaEventRecord(products->calls[queued++], bench->stream) != cudaSuccess)
             return false;
     if (queued > 0)
         cudaEventSynchronize(products->calls[0]);
@@ -706,7 +685,7 @@ static bool time_products(struct bench *bench, struct products *products, const 
         while (ended < queued && cudaEventQuery(products->calls[ended]) == cudaSuccess)
             ended++;
         if (queued - ended < CALLS_QUEUED && queued < CALLS &&
-            (!codes(bench, call, 0) || cudaEventRecord(products->calls[queued++], bench->stream) != cudaSuccess))
+            (!run_call(bench, call, 0) || cudaEventRecord(products->calls[queued++], bench->stream) != cudaSuccess))
             return false;
     }
     if (!device_ok(cudaDeviceSynchronize(), "device") ||
@@ -722,7 +701,7 @@ static bool time_products(struct bench *bench, struct products *products, const 
     return true;
 }
 
-static bool add_beside_row(struct bench *bench, struct products *products, struct call call, bool decode)
+static bool add_beside_row(struct bench *bench, struct products *products, struct call call)
 {
     double losses[TURNS], rates[TURNS], alone, with, none, share = (double)call.sm_budget / bench->multiprocessors;
     uint64_t coded;
@@ -730,9 +709,8 @@ static bool add_beside_row(struct bench *bench, struct products *products, struc
     if (!round_trip(bench, call.pool, call.mode, call.sm_budget, &coded))
         return false;
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        if (!time_products(bench, products, call.pool->raw, NULL, NULL, &alone, &none) ||
-            !time_products(bench, products, call.pool->raw, &call, decode ? call_decode : call_encode, &with,
-                           &rates[turn]))
+        if (!time_products(bench, products, call.pool->raw, NULL, &alone, &none) ||
+            !time_products(bench, products, call.pool->raw, &call, &with, &rates[turn]))
             return false;
         losses[turn] = 1 - alone / with;
     }
@@ -742,7 +720,7 @@ static bool add_beside_row(struct bench *bench, struct products *products, struc
     cJSON *row = report_add_row(bench->report, "beside");
     double loss = median_of(losses, TURNS);
     cJSON_AddStringToObject(row, "mode", mode_names[call.mode]);
-    cJSON_AddStringToObject(row, "what", decode ? "decode" : "encode");
+    cJSON_AddStringToObject(row, "what", call.op == DECODE ? "decode" : "encode");
     cJSON_AddNumberToObject(row, "sm_budget", call.sm_budget);
     cJSON_AddNumberToObject(row, "share", share);
     cJSON_AddNumberToObject(row, "loss", loss);
@@ -766,9 +744,9 @@ static bool add_beside(struct bench *bench, struct pool_params params)
     params.bytes = params.bytes > factor ? params.bytes : factor;
     bool good = pool_init(&pool, &params) && use_scratch(bench, &pool);
     for (int m = 0; m < 2; m++)
-        for (int decode = 0; decode < 2; decode++)
+        for (int op = ENCODE; op <= DECODE; op++)
             for (int b = 0; good && b < BUDGETS; b++)
-                good = add_beside_row(bench, &products, (struct call){&pool, modes[m], budgets[b]}, decode);
+                good = add_beside_row(bench, &products, (struct call){op, &pool, modes[m], budgets[b]});
     bench->stream = own;
     pool_fini(&pool);
     cudaFree(products.result); /* streams and events end with the process */

@@ -39,8 +39,8 @@ static const struct bench_option known_options[] = {
             "of bf16, fp16, fp32, and fp32-bf16: FP32 that holds BF16"),
      .names = collective_type_names},
     {OPTION(NAMES, datas, "data", NULL, "LIST",
-            "of weights, gradients, activations, moments, squares (of moments), other: tensors of that kind, as their "
-            "names tell; tensors: all, one after another; random: bits that cannot be compressed; each kind that the "
+            "of weights, gradients, activations, moments, squares (of moments), other: tensors of that kind, by "
+            "their names; tensors: all, one after another; random: bits that cannot be compressed; each kind that the "
             "files have, by itself"),
      .names = collective_data_names},
     {OPTION(NAMES, links, "links", "as-is", "LIST",

@@ -180,7 +180,7 @@ struct rank {
 };
 
 /* The row that is being measured. */
-struct turn {
+struct row_run {
     struct rank *rank;
     const struct collective_row *row;
     struct collective_shape shape;
@@ -209,36 +209,36 @@ static coll_type type_of(enum collective_type type)
     return types[type];
 }
 
-static coll_result send_and_receive(const struct library *library, const struct turn *turn, const void *send,
+static coll_result send_and_receive(const struct library *library, const struct row_run *run, const void *send,
                                     void *receive, coll_comm comm)
 {
-    const struct rank *rank = turn->rank;
+    const struct rank *rank = run->rank;
     const int ranks = (int)rank->plan->ranks, next = ((int)rank->number + 1) % ranks,
               previous = ((int)rank->number + ranks - 1) % ranks;
-    const coll_type type = type_of(turn->row->type);
+    const coll_type type = type_of(run->row->type);
     coll_result sent, received, ended;
 
     if (library->GroupStart() != COLL_SUCCESS)
         return COLL_INVALID_USAGE;
-    sent = library->Send(send, turn->shape.count, type, next, comm, rank->stream);
-    received = library->Recv(receive, turn->shape.count, type, previous, comm, rank->stream);
+    sent = library->Send(send, run->shape.count, type, next, comm, rank->stream);
+    received = library->Recv(receive, run->shape.count, type, previous, comm, rank->stream);
     ended = library->GroupEnd();
     return sent != COLL_SUCCESS ? sent : received != COLL_SUCCESS ? received : ended;
 }
 
-static bool call(const struct turn *turn, enum collective_way way, unsigned slot)
+static bool call(const struct row_run *run, enum collective_way way, unsigned slot)
 {
-    const struct rank *rank = turn->rank;
+    const struct rank *rank = run->rank;
     const struct library *library = &rank->libraries[way];
-    const void *send = rank->send.base + slot * turn->shape.send_bytes;
-    void *receive = rank->receive[way].base + slot * turn->shape.receive_bytes;
-    const coll_type type = type_of(turn->row->type);
+    const void *send = rank->send.base + slot * run->shape.send_bytes;
+    void *receive = rank->receive[way].base + slot * run->shape.receive_bytes;
+    const coll_type type = type_of(run->row->type);
     const coll_comm comm = rank->comms[way];
-    const uint64_t count = turn->shape.count;
+    const uint64_t count = run->shape.count;
     const int sum = 0;
     coll_result result = COLL_INVALID_USAGE;
 
-    switch (turn->row->op) {
+    switch (run->row->op) {
     case COLLECTIVE_ALL_GATHER:
         result = library->AllGather(send, receive, count, type, comm, rank->stream);
         break;
@@ -252,21 +252,21 @@ static bool call(const struct turn *turn, enum collective_way way, unsigned slot
         result = library->AllReduce(send, receive, count, type, sum, comm, rank->stream);
         break;
     default:
-        result = send_and_receive(library, turn, send, receive, comm);
+        result = send_and_receive(library, run, send, receive, comm);
     }
-    return nccl_ok(library, result, collective_op_names[turn->row->op]);
+    return nccl_ok(library, result, collective_op_names[run->row->op]);
 }
 
 /* Starts together with the other ranks, from an idle GPU; *ns: nanoseconds of one call. */
-static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t count, uint64_t *ns)
+static bool run_calls(const struct row_run *run, enum collective_way way, uint32_t count, uint64_t *ns)
 {
-    struct rank *rank = turn->rank;
+    struct rank *rank = run->rank;
 
     if (!barrier(rank))
         return false;
     uint64_t began = clock_ns();
     for (uint32_t i = 0; i < count; i++)
-        if (!call(turn, way, i % turn->shape.slots))
+        if (!call(run, way, i % run->shape.slots))
             return false;
     if (!gpu_finish(rank->send.gpu))
         return false;
@@ -277,47 +277,47 @@ static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t
 /* ---- Checking ---------------------------------------------------------------------------------------------------- */
 
 /* Fills the buffers before the calls, differently for both ways, so that bytes that neither writes are noticed. */
-static bool wipe(const struct turn *turn, enum collective_way way)
+static bool wipe(const struct row_run *run, enum collective_way way)
 {
-    return gpu_fill(&turn->rank->receive[way], 0, turn->shape.slots * turn->shape.receive_bytes,
+    return gpu_fill(&run->rank->receive[way], 0, run->shape.slots * run->shape.receive_bytes,
                     way == COLLECTIVE_PLAIN ? 0xFF : 0xA5);
 }
 
-static unsigned slots_used(const struct turn *turn)
+static unsigned slots_used(const struct row_run *run)
 {
-    return turn->iterations < turn->shape.slots ? turn->iterations : turn->shape.slots;
+    return run->iterations < run->shape.slots ? run->iterations : run->shape.slots;
 }
 
 /* Of so many bytes of the results, from `at` on. */
-static bool differences_from_plain(const struct turn *turn, uint64_t at, uint64_t size, uint64_t *differences)
+static bool differences_from_plain(const struct row_run *run, uint64_t at, uint64_t size, uint64_t *differences)
 {
-    const struct gpu_memory *receive = turn->rank->receive;
+    const struct gpu_memory *receive = run->rank->receive;
 
     return gpu_differences(&receive[COLLECTIVE_PLAIN], at, &receive[COLLECTIVE_STRAIT], at, size, differences);
 }
 
-static bool compare_with_plain(const struct turn *turn)
+static bool compare_with_plain(const struct row_run *run)
 {
     uint64_t differences;
 
-    if (!differences_from_plain(turn, 0, slots_used(turn) * turn->shape.receive_bytes, &differences))
+    if (!differences_from_plain(run, 0, slots_used(run) * run->shape.receive_bytes, &differences))
         return false;
-    atomic_fetch_add(&turn->result->wrong, differences);
+    atomic_fetch_add(&run->result->wrong, differences);
     return true;
 }
 
 /* Counts the wrong sums in a part of a slot's result. */
-static uint64_t count_wrong_sums(const struct turn *turn, unsigned slot, const uint8_t *got, uint64_t offset,
+static uint64_t count_wrong_sums(const struct row_run *run, unsigned slot, const uint8_t *got, uint64_t offset,
                                  uint64_t size)
 {
-    const unsigned bytes = collective_type_bytes[turn->row->type];
-    const bool scattered = turn->row->op == COLLECTIVE_REDUCE_SCATTER;
-    const uint64_t first = (scattered ? turn->rank->number * turn->shape.receive_bytes : 0) + offset;
+    const unsigned bytes = collective_type_bytes[run->row->type];
+    const bool scattered = run->row->op == COLLECTIVE_REDUCE_SCATTER;
+    const uint64_t first = (scattered ? run->rank->number * run->shape.receive_bytes : 0) + offset;
     uint64_t wrong = 0;
 
     for (uint64_t at = 0; at < size; at += bytes) {
         uint8_t expected[4];
-        collective_values_sum(turn->values, turn->row->type, turn->rank->plan->ranks, slot, (first + at) / bytes,
+        collective_values_sum(run->values, run->row->type, run->rank->plan->ranks, slot, (first + at) / bytes,
                               expected);
         wrong += memcmp(got + at, expected, bytes) != 0;
     }
@@ -325,20 +325,20 @@ static uint64_t count_wrong_sums(const struct turn *turn, unsigned slot, const u
 }
 
 /* With the sums in the order of the ranks. */
-static bool compare_with_order(const struct turn *turn, unsigned slot)
+static bool compare_with_order(const struct row_run *run, unsigned slot)
 {
-    const struct gpu_memory *receive = &turn->rank->receive[COLLECTIVE_STRAIT];
-    const uint64_t begin = slot * turn->shape.receive_bytes;
+    const struct gpu_memory *receive = &run->rank->receive[COLLECTIVE_STRAIT];
+    const uint64_t begin = slot * run->shape.receive_bytes;
     uint8_t *got = malloc(READ_BYTES);
     bool good = got != NULL;
 
     if (!good)
         print_error(NULL, "out of memory");
-    for (uint64_t at = 0, size; good && at < turn->shape.receive_bytes; at += size) {
-        size = turn->shape.receive_bytes - at < READ_BYTES ? turn->shape.receive_bytes - at : READ_BYTES;
+    for (uint64_t at = 0, size; good && at < run->shape.receive_bytes; at += size) {
+        size = run->shape.receive_bytes - at < READ_BYTES ? run->shape.receive_bytes - at : READ_BYTES;
         good = gpu_read(receive, begin + at, got, size);
         if (good)
-            atomic_fetch_add(&turn->result->wrong, count_wrong_sums(turn, slot, got, at, size));
+            atomic_fetch_add(&run->result->wrong, count_wrong_sums(run, slot, got, at, size));
     }
     free(got);
     return good;
@@ -346,153 +346,153 @@ static bool compare_with_order(const struct turn *turn, unsigned slot)
 
 /* With more than two ranks, NCCL adds in other orders: right is either, in each slot, as each call may have gone either
  * way. */
-static bool compare_sums(const struct turn *turn)
+static bool compare_sums(const struct row_run *run)
 {
-    const uint64_t size = turn->shape.receive_bytes;
+    const uint64_t size = run->shape.receive_bytes;
     bool good = true;
 
-    for (unsigned slot = 0; slot < slots_used(turn) && good; slot++) {
+    for (unsigned slot = 0; slot < slots_used(run) && good; slot++) {
         uint64_t differences;
-        good = differences_from_plain(turn, slot * size, size, &differences) &&
-               (differences == 0 || compare_with_order(turn, slot));
+        good = differences_from_plain(run, slot * size, size, &differences) &&
+               (differences == 0 || compare_with_order(run, slot));
     }
     return good;
 }
 
 /* Sums are checked only in the last repeat, because the CPU computes them. */
-static bool check(const struct turn *turn, uint32_t repeat)
+static bool check(const struct row_run *run, uint32_t repeat)
 {
-    const struct collective_plan *plan = turn->rank->plan;
+    const struct collective_plan *plan = run->rank->plan;
     const bool last = repeat + 1 == plan->options->repeats;
 
-    if (plan->options->common.fault.count > 0 && last && turn->rank->number == 0 && turn->row == plan->rows &&
-        !gpu_flip(&turn->rank->receive[COLLECTIVE_STRAIT], turn->shape.receive_bytes / 2))
+    if (plan->options->common.fault.count > 0 && last && run->rank->number == 0 && run->row == plan->rows &&
+        !gpu_flip(&run->rank->receive[COLLECTIVE_STRAIT], run->shape.receive_bytes / 2))
         return false;
-    if (turn->shape.reduces && plan->ranks > 2)
-        return !last || compare_sums(turn);
-    return compare_with_plain(turn);
+    if (run->shape.reduces && plan->ranks > 2)
+        return !last || compare_sums(run);
+    return compare_with_plain(run);
 }
 
 /* ---- A row ------------------------------------------------------------------------------------------------------- */
 
-static bool fill(const struct turn *turn)
+static bool fill(const struct row_run *run)
 {
-    const struct collective_values *values = turn->values;
+    const struct collective_values *values = run->values;
 
-    for (unsigned slot = 0; slot < turn->shape.slots; slot++)
-        if (!gpu_tile(&turn->rank->send, slot * turn->shape.send_bytes, turn->shape.send_bytes,
-                      values->bytes + collective_values_start(values, turn->rank->number, slot), values->period))
+    for (unsigned slot = 0; slot < run->shape.slots; slot++)
+        if (!gpu_tile(&run->rank->send, slot * run->shape.send_bytes, run->shape.send_bytes,
+                      values->bytes + collective_values_start(values, run->rank->number, slot), values->period))
             return false;
     return true;
 }
 
 /* The first rank decides for all ranks. */
-static bool choose_iterations(struct turn *turn)
+static bool choose_iterations(struct row_run *run)
 {
-    const uint32_t asked = turn->rank->plan->options->iterations;
+    const uint32_t asked = run->rank->plan->options->iterations;
     uint64_t ns;
 
-    if (!run_calls(turn, COLLECTIVE_PLAIN, PROBES, &ns))
+    if (!run_calls(run, COLLECTIVE_PLAIN, PROBES, &ns))
         return false;
-    if (turn->rank->number == 0) {
+    if (run->rank->number == 0) {
         uint64_t count = REPEAT_NS / ns;
-        turn->result->iterations = asked > 0                ? asked
-                                   : count < PROBES         ? PROBES
-                                   : count > ITERATIONS_MAX ? ITERATIONS_MAX
-                                                            : (uint32_t)count;
+        run->result->iterations = asked > 0                ? asked
+                                  : count < PROBES         ? PROBES
+                                  : count > ITERATIONS_MAX ? ITERATIONS_MAX
+                                                           : (uint32_t)count;
     }
-    if (!barrier(turn->rank))
+    if (!barrier(run->rank))
         return false;
-    turn->iterations = turn->result->iterations;
+    run->iterations = run->result->iterations;
     return true;
 }
 
-static bool run_repeat(struct turn *turn, uint32_t repeat)
+static bool run_repeat(struct row_run *run, uint32_t repeat)
 {
-    struct rank *rank = turn->rank;
+    struct rank *rank = run->rank;
 
     for (unsigned i = 0; i < COLLECTIVE_WAYS; i++) {
         enum collective_way way = (i + repeat) % COLLECTIVE_WAYS;
         set_phase(rank, COLLECTIVE_MEASURING, way);
-        if (!wipe(turn, way) || !run_calls(turn, way, turn->iterations,
-                                           collective_ns_of(rank->plan, turn->result, repeat, way, rank->number)))
+        if (!wipe(run, way) ||
+            !run_calls(run, way, run->iterations, collective_ns_of(rank->plan, run->result, repeat, way, rank->number)))
             return false;
     }
     set_phase(rank, COLLECTIVE_CHECKING, COLLECTIVE_STRAIT);
-    return check(turn, repeat);
+    return check(run, repeat);
 }
 
 /* A call with zeros connects the ranks, which takes long and does not depend on values. After it every call is timed,
  * from the first, which may be the one that does not fit. */
-static bool run_singles(struct turn *turn)
+static bool run_singles(struct row_run *run)
 {
-    const struct collective_options *options = turn->rank->plan->options;
-    struct rank *rank = turn->rank;
+    const struct collective_options *options = run->rank->plan->options;
+    struct rank *rank = run->rank;
     uint64_t ns;
 
-    if (options->singles == 0 || !gpu_fill(&rank->send, 0, turn->shape.slots * turn->shape.send_bytes, 0))
+    if (options->singles == 0 || !gpu_fill(&rank->send, 0, run->shape.slots * run->shape.send_bytes, 0))
         return options->singles == 0;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         set_phase(rank, COLLECTIVE_WARMING, way);
-        if (!run_calls(turn, way, options->warmups, &ns))
+        if (!run_calls(run, way, options->warmups, &ns))
             return false;
     }
-    if (!fill(turn))
+    if (!fill(run))
         return false;
     for (uint32_t i = 0; i < options->singles * COLLECTIVE_WAYS; i++) {
         enum collective_way way = i % COLLECTIVE_WAYS;
         set_phase(rank, COLLECTIVE_MEASURING, way);
         if (!run_calls(
-                turn, way, 1,
-                collective_ns_of(rank->plan, turn->result, options->repeats + i / COLLECTIVE_WAYS, way, rank->number)))
+                run, way, 1,
+                collective_ns_of(rank->plan, run->result, options->repeats + i / COLLECTIVE_WAYS, way, rank->number)))
             return false;
     }
     return true;
 }
 
-static void read_wire(const struct turn *turn, struct collective_wire *wire)
+static void read_wire(const struct row_run *run, struct collective_wire *wire)
 {
-    read_wire_of(&turn->rank->libraries[COLLECTIVE_STRAIT], turn->rank->comms[COLLECTIVE_STRAIT], turn->row->op,
-                 turn->row->type, wire);
+    read_wire_of(&run->rank->libraries[COLLECTIVE_STRAIT], run->rank->comms[COLLECTIVE_STRAIT], run->row->op,
+                 run->row->type, wire);
 }
 
 static bool run_row(struct rank *rank, unsigned index)
 {
     const struct collective_plan *plan = rank->plan;
     const struct collective_row *row = &plan->rows[index];
-    struct turn turn = {.rank = rank,
-                        .row = row,
-                        .shape = collective_shape_of(row, plan->ranks),
-                        .values = &plan->values[row->data][row->type],
-                        .result = collective_result_of(rank->shared, index)};
+    struct row_run run = {.rank = rank,
+                          .row = row,
+                          .shape = collective_shape_of(row, plan->ranks),
+                          .values = &plan->values[row->data][row->type],
+                          .result = collective_result_of(rank->shared, index)};
     struct collective_wire before;
     uint64_t ns;
 
-    read_wire(&turn, &before);
+    read_wire(&run, &before);
     atomic_store(&rank->shared->positions[rank->number].row, index);
-    if (!run_singles(&turn) || !fill(&turn))
+    if (!run_singles(&run) || !fill(&run))
         return false;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         set_phase(rank, COLLECTIVE_WARMING, way);
-        if (!run_calls(&turn, way, plan->options->warmups, &ns))
+        if (!run_calls(&run, way, plan->options->warmups, &ns))
             return false;
     }
-    if (!choose_iterations(&turn))
+    if (!choose_iterations(&run))
         return false;
     for (uint32_t repeat = 0; repeat < plan->options->repeats; repeat++)
-        if (!run_repeat(&turn, repeat))
+        if (!run_repeat(&run, repeat))
             return false;
     if (rank->number == 0) {
-        read_wire(&turn, &turn.result->wire);
-        wire_since(&turn.result->wire, &before);
+        read_wire(&run, &run.result->wire);
+        wire_since(&run.result->wire, &before);
     }
-    atomic_fetch_add(&turn.result->done, 1);
+    atomic_fetch_add(&run.result->done, 1);
     return true;
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-/* Opens NCCL first and tells libstrait-coll where it is, unless the user has. */
+/* Opens NCCL first and names it to libstrait-coll, unless the user does. */
 static bool open_libraries(struct rank *rank)
 {
     const struct collective_options *options = rank->plan->options;
@@ -544,7 +544,7 @@ static bool connect_way(struct rank *rank, enum collective_way way)
                    "ncclCommInitRank");
 }
 
-static bool run(struct rank *rank)
+static bool run_rows(struct rank *rank)
 {
     if (!open_libraries(rank) || !open_gpu(rank) || !connect_way(rank, COLLECTIVE_PLAIN) ||
         !connect_way(rank, COLLECTIVE_STRAIT))
@@ -565,7 +565,7 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
 {
     struct rank rank = {.plan = plan, .shared = shared, .number = number};
 
-    if (!run(&rank)) {
+    if (!run_rows(&rank)) {
         atomic_store(&shared->failed, true);
         return false; /* pending GPU work ends with the process */
     }

@@ -432,7 +432,7 @@ static bool ask(struct bench_path *path, struct bench_side *side)
         if (!bench_path_work(path, 100000000))
             return false;
     if (!side->answered)
-        print_error(NULL, "%s tells no statistics", side->name);
+        print_error(NULL, "%s sends no statistics", side->name);
     return side->answered;
 }
 

@@ -28,7 +28,7 @@ struct command {
 void command_add(struct command *command, const char *word);
 
 /* Starts the command in its own process group, without STRAITD_ variables from the environment, with output to the file
- * (NULL: discarded); it dies with this process. 0: failed, errno tells why. */
+ * (NULL: discarded); it dies with this process. 0: failed, errno is set. */
 pid_t process_start(const struct command *command, const char *output);
 /* Whether the process still runs; if it has ended, reaps it and sets *pid to 0. */
 bool process_runs(pid_t *pid);

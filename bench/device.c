@@ -62,18 +62,18 @@ static bool open_one(int gpu, char name[128])
 }
 
 /* Enables peer access, without which cudaMemcpyPeer goes through the host. */
-static bool enable_peers(int from, int to, bool *reach)
+static bool enable_peers(int from, int to, bool *direct)
 {
     int there, back;
 
-    *reach = true;
+    *direct = true;
     if (from == to)
         return true;
     if (!device_ok(cudaDeviceCanAccessPeer(&there, from, to), "device") ||
         !device_ok(cudaDeviceCanAccessPeer(&back, to, from), "device"))
         return false;
-    *reach = there != 0 && back != 0;
-    if (!*reach)
+    *direct = there != 0 && back != 0;
+    if (!*direct)
         return true;
     return use(from) && device_ok(cudaDeviceEnablePeerAccess(to, 0), "peer access") && use(to) &&
            device_ok(cudaDeviceEnablePeerAccess(from, 0), "peer access");
@@ -84,7 +84,7 @@ bool gpu_open(int from, int to, struct gpu_about *about)
     *about = (struct gpu_about){0};
     cudaDriverGetVersion(&about->driver);
     cudaRuntimeGetVersion(&about->runtime);
-    return open_one(from, about->names[0]) && open_one(to, about->names[1]) && enable_peers(from, to, &about->reach);
+    return open_one(from, about->names[0]) && open_one(to, about->names[1]) && enable_peers(from, to, &about->direct);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */

@@ -22,7 +22,7 @@ struct gpu_memory {
 struct gpu_about {
     char names[2][128]; /* of the two GPUs */
     int driver, runtime;
-    bool reach; /* one can copy to the other without going through the host */
+    bool direct; /* one can copy to the other without going through the host */
 };
 
 /* Number of GPUs; for 0, `why` says why. */
@@ -45,7 +45,7 @@ bool gpu_flip(const struct gpu_memory *memory, uint64_t offset);
  * on the stream, before and after the copy. */
 bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_memory *from, uint64_t from_offset,
               uint64_t size, bool events, uint64_t *ns);
-/* How many 16-byte pieces differ. Both must be on one GPU, or the GPUs must reach each other. */
+/* How many 16-byte pieces differ. Both must be on one GPU, or the GPUs must have access to each other. */
 bool gpu_differences(const struct gpu_memory *a, uint64_t a_offset, const struct gpu_memory *b, uint64_t b_offset,
                      uint64_t size, uint64_t *count);
 

@@ -234,7 +234,7 @@ char *process_find_straitd(void)
             return path;
         free(path);
     }
-    print_error(NULL, "no straitd beside this program: STRAITD=PATH says where it is");
+    print_error(NULL, "no straitd beside this program: STRAITD=PATH names one");
     return NULL;
 }
 

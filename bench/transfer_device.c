@@ -501,7 +501,7 @@ static void report_facts(struct report *report, const struct bench *bench)
         cJSON_AddStringToObject(device, "name", bench->about.names[i]);
         cJSON_AddItemToArray(devices, device);
     }
-    cJSON_AddBoolToObject(root, "direct", bench->about.reach);
+    cJSON_AddBoolToObject(root, "direct", bench->about.direct);
     cJSON_AddNumberToObject(root, "driver", bench->about.driver);
     cJSON_AddNumberToObject(root, "runtime", bench->about.runtime);
     report_add_values(report, &bench->values);

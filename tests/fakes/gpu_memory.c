@@ -32,7 +32,7 @@ unsigned gpu_count(char *why, size_t size)
 
 bool gpu_open(int from, int to, struct gpu_about *about)
 {
-    *about = (struct gpu_about){.reach = from != to};
+    *about = (struct gpu_about){.direct = from != to};
     snprintf(about->names[0], sizeof(about->names[0]), "fake %d", from);
     snprintf(about->names[1], sizeof(about->names[1]), "fake %d", to);
     return true;
