@@ -56,7 +56,7 @@ static void close_nodes(void)
     node_fini(&b);
     free(a.gpu_arena);
     free(b.gpu_arena);
-    ck_assert_uint_eq(0, fake_nccl.live);
+    EXPECT(fake_nccl.live == 0); /* the threads of a link that was abandoned end by themselves */
 }
 
 static bool is_linked(void)
