@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strait/collective.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "collective/call.h"
@@ -203,43 +204,17 @@ struct coll_pending {
 
 static _Thread_local struct {
     struct coll_pending *items;
-    size_t count, capacity;
-} pendings;
-
-static bool pending_grow(void)
-{
-    size_t capacity = pendings.capacity == 0 ? 8 : 2 * pendings.capacity;
-    void *items = realloc(pendings.items, capacity * sizeof(*pendings.items));
-    if (items == NULL)
-        return false;
-    pendings.items = items;
-    pendings.capacity = capacity;
-    return true;
-}
+    unsigned count, capacity;
+} pending;
 
 /* Without memory the communicator will not be in the registry. */
-static void pending_add(struct coll_pending pending)
+static void pending_add(struct coll_pending added)
 {
-    if (pendings.count < pendings.capacity || pending_grow())
-        pendings.items[pendings.count++] = pending;
-}
-
-static size_t pending_count(void)
-{
-    return pendings.count;
-}
-
-/* Takes one out, in no particular order. */
-static bool pending_take(struct coll_pending *pending)
-{
-    if (pendings.count > 0) {
-        *pending = pendings.items[--pendings.count];
-        return true;
-    }
-    free(pendings.items);
-    pendings.items = NULL;
-    pendings.capacity = 0;
-    return false;
+    struct coll_pending *items = coll_grown(pending.items, pending.count, &pending.capacity, sizeof(*items));
+    if (items == NULL)
+        return;
+    pending.items = items;
+    items[pending.count++] = added;
 }
 
 static bool is_good(coll_result result)
@@ -268,22 +243,22 @@ static bool register_comm(struct coll_pending made, coll_result result, struct c
 /* Communicators made in one group, or by one call, join together. */
 static void register_pending(coll_result result)
 {
-    struct coll_pending made;
-    const size_t most = pending_count();
+    struct coll_pending *const made = pending.items;
+    const unsigned most = pending.count;
     if (most == 0) /* most groups make none */
         return;
+    memset(&pending, 0, sizeof(pending));
     struct coll_join_args *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
-    while (pending_take(&made)) {
-        if (!is_good(result) || joinings == NULL || keys == NULL || !register_comm(made, result, &joinings[count]))
-            continue;
-        keys[count++] = made.key;
-    }
+    for (unsigned i = most; i-- > 0 && is_good(result) && joinings != NULL && keys != NULL;)
+        if (register_comm(made[i], result, &joinings[count]))
+            keys[count++] = made[i].key;
     if (joinings != NULL && keys != NULL)
         coll_join(joinings, keys, count);
     free(joinings);
     free(keys);
+    free(made);
 }
 
 /* In a group, NCCL makes the communicator only when the group ends. */
