@@ -9,8 +9,7 @@
 #include "daemon/exchange.h"
 #include "daemon/match.h"
 #include "daemon/node.h"
-#include "daemon/report.h"
-#include "daemon/session_pool.h"
+#include "daemon/session.h"
 
 #define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client with more unread events is disconnected */
 #define SESSION_MESSAGES    64u                 /* read from one client before the others have their turn */

@@ -18,7 +18,7 @@
 struct running {
     pthread_t thread;
     bool ended;        /* the thread can be joined */
-    uv_async_t leave;  /* sent when the process exits */
+    uv_async_t stop;   /* sent when the process exits */
     struct node *node; /* NULL: none yet, or none any more */
     bool stopped;
     struct running *next;
@@ -43,14 +43,14 @@ struct embedded {
     pthread_cond_t ready;
 };
 
-static void on_leave(uv_async_t *leave)
+static void on_stop(uv_async_t *stop)
 {
-    struct running *running = leave->data;
+    struct running *running = stop->data;
     if (running->node != NULL && !running->stopped)
         node_stop(running->node, false);
 }
 
-/* Sets or clears the node that can be told to leave. */
+/* Sets or clears the node that is stopped when the process exits. */
 static void set_node(struct running *running, struct node *node)
 {
     pthread_mutex_lock(&all.lock);
@@ -88,32 +88,32 @@ static void join_ended(void)
     }
 }
 
-#define LEAVE_SECONDS 10 /* time for running jobs, and for GPUs kept busy by others to release memory */
+#define STOP_SECONDS 10 /* time for running jobs, and for GPUs kept busy by others to release memory */
 
-/* Tells running nodes to leave. False: none is running. Called with the lock held. */
-static bool tell_to_leave(void)
+/* Stops running nodes. False: none is running. Called with the lock held. */
+static bool ask_to_stop(void)
 {
     bool any = false;
     struct running *running;
     LL_FOREACH (all.first, running) {
         any |= !running->ended;
         if (running->node != NULL)
-            uv_async_send(&running->leave);
+            uv_async_send(&running->stop);
     }
     return any;
 }
 
 /* Nodes must have ended before the destructors of the libraries that they use run, and before the driver of their GPUs
  * goes. So it is called twice when they use GPUs. */
-__attribute__((destructor)) static void leave(void)
+__attribute__((destructor)) static void stop_all(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LEAVE_SECONDS;
+    until.tv_sec += STOP_SECONDS;
     if (all.process != getpid())
         return;
     pthread_mutex_lock(&all.lock);
-    while (tell_to_leave() && pthread_cond_timedwait(&all.ended, &all.lock, &until) == 0)
+    while (ask_to_stop() && pthread_cond_timedwait(&all.ended, &all.lock, &until) == 0)
         ;
     pthread_mutex_unlock(&all.lock);
     join_ended();
@@ -137,9 +137,9 @@ static void report(struct embedded *embedded, enum strait_status status)
 static void run_node(struct embedded *embedded, struct running *running, uv_loop_t *loop)
 {
     struct node *node = NULL;
-    uv_async_init(loop, &running->leave, on_leave);
-    uv_unref((uv_handle_t *)&running->leave);
-    running->leave.data = running;
+    uv_async_init(loop, &running->stop, on_stop);
+    uv_unref((uv_handle_t *)&running->stop);
+    running->stop.data = running;
     enum strait_status status = node_create(loop, &embedded->options, NULL, embedded->fd, on_stopped, running, &node,
                                             embedded->error, embedded->error_size);
     set_node(running, node);
@@ -148,7 +148,7 @@ static void run_node(struct embedded *embedded, struct running *running, uv_loop
         node_stop(node, false);
     uv_run(loop, UV_RUN_DEFAULT);
     set_node(running, NULL);
-    uv_close((uv_handle_t *)&running->leave, NULL);
+    uv_close((uv_handle_t *)&running->stop, NULL);
     uv_run(loop, UV_RUN_DEFAULT);
     node_destroy(node);
 }
@@ -192,7 +192,7 @@ static enum strait_status start(struct embedded *embedded)
         join_ended();
     else
         all.first = NULL; /* a child has only the records of its parent's nodes, and new threads may use their stacks */
-    devices_before_exit(leave);
+    devices_before_exit(stop_all);
     embedded->running = calloc(1, sizeof(*embedded->running));
     if (embedded->running == NULL || !start_thread(embedded)) {
         free(embedded->running);

@@ -5,7 +5,7 @@
 
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
-#include "daemon/session_pool.h"
+#include "daemon/session.h"
 
 /* An arena in the memory of a peer's GPU. */
 struct peer_gpu_arena {

@@ -13,7 +13,6 @@
 #include "daemon/memory/codebook_option.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
-#include "daemon/report.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
 #define ACCEPTS     64u           /* clients accepted at a time */

@@ -89,4 +89,8 @@ uint64_t node_busy_poll_ns(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
 
+/* report.c: what `strait status` and strait_stats show, JSON, and the metrics as text; malloc'ed. */
+char *node_report(struct node *node, size_t *size);
+char *node_metrics(struct node *node, size_t *size);
+
 #endif

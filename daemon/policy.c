@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "daemon/node.h"
-#include "daemon/session_pool.h"
+#include "daemon/session.h"
 
 #define PROBE_CHUNKS 64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
 #define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */

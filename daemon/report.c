@@ -7,8 +7,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
-#include "daemon/report.h"
-#include "daemon/session_pool.h"
+#include "daemon/session.h"
 #include "daemon/offer.h"
 #include "daemon/gpu_path.h"
 #include "daemon/sink.h"

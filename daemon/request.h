@@ -9,7 +9,6 @@
 #include "daemon/leg_queue.h"
 #include "daemon/protocol/page_set.h"
 #include "daemon/session.h"
-#include "daemon/session_pool.h"
 
 struct request;
 

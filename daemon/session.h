@@ -1,8 +1,12 @@
-/* Client session as pools and requests use it: messages to the client, memory charged to it, and words that it shares
- * with its GPUs. Accepting, reading and ending it are in clients.c. */
+/* Client session as pools and requests use it: messages to the client, memory charged to it, words that it shares with
+ * its GPUs, and its pools. Accepting, reading and ending it are in clients.c. */
 #ifndef STRAIT_DAEMON_SESSION_H
 #define STRAIT_DAEMON_SESSION_H
 
+#include <uthash.h>
+
+#include "daemon/memory/pool.h"
+#include "daemon/policy.h"
 #include "proto/channel.h"
 
 struct node;
@@ -33,6 +37,8 @@ struct session {
     struct session *prev, *next;
 };
 
+/* ---- Messages and charges ---------------------------------------------------------------------------------------- */
+
 /* For the functions below a session of NULL is a client that is gone: nothing is sent, charged or raised. */
 
 /* Queues a message. Never ends the session under its caller: a session whose message cannot be queued ends with the
@@ -57,5 +63,30 @@ void session_job_ended(struct session *session);                       /* one of
 bool session_words(struct session *session, const struct message_words *message, const int *fds, uint32_t fd_count);
 void session_words_fini(struct session *session);
 void session_raise(struct session *session, uint32_t word, uint32_t value);
+
+/* ---- Pools: mapped and unmapped on workers, known by their ids -----------------------------------------------------
+ */
+
+/* A registered pool and its users. */
+struct pool_ref {
+    struct node *node;
+    struct pool *pool;
+    uint32_t uid;            /* the client's */
+    struct session *session; /* NULL: the client is gone */
+    uint32_t uses;           /* offers and expectations that are not drained */
+    bool removing;
+    struct policy_pool policy;
+    UT_hash_handle hh; /* exchange.pools, by pool->id */
+    struct pool_id id;
+};
+
+/* Maps a pool; the client gets its status. False: the client broke the protocol. */
+bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count);
+struct pool_ref *session_pool(struct session *session, const struct pool_id *id); /* of this client; NULL: none */
+/* Unmaps the pool as soon as no request uses it. */
+void session_pool_remove(struct pool_ref *pool);
+void session_pool_removed(struct session *session, const struct pool_id *id); /* tells the client */
+void session_pool_gone(struct pool_ref *pool);   /* the last use of a pool to be removed has ended */
+void session_pools_end(struct session *session); /* the client is gone */
 
 #endif

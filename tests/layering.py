@@ -17,7 +17,7 @@ ORDER = {
     "daemon/memory": "arena codebook_option job pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link kind peer_link peer dial peers",
-    "daemon": "receive policy session gpu_links gpu_path session_pool request leg_queue sink source local expectation"
+    "daemon": "receive policy gpu_links gpu_path session request leg_queue sink source local expectation"
               " offer match exchange report clients node embed main",
 }
 
