@@ -1,7 +1,7 @@
 # libstrait-coll between programs and a fake NCCL: how it gets there, that calls arrive as they were, what it counts.
 set(fake_nccl_folder ${CMAKE_CURRENT_BINARY_DIR}/fake_libnccl)
 foreach(kind "" -old)
-    add_library(strait-fake-libnccl${kind} SHARED collective/fake_nccl.c collective/fake_calls.c)
+    add_library(strait-fake-libnccl${kind} SHARED collective/fake_nccl.c)
     target_link_libraries(strait-fake-libnccl${kind} PRIVATE strait_options)
     set_target_properties(strait-fake-libnccl${kind} PROPERTIES OUTPUT_NAME nccl SOVERSION 2
         LIBRARY_OUTPUT_DIRECTORY ${fake_nccl_folder}${kind})
@@ -9,7 +9,7 @@ endforeach()
 target_compile_definitions(strait-fake-libnccl-old PRIVATE FAKE_OLD)
 
 # One program three ways: linked with NCCL, opening it by name, and as what another one opens.
-set(caller_sources collective/caller.c collective/check_every.c collective/check_use.c collective/check_process.c)
+set(caller_sources collective/caller.c collective/check_every.c)
 add_executable(collective_linked ${caller_sources})
 add_executable(collective_by_name ${caller_sources})
 add_library(collective_module MODULE ${caller_sources})

@@ -1,7 +1,6 @@
 /* A libnccl.so.2 that moves nothing: it writes down what it was called with. Built a second time as an older NCCL,
- * without what came later. Like NCCL it exports pncclX and weak aliases ncclX, and calls some of the latter itself.
- * Here: what has a meaning to it, communicators and groups; all else is in fake_calls.c. */
-#include "tests/collective/fake_calls.h"
+ * without what came later. Like NCCL it exports pncclX and weak aliases ncclX, and calls some of the latter itself. */
+#include "tests/collective/fake_nccl.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -244,5 +243,131 @@ int pncclGroupSimulateEnd(void *info)
     return end_group(told("GroupSimulateEnd %p", info));
 }
 ALIAS(GroupSimulateEnd)
+#endif
+
+/* ---- Calls that are only written down --------------------------------------------------------------------------- */
+
+/* clang-format off */
+#define RECORD(name, parameters, format, ...) int pnccl##name parameters { return told(#name " " format, __VA_ARGS__); } ALIAS(name)
+/* clang-format on */
+
+RECORD(MemAlloc, (void **ptr, size_t size), "%p %zu", (void *)ptr, size)
+RECORD(MemFree, (void *ptr), "%p", ptr)
+
+int pncclGetVersion(int *version)
+{
+#ifdef FAKE_OLD
+    *version = FAKE_VERSION_OLD;
+#else
+    *version = FAKE_VERSION;
+#endif
+    return told("GetVersion %p", (void *)version);
+}
+ALIAS(GetVersion)
+
+RECORD(GetUniqueId, (coll_id * id), "%p", (void *)id)
+
+const char *pncclGetErrorString(coll_result result)
+{
+    told("GetErrorString %d", result);
+    return fake_last_error() + result;
+}
+ALIAS(GetErrorString)
+
+const char *pncclGetLastError(coll_comm comm)
+{
+    told("GetLastError %p", (void *)comm);
+    return fake_last_error();
+}
+ALIAS(GetLastError)
+
+void pncclResetDebugInit(void)
+{
+    told("ResetDebugInit");
+}
+ALIAS(ResetDebugInit)
+
+RECORD(CommRegister, (coll_comm comm, void *buffer, size_t size, void **handle), "%p %p %zu %p", (void *)comm, buffer,
+       size, (void *)handle)
+RECORD(CommDeregister, (coll_comm comm, void *handle), "%p %p", (void *)comm, handle)
+RECORD(RedOpCreatePreMulSum, (int *op, void *scalar, int type, int residence, coll_comm comm), "%p %p %d %d %p",
+       (void *)op, scalar, type, residence, (void *)comm)
+RECORD(RedOpDestroy, (int op, coll_comm comm), "%d %p", op, (void *)comm)
+RECORD(AllGather, (const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL), "%p %p %zu %d %p %p", send,
+       recv, count, type, (void *)comm, (void *)stream)
+RECORD(AllReduce, (const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %p %p", send, recv, count, type, op, (void *)comm, (void *)stream)
+RECORD(Broadcast, (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream)
+
+/* As NCCL does it: by way of a name that others override. */
+int pncclBcast(void *buffer, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+ALIAS(Bcast)
+
+RECORD(Reduce, (const void *send, void *recv, size_t count, int type, int op, int root, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %d %p %p", send, recv, count, type, op, root, (void *)comm, (void *)stream)
+RECORD(ReduceScatter, (const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %p %p", send, recv, count, type, op, (void *)comm, (void *)stream)
+RECORD(Send, (const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL), "%p %zu %d %d %p %p", send, count,
+       type, peer, (void *)comm, (void *)stream)
+RECORD(Recv, (void *recv, size_t count, int type, int peer, COLLECTIVE_TAIL), "%p %zu %d %d %p %p", recv, count, type,
+       peer, (void *)comm, (void *)stream)
+
+/* ---- Calls that an older one lacks --------------------------------------------------------------------------------
+ */
+
+#ifndef FAKE_OLD
+RECORD(CommRevoke, (coll_comm comm, int flags), "%p %d", (void *)comm, flags)
+RECORD(CommWindowRegister, (coll_comm comm, void *buffer, size_t size, coll_window *window, int flags),
+       "%p %p %zu %p %d", (void *)comm, buffer, size, (void *)window, flags)
+RECORD(CommWindowDeregister, (coll_comm comm, coll_window window), "%p %p", (void *)comm, (void *)window)
+RECORD(AlltoAll, (const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL), "%p %p %zu %d %p %p", send,
+       recv, count, type, (void *)comm, (void *)stream)
+RECORD(Gather, (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream)
+RECORD(Scatter, (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL),
+       "%p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream)
+RECORD(DevCommCreate, (coll_comm comm, const void *requirements, void *made), "%p %p %p", (void *)comm, requirements,
+       made)
+RECORD(DevCommDestroy, (coll_comm comm, const void *made), "%p %p", (void *)comm, made)
+RECORD(GinBarrierCreateRequirement, (coll_comm comm, coll_team team, int n, void *handle, void *resources),
+       "%p %d %d %d %d %p %p", (void *)comm, team.ranks, team.rank, team.stride, n, handle, resources)
+RECORD(LsaBarrierCreateRequirement, (coll_team team, int n, void *handle, void *resources), "%d %d %d %d %p %p",
+       team.ranks, team.rank, team.stride, n, handle, resources)
+RECORD(LLA2ACreateRequirement, (int blocks, int slots, void *handle, void *resources), "%d %d %p %p", blocks, slots,
+       handle, resources)
+RECORD(LLA2ACalcSlots, (int elements, int size), "%d %d", elements, size)
+
+/* Three fields that depend on who was asked. */
+static coll_team team(int first)
+{
+    return (coll_team){first, first + 1, -first};
+}
+
+coll_team pncclTeamWorld(coll_comm comm)
+{
+    return team(10 + told("TeamWorld %p", (void *)comm));
+}
+ALIAS(TeamWorld)
+
+coll_team pncclTeamLsa(coll_comm comm)
+{
+    return team(20 + told("TeamLsa %p", (void *)comm));
+}
+ALIAS(TeamLsa)
+
+coll_team pncclTeamRail(coll_comm comm)
+{
+    return team(30 + told("TeamRail %p", (void *)comm));
+}
+ALIAS(TeamRail)
+
+RECORD(TeamRankToWorld, (coll_comm comm, coll_team t, int rank), "%p %d %d %d %d", (void *)comm, t.ranks, t.rank,
+       t.stride, rank)
+RECORD(TeamRankToLsa, (coll_comm comm, coll_team t, int rank), "%p %d %d %d %d", (void *)comm, t.ranks, t.rank,
+       t.stride, rank)
 #endif
 #pragma GCC visibility pop

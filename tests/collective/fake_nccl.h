@@ -100,4 +100,10 @@ const char *fake_last_error(void);
 #define FAKE_VERSION     22809
 #define FAKE_VERSION_OLD 21805
 
+/* As NCCL names its functions. */
+#define ALIAS(name) __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name)));
+
+/* Writes a line, and returns what this thread is to be answered. */
+__attribute__((format(printf, 1, 2), visibility("hidden"))) int told(const char *format, ...);
+
 #endif

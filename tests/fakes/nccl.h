@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "tests/fakes/gpu.h"
-#include "tests/collective/fake_calls.h"
+#include "tests/collective/fake_nccl.h"
 
 enum { WORLD_MAX = 8, INVALID_ARGUMENT = 4 };
 

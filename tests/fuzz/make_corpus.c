@@ -1,17 +1,231 @@
 /* make_corpus FOLDER: writes the seeds of every fuzz target to FOLDER/TARGET/. The same bytes on every machine. */
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "collective/rdv_server.h"
 #include "internal/bytes.h"
 #include "kernels/codebook_file.h"
 #include "kernels/container.h"
+#include "proto/blob.h"
+#include "proto/channel.h"
 #include "tests/fuzz/seed.h"
+#include "tests/proto/frames.h"
 #include "tests/support.h"
+#include "transport/nccl_wire.h"
 
 static const char *folder;
 
 static void write_seed(const char *target, const char *name, const void *bytes, size_t size)
 {
     seed_write(folder, target, name, bytes, size);
+}
+
+enum { HANG_UP = 4, SECRET = 8, HALF = 16, RECORDS_MAX = 32 }; /* as in fuzz_rendezvous.c */
+
+static uint8_t script[RECORDS_MAX * (1 + RDV_FRAME_BYTES)];
+static size_t script_size;
+
+static uint8_t *add(unsigned how)
+{
+    script[script_size] = (uint8_t)how;
+    uint8_t *frame = script + script_size + 1;
+    script_size += 1 + RDV_FRAME_BYTES;
+    require(script_size <= sizeof(script));
+    return frame;
+}
+
+static void come(unsigned how, uint32_t rank, uint32_t ranks)
+{
+    const struct rdv_hello hello = {.words = {1, 2}, .rank = rank, .ranks = ranks};
+    rdv_hello_write(add(how | SECRET), &hello);
+}
+
+static void ask(unsigned how, enum rdv_action action, enum coll_vote_phase round, uint32_t able)
+{
+    const struct rdv_request request = {action, round, {.able = able, .blocks = 1, .index = action == RDV_NOTE_RAW}};
+    rdv_request_write(add(how), &request);
+}
+
+static void rendezvous_write_seed(const char *name)
+{
+    char path[4096];
+    require(snprintf(path, sizeof(path), "%s/rendezvous", folder) < (int)sizeof(path));
+    require(mkdir(path, 0777) == 0 || errno == EEXIST);
+    require(snprintf(path, sizeof(path), "%s/rendezvous/%s", folder, name) < (int)sizeof(path));
+    FILE *file = fopen(path, "wb");
+    require(file != NULL && fwrite(script, 1, script_size, file) == script_size && fclose(file) == 0);
+    script_size = 0;
+}
+
+static void both_come(void)
+{
+    come(0, 0, 2);
+    come(1, 1, 2);
+    ask(0, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    ask(1, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+}
+
+static void make_rendezvous(void)
+{
+    both_come();
+    for (unsigned round = COLL_PHASE_REACHED; round < COLL_VOTE_PHASES; round++)
+        for (unsigned who = 0; who < 2; who++)
+            ask(who, RDV_VOTE, (enum coll_vote_phase)round, 1);
+    ask(0, RDV_POLL, COLL_PHASE_ABLE, 0);
+    ask(0, RDV_LEAVE, COLL_PHASE_PRESENT, 0);
+    rendezvous_write_seed("two-go");
+    both_come();
+    ask(1, RDV_VOTE, COLL_PHASE_ABLE, 0);
+    ask(0, RDV_VOTE, COLL_PHASE_ABLE, 1);
+    rendezvous_write_seed("one-is-not-able");
+    come(0, 0, 3);
+    ask(0, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    ask(0 | HANG_UP, RDV_ABORT, COLL_PHASE_PRESENT, 0);
+    come(1, 1, 3);
+    ask(1, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    rendezvous_write_seed("one-comes-late");
+    both_come();
+    ask(0, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    rendezvous_write_seed("a-second-word");
+    come(0, 0, 2);
+    come(1, 0, 2);
+    come(2, 1, 3);
+    come(3, 64, 64);
+    rendezvous_write_seed("seats-that-are-taken");
+    come(0 | HALF, 0, 2);
+    come(1, 1, 2);
+    ask(1 | HALF, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    ask(1 | HANG_UP, RDV_VOTE, COLL_PHASE_PRESENT, 1);
+    rendezvous_write_seed("halves");
+    both_come();
+    ask(0, (enum rdv_action)7, COLL_PHASE_PRESENT, 1);
+    ask(1, RDV_POLL, (enum coll_vote_phase)3, 1);
+    rendezvous_write_seed("requests-unknown");
+    both_come();
+    ask(1, RDV_NOTE_RAW, COLL_PHASE_REACHED, 1);
+    ask(0, RDV_VOTE, COLL_PHASE_REACHED, 1);
+    rendezvous_write_seed("one-passes");
+}
+
+static void write_address(const char *name, size_t carrier_size)
+{
+    uint8_t carrier[64] = "where the carrier listens", bytes[LINK_ADDRESS_MAX];
+    struct nccl_address address = {.library = 22809,
+                                   .process = {1, 2, 3},
+                                   .identity = {4, 5, 6},
+                                   .carrier = carrier,
+                                   .carrier_size = carrier_size};
+    nccl_address_write(bytes, &address);
+    write_seed("nccl", name, bytes, NCCL_ADDRESS_FIXED + carrier_size);
+}
+
+static void write_message(const char *name, uint32_t type, uint64_t id, uint64_t value, uint8_t payload)
+{
+    uint8_t bytes[1 + NCCL_MESSAGE_BYTES] = {payload};
+    struct nccl_message message = {.type = type, .id = id, .value = value};
+    nccl_message_write(bytes + 1, &message);
+    write_seed("nccl", name, bytes, sizeof(bytes));
+}
+
+static void make_transport(void)
+{
+    write_address("address", 48);
+    write_address("address-empty", 0);
+    write_message("hello", NCCL_HELLO, 0, NCCL_VERSION, NCCL_ID_BYTES);
+    write_message("ready", NCCL_READY, 0, 0, 0);
+    write_message("chunk", NCCL_CHUNK, 7, 4 << 20, 48);
+    write_message("chunk-header-too-long", NCCL_CHUNK, 7, 4 << 20, TRANSPORT_HEADER_MAX + 1);
+    write_message("go", NCCL_GO, 7, 3, 0);
+    write_message("refused", NCCL_REFUSED, 7, 0, 0);
+    write_message("type-unknown", NCCL_REFUSED + 1, 7, 0, 0);
+}
+
+static size_t frame_of(const struct message *message, uint8_t *bytes, size_t capacity)
+{
+    uint8_t *frame;
+    size_t size;
+    require(message_pack(message, &frame, &size) == STRAIT_OK && size <= capacity);
+    memcpy(bytes, frame, size);
+    free(frame);
+    return size;
+}
+
+static void write_messages(void)
+{
+    int count;
+    const struct golden *frames = golden_frames(&count);
+    for (int i = 0; i < count; i++)
+        write_seed("message", frames[i].name, frames[i].frame + 4, frames[i].size - 4);
+    write_seed("message", "later-type", "\x9a\x06\x00", 3);
+    write_seed("message", "later-field", "\x5a\x00\x9a\x06\x00", 5);
+    write_seed("message", "two-bodies", "\x5a\x00\x42\x02\x08\x07", 6);
+}
+
+/* Bytes in writes of `piece`, the first of them with descriptors. */
+static void write_stream(const char *name, const uint8_t *stream, size_t size, uint8_t piece, uint8_t fds)
+{
+    uint8_t bytes[16384];
+    size_t at = 0, end = 0;
+    for (; at < size; at += piece) {
+        size_t part = size - at < piece ? size - at : piece;
+        bytes[end++] = (uint8_t)(part | (at == 0 ? fds << 6 : 0));
+        memcpy(bytes + end, stream + at, part);
+        end += part;
+    }
+    write_seed("channel", name, bytes, end);
+}
+
+static void write_channels(void)
+{
+    uint8_t stream[8192];
+    size_t size = frame_of(golden_message("pool-register"), stream, sizeof(stream));
+    write_stream("pool", stream, size, 62, 2);
+    write_stream("pool-without", stream, size, 50, 0);
+    write_stream("pool-flood", stream, size, 20, 3);
+    size = 0;
+    int count;
+    const struct golden *frames = golden_frames(&count);
+    for (int i = 0; i < count; i++)
+        if (channel_fds_of(&frames[i].message) == 0)
+            size += frame_of(&frames[i].message, stream + size, sizeof(stream) - size);
+    write_stream("all-small-cuts", stream, size, 7, 0);
+    write_stream("all-large-cuts", stream, size, 62, 0);
+    write_seed("channel", "too-long", "\x04\x01\x10\x00\x00", 5);
+    write_seed("channel", "nothing", "\x04\x00\x00\x00\x00", 5);
+    write_seed("channel", "half", "\x05\x03\x00\x00\x00\x5a", 6);
+}
+
+static void write_pool(const char *name, uint32_t count)
+{
+    struct blob_region regions[8];
+    struct pool_blob blob = {.pool = {"0123456789abcde"},
+                             .address = "host:1",
+                             .version = 1,
+                             .version_min = 1,
+                             .region_count = count,
+                             .regions = regions};
+    uint8_t bytes[1024];
+    size_t size;
+    for (uint32_t i = 0; i < count; i++)
+        regions[i] = (struct blob_region){.layer = (int32_t)(i / 2),
+                                          .role = 1 + i % 2,
+                                          .element = 1,
+                                          .rows = 16,
+                                          .row_bytes = 256,
+                                          .heads = 8,
+                                          .page_count = 1000};
+    memset(blob.codebook_id, count > 1 ? 7 : 0, sizeof(blob.codebook_id));
+    require(blob_pack(&blob, bytes, sizeof(bytes), &size) == STRAIT_OK);
+    write_seed("blob", name, bytes, size);
+}
+
+static void make_proto(void)
+{
+    write_messages();
+    write_channels();
+    write_pool("one-region", 1);
+    write_pool("layers", 8);
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------------------------------- */
@@ -223,5 +437,8 @@ int main(int argc, char **argv)
     write_container("one-chunk", 100, 0, 1);
     write_container("tables-and-chunks", 1 << 20, 3, 4);
     write_headers();
+    make_proto();
+    make_transport();
+    make_rendezvous();
     return 0;
 }
