@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . deploy/packages.sh
 
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_rivals
+install_packages $packages_build
 cmake --preset release -DSTRAIT_TESTS=OFF >/dev/null
 cmake --build --preset release
 
