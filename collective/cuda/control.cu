@@ -1,7 +1,6 @@
 // Each kernel is one thread block, as there is little to do: one head per message, and few ranks.
-#include "collective/cuda/control.h"
+#include "collective/cuda/kernels.h"
 
-#include "collective/cuda/load.cuh"
 
 #include "collective/engine/join.h"
 

@@ -4,9 +4,8 @@
 // kernel runs, and a cache may still hold what was there before. To publish, all threads of a block store, then
 // synchronise, and one thread fences and sets the flag. To receive, one thread reads the flag and fences, all
 // synchronise, and all load.
-#include "collective/cuda/exchange.h"
+#include "collective/cuda/kernels.h"
 
-#include "collective/cuda/load.cuh"
 
 namespace
 {

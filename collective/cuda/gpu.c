@@ -2,11 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "collective/cuda/control.h"
-#include "collective/cuda/exchange.h"
-#include "collective/cuda/gpu.h"
+#include "collective/cuda/kernels.h"
 #include "collective/cuda/reduce.h"
-#include "collective/engine/ops.h"
+#include "collective/engine.h"
 
 /* collective/engine/gpu.h on the CUDA runtime. */
 
@@ -291,7 +289,7 @@ static bool reduce(const struct coll_reduce *what, coll_stream stream)
     return good(coll_reduce_launch(what, 0, stream));
 }
 
-const struct gpu_ops *cuda_gpu(void)
+static const struct gpu_ops *cuda_gpu(void)
 {
     static const struct gpu_ops ops = {.trouble = trouble,
                                        .host = host,

@@ -8,7 +8,6 @@
 #include "collective/engine.h"
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
-#include "collective/engine/staging.h"
 
 enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 
@@ -38,6 +37,11 @@ struct link_probe {
     gpu_event begin, end;
     double seconds[PROBES]; /* 0: not measured */
     bool over;              /* nothing more is measured; the same on all ranks */
+};
+
+struct coll_staging;
+struct staging_list {
+    struct coll_staging *first; /* readers without the lock see complete entries: new ones are only put in front */
 };
 
 struct coll_ccomm {

@@ -1,6 +1,5 @@
-#include "collective/engine/decide.h"
+#include "collective/engine/op.h"
 
-#include "collective/engine/overlap.h"
 #include "collective/engine/plan.h"
 
 /* What the codec takes, conservatively: launches of a step, and raw bytes per second each way. */

@@ -173,4 +173,9 @@ struct gpu_ops {
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
 };
 
+/* The engine on given GPUs, as its plugin exports it (collective/engine.h). Called once for each process; *gpu has to
+ * stay. */
+struct coll_engine_ops;
+const struct coll_engine_ops *engine_ops(const struct gpu_ops *gpu);
+
 #endif

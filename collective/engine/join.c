@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "collective/engine/overflow_tcp.h"
-#include "collective/engine/decide.h"
+#include "collective/engine/op.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/join.h"
 

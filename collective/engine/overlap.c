@@ -1,6 +1,5 @@
-#include "collective/engine/overlap.h"
+#include "collective/engine/op.h"
 #include "collective/engine/plan.h"
-#include "collective/engine/steps.h"
 
 /* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
 

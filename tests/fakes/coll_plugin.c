@@ -3,7 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/engine/ops.h"
+#include "collective/engine.h"
+#include "collective/engine/gpu.h"
 #include "kernels/codec.h"
 #include "tests/fakes/codec.h"
 #include "tests/fakes/coll_kernels.h"

@@ -1,10 +1,7 @@
-#include "collective/engine/ops.h"
+#include "collective/engine/op.h"
 
-#include "collective/engine/overlap.h"
-#include "collective/engine/decide.h"
 #include "collective/engine/join.h"
 #include "collective/engine/overflow_tcp.h"
-#include "collective/engine/steps.h"
 #include "collective/engine/hosts.h"
 
 static const struct gpu_ops *gpus;

@@ -1,8 +1,7 @@
 #include <stdlib.h>
 
 #include "collective/engine/ccomm.h"
-#include "collective/engine/staging.h"
-#include "collective/engine/steps.h"
+#include "collective/engine/op.h"
 
 /* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A handle
  * alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
