@@ -28,7 +28,7 @@ strait_coll_test(groups TIMEOUT 240)
 strait_coll_test(order TIMEOUT 240)
 strait_coll_test(sums TIMEOUT 240)
 strait_coll_test(overflow TIMEOUT 240)
-target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected
+target_link_libraries(test_coll_overflow PRIVATE strait_coll_engine) # levels: what is expected
 strait_coll_test(rings TIMEOUT 240)
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)

@@ -1,4 +1,4 @@
-/* Ranks on different hosts, as processes of this one: what is carried between their rings, and how the end of one is
+/* Ranks on different hosts, as processes of this one: what is progressed between their rings, and how the end of one is
  * seen. */
 #include <check.h>
 #include <signal.h>
@@ -50,12 +50,12 @@ static struct coll_ccomm *member_make(int rank)
     pthread_mutex_init(&member->lock, NULL);
     member->host_status = calloc(1, sizeof(*member->host_status));
     for (int i = 0; i < RANKS; i++)
-        member->share.division.leader[i] = (uint8_t)i;
-    member->share.apart = true;
-    member->share.kinds = calloc(1, kinds_size(RANKS));
+        member->share.groups.leader[i] = (uint8_t)i;
+    member->share.multi_host = true;
+    member->share.classes = calloc(1, op_classes_size(RANKS));
     member->share.pinned = calloc(1, flags + ring_slots_size(RANKS));
-    require(member->host_status != NULL && member->share.kinds != NULL && member->share.pinned != NULL);
-    require(kinds_begin(member->share.kinds));
+    require(member->host_status != NULL && member->share.classes != NULL && member->share.pinned != NULL);
+    require(op_classes_init(member->share.classes));
     member->share.rings = (struct ring_set){.flags = member->share.pinned,
                                             .slots = (uint8_t *)member->share.pinned + flags,
                                             .rank = (uint32_t)rank,
@@ -67,20 +67,20 @@ static struct coll_ccomm *member_make(int rank)
 static void join(struct coll_ccomm *member, struct common *common)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    require(link_prepare(member, &common->cards[member->rank]));
+    require(overflow_tcp_prepare(member, &common->cards[member->rank]));
     pthread_barrier_wait(&common->barrier);
-    require(link_connect(member, common->cards));
+    require(overflow_tcp_connect(member, common->cards));
     pthread_barrier_wait(&common->barrier);
-    require(link_accept(member, common->cards));
-    require(link_await(member, &common->cards[member->rank]) && link_begin(member));
+    require(overflow_tcp_accept(member, common->cards));
+    require(overflow_tcp_await(member, &common->cards[member->rank]) && overflow_tcp_start(member));
 }
 
 static void part(struct coll_ccomm *member)
 {
-    link_leave(member);
-    link_end(member);
+    overflow_tcp_leave(member);
+    overflow_tcp_end(member);
     free(member->share.pinned);
-    free(member->share.kinds);
+    free(member->share.classes);
     free(member->host_status);
     pthread_mutex_destroy(&member->lock);
     free(member);

@@ -26,10 +26,10 @@ static const struct {
 
 START_TEST(ranks_that_see_each_other_share)
 {
-    struct division division;
-    host_groups_of(&division, divisions[_i].sees, divisions[_i].ranks);
+    struct host_groups groups;
+    host_groups_of(&groups, divisions[_i].sees, divisions[_i].ranks);
     for (int rank = 0; rank < divisions[_i].ranks; rank++)
-        ck_assert_uint_eq(division.leader[rank], divisions[_i].leaders[rank]);
+        ck_assert_uint_eq(groups.leader[rank], divisions[_i].leaders[rank]);
 }
 END_TEST
 
@@ -77,7 +77,7 @@ START_TEST(strangers_are_sent_away)
     store_le64(right, UINT64_C(0x314c4c4143525453));
     store_le32(right + 8, 0);
     store_le32(right + 12, 2);
-    memcpy(right + 16, cards[2].secret, GREET_SECRET);
+    memcpy(right + 16, cards[2].secret, AUTH_SECRET_BYTES);
     strangers[0] = call(&cards[2], wrong, GREETING);
     memcpy(wrong, right, GREETING);
     wrong[31] ^= 1; /* the secret */
@@ -139,16 +139,16 @@ static bool hear_nothing(void *hearer, int peer, const struct frame *frame)
     return frame->type == FRAME_ASK && frame->small < 3;
 }
 
-static struct carry *carry_make(struct world *world, int ends[2])
+static struct tcp_conn *carry_make(struct world *world, int ends[2])
 {
-    struct carry *carry = calloc(1, sizeof(*carry));
-    require(carry != NULL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    carry->socket = ends[0];
-    carry->slot_bytes = SLOT_BYTES;
-    carry->to = (struct carry_ring){&world->to, world->to_slots};
-    carry->from = (struct carry_ring){&world->from, world->from_slots};
-    carry->hear = hear_nothing;
-    return carry;
+    struct tcp_conn *conn = calloc(1, sizeof(*conn));
+    require(conn != NULL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    conn->socket = ends[0];
+    conn->slot_bytes = SLOT_BYTES;
+    conn->to = (struct tcp_ring){&world->to, world->to_slots};
+    conn->from = (struct tcp_ring){&world->from, world->from_slots};
+    conn->hear = hear_nothing;
+    return conn;
 }
 
 static void tell(int socket, struct frame frame)
@@ -180,12 +180,12 @@ START_TEST(what_is_not_in_order_ends_the_connection)
 {
     struct world *world = calloc(1, sizeof(*world));
     int ends[2];
-    struct carry *carry = carry_make(world, ends);
+    struct tcp_conn *conn = carry_make(world, ends);
     tell(ends[1], disorder[_i]);
-    (void)carry_pass(carry);
-    ck_assert(carry->socket < 0 && carry->trouble != NULL);
+    (void)tcp_progress(conn);
+    ck_assert(conn->socket < 0 && conn->trouble != NULL);
     close(ends[1]);
-    free(carry);
+    free(conn);
     free(world);
 }
 END_TEST
@@ -196,19 +196,19 @@ START_TEST(slots_come_when_there_is_room)
     struct world *world = calloc(1, sizeof(*world));
     int ends[2];
     uint8_t values[16];
-    struct carry *carry = carry_make(world, ends);
+    struct tcp_conn *conn = carry_make(world, ends);
     memset(values, 7, sizeof(values));
     tell(ends[1], (struct frame){.type = FRAME_SLOT, .small = sizeof(values), .a = 5});
     require(send(ends[1], values, sizeof(values), 0) == sizeof(values));
-    ck_assert(carry_pass(carry) && carry->socket >= 0);
+    ck_assert(tcp_progress(conn) && conn->socket >= 0);
     ck_assert_uint_eq(world->from.full[5].number, 6);
     ck_assert_uint_eq(world->from.full[5].bytes, sizeof(values));
     ck_assert_mem_eq(world->from_slots + 5 * SLOT_BYTES, values, sizeof(values));
     tell(ends[1], (struct frame){.type = FRAME_SLOT, .small = sizeof(values), .a = 5 + RING_SLOTS});
-    (void)carry_pass(carry);
-    ck_assert(carry->socket < 0 && carry->trouble != NULL);
+    (void)tcp_progress(conn);
+    ck_assert(conn->socket < 0 && conn->trouble != NULL);
     close(ends[1]);
-    free(carry);
+    free(conn);
     free(world);
 }
 END_TEST
@@ -219,8 +219,8 @@ START_TEST(no_bytes_do_harm)
     struct world *world = calloc(1, sizeof(*world));
     for (unsigned turn = 0; turn < 300; turn++) {
         int ends[2];
-        struct carry *carry = carry_make(world, ends);
-        for (unsigned i = 0; i < 40 && carry->socket >= 0; i++) {
+        struct tcp_conn *conn = carry_make(world, ends);
+        for (unsigned i = 0; i < 40 && conn->socket >= 0; i++) {
             const struct frame frame = {.type = (uint32_t)(rng_next(&rng) % (FRAME_TYPES + 1)),
                                         .small = (uint32_t)(rng_next(&rng) >> (32 + rng_next(&rng) % 32)),
                                         .a = rng_next(&rng) >> rng_next(&rng) % 64,
@@ -229,11 +229,11 @@ START_TEST(no_bytes_do_harm)
             memset(noise, (int)rng_next(&rng), sizeof(noise));
             tell(ends[1], frame);
             require(send(ends[1], noise, rng_next(&rng) % sizeof(noise), MSG_NOSIGNAL) >= 0);
-            (void)carry_pass(carry);
+            (void)tcp_progress(conn);
         }
-        carry_end(carry);
+        tcp_close(conn);
         close(ends[1]);
-        free(carry);
+        free(conn);
     }
     for (unsigned i = 0; i < SLOT_BYTES; i++)
         ck_assert_uint_eq(world->guard[i], 0);
@@ -244,7 +244,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("coll_carry");
-    TCase *tests = tcase_create("carry");
+    TCase *tests = tcase_create("conn");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, ranks_that_see_each_other_share, 0, COUNT(divisions));
     tcase_add_loop_test(tests, interfaces_are_named_as_nccl_does, 0, COUNT(interfaces));

@@ -376,7 +376,7 @@ START_TEST(keys_differ_by_peer_direction_phase_and_type)
     enum { RANKS = 5, MOST = 64 };
     const struct coll_ccomm member = {.ranks = RANKS};
     bool seen[MOST * 2] = {0};
-    ck_assert_uint_le(member_keys(&member), COUNT(seen));
+    ck_assert_uint_le(ccomm_key_count(&member), COUNT(seen));
     for (int operation = 0; operation < COLL_OPERATIONS; operation++) {
         const bool pair = operation == COLL_SEND || operation == COLL_RECV;
         if (!pair && operation != COLL_ALL_GATHER && operation != COLL_ALL_REDUCE && operation != COLL_ALL_TO_ALL &&
@@ -384,9 +384,9 @@ START_TEST(keys_differ_by_peer_direction_phase_and_type)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned key = member_key(&member, &call, pair ? 0 : (unsigned)i / 3);
-            ck_assert_int_eq(member_key_type(key), types[i % 3]);
-            ck_assert_uint_lt(key, member_keys(&member));
+            const unsigned key = ccomm_key(&member, &call, pair ? 0 : (unsigned)i / 3);
+            ck_assert_int_eq(ccomm_key_type(key), types[i % 3]);
+            ck_assert_uint_lt(key, ccomm_key_count(&member));
             ck_assert(!seen[key]);
             seen[key] = true;
         }

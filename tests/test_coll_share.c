@@ -83,14 +83,14 @@ struct common {
     _Atomic int ready;
     _Atomic uint64_t issued[RANKS];
     unsigned char levels[RANKS][ISSUED]; /* and whether it is cut */
-    struct kinds kinds;                  /* the last */
+    struct op_classes classes;           /* the last */
 };
 
 static struct common *common_make(void)
 {
-    const size_t size = sizeof(struct common) + kinds_size(RANKS);
+    const size_t size = sizeof(struct common) + op_classes_size(RANKS);
     struct common *common = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    require(common != MAP_FAILED && kinds_begin(&common->kinds));
+    require(common != MAP_FAILED && op_classes_init(&common->classes));
     return common;
 }
 
@@ -100,8 +100,8 @@ static struct coll_ccomm *member_make(struct common *common, int rank)
     require(member != NULL);
     member->rank = rank;
     member->ranks = RANKS;
-    member->share.kinds = &common->kinds;
-    member->issued = calloc(member_keys(member), sizeof(*member->issued));
+    member->share.classes = &common->classes;
+    member->issued = calloc(ccomm_key_count(member), sizeof(*member->issued));
     member->host_status = calloc(1, sizeof(*member->host_status));
     require(member->issued != NULL && member->host_status != NULL);
     return member;
@@ -140,7 +140,7 @@ static void issue_all(struct common *common, int rank)
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = kinds_issue(member, KEY, false, true);
+        const struct issued issued = op_class_issue(member, KEY, false, true);
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
@@ -170,7 +170,7 @@ START_TEST(ranks_get_the_same_level_for_an_operation)
     for (unsigned i = 0; i < ISSUED; i++)
         raised += common->levels[0][i] > 1;
     ck_assert_uint_gt(raised, 0);
-    ck_assert_uint_eq(common->levels[0][KINDS_ALONE - 1] % 2, 0);
+    ck_assert_uint_eq(common->levels[0][OP_CLASS_ALONE - 1] % 2, 0);
     ck_assert_uint_eq(common->levels[0][ISSUED - 1] % 2, 1);
 }
 END_TEST
@@ -180,14 +180,14 @@ START_TEST(what_a_rank_begins_in_groups_is_not_cut)
 {
     struct common *common = common_make();
     struct coll_ccomm *first = member_make(common, 0), *second = member_make(common, 1), *last = member_make(common, 2);
-    for (int i = 0; i < 2 * KINDS_ALONE; i++) {
-        ck_assert(!kinds_issue(first, KEY, false, true).cut);
-        ck_assert(!kinds_issue(second, KEY, false, true).cut);
+    for (int i = 0; i < 2 * OP_CLASS_ALONE; i++) {
+        ck_assert(!op_class_issue(first, KEY, false, true).cut);
+        ck_assert(!op_class_issue(second, KEY, false, true).cut);
     }
-    for (int i = 0; i < 2 * KINDS_ALONE; i++)
-        ck_assert(!kinds_issue(last, KEY, _i == 1 && i == KINDS_ALONE - 1, true).cut);
-    ck_assert(kinds_issue(first, KEY, false, true).cut == (_i == 0));
-    ck_assert(kinds_issue(last, KEY, false, true).cut == (_i == 0));
+    for (int i = 0; i < 2 * OP_CLASS_ALONE; i++)
+        ck_assert(!op_class_issue(last, KEY, _i == 1 && i == OP_CLASS_ALONE - 1, true).cut);
+    ck_assert(op_class_issue(first, KEY, false, true).cut == (_i == 0));
+    ck_assert(op_class_issue(last, KEY, false, true).cut == (_i == 0));
     member_free(first);
     member_free(second);
     member_free(last);
@@ -202,19 +202,19 @@ START_TEST(nothing_is_cut_from_the_first_in_a_group_on)
     struct coll_ccomm *ranks[RANKS];
     for (int rank = 0; rank < RANKS; rank++)
         ranks[rank] = member_make(common, rank);
-    for (int i = 0; i < KINDS_ALONE; i++)
+    for (int i = 0; i < OP_CLASS_ALONE; i++)
         for (int rank = 0; rank < RANKS; rank++)
-            (void)kinds_issue(ranks[rank], KEY, false, true);
+            (void)op_class_issue(ranks[rank], KEY, false, true);
     for (int rank = 0; rank < RANKS; rank++)
-        ck_assert(kinds_issue(ranks[rank], KEY, false, true).cut);
+        ck_assert(op_class_issue(ranks[rank], KEY, false, true).cut);
     for (int rank = 0; rank < RANKS; rank++) {
         const bool grouped = rank == (_i == 1 ? RANKS - 1 : 0), long_enough = _i < 2;
-        const struct issued issued = kinds_issue(ranks[rank], KEY, grouped, long_enough);
+        const struct issued issued = op_class_issue(ranks[rank], KEY, grouped, long_enough);
         ck_assert(issued.cut == (_i == 1 && !grouped));
         ck_assert(issued.differs == (_i == 1 && grouped));
     }
     for (int rank = 0; rank < RANKS && _i != 1; rank++) {
-        const struct issued issued = kinds_issue(ranks[rank], KEY, _i == 0 && rank == 1, true);
+        const struct issued issued = op_class_issue(ranks[rank], KEY, _i == 0 && rank == 1, true);
         ck_assert(issued.cut == (_i == 2) && !issued.differs);
     }
     for (int rank = 0; rank < RANKS; rank++)
@@ -227,13 +227,13 @@ START_TEST(a_process_may_end_with_the_lock_held)
     struct common *common = common_make();
     pid_t pid = fork();
     if (pid == 0) {
-        pthread_mutex_lock(&common->kinds.lock);
+        pthread_mutex_lock(&common->classes.lock);
         raise(SIGKILL);
     }
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
     struct coll_ccomm *member = member_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(kinds_issue(member, KEY, false, true).index, i);
+        ck_assert_uint_eq(op_class_issue(member, KEY, false, true).index, i);
     member_free(member);
 }
 END_TEST

@@ -156,7 +156,7 @@ __device__ void say_failed(host_status *host_status, uint32_t status)
 // Ranks may see different rows now, so one that waits for others might wait forever.
 __device__ void say_bad_head(host_status *host_status)
 {
-    say_failed(host_status, MAIL_BAD_HEAD);
+    say_failed(host_status, STATUS_BAD_HEADER);
     *reinterpret_cast<volatile uint32_t *>(&host_status->abort) = 1;
 }
 

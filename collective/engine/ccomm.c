@@ -14,27 +14,27 @@ static unsigned operation_row(enum coll_operation operation, unsigned phase)
                                               : 3 + phase;
 }
 
-coll_type member_key_type(unsigned key)
+coll_type ccomm_key_type(unsigned key)
 {
-    static const coll_type types[MEMBER_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
-    return types[key % MEMBER_TYPES];
+    static const coll_type types[CCOMM_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    return types[key % CCOMM_TYPES];
 }
 
-unsigned member_keys(const struct coll_ccomm *member)
+unsigned ccomm_key_count(const struct coll_ccomm *member)
 {
-    return MEMBER_OPERATIONS * MEMBER_TYPES + 2 * (unsigned)member->ranks * MEMBER_TYPES;
+    return CCOMM_OPERATIONS * CCOMM_TYPES + 2 * (unsigned)member->ranks * CCOMM_TYPES;
 }
 
-unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
+unsigned ccomm_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
 {
     const unsigned type = type_row(call->type);
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
-        return operation_row(call->operation, phase) * MEMBER_TYPES + type;
+        return operation_row(call->operation, phase) * CCOMM_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)member->ranks : 0) + (unsigned)call->peer;
-    return MEMBER_OPERATIONS * MEMBER_TYPES + row * MEMBER_TYPES + type;
+    return CCOMM_OPERATIONS * CCOMM_TYPES + row * CCOMM_TYPES + type;
 }
 
-void member_fail(struct coll_ccomm *member, coll_result result, const char *why)
+void ccomm_fail(struct coll_ccomm *member, coll_result result, const char *why)
 {
     pthread_mutex_lock(&member->lock);
     const bool first = member->failed == COLL_SUCCESS;
@@ -45,22 +45,22 @@ void member_fail(struct coll_ccomm *member, coll_result result, const char *why)
         member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
 }
 
-void member_give_up(struct coll_ccomm *member)
+void ccomm_abort_kernels(struct coll_ccomm *member)
 {
     __atomic_store_n(&member->host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
 static const char *text_of(uint32_t failed)
 {
-    return failed == MAIL_BAD_HEAD ? "a message's head was changed on its way: it is not known what did not fit"
+    return failed == STATUS_BAD_HEADER ? "a message's head was changed on its way: it is not known what did not fit"
            : failed == (uint32_t)STRAIT_ERR_IO ? "what did not fit could not be moved"
                                                : strait_status_string((enum strait_status)failed);
 }
 
-void member_look(struct coll_ccomm *member)
+void ccomm_poll_error(struct coll_ccomm *member)
 {
     const uint32_t failed = __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE);
     if (failed != 0)
-        member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
-                    text_of(failed));
+        ccomm_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
+                   text_of(failed));
 }

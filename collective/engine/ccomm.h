@@ -9,7 +9,7 @@
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
 
-enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
+enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
 
 /* What was measured of the link between ranks, the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
@@ -61,13 +61,13 @@ struct coll_ccomm {
     struct share share;
     struct host_status *host_status;
     struct ring_ends *ends;
-    struct overflow_counter *tallies; /* by key */
+    struct overflow_counter *overflow_counters; /* by key */
 
     gpu_event last; /* end of all operations so far (order.h) */
     gpu_event tie;  /* of order_tie, while it is called */
 
-    uint64_t *issued; /* operations issued, by key; under the lock of share.kinds, as is `heard` */
-    uint64_t heard;   /* reports in the mail that were read */
+    uint64_t *issued;      /* operations issued, by key; under the lock of share.kinds, as is `reports_read` */
+    uint64_t reports_read; /* reports in the mail that were read */
 
     pthread_mutex_t lock; /* of `failed` */
     int failed;           /* a coll_result */
@@ -77,19 +77,19 @@ struct coll_ccomm {
 };
 
 /* The key of a phase of a call; for sends and receives, by peer. */
-unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
-unsigned member_keys(const struct coll_ccomm *member);
-coll_type member_key_type(unsigned key);
+unsigned ccomm_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
+unsigned ccomm_key_count(const struct coll_ccomm *member);
+coll_type ccomm_key_type(unsigned key);
 
 /* Keeps the first failure, and prints it on stderr. */
-void member_fail(struct coll_ccomm *member, coll_result result, const char *why);
+void ccomm_fail(struct coll_ccomm *member, coll_result result, const char *why);
 
 /* Makes all our kernels on this member's GPU stop waiting, within a moment and for good. Any thread, at any time until
  * the member leaves; it only writes memory and calls nothing. */
-void member_give_up(struct coll_ccomm *member);
+void ccomm_abort_kernels(struct coll_ccomm *member);
 
 /* Turns an error that kernels found into a failure. */
-void member_look(struct coll_ccomm *member);
+void ccomm_poll_error(struct coll_ccomm *member);
 
 /* measure.c: measure_prepare makes the probe, on the member's GPU; measure_links, which is collective, sets `cost`;
  * measure_end, declared below, ends the probe, whether it was made or not. */

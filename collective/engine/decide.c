@@ -2,32 +2,32 @@
 
 #include "collective/engine/plan.h"
 
-/* What the codec takes, conservatively: launches of a step, and raw bytes per second each way. */
+/* What the codec takes, conservatively: launches of a op, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
 /* One more NCCL operation, behind another one on the same stream. */
 #define NCCL_SECONDS 15e-6
 /* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
 #define SAVED_MOST 0.65
-/* Relative to NCCL's time: when coded, a step has to take less than GAIN to be worth it, and with overflow at most
+/* Relative to NCCL's time: when coded, a op has to take less than GAIN to be worth it, and with overflow at most
  * MOST. */
 #define GAIN 0.97
 #define MOST 2.0
 
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
-static double seconds_coding(const struct coll_ccomm *member, const struct coll_op *step, const struct plan *plan)
+static double seconds_coding(const struct coll_ccomm *member, const struct coll_op *op, const struct plan *plan)
 {
     const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
     const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
-    return (step->head > 0 ? NCCL_SECONDS : each) + (step->tail > 0 ? NCCL_SECONDS : each);
+    return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
 }
 
 /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
  * same on all ranks. */
-static double seconds_coded(const struct coll_ccomm *member, const struct coll_op *step, const struct plan *plan)
+static double seconds_coded(const struct coll_ccomm *member, const struct coll_op *op, const struct plan *plan)
 {
     const uint64_t bytes = plan->layout.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
-    return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, step, plan);
+    return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, op, plan);
 }
 
 /* ---- What ranks were told ---------------------------------------------------------------------------------------- */
@@ -66,32 +66,32 @@ static bool is_short(const struct coll_ccomm *member, const struct coll_call *ca
 }
 
 /* Plans all phases at their levels. False: one of them goes raw. */
-static bool make_plans(const struct coll_ccomm *member, struct coll_op *step)
+static bool make_plans(const struct coll_ccomm *member, struct coll_op *op)
 {
-    for (unsigned phase = 0; phase < step->phases; phase++) {
-        struct coll_phase *of = &step->of[phase];
-        if (!plan_of(&of->plan, member, &step->call, phase, of->level) ||
-            !plan_cut(&of->plan, step->head, step->tail, of->level))
+    for (unsigned phase = 0; phase < op->phases; phase++) {
+        struct coll_phase *of = &op->of[phase];
+        if (!plan_of(&of->plan, member, &op->call, phase, of->level) ||
+            !plan_cut(&of->plan, op->head, op->tail, of->level))
             return false;
     }
     return true;
 }
 
-/* Plans the step and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
-static const char *weigh(const struct coll_ccomm *member, struct coll_op *step)
+/* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
+static const char *weigh(const struct coll_ccomm *member, struct coll_op *op)
 {
     double coded = 0, plain = member->cost.start, repair = 0;
-    step->wire = 0;
-    if (!make_plans(member, step))
+    op->wire = 0;
+    if (!make_plans(member, op))
         return "does not shrink";
-    for (unsigned phase = 0; phase < step->phases; phase++) {
-        const struct plan *plan = &step->of[phase].plan;
+    for (unsigned phase = 0; phase < op->phases; phase++) {
+        const struct plan *plan = &op->of[phase].plan;
         plain += (double)plan->stride * cost_plain(member, plan);
-        coded += seconds_coded(member, step, plan);
+        coded += seconds_coded(member, op, plan);
         repair += (double)plan->raw * member->cost.repair;
-        step->wire += plan_wire(plan);
+        op->wire += plan_wire(plan);
     }
-    if (is_forced(member, &step->call))
+    if (is_forced(member, &op->call))
         return NULL;
     return coded >= GAIN * plain           ? "the link is fast"
            : coded + repair > MOST * plain ? "what does not fit would take too long"
@@ -123,29 +123,29 @@ static bool takes_part(const struct coll_ccomm *member, const struct coll_call *
     return *reason == NULL;
 }
 
-/* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. */
-static bool issue(struct coll_ccomm *member, struct coll_op *step)
+/* Counts the op as one of its kind. False: it goes raw, as a rank has no memory for it. */
+static bool issue(struct coll_ccomm *member, struct coll_op *op)
 {
     bool good = true, cut = false;
-    step->counted = true;
-    for (unsigned phase = 0; phase < step->phases; phase++) {
-        const unsigned key = member_key(member, &step->call, phase);
-        const bool long_enough = !cut && phase == 0 && (step->head > 0 || step->tail > 0);
-        const struct issued issued = kinds_issue(member, key, step->call.grouped, long_enough);
-        step->of[phase].index = issued.index;
-        step->of[phase].level = issued.level;
-        step->of[phase].key = key;
+    op->counted = true;
+    for (unsigned phase = 0; phase < op->phases; phase++) {
+        const unsigned key = ccomm_key(member, &op->call, phase);
+        const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
+        const struct issued issued = op_class_issue(member, key, op->call.grouped, long_enough);
+        op->of[phase].index = issued.index;
+        op->of[phase].level = issued.level;
+        op->of[phase].key = key;
         cut |= issued.cut;
-        step->differs |= issued.differs;
+        op->differs |= issued.differs;
         good &= !issued.stopped;
     }
-    if ((!cut || step->call.grouped) && !step->differs) /* one that differs is weighed as on the other rank */
-        step->head = step->tail = 0;
+    if ((!cut || op->call.grouped) && !op->differs) /* one that differs is weighed as on the other rank */
+        op->head = op->tail = 0;
     return good;
 }
 
 /* At the tightest packing. Why it stays raw; NULL: it is compressed. */
-static const char *consider(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step)
+static const char *consider(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op)
 {
     struct plan plan;
     const char *reason;
@@ -159,28 +159,28 @@ static const char *consider(struct coll_ccomm *member, const struct coll_call *c
         return "the link is fast";
     if (!plan_of(&plan, member, call, 0, 0))
         return "too small or too large";
-    *step = (struct coll_op){.member = member, .call = *call, .phases = phase_count(member, call)};
+    *op = (struct coll_op){.member = member, .call = *call, .phases = phase_count(member, call)};
     /* As if the call were in no group: ranks may group it differently, and have to count it alike. */
     if (plan.skip != UINT32_MAX)
-        overlap_split(member, &plan, step);
-    return weigh(member, step);
+        overlap_split(member, &plan, op);
+    return weigh(member, op);
 }
 
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its kind and takes no lock that other processes hold. */
-bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason)
+bool op_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op, const char **reason)
 {
-    *reason = consider(member, call, step);
+    *reason = consider(member, call, op);
     if (*reason == NULL)
-        *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
+        *reason = issue(member, op) ? weigh(member, op) : "a rank has no memory for messages";
     return *reason == NULL;
 }
 
-void member_forget(const struct coll_op *steps, unsigned count)
+void op_forget(const struct coll_op *ops, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        for (unsigned phase = 0; phase < steps[i].phases && steps[i].counted; phase++)
-            kinds_forget(steps[i].member, steps[i].of[phase].key, steps[i].of[phase].index);
+        for (unsigned phase = 0; phase < ops[i].phases && ops[i].counted; phase++)
+            op_class_forget(ops[i].member, ops[i].of[phase].key, ops[i].of[phase].index);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -197,15 +197,15 @@ static uint64_t from_which(struct coll_ccomm *member, enum coll_operation operat
                                        .reduction = COLL_SUM,
                                        .peer = (member->rank + 1) % member->ranks,
                                        .comm = member->comm};
-        struct coll_op step = {.member = member};
-        if (consider(member, &call, &step) != NULL)
+        struct coll_op op = {.member = member};
+        if (consider(member, &call, &op) != NULL)
             break;
         from = bytes;
     }
     return from;
 }
 
-struct coll_sizes member_table(struct coll_ccomm *member)
+struct coll_sizes op_size_table(struct coll_ccomm *member)
 {
     struct coll_sizes sizes = member->host.settings.table;
     sizes.given = 1;

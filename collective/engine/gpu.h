@@ -22,7 +22,7 @@ enum {
     ROW_WORDS = RANKS_MAX / 64,
     REPORTS_MAX = 64,
     MESSAGE_MAGIC = 0x53434d33,
-    MAIL_BAD_HEAD = 1, /* a head was changed on its way, or belongs to another operation */
+    STATUS_BAD_HEADER = 1, /* a head was changed on its way, or belongs to another operation */
 };
 
 /* Begins every message. row: bit j: this rank's message to rank j overflows; for a message to all ranks or to a single
@@ -56,7 +56,7 @@ struct overflow_counter {
 /* In pinned memory, one for each member. */
 struct host_status {
     uint32_t abort;    /* kernels give up; set by any thread, or by a kernel that has given up */
-    uint32_t failed;   /* the first failure: an enum strait_status, negative as it is, or MAIL_BAD_HEAD */
+    uint32_t failed;   /* the first failure: an enum strait_status, negative as it is, or STATUS_BAD_HEADER */
     uint64_t reported; /* reports so far, written after them; the last REPORTS_MAX are kept */
     struct report reports[REPORTS_MAX];
 };
@@ -166,7 +166,7 @@ struct gpu_ops {
     /* `rows` of `size` bytes each, at multiples of the strides. */
     bool (*copy_rows)(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
                       coll_stream stream);
-    bool (*seal)(const struct gpu_write_headers *seal, coll_stream stream);
+    bool (*seal)(const struct gpu_write_headers *headers, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);

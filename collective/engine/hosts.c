@@ -15,13 +15,13 @@
 #include "collective/engine/ccomm.h"
 
 /* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
-void host_groups_of(struct division *division, const uint64_t *sees, int ranks)
+void host_groups_of(struct host_groups *groups, const uint64_t *sees, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {
         int leader = 0;
-        while (leader < rank && (division->leader[leader] != leader || (sees[rank] >> leader & 1) == 0))
+        while (leader < rank && (groups->leader[leader] != leader || (sees[rank] >> leader & 1) == 0))
             leader++;
-        division->leader[rank] = (uint8_t)leader;
+        groups->leader[rank] = (uint8_t)leader;
     }
 }
 
@@ -100,13 +100,13 @@ void segment_close(struct segment *segment)
 struct watch {
     struct coll_ccomm *member;
     struct watch *next; /* in the list of the thread */
-    struct life own;
-    struct life_card card;
-    struct life_card *told; /* in the GPU's memory: of all ranks, then of this one */
-    int here;               /* ranks in this process, including this one */
-    int gone;               /* rank + 1 of one that has gone; 0: none */
+    struct liveness own;
+    struct liveness_card card;
+    struct liveness_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    int here;                   /* ranks in this process, including this one */
+    int gone;                   /* rank + 1 of one that has gone; 0: none */
     struct {
-        int file; /* of life_find, or -1 */
+        int file; /* of liveness_find, or -1 */
         int32_t process;
         bool seen;
     } ranks[];
@@ -127,7 +127,7 @@ static struct {
 static int find_gone(const struct watch *watch)
 {
     for (int rank = 0; rank < watch->member->ranks; rank++)
-        if (watch->ranks[rank].file >= 0 && life_look(watch->ranks[rank].file) == LIFE_ENDED)
+        if (watch->ranks[rank].file >= 0 && liveness_poll(watch->ranks[rank].file) == LIVENESS_ENDED)
             return rank + 1;
     return 0;
 }
@@ -137,7 +137,7 @@ static void tell_gone(const struct watch *watch)
     char why[80];
     snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
              watch->ranks[watch->gone - 1].process, watch->gone - 1);
-    member_fail(watch->member, COLL_REMOTE_ERROR, why);
+    ccomm_fail(watch->member, COLL_REMOTE_ERROR, why);
 }
 
 static void look(struct watch *watch)
@@ -145,7 +145,7 @@ static void look(struct watch *watch)
     if (watch->gone == 0 && (watch->gone = find_gone(watch)) != 0)
         tell_gone(watch);
     if (watch->gone != 0) /* also stops what was launched since */
-        member_give_up(watch->member);
+        ccomm_abort_kernels(watch->member);
 }
 
 static void *run(void *argument)
@@ -236,31 +236,31 @@ bool watch_prepare(struct coll_ccomm *member)
     member->watch = watch;
     for (size_t i = 0; i < ranks; i++)
         watch->ranks[i].file = -1;
-    (void)life_begin(&watch->own, &watch->card);
+    (void)liveness_begin(&watch->own, &watch->card);
     watch->card.host = member->gpu->host();
     watch->told = member->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
     return watch->told != NULL;
 }
 
-bool watch_tell(struct coll_ccomm *member)
+bool watch_gather(struct coll_ccomm *member)
 {
     const struct watch *watch = member->watch;
-    struct life_card *own = watch->told + member->ranks;
+    struct liveness_card *own = watch->told + member->ranks;
     return member->gpu->copy(own, &watch->card, sizeof(*own), member->stream) &&
            member->host.nccl->AllGather(own, watch->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
                COLL_SUCCESS;
 }
 
-static void follow(struct watch *watch, int rank, const struct life_card *card)
+static void follow(struct watch *watch, int rank, const struct liveness_card *card)
 {
     if (card->host != watch->card.host)
         return;
     watch->ranks[rank].seen = true;
-    if (life_is_own(card)) {
+    if (liveness_is_own(card)) {
         watch->here++;
         return;
     }
-    watch->ranks[rank].file = life_find(&watch->own, card);
+    watch->ranks[rank].file = liveness_find(&watch->own, card);
     watch->ranks[rank].seen = watch->ranks[rank].file >= 0;
     watch->ranks[rank].process = card->process;
 }
@@ -280,9 +280,9 @@ static int watched(const struct watch *watch)
 
 bool watch_begin(struct coll_ccomm *member)
 {
-    const size_t size = sizeof(struct life_card) * (size_t)member->ranks;
+    const size_t size = sizeof(struct liveness_card) * (size_t)member->ranks;
     struct watch *watch = member->watch;
-    struct life_card *cards = malloc(size);
+    struct liveness_card *cards = malloc(size);
     const bool good = cards != NULL && member->gpu->copy(cards, watch->told, size, member->stream) &&
                       member->gpu->stream_wait(member->stream);
     for (int rank = 0; rank < member->ranks && good; rank++)
@@ -305,7 +305,7 @@ void watch_leave(struct coll_ccomm *member)
 {
     if (member->watch == NULL || member->watch->own.process != getpid())
         return;
-    life_leave(&member->watch->own);
+    liveness_leave(&member->watch->own);
     forget_others(member->watch);
 }
 
@@ -315,7 +315,7 @@ void watch_end(struct coll_ccomm *member)
     if (watch == NULL)
         return;
     forget_others(watch);
-    life_end(&watch->own);
+    liveness_end(&watch->own);
     member->gpu->release(watch->told);
     member->watch = NULL;
     free(watch);
@@ -325,7 +325,7 @@ void watch_end(struct coll_ccomm *member)
 
 static size_t rings_at(const struct coll_ccomm *member)
 {
-    return (kinds_size(member->ranks) + PAGE - 1) / PAGE * PAGE;
+    return (op_classes_size(member->ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
 static size_t rings_size(const struct coll_ccomm *member)
@@ -334,7 +334,7 @@ static size_t rings_size(const struct coll_ccomm *member)
     return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-bool share_prepare(struct coll_ccomm *member)
+bool host_prepare(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     share->segment.file = -1;
@@ -389,21 +389,21 @@ bool host_gather_seen(struct coll_ccomm *member)
     return tell(member, &sees, sizeof(sees));
 }
 
-bool share_divide(struct coll_ccomm *member)
+bool host_divide(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     uint64_t *sees = hear(member, sizeof(*sees));
     if (sees == NULL)
         return false;
-    host_groups_of(&share->division, sees, member->ranks);
+    host_groups_of(&share->groups, sees, member->ranks);
     free(sees);
     for (int rank = 0; rank < member->ranks; rank++)
-        share->apart |= !host_groups_same(&share->division, rank, 0);
+        share->multi_host |= !host_groups_same(&share->groups, rank, 0);
     const size_t size = rings_at(member) + rings_size(member);
-    share->good = share->division.leader[member->rank] != member->rank ||
+    share->good = share->groups.leader[member->rank] != member->rank ||
                   (segment_make(&share->segment, size, &share->card.segment) &&
-                   kinds_begin((struct kinds *)(void *)share->segment.memory));
-    share->good &= !share->apart || link_prepare(member, &share->card.greet);
+                   op_classes_init((struct op_classes *)(void *)share->segment.memory));
+    share->good &= !share->multi_host || overflow_tcp_prepare(member, &share->card.endpoint);
     return true;
 }
 
@@ -416,7 +416,7 @@ static bool reach(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     const uint32_t ranks = (uint32_t)member->ranks;
-    share->kinds = (struct kinds *)(void *)share->segment.memory;
+    share->classes = (struct op_classes *)(void *)share->segment.memory;
     uint8_t *rings = share->segment.memory + rings_at(member);
     uint8_t *reached = member->gpu->share(rings, rings_size(member));
     if (reached == NULL)
@@ -433,28 +433,28 @@ static bool reach(struct coll_ccomm *member)
 
 /* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
-static struct peer_endpoint *greet_cards(const struct share_card *cards, int ranks)
+static struct peer_endpoint *endpoints_of(const struct share_card *cards, int ranks)
 {
-    struct peer_endpoint *greet = calloc((size_t)ranks, sizeof(*greet));
-    for (int rank = 0; rank < ranks && greet != NULL; rank++)
-        greet[rank] = cards[rank].greet;
-    return greet;
+    struct peer_endpoint *endpoint = calloc((size_t)ranks, sizeof(*endpoint));
+    for (int rank = 0; rank < ranks && endpoint != NULL; rank++)
+        endpoint[rank] = cards[rank].endpoint;
+    return endpoint;
 }
 
 static bool open_all(struct coll_ccomm *member, const struct share_card *cards)
 {
     struct share *share = &member->share;
-    const int leader = share->division.leader[member->rank];
+    const int leader = share->groups.leader[member->rank];
     const size_t size = rings_at(member) + rings_size(member);
     if ((leader != member->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(member))
         return false;
-    if (!share->apart)
+    if (!share->multi_host)
         return true;
-    share->greet = greet_cards(cards, member->ranks);
-    return share->greet != NULL && link_connect(member, share->greet);
+    share->endpoint = endpoints_of(cards, member->ranks);
+    return share->endpoint != NULL && overflow_tcp_connect(member, share->endpoint);
 }
 
-bool share_open(struct coll_ccomm *member)
+bool host_open(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     struct share_card *cards = hear(member, sizeof(*cards));
@@ -470,41 +470,41 @@ bool host_gather_opened(struct coll_ccomm *member)
     return tell_good(member);
 }
 
-bool share_accept(struct coll_ccomm *member)
+bool host_accept(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     const bool all = all_are_good(member);
     segment_settle(&share->segment);
-    if (all && share->apart)
-        share->good = link_accept(member, share->greet);
+    if (all && share->multi_host)
+        share->good = overflow_tcp_accept(member, share->endpoint);
     return all;
 }
 
 bool host_gather_accepted(struct coll_ccomm *member)
 {
-    return !member->share.apart || tell_good(member);
+    return !member->share.multi_host || tell_good(member);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
-bool share_settle(struct coll_ccomm *member)
+bool host_settle(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
-    if (!share->apart)
+    if (!share->multi_host)
         return true;
     if (!all_are_good(member))
         return false;
-    if (!link_await(member, &share->greet[member->rank]) || !link_begin(member)) {
-        member_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
-        member_give_up(member);
+    if (!overflow_tcp_await(member, &share->endpoint[member->rank]) || !overflow_tcp_start(member)) {
+        ccomm_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
+        ccomm_abort_kernels(member);
     }
     return true;
 }
 
-void share_end(struct coll_ccomm *member)
+void host_end(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
-    link_end(member);
-    free(share->greet);
+    overflow_tcp_end(member);
+    free(share->endpoint);
     if (share->pinned != NULL)
         member->gpu->unshare(share->pinned);
     member->gpu->release(share->told);

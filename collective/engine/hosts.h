@@ -13,19 +13,19 @@
 /* Which ranks share memory of a host. Each rank tells which others it sees (watch.h); from that, all of them find the
  * same leaders. A leader's followers open its memory. */
 
-enum { DIVIDE_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
+enum { HOST_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
 
 /* By rank: whose memory it uses, which is the lowest leader that it sees, or its own. */
-struct division {
-    uint8_t leader[DIVIDE_RANKS_MAX];
+struct host_groups {
+    uint8_t leader[HOST_RANKS_MAX];
 };
 
 /* sees: for each rank, a bit for each rank that it sees. */
-void host_groups_of(struct division *division, const uint64_t *sees, int ranks);
+void host_groups_of(struct host_groups *groups, const uint64_t *sees, int ranks);
 
-static inline bool host_groups_same(const struct division *division, int a, int b)
+static inline bool host_groups_same(const struct host_groups *groups, int a, int b)
 {
-    return division->leader[a] == division->leader[b];
+    return groups->leader[a] == groups->leader[b];
 }
 
 /* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc (as
@@ -61,13 +61,13 @@ void segment_close(struct segment *segment);
  * namespace. They recognise the file by its inode and its first bytes, so a process number that means another process,
  * here or by now, does no harm. */
 
-struct life {
+struct liveness {
     int file; /* -1: there is none */
     int32_t process;
 };
 
 /* How others find the file. All zero: nowhere. */
-struct life_card {
+struct liveness_card {
     uint64_t self;  /* the process: the same in all of its cards, and in no other's */
     uint64_t nonce; /* the file's first bytes */
     uint64_t inode;
@@ -75,20 +75,20 @@ struct life_card {
     uint64_t host; /* as in gpu.h; processes of other hosts are not looked for */
 };
 
-enum life_state { LIFE_GOES_ON, LIFE_LEFT, LIFE_ENDED };
+enum liveness_state { LIVENESS_ALIVE, LIVENESS_LEFT, LIVENESS_ENDED };
 
 /* False: no such file can be had, and nobody can find this process. */
-bool life_begin(struct life *life, struct life_card *card);
+bool liveness_begin(struct liveness *life, struct liveness_card *card);
 /* The process leaves in order: its end does not count as one. */
-void life_leave(struct life *life);
-void life_end(struct life *life);
+void liveness_leave(struct liveness *life);
+void liveness_end(struct liveness *life);
 
 /* The card is the calling process's own. */
-bool life_is_own(const struct life_card *card);
-/* A descriptor for life_look, to be closed by the caller; -1: the process cannot be seen from here. Never call it for
- * the own process: by closing the descriptor it would lose its own lock. */
-int life_find(const struct life *own, const struct life_card *card);
-enum life_state life_look(int found);
+bool liveness_is_own(const struct liveness_card *card);
+/* A descriptor for liveness_poll, to be closed by the caller; -1: the process cannot be seen from acceptor. Never call
+ * it for the own process: by closing the descriptor it would lose its own lock. */
+int liveness_find(const struct liveness *own, const struct liveness_card *card);
+enum liveness_state liveness_poll(int found);
 
 /* Ranks of one host watch each other: when a rank's process ends without having left, the communicators of the others
  * fail, and our kernels that wait on their GPUs give up. One thread of the process watches; it calls neither CUDA nor
@@ -99,9 +99,9 @@ struct watch;
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
 bool watch_prepare(struct coll_ccomm *member);
-/* Called for all ranks, on their GPUs: watch_tell in a group that the caller opens, watch_begin after it. False: the
+/* Called for all ranks, on their GPUs: watch_gather in a group that the caller opens, watch_begin after it. False: the
  * GPU or NCCL failed. */
-bool watch_tell(struct coll_ccomm *member);
+bool watch_gather(struct coll_ccomm *member);
 bool watch_begin(struct coll_ccomm *member);
 /* The rank is in this process, or in one that can be looked at, so it is on this host. */
 bool watch_sees(const struct coll_ccomm *member, int rank);
@@ -112,8 +112,8 @@ void watch_leave(struct coll_ccomm *member);
 /* On the member's GPU. */
 void watch_end(struct coll_ccomm *member);
 
-/* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Ranks of
- * one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
+/* What the ranks of a communicator share on a host: classes.h, and the rings of rings.h, which their GPUs reach. Ranks
+ * of one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
 
 struct coll_ccomm;
 
@@ -121,39 +121,39 @@ struct coll_ccomm;
  * hosts. */
 struct share_card {
     struct segment_card segment;
-    struct peer_endpoint greet;
+    struct peer_endpoint endpoint;
 };
 
 struct share {
-    struct division division;
-    bool apart; /* they are on several hosts */
+    struct host_groups groups;
+    bool multi_host; /* they are on several hosts */
     struct segment segment;
     struct share_card card;  /* this rank's own */
     struct share_card *told; /* in the GPU's memory: of all ranks, then of this one */
-    struct kinds *kinds;
+    struct op_classes *classes;
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
-    struct link *link;           /* NULL: all are on one host */
-    struct peer_endpoint *greet; /* by rank; likewise */
-    bool good;                   /* nothing has failed so far */
+    struct overflow_tcp *link;      /* NULL: all are on one host */
+    struct peer_endpoint *endpoint; /* by rank; likewise */
+    bool good;                      /* nothing has failed so far */
 };
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool share_prepare(struct coll_ccomm *member);
+bool host_prepare(struct coll_ccomm *member);
 
 /* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
  * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
  * find alike. */
 bool host_gather_seen(struct coll_ccomm *member);
-bool share_divide(struct coll_ccomm *member);
+bool host_divide(struct coll_ccomm *member);
 bool host_gather(struct coll_ccomm *member);
-bool share_open(struct coll_ccomm *member);
+bool host_open(struct coll_ccomm *member);
 bool host_gather_opened(struct coll_ccomm *member);
-bool share_accept(struct coll_ccomm *member);
+bool host_accept(struct coll_ccomm *member);
 bool host_gather_accepted(struct coll_ccomm *member);
-bool share_settle(struct coll_ccomm *member);
+bool host_settle(struct coll_ccomm *member);
 
 /* On the member's GPU, when nothing of ours runs on it. */
-void share_end(struct coll_ccomm *member);
+void host_end(struct coll_ccomm *member);
 
 #endif

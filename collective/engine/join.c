@@ -70,9 +70,9 @@ static bool tell_seen(struct joining *joining)
     return host_gather_seen(joining->member);
 }
 
-static bool divide_hosts(struct joining *joining)
+static bool form_groups(struct joining *joining)
 {
-    return share_divide(joining->member);
+    return host_divide(joining->member);
 }
 
 static bool tell_share(struct joining *joining)
@@ -82,7 +82,7 @@ static bool tell_share(struct joining *joining)
 
 static bool open_share(struct joining *joining)
 {
-    return share_open(joining->member);
+    return host_open(joining->member);
 }
 
 static bool tell_opened(struct joining *joining)
@@ -92,7 +92,7 @@ static bool tell_opened(struct joining *joining)
 
 static bool accept_share(struct joining *joining)
 {
-    const bool shared = share_accept(joining->member);
+    const bool shared = host_accept(joining->member);
     if (!shared)
         snprintf(joining->what->why, sizeof(joining->what->why),
                  "not all ranks reach the memory of their host, or those of others by TCP");
@@ -106,7 +106,7 @@ static bool tell_accepted(struct joining *joining)
 
 static bool settle_share(struct joining *joining)
 {
-    const bool settled = share_settle(joining->member);
+    const bool settled = host_settle(joining->member);
     if (!settled)
         snprintf(joining->what->why, sizeof(joining->what->why), "not all ranks on other hosts could connect");
     return settled;
@@ -114,7 +114,7 @@ static bool settle_share(struct joining *joining)
 
 static bool tell_watch(struct joining *joining)
 {
-    return watch_tell(joining->member);
+    return watch_gather(joining->member);
 }
 
 static bool begin_watch(struct joining *joining)
@@ -159,7 +159,7 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 {
     together(joinings, count, nccl, tell, agree);
     together(joinings, count, nccl, tell_watch, begin_watch);
-    together(joinings, count, nccl, tell_seen, divide_hosts);
+    together(joinings, count, nccl, tell_seen, form_groups);
     together(joinings, count, nccl, tell_share, open_share);
     together(joinings, count, nccl, tell_opened, accept_share);
     together(joinings, count, nccl, tell_accepted, settle_share);
@@ -167,7 +167,7 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 
 /* How a communicator ends: at once if it was aborted, else when all its operations are over. */
 
-void member_destroy(struct coll_ccomm *member)
+void ccomm_destroy(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     int before;
@@ -175,9 +175,9 @@ void member_destroy(struct coll_ccomm *member)
         measure_end(member);
         watch_end(member);
         staging_end(&member->stagings, gpu);
-        share_end(member);
+        host_end(member);
         gpu->release(member->ends);
-        gpu->release(member->tallies);
+        gpu->release(member->overflow_counters);
         gpu->release_pinned(member->host_status);
         if (member->last != NULL)
             gpu->event_end(member->last);
@@ -192,10 +192,10 @@ void member_destroy(struct coll_ccomm *member)
     free(member);
 }
 
-void member_abort(struct coll_ccomm *member)
+void ccomm_abort(struct coll_ccomm *member)
 {
     member->aborted = true;
-    member_give_up(member);
+    ccomm_abort_kernels(member);
 }
 
 static bool is_over(const struct coll_ccomm *member)
@@ -235,13 +235,13 @@ static void keep(struct coll_ccomm *member)
 }
 
 /* Processes are watched until all is over: other ranks may still have to read what this one has sent them. */
-void member_leave(struct coll_ccomm *member)
+void ccomm_leave(struct coll_ccomm *member)
 {
     const bool over = drain(member);
-    link_leave(member);
+    overflow_tcp_leave(member);
     watch_leave(member);
     if (over)
-        member_destroy(member);
+        ccomm_destroy(member);
     else
         keep(member);
 }
@@ -259,15 +259,16 @@ struct coll_join_scratch {
 static bool make_own(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
-    const size_t keys = member_keys(member);
+    const size_t keys = ccomm_key_count(member);
     member->issued = calloc(keys, sizeof(*member->issued));
     member->host_status = gpu->allocate_pinned(sizeof(*member->host_status));
     member->ends = gpu->allocate(ring_ends_size((uint32_t)member->ranks), true);
-    member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
+    member->overflow_counters = gpu->allocate(keys * sizeof(*member->overflow_counters), true);
     member->last = gpu->event_make(false);
     member->tie = gpu->event_make(false);
-    return member->issued != NULL && member->host_status != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL && member->tie != NULL && gpu->event_record(member->last, member->stream) &&
+    return member->issued != NULL && member->host_status != NULL && member->ends != NULL &&
+           member->overflow_counters != NULL && member->last != NULL && member->tie != NULL &&
+           gpu->event_record(member->last, member->stream) &&
            staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
@@ -289,7 +290,7 @@ static const char *why_not(struct joining *joining)
     joining->told = gpu->allocate(sizeof(*joining->told) * (ranks + 1), false);
     if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
-    if (!share_prepare(member))
+    if (!host_prepare(member))
         return "no memory that ranks could share";
     if (!watch_prepare(member))
         return "no memory to watch ranks with";
@@ -333,7 +334,7 @@ static void measure(struct joining *joinings, unsigned count)
             members[able++] = joinings[i].member;
     if (able > 0 && !measure_links(members, able))
         for (unsigned i = 0; i < able; i++)
-            member_fail(members[i], COLL_INTERNAL_ERROR, "links could not be measured");
+            ccomm_fail(members[i], COLL_INTERNAL_ERROR, "links could not be measured");
     free(members);
 }
 
@@ -349,7 +350,7 @@ static void tell_table(struct coll_ccomm *member)
     char text[COLL_SIZES_TEXT];
     if (!member->host.settings.print)
         return;
-    const struct coll_sizes sizes = member_table(member);
+    const struct coll_sizes sizes = op_size_table(member);
     coll_sizes_write(&sizes, text);
     member->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)member->comm, member->rank,
                      member->ranks, text);
@@ -369,12 +370,12 @@ static void finish(struct joining *joining)
         if (what->why[0] == '\0')
             snprintf(what->why, sizeof(what->why), "the ranks could not agree");
         if (member != NULL)
-            member_destroy(member);
+            ccomm_destroy(member);
         return;
     }
     what->member = member;
     char linked[40], watched[40];
-    link_describe(member, linked, sizeof(linked));
+    overflow_tcp_describe(member, linked, sizeof(linked));
     watch_describe(member, watched, sizeof(watched));
     const double *cost = member->cost.per;
     snprintf(
@@ -386,8 +387,8 @@ static void finish(struct joining *joining)
     tell_table(member);
 }
 
-void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
-                     unsigned count)
+void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
+                    unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         struct coll_join_args *what = &joinings[i];
@@ -421,7 +422,7 @@ static struct joining *gather_candidates(struct coll_join_args *joinings, unsign
     return all;
 }
 
-void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
+void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
 {
     struct joining *all = gather_candidates(joinings, count);
     if (all == NULL)

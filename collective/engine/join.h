@@ -49,12 +49,12 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 
 /* Making and ending members (collective/engine.h). */
 
-void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
-                     unsigned count);
-void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-/* leave.c. member_destroy requires that nothing of the member runs. */
-void member_destroy(struct coll_ccomm *member);
-void member_abort(struct coll_ccomm *member);
-void member_leave(struct coll_ccomm *member);
+void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
+                    unsigned count);
+void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
+/* leave.c. ccomm_destroy requires that nothing of the member runs. */
+void ccomm_destroy(struct coll_ccomm *member);
+void ccomm_abort(struct coll_ccomm *member);
+void ccomm_leave(struct coll_ccomm *member);
 
 #endif

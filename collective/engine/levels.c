@@ -77,211 +77,212 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from)
 
 /* ---- Op classes -------------------------------------------------------------------------------------------------- */
 
-enum { COLLECTIVES = MEMBER_OPERATIONS * MEMBER_TYPES };
+enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES };
 
 /* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
 enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
 
-size_t kinds_size(int ranks)
+size_t op_classes_size(int ranks)
 {
-    const size_t pairs = (size_t)ranks * (size_t)ranks * MEMBER_TYPES;
-    return sizeof(struct kinds) + (COLLECTIVES + pairs) * sizeof(struct kind);
+    const size_t pairs = (size_t)ranks * (size_t)ranks * CCOMM_TYPES;
+    return sizeof(struct op_classes) + (COLLECTIVES + pairs) * sizeof(struct op_class);
 }
 
-bool kinds_begin(struct kinds *kinds)
+bool op_classes_init(struct op_classes *classes)
 {
     pthread_mutexattr_t attributes;
     if (pthread_mutexattr_init(&attributes) != 0)
         return false;
     const bool good = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
                       pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
-                      pthread_mutex_init(&kinds->lock, &attributes) == 0;
+                      pthread_mutex_init(&classes->lock, &attributes) == 0;
     pthread_mutexattr_destroy(&attributes);
     return good;
 }
 
 /* Keys of pairs are local to each side, numbers are not. */
-static uint32_t number_of(const struct coll_ccomm *member, unsigned key)
+static uint32_t class_index(const struct coll_ccomm *member, unsigned key)
 {
     if (key < COLLECTIVES)
         return key;
     const unsigned ranks = (unsigned)member->ranks, me = (unsigned)member->rank;
-    const unsigned row = (key - COLLECTIVES) / MEMBER_TYPES, type = (key - COLLECTIVES) % MEMBER_TYPES;
+    const unsigned row = (key - COLLECTIVES) / CCOMM_TYPES, type = (key - COLLECTIVES) % CCOMM_TYPES;
     const unsigned from = row < ranks ? me : row - ranks, to = row < ranks ? row : me;
-    return COLLECTIVES + (from * ranks + to) * MEMBER_TYPES + type;
+    return COLLECTIVES + (from * ranks + to) * CCOMM_TYPES + type;
 }
 
 /* ---- On several hosts -------------------------------------------------------------------------------------------- */
 
-uint32_t kinds_count(const struct coll_ccomm *member)
+uint32_t op_class_count(const struct coll_ccomm *member)
 {
-    return COLLECTIVES + (uint32_t)member->ranks * (uint32_t)member->ranks * MEMBER_TYPES;
+    return COLLECTIVES + (uint32_t)member->ranks * (uint32_t)member->ranks * CCOMM_TYPES;
 }
 
-int kinds_decider(const struct coll_ccomm *member, uint32_t number)
+int op_class_decider(const struct coll_ccomm *member, uint32_t number)
 {
-    const struct division *hosts = &member->share.division;
+    const struct host_groups *hosts = &member->share.groups;
     if (number < COLLECTIVES)
-        return member->share.apart ? 0 : -1;
-    const int pair = (int)((number - COLLECTIVES) / MEMBER_TYPES);
+        return member->share.multi_host ? 0 : -1;
+    const int pair = (int)((number - COLLECTIVES) / CCOMM_TYPES);
     const int from = pair / member->ranks, to = pair % member->ranks;
-    return !member->share.apart || host_groups_same(hosts, from, to) ? -1 : from;
+    return !member->share.multi_host || host_groups_same(hosts, from, to) ? -1 : from;
 }
 
-bool kinds_asked(const struct coll_ccomm *member, uint32_t number, int rank)
+bool op_class_is_asked(const struct coll_ccomm *member, uint32_t number, int rank)
 {
     if (number < COLLECTIVES)
-        return rank != 0 && member->share.division.leader[rank] == rank;
-    return rank == (int)((number - COLLECTIVES) / MEMBER_TYPES) % member->ranks;
+        return rank != 0 && member->share.groups.leader[rank] == rank;
+    return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % member->ranks;
 }
 
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
 
 /* A step that other copies take over begins when all of them have promised. */
-static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)
+static void want(struct op_classes *classes, struct op_class *op_class, uint64_t overflow)
 {
-    kind->overflow = overflow;
-    kind->limit = kind->level.issued + KINDS_AHEAD;
-    __atomic_fetch_add(&kinds->wanted, 1, __ATOMIC_RELEASE);
+    op_class->overflow = overflow;
+    op_class->limit = op_class->level.issued + OP_CLASS_AHEAD;
+    __atomic_fetch_add(&classes->wanted, 1, __ATOMIC_RELEASE);
 }
 
 /* The rank that hears of an overflow first considers it, for all. */
 static void consider(struct coll_ccomm *member, const struct report *report)
 {
-    if (report->key >= member_keys(member))
+    if (report->key >= ccomm_key_count(member))
         return;
-    struct kinds *kinds = member->share.kinds;
-    const uint32_t number = number_of(member, report->key);
-    struct kind *kind = &kinds->kinds[number];
-    const int decider = kinds_decider(member, number);
-    if (report->count <= kind->overflows ||
-        (decider >= 0 && !host_groups_same(&member->share.division, decider, member->rank)))
+    struct op_classes *classes = member->share.classes;
+    const uint32_t number = class_index(member, report->key);
+    struct op_class *op_class = &classes->classes[number];
+    const int decider = op_class_decider(member, number);
+    if (report->count <= op_class->overflows ||
+        (decider >= 0 && !host_groups_same(&member->share.groups, decider, member->rank)))
         return;
-    kind->overflows = report->count;
-    const unsigned fitting = levels_fitting(member_key_type(report->key), report->share);
-    if (!levels_overflowed(&kind->level, report->index, fitting) || kind->limit != 0)
+    op_class->overflows = report->count;
+    const unsigned fitting = levels_fitting(ccomm_key_type(report->key), report->share);
+    if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0)
         return;
     if (decider >= 0)
-        want(kinds, kind, report->index);
+        want(classes, op_class, report->index);
     else
-        levels_step(&kind->level, report->index, kind->level.issued);
+        levels_step(&op_class->level, report->index, op_class->level.issued);
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
-static void listen(struct coll_ccomm *member)
+static void read_reports(struct coll_ccomm *member)
 {
     const struct host_status *host_status = member->host_status;
     const uint64_t reported = __atomic_load_n(&host_status->reported, __ATOMIC_ACQUIRE);
-    if (reported - member->heard > REPORTS_MAX / 2)
-        member->heard = reported - REPORTS_MAX / 2;
-    for (; member->heard < reported; member->heard++)
-        consider(member, &host_status->reports[member->heard % REPORTS_MAX]);
+    if (reported - member->reports_read > REPORTS_MAX / 2)
+        member->reports_read = reported - REPORTS_MAX / 2;
+    for (; member->reports_read < reported; member->reports_read++)
+        consider(member, &host_status->reports[member->reports_read % REPORTS_MAX]);
 }
 
 /* Spins first: the lock is held for less time than sleeping and waking takes, and ranks come at the same time. */
-static int lock_soon(struct kinds *kinds)
+static int lock_soon(struct op_classes *classes)
 {
     enum { TURNS = 1000 };
     for (int i = 0; i < TURNS; i++) {
-        const int error = pthread_mutex_trylock(&kinds->lock);
+        const int error = pthread_mutex_trylock(&classes->lock);
         if (error != EBUSY)
             return error;
     }
-    return pthread_mutex_lock(&kinds->lock);
+    return pthread_mutex_lock(&classes->lock);
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 /* A process that ended with the lock held leaves consistent data: numbers, any of which are valid. */
-void kinds_lock(struct kinds *kinds)
+void op_classes_lock(struct op_classes *classes)
 {
-    if (lock_soon(kinds) == EOWNERDEAD)
-        (void)pthread_mutex_consistent(&kinds->lock);
+    if (lock_soon(classes) == EOWNERDEAD)
+        (void)pthread_mutex_consistent(&classes->lock);
 }
 
-void kinds_unlock(struct kinds *kinds)
+void op_classes_unlock(struct op_classes *classes)
 {
-    pthread_mutex_unlock(&kinds->lock);
+    pthread_mutex_unlock(&classes->lock);
 }
 
 /* The step depends only on threads that answer each other, not on what callers do meanwhile. */
-static void await_step(struct coll_ccomm *member, const struct kind *kind, uint64_t index)
+static void await_step(struct coll_ccomm *member, const struct op_class *op_class, uint64_t index)
 {
-    struct kinds *kinds = member->share.kinds;
+    struct op_classes *classes = member->share.classes;
     int looks = 0;
-    while (kind->limit != 0 && index >= kind->limit &&
+    while (op_class->limit != 0 && index >= op_class->limit &&
            __atomic_load_n(&member->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
-        kinds_unlock(kinds);
+        op_classes_unlock(classes);
         if (looks++ == LOOKS_MAX) {
-            member_fail(member, COLL_REMOTE_ERROR, "another host has not answered");
-            member_give_up(member);
+            ccomm_fail(member, COLL_REMOTE_ERROR, "another host has not answered");
+            ccomm_abort_kernels(member);
         } else {
             nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
         }
-        kinds_lock(kinds);
+        op_classes_lock(classes);
     }
 }
 
-static void count_alone(const struct coll_ccomm *member, struct kind *kind, uint64_t index)
+static void count_alone(const struct coll_ccomm *member, struct op_class *op_class, uint64_t index)
 {
-    if (index >= KINDS_ALONE)
+    if (index >= OP_CLASS_ALONE)
         return;
-    kind->alone++;
-    if (kind->alone == (uint64_t)KINDS_ALONE * (uint64_t)member->ranks)
-        kind->cut_from = kind->level.issued;
+    op_class->alone++;
+    if (op_class->alone == (uint64_t)OP_CLASS_ALONE * (uint64_t)member->ranks)
+        op_class->cut_from = op_class->level.issued;
 }
 
-static bool is_cut(const struct kind *kind, uint64_t index)
+static bool is_cut(const struct op_class *op_class, uint64_t index)
 {
-    return kind->cut_from > 0 && index >= kind->cut_from && (kind->cut_until == 0 || index < kind->cut_until);
+    return op_class->cut_from > 0 && index >= op_class->cut_from &&
+           (op_class->cut_until == 0 || index < op_class->cut_until);
 }
 
 /* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
-static void stop_cutting(struct kind *kind, uint64_t index)
+static void stop_cutting(struct op_class *op_class, uint64_t index)
 {
-    if (is_cut(kind, index) && kind->level.issued <= index)
-        kind->cut_until = index;
+    if (is_cut(op_class, index) && op_class->level.issued <= index)
+        op_class->cut_until = index;
 }
 
-struct issued kinds_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough)
+struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough)
 {
-    struct kinds *kinds = member->share.kinds;
-    struct kind *kind = &kinds->kinds[number_of(member, key)];
-    kinds_lock(kinds);
-    listen(member);
+    struct op_classes *classes = member->share.classes;
+    struct op_class *op_class = &classes->classes[class_index(member, key)];
+    op_classes_lock(classes);
+    read_reports(member);
     const uint64_t index = member->issued[key]++;
-    await_step(member, kind, index);
+    await_step(member, op_class, index);
     if (grouped && long_enough)
-        stop_cutting(kind, index);
-    if (kind->level.issued < index + 1)
-        kind->level.issued = index + 1;
-    const bool stopped = kinds->stopped != 0 && index >= kind->stop;
-    const bool cut = long_enough && is_cut(kind, index);
-    const struct issued issued = {index, levels_at(&kind->level, index), cut && !grouped, cut && grouped, stopped};
+        stop_cutting(op_class, index);
+    if (op_class->level.issued < index + 1)
+        op_class->level.issued = index + 1;
+    const bool stopped = classes->stopped != 0 && index >= op_class->stop;
+    const bool cut = long_enough && is_cut(op_class, index);
+    const struct issued issued = {index, levels_at(&op_class->level, index), cut && !grouped, cut && grouped, stopped};
     if (!grouped)
-        count_alone(member, kind, index);
-    kinds_unlock(kinds);
+        count_alone(member, op_class, index);
+    op_classes_unlock(classes);
     return issued;
 }
 
 /* level.issued stays: it then says too much, and the next step comes later than it could. */
-void kinds_forget(struct coll_ccomm *member, unsigned key, uint64_t index)
+void op_class_forget(struct coll_ccomm *member, unsigned key, uint64_t index)
 {
-    struct kinds *kinds = member->share.kinds;
-    kinds_lock(kinds);
+    struct op_classes *classes = member->share.classes;
+    op_classes_lock(classes);
     if (index < member->issued[key])
         member->issued[key] = index;
-    kinds_unlock(kinds);
+    op_classes_unlock(classes);
 }
 
-void kinds_stop(struct coll_ccomm *member)
+void op_classes_stop(struct coll_ccomm *member)
 {
-    struct kinds *kinds = member->share.kinds;
-    if (member->share.apart)
+    struct op_classes *classes = member->share.classes;
+    if (member->share.multi_host)
         return;
-    kinds_lock(kinds);
-    for (uint32_t i = 0; i < kinds_count(member) && kinds->stopped == 0; i++)
-        kinds->kinds[i].stop = kinds->kinds[i].level.issued;
-    kinds->stopped = 1;
-    kinds_unlock(kinds);
+    op_classes_lock(classes);
+    for (uint32_t i = 0; i < op_class_count(member) && classes->stopped == 0; i++)
+        classes->classes[i].stop = classes->classes[i].level.issued;
+    classes->stopped = 1;
+    op_classes_unlock(classes);
 }

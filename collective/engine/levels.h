@@ -8,9 +8,9 @@
 
 #include "collective/call.h"
 
-/* How tightly operations of one kind are packed: a level, which all ranks raise alike when messages overflow, to what
- * was seen to be needed, and lower again after a while to try. A kind matches on all of its ranks: a phase of a
- * collective and a type; for sends and receives a type, a direction and a peer. */
+/* How tightly operations of one op_class are packed: a level, which all ranks raise alike when messages overflow, to
+ * what was seen to be needed, and lower again after a while to try. A op_class matches on all of its ranks: a phase of
+ * a collective and a type; for sends and receives a type, a direction and a peer. */
 
 /* 1024ths of the raw bytes that a message's main part gets as room, by level; 0: it goes raw.
  *
@@ -34,7 +34,7 @@ struct level_span {
 /* Changes depend only on which operations overflowed, in what order, what they needed, and what all ranks agreed on
  * then, so they are the same on all ranks. */
 struct level {
-    uint64_t issued;            /* operations of the kind, so far */
+    uint64_t issued;            /* operations of the op_class, so far */
     struct level_span now, old; /* old: for operations before now.from */
     uint64_t rest;              /* how many operations the last step's level was meant for; 0: there was no step */
     uint64_t last;              /* last operation that overflowed, if `seen` */
@@ -59,7 +59,7 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  * send the sender's. The others take the steps over, and promise from which operation on they will wait for the step
  * (agree.h).
  *
- * A kind remembers its level before the last change, and that is enough: an overflow is known when the operation is
+ * A op_class remembers its level before the last change, and that is enough: an overflow is known when the operation is
  * over, so all ranks have asked for its level by then, and it leads to a change only if it came after the last one. So
  * when a second change is made, all ranks are past the first. */
 
@@ -67,47 +67,47 @@ struct coll_ccomm;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
- * how the first operations of each kind are called, and stop cutting when one is in a group later. */
-enum { KINDS_ALONE = 16 };
+ * how the first operations of each op_class are called, and stop cutting when one is in a group later. */
+enum { OP_CLASS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
  * most. */
-struct kind {
+struct op_class {
     struct level level;
     uint64_t stop;      /* operations from this one on go raw, if stopped */
     uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
     uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
     uint64_t overflow;  /* the operation that made the deciding copy ask for the step */
-    uint64_t alone;     /* those of each rank's first KINDS_ALONE operations that are in no group */
+    uint64_t alone;     /* those of each rank's first OP_CLASS_ALONE operations that are in no group */
     uint64_t cut_from;  /* if all of these are: the first operation after that; else 0 */
     uint64_t cut_until; /* the first one after that which a rank has in a group; 0: there is none */
 };
 
 /* In the shared memory. */
-struct kinds {
+struct op_classes {
     uint64_t token;       /* the segment's token */
     pthread_mutex_t lock; /* robust: a process may end while it holds it */
     uint64_t stopped;     /* 1: a rank has no memory for messages */
     uint64_t wanted;      /* steps so far that other hosts have to know of */
-    struct kind kinds[];
+    struct op_class classes[];
 };
 
-size_t kinds_size(int ranks);
-bool kinds_begin(struct kinds *kinds); /* once, on zeroed memory */
+size_t op_classes_size(int ranks);
+bool op_classes_init(struct op_classes *classes); /* once, on zeroed memory */
 
 /* How many operations may still begin before a step that other hosts were asked about takes effect. */
-enum { KINDS_AHEAD = 16 };
+enum { OP_CLASS_AHEAD = 16 };
 
-uint32_t kinds_count(const struct coll_ccomm *member);
-void kinds_lock(struct kinds *kinds);
-void kinds_unlock(struct kinds *kinds);
+uint32_t op_class_count(const struct coll_ccomm *member);
+void op_classes_lock(struct op_classes *classes);
+void op_classes_unlock(struct op_classes *classes);
 
-/* For a kind by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`, on
- * another host, is asked for its promise. */
-int kinds_decider(const struct coll_ccomm *member, uint32_t number);
-bool kinds_asked(const struct coll_ccomm *member, uint32_t number, int rank);
+/* For a op_class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
+ * on another host, is asked for its promise. */
+int op_class_decider(const struct coll_ccomm *member, uint32_t number);
+bool op_class_is_asked(const struct coll_ccomm *member, uint32_t number, int rank);
 
-/* Counts an operation that this rank issues, by key (member_key), after considering the overflows that its own GPU has
+/* Counts an operation that this rank issues, by key (ccomm_key), after considering the overflows that its own GPU has
  * reported so far. */
 struct issued {
     uint64_t index;
@@ -117,12 +117,12 @@ struct issued {
     bool stopped; /* it goes raw */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued kinds_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough);
+struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough);
 
-/* The operation that this rank has issued with this index does not come to be, nor do any of the kind after it. */
-void kinds_forget(struct coll_ccomm *member, unsigned key, uint64_t index);
+/* The operation that this rank has issued with this index does not come to be, nor do any of the op_class after it. */
+void op_class_forget(struct coll_ccomm *member, unsigned key, uint64_t index);
 
-/* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all kinds. */
-void kinds_stop(struct coll_ccomm *member);
+/* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all classes. */
+void op_classes_stop(struct coll_ccomm *member);
 
 #endif

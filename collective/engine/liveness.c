@@ -45,17 +45,17 @@ static bool lock_whole(int file)
     return fcntl(file, F_SETLK, &whole) == 0;
 }
 
-bool life_begin(struct life *life, struct life_card *card)
+bool liveness_begin(struct liveness *life, struct liveness_card *card)
 {
     const struct sign sign = {draw(), 0};
     struct stat status;
-    *card = (struct life_card){.self = self()};
-    *life = (struct life){memfd_create("strait-coll-rank", MFD_CLOEXEC), getpid()};
+    *card = (struct liveness_card){.self = self()};
+    *life = (struct liveness){memfd_create("strait-coll-rank", MFD_CLOEXEC), getpid()};
     if (life->file < 0)
         return false;
     if (sign.nonce != 0 && card->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
         pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
-        *card = (struct life_card){card->self, sign.nonce, status.st_ino, life->process, life->file, 0};
+        *card = (struct liveness_card){card->self, sign.nonce, status.st_ino, life->process, life->file, 0};
         return true;
     }
     close(life->file);
@@ -63,14 +63,14 @@ bool life_begin(struct life *life, struct life_card *card)
     return false;
 }
 
-void life_leave(struct life *life)
+void liveness_leave(struct liveness *life)
 {
     const uint64_t left = 1;
     if (life->file >= 0 && life->process == getpid())
         (void)!pwrite(life->file, &left, sizeof(left), offsetof(struct sign, left));
 }
 
-void life_end(struct life *life)
+void liveness_end(struct liveness *life)
 {
     if (life->file >= 0)
         close(life->file);
@@ -79,26 +79,26 @@ void life_end(struct life *life)
 
 /* ---- Other processes --------------------------------------------------------------------------------------------- */
 
-bool life_is_own(const struct life_card *card)
+bool liveness_is_own(const struct liveness_card *card)
 {
     return card->self != 0 && card->self == self();
 }
 
 /* Memory files have a device of their own, whose inode numbers are not reused, so a file with this one can be opened
  * without side effects. */
-static bool is_it(const char *path, const struct life *own, const struct life_card *card)
+static bool is_it(const char *path, const struct liveness *own, const struct liveness_card *card)
 {
     struct stat mine, its;
     return own->file >= 0 && fstat(own->file, &mine) == 0 && stat(path, &its) == 0 && its.st_dev == mine.st_dev &&
            its.st_ino == card->inode && its.st_ino != mine.st_ino;
 }
 
-int life_find(const struct life *own, const struct life_card *card)
+int liveness_find(const struct liveness *own, const struct liveness_card *card)
 {
     char path[64];
     struct sign sign;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", card->process, card->file);
-    if (card->nonce == 0 || life_is_own(card) || !is_it(path, own, card))
+    if (card->nonce == 0 || liveness_is_own(card) || !is_it(path, own, card))
         return -1;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
@@ -109,11 +109,11 @@ int life_find(const struct life *own, const struct life_card *card)
     return -1;
 }
 
-enum life_state life_look(int found)
+enum liveness_state liveness_poll(int found)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct sign sign = {0};
     if (fcntl(found, F_GETLK, &whole) != 0 || whole.l_type != F_UNLCK)
-        return LIFE_GOES_ON;
-    return pread(found, &sign, sizeof(sign), 0) == sizeof(sign) && sign.left != 0 ? LIFE_LEFT : LIFE_ENDED;
+        return LIVENESS_ALIVE;
+    return pread(found, &sign, sizeof(sign), 0) == sizeof(sign) && sign.left != 0 ? LIVENESS_LEFT : LIVENESS_ENDED;
 }

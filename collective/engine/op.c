@@ -137,10 +137,10 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
 #define PATIENCE_NS      UINT64_C(10000000000)
 #define PAIR_PATIENCE_NS UINT64_C(600000000000)
 
-struct exchange_job plain_job(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct exchange_job job = {
-        .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? step->call.peer : -1};
+        .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? op->call.peer : -1};
     if (plan->sends) {
         job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
@@ -156,60 +156,60 @@ struct exchange_job plain_job(const struct coll_op *step, const struct plan *pla
     return job;
 }
 
-/* For all steps of the staging memory. */
-static bool exchange(const struct coll_op *step, enum exchange_kind kind, coll_stream stream)
+/* For all ops of the staging memory. */
+static bool exchange(const struct coll_op *op, enum exchange_kind kind, coll_stream stream)
 {
-    const struct coll_ccomm *member = step->member;
+    const struct coll_ccomm *member = op->member;
     const struct gpu_exchange what = {.rings = member->share.rings,
                                       .ends = member->ends,
-                                      .jobs = (const void *)step->staging->memory,
+                                      .jobs = (const void *)op->staging->memory,
                                       .host_status = member->host_status,
                                       .patience_ns = PATIENCE_NS,
                                       .pair_patience_ns = PAIR_PATIENCE_NS,
-                                      .count = step->staging->steps,
+                                      .count = op->staging->op_count,
                                       .kind = kind};
     return member->gpu->exchange(&what, stream);
 }
 
-bool overflow_prepare(const struct coll_op *step)
+bool overflow_prepare(const struct coll_op *op)
 {
-    return step->member->gpu->event_record(step->staging->fork, step->call.stream);
+    return op->member->gpu->event_record(op->staging->fork, op->call.stream);
 }
 
-bool overflow_start(const struct coll_op *step)
+bool overflow_start(const struct coll_op *op)
 {
-    const struct gpu_ops *gpu = step->member->gpu;
-    const struct coll_staging *staging = step->staging;
-    return gpu->event_follow(staging->side, staging->fork) && exchange(step, EXCHANGE_BESIDE, staging->side) &&
+    const struct gpu_ops *gpu = op->member->gpu;
+    const struct coll_staging *staging = op->staging;
+    return gpu->event_follow(staging->side, staging->fork) && exchange(op, EXCHANGE_BESIDE, staging->side) &&
            gpu->event_record(staging->join, staging->side);
 }
 
-bool overflow_finish(const struct coll_op *step, bool forked)
+bool overflow_finish(const struct coll_op *op, bool forked)
 {
-    const struct gpu_ops *gpu = step->member->gpu;
-    return exchange(step, EXCHANGE_BEHIND, step->call.stream) &&
-           (!forked || gpu->event_follow(step->call.stream, step->staging->join));
+    const struct gpu_ops *gpu = op->member->gpu;
+    return exchange(op, EXCHANGE_BEHIND, op->call.stream) &&
+           (!forked || gpu->event_follow(op->call.stream, op->staging->join));
 }
 
-static const struct coll_phase *phase_of(const struct coll_op *step)
+static const struct coll_phase *phase_of(const struct coll_op *op)
 {
-    return &step->of[step->phase];
+    return &op->of[op->phase];
 }
 
-uint8_t *launch_memory(const struct coll_op *step)
+uint8_t *launch_memory(const struct coll_op *op)
 {
-    return step->staging->memory + step->at;
+    return op->staging->memory + op->at;
 }
 
-coll_result launch_failed(const struct coll_op *step, const char *why)
+coll_result launch_failed(const struct coll_op *op, const char *why)
 {
-    member_fail(step->member, COLL_UNHANDLED_CUDA_ERROR, why);
+    ccomm_fail(op->member, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
 }
 
-static bool is_pair(const struct coll_op *step)
+static bool is_pair(const struct coll_op *op)
 {
-    return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
+    return op->call.operation == COLL_SEND || op->call.operation == COLL_RECV;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
@@ -237,55 +237,55 @@ static struct message_list received_list(const struct plan *plan, uint8_t *memor
 }
 
 /* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. */
-static struct strait_run run_of(const struct coll_op *step, const struct plan *plan, uint8_t *memory, uint32_t beside)
+static struct strait_run run_of(const struct coll_op *op, const struct plan *plan, uint8_t *memory, uint32_t beside)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = memory + plan->codec_at,
                                .scratch_size = plan->codec_size,
-                               .stream = step->call.stream,
-                               .sm_budget = beside > 0 ? step->member->multiprocessors * 3 / 4 : 0};
+                               .stream = op->call.stream,
+                               .sm_budget = beside > 0 ? op->member->multiprocessors * 3 / 4 : 0};
 }
 
-static bool encode(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     const struct strait_encode_params params = {sizeof(params), plan->layout.element, STRAIT_MODE_BASE, NULL};
-    const struct strait_run run = run_of(step, plan, memory, step->head);
+    const struct strait_run run = run_of(op, plan, memory, op->head);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, true))
         return false;
-    bool good = strait_encode_batch(step->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
+    bool good = strait_encode_batch(op->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
     plan_list_free(&list);
     return good;
 }
 
-/* Also for a step that sends nothing: its job has to be stored. */
-static bool seal(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+/* Also for a op that sends nothing: its job has to be stored. */
+static bool seal(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),
-                                     .rings = step->member->share.rings,
-                                     .ends = step->member->ends,
-                                     .slots = ring_slots(&step->member->share.rings, plan->raw),
-                                     .job = plain_job(step, plan, memory),
-                                     .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
+                                     .rings = op->member->share.rings,
+                                     .ends = op->member->ends,
+                                     .slots = ring_slots(&op->member->share.rings, plan->raw),
+                                     .job = overflow_job(op, plan, memory),
+                                     .place = (struct exchange_job *)(void *)op->staging->memory + op->number};
     if (plan->sends)
         what.list = sent_list(plan, memory);
-    return step->member->gpu->seal(&what, step->call.stream);
+    return op->member->gpu->seal(&what, op->call.stream);
 }
 
-bool launch_encode(const struct coll_op *step)
+bool launch_encode(const struct coll_op *op)
 {
-    const struct plan *plan = launch_plan(step);
-    uint8_t *memory = launch_memory(step);
-    return step->member->gpu->zero(memory + plan->codec_at, plan->codec_size, step->call.stream) &&
-           (!plan->sends || encode(step, plan, memory)) && seal(step, plan, memory);
+    const struct plan *plan = launch_plan(op);
+    uint8_t *memory = launch_memory(op);
+    return op->member->gpu->zero(memory + plan->codec_at, plan->codec_size, op->call.stream) &&
+           (!plan->sends || encode(op, plan, memory)) && seal(op, plan, memory);
 }
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
-static coll_result move_pair(const struct coll_op *step, const struct plan *plan, uint8_t *memory, int peer,
+static coll_result move_pair(const struct coll_op *op, const struct plan *plan, uint8_t *memory, int peer,
                              coll_stream stream)
 {
-    const struct coll_table *nccl = step->member->host.nccl;
+    const struct coll_table *nccl = op->member->host.nccl;
     const struct coll_call *call = &plan->call;
     const size_t size = plan->layout.message, out = plan->out > 1 ? (size_t)peer : 0,
                  in = plan->in > 1 ? (size_t)peer : 0;
@@ -298,193 +298,193 @@ static coll_result move_pair(const struct coll_op *step, const struct plan *plan
     return result;
 }
 
-static coll_result gather(const struct coll_op *step, const void *send, void *receive, size_t size, coll_stream stream)
+static coll_result gather(const struct coll_op *op, const void *send, void *receive, size_t size, coll_stream stream)
 {
-    return step->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, step->call.comm, stream);
+    return op->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, op->call.comm, stream);
 }
 
-coll_result launch_move(const struct coll_op *step, coll_stream stream)
+coll_result launch_move(const struct coll_op *op, coll_stream stream)
 {
-    const struct plan *plan = launch_plan(step);
-    uint8_t *memory = launch_memory(step);
+    const struct plan *plan = launch_plan(op);
+    uint8_t *memory = launch_memory(op);
     if (plan->call.operation == COLL_ALL_GATHER)
-        return gather(step, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
+        return gather(op, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
     if (plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV)
-        return move_pair(step, plan, memory, plan->call.peer, stream);
+        return move_pair(op, plan, memory, plan->call.peer, stream);
     coll_result result = COLL_SUCCESS;
     if (plan->left > 0)
-        result = gather(step, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
-    for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++)
-        if (peer != step->member->rank)
-            result = move_pair(step, plan, memory, peer, stream);
+        result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
+    for (int peer = 0; peer < op->member->ranks && result == COLL_SUCCESS; peer++)
+        if (peer != op->member->rank)
+            result = move_pair(op, plan, memory, peer, stream);
     return result;
 }
 
 /* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
-bool launch_check(const struct coll_op *step)
+bool launch_check(const struct coll_op *op)
 {
-    const struct plan *plan = launch_plan(step);
-    uint8_t *memory = launch_memory(step);
-    struct coll_ccomm *member = step->member;
-    struct gpu_check look = {.bit = plan->everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
+    const struct plan *plan = launch_plan(op);
+    uint8_t *memory = launch_memory(op);
+    struct coll_ccomm *member = op->member;
+    struct gpu_check look = {.bit = plan->everybody || is_pair(op) ? 0 : (uint32_t)member->rank,
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = member->host_status,
-                             .overflow_counter = member->tallies + phase_of(step)->key,
-                             .index = phase_of(step)->index,
-                             .key = phase_of(step)->key};
+                             .overflow_counter = member->overflow_counters + phase_of(op)->key,
+                             .index = phase_of(op)->index,
+                             .key = phase_of(op)->key};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)
         look.own = memory + plan->out_at + (plan->out > 1 && plan->skip == 0 ? plan->layout.encoded : 0);
-    return member->gpu->check(&look, step->call.stream);
+    return member->gpu->check(&look, op->call.stream);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-static bool decode(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+static bool decode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
-    const struct gpu_ops *gpu = step->member->gpu;
-    const struct strait_run run = run_of(step, plan, memory, step->tail);
+    const struct gpu_ops *gpu = op->member->gpu;
+    const struct strait_run run = run_of(op, plan, memory, op->tail);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
-                                      plan_found(plan, memory), step->member->host_status};
-    bool good = strait_decode_batch(step->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
-                gpu->verify(&verify, step->call.stream);
+                                      plan_found(plan, memory), op->member->host_status};
+    bool good = strait_decode_batch(op->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
+                gpu->verify(&verify, op->call.stream);
     plan_list_free(&list);
     return good;
 }
 
-bool launch_own(const struct coll_op *step)
+bool launch_own(const struct coll_op *op)
 {
-    const struct plan *plan = launch_plan(step);
+    const struct plan *plan = launch_plan(op);
     const struct coll_call *whole = &plan->whole;
     if (whole->operation != COLL_ALL_GATHER && whole->operation != COLL_ALL_TO_ALL)
         return true;
     const uint8_t *from = (const uint8_t *)whole->send + (plan->everybody ? 0 : plan->skip * plan->stride);
     uint8_t *to = (uint8_t *)whole->receive + plan->skip * plan->stride;
-    return from == to || step->member->gpu->copy(to, from, plan->stride, step->call.stream);
+    return from == to || op->member->gpu->copy(to, from, plan->stride, op->call.stream);
 }
 
 /* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
-struct coll_reduce launch_sum_of(const struct coll_op *step, const struct coll_call *call)
+struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call)
 {
     return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
                                         : call->type == COLL_FP16 ? COLL_REDUCE_FP16
                                                                   : COLL_REDUCE_FP32,
                                 .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
-                                .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                                .sources = (uint32_t)step->member->ranks,
-                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)step->member->rank,
+                                .order = op->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
+                                .sources = (uint32_t)op->member->ranks,
+                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)op->member->rank,
                                 .dst = call->receive,
                                 .count = call->count};
 }
 
-static bool reduce(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+static bool reduce(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     if (!plan->reduces)
         return true;
-    struct coll_reduce sum = launch_sum_of(step, &plan->call);
+    struct coll_reduce sum = launch_sum_of(op, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
-    return step->member->gpu->reduce(&sum, step->call.stream);
+    return op->member->gpu->reduce(&sum, op->call.stream);
 }
 
-static bool reduce_rest(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
+static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     if (plan->left == 0)
         return true;
-    struct coll_reduce sum = launch_sum_of(step, &plan->rest);
+    struct coll_reduce sum = launch_sum_of(op, &plan->rest);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = plan_rest(plan, memory, i);
-    return step->member->gpu->reduce(&sum, step->call.stream);
+    return op->member->gpu->reduce(&sum, op->call.stream);
 }
 
-bool launch_decode(const struct coll_op *step)
+bool launch_decode(const struct coll_op *op)
 {
-    const struct plan *plan = launch_plan(step);
-    return !plan->receives || decode(step, plan, launch_memory(step));
+    const struct plan *plan = launch_plan(op);
+    return !plan->receives || decode(op, plan, launch_memory(op));
 }
 
-bool launch_sums(const struct coll_op *step)
+bool launch_sums(const struct coll_op *op)
 {
-    const struct plan *plan = launch_plan(step);
-    uint8_t *memory = launch_memory(step);
-    return reduce(step, plan, memory) && reduce_rest(step, plan, memory);
+    const struct plan *plan = launch_plan(op);
+    uint8_t *memory = launch_memory(op);
+    return reduce(op, plan, memory) && reduce_rest(op, plan, memory);
 }
 
 /* Of those that share its staging memory. */
-static bool is_last(const struct coll_op *step)
+static bool is_last(const struct coll_op *op)
 {
-    return step->number + 1 == step->staging->steps;
+    return op->number + 1 == op->staging->op_count;
 }
 
-static bool follow(const struct coll_op *step)
+static bool follow(const struct coll_op *op)
 {
-    return order_follow(step->member, step->staging, step->call.stream);
+    return order_follow(op->member, op->staging, op->call.stream);
 }
 
 /* Steps of a group may be on several streams. */
-static bool mark(const struct coll_op *step, unsigned count)
+static bool mark(const struct coll_op *op, unsigned count)
 {
-    return count == 1 || order_mark(step->member, step->staging, step->call.stream);
+    return count == 1 || order_mark(op->member, op->staging, op->call.stream);
 }
 
-/* For grouped steps, NCCL may finish only after other ranks have received their overflow. */
-static bool is_grouped(const struct coll_op *steps, unsigned count)
+/* For grouped ops, NCCL may finish only after other ranks have received their overflow. */
+static bool is_grouped(const struct coll_op *ops, unsigned count)
 {
-    return count > 1 || steps[0].call.grouped;
+    return count > 1 || ops[0].call.grouped;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
 
-/* All steps of a group are under way at once, so each has its own place, behind the jobs of all. */
-static bool reserve_one(struct coll_op *step)
+/* All ops of a group are under way at once, so each has its own place, behind the jobs of all. */
+static bool reserve_one(struct coll_op *op)
 {
-    struct coll_ccomm *member = step->member;
+    struct coll_ccomm *member = op->member;
     int before;
     if (!member->gpu->enter(member->device, &before))
         return false;
-    step->staging = staging_get(&member->stagings, member->gpu, step->call.stream);
+    op->staging = staging_get(&member->stagings, member->gpu, op->call.stream);
     member->gpu->leave(before);
-    return step->staging != NULL;
+    return op->staging != NULL;
 }
 
-coll_result steps_reserve(struct coll_op *steps, unsigned count)
+coll_result ops_reserve(struct coll_op *ops, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        if (!reserve_one(&steps[i]))
-            return launch_failed(&steps[i], "no memory");
-        steps[i].staging->steps = 0;
+        if (!reserve_one(&ops[i]))
+            return launch_failed(&ops[i], "no memory");
+        ops[i].staging->op_count = 0;
     }
     for (unsigned i = 0; i < count; i++) {
-        steps[i].number = steps[i].staging->steps++;
-        steps[i].staging->reserved = plan_aligned(steps[i].staging->steps * sizeof(struct exchange_job));
+        ops[i].number = ops[i].staging->op_count++;
+        ops[i].staging->reserved = plan_aligned(ops[i].staging->op_count * sizeof(struct exchange_job));
     }
     for (unsigned i = 0; i < count; i++) {
-        struct plan *plan = &steps[i].of[steps[i].phase].plan;
-        plan->copies = plan->reduces && (steps[i].call.registered || steps[i].staging->capture != 0);
-        if (!plan_measure(plan, steps[i].member))
-            return launch_failed(&steps[i], "no memory to plan with");
-        steps[i].at = steps[i].staging->reserved;
-        steps[i].staging->reserved += plan->size;
+        struct plan *plan = &ops[i].of[ops[i].phase].plan;
+        plan->copies = plan->reduces && (ops[i].call.registered || ops[i].staging->capture != 0);
+        if (!plan_measure(plan, ops[i].member))
+            return launch_failed(&ops[i], "no memory to plan with");
+        ops[i].at = ops[i].staging->reserved;
+        ops[i].staging->reserved += plan->size;
     }
     return COLL_SUCCESS;
 }
 
 /* Other ranks are at this operation already, or will be, so it has to be compressed. Later ones need not be. */
-bool steps_grow(const struct coll_op *step)
+bool op_grow_staging(const struct coll_op *op)
 {
-    struct coll_ccomm *member = step->member;
-    const bool hosted = step->staging->hosted;
-    if (!staging_grow(step->staging, member->gpu))
+    struct coll_ccomm *member = op->member;
+    const bool hosted = op->staging->hosted;
+    if (!staging_grow(op->staging, member->gpu))
         return false;
-    if (!step->staging->hosted || hosted)
+    if (!op->staging->hosted || hosted)
         return true;
-    kinds_stop(member);
+    op_classes_stop(member);
     member->host.say(
         "communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
         "comes next is raw on all ranks",
@@ -492,103 +492,103 @@ bool steps_grow(const struct coll_op *step)
     return true;
 }
 
-static bool encode_step(const struct coll_op *step, unsigned count)
+static bool encode_op(const struct coll_op *op, unsigned count)
 {
-    return follow(step) && launch_encode(step) && mark(step, count);
+    return follow(op) && launch_encode(op) && mark(op, count);
 }
 
-static coll_result encode_one(const struct coll_op *steps, unsigned count, unsigned i)
+static coll_result encode_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
-    const struct coll_op *step = &steps[i];
-    if (!steps_grow(step))
-        return launch_failed(step, "no memory for messages");
-    if (!encode_step(step, count) || (is_last(step) && is_grouped(steps, count) && !overflow_prepare(step)))
-        return launch_failed(step, "encoding could not be launched");
+    const struct coll_op *op = &ops[i];
+    if (!op_grow_staging(op))
+        return launch_failed(op, "no memory for messages");
+    if (!encode_op(op, count) || (is_last(op) && is_grouped(ops, count) && !overflow_prepare(op)))
+        return launch_failed(op, "encoding could not be launched");
     return COLL_SUCCESS;
 }
 
 /* What the ranks would move is not the same. */
-static coll_result refuse_different(const struct coll_op *steps, unsigned count)
+static coll_result refuse_different(const struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count; i++) {
-        if (!steps[i].differs)
+        if (!ops[i].differs)
             continue;
         result = COLL_INVALID_USAGE;
-        member_fail(steps[i].member, result, "a rank groups an operation that another has begun outside of groups");
+        ccomm_fail(ops[i].member, result, "a rank groups an operation that another has begun outside of groups");
     }
     return result;
 }
 
-coll_result steps_encode(struct coll_op *steps, unsigned count)
+coll_result ops_encode(struct coll_op *ops, unsigned count)
 {
-    coll_result result = refuse_different(steps, count);
+    coll_result result = refuse_different(ops, count);
     if (result == COLL_SUCCESS)
-        result = steps_reserve(steps, count);
+        result = ops_reserve(ops, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
-        const struct gpu_ops *gpu = steps[i].member->gpu;
+        const struct gpu_ops *gpu = ops[i].member->gpu;
         int before;
-        if (!gpu->enter(steps[i].member->device, &before))
-            return launch_failed(&steps[i], "no GPU");
-        result = encode_one(steps, count, i);
+        if (!gpu->enter(ops[i].member->device, &before))
+            return launch_failed(&ops[i], "no GPU");
+        result = encode_one(ops, count, i);
         gpu->leave(before);
     }
     return result;
 }
 
-coll_result steps_move(struct coll_op *steps, unsigned count)
+coll_result ops_move(struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
-        result = launch_move(&steps[i], steps[i].call.stream);
+        result = launch_move(&ops[i], ops[i].call.stream);
     return result;
 }
 
 /* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
-/* Calls `what` on the GPU of each step. */
-static bool each(const struct coll_op *steps, unsigned count,
-                 bool (*what)(const struct coll_op *steps, unsigned count, unsigned i))
+/* Calls `what` on the GPU of each op. */
+static bool each(const struct coll_op *ops, unsigned count,
+                 bool (*what)(const struct coll_op *ops, unsigned count, unsigned i))
 {
     bool good = true;
     for (unsigned i = 0; i < count && good; i++) {
-        const struct gpu_ops *gpu = steps[i].member->gpu;
+        const struct gpu_ops *gpu = ops[i].member->gpu;
         int before;
-        if (!gpu->enter(steps[i].member->device, &before))
+        if (!gpu->enter(ops[i].member->device, &before))
             return false;
-        good = what(steps, count, i);
+        good = what(ops, count, i);
         gpu->leave(before);
     }
     return good;
 }
 
-static bool move_beside(const struct coll_op *steps, unsigned count, unsigned i)
+static bool move_beside(const struct coll_op *ops, unsigned count, unsigned i)
 {
-    return !is_last(&steps[i]) || !is_grouped(steps, count) || overflow_start(&steps[i]);
+    return !is_last(&ops[i]) || !is_grouped(ops, count) || overflow_start(&ops[i]);
 }
 
-static bool check_one(const struct coll_op *steps, unsigned count, unsigned i)
+static bool check_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
-    const bool last = is_last(&steps[i]);
-    return follow(&steps[i]) && launch_check(&steps[i]) &&
-           (!last || overflow_finish(&steps[i], is_grouped(steps, count))) && mark(&steps[i], count);
+    const bool last = is_last(&ops[i]);
+    return follow(&ops[i]) && launch_check(&ops[i]) && (!last || overflow_finish(&ops[i], is_grouped(ops, count))) &&
+           mark(&ops[i], count);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-static bool decode_one(const struct coll_op *steps, unsigned count, unsigned i)
+static bool decode_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
-    const struct coll_op *step = &steps[i];
+    const struct coll_op *op = &ops[i];
     (void)count;
-    return follow(step) && launch_decode(step) && launch_own(step) && launch_sums(step) &&
-           order_end(step->member, step->staging, step->call.stream);
+    return follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) &&
+           order_end(op->member, op->staging, op->call.stream);
 }
 
-coll_result steps_decode(struct coll_op *steps, unsigned count)
+coll_result ops_decode(struct coll_op *ops, unsigned count)
 {
-    if (!each(steps, count, move_beside) || !each(steps, count, check_one))
-        return launch_failed(&steps[0], "what did not fit could not be looked for");
-    if (!each(steps, count, decode_one))
-        return launch_failed(&steps[0], "decoding could not be launched");
+    if (!each(ops, count, move_beside) || !each(ops, count, check_one))
+        return launch_failed(&ops[0], "what did not fit could not be looked for");
+    if (!each(ops, count, decode_one))
+        return launch_failed(&ops[0], "decoding could not be launched");
     return COLL_SUCCESS;
 }

@@ -6,16 +6,16 @@
 
 #include "collective/engine/ccomm.h"
 #include "collective/engine/plan.h"
-#include "collective/nccl_types.h"
+#include "collective/call.h"
 
 /* ---- decide.c ---------------------------------------------------------------------------------------------------- */
 
-bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
-void member_forget(const struct coll_op *steps, unsigned count);
+bool op_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op, const char **reason);
+void op_forget(const struct coll_op *ops, unsigned count);
 
 /* From which size on operations outside of groups are compressed, among powers of two: those of STRAIT_COLL_TABLE, and
  * else what follows from what was measured. */
-struct coll_sizes member_table(struct coll_ccomm *member);
+struct coll_sizes op_size_table(struct coll_ccomm *member);
 
 /* ---- Staging memory ---------------------------------------------------------------------------------------------- */
 
@@ -39,8 +39,8 @@ struct coll_staging {
     /* A second stream, for overlap and for groups with sends. */
     coll_stream side;
     gpu_event fork, join, turn;
-    /* For the group being prepared: its steps, and the memory they take, which begins with their jobs. */
-    uint32_t steps;
+    /* For the group being prepared: its ops, and the memory they take, which begins with their jobs. */
+    uint32_t op_count;
     size_t reserved;
 };
 
@@ -62,7 +62,7 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
 
 /* What is queued next on the stream runs after what was marked last. */
 bool order_follow(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream);
-/* order_mark marks what is queued on the stream so far, for other steps of its group; order_end marks a whole
+/* order_mark marks what is queued on the stream so far, for other ops of its group; order_end marks a whole
  * operation, for all later ones. */
 bool order_mark(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
 bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
@@ -71,12 +71,12 @@ bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_str
 bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
 
 /* When the kernels of exchange.h are launched, which move the values of messages that overflow. One launch serves all
- * steps of a staging memory, which are under way together; `last` is the last of these steps. */
+ * ops of a staging memory, which are under way together; `last` is the last of these ops. */
 
-/* What a seal kernel stores for the step. */
-struct exchange_job plain_job(const struct coll_op *step, const struct plan *plan, uint8_t *memory);
+/* What a seal kernel stores for the op. */
+struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory);
 
-/* For grouped steps: plain_fork behind all seals, before NCCL moves; plain_beside when NCCL's kernels have been
+/* For grouped ops: plain_fork behind all seals, before NCCL moves; plain_beside when NCCL's kernels have been
  * launched, so that its kernel blocks nothing where streams share a queue. */
 bool overflow_prepare(const struct coll_op *last);
 bool overflow_start(const struct coll_op *last);
@@ -84,46 +84,46 @@ bool overflow_start(const struct coll_op *last);
 /* Behind all checks. */
 bool overflow_finish(const struct coll_op *last, bool forked);
 
-/* Launches work for a phase of a step, on the current device, which must be the member's. The
- * caller sets the order (steps.h, pieces.h). False: it could not be launched. */
+/* Launches work for a phase of a op, on the current device, which must be the member's. The
+ * caller sets the order (ops.h, pieces.h). False: it could not be launched. */
 
-/* The plan of the phase that the step is in. */
-static inline const struct plan *launch_plan(const struct coll_op *step)
+/* The plan of the phase that the op is in. */
+static inline const struct plan *launch_plan(const struct coll_op *op)
 {
-    return &step->of[step->phase].plan;
+    return &op->of[op->phase].plan;
 }
 
 /* Encodes messages and writes their heads. */
-bool launch_encode(const struct coll_op *step);
+bool launch_encode(const struct coll_op *op);
 /* Hands NCCL what it moves, on `stream`, in a group that is open. */
-coll_result launch_move(const struct coll_op *step, coll_stream stream);
+coll_result launch_move(const struct coll_op *op, coll_stream stream);
 /* Checks which messages overflow. */
-bool launch_check(const struct coll_op *step);
+bool launch_check(const struct coll_op *op);
 /* Decodes the others. */
-bool launch_decode(const struct coll_op *step);
+bool launch_decode(const struct coll_op *op);
 /* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed; at any time. */
-bool launch_own(const struct coll_op *step);
+bool launch_own(const struct coll_op *op);
 /* Adds up, when everything to be added has arrived. */
-bool launch_sums(const struct coll_op *step);
+bool launch_sums(const struct coll_op *op);
 
-/* The step's part of the staging memory; the parameters of the call's sum, except for its sources. */
-uint8_t *launch_memory(const struct coll_op *step);
-struct coll_reduce launch_sum_of(const struct coll_op *step, const struct coll_call *call);
+/* The op's part of the staging memory; the parameters of the call's sum, except for its sources. */
+uint8_t *launch_memory(const struct coll_op *op);
+struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call);
 
 /* Fails the communicator, for the reason `why`. */
-coll_result launch_failed(const struct coll_op *step, const char *why);
+coll_result launch_failed(const struct coll_op *op, const char *why);
 
 /* The three parts of a phase (collective/engine.h). */
 
-/* Gives each step its own place in the staging memory of its stream; the memory has to be grown then. */
-coll_result steps_reserve(struct coll_op *steps, unsigned count);
+/* Gives each op its own place in the staging memory of its stream; the memory has to be grown then. */
+coll_result ops_reserve(struct coll_op *ops, unsigned count);
 /* Grows it. If the GPU has no memory for that, host memory is used, and all ranks go raw soon. False: there is none
  * either. */
-bool steps_grow(const struct coll_op *step);
+bool op_grow_staging(const struct coll_op *op);
 
-coll_result steps_encode(struct coll_op *steps, unsigned count);
-coll_result steps_move(struct coll_op *steps, unsigned count);
-coll_result steps_decode(struct coll_op *steps, unsigned count);
+coll_result ops_encode(struct coll_op *ops, unsigned count);
+coll_result ops_move(struct coll_op *ops, unsigned count);
+coll_result ops_decode(struct coll_op *ops, unsigned count);
 
 /* ---- overlap.c --------------------------------------------------------------------------------------------------- */
 
@@ -131,16 +131,16 @@ coll_result steps_decode(struct coll_op *steps, unsigned count);
  * head moves while the values behind it are encoded, and the tail while the values before it are decoded. That costs
  * wire bytes, so both are only as long as coding takes. A head and a tail cost NCCL one operation each. */
 
-/* Sets how many pages of each message of the step's first phase head and tail take, by the size and the link; 0 and 0:
+/* Sets how many pages of each message of the op's first phase head and tail take, by the size and the link; 0 and 0:
  * none. A function of what all ranks hold alike. */
-void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step);
+void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *op);
 
-/* Hands the head or the tail to NCCL, on the step's stream. */
-coll_result overlap_send_raw(const struct coll_op *step, enum plan_end end);
-/* When it has arrived, puts it where it belongs or adds it up. On the step's stream. */
-bool overlap_finish_raw(const struct coll_op *step, enum plan_end end);
+/* Hands the head or the tail to NCCL, on the op's stream. */
+coll_result overlap_send_raw(const struct coll_op *op, enum plan_end end);
+/* When it has arrived, puts it where it belongs or adds it up. On the op's stream. */
+bool overlap_finish_raw(const struct coll_op *op, enum plan_end end);
 
-/* All three parts of a phase of the step (collective/engine.h). */
-coll_result overlap_run(struct coll_op *step);
+/* All three parts of a phase of the op (collective/engine.h). */
+coll_result overlap_run(struct coll_op *op);
 
 #endif

@@ -20,43 +20,43 @@
 #include "internal/bytes.h"
 
 /* magic, from, to, secret */
-enum { GREETING = 8 + 4 + 4 + GREET_SECRET, GUESTS_MAX = 128 };
+enum { AUTH_BYTES = 8 + 4 + 4 + AUTH_SECRET_BYTES, UNAUTHENTICATED_MAX = 128 };
 #define CALLS   UINT64_C(0x314c4c4143525453) /* "STRCALL1" */
 #define ANSWERS UINT64_C(0x31534e4152525453) /* "STRRANS1" */
 
-static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struct peer_endpoint *card)
+static void put(uint8_t *proof, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
-    store_le64(greeting, magic);
-    store_le32(greeting + 8, (uint32_t)from);
-    store_le32(greeting + 12, (uint32_t)to);
-    memcpy(greeting + 16, card->secret, GREET_SECRET);
+    store_le64(proof, magic);
+    store_le32(proof + 8, (uint32_t)from);
+    store_le32(proof + 12, (uint32_t)to);
+    memcpy(proof + 16, card->secret, AUTH_SECRET_BYTES);
 }
 
 /* In constant time, so as not to reveal how much of it is right. */
-static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, const struct peer_endpoint *card)
+static bool is_it(const uint8_t *proof, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
-    uint8_t right[GREETING];
+    uint8_t right[AUTH_BYTES];
     unsigned differs = 0;
     put(right, magic, from, to, card);
-    for (unsigned i = 0; i < GREETING; i++)
-        differs |= right[i] ^ greeting[i];
+    for (unsigned i = 0; i < AUTH_BYTES; i++)
+        differs |= right[i] ^ proof[i];
     return differs == 0;
 }
 
 /* Does not block: a new connection's buffer has room. */
-static bool greet_say(int socket, uint64_t magic, int from, int to, const struct peer_endpoint *card)
+static bool auth_send(int socket, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
-    uint8_t greeting[GREETING];
-    put(greeting, magic, from, to, card);
-    return send(socket, greeting, GREETING, MSG_NOSIGNAL | MSG_DONTWAIT) == GREETING;
+    uint8_t proof[AUTH_BYTES];
+    put(proof, magic, from, to, card);
+    return send(socket, proof, AUTH_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) == AUTH_BYTES;
 }
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
 int auth_connect(const struct peer_endpoint *card, int from, int to)
 {
-    const int connected = address_connect(&card->address, GREET_MILLISECONDS);
-    if (connected < 0 || greet_say(connected, CALLS, from, to, card))
+    const int connected = address_connect(&card->address, AUTH_TIMEOUT_MS);
+    if (connected < 0 || auth_send(connected, CALLS, from, to, card))
         return connected;
     close(connected);
     return -1;
@@ -64,19 +64,19 @@ int auth_connect(const struct peer_endpoint *card, int from, int to)
 
 bool auth_await(int connected, const struct peer_endpoint *own, int from, int to)
 {
-    const int64_t until = now_ms() + GREET_MILLISECONDS;
-    uint8_t answer[GREETING];
+    const int64_t until = now_ms() + AUTH_TIMEOUT_MS;
+    uint8_t answer[AUTH_BYTES];
     size_t got = 0;
-    for (int64_t left = GREET_MILLISECONDS; got < GREETING && left > 0; left = until - now_ms()) {
+    for (int64_t left = AUTH_TIMEOUT_MS; got < AUTH_BYTES && left > 0; left = until - now_ms()) {
         struct pollfd ready = {.fd = connected, .events = POLLIN};
         if (poll(&ready, 1, (int)left) < 0 && errno != EINTR)
             return false;
-        const ssize_t size = recv(connected, answer + got, GREETING - got, MSG_DONTWAIT);
+        const ssize_t size = recv(connected, answer + got, AUTH_BYTES - got, MSG_DONTWAIT);
         if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
             return false;
         got += size > 0 ? (size_t)size : 0;
     }
-    return got == GREETING && is_it(answer, ANSWERS, from, to, own);
+    return got == AUTH_BYTES && is_it(answer, ANSWERS, from, to, own);
 }
 
 /* ---- Accepting --------------------------------------------------------------------------------------------------- */
@@ -84,115 +84,115 @@ bool auth_await(int connected, const struct peer_endpoint *own, int from, int to
 int auth_listen(struct peer_endpoint *card)
 {
     memset(card, 0, sizeof(*card));
-    if (getrandom(card->secret, GREET_SECRET, 0) != GREET_SECRET)
+    if (getrandom(card->secret, AUTH_SECRET_BYTES, 0) != AUTH_SECRET_BYTES)
         return -1;
     return address_listen(&card->address);
 }
 
-struct guest {
+struct unauthenticated {
     int socket;
     size_t got;
-    uint8_t said[GREETING];
+    uint8_t said[AUTH_BYTES];
 };
 
-struct reception {
+struct acceptor {
     int listener, to;
     const struct peer_endpoint *cards;
     uint64_t awaited;
     int *sockets;
-    struct guest guests[GUESTS_MAX];
+    struct unauthenticated pending[UNAUTHENTICATED_MAX];
     unsigned count;
 };
 
-/* If there is no room, the guest that has been there longest goes. */
-static void let_in(struct reception *here)
+/* If there is no room, the conn that has been there longest goes. */
+static void conn_accept(struct acceptor *acceptor)
 {
-    const int socket = accept4(here->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int socket = accept4(acceptor->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket < 0)
         return;
-    if (here->count == GUESTS_MAX) {
-        close(here->guests[0].socket);
-        memmove(here->guests, here->guests + 1, --here->count * sizeof(here->guests[0]));
+    if (acceptor->count == UNAUTHENTICATED_MAX) {
+        close(acceptor->pending[0].socket);
+        memmove(acceptor->pending, acceptor->pending + 1, --acceptor->count * sizeof(acceptor->pending[0]));
     }
-    here->guests[here->count++] = (struct guest){.socket = socket};
+    acceptor->pending[acceptor->count++] = (struct unauthenticated){.socket = socket};
 }
 
 /* False: it is a stranger. */
-static bool welcome(struct reception *here, const struct guest *guest)
+static bool conn_authenticate(struct acceptor *acceptor, const struct unauthenticated *conn)
 {
-    const uint32_t from = load_le32(guest->said + 8);
-    if (from >= 64 || (here->awaited >> from & 1) == 0 ||
-        !is_it(guest->said, CALLS, (int)from, here->to, &here->cards[here->to]) ||
-        !greet_say(guest->socket, ANSWERS, (int)from, here->to, &here->cards[from]))
+    const uint32_t from = load_le32(conn->said + 8);
+    if (from >= 64 || (acceptor->awaited >> from & 1) == 0 ||
+        !is_it(conn->said, CALLS, (int)from, acceptor->to, &acceptor->cards[acceptor->to]) ||
+        !auth_send(conn->socket, ANSWERS, (int)from, acceptor->to, &acceptor->cards[from]))
         return false;
-    here->sockets[from] = guest->socket;
-    here->awaited &= ~(UINT64_C(1) << from);
+    acceptor->sockets[from] = conn->socket;
+    acceptor->awaited &= ~(UINT64_C(1) << from);
     return true;
 }
 
-/* False: the guest has been let in or sent away. */
-static bool listen_to(struct reception *here, struct guest *guest)
+/* False: the conn has been let in or sent away. */
+static bool conn_receive(struct acceptor *acceptor, struct unauthenticated *conn)
 {
-    const ssize_t size = recv(guest->socket, guest->said + guest->got, GREETING - guest->got, MSG_DONTWAIT);
+    const ssize_t size = recv(conn->socket, conn->said + conn->got, AUTH_BYTES - conn->got, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
-    guest->got += size > 0 ? (size_t)size : 0;
-    if (size > 0 && guest->got < GREETING)
+    conn->got += size > 0 ? (size_t)size : 0;
+    if (size > 0 && conn->got < AUTH_BYTES)
         return true;
-    if (size <= 0 || !welcome(here, guest))
-        close(guest->socket);
+    if (size <= 0 || !conn_authenticate(acceptor, conn))
+        close(conn->socket);
     return false;
 }
 
-static void look(struct reception *here, int milliseconds)
+static void look(struct acceptor *acceptor, int milliseconds)
 {
-    struct pollfd ready[GUESTS_MAX + 1];
-    const unsigned count = here->count;
+    struct pollfd ready[UNAUTHENTICATED_MAX + 1];
+    const unsigned count = acceptor->count;
     for (unsigned i = 0; i < count; i++)
-        ready[i] = (struct pollfd){.fd = here->guests[i].socket, .events = POLLIN};
-    ready[count] = (struct pollfd){.fd = here->listener, .events = POLLIN};
+        ready[i] = (struct pollfd){.fd = acceptor->pending[i].socket, .events = POLLIN};
+    ready[count] = (struct pollfd){.fd = acceptor->listener, .events = POLLIN};
     (void)poll(ready, count + 1, milliseconds);
     unsigned kept = 0;
     for (unsigned i = 0; i < count; i++)
-        if (listen_to(here, &here->guests[i]))
-            here->guests[kept++] = here->guests[i];
-    here->count = kept;
-    let_in(here);
+        if (conn_receive(acceptor, &acceptor->pending[i]))
+            acceptor->pending[kept++] = acceptor->pending[i];
+    acceptor->count = kept;
+    conn_accept(acceptor);
 }
 
 bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64_t awaited, int *sockets)
 {
-    struct reception here = {.listener = listener, .to = to, .cards = cards, .awaited = awaited, .sockets = sockets};
-    const int64_t until = now_ms() + GREET_MILLISECONDS;
-    for (int64_t left = GREET_MILLISECONDS; here.awaited != 0 && left > 0; left = until - now_ms())
-        look(&here, (int)left);
-    for (unsigned i = 0; i < here.count; i++)
-        close(here.guests[i].socket);
-    return here.awaited == 0;
+    struct acceptor acceptor = {.listener = listener, .to = to, .cards = cards, .awaited = awaited, .sockets = sockets};
+    const int64_t until = now_ms() + AUTH_TIMEOUT_MS;
+    for (int64_t left = AUTH_TIMEOUT_MS; acceptor.awaited != 0 && left > 0; left = until - now_ms())
+        look(&acceptor, (int)left);
+    for (unsigned i = 0; i < acceptor.count; i++)
+        close(acceptor.pending[i].socket);
+    return acceptor.awaited == 0;
 }
 
-bool agree_begin(struct agree *agree, struct coll_ccomm *member)
+bool consensus_init(struct level_consensus *agree, struct coll_ccomm *member)
 {
     agree->member = member;
     agree->seen = agree->gone = 0;
-    agree->kinds = calloc(kinds_count(member), sizeof(*agree->kinds));
-    return agree->kinds != NULL;
+    agree->classes = calloc(op_class_count(member), sizeof(*agree->classes));
+    return agree->classes != NULL;
 }
 
-void agree_end(struct agree *agree)
+void consensus_fini(struct level_consensus *agree)
 {
-    free(agree->kinds);
-    agree->kinds = NULL;
+    free(agree->classes);
+    agree->classes = NULL;
 }
 
 /* ---- Who decides ------------------------------------------------------------------------------------------------- */
 
 /* Sends to all ranks that are asked and still there. */
-static bool say_all(struct agree *agree, uint32_t number, const struct frame *frame, uint64_t *told)
+static bool say_all(struct level_consensus *agree, uint32_t number, const struct frame *frame, uint64_t *told)
 {
     bool good = true;
     for (int rank = 0; rank < agree->member->ranks; rank++) {
-        if (!kinds_asked(agree->member, number, rank) || (agree->gone >> rank & 1) != 0)
+        if (!op_class_is_asked(agree->member, number, rank) || (agree->gone >> rank & 1) != 0)
             continue;
         good &= agree->say(agree->speaker, rank, frame);
         *told |= UINT64_C(1) << rank;
@@ -201,42 +201,42 @@ static bool say_all(struct agree *agree, uint32_t number, const struct frame *fr
 }
 
 /* Called when all have promised. */
-static bool settle(struct agree *agree, uint32_t number)
+static bool settle(struct level_consensus *agree, uint32_t number)
 {
-    struct kinds *kinds = agree->member->share.kinds;
-    struct kind *kind = &kinds->kinds[number];
+    struct op_classes *classes = agree->member->share.classes;
+    struct op_class *op_class = &classes->classes[number];
     uint64_t told = 0;
-    kinds_lock(kinds);
-    levels_step(&kind->level, kind->overflow, agree->kinds[number].from);
-    kind->limit = 0;
-    const struct level_span now = kind->level.now;
-    kinds_unlock(kinds);
+    op_classes_lock(classes);
+    levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
+    op_class->limit = 0;
+    const struct level_span now = op_class->level.now;
+    op_classes_unlock(classes);
     return say_all(agree, number,
                    &(struct frame){.type = FRAME_STEP, .small = number, .a = now.from, .b = now.until, .c = now.level},
                    &told);
 }
 
-/* A kind's limit, if this rank decides and is not asking already; else 0. */
-static uint64_t wanted_of(const struct agree *agree, uint32_t number)
+/* A op_class's limit, if this rank decides and is not asking already; else 0. */
+static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 {
-    struct kinds *kinds = agree->member->share.kinds;
-    if (agree->kinds[number].missing != 0 || kinds_decider(agree->member, number) != agree->member->rank)
+    struct op_classes *classes = agree->member->share.classes;
+    if (agree->classes[number].missing != 0 || op_class_decider(agree->member, number) != agree->member->rank)
         return 0;
-    kinds_lock(kinds);
-    const uint64_t limit = kinds->kinds[number].limit;
-    kinds_unlock(kinds);
+    op_classes_lock(classes);
+    const uint64_t limit = classes->classes[number].limit;
+    op_classes_unlock(classes);
     return limit;
 }
 
-bool agree_ask(struct agree *agree)
+bool consensus_ask(struct level_consensus *agree)
 {
-    const uint64_t wanted = __atomic_load_n(&agree->member->share.kinds->wanted, __ATOMIC_ACQUIRE);
+    const uint64_t wanted = __atomic_load_n(&agree->member->share.classes->wanted, __ATOMIC_ACQUIRE);
     bool good = true;
     if (wanted == agree->seen)
         return true;
     agree->seen = wanted;
-    for (uint32_t number = 0; number < kinds_count(agree->member); number++) {
-        struct agreement *agreement = &agree->kinds[number];
+    for (uint32_t number = 0; number < op_class_count(agree->member); number++) {
+        struct class_consensus *agreement = &agree->classes[number];
         const uint64_t limit = wanted_of(agree, number);
         if (limit == 0)
             continue;
@@ -248,9 +248,9 @@ bool agree_ask(struct agree *agree)
     return good;
 }
 
-static bool hear_promise(struct agree *agree, int peer, const struct frame *frame)
+static bool hear_promise(struct level_consensus *agree, int peer, const struct frame *frame)
 {
-    struct agreement *agreement = &agree->kinds[frame->small];
+    struct class_consensus *agreement = &agree->classes[frame->small];
     if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2)
         return false;
     agreement->missing &= ~(UINT64_C(1) << peer);
@@ -260,71 +260,71 @@ static bool hear_promise(struct agree *agree, int peer, const struct frame *fram
 
 /* ---- Ranks that take steps over ---------------------------------------------------------------------------------- */
 
-static bool promise(struct agree *agree, int peer, uint32_t number)
+static bool promise(struct level_consensus *agree, int peer, uint32_t number)
 {
-    struct kinds *kinds = agree->member->share.kinds;
-    struct kind *kind = &kinds->kinds[number];
-    kinds_lock(kinds);
-    const bool promised = kind->limit != 0;
-    const uint64_t limit = kind->level.issued + KINDS_AHEAD;
+    struct op_classes *classes = agree->member->share.classes;
+    struct op_class *op_class = &classes->classes[number];
+    op_classes_lock(classes);
+    const bool promised = op_class->limit != 0;
+    const uint64_t limit = op_class->level.issued + OP_CLASS_AHEAD;
     if (!promised)
-        kind->limit = limit;
-    kinds_unlock(kinds);
+        op_class->limit = limit;
+    op_classes_unlock(classes);
     return !promised &&
            agree->say(agree->speaker, peer, &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit});
 }
 
-static bool take_over(struct agree *agree, const struct frame *frame)
+static bool take_over(struct level_consensus *agree, const struct frame *frame)
 {
-    struct kinds *kinds = agree->member->share.kinds;
-    struct kind *kind = &kinds->kinds[frame->small];
-    kinds_lock(kinds);
-    const bool good = kind->limit != 0 && frame->a >= kind->limit && frame->b >= frame->a &&
+    struct op_classes *classes = agree->member->share.classes;
+    struct op_class *op_class = &classes->classes[frame->small];
+    op_classes_lock(classes);
+    const bool good = op_class->limit != 0 && frame->a >= op_class->limit && frame->b >= frame->a &&
                       frame->b < UINT64_MAX / 2 && frame->c <= 1024;
     if (good) {
-        kind->level.old = kind->level.now;
-        kind->level.now = (struct level_span){.from = frame->a, .until = frame->b, .level = (unsigned)frame->c};
-        kind->limit = 0;
+        op_class->level.old = op_class->level.now;
+        op_class->level.now = (struct level_span){.from = frame->a, .until = frame->b, .level = (unsigned)frame->c};
+        op_class->limit = 0;
     }
-    kinds_unlock(kinds);
+    op_classes_unlock(classes);
     return good;
 }
 
-bool agree_hear(struct agree *agree, int peer, const struct frame *frame)
+bool consensus_receive(struct level_consensus *agree, int peer, const struct frame *frame)
 {
     const struct coll_ccomm *member = agree->member;
-    if (frame->small >= kinds_count(member))
+    if (frame->small >= op_class_count(member))
         return false;
-    const int decider = kinds_decider(member, frame->small);
+    const int decider = op_class_decider(member, frame->small);
     if (frame->type == FRAME_PROMISE)
         return decider == member->rank && hear_promise(agree, peer, frame);
-    if (decider != peer || !kinds_asked(member, frame->small, member->rank))
+    if (decider != peer || !op_class_is_asked(member, frame->small, member->rank))
         return false;
     return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
 }
 
 /* ---- Ranks that have gone ---------------------------------------------------------------------------------------- */
 
-static void forget_promise(struct kinds *kinds, uint32_t number)
+static void forget_promise(struct op_classes *classes, uint32_t number)
 {
-    kinds_lock(kinds);
-    kinds->kinds[number].limit = 0;
-    kinds_unlock(kinds);
+    op_classes_lock(classes);
+    classes->classes[number].limit = 0;
+    op_classes_unlock(classes);
 }
 
-bool agree_without(struct agree *agree, int peer)
+bool consensus_rank_gone(struct level_consensus *agree, int peer)
 {
     const struct coll_ccomm *member = agree->member;
     bool good = true;
     agree->gone |= UINT64_C(1) << peer;
-    for (uint32_t number = 0; number < kinds_count(member); number++) {
-        struct agreement *agreement = &agree->kinds[number];
+    for (uint32_t number = 0; number < op_class_count(member); number++) {
+        struct class_consensus *agreement = &agree->classes[number];
         const bool awaited = (agreement->missing >> peer & 1) != 0;
         agreement->missing &= ~(UINT64_C(1) << peer);
         if (awaited && agreement->missing == 0)
             good &= settle(agree, number);
-        if (kinds_decider(member, number) == peer && kinds_asked(member, number, member->rank))
-            forget_promise(member->share.kinds, number);
+        if (op_class_decider(member, number) == peer && op_class_is_asked(member, number, member->rank))
+            forget_promise(member->share.classes, number);
     }
     return good;
 }
@@ -337,21 +337,21 @@ enum { SOON_NS = 20000, LATER_NS = 1000000, BUSY_TURNS = 2000, SOCKETS_MAX = 102
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct link *first;
+    struct overflow_tcp *first;
     pid_t process; /* in which the thread runs; 0: it has not been started */
     bool over;     /* the process ends: CUDA's memory may be gone already */
-} carrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} tcp_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* Sockets beyond SOCKETS_MAX are polled as often as kernels' memory is. */
 static nfds_t list_sockets(struct pollfd *sockets)
 {
     nfds_t count = 0;
-    for (const struct link *link = carrier.first; link != NULL; link = link->next)
+    for (const struct overflow_tcp *link = tcp_thread.first; link != NULL; link = link->next)
         for (int rank = 0; rank < link->member->ranks && count < SOCKETS_MAX; rank++)
-            if (link->carries[rank].socket >= 0)
+            if (link->conns[rank].socket >= 0)
                 sockets[count++] =
-                    (struct pollfd){.fd = link->carries[rank].socket,
-                                    .events = (short)(POLLIN | (link->carries[rank].blocked ? POLLOUT : 0))};
+                    (struct pollfd){.fd = link->conns[rank].socket,
+                                    .events = (short)(POLLIN | (link->conns[rank].blocked ? POLLOUT : 0))};
     return count;
 }
 
@@ -360,60 +360,60 @@ static void rest(bool busy)
 {
     static struct pollfd sockets[SOCKETS_MAX]; /* used by the thread alone */
     const nfds_t count = list_sockets(sockets);
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_unlock(&tcp_thread.lock);
     (void)ppoll(sockets, count, &(struct timespec){.tv_nsec = busy ? SOON_NS : LATER_NS}, NULL);
-    pthread_mutex_lock(&carrier.lock);
+    pthread_mutex_lock(&tcp_thread.lock);
 }
 
 static void *run(void *argument)
 {
     unsigned quiet = BUSY_TURNS;
     (void)prctl(PR_SET_TIMERSLACK, 1000UL);
-    pthread_mutex_lock(&carrier.lock);
-    while (!carrier.over) {
+    pthread_mutex_lock(&tcp_thread.lock);
+    while (!tcp_thread.over) {
         bool moved = false;
-        while (carrier.first == NULL && !carrier.over)
-            pthread_cond_wait(&carrier.changed, &carrier.lock);
-        for (struct link *link = carrier.first; link != NULL && !carrier.over; link = link->next)
-            moved |= link_turn(link);
+        while (tcp_thread.first == NULL && !tcp_thread.over)
+            pthread_cond_wait(&tcp_thread.changed, &tcp_thread.lock);
+        for (struct overflow_tcp *link = tcp_thread.first; link != NULL && !tcp_thread.over; link = link->next)
+            moved |= overflow_tcp_progress(link);
         quiet = moved ? 0 : quiet + (quiet < BUSY_TURNS);
-        if (!carrier.over)
+        if (!tcp_thread.over)
             rest(quiet < BUSY_TURNS);
     }
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_unlock(&tcp_thread.lock);
     return argument;
 }
 
 /* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
 static void stop(void)
 {
-    if (carrier.process != getpid())
+    if (tcp_thread.process != getpid())
         return;
-    pthread_mutex_lock(&carrier.lock);
-    carrier.over = true;
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_lock(&tcp_thread.lock);
+    tcp_thread.over = true;
+    pthread_mutex_unlock(&tcp_thread.lock);
 }
 
 /* A child closes its copies of the connections: otherwise they would not end with its parent. */
 static void before_fork(void)
 {
-    pthread_mutex_lock(&carrier.lock);
+    pthread_mutex_lock(&tcp_thread.lock);
 }
 
 static void after_fork(void)
 {
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_unlock(&tcp_thread.lock);
 }
 
 static void be_child(void)
 {
-    for (struct link *link = carrier.first; link != NULL; link = link->next)
+    for (struct overflow_tcp *link = tcp_thread.first; link != NULL; link = link->next)
         for (int rank = 0; rank < link->member->ranks; rank++)
-            if (link->carries[rank].socket >= 0)
-                close(link->carries[rank].socket);
-    carrier.first = NULL;
-    carrier.process = 0;
-    pthread_mutex_unlock(&carrier.lock);
+            if (link->conns[rank].socket >= 0)
+                close(link->conns[rank].socket);
+    tcp_thread.first = NULL;
+    tcp_thread.process = 0;
+    pthread_mutex_unlock(&tcp_thread.lock);
 }
 
 static bool prepare(void)
@@ -435,49 +435,49 @@ static bool start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         pthread_detach(thread);
-    carrier.process = started ? getpid() : 0;
+    tcp_thread.process = started ? getpid() : 0;
     return started;
 }
 
-bool carrier_is_ours(void)
+bool tcp_thread_is_ours(void)
 {
-    return carrier.process == getpid();
+    return tcp_thread.process == getpid();
 }
 
-bool carrier_take(struct link *link)
+bool tcp_thread_add(struct overflow_tcp *link)
 {
-    pthread_mutex_lock(&carrier.lock);
-    const bool good = carrier.process == getpid() || start();
+    pthread_mutex_lock(&tcp_thread.lock);
+    const bool good = tcp_thread.process == getpid() || start();
     if (good) {
-        link->carried = true;
-        link->next = carrier.first;
-        carrier.first = link;
-        pthread_cond_signal(&carrier.changed);
+        link->progressed = true;
+        link->next = tcp_thread.first;
+        tcp_thread.first = link;
+        pthread_cond_signal(&tcp_thread.changed);
     }
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_unlock(&tcp_thread.lock);
     return good;
 }
 
-void carrier_finish(struct link *link)
+void tcp_thread_finish(struct overflow_tcp *link)
 {
-    pthread_mutex_lock(&carrier.lock);
+    pthread_mutex_lock(&tcp_thread.lock);
     link->finished = true;
-    pthread_mutex_unlock(&carrier.lock);
+    pthread_mutex_unlock(&tcp_thread.lock);
 }
 
-bool carrier_drop(struct link *link, bool (*done)(const struct link *link))
+bool tcp_thread_remove(struct overflow_tcp *link, bool (*done)(const struct overflow_tcp *link))
 {
-    if (!link->carried || !carrier_is_ours())
+    if (!link->progressed || !tcp_thread_is_ours())
         return true;
-    pthread_mutex_lock(&carrier.lock);
-    const bool drops = done == NULL || carrier.over || done(link);
-    for (struct link **at = &carrier.first; *at != NULL && drops; at = &(*at)->next)
+    pthread_mutex_lock(&tcp_thread.lock);
+    const bool drops = done == NULL || tcp_thread.over || done(link);
+    for (struct overflow_tcp **at = &tcp_thread.first; *at != NULL && drops; at = &(*at)->next)
         if (*at == link) {
             *at = link->next;
             break;
         }
-    link->carried = !drops;
-    pthread_mutex_unlock(&carrier.lock);
+    link->progressed = !drops;
+    pthread_mutex_unlock(&tcp_thread.lock);
     return drops;
 }
 
@@ -486,41 +486,41 @@ enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 }
 
 static bool is_apart(const struct coll_ccomm *member, int rank)
 {
-    return !host_groups_same(&member->share.division, rank, member->rank);
+    return !host_groups_same(&member->share.groups, rank, member->rank);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
-bool link_prepare(struct coll_ccomm *member, struct peer_endpoint *card)
+bool overflow_tcp_prepare(struct coll_ccomm *member, struct peer_endpoint *card)
 {
-    struct link *link = calloc(1, sizeof(*link) + (size_t)member->ranks * sizeof(link->carries[0]));
+    struct overflow_tcp *link = calloc(1, sizeof(*link) + (size_t)member->ranks * sizeof(link->conns[0]));
     if (link == NULL)
         return false;
     member->share.link = link;
     link->member = member;
     for (int rank = 0; rank < member->ranks; rank++)
-        link->carries[rank] = (struct carry){.socket = -1, .peer = rank};
+        link->conns[rank] = (struct tcp_conn){.socket = -1, .peer = rank};
     link->listener = auth_listen(card);
     return link->listener >= 0;
 }
 
-bool link_connect(struct coll_ccomm *member, const struct peer_endpoint *cards)
+bool overflow_tcp_connect(struct coll_ccomm *member, const struct peer_endpoint *cards)
 {
-    struct link *link = member->share.link;
+    struct overflow_tcp *link = member->share.link;
     for (int rank = member->rank + 1; rank < member->ranks; rank++) {
         if (!is_apart(member, rank))
             continue;
-        link->carries[rank].socket = auth_connect(&cards[rank], member->rank, rank);
-        if (link->carries[rank].socket < 0)
+        link->conns[rank].socket = auth_connect(&cards[rank], member->rank, rank);
+        if (link->conns[rank].socket < 0)
             return false;
     }
     return true;
 }
 
-bool link_accept(struct coll_ccomm *member, const struct peer_endpoint *cards)
+bool overflow_tcp_accept(struct coll_ccomm *member, const struct peer_endpoint *cards)
 {
-    struct link *link = member->share.link;
-    int sockets[DIVIDE_RANKS_MAX];
+    struct overflow_tcp *link = member->share.link;
+    int sockets[HOST_RANKS_MAX];
     uint64_t awaited = 0;
     for (int rank = 0; rank < member->rank; rank++) {
         sockets[rank] = -1;
@@ -528,158 +528,158 @@ bool link_accept(struct coll_ccomm *member, const struct peer_endpoint *cards)
     }
     const bool good = auth_accept(link->listener, cards, member->rank, awaited, sockets);
     for (int rank = 0; rank < member->rank; rank++)
-        link->carries[rank].socket = sockets[rank];
+        link->conns[rank].socket = sockets[rank];
     close(link->listener);
     link->listener = -1;
     return good;
 }
 
-bool link_await(struct coll_ccomm *member, const struct peer_endpoint *own)
+bool overflow_tcp_await(struct coll_ccomm *member, const struct peer_endpoint *own)
 {
-    const struct link *link = member->share.link;
+    const struct overflow_tcp *link = member->share.link;
     for (int rank = member->rank + 1; rank < member->ranks; rank++)
-        if (is_apart(member, rank) && !auth_await(link->carries[rank].socket, own, member->rank, rank))
+        if (is_apart(member, rank) && !auth_await(link->conns[rank].socket, own, member->rank, rank))
             return false;
     return true;
 }
 
-static struct carry_ring ring_of(const struct coll_ccomm *member, int from, int to)
+static struct tcp_ring ring_of(const struct coll_ccomm *member, int from, int to)
 {
     const struct share *share = &member->share;
     const uint32_t number = ring_number(&share->rings, (uint32_t)from, (uint32_t)to);
     uint8_t *slots = (uint8_t *)share->pinned + ring_flags_size((uint32_t)member->ranks);
-    return (struct carry_ring){(struct ring_flags *)share->pinned + number,
-                               slots + (size_t)number * RING_SLOTS * share->rings.slot_bytes};
+    return (struct tcp_ring){(struct ring_flags *)share->pinned + number,
+                             slots + (size_t)number * RING_SLOTS * share->rings.slot_bytes};
 }
 
-static bool link_hear(void *hearer, int peer, const struct frame *frame)
+static bool on_frame(void *hearer, int peer, const struct frame *frame)
 {
-    return agree_hear(&((struct link *)hearer)->agree, peer, frame);
+    return consensus_receive(&((struct overflow_tcp *)hearer)->agree, peer, frame);
 }
 
-static bool link_say(void *speaker, int peer, const struct frame *frame)
+static bool send_frame(void *speaker, int peer, const struct frame *frame)
 {
-    return carry_say(&((struct link *)speaker)->carries[peer], frame);
+    return tcp_queue_frame(&((struct overflow_tcp *)speaker)->conns[peer], frame);
 }
 
-bool link_begin(struct coll_ccomm *member)
+bool overflow_tcp_start(struct coll_ccomm *member)
 {
-    struct link *link = member->share.link;
+    struct overflow_tcp *link = member->share.link;
     for (int rank = 0; rank < member->ranks; rank++) {
-        struct carry *carry = &link->carries[rank];
-        if (carry->socket < 0)
+        struct tcp_conn *conn = &link->conns[rank];
+        if (conn->socket < 0)
             continue;
-        address_tune(carry->socket);
+        address_tune(conn->socket);
         link->peers++;
-        carry->slot_bytes = member->share.rings.slot_bytes;
-        carry->to = ring_of(member, member->rank, rank);
-        carry->from = ring_of(member, rank, member->rank);
-        carry->hear = link_hear;
-        carry->hearer = link;
+        conn->slot_bytes = member->share.rings.slot_bytes;
+        conn->to = ring_of(member, member->rank, rank);
+        conn->from = ring_of(member, rank, member->rank);
+        conn->hear = on_frame;
+        conn->hearer = link;
     }
-    link->agree.say = link_say;
+    link->agree.say = send_frame;
     link->agree.speaker = link;
-    return agree_begin(&link->agree, member) && carrier_take(link);
+    return consensus_init(&link->agree, member) && tcp_thread_add(link);
 }
 
-void link_describe(const struct coll_ccomm *member, char *text, size_t size)
+void overflow_tcp_describe(const struct coll_ccomm *member, char *text, size_t size)
 {
-    const struct link *link = member->share.link;
+    const struct overflow_tcp *link = member->share.link;
     snprintf(text, size, "%.0d%s", link != NULL ? link->peers : 0,
              link != NULL ? " ranks on other hosts by TCP, " : "");
 }
 
 /* ---- A turn of the thread ---------------------------------------------------------------------------------------- */
 
-static void lose(struct link *link, const struct carry *carry)
+static void lose(struct overflow_tcp *link, const struct tcp_conn *conn)
 {
     char why[120];
     link->lost = true;
-    snprintf(why, sizeof(why), "rank %d, on another host, %s", carry->peer, carry->trouble);
-    member_fail(link->member, COLL_REMOTE_ERROR, why);
+    snprintf(why, sizeof(why), "rank %d, on another host, %s", conn->peer, conn->trouble);
+    ccomm_fail(link->member, COLL_REMOTE_ERROR, why);
 }
 
-static bool turn_one(struct link *link, struct carry *carry)
+static bool turn_one(struct overflow_tcp *link, struct tcp_conn *conn)
 {
-    if (link->finished && !carry->leaving)
-        carry->leaving = carry_say(carry, &(struct frame){.type = FRAME_LEAVE});
-    const bool moved = carry_pass(carry);
-    if (carry->socket >= 0)
+    if (link->finished && !conn->leaving)
+        conn->leaving = tcp_queue_frame(conn, &(struct frame){.type = FRAME_LEAVE});
+    const bool moved = tcp_progress(conn);
+    if (conn->socket >= 0)
         return moved;
-    if (carry->trouble != NULL && !link->finished && !link->lost)
-        lose(link, carry);
-    if (!agree_without(&link->agree, carry->peer))
+    if (conn->trouble != NULL && !link->finished && !link->lost)
+        lose(link, conn);
+    if (!consensus_rank_gone(&link->agree, conn->peer))
         link->starved = true;
     return true;
 }
 
-bool link_turn(struct link *link)
+bool overflow_tcp_progress(struct overflow_tcp *link)
 {
     bool moved = false;
-    link->starved |= !agree_ask(&link->agree);
+    link->starved |= !consensus_ask(&link->agree);
     for (int rank = 0; rank < link->member->ranks; rank++)
-        if (link->carries[rank].socket >= 0)
-            moved |= turn_one(link, &link->carries[rank]);
+        if (link->conns[rank].socket >= 0)
+            moved |= turn_one(link, &link->conns[rank]);
     if (link->starved && !link->lost) {
         link->lost = true;
-        member_fail(link->member, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
+        ccomm_fail(link->member, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
     }
     if (link->lost) /* also stops what was launched since */
-        member_give_up(link->member);
+        ccomm_abort_kernels(link->member);
     return moved;
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void link_finish(struct coll_ccomm *member)
+void overflow_tcp_finish(struct coll_ccomm *member)
 {
-    if (member->share.link != NULL && carrier_is_ours())
-        carrier_finish(member->share.link);
+    if (member->share.link != NULL && tcp_thread_is_ours())
+        tcp_thread_finish(member->share.link);
 }
 
-static bool all_are(const struct link *link, bool (*what)(const struct carry *))
+static bool all_are(const struct overflow_tcp *link, bool (*what)(const struct tcp_conn *))
 {
     bool all = true;
     for (int rank = 0; rank < link->member->ranks && all; rank++)
-        all = link->carries[rank].socket < 0 || (link->carries[rank].leaving && what(&link->carries[rank]));
+        all = link->conns[rank].socket < 0 || (link->conns[rank].leaving && what(&link->conns[rank]));
     return all;
 }
 
-static bool has_arrived(const struct link *link)
+static bool has_arrived(const struct overflow_tcp *link)
 {
-    return all_are(link, carry_has_arrived);
+    return all_are(link, tcp_has_flushed);
 }
 
-static bool has_said(const struct link *link)
+static bool has_said(const struct overflow_tcp *link)
 {
-    return all_are(link, carry_has_said);
+    return all_are(link, tcp_has_sent);
 }
 
-void link_leave(struct coll_ccomm *member)
+void overflow_tcp_leave(struct coll_ccomm *member)
 {
-    struct link *link = member->share.link;
-    if (link == NULL || !link->carried || !carrier_is_ours())
+    struct overflow_tcp *link = member->share.link;
+    if (link == NULL || !link->progressed || !tcp_thread_is_ours())
         return;
-    carrier_finish(link);
+    tcp_thread_finish(link);
     const int most = member->aborted ? ABORT_LOOKS_MAX : LEAVE_LOOKS_MAX;
-    for (int looks = 0; looks < most && !carrier_drop(link, member->aborted ? has_said : has_arrived); looks++)
+    for (int looks = 0; looks < most && !tcp_thread_remove(link, member->aborted ? has_said : has_arrived); looks++)
         nanosleep(&(struct timespec){.tv_nsec = LEAVE_LOOK_NS}, NULL);
-    (void)carrier_drop(link, NULL);
+    (void)tcp_thread_remove(link, NULL);
     for (int rank = 0; rank < member->ranks; rank++)
-        carry_end(&link->carries[rank]);
+        tcp_close(&link->conns[rank]);
 }
 
-void link_end(struct coll_ccomm *member)
+void overflow_tcp_end(struct coll_ccomm *member)
 {
-    struct link *link = member->share.link;
+    struct overflow_tcp *link = member->share.link;
     if (link == NULL)
         return;
-    (void)carrier_drop(link, NULL);
+    (void)tcp_thread_remove(link, NULL);
     for (int rank = 0; rank < member->ranks; rank++)
-        carry_end(&link->carries[rank]);
+        tcp_close(&link->conns[rank]);
     if (link->listener >= 0)
         close(link->listener);
-    agree_end(&link->agree);
+    consensus_fini(&link->agree);
     member->share.link = NULL;
     free(link);
 }
@@ -697,80 +697,80 @@ static void store(uint64_t *word, uint64_t x)
     __atomic_store_n(word, x, __ATOMIC_SEQ_CST);
 }
 
-void carry_end(struct carry *carry)
+void tcp_close(struct tcp_conn *conn)
 {
-    if (carry->socket >= 0)
-        close(carry->socket);
-    carry->socket = -1;
-    carry->out.left = carry->out.size = carry->out.done = 0;
-    free(carry->queue);
-    carry->queue = NULL;
-    carry->queued = carry->queue_room = 0;
+    if (conn->socket >= 0)
+        close(conn->socket);
+    conn->socket = -1;
+    conn->out.left = conn->out.size = conn->out.done = 0;
+    free(conn->queue);
+    conn->queue = NULL;
+    conn->queued = conn->queue_room = 0;
 }
 
-static void fail(struct carry *carry, const char *why)
+static void fail(struct tcp_conn *conn, const char *why)
 {
-    if (!carry->left)
-        carry->trouble = why;
-    carry_end(carry);
+    if (!conn->left)
+        conn->trouble = why;
+    tcp_close(conn);
 }
 
 /* ---- Sending frames ---------------------------------------------------------------------------------------------- */
 
-static bool has_room(const struct carry_out *out)
+static bool has_room(const struct tcp_tx *out)
 {
     return out->size + FRAME_BYTES <= sizeof(out->words);
 }
 
-static void add(struct carry_out *out, const struct frame *frame)
+static void add(struct tcp_tx *out, const struct frame *frame)
 {
     frame_put(out->words + out->size, frame);
     out->size += FRAME_BYTES;
 }
 
-bool carry_say(struct carry *carry, const struct frame *frame)
+bool tcp_queue_frame(struct tcp_conn *conn, const struct frame *frame)
 {
-    if (carry->socket < 0)
+    if (conn->socket < 0)
         return true;
-    if (carry->queued == carry->queue_room) {
-        const uint32_t room = carry->queue_room != 0 ? 2 * carry->queue_room : 16;
-        struct frame *queue = realloc(carry->queue, room * sizeof(*queue));
+    if (conn->queued == conn->queue_room) {
+        const uint32_t room = conn->queue_room != 0 ? 2 * conn->queue_room : 16;
+        struct frame *queue = realloc(conn->queue, room * sizeof(*queue));
         if (queue == NULL)
             return false;
-        carry->queue = queue;
-        carry->queue_room = room;
+        conn->queue = queue;
+        conn->queue_room = room;
     }
-    carry->queue[carry->queued++] = *frame;
+    conn->queue[conn->queued++] = *frame;
     return true;
 }
 
-static void add_queued(struct carry *carry)
+static void add_queued(struct tcp_conn *conn)
 {
     uint32_t taken = 0;
-    for (; taken < carry->queued && has_room(&carry->out); taken++)
-        add(&carry->out, &carry->queue[taken]);
-    carry->queued -= taken;
+    for (; taken < conn->queued && has_room(&conn->out); taken++)
+        add(&conn->out, &conn->queue[taken]);
+    conn->queued -= taken;
     if (taken > 0)
-        memmove(carry->queue, carry->queue + taken, carry->queued * sizeof(*carry->queue));
+        memmove(conn->queue, conn->queue + taken, conn->queued * sizeof(*conn->queue));
 }
 
-static void add_taken(struct carry *carry)
+static void add_taken(struct tcp_conn *conn)
 {
-    for (uint32_t slot = 0; slot < RING_SLOTS && has_room(&carry->out); slot++) {
-        const uint64_t taken = load(&carry->from.flags->taken[slot].number);
-        if (taken == carry->out.told[slot])
+    for (uint32_t slot = 0; slot < RING_SLOTS && has_room(&conn->out); slot++) {
+        const uint64_t taken = load(&conn->from.flags->taken[slot].number);
+        if (taken == conn->out.told[slot])
             continue;
-        carry->out.told[slot] = taken;
-        add(&carry->out, &(struct frame){.type = FRAME_TAKEN, .a = taken});
+        conn->out.told[slot] = taken;
+        add(&conn->out, &(struct frame){.type = FRAME_TAKEN, .a = taken});
     }
 }
 
 /* The record with the next number, or a later one if that was overwritten. False: there is none yet. */
-static bool next_record(struct carry *carry, uint32_t pairs, struct frame *frame)
+static bool next_record(struct tcp_conn *conn, uint32_t pairs, struct frame *frame)
 {
-    uint64_t *next = &carry->out.records[pairs];
+    uint64_t *next = &conn->out.records[pairs];
     for (;;) {
-        const struct ring_record *record = &carry->to.flags->records[pairs][*next % RING_RECORDS];
+        const struct ring_record *record = &conn->to.flags->records[pairs][*next % RING_RECORDS];
         const uint64_t number = load(&record->number);
         if (number < *next + 1)
             return false;
@@ -783,22 +783,22 @@ static bool next_record(struct carry *carry, uint32_t pairs, struct frame *frame
     }
 }
 
-static void add_records(struct carry *carry)
+static void add_records(struct tcp_conn *conn)
 {
     struct frame frame;
     for (uint32_t pairs = 0; pairs < 2; pairs++)
-        while (has_room(&carry->out) && next_record(carry, pairs, &frame))
-            add(&carry->out, &frame);
+        while (has_room(&conn->out) && next_record(conn, pairs, &frame))
+            add(&conn->out, &frame);
 }
 
 /* The full slot with the lowest number that has not been sent; RING_SLOTS: there is none. */
-static uint32_t next_slot(const struct carry *carry)
+static uint32_t next_slot(const struct tcp_conn *conn)
 {
     uint32_t found = RING_SLOTS;
     uint64_t least = UINT64_MAX;
     for (uint32_t slot = 0; slot < RING_SLOTS; slot++) {
-        const uint64_t full = load(&carry->to.flags->full[slot].number);
-        if (full == carry->out.sent[slot] || full >= least)
+        const uint64_t full = load(&conn->to.flags->full[slot].number);
+        if (full == conn->out.sent[slot] || full >= least)
             continue;
         found = slot;
         least = full;
@@ -806,34 +806,34 @@ static uint32_t next_slot(const struct carry *carry)
     return found;
 }
 
-static void add_slot(struct carry *carry)
+static void add_slot(struct tcp_conn *conn)
 {
-    const uint32_t slot = next_slot(carry);
-    if (slot == RING_SLOTS || !has_room(&carry->out))
+    const uint32_t slot = next_slot(conn);
+    if (slot == RING_SLOTS || !has_room(&conn->out))
         return;
-    const struct ring_flag *full = &carry->to.flags->full[slot];
+    const struct ring_flag *full = &conn->to.flags->full[slot];
     const uint64_t number = load(&full->number);
-    carry->out.sent[slot] = number;
-    carry->out.values = carry->to.slots + (size_t)slot * carry->slot_bytes;
-    carry->out.left = full->bytes < carry->slot_bytes ? full->bytes : carry->slot_bytes;
-    add(&carry->out, &(struct frame){.type = FRAME_SLOT, .small = (uint32_t)carry->out.left, .a = number - 1});
+    conn->out.sent[slot] = number;
+    conn->out.values = conn->to.slots + (size_t)slot * conn->slot_bytes;
+    conn->out.left = full->bytes < conn->slot_bytes ? full->bytes : conn->slot_bytes;
+    add(&conn->out, &(struct frame){.type = FRAME_SLOT, .small = (uint32_t)conn->out.left, .a = number - 1});
 }
 
 /* Records go before the slots of their messages, and words before values, which take a while to send. */
-static void gather(struct carry *carry)
+static void gather(struct tcp_conn *conn)
 {
-    struct carry_out *out = &carry->out;
+    struct tcp_tx *out = &conn->out;
     if (out->size > 0 || out->left > 0)
         return;
-    add_queued(carry);
-    add_taken(carry);
-    add_records(carry);
-    add_slot(carry);
+    add_queued(conn);
+    add_taken(conn);
+    add_records(conn);
+    add_slot(conn);
 }
 
 /* ---- Sending ----------------------------------------------------------------------------------------------------- */
 
-static void sent(struct carry_out *out, size_t bytes)
+static void sent(struct tcp_tx *out, size_t bytes)
 {
     const size_t words = bytes < out->size - out->done ? bytes : out->size - out->done;
     out->done += (uint32_t)words;
@@ -844,17 +844,17 @@ static void sent(struct carry_out *out, size_t bytes)
 }
 
 /* A send error does not end the connection: what the peer has said last is read first. */
-static size_t send_some(struct carry *carry)
+static size_t send_some(struct tcp_conn *conn)
 {
-    struct carry_out *out = &carry->out;
-    gather(carry);
+    struct tcp_tx *out = &conn->out;
+    gather(conn);
     struct iovec parts[2] = {{out->words + out->done, out->size - out->done},
                              {(void *)(uintptr_t)out->values, out->left}};
     const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     if (parts[0].iov_len + parts[1].iov_len == 0)
         return 0;
-    const ssize_t size = sendmsg(carry->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    carry->blocked = size < 0 && errno == EAGAIN;
+    const ssize_t size = sendmsg(conn->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    conn->blocked = size < 0 && errno == EAGAIN;
     if (size > 0)
         sent(out, (size_t)size);
     return size > 0 ? (size_t)size : 0;
@@ -863,43 +863,43 @@ static size_t send_some(struct carry *carry)
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
 /* The slot is free, as the peer fills it again only after it was told. */
-static bool begin_slot(struct carry *carry, const struct frame *frame)
+static bool begin_slot(struct tcp_conn *conn, const struct frame *frame)
 {
-    struct carry_in *in = &carry->in;
+    struct tcp_rx *in = &conn->in;
     const uint32_t slot = frame->a % RING_SLOTS;
-    if (frame->small == 0 || frame->small > carry->slot_bytes || frame->a >= UINT64_MAX / 2 ||
-        frame->a < in->filled[slot] || carry->out.told[slot] != in->filled[slot])
+    if (frame->small == 0 || frame->small > conn->slot_bytes || frame->a >= UINT64_MAX / 2 ||
+        frame->a < in->filled[slot] || conn->out.told[slot] != in->filled[slot])
         return false;
-    in->values = carry->from.slots + (size_t)slot * carry->slot_bytes;
+    in->values = conn->from.slots + (size_t)slot * conn->slot_bytes;
     in->left = frame->small;
     return true;
 }
 
-static void end_slot(struct carry *carry)
+static void end_slot(struct tcp_conn *conn)
 {
-    struct carry_in *in = &carry->in;
+    struct tcp_rx *in = &conn->in;
     const uint32_t slot = in->frame.a % RING_SLOTS;
-    struct ring_flag *full = &carry->from.flags->full[slot];
+    struct ring_flag *full = &conn->from.flags->full[slot];
     in->filled[slot] = in->frame.a + 1;
     full->bytes = in->frame.small;
     store(&full->number, in->frame.a + 1);
 }
 
-static bool hear_taken(struct carry *carry, const struct frame *frame)
+static bool hear_taken(struct tcp_conn *conn, const struct frame *frame)
 {
     const uint32_t slot = (frame->a - 1) % RING_SLOTS;
-    if (frame->a == 0 || frame->a != carry->out.sent[slot])
+    if (frame->a == 0 || frame->a != conn->out.sent[slot])
         return false;
-    store(&carry->to.flags->taken[slot].number, frame->a);
+    store(&conn->to.flags->taken[slot].number, frame->a);
     return true;
 }
 
-static bool hear_record(struct carry *carry, const struct frame *frame)
+static bool hear_record(struct tcp_conn *conn, const struct frame *frame)
 {
-    if (frame->small > 1 || frame->a < carry->in.records[frame->small] || frame->a >= UINT64_MAX / 2)
+    if (frame->small > 1 || frame->a < conn->in.records[frame->small] || frame->a >= UINT64_MAX / 2)
         return false;
-    struct ring_record *record = &carry->from.flags->records[frame->small][frame->a % RING_RECORDS];
-    carry->in.records[frame->small] = frame->a + 1;
+    struct ring_record *record = &conn->from.flags->records[frame->small][frame->a % RING_RECORDS];
+    conn->in.records[frame->small] = frame->a + 1;
     store(&record->number, 0);
     store(&record->first, frame->b);
     store(&record->number, frame->a + 1);
@@ -907,35 +907,35 @@ static bool hear_record(struct carry *carry, const struct frame *frame)
 }
 
 /* False: the frame is invalid. */
-static bool hear(struct carry *carry, const struct frame *frame)
+static bool hear(struct tcp_conn *conn, const struct frame *frame)
 {
     switch (frame->type) {
     case FRAME_SLOT:
-        return begin_slot(carry, frame);
+        return begin_slot(conn, frame);
     case FRAME_TAKEN:
-        return hear_taken(carry, frame);
+        return hear_taken(conn, frame);
     case FRAME_RECORD:
-        return hear_record(carry, frame);
+        return hear_record(conn, frame);
     case FRAME_LEAVE:
-        carry->left = true;
+        conn->left = true;
         return true;
     case FRAME_ASK:
     case FRAME_PROMISE:
     case FRAME_STEP:
-        return carry->hear(carry->hearer, carry->peer, frame);
+        return conn->hear(conn->hearer, conn->peer, frame);
     default:
         return false;
     }
 }
 
-static void received(struct carry *carry, size_t bytes)
+static void received(struct tcp_conn *conn, size_t bytes)
 {
-    struct carry_in *in = &carry->in;
+    struct tcp_rx *in = &conn->in;
     if (in->left > 0) {
         in->values += bytes;
         in->left -= bytes;
         if (in->left == 0)
-            end_slot(carry);
+            end_slot(conn);
         return;
     }
     in->got += (uint32_t)bytes;
@@ -943,57 +943,57 @@ static void received(struct carry *carry, size_t bytes)
         return;
     in->got = 0;
     in->frame = frame_get(in->head);
-    if (!hear(carry, &in->frame))
-        fail(carry, "has said what is not in order");
+    if (!hear(conn, &in->frame))
+        fail(conn, "has said what is not in order");
 }
 
-static size_t receive_some(struct carry *carry)
+static size_t receive_some(struct tcp_conn *conn)
 {
-    struct carry_in *in = &carry->in;
+    struct tcp_rx *in = &conn->in;
     uint8_t *into = in->left > 0 ? in->values : in->head + in->got;
     const ssize_t size =
-        recv(carry->socket, into, in->left > 0 ? in->left : (size_t)(FRAME_BYTES - in->got), MSG_DONTWAIT);
+        recv(conn->socket, into, in->left > 0 ? in->left : (size_t)(FRAME_BYTES - in->got), MSG_DONTWAIT);
     if (size > 0)
-        received(carry, (size_t)size);
+        received(conn, (size_t)size);
     else if (size == 0 || (errno != EAGAIN && errno != EINTR))
-        fail(carry, "is not connected any more");
+        fail(conn, "is not connected any more");
     return size > 0 ? (size_t)size : 0;
 }
 
 /* ---- Both directions --------------------------------------------------------------------------------------------- */
 
-bool carry_pass(struct carry *carry)
+bool tcp_progress(struct tcp_conn *conn)
 {
     size_t moved = 0;
-    for (size_t last = 1; last > 0 && moved < TURN_BYTES && carry->socket >= 0; moved += last) {
-        last = receive_some(carry);
-        if (carry->socket >= 0)
-            last += send_some(carry);
+    for (size_t last = 1; last > 0 && moved < TURN_BYTES && conn->socket >= 0; moved += last) {
+        last = receive_some(conn);
+        if (conn->socket >= 0)
+            last += send_some(conn);
     }
     return moved > 0;
 }
 
-static bool is_quiet(const struct carry *carry)
+static bool is_quiet(const struct tcp_conn *conn)
 {
     for (uint32_t slot = 0; slot < RING_SLOTS; slot++)
-        if (load(&carry->to.flags->full[slot].number) != carry->out.sent[slot] ||
-            load(&carry->from.flags->taken[slot].number) != carry->out.told[slot])
+        if (load(&conn->to.flags->full[slot].number) != conn->out.sent[slot] ||
+            load(&conn->from.flags->taken[slot].number) != conn->out.told[slot])
             return false;
     for (uint32_t pairs = 0; pairs < 2; pairs++)
-        if (load(&carry->to.flags->records[pairs][carry->out.records[pairs] % RING_RECORDS].number) >
-            carry->out.records[pairs])
+        if (load(&conn->to.flags->records[pairs][conn->out.records[pairs] % RING_RECORDS].number) >
+            conn->out.records[pairs])
             return false;
     return true;
 }
 
-bool carry_has_said(const struct carry *carry)
+bool tcp_has_sent(const struct tcp_conn *conn)
 {
-    return carry->queued == 0 && carry->out.size == 0;
+    return conn->queued == 0 && conn->out.size == 0;
 }
 
-bool carry_has_arrived(const struct carry *carry)
+bool tcp_has_flushed(const struct tcp_conn *conn)
 {
     int waiting = 0;
-    return carry_has_said(carry) && carry->out.left == 0 && is_quiet(carry) &&
-           ioctl(carry->socket, SIOCOUTQ, &waiting) == 0 && waiting == 0;
+    return tcp_has_sent(conn) && conn->out.left == 0 && is_quiet(conn) &&
+           ioctl(conn->socket, SIOCOUTQ, &waiting) == 0 && waiting == 0;
 }

@@ -18,9 +18,9 @@ enum frame_type {
     FRAME_SLOT = 1, /* a: number of the slot; `small` bytes of values follow */
     FRAME_TAKEN,    /* a: number + 1 of what was taken out of its slot */
     FRAME_RECORD,   /* a: number, b: first slot; small: 1 for pairs */
-    FRAME_ASK,      /* small: a kind that a step is wanted for (agree.h) */
-    FRAME_PROMISE,  /* small: a kind; a: no operation from this one on begins before the step comes */
-    FRAME_STEP,     /* small: a kind; a, b, c: from, until, level */
+    FRAME_ASK,      /* small: a op_class that a step is wanted for (agree.h) */
+    FRAME_PROMISE,  /* small: a op_class; a: no operation from this one on begins before the step comes */
+    FRAME_STEP,     /* small: a op_class; a, b, c: from, until, level */
     FRAME_LEAVE,    /* the end of this connection is no failure from now on */
     FRAME_TYPES
 };
@@ -53,12 +53,12 @@ static inline struct frame frame_get(const uint8_t *bytes)
  * back its own. A stranger who connects knows neither and is dropped. Secrets are sent in the clear: anyone who can
  * read the network can impersonate a rank. */
 
-enum { GREET_SECRET = 16, GREET_MILLISECONDS = 10000 };
+enum { AUTH_SECRET_BYTES = 16, AUTH_TIMEOUT_MS = 10000 };
 
 /* What a rank tells the others. */
 struct peer_endpoint {
     struct address address;
-    uint8_t secret[GREET_SECRET];
+    uint8_t secret[AUTH_SECRET_BYTES];
 };
 
 /* A listening socket; -1: there is none. */
@@ -73,24 +73,24 @@ bool auth_await(int connected, const struct peer_endpoint *own, int from, int to
  * time. */
 bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64_t awaited, int *sockets);
 
-/* Steps of levels (kinds.h) that ranks on several hosts take together. The copy that wants a step asks all others, over
- * their connections. Each promises an operation number: none of the kind from that one on begins before the step has
- * come. The step takes effect from the highest of these numbers on, so nobody has begun an operation that it applies
- * to. A rank that gets there too early waits for as long as an answer takes, which other threads give; that is rare,
- * since there are KINDS_AHEAD operations until then. */
+/* Steps of levels (classes.h) that ranks on several hosts take together. The copy that wants a step asks all others,
+ * over their connections. Each promises an operation number: none of the op_class from that one on begins before the
+ * step has come. The step takes effect from the highest of these numbers on, so nobody has begun an operation that it
+ * applies to. A rank that gets there too early waits for as long as an answer takes, which other threads give; that is
+ * rare, since there are OP_CLASS_AHEAD operations until then. */
 
 struct coll_ccomm;
 
-/* One for each kind, in the process of the rank that decides. */
-struct agreement {
+/* One for each op_class, in the process of the rank that decides. */
+struct class_consensus {
     uint64_t missing; /* a bit for each rank that has not promised yet; 0: nobody was asked */
     uint64_t from;    /* the highest number promised so far */
 };
 
-struct agree {
+struct level_consensus {
     struct coll_ccomm *member;
-    struct agreement *kinds;
-    uint64_t seen; /* value of kinds.wanted that was handled */
+    struct class_consensus *classes;
+    uint64_t seen; /* value of classes.wanted that was handled */
     uint64_t gone; /* a bit for each rank that has gone */
     /* Sends a frame to a rank on another host. False: no memory. */
     bool (*say)(void *speaker, int peer, const struct frame *frame);
@@ -98,18 +98,18 @@ struct agree {
 };
 
 /* False: no memory. */
-bool agree_begin(struct agree *agree, struct coll_ccomm *member);
-void agree_end(struct agree *agree);
+bool consensus_init(struct level_consensus *agree, struct coll_ccomm *member);
+void consensus_fini(struct level_consensus *agree);
 
 /* Asks for all steps wanted by now. False: no memory. */
-bool agree_ask(struct agree *agree);
+bool consensus_ask(struct level_consensus *agree);
 /* Handles a frame from another rank. False: it is invalid. */
-bool agree_hear(struct agree *agree, int peer, const struct frame *frame);
+bool consensus_receive(struct level_consensus *agree, int peer, const struct frame *frame);
 /* The peer has gone: it begins no operation and decides nothing any more. False: no memory. */
-bool agree_without(struct agree *agree, int peer);
+bool consensus_rank_gone(struct level_consensus *agree, int peer);
 
 /* The two rings (rings.h) between ranks on different hosts: each side has both in its own host's memory, and a
- * connection carries what kernels write on one side to the other, so that kernels see what they would see in one shared
+ * connection conns what kernels write on one side to the other, so that kernels see what they would see in one shared
  * memory.
  *
  *   sender's memory                    connection               receiver's memory
@@ -121,25 +121,25 @@ bool agree_without(struct agree *agree, int peer);
  * the receiver's kernel took it. So there is always room for what arrives, and whoever reads a connection never has to
  * wait for a GPU. Nothing here waits. */
 
-enum { CARRY_WORDS = 64 }; /* frames written at once */
+enum { TCP_FRAMES = 64 }; /* frames written at once */
 
 /* One ring, as the host reaches it. */
-struct carry_ring {
+struct tcp_ring {
     struct ring_flags *flags;
     uint8_t *slots;
 };
 
-struct carry_out {
+struct tcp_tx {
     uint64_t sent[RING_SLOTS]; /* number + 1 of what was last sent of each slot */
     uint64_t told[RING_SLOTS]; /* number + 1 of what was last reported taken */
     uint64_t records[2];       /* the next record's number */
-    uint8_t words[CARRY_WORDS * FRAME_BYTES];
+    uint8_t words[TCP_FRAMES * FRAME_BYTES];
     uint32_t size, done; /* of the words */
     const uint8_t *values;
     uint64_t left; /* bytes left of the values, which follow the words */
 };
 
-struct carry_in {
+struct tcp_rx {
     uint64_t filled[RING_SLOTS]; /* number + 1 of what last came into each slot */
     uint64_t records[2];         /* the least number that may come next */
     uint8_t head[FRAME_BYTES];
@@ -149,13 +149,13 @@ struct carry_in {
     uint64_t left;   /* bytes left of them */
 };
 
-struct carry {
+struct tcp_conn {
     int socket; /* -1: it has ended */
     int peer;
     uint32_t slot_bytes;
-    struct carry_ring to, from; /* to the peer, from it */
-    struct carry_out out;
-    struct carry_in in;
+    struct tcp_ring to, from; /* to the peer, from it */
+    struct tcp_tx out;
+    struct tcp_rx in;
     bool blocked;        /* the socket takes no more for now */
     bool leaving, left;  /* this side has said that it leaves; the peer has */
     const char *trouble; /* why it has ended, if that is a failure; static */
@@ -168,75 +168,75 @@ struct carry {
 };
 
 /* False: no memory. */
-bool carry_say(struct carry *carry, const struct frame *frame);
+bool tcp_queue_frame(struct tcp_conn *conn, const struct frame *frame);
 
 /* Sends and receives what it can. True: there was something. */
-bool carry_pass(struct carry *carry);
+bool tcp_progress(struct tcp_conn *conn);
 
-/* Whether all that carry_say was given has been sent; whether all that this rank's kernels have written has reached the
- * peer's host. */
-bool carry_has_said(const struct carry *carry);
-bool carry_has_arrived(const struct carry *carry);
+/* Whether all that tcp_queue_frame was given has been sent; whether all that this rank's kernels have written has
+ * reached the peer's host. */
+bool tcp_has_sent(const struct tcp_conn *conn);
+bool tcp_has_flushed(const struct tcp_conn *conn);
 
-void carry_end(struct carry *carry);
+void tcp_close(struct tcp_conn *conn);
 
-/* The process's thread that carries for all links. Any thread may call these functions. */
+/* The process's thread that conns for all links. Any thread may call these functions. */
 
-struct link;
+struct overflow_tcp;
 
 /* False: no thread can be had. */
-bool carrier_take(struct link *link);
+bool tcp_thread_add(struct overflow_tcp *link);
 /* Sets link->finished. */
-void carrier_finish(struct link *link);
-/* Stops carrying the link if `done` returns true or is NULL. True: it is not carried any more. */
-bool carrier_drop(struct link *link, bool (*done)(const struct link *link));
+void tcp_thread_finish(struct overflow_tcp *link);
+/* Stops carrying the link if `done` returns true or is NULL. True: it is not progressed any more. */
+bool tcp_thread_remove(struct overflow_tcp *link, bool (*done)(const struct overflow_tcp *link));
 /* False in a process that was forked from the one in which the thread runs. */
-bool carrier_is_ours(void);
+bool tcp_thread_is_ours(void);
 
-/* What a link and the thread that carries share. */
+/* What a link and the thread that conns share. */
 
-/* While `carried`, the carrier's lock protects the fields below it. */
-struct link {
+/* While `progressed`, the tcp_thread's lock protects the fields below it. */
+struct overflow_tcp {
     struct coll_ccomm *member;
-    int listener; /* -1: no more connections are awaited */
-    int peers;    /* number of ranks that it is connected to */
-    bool carried; /* the thread was given the link and has not dropped it */
-    struct link *next;
-    struct agree agree;
-    bool finished;          /* link_finish was called */
-    bool lost;              /* a rank has gone without leaving: the communicator has failed */
-    bool starved;           /* no memory */
-    struct carry carries[]; /* by rank */
+    int listener;    /* -1: no more connections are awaited */
+    int peers;       /* number of ranks that it is connected to */
+    bool progressed; /* the thread was given the link and has not dropped it */
+    struct overflow_tcp *next;
+    struct level_consensus agree;
+    bool finished;           /* overflow_tcp_finish was called */
+    bool lost;               /* a rank has gone without leaving: the communicator has failed */
+    bool starved;            /* no memory */
+    struct tcp_conn conns[]; /* by rank */
 };
 
 /* Carries what it can. True: there was something. */
-bool link_turn(struct link *link);
+bool overflow_tcp_progress(struct overflow_tcp *link);
 
-/* The connections of a communicator whose ranks are not all on one host. They carry overflow (carry.h) and agree on
+/* The connections of a communicator whose ranks are not all on one host. They conn overflow (conn.h) and agree on
  * steps (agree.h). One thread of the process does this for all of its communicators: it calls neither CUDA nor NCCL,
  * waits for no GPU, and polls memory that kernels write. */
 
 struct coll_ccomm;
-struct link;
+struct overflow_tcp;
 
 /* Starts to listen. False: no memory, or no address that others could reach. */
-bool link_prepare(struct coll_ccomm *member, struct peer_endpoint *card);
+bool overflow_tcp_prepare(struct coll_ccomm *member, struct peer_endpoint *card);
 /* Called for all ranks, in this order: connects to those of higher rank, accepts those of lower rank, and awaits the
  * answers of the higher ones. False: a rank is not reached. Cards are by rank. */
-bool link_connect(struct coll_ccomm *member, const struct peer_endpoint *cards);
-bool link_accept(struct coll_ccomm *member, const struct peer_endpoint *cards);
-bool link_await(struct coll_ccomm *member, const struct peer_endpoint *own);
-/* When all ranks are connected: the rings are carried from now on. False: no memory, or no thread. */
-bool link_begin(struct coll_ccomm *member);
+bool overflow_tcp_connect(struct coll_ccomm *member, const struct peer_endpoint *cards);
+bool overflow_tcp_accept(struct coll_ccomm *member, const struct peer_endpoint *cards);
+bool overflow_tcp_await(struct coll_ccomm *member, const struct peer_endpoint *own);
+/* When all ranks are connected: the rings are progressed from now on. False: no memory, or no thread. */
+bool overflow_tcp_start(struct coll_ccomm *member);
 
 /* Text that tells how many ranks it is connected to, to be appended; empty: there is no link. */
-void link_describe(const struct coll_ccomm *member, char *text, size_t size);
+void overflow_tcp_describe(const struct coll_ccomm *member, char *text, size_t size);
 
 /* No more operations will come: that other ranks end, or this one, is no failure. Any thread. */
-void link_finish(struct coll_ccomm *member);
+void overflow_tcp_finish(struct coll_ccomm *member);
 /* Waits until what this rank's kernels have written has arrived, unless it was aborted. Then connections end, and none
  * of its memory is read any more. */
-void link_leave(struct coll_ccomm *member);
-void link_end(struct coll_ccomm *member);
+void overflow_tcp_leave(struct coll_ccomm *member);
+void overflow_tcp_end(struct coll_ccomm *member);
 
 #endif

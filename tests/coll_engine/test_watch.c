@@ -20,7 +20,7 @@ enum way { KILLED, ENDED, BECAME_ANOTHER, KILLED_WITH_A_CHILD, LEFT, STOPPED, WA
 struct stand_in {
     pid_t process;
     int control;
-    struct life_card card;
+    struct liveness_card card;
 };
 
 static void await_end(int control)
@@ -31,7 +31,7 @@ static void await_end(int control)
     _exit(0);
 }
 
-static void go(enum way way, struct life *life, int control)
+static void go(enum way way, struct liveness *life, int control)
 {
     switch (way) {
     case ENDED:
@@ -45,8 +45,8 @@ static void go(enum way way, struct life *life, int control)
         raise(SIGKILL);
         break;
     case LEFT:
-        life_leave(life);
-        life_end(life);
+        liveness_leave(life);
+        liveness_end(life);
         _exit(0);
     case STOPPED:
         raise(SIGSTOP);
@@ -64,10 +64,10 @@ static struct stand_in stand_in_start(void)
     made.process = fork();
     require(made.process >= 0);
     if (made.process == 0) {
-        struct life life;
+        struct liveness life;
         char way;
         close(control[0]);
-        require(life_begin(&life, &made.card) && write(control[1], &made.card, sizeof(made.card)) == sizeof(made.card));
+        require(liveness_begin(&life, &made.card) && write(control[1], &made.card, sizeof(made.card)) == sizeof(made.card));
         if (read(control[1], &way, 1) == 1)
             go((enum way)way, &life, control[1]);
         await_end(control[1]);
@@ -95,24 +95,24 @@ static void stand_in_end(const struct stand_in *stand_in)
 /* ---- Signs of life ------------------------------------------------------------------------------------------------
  */
 
-static const enum life_state ends_as[WAYS] = {LIFE_ENDED, LIFE_ENDED, LIFE_ENDED, LIFE_ENDED, LIFE_LEFT, LIFE_GOES_ON};
+static const enum liveness_state ends_as[WAYS] = {LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_LEFT, LIVENESS_ALIVE};
 
-static enum life_state await_change(int found, int milliseconds)
+static enum liveness_state await_change(int found, int milliseconds)
 {
-    enum life_state state;
-    while ((state = life_look(found)) == LIFE_GOES_ON && milliseconds-- > 0)
+    enum liveness_state state;
+    while ((state = liveness_poll(found)) == LIVENESS_ALIVE && milliseconds-- > 0)
         usleep(1000);
     return state;
 }
 
 START_TEST(others_see_how_a_process_goes)
 {
-    struct life own;
-    struct life_card card;
+    struct liveness own;
+    struct liveness_card card;
     struct stand_in other = stand_in_start();
-    require(life_begin(&own, &card));
-    const int found = life_find(&own, &other.card);
-    require(found >= 0 && life_look(found) == LIFE_GOES_ON);
+    require(liveness_begin(&own, &card));
+    const int found = liveness_find(&own, &other.card);
+    require(found >= 0 && liveness_poll(found) == LIVENESS_ALIVE);
     stand_in_goes(&other, (enum way)_i);
     if (_i == STOPPED) {
         siginfo_t stopped;
@@ -121,51 +121,51 @@ START_TEST(others_see_how_a_process_goes)
     require(await_change(found, _i == STOPPED ? UNTOLD_MS : PATIENCE_MS) == ends_as[_i]);
     stand_in_end(&other);
     if (_i == STOPPED)
-        require(life_look(found) == LIFE_ENDED);
+        require(liveness_poll(found) == LIVENESS_ENDED);
     close(found);
-    life_end(&own);
+    liveness_end(&own);
 }
 END_TEST
 
 /* A number of a process may mean another one here, or none, or this one; what is not it is not opened. */
 START_TEST(what_is_not_it_is_not_found)
 {
-    struct life own, second;
-    struct life_card card, second_card;
+    struct liveness own, second;
+    struct liveness_card card, second_card;
     struct stand_in other = stand_in_start(), third = stand_in_start();
-    require(life_begin(&own, &card) && life_begin(&second, &second_card));
-    struct life_card wrong[] = {other.card, other.card, other.card, other.card, other.card, second_card, {0}, {0}};
+    require(liveness_begin(&own, &card) && liveness_begin(&second, &second_card));
+    struct liveness_card wrong[] = {other.card, other.card, other.card, other.card, other.card, second_card, {0}, {0}};
     wrong[0].process = getpid();
     wrong[1].process = third.process; /* which may have it under the same number */
     wrong[2].file = 0;
     wrong[3].inode++;
     wrong[4].nonce ^= 1;
-    wrong[7] = (struct life_card){.self = other.card.self}; /* of one that has no file to be had */
+    wrong[7] = (struct liveness_card){.self = other.card.self}; /* of one that has no file to be had */
     for (int i = 0; i < COUNT(wrong); i++)
-        require(life_find(&own, &wrong[i]) < 0);
-    require(life_is_own(&second_card) && !life_is_own(&other.card) && !life_is_own(&wrong[6]));
+        require(liveness_find(&own, &wrong[i]) < 0);
+    require(liveness_is_own(&second_card) && !liveness_is_own(&other.card) && !liveness_is_own(&wrong[6]));
     stand_in_end(&third);
     stand_in_end(&other);
-    life_end(&second);
-    life_end(&own);
+    liveness_end(&second);
+    liveness_end(&own);
 }
 END_TEST
 
 START_TEST(a_forked_child_is_not_its_parent)
 {
-    struct life own;
-    struct life_card card;
+    struct liveness own;
+    struct liveness_card card;
     int status;
-    require(life_begin(&own, &card));
+    require(liveness_begin(&own, &card));
     pid_t child = fork();
     if (child == 0) {
-        life_leave(&own);
-        _exit(life_is_own(&card));
+        liveness_leave(&own);
+        _exit(liveness_is_own(&card));
     }
     require(waitpid(child, &status, 0) == child && status == 0);
     uint64_t sign[2] = {0};
     require(pread(own.file, sign, sizeof(sign), 0) == sizeof(sign) && sign[0] == card.nonce && sign[1] == 0);
-    life_end(&own);
+    liveness_end(&own);
 }
 END_TEST
 

@@ -122,7 +122,7 @@ static void say_failed(struct host_status *host_status, uint32_t status)
 
 static void say_bad_head(struct host_status *host_status)
 {
-    say_failed(host_status, MAIL_BAD_HEAD);
+    say_failed(host_status, STATUS_BAD_HEADER);
     __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
 }
 

@@ -45,23 +45,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int ends[2];
     memset(&world, 0, sizeof(world));
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    struct carry carry = {.socket = ends[0],
-                          .peer = 1,
-                          .slot_bytes = SLOT_BYTES,
-                          .to = {&world.to, world.to_slots},
-                          .from = {&world.from, world.from_slots},
-                          .hear = hear,
-                          .hearer = &heard};
-    for (size_t at = 0; at < size && carry.socket >= 0; at += PART) {
+    struct tcp_conn conn = {.socket = ends[0],
+                            .peer = 1,
+                            .slot_bytes = SLOT_BYTES,
+                            .to = {&world.to, world.to_slots},
+                            .from = {&world.from, world.from_slots},
+                            .hear = hear,
+                            .hearer = &heard};
+    for (size_t at = 0; at < size && conn.socket >= 0; at += PART) {
         const size_t part = size - at < PART ? size - at : PART;
         if (send(ends[1], data + at, part, MSG_NOSIGNAL) < 0)
             break;
-        (void)carry_pass(&carry);
+        (void)tcp_progress(&conn);
         play_gpu(&world);
     }
-    require(carry.socket >= 0 || carry.trouble != NULL || carry.left);
+    require(conn.socket >= 0 || conn.trouble != NULL || conn.left);
     require(memcmp(world.guard, nothing, sizeof(nothing)) == 0);
-    carry_end(&carry);
+    tcp_close(&conn);
     close(ends[1]);
     return 0;
 }
