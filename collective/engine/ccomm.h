@@ -56,17 +56,17 @@ struct coll_ccomm {
     struct link_probe probe;
 
     struct staging_list stagings;
-    struct watch *watch; /* watches the processes of other ranks (watch.h) */
+    struct watch *watch; /* watches the processes of other ranks */
 
     struct share share;
     struct host_status *host_status;
     struct ring_ends *ends;
     struct overflow_counter *overflow_counters; /* by key */
 
-    gpu_event last; /* end of all operations so far (order.h) */
+    gpu_event last; /* end of all operations so far */
     gpu_event tie;  /* of order_tie, while it is called */
 
-    uint64_t *issued;      /* operations issued, by key; under the lock of share.kinds, as is `reports_read` */
+    uint64_t *issued;      /* operations issued, by key; under the lock of share.classes, as is `reports_read` */
     uint64_t reports_read; /* reports in the mail that were read */
 
     pthread_mutex_t lock; /* of `failed` */
@@ -98,7 +98,7 @@ bool measure_links(struct coll_ccomm *const members[], unsigned count);
 /* Bytes of the probe's large messages. */
 size_t measure_large(const struct coll_ccomm *member);
 
-/* measure_rings.c, on the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
+/* On the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
  * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
  * measure_repair_end makes slots count on from there; false: it went wrong. */
 size_t measure_repaired(const struct coll_ccomm *member);

@@ -2,14 +2,14 @@
 
 #include "collective/engine/plan.h"
 
-/* What the codec takes, conservatively: launches of a op, and raw bytes per second each way. */
+/* What the codec takes, conservatively: launches of an op, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
 /* One more NCCL operation, behind another one on the same stream. */
 #define NCCL_SECONDS 15e-6
 /* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
 #define SAVED_MOST 0.65
-/* Relative to NCCL's time: when coded, a op has to take less than GAIN to be worth it, and with overflow at most
+/* Relative to NCCL's time: when coded, an op has to take less than GAIN to be worth it, and with overflow at most
  * MOST. */
 #define GAIN 0.97
 #define MOST 2.0
@@ -123,7 +123,7 @@ static bool takes_part(const struct coll_ccomm *member, const struct coll_call *
     return *reason == NULL;
 }
 
-/* Counts the op as one of its kind. False: it goes raw, as a rank has no memory for it. */
+/* Counts the op as one of its op class. False: it goes raw, as a rank has no memory for it. */
 static bool issue(struct coll_ccomm *member, struct coll_op *op)
 {
     bool good = true, cut = false;
@@ -167,7 +167,7 @@ static const char *consider(struct coll_ccomm *member, const struct coll_call *c
 }
 
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
- * fast, does not count as one of its kind and takes no lock that other processes hold. */
+ * fast, does not count as one of its op class and takes no lock that other processes hold. */
 bool op_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op, const char **reason)
 {
     *reason = consider(member, call, op);

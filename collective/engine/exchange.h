@@ -11,7 +11,7 @@
  *   all of it.
  *
  * Why nobody waits forever unless the same program would with NCCL alone:
- * - Operations of a communicator run one after another on each rank (order.h), in NCCL's order.
+ * - Operations of a communicator run one after another on each rank (op.h), in NCCL's order.
  * - A slot is taken once it is filled, and refilled once its previous content is taken. Numbers of a ring only
  *   increase, and both sides go by them: the lowest number not taken yet can always be offered or taken, provided that
  *   both sides have a kernel that holds its message.

@@ -35,16 +35,16 @@ struct message_head {
     uint64_t first; /* slot of the values in the receiver's ring, if the message overflows */
     uint64_t row[ROW_WORDS];
     uint64_t most;
-    uint64_t sum; /* checksum of all fields before it (head.h) */
+    uint64_t sum; /* checksum of all fields before it (join.h) */
     uint8_t padding[HEAD_BYTES - 56 - 8 * ROW_WORDS];
 };
 
-/* A message of some kind overflowed. */
+/* A message of an op class overflowed. */
 struct report {
-    uint64_t count; /* such operations of the kind, including this one */
+    uint64_t count; /* such operations of the op class, including this one */
     uint64_t index; /* the operation's */
     uint32_t key;
-    uint32_t share; /* 1024ths that main parts of the kind needed since the last report; 1024: cannot be encoded */
+    uint32_t share; /* 1024ths that main parts of the op class needed since the last report; 1024: cannot be encoded */
 };
 
 /* What is to be reported, by key; in the GPU's memory, initially zero. */
@@ -53,7 +53,7 @@ struct overflow_counter {
     uint32_t share, reserved;
 };
 
-/* In pinned memory, one for each member. */
+/* Written by kernels for the host, in pinned memory; one for each communicator. */
 struct host_status {
     uint32_t abort;    /* kernels give up; set by any thread, or by a kernel that has given up */
     uint32_t failed;   /* the first failure: an enum strait_status, negative as it is, or STATUS_BAD_HEADER */
@@ -72,7 +72,7 @@ struct message_list {
 /* Only MESSAGE_FITS is decoded. */
 enum message_found { MESSAGE_FITS, MESSAGE_OVERFLOWS, MESSAGE_BAD };
 
-/* The values of a step, uncompressed, for those of its messages that overflow: by rank, at multiples of the strides; a
+/* The values of an op, uncompressed, for those of its messages that overflow: by rank, at multiples of the strides; a
  * stride of 0 means one for all ranks, or for a single peer. In the GPU's memory, so that a kernel finds those of a
  * whole group. */
 struct exchange_job {
@@ -85,7 +85,7 @@ struct exchange_job {
     uint64_t number; /* of its messages' records; set by the kernel that stores the job */
 };
 
-/* Writes the heads and records of messages from the encoder's results, and stores the step's job. Results of each
+/* Writes the heads and records of messages from the encoder's results, and stores the op's job. Results of each
  * message: its tail's, then its main part's. If any message overflows, all get slots. */
 struct gpu_write_headers {
     struct message_list list;            /* count 0: none */
@@ -105,7 +105,7 @@ struct gpu_check {
     uint32_t *found;          /* result, by message: an enum message_found */
     uint64_t unit;            /* bytes of values in one 1024th of a main part */
     struct host_status *host_status;
-    struct overflow_counter *overflow_counter; /* of the kind */
+    struct overflow_counter *overflow_counter; /* of the op class */
     uint64_t index;
     uint32_t key, reserved;
 };

@@ -10,8 +10,8 @@
 #include "collective/engine/rings.h"
 #include "collective/reduce.h"
 
-/* Which ranks share memory of a host. Each rank tells which others it sees (watch.h); from that, all of them find the
- * same leaders. A leader's followers open its memory. */
+/* Which ranks share memory of a host. Each rank tells which others it sees (liveness.c); from that, all of them find
+ * the same leaders. A leader's followers open its memory. */
 
 enum { HOST_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
 
@@ -28,8 +28,8 @@ static inline bool host_groups_same(const struct host_groups *groups, int a, int
     return groups->leader[a] == groups->leader[b];
 }
 
-/* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc (as
- * in life.h). It has no name, so it is gone when the last process that has it ends. */
+/* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc. It
+ * has no name, so it is gone when the last process that has it ends. */
 
 /* The first 8 bytes of the memory are a token that identifies it; the rest is zero at first. */
 struct segment {
@@ -85,7 +85,7 @@ void liveness_end(struct liveness *life);
 
 /* The card is the calling process's own. */
 bool liveness_is_own(const struct liveness_card *card);
-/* A descriptor for liveness_poll, to be closed by the caller; -1: the process cannot be seen from acceptor. Never call
+/* A descriptor for liveness_poll, to be closed by the caller; -1: the process cannot be seen from here. Never call
  * it for the own process: by closing the descriptor it would lose its own lock. */
 int liveness_find(const struct liveness *own, const struct liveness_card *card);
 enum liveness_state liveness_poll(int found);
@@ -112,8 +112,9 @@ void watch_leave(struct coll_ccomm *member);
 /* On the member's GPU. */
 void watch_end(struct coll_ccomm *member);
 
-/* What the ranks of a communicator share on a host: classes.h, and the rings of rings.h, which their GPUs reach. Ranks
- * of one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
+/* Memory that the ranks of a communicator share on a host: the table of op classes (levels.h), and the rings of
+ * rings.h, which their GPUs reach. Ranks of one host share memory that the lowest of them makes (host_groups); ranks on
+ * different hosts are connected (overflow_tcp.h). */
 
 struct coll_ccomm;
 

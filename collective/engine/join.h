@@ -27,9 +27,9 @@ HEAD_FUNCTION uint64_t head_sum(const struct message_head *head)
 
 #undef HEAD_FUNCTION
 
-/* What the ranks of a new communicator tell each other when all are able (join.c): first their versions and settings,
- * and if any differs, all of them stay raw; then what they need of each other to share memory and to watch each other.
- * NCCL moves it, for all communicators of a group together. */
+/* Configuration exchange of the ranks of a new communicator, when all are able (join.c): first their versions and
+ * settings, and if any differs, all of them stay raw; then what they need of each other to share memory and to watch
+ * each other. NCCL moves it, for all communicators of a group together. */
 
 struct hello;
 
@@ -52,7 +52,7 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
                     unsigned count);
 void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-/* leave.c. ccomm_destroy requires that nothing of the member runs. */
+/* ccomm_destroy requires that nothing of the member runs. */
 void ccomm_destroy(struct coll_ccomm *member);
 void ccomm_abort(struct coll_ccomm *member);
 void ccomm_leave(struct coll_ccomm *member);

@@ -8,8 +8,8 @@
 
 #include "collective/call.h"
 
-/* How tightly operations of one op_class are packed: a level, which all ranks raise alike when messages overflow, to
- * what was seen to be needed, and lower again after a while to try. A op_class matches on all of its ranks: a phase of
+/* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
+ * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of
  * a collective and a type; for sends and receives a type, a direction and a peer. */
 
 /* 1024ths of the raw bytes that a message's main part gets as room, by level; 0: it goes raw.
@@ -34,7 +34,7 @@ struct level_span {
 /* Changes depend only on which operations overflowed, in what order, what they needed, and what all ranks agreed on
  * then, so they are the same on all ranks. */
 struct level {
-    uint64_t issued;            /* operations of the op_class, so far */
+    uint64_t issued;            /* operations of the op class, so far */
     struct level_span now, old; /* old: for operations before now.from */
     uint64_t rest;              /* how many operations the last step's level was meant for; 0: there was no step */
     uint64_t last;              /* last operation that overflowed, if `seen` */
@@ -57,17 +57,17 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  *
  * Ranks on several hosts have one copy on each host. Then one copy decides on steps, the one that rank 0 uses, or for a
  * send the sender's. The others take the steps over, and promise from which operation on they will wait for the step
- * (agree.h).
+ * (level_consensus).
  *
- * A op_class remembers its level before the last change, and that is enough: an overflow is known when the operation is
- * over, so all ranks have asked for its level by then, and it leads to a change only if it came after the last one. So
- * when a second change is made, all ranks are past the first. */
+ * An op class remembers its level before the last change, and that is enough: an overflow is known when the operation
+ * is over, so all ranks have asked for its level by then, and it leads to a change only if it came after the last one.
+ * So when a second change is made, all ranks are past the first. */
 
 struct coll_ccomm;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
- * how the first operations of each op_class are called, and stop cutting when one is in a group later. */
+ * how the first operations of each op class are called, and stop cutting when one is in a group later. */
 enum { OP_CLASS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
@@ -102,7 +102,7 @@ uint32_t op_class_count(const struct coll_ccomm *member);
 void op_classes_lock(struct op_classes *classes);
 void op_classes_unlock(struct op_classes *classes);
 
-/* For a op_class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
+/* For an op class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
  * on another host, is asked for its promise. */
 int op_class_decider(const struct coll_ccomm *member, uint32_t number);
 bool op_class_is_asked(const struct coll_ccomm *member, uint32_t number, int rank);
@@ -119,10 +119,11 @@ struct issued {
 /* `long_enough`: outside of groups it could be cut. */
 struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough);
 
-/* The operation that this rank has issued with this index does not come to be, nor do any of the op_class after it. */
+/* The operation that this rank has issued with this index does not come to be, nor do any of the op class after it. */
 void op_class_forget(struct coll_ccomm *member, unsigned key, uint64_t index);
 
-/* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all classes. */
+/* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all op classes.
+ */
 void op_classes_stop(struct coll_ccomm *member);
 
 #endif

@@ -258,7 +258,7 @@ static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *m
     return good;
 }
 
-/* Also for a op that sends nothing: its job has to be stored. */
+/* Also for an op that sends nothing: its job has to be stored. */
 static bool seal(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),

@@ -70,13 +70,14 @@ bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_str
 /* As coll_engine_ops.tie, on the member's GPU. */
 bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
 
-/* When the kernels of exchange.h are launched, which move the values of messages that overflow. One launch serves all
- * ops of a staging memory, which are under way together; `last` is the last of these ops. */
+/* The kernels of exchange.h, which move the values of messages that overflow, and the points at which they are
+ * launched. One launch serves all ops of a staging memory, which are under way together; `last` is the last of these
+ * ops. */
 
-/* What a seal kernel stores for the op. */
+/* The job that the kernel of gpu_write_headers stores for the op. */
 struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory);
 
-/* For grouped ops: plain_fork behind all seals, before NCCL moves; plain_beside when NCCL's kernels have been
+/* For grouped ops: overflow_prepare behind all headers, before NCCL moves; overflow_start when NCCL's kernels have been
  * launched, so that its kernel blocks nothing where streams share a queue. */
 bool overflow_prepare(const struct coll_op *last);
 bool overflow_start(const struct coll_op *last);
@@ -84,8 +85,8 @@ bool overflow_start(const struct coll_op *last);
 /* Behind all checks. */
 bool overflow_finish(const struct coll_op *last, bool forked);
 
-/* Launches work for a phase of a op, on the current device, which must be the member's. The
- * caller sets the order (ops.h, pieces.h). False: it could not be launched. */
+/* Launches work for a phase of an op, on the current device, which must be the member's. The
+ * caller sets the order (op.c, overlap.c). False: it could not be launched. */
 
 /* The plan of the phase that the op is in. */
 static inline const struct plan *launch_plan(const struct coll_op *op)
@@ -127,9 +128,9 @@ coll_result ops_decode(struct coll_op *ops, unsigned count);
 
 /* ---- overlap.c --------------------------------------------------------------------------------------------------- */
 
-/* What an operation outside of groups leaves uncompressed, so that coding overlaps with moving where NCCL moves: the
- * head moves while the values behind it are encoded, and the tail while the values before it are decoded. That costs
- * wire bytes, so both are only as long as coding takes. A head and a tail cost NCCL one operation each. */
+/* Uncompressed head and tail of an operation outside of groups, so that coding overlaps with moving where NCCL moves:
+ * the head moves while the values behind it are encoded, and the tail while the values before it are decoded. That
+ * costs wire bytes, so both are only as long as coding takes. A head and a tail cost NCCL one operation each. */
 
 /* Sets how many pages of each message of the op's first phase head and tail take, by the size and the link; 0 and 0:
  * none. A function of what all ranks hold alike. */

@@ -104,7 +104,7 @@ struct acceptor {
     unsigned count;
 };
 
-/* If there is no room, the conn that has been there longest goes. */
+/* If there is no room, the connection that has been open longest is dropped. */
 static void conn_accept(struct acceptor *acceptor)
 {
     const int socket = accept4(acceptor->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -130,7 +130,7 @@ static bool conn_authenticate(struct acceptor *acceptor, const struct unauthenti
     return true;
 }
 
-/* False: the conn has been let in or sent away. */
+/* False: the connection has been accepted or dropped. */
 static bool conn_receive(struct acceptor *acceptor, struct unauthenticated *conn)
 {
     const ssize_t size = recv(conn->socket, conn->said + conn->got, AUTH_BYTES - conn->got, MSG_DONTWAIT);
@@ -216,7 +216,7 @@ static bool settle(struct level_consensus *agree, uint32_t number)
                    &told);
 }
 
-/* A op_class's limit, if this rank decides and is not asking already; else 0. */
+/* An op class's limit, if this rank decides and is not asking already; else 0. */
 static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 {
     struct op_classes *classes = agree->member->share.classes;

@@ -18,9 +18,9 @@ enum frame_type {
     FRAME_SLOT = 1, /* a: number of the slot; `small` bytes of values follow */
     FRAME_TAKEN,    /* a: number + 1 of what was taken out of its slot */
     FRAME_RECORD,   /* a: number, b: first slot; small: 1 for pairs */
-    FRAME_ASK,      /* small: a op_class that a step is wanted for (agree.h) */
-    FRAME_PROMISE,  /* small: a op_class; a: no operation from this one on begins before the step comes */
-    FRAME_STEP,     /* small: a op_class; a, b, c: from, until, level */
+    FRAME_ASK,      /* small: an op class that a step is wanted for (level_consensus) */
+    FRAME_PROMISE,  /* small: an op class; a: no operation from this one on begins before the step comes */
+    FRAME_STEP,     /* small: an op class; a, b, c: from, until, level */
     FRAME_LEAVE,    /* the end of this connection is no failure from now on */
     FRAME_TYPES
 };
@@ -48,10 +48,10 @@ static inline struct frame frame_get(const uint8_t *bytes)
                           .c = load_le64(bytes + 24)};
 }
 
-/* How ranks on different hosts verify that a connection leads to each other. Each rank has drawn a secret and told it
- * to all ranks of the communicator through NCCL. The rank that connects sends the secret of the rank it wants, and gets
- * back its own. A stranger who connects knows neither and is dropped. Secrets are sent in the clear: anyone who can
- * read the network can impersonate a rank. */
+/* Authentication of connections between ranks on different hosts by 128-bit secrets. Each rank has drawn a secret and
+ * told it to all ranks of the communicator through NCCL. The rank that connects sends the secret of the rank it wants,
+ * and gets back its own. A stranger who connects knows neither and is dropped. Secrets are sent in the clear: anyone
+ * who can read the network can impersonate a rank. */
 
 enum { AUTH_SECRET_BYTES = 16, AUTH_TIMEOUT_MS = 10000 };
 
@@ -64,7 +64,7 @@ struct peer_endpoint {
 /* A listening socket; -1: there is none. */
 int auth_listen(struct peer_endpoint *card);
 
-/* Connects rank `from` to rank `to`, whose card is `card`, and greets it. -1: it is not reached. */
+/* Connects rank `from` to rank `to`, whose endpoint is `card`, and proves itself. -1: it is not reached. */
 int auth_connect(const struct peer_endpoint *card, int from, int to);
 /* Waits for the answer to that, which comes before anything else. False: it is the wrong one, or none came in time. */
 bool auth_await(int connected, const struct peer_endpoint *own, int from, int to);
@@ -73,15 +73,15 @@ bool auth_await(int connected, const struct peer_endpoint *own, int from, int to
  * time. */
 bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64_t awaited, int *sockets);
 
-/* Steps of levels (classes.h) that ranks on several hosts take together. The copy that wants a step asks all others,
- * over their connections. Each promises an operation number: none of the op_class from that one on begins before the
- * step has come. The step takes effect from the highest of these numbers on, so nobody has begun an operation that it
- * applies to. A rank that gets there too early waits for as long as an answer takes, which other threads give; that is
- * rare, since there are OP_CLASS_AHEAD operations until then. */
+/* Consensus on steps of levels (levels.h), which ranks on several hosts take together. The copy that wants a step asks
+ * all others, over their connections. Each promises an operation number: none of the op class from that one on begins
+ * before the step has come. The step takes effect from the highest of these numbers on, so nobody has begun an
+ * operation that it applies to. A rank that gets there too early waits for as long as an answer takes, which other
+ * threads give; that is rare, since there are OP_CLASS_AHEAD operations until then. */
 
 struct coll_ccomm;
 
-/* One for each op_class, in the process of the rank that decides. */
+/* One for each op class, in the process of the rank that decides. */
 struct class_consensus {
     uint64_t missing; /* a bit for each rank that has not promised yet; 0: nobody was asked */
     uint64_t from;    /* the highest number promised so far */
@@ -109,7 +109,7 @@ bool consensus_receive(struct level_consensus *agree, int peer, const struct fra
 bool consensus_rank_gone(struct level_consensus *agree, int peer);
 
 /* The two rings (rings.h) between ranks on different hosts: each side has both in its own host's memory, and a
- * connection conns what kernels write on one side to the other, so that kernels see what they would see in one shared
+ * connection carries what kernels write on one side to the other, so that kernels see what they would see in one shared
  * memory.
  *
  *   sender's memory                    connection               receiver's memory
@@ -119,7 +119,7 @@ bool consensus_rank_gone(struct level_consensus *agree, int peer);
  *
  * A slot is sent once it is full, and is filled again only after the sender's kernel has seen it taken, which is after
  * the receiver's kernel took it. So there is always room for what arrives, and whoever reads a connection never has to
- * wait for a GPU. Nothing here waits. */
+ * wait for a GPU. None of these functions waits. */
 
 enum { TCP_FRAMES = 64 }; /* frames written at once */
 
@@ -159,8 +159,8 @@ struct tcp_conn {
     bool blocked;        /* the socket takes no more for now */
     bool leaving, left;  /* this side has said that it leaves; the peer has */
     const char *trouble; /* why it has ended, if that is a failure; static */
-    /* Frames of agree.h: a queue of those to send; those that come go to `hear`, which returns whether they are
-     * valid. */
+    /* Frames of the consensus on levels: a queue of those to send; those that come go to `hear`, which returns whether
+     * they are valid. */
     struct frame *queue;
     uint32_t queued, queue_room;
     bool (*hear)(void *hearer, int peer, const struct frame *frame);
@@ -180,7 +180,7 @@ bool tcp_has_flushed(const struct tcp_conn *conn);
 
 void tcp_close(struct tcp_conn *conn);
 
-/* The process's thread that conns for all links. Any thread may call these functions. */
+/* The process's thread that moves frames for all communicators. Any thread may call these functions. */
 
 struct overflow_tcp;
 
@@ -193,7 +193,7 @@ bool tcp_thread_remove(struct overflow_tcp *link, bool (*done)(const struct over
 /* False in a process that was forked from the one in which the thread runs. */
 bool tcp_thread_is_ours(void);
 
-/* What a link and the thread that conns share. */
+/* State that the connections of a communicator and that thread share. */
 
 /* While `progressed`, the tcp_thread's lock protects the fields below it. */
 struct overflow_tcp {
@@ -212,8 +212,8 @@ struct overflow_tcp {
 /* Carries what it can. True: there was something. */
 bool overflow_tcp_progress(struct overflow_tcp *link);
 
-/* The connections of a communicator whose ranks are not all on one host. They conn overflow (conn.h) and agree on
- * steps (agree.h). One thread of the process does this for all of its communicators: it calls neither CUDA nor NCCL,
+/* The connections of a communicator whose ranks are not all on one host. They carry overflow and agree on
+ * steps of levels. One thread of the process does this for all of its communicators: it calls neither CUDA nor NCCL,
  * waits for no GPU, and polls memory that kernels write. */
 
 struct coll_ccomm;

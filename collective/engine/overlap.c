@@ -94,8 +94,8 @@ static coll_result gather(const struct coll_op *op, const struct plan *plan, con
                                             COLL_UINT8, op->call.comm, op->call.stream);
 }
 
-/* In a group even if it is one call: when the group has ended the work is on the stream (patient.h), so more can
- * follow. */
+/* In a group even if it is one call: when the group has ended the work is on the stream (coll_nccl_blocking), so more
+ * can follow. */
 static coll_result move_all(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *bare)
 {
     const struct coll_table *nccl = op->member->host.nccl;

@@ -10,7 +10,7 @@
 struct coll_ccomm;
 struct coll_op;
 
-/* How large messages are, and where their parts lie: a function of count, type and level alone.
+/* Sizes of messages, and where their parts lie: a function of count, type and level alone.
  *
  *   head | tail: the values behind whole pages, as a chunk of one page | main part: a chunk of whole pages
  *
@@ -42,11 +42,11 @@ unsigned message_parts(const struct message_layout *layout, void *raw, struct me
 /* The pages of a part, which has to stay where it is. */
 struct strait_pages message_part_pages(const struct message_part *part);
 
-/* What a phase of a step sends, receives and needs room for. */
+/* Plan of a phase of an op: the messages that it sends and receives, and the memory that they take. */
 
-/* Values at the beginning and end of each message that are left uncompressed (bare.h); count 0: none. `at`: unless they
- * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. Those to
- * be added up may be sent from there, too (plan.copies): from `out_at` on, likewise. */
+/* Values at the beginning and end of each message that are left uncompressed (overlap.c); count 0: none. `at`: unless
+ * they go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes.
+ * Those to be added up may be sent from there, too (plan.copies): from `out_at` on, likewise. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_raw_part {
     uint64_t from, count, bytes, stride;
@@ -59,7 +59,7 @@ struct plan_raw_part {
  *   all_gather    all of it      everybody  receive, by rank
  *   all_to_all    by rank        its rank   receive, by rank
  *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own
- *   all_reduce    all of it      the other  scratch; likewise. For two ranks: more have two phases (phase.h)
+ *   all_reduce    all of it      the other  scratch; likewise. For two ranks: more have two phases (phase_count)
  *   send, recv    all of it      the peer   receive */
 struct plan {
     struct coll_call whole; /* the phase's */
@@ -78,7 +78,7 @@ struct plan {
         stride;    /* from one message's values to the next one's, for those that lie by rank in the program's memory */
     uint64_t left; /* bytes of the rest, for each rank */
     struct plan_raw_part bare[2];
-    /* Parts of the staging memory, relative to the step's place in it. */
+    /* Parts of the staging memory, relative to the op's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
 
@@ -117,7 +117,7 @@ struct codec_list {
 bool plan_list(struct codec_list *list, const struct plan *plan, uint8_t *staging, bool encoding);
 void plan_list_free(struct codec_list *list);
 
-/* What moving messages takes by the links, as they were measured when the communicator was made (measure.c): seconds,
+/* Cost of moving messages by the links, as they were measured when the communicator was made (measure.c): seconds,
  * the same on all ranks; 0 where nothing was measured. */
 
 /* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
@@ -130,7 +130,7 @@ double cost_coded(const struct coll_ccomm *member, const struct plan *plan);
 double cost_most(const struct coll_ccomm *member);
 
 /* An operation has one phase or several, one after another. Each is encoded, moved and decoded like a call of its own,
- * of a simpler kind.
+ * of a simpler operation.
  *
  *   all_reduce of more than two ranks   reduce_scatter of `count / ranks` values each, then all_gather of the sums
  *   all others                          themselves, including all_reduce of two ranks

@@ -1,4 +1,4 @@
-/* Processes of one host see each other end (collective/engine/life.h), and ranks tell of it. Ranks here are threads, so
+/* Processes of one host see each other end (collective/engine/liveness.c), and ranks tell of it. Ranks here are threads, so
  * what others hear of rank 1 is the card of a process that stands in for it. */
 #include <fcntl.h>
 #include <signal.h>
