@@ -46,7 +46,7 @@ void begin_transfer(struct world *w, struct transfer *t, const struct scene *s);
 void excuse(struct world *w, int side, uint32_t more_ms);
 void excuse_offers(struct world *w);
 
-/* strike.c: injects the fault while a daemon is held, then lets the daemon go. */
+/* Injects the fault while a daemon is held, then lets the daemon go. */
 void strike(struct world *w, struct scene *s);
 
 extern const char *const fault_names[FAULTS], *const phase_names[PHASES], *const point_names[CHAOS_POINTS];

@@ -1,4 +1,4 @@
-/* GPUs and their memory for benches without a GPU: those of fake_device.c, and memfds. A copy from GPU to GPU is a
+/* GPUs and their memory for benches without a GPU: those of device.c, and memfds. A copy from GPU to GPU is a
  * memcpy; figures mean nothing here, but everything around them runs as it does on GPUs. */
 #include <stdio.h>
 #include <stdlib.h>

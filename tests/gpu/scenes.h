@@ -22,9 +22,8 @@ void scene_client_dies(void);
 void scene_daemon_dies(void);
 void scene_rates(void);
 void scene_few(void);
-/* reach.c */
+/* links.c */
 void scene_reach(void);
-/* by_link.c */
 void scene_ucx_link(void);
 void scene_ucx_link_dies(void);
 void scene_ucx_link_busy(void);
@@ -32,14 +31,14 @@ void scene_nccl(void);
 void scene_nccl_dies(void);
 void scene_nccl_auto(void);
 void scene_nccl_busy(void);
-/* events.c */
+/* scenes.c: events, daemons inside of the process */
 void scene_ready(void);
 void scene_embedded(void);
 /* faults.c: of clients and daemons */
 void scene_silence(void);
 void scene_client_faults(void);
 void scene_freed(void);
-/* broken.c: devices */
+/* faults.c: of devices */
 void scene_device_fails(void);
 void scene_device_stalls(void);
 

@@ -11,13 +11,13 @@ struct soak_options {
     uint32_t seconds, concurrency, stall_ms;
 };
 
-/* mixed.c: a load of everything for `seconds`, its errors, its figures. */
+/* A load of everything for `seconds`, its errors, its figures. */
 void soak_mixed(const struct soak_options *options);
-/* one_slot.c: arenas of one chunk, shared by slow and ready sources. */
+/* Arenas of one chunk, shared by slow and ready sources. */
 void soak_one_slot(const struct soak_options *options, const char *transport);
-/* deadline.c: one transfer that runs out of time among many. */
+/* One transfer that runs out of time among many. */
 void soak_deadline(const struct soak_options *options, const char *transport);
-/* restart.c: either daemon comes back, then both. */
+/* Either daemon comes back, then both. */
 void soak_restart(const struct soak_options *options, const char *transport);
 
 #endif
