@@ -247,11 +247,13 @@ static struct run {
 
 static bool is_ucx_1_13(void)
 {
-    unsigned major = 0, minor = 0, release = 0;
 #if STRAIT_HAVE_UCX
+    unsigned major, minor, release;
     ucp_get_version(&major, &minor, &release);
-#endif
     return major == 1 && minor == 13;
+#else
+    return false;
+#endif
 }
 
 /* The line in which UCX says why it aborts; NULL: there is none. */
