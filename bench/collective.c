@@ -17,11 +17,8 @@
 #include "bench/table.h"
 #include "tools/report.h"
 
-#define UNIT      16u                   /* bytes */
-#define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that are used in turn: several times a GPU's L2 */
-#define SLOTS_MAX 16u
-#define POLL_MS   10u
-#define GRACE_NS  2000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
+#define POLL_MS  10u
+#define GRACE_NS 2000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
@@ -47,7 +44,7 @@ static const struct bench_option known_options[] = {
             "of as-is, shm (with NCCL_P2P_DISABLE=1), socket (and NCCL_SHM_DISABLE=1): what NCCL may use between GPUs"),
      .names = collective_links_names},
     {OPTION(SIZES, sizes, "size", "1M,16M,64M,256M", "LIST", "bytes, of all ranks together where there are parts"),
-     .min = (uint64_t)UNIT * COLLECTIVE_RANKS_MAX},
+     .min = (uint64_t)COLLECTIVE_UNIT * COLLECTIVE_RANKS_MAX},
     {OPTION(NUMBER, gpus, "gpus", NULL, "N", "so many GPUs; all"), .min = 1, .max = COLLECTIVE_RANKS_MAX},
     {OPTION(NUMBER, ranks, "ranks", NULL, "N",
             "so many ranks, dealt out to the GPUs; one on each. NCCL takes several on one GPU if they are on hosts of "
@@ -84,39 +81,6 @@ static bool check_options(const struct collective_options *asked)
         }
     }
     return true;
-}
-
-/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
-
-static unsigned count_slots(uint64_t bytes)
-{
-    uint64_t slots = FOOTPRINT / bytes;
-
-    return slots < 1 ? 1 : slots > SLOTS_MAX ? SLOTS_MAX : (unsigned)slots;
-}
-
-struct collective_shape collective_shape_of(const struct collective_row *row, unsigned ranks)
-{
-    const uint64_t part = row->size / (UNIT * ranks) * UNIT, whole = part * ranks;
-    const double others = (double)(ranks - 1) / ranks;
-    static const bool sends_whole[] = {false, true, true, true, true};
-    static const bool receives_whole[] = {true, true, false, true, true};
-    const double bus[] = {others, others, others, 2 * others, 1};
-    struct collective_shape shape = {
-        .bytes = whole,
-        .send_bytes = sends_whole[row->op] ? whole : part,
-        .receive_bytes = receives_whole[row->op] ? whole : part,
-        .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
-                 collective_type_bytes[row->type],
-        .bus = bus[row->op],
-        .handed = row->op == COLLECTIVE_ALL_GATHER                                           ? part
-                  : row->op == COLLECTIVE_ALL_TO_ALL || row->op == COLLECTIVE_REDUCE_SCATTER ? whole - part
-                                                                                             : whole,
-        .reduces = row->op == COLLECTIVE_REDUCE_SCATTER || row->op == COLLECTIVE_ALL_REDUCE,
-    };
-
-    shape.slots = count_slots(shape.send_bytes + shape.receive_bytes);
-    return shape;
 }
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
@@ -239,32 +203,6 @@ static void collective_shared_destroy(struct collective_shared *shared, const st
 {
     if (shared != NULL)
         munmap(shared, shared_bytes(plan));
-}
-
-struct collective_result *collective_result_of(const struct collective_shared *shared, unsigned row)
-{
-    return (struct collective_result *)(shared->results + row * shared->result_bytes);
-}
-
-uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
-                           enum collective_way way, unsigned rank)
-{
-    return &result->ns[((size_t)repeat * COLLECTIVE_WAYS + way) * plan->ranks + rank];
-}
-
-/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
-bool collective_barrier(struct collective_shared *shared, unsigned ranks)
-{
-    uint32_t round = atomic_fetch_add(&shared->arrived, 1) / ranks + 1;
-
-    if (atomic_load(&shared->arrived) >= round * ranks)
-        atomic_store(&shared->passed, round);
-    while (atomic_load(&shared->passed) < round) {
-        if (atomic_load(&shared->failed))
-            return false;
-        sched_yield();
-    }
-    return !atomic_load(&shared->failed);
 }
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */

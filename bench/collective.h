@@ -12,6 +12,7 @@
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
+#define COLLECTIVE_UNIT      16u /* bytes: parts of ranks are multiples of it */
 #define COLLECTIVE_RANKS_MAX 16u
 
 enum collective_op {

@@ -1,11 +1,76 @@
 /* One rank of `strait bench collective`: a process, a GPU, NCCL, and libstrait-coll in front of the same NCCL. */
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/collective.h"
 #include "bench/device.h"
+
+#define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that are used in turn: several times a GPU's L2 */
+#define SLOTS_MAX 16u
+
+/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
+
+static unsigned count_slots(uint64_t bytes)
+{
+    uint64_t slots = FOOTPRINT / bytes;
+
+    return slots < 1 ? 1 : slots > SLOTS_MAX ? SLOTS_MAX : (unsigned)slots;
+}
+
+struct collective_shape collective_shape_of(const struct collective_row *row, unsigned ranks)
+{
+    const uint64_t part = row->size / (COLLECTIVE_UNIT * ranks) * COLLECTIVE_UNIT, whole = part * ranks;
+    const double others = (double)(ranks - 1) / ranks;
+    static const bool sends_whole[] = {false, true, true, true, true};
+    static const bool receives_whole[] = {true, true, false, true, true};
+    const double bus[] = {others, others, others, 2 * others, 1};
+    struct collective_shape shape = {
+        .bytes = whole,
+        .send_bytes = sends_whole[row->op] ? whole : part,
+        .receive_bytes = receives_whole[row->op] ? whole : part,
+        .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
+                 collective_type_bytes[row->type],
+        .bus = bus[row->op],
+        .handed = row->op == COLLECTIVE_ALL_GATHER                                           ? part
+                  : row->op == COLLECTIVE_ALL_TO_ALL || row->op == COLLECTIVE_REDUCE_SCATTER ? whole - part
+                                                                                             : whole,
+        .reduces = row->op == COLLECTIVE_REDUCE_SCATTER || row->op == COLLECTIVE_ALL_REDUCE,
+    };
+
+    shape.slots = count_slots(shape.send_bytes + shape.receive_bytes);
+    return shape;
+}
+
+/* ---- Results, shared by the ranks -------------------------------------------------------------------------------- */
+
+struct collective_result *collective_result_of(const struct collective_shared *shared, unsigned row)
+{
+    return (struct collective_result *)(shared->results + row * shared->result_bytes);
+}
+
+uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
+                           enum collective_way way, unsigned rank)
+{
+    return &result->ns[((size_t)repeat * COLLECTIVE_WAYS + way) * plan->ranks + rank];
+}
+
+/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
+bool collective_barrier(struct collective_shared *shared, unsigned ranks)
+{
+    uint32_t round = atomic_fetch_add(&shared->arrived, 1) / ranks + 1;
+
+    if (atomic_load(&shared->arrived) >= round * ranks)
+        atomic_store(&shared->passed, round);
+    while (atomic_load(&shared->passed) < round) {
+        if (atomic_load(&shared->failed))
+            return false;
+        sched_yield();
+    }
+    return !atomic_load(&shared->failed);
+}
 
 /* ---- Libraries --------------------------------------------------------------------------------------------------- */
 
