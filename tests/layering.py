@@ -12,8 +12,8 @@ ORDER = {
     "tools": "util files report input pipeline calibrate decode_file encode_file inspect demo_daemon demo_report demo"
              " cmd_calibrate cmd_decode cmd_demo cmd_encode cmd_inspect cmd_status main",
     "collective": "settings address call nccl rendezvous rdv_server comm engine group join hooks exports reduce check_header",
-    "collective/engine": "plan ccomm levels liveness measure overflow_tcp hosts op overlap decide join plugin",
-    "bench": "data device process table codec codec_device bench daemons transfer transfer_device collective_rank collective",
+    "collective/engine": "ccomm liveness measure levels overflow_tcp plan hosts op overlap decide join plugin",
+    "bench": "bench table data device process codec codec_device daemons transfer transfer_device collective_rank collective",
     "transport": "core loopback shm ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
     "daemon/base": "address auth fault lock log metrics option_table http options",
