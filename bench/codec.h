@@ -24,7 +24,7 @@ struct data {
  * plan. */
 bool data_init(struct data *data, const struct bench_values *values, uint64_t size);
 
-/* What compression the exponents of the data allow, and how well the tables fit them. */
+/* Compression that the exponents of the data allow, and how well the tables fit them. */
 struct data_figures {
     double top16, tiered;             /* shares of values that escape */
     double worst_top16, worst_tiered; /* the same for the worst class */

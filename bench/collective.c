@@ -468,7 +468,7 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
         result->wire.bytes == 0 ? 0 : (double)(shape.handed * result->wire.compressed) / (double)result->wire.bytes;
 }
 
-/* What a single call can cost, apart from averages. */
+/* Cost of single calls, apart from averages. */
 static void add_singles(cJSON *row, const struct collective_plan *plan, struct collective_result *result)
 {
     const unsigned count = (unsigned)plan->options->singles;

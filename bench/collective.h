@@ -45,7 +45,7 @@ enum collective_data {
     COLLECTIVE_DATAS,
 };
 
-/* What NCCL may use between the GPUs. NCCL reads these variables once per process. */
+/* Links that NCCL may use between the GPUs. NCCL reads these variables once per process. */
 enum collective_links {
     COLLECTIVE_AS_IS,
     COLLECTIVE_SHM,    /* NCCL_P2P_DISABLE=1: through host memory */
@@ -77,8 +77,8 @@ struct collective_options {
  * kinds never share a message, nor a block of the codec, whose codes count from one range of exponents. */
 enum collective_data collective_kind_of(const char *name);
 
-/* What ranks send: a pattern for each type, which every rank repeats, starting at its own place in it, so that all
- * ranks know what the others send. */
+/* Values that ranks send: a pattern for each type, which every rank repeats, starting at its own place in it, so that
+ * all ranks know what the others send. */
 struct collective_values {
     uint8_t *bytes;  /* the pattern twice, so that a period can be read from any place; NULL: not wanted */
     uint64_t period; /* bytes of the pattern, a multiple of 16 */
@@ -122,7 +122,7 @@ struct collective_wire {
 void collective_wire_parse(const char *report, enum collective_op op, enum collective_type type,
                            struct collective_wire *wire);
 
-/* What is compared. */
+/* The two ways that are compared. */
 enum collective_way { COLLECTIVE_PLAIN, COLLECTIVE_STRAIT, COLLECTIVE_WAYS };
 
 struct collective_row {
@@ -161,7 +161,7 @@ struct collective_result {
     uint64_t ns[]; /* [repeat][way][rank], of one call; single calls follow the repeats */
 };
 
-/* What a rank is doing, printed when it hangs. */
+/* Position of a rank, printed when it hangs. */
 enum collective_phase {
     COLLECTIVE_OPENING,
     COLLECTIVE_CONNECTING,

@@ -100,7 +100,7 @@ extern const char *const path_names[]; /* NULL-terminated */
 
 enum bench_stage { BENCH_QUEUE, BENCH_ENCODE, BENCH_WIRE, BENCH_DECODE, BENCH_COPY, BENCH_STAGES };
 
-/* What chunks travelled over; in GPU memory: peer, pinned, nccl and ucx-cuda. */
+/* Wire that chunks travelled over; in GPU memory: peer, pinned, nccl and ucx-cuda. */
 enum bench_wire { BENCH_SHM, BENCH_UCX, BENCH_PINNED, BENCH_PEER, BENCH_NCCL, BENCH_UCX_CUDA, BENCH_WIRES };
 
 /* A daemon's counters since its start, as it reports them to its clients. */
@@ -197,7 +197,7 @@ bool bench_side_register(struct bench_side *side, const struct strait_pool_regio
  * side. */
 bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools);
 
-/* What is moved at once: `requests` requests of `pages` pages in each region. */
+/* Load of one measurement: `requests` requests of `pages` pages in each region. */
 struct move {
     struct bench_path *path;
     const struct bench_pools *pools;

@@ -337,7 +337,7 @@ static bool sample(struct bench *bench, struct row *row, uint64_t *ns)
     return row->kind == ROW_MOVE ? sample_move(bench, row, ns) : sample_copy(bench, row, ns);
 }
 
-/* What both daemons of a path have counted so far. */
+/* Counters of both daemons of a path. */
 struct counted {
     struct node_figures source, sink;
 };

@@ -124,7 +124,7 @@ bool coll_comm_get(coll_comm comm, struct coll_comm_info *info)
     coll_comm_lock();
     struct coll_comm_entry *entry = *slot_of(comm);
     *info = info_of(entry);
-    if (info->member != NULL || info->lazy_join != NULL) {
+    if (info->ccomm != NULL || info->lazy_join != NULL) {
         info->held = entry;
         entry->holders++;
     }
@@ -150,10 +150,10 @@ struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
     coll_comm_unlock();
     if (!last)
         return NULL;
-    struct coll_ccomm *member = held->info.member;
+    struct coll_ccomm *ccomm = held->info.ccomm;
     lazy_join_free(held->lazy_join);
     free(held);
-    return member;
+    return ccomm;
 }
 
 void coll_comm_remove(coll_comm comm)
@@ -161,7 +161,7 @@ void coll_comm_remove(coll_comm comm)
     (void)coll_comm_put(coll_comm_detach(comm));
 }
 
-/* An entry of the same address is of a communicator that ended without a call of the program, and its member with it.
+/* An entry of the same address is of a communicator that ended without a call of the program, and its ccomm with it.
  */
 void coll_comm_insert(coll_comm comm, int rank, int ranks)
 {
@@ -176,9 +176,9 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
 struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held)
 {
     coll_comm_lock();
-    struct coll_ccomm *member = held != NULL ? held->info.member : NULL;
+    struct coll_ccomm *ccomm = held != NULL ? held->info.ccomm : NULL;
     coll_comm_unlock();
-    return member;
+    return ccomm;
 }
 
 bool coll_comm_is_closing(const struct coll_comm_entry *held)
@@ -230,21 +230,21 @@ bool coll_comm_any_memory(void)
     return atomic_load(&registered);
 }
 
-void coll_comm_set_member(coll_comm comm, struct coll_ccomm *member, const char *why)
+void coll_comm_set_member(coll_comm comm, struct coll_ccomm *ccomm, const char *why)
 {
     coll_comm_lock();
     struct coll_comm_entry *entry = *slot_of(comm);
     if (entry != NULL) {
-        entry->info.member = member;
+        entry->info.ccomm = ccomm;
         entry->info.why = why;
     }
     coll_comm_unlock();
 }
 
-void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why)
+void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *ccomm, const char *why)
 {
     coll_comm_lock();
-    held->info.member = member;
+    held->info.ccomm = ccomm;
     held->info.why = why;
     held->info.lazy_join = NULL;
     coll_comm_unlock();

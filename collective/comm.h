@@ -28,7 +28,7 @@ struct coll_comm_info {
     int memory;                       /* number of registered buffers and windows */
     bool pinned;                      /* the program has pinned it to raw */
     bool ending;                      /* finalized or revoked */
-    struct coll_ccomm *member;        /* NULL: it stays raw */
+    struct coll_ccomm *ccomm;         /* NULL: it stays raw */
     const char *why;                  /* why it stays raw; static */
     struct coll_lazy_join *lazy_join; /* not NULL: not blocking, and not joined yet */
     struct coll_comm_entry *held;     /* of coll_comm_get */
@@ -71,10 +71,10 @@ struct coll_comm_entry *coll_comm_detach(coll_comm comm);
 /* False: the communicator is not known, and *info is that of an unknown one. */
 bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *info);
 
-/* As coll_comm_lookup, for a call that uses the member or joins: info->held then keeps the entry and the member
+/* As coll_comm_lookup, for a call that uses the ccomm or joins: info->held then keeps the entry and the ccomm
  * although another thread may abort the communicator meanwhile. held NULL: there is nothing to release. */
 bool coll_comm_get(coll_comm comm, struct coll_comm_info *info);
-/* Gives back a held entry. The last holder of a removed one gets the member, and has to make it leave; others get NULL.
+/* Gives back a held entry. The last holder of a removed one gets the ccomm, and has to make it leave; others get NULL.
  */
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held);
 struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held); /* NULL also for NULL */
@@ -86,10 +86,10 @@ void coll_comm_set_ending(coll_comm comm);
 void coll_comm_add_memory(coll_comm comm, int change);
 /* Whether memory was ever registered with any communicator: NCCL shares registrations within a family of them. */
 bool coll_comm_any_memory(void);
-/* member NULL: the communicator stays raw because of `why`, a static text. */
-void coll_comm_set_member(coll_comm comm, struct coll_ccomm *member, const char *why);
+/* ccomm NULL: the communicator stays raw because of `why`, a static text. */
+void coll_comm_set_member(coll_comm comm, struct coll_ccomm *ccomm, const char *why);
 /* The same for the held entry of a communicator that has joined lazily. */
-void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why);
+void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *ccomm, const char *why);
 /* Makes the state of a lazy join, which is freed with the entry. Without memory the communicator stays raw. */
 void coll_comm_begin_lazy_join(coll_comm comm, const struct coll_key *key, const char *why);
 /* Keys of a communicator and of its children. Children are numbered in the order of the calls that make them, which is

@@ -19,7 +19,7 @@ struct coll_join_args {
     bool able;                           /* this rank is able to compress; after the vote, all ranks are */
     bool paired;                         /* some ranks have sent or received before, so pairs stay raw */
     struct coll_join_scratch *candidate; /* NULL: no memory */
-    struct coll_ccomm *member;           /* result: NULL if it stays raw */
+    struct coll_ccomm *ccomm;            /* result: NULL if it stays raw */
     char why[400];                       /* result: why it stays raw, or what was measured */
 };
 
@@ -35,7 +35,7 @@ struct coll_phase {
 
 /* An op: one compressed operation under way. Fields below `wire` belong to the engine. */
 struct coll_op {
-    struct coll_ccomm *member;
+    struct coll_ccomm *ccomm;
     struct coll_call call;
     unsigned phases;     /* number of phases, each of which is encoded, moved and decoded */
     unsigned phase;      /* the next one, from 0 */
@@ -47,7 +47,7 @@ struct coll_op {
     struct coll_staging *staging;
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
-    struct coll_comm_entry *held; /* the library's: keeps `member` until the op is over */
+    struct coll_comm_entry *held; /* the library's: keeps `ccomm` until the op is over */
     unsigned turn;                /* the library's: number of the op in its group */
 };
 
@@ -70,13 +70,13 @@ struct coll_engine_ops {
     void (*join)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
     /* Whether the call is to be compressed; if so, it counts in its class, and `step` is to be run. A function of the
      * call's arguments and of state that all ranks hold alike, so all ranks decide alike. */
-    bool (*decide)(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
+    bool (*decide)(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *step, const char **reason);
     /* Uncounts ops that were decided about in the group that this thread ends, when none of the group is issued. In any
      * order. */
     void (*forget)(const struct coll_op *steps, unsigned count);
     /* Orders at least two streams, all or none captured, against each other: work queued next on any of them runs after
      * the work queued on all of them so far. */
-    coll_result (*tie)(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
+    coll_result (*join_streams)(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count);
     /* The three stages of a phase, each for all ops of a group at once: encode; move, which hands messages to NCCL in
      * an open group; decode, after that group has ended. Ops with another phase follow, together. Nothing waits. A
      * failure leaves the communicator as a failure of NCCL would. */
@@ -86,15 +86,15 @@ struct coll_engine_ops {
     /* All three stages at once, for one ungrouped op that has a head or a tail. */
     coll_result (*pass)(struct coll_op *steps, unsigned count);
     /* Returns COLL_SUCCESS, or the first failure so far. */
-    coll_result (*error)(struct coll_ccomm *member);
+    coll_result (*error)(struct coll_ccomm *ccomm);
     /* Makes the communicator fail, unless it has already. */
-    void (*fail)(struct coll_ccomm *member, coll_result result);
+    void (*fail)(struct coll_ccomm *ccomm, coll_result result);
     /* Ends the engine's kernels on its GPU at once. */
-    void (*abort)(struct coll_ccomm *member);
+    void (*abort)(struct coll_ccomm *ccomm);
     /* No more operations follow: the end of this rank's process is no failure for the others then. */
-    void (*finish)(struct coll_ccomm *member);
+    void (*finish)(struct coll_ccomm *ccomm);
     /* Frees the communicator. Called by its last user, when all operations are over or right after abort. */
-    void (*leave)(struct coll_ccomm *member);
+    void (*leave)(struct coll_ccomm *ccomm);
 };
 
 #define COLL_ENGINE_VERSION 11u

@@ -5,7 +5,7 @@
 #include "collective/group.h"
 #include "collective/hooks.h"
 
-/* What a function returns that the installed NCCL lacks, or without NCCL. */
+/* Results of functions that the installed NCCL lacks, or of all without NCCL. */
 #define MISSING_RESULT  missing
 #define MISSING_TEXT    "strait-coll: there is no NCCL"
 #define MISSING_NOTHING (void)missing

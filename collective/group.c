@@ -46,7 +46,7 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
         return "one rank";
     if (!can_be_compressed(call))
         return "type is not compressed";
-    if (info->member == NULL)
+    if (info->ccomm == NULL)
         return info->why != NULL ? info->why : "nothing is known of it";
     return NULL;
 }
@@ -55,11 +55,11 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
 {
     const char *reason = reason_to_stay_raw(info, call);
     op->counted = false;
-    const bool compressed = reason == NULL && coll_engine()->decide(info->member, call, op, &reason);
+    const bool compressed = reason == NULL && coll_engine()->decide(info->ccomm, call, op, &reason);
     op->held = info->held;
     if (compressed)
         return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire};
-    const bool mixed = call->grouped && info->member != NULL && !info->pinned;
+    const bool mixed = call->grouped && info->ccomm != NULL && !info->pinned;
     const bool deferred = mixed && moves_by_pairs(call) && is_accepted(call, info->ranks);
     return (struct coll_decision){deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, reason, 0};
 }
@@ -69,7 +69,7 @@ static coll_result error_of(const struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
-        result = coll_engine()->error(ops[i].member);
+        result = coll_engine()->error(ops[i].ccomm);
     return result;
 }
 
@@ -137,11 +137,11 @@ static coll_result run_alone(struct coll_op *op)
 
 void coll_release(struct coll_comm_entry *held)
 {
-    struct coll_ccomm *member = coll_comm_put(held);
-    if (member == NULL)
+    struct coll_ccomm *ccomm = coll_comm_put(held);
+    if (ccomm == NULL)
         return;
     coll_thread.in_nccl++;
-    coll_engine()->leave(member);
+    coll_engine()->leave(ccomm);
     coll_thread.in_nccl--;
 }
 
@@ -348,8 +348,8 @@ static bool fill_batch(struct op_batch *batch)
     return true;
 }
 
-/* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
- * only some of them are captured. */
+/* Order of all streams of the group, which NCCL would keep by itself but for coding, which it does not know. It refuses
+ * by itself that only some of them are captured. */
 static coll_result join_streams(const struct coll_op *op)
 {
     coll_stream *streams = malloc(group.stream_count * sizeof(*streams));
@@ -362,7 +362,7 @@ static coll_result join_streams(const struct coll_op *op)
         }
     coll_thread.in_nccl++;
     if (count > 1 && (captured == 0 || captured == count))
-        result = coll_engine()->tie(op->member, streams, count);
+        result = coll_engine()->join_streams(op->ccomm, streams, count);
     free(streams);
     return coll_leave_nccl(result);
 }
@@ -370,7 +370,7 @@ static coll_result join_streams(const struct coll_op *op)
 static bool is_first(unsigned i)
 {
     for (unsigned before = 0; before < i; before++)
-        if (group.ops[before].member == group.ops[i].member)
+        if (group.ops[before].ccomm == group.ops[i].ccomm)
             return false;
     return true;
 }
@@ -490,7 +490,7 @@ static void fail_all(coll_result result)
 {
     for (unsigned i = 0; i < group.op_count; i++)
         if (!coll_comm_is_removed(group.ops[i].held))
-            coll_engine()->fail(group.ops[i].member, result);
+            coll_engine()->fail(group.ops[i].ccomm, result);
 }
 
 coll_result coll_group_after_end(coll_result ended)

@@ -45,8 +45,8 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
 /* Runs an op, or adds it to the thread's group. Releases op->held when the op is over. */
 coll_result coll_op_run(const struct coll_op *op);
 
-/* Gives back an entry of coll_comm_get (NULL is allowed). The last holder of one that was removed makes its member
- * leave. */
+/* Gives back an entry of coll_comm_get (NULL is allowed). The last holder of one that was removed makes its
+ * communicator leave. */
 void coll_release(struct coll_comm_entry *held);
 
 /* The same for a communicator that is destroyed or aborted. In a group, NCCL ends it only when the group does, and

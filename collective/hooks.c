@@ -343,8 +343,8 @@ static void abort_engine(coll_comm comm)
     coll_comm_set_ending(comm);
     (void)coll_comm_get(comm, &info);
     coll_thread.in_nccl++;
-    if (info.member != NULL)
-        coll_engine()->abort(info.member);
+    if (info.ccomm != NULL)
+        coll_engine()->abort(info.ccomm);
     coll_thread.in_nccl--;
     coll_release(info.held);
 }
@@ -374,8 +374,8 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     }
     if (info.lazy_join != NULL)
         coll_lazy_join_ready(comm);
-    if (info.member != NULL && !info.ending)
-        *error = coll_engine()->error(info.member);
+    if (info.ccomm != NULL && !info.ending)
+        *error = coll_engine()->error(info.ccomm);
     coll_release(info.held);
     return result;
 }
@@ -383,8 +383,8 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 /* ---- Ending communicators ---------------------------------------------------------------------------------------- */
 
 /* Removes a communicator before NCCL ends it, as another may then be made at its address. Other threads may have calls
- * under way on it, the last of which makes the member leave. Taking the lock waits for a thread that is asking NCCL for
- * the outcome of such a call. */
+ * under way on it, the last of which makes the communicator leave. Taking the lock waits for a thread that is asking
+ * NCCL for the outcome of such a call. */
 static struct coll_comm_entry *remove_comm(coll_comm comm)
 {
     coll_report_ended(comm);
@@ -403,10 +403,10 @@ coll_result coll_hook_CommDestroy(coll_comm comm)
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
     struct coll_comm_entry *removed = remove_comm(comm);
-    struct coll_ccomm *member = coll_comm_member(removed);
-    if (member != NULL) {
+    struct coll_ccomm *ccomm = coll_comm_member(removed);
+    if (ccomm != NULL) {
         coll_thread.in_nccl++;
-        coll_engine()->abort(member);
+        coll_engine()->abort(ccomm);
         coll_thread.in_nccl--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
@@ -420,8 +420,8 @@ coll_result coll_hook_CommFinalize(coll_comm comm)
     coll_comm_set_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
     (void)coll_comm_get(comm, &info);
-    if (is_good(result) && info.member != NULL)
-        coll_engine()->finish(info.member);
+    if (is_good(result) && info.ccomm != NULL)
+        coll_engine()->finish(info.ccomm);
     coll_release(info.held);
     return result;
 }
@@ -513,7 +513,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     const struct coll_decision decision = coll_decide(&info, call, op);
     if (decision.route != COLL_ROUTE_COMPRESS && !coll_group_counts(op))
         coll_release(info.held);
-    if (call->grouped && info.member != NULL && !info.pinned)
+    if (call->grouped && info.ccomm != NULL && !info.pinned)
         coll_group_note(call);
     return decision;
 }

@@ -122,12 +122,12 @@ void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
-        coll_comm_end_lazy_join(held, args->member, why);
+        coll_comm_end_lazy_join(held, args->ccomm, why);
     else
-        coll_comm_set_member(args->comm, args->member, why);
-    if ((args->member == NULL && coll_engine() != NULL) || (args->member != NULL && settings()->print))
+        coll_comm_set_member(args->comm, args->ccomm, why);
+    if ((args->ccomm == NULL && coll_engine() != NULL) || (args->ccomm != NULL && settings()->print))
         coll_log("communicator %p, rank %d of %d: %s%s", (void *)args->comm, args->rank, args->ranks,
-                 args->member == NULL ? "stays raw: " : "", args->why);
+                 args->ccomm == NULL ? "stays raw: " : "", args->why);
 }
 
 /* Moves the communicators whose ranks are all present to the front; returns their number. */
@@ -395,9 +395,9 @@ bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *in
     on_call(lazy, call, info);
     pthread_mutex_unlock(&lazy->lock);
     const bool removed = coll_comm_is_removed(held);
-    struct coll_ccomm *member = coll_comm_member(held);
-    if (removed && member != NULL) /* the thread that removed the communicator did not know the member yet */
-        coll_engine()->abort(member);
+    struct coll_ccomm *ccomm = coll_comm_member(held);
+    if (removed && ccomm != NULL) /* the thread that removed the communicator did not know the communicator yet */
+        coll_engine()->abort(ccomm);
     if (!removed)
         (void)coll_comm_get(call->comm, info);
     coll_release(held);

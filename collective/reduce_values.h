@@ -47,7 +47,7 @@ static inline float coll_reduce_widen(enum coll_reduce_type type, uint32_t bits)
     return float_of_bits(type == COLL_REDUCE_BF16 ? bits << 16 : bits);
 }
 
-/* What to round to: mantissa bits, exponent of the smallest normal value, sign bit, infinity. */
+/* Format to round to: mantissa bits, exponent of the smallest normal value, sign bit, infinity. */
 struct reduce_format {
     int mantissa, smallest;
     uint32_t sign, infinity;

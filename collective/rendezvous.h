@@ -162,7 +162,7 @@ struct coll_rdv_ops {
     int64_t linger_ms; /* how long to stay after a result: a page of shared memory lives only as long as its users */
 };
 
-/* First member of each backend's struct. */
+/* First communicator of each backend's struct. */
 struct coll_rdv {
     const struct coll_rdv_ops *ops;
     int rank, ranks;

@@ -28,7 +28,7 @@ struct policy_wire {
     uint32_t samples;      /* and how many there were */
 };
 
-/* What the policy keeps with a peer. */
+/* State of the policy for a peer. */
 struct policy {
     struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */

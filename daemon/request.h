@@ -19,7 +19,7 @@ struct name {
     uint8_t key[STRAIT_KEY_BYTES_MAX];
 };
 
-/* What a leg reports to the request that it serves, while it carries out the actions of a step. */
+/* Callbacks of a leg to the request that it serves, made while the actions of a step are carried out. */
 struct leg_callbacks {
     void (*layers)(struct request *request, const int32_t *layers, uint32_t count); /* sink: they have landed */
     void (*complete)(struct request *request);                                      /* sink */

@@ -355,7 +355,7 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
     ck_assert(plan_of(&plan, &member, &call, 0, 0));
     whole = plan;
     ck_assert(plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &member));
-    const struct plan_raw_part *head = &plan.bare[PLAN_HEAD], *tail = &plan.bare[PLAN_TAIL];
+    const struct plan_raw_part *head = &plan.raw_parts[PLAN_HEAD], *tail = &plan.raw_parts[PLAN_TAIL];
     ck_assert_uint_eq(head->count, step.head * PAGE);
     ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
     ck_assert_uint_eq(head->count + plan.call.count + tail->count, call.count);

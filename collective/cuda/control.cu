@@ -1,7 +1,6 @@
 // Each kernel is one thread block, as there is little to do: one head per message, and few ranks.
 #include "collective/cuda/kernels.h"
 
-
 #include "collective/engine/join.h"
 
 namespace
@@ -32,12 +31,12 @@ struct verdict {
 };
 
 // Results are in the order of messages, a tail's before its main part's.
-__device__ verdict verdict_of(const gpu_write_headers &seal, uint32_t i)
+__device__ verdict verdict_of(const gpu_write_headers &headers, uint32_t i)
 {
-    const uint32_t before = i - (seal.list.skip < i), parts = parts_of(seal.list);
-    const strait_result *results = seal.results + before * parts;
-    verdict is = {seal.list.tail_at != 0 ? results : nullptr, results + (parts - 1), false};
-    is.fits = is.main->status == STRAIT_OK && is.main->bytes <= seal.list.main_room &&
+    const uint32_t before = i - (headers.list.skip < i), parts = parts_of(headers.list);
+    const strait_result *results = headers.results + before * parts;
+    verdict is = {headers.list.tail_at != 0 ? results : nullptr, results + (parts - 1), false};
+    is.fits = is.main->status == STRAIT_OK && is.main->bytes <= headers.list.main_room &&
               (is.tail == nullptr || is.tail->status == STRAIT_OK);
     return is;
 }
@@ -48,32 +47,32 @@ __device__ unsigned long long need_of(const verdict &is)
 }
 
 // Number of the job's messages, as both sides count them.
-__device__ uint64_t number_of(const gpu_write_headers &seal)
+__device__ uint64_t number_of(const gpu_write_headers &headers)
 {
-    const ring_ends *ends = seal.ends;
-    if (seal.job.peer < 0)
+    const ring_ends *ends = headers.ends;
+    if (headers.job.peer < 0)
         return ends->collectives;
-    return seal.job.sent != nullptr ? ends->peers[seal.job.peer].sends : ends->peers[seal.job.peer].receives;
+    return headers.job.sent != nullptr ? ends->peers[headers.job.peer].sends : ends->peers[headers.job.peer].receives;
 }
 
-__device__ void count_message(const gpu_write_headers &seal, uint64_t number)
+__device__ void count_message(const gpu_write_headers &headers, uint64_t number)
 {
-    ring_ends *ends = seal.ends;
-    if (seal.job.peer < 0)
+    ring_ends *ends = headers.ends;
+    if (headers.job.peer < 0)
         ends->collectives = number + 1;
-    else if (seal.job.sent != nullptr)
-        ends->peers[seal.job.peer].sends = number + 1;
+    else if (headers.job.sent != nullptr)
+        ends->peers[headers.job.peer].sends = number + 1;
     else
-        ends->peers[seal.job.peer].receives = number + 1;
+        ends->peers[headers.job.peer].receives = number + 1;
 }
 
-__device__ void write_record(const gpu_write_headers &seal, uint32_t peer, uint64_t number, uint64_t first,
+__device__ void write_record(const gpu_write_headers &headers, uint32_t peer, uint64_t number, uint64_t first,
                              const unsigned long long *row)
 {
-    const uint32_t i = seal.job.sent_stride != 0 ? peer : 0;
+    const uint32_t i = headers.job.sent_stride != 0 ? peer : 0;
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
-    ring_flags *flags = &seal.rings.flags[ring_number(&seal.rings, seal.rings.rank, peer)];
-    volatile ring_record *record = &flags->records[seal.job.peer >= 0][number % RING_RECORDS];
+    ring_flags *flags = &headers.rings.flags[ring_number(&headers.rings, headers.rings.rank, peer)];
+    volatile ring_record *record = &flags->records[headers.job.peer >= 0][number % RING_RECORDS];
     record->number = 0; // a reader of the previous content sees that it is being overwritten
     __threadfence_system();
     record->first = fits ? RING_NONE : first;
@@ -81,7 +80,7 @@ __device__ void write_record(const gpu_write_headers &seal, uint32_t peer, uint6
     record->number = number + 1;
 }
 
-__global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_write_headers seal)
+__global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_headers headers)
 {
     __shared__ unsigned long long row[ROW_WORDS], most;
     bool any = false;
@@ -89,12 +88,12 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_write_headers s
         row[threadIdx.x] = 0;
     if (threadIdx.x == 0)
         most = 0;
-    const uint64_t first = seal.ends->next, number = number_of(seal);
+    const uint64_t first = headers.ends->next, number = number_of(headers);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
-        if (is_skipped(seal.list, i))
+    for (uint32_t i = threadIdx.x; i < headers.list.count; i += THREADS) {
+        if (is_skipped(headers.list, i))
             continue;
-        const verdict is = verdict_of(seal, i);
+        const verdict is = verdict_of(headers, i);
         atomicMax(&most, need_of(is));
         if (is.fits)
             continue;
@@ -103,19 +102,19 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_write_headers s
     }
     const bool overflows = __syncthreads_or(any);
     if (threadIdx.x == 0) {
-        seal.ends->next = first + (overflows ? seal.slots : 0);
-        *seal.place = seal.job;
-        seal.place->number = number;
-        count_message(seal, number);
+        headers.ends->next = first + (overflows ? headers.slots : 0);
+        *headers.place = headers.job;
+        headers.place->number = number;
+        count_message(headers, number);
     }
-    for (uint32_t peer = threadIdx.x; peer < seal.rings.ranks && seal.list.count > 0; peer += THREADS)
-        if (peer != seal.rings.rank && (seal.job.peer < 0 || static_cast<uint32_t>(seal.job.peer) == peer))
-            write_record(seal, peer, number, first, row);
-    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
-        if (is_skipped(seal.list, i))
+    for (uint32_t peer = threadIdx.x; peer < headers.rings.ranks && headers.list.count > 0; peer += THREADS)
+        if (peer != headers.rings.rank && (headers.job.peer < 0 || static_cast<uint32_t>(headers.job.peer) == peer))
+            write_record(headers, peer, number, first, row);
+    for (uint32_t i = threadIdx.x; i < headers.list.count; i += THREADS) {
+        if (is_skipped(headers.list, i))
             continue;
-        const verdict is = verdict_of(seal, i);
-        message_head *head = head_of(seal.list, i);
+        const verdict is = verdict_of(headers, i);
+        message_head *head = head_of(headers.list, i);
         head->magic = MESSAGE_MAGIC;
         head->tail_status = is.tail != nullptr ? is.tail->status : 0;
         head->main_status = is.main->status;
@@ -248,13 +247,14 @@ __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify
 
 cudaError_t control_prepare(void)
 {
-    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)verify_kernel};
+    const void *const kernels[] = {(const void *)write_headers_kernel, (const void *)check_kernel,
+                                   (const void *)verify_kernel};
     return load_kernels(kernels);
 }
 
-cudaError_t control_seal(const struct gpu_write_headers *seal, cudaStream_t stream)
+cudaError_t control_write_headers(const struct gpu_write_headers *headers, cudaStream_t stream)
 {
-    seal_kernel<<<1, THREADS, 0, stream>>>(*seal);
+    write_headers_kernel<<<1, THREADS, 0, stream>>>(*headers);
     return cudaGetLastError();
 }
 

@@ -264,9 +264,9 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
     return copied;
 }
 
-static bool seal(const struct gpu_write_headers *what, coll_stream stream)
+static bool write_headers(const struct gpu_write_headers *what, coll_stream stream)
 {
-    return good(control_seal(what, stream));
+    return good(control_write_headers(what, stream));
 }
 
 static bool check(const struct gpu_check *what, coll_stream stream)
@@ -319,7 +319,7 @@ static const struct gpu_ops *cuda_gpu(void)
                                        .zero = zero,
                                        .copy = copy,
                                        .copy_rows = copy_rows,
-                                       .seal = seal,
+                                       .write_headers = write_headers,
                                        .check = check,
                                        .exchange = exchange,
                                        .verify = verify,
@@ -327,7 +327,7 @@ static const struct gpu_ops *cuda_gpu(void)
     return &ops;
 }
 
-/* What libstrait-coll looks up in its plugin. */
+/* Entry point that libstrait-coll looks up in its plugin. */
 
 __attribute__((visibility("default"))) coll_engine_get strait_coll_engine;
 const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)

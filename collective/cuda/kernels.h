@@ -13,7 +13,7 @@ extern "C" {
 /* control.cu */
 /* Loads the kernels on the current device. */
 cudaError_t control_prepare(void);
-cudaError_t control_seal(const struct gpu_write_headers *seal, cudaStream_t stream);
+cudaError_t control_write_headers(const struct gpu_write_headers *headers, cudaStream_t stream);
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream);
 cudaError_t control_verify(const struct gpu_verify *verify, cudaStream_t stream);
 

@@ -20,34 +20,34 @@ coll_type ccomm_key_type(unsigned key)
     return types[key % CCOMM_TYPES];
 }
 
-unsigned ccomm_key_count(const struct coll_ccomm *member)
+unsigned ccomm_key_count(const struct coll_ccomm *ccomm)
 {
-    return CCOMM_OPERATIONS * CCOMM_TYPES + 2 * (unsigned)member->ranks * CCOMM_TYPES;
+    return CCOMM_OPERATIONS * CCOMM_TYPES + 2 * (unsigned)ccomm->ranks * CCOMM_TYPES;
 }
 
-unsigned ccomm_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
+unsigned ccomm_key(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
     const unsigned type = type_row(call->type);
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
         return operation_row(call->operation, phase) * CCOMM_TYPES + type;
-    const unsigned row = (call->operation == COLL_RECV ? (unsigned)member->ranks : 0) + (unsigned)call->peer;
+    const unsigned row = (call->operation == COLL_RECV ? (unsigned)ccomm->ranks : 0) + (unsigned)call->peer;
     return CCOMM_OPERATIONS * CCOMM_TYPES + row * CCOMM_TYPES + type;
 }
 
-void ccomm_fail(struct coll_ccomm *member, coll_result result, const char *why)
+void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why)
 {
-    pthread_mutex_lock(&member->lock);
-    const bool first = member->failed == COLL_SUCCESS;
+    pthread_mutex_lock(&ccomm->lock);
+    const bool first = ccomm->failed == COLL_SUCCESS;
     if (first)
-        member->failed = result;
-    pthread_mutex_unlock(&member->lock);
+        ccomm->failed = result;
+    pthread_mutex_unlock(&ccomm->lock);
     if (first)
-        member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
+        ccomm->host.say("communicator %p, rank %d of %d: %s", (void *)ccomm->comm, ccomm->rank, ccomm->ranks, why);
 }
 
-void ccomm_abort_kernels(struct coll_ccomm *member)
+void ccomm_abort_kernels(struct coll_ccomm *ccomm)
 {
-    __atomic_store_n(&member->host_status->abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&ccomm->host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
 static const char *text_of(uint32_t failed)
@@ -57,10 +57,9 @@ static const char *text_of(uint32_t failed)
                                                : strait_status_string((enum strait_status)failed);
 }
 
-void ccomm_poll_error(struct coll_ccomm *member)
+void ccomm_poll_error(struct coll_ccomm *ccomm)
 {
-    const uint32_t failed = __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE);
+    const uint32_t failed = __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE);
     if (failed != 0)
-        ccomm_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
-                   text_of(failed));
+        ccomm_fail(ccomm, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR, text_of(failed));
 }

@@ -11,7 +11,7 @@
 
 enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
 
-/* What was measured of the link between ranks, the same on all of them: sending S bytes to each other rank takes
+/* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
 struct link_cost {
     double start, per_byte;
@@ -30,7 +30,7 @@ struct link_costs {
     double repair;         /* of overflow */
 };
 
-/* What link_costs are measured with; made before ranks tell each other whether they are able. */
+/* Probe that link costs are measured with; made before ranks exchange whether they are able. */
 enum { PROBE_SMALL = LINK_USES, PROBE_REPAIR, PROBES }; /* besides large messages of each use */
 struct link_probe {
     uint8_t *memory; /* one message to send, and one from each rank */
@@ -63,8 +63,8 @@ struct coll_ccomm {
     struct ring_ends *ends;
     struct overflow_counter *overflow_counters; /* by key */
 
-    gpu_event last; /* end of all operations so far */
-    gpu_event tie;  /* of order_tie, while it is called */
+    gpu_event last;   /* end of all operations so far */
+    gpu_event joined; /* of streams_join, while it is called */
 
     uint64_t *issued;      /* operations issued, by key; under the lock of share.classes, as is `reports_read` */
     uint64_t reports_read; /* reports in the mail that were read */
@@ -77,33 +77,33 @@ struct coll_ccomm {
 };
 
 /* The key of a phase of a call; for sends and receives, by peer. */
-unsigned ccomm_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
-unsigned ccomm_key_count(const struct coll_ccomm *member);
+unsigned ccomm_key(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
+unsigned ccomm_key_count(const struct coll_ccomm *ccomm);
 coll_type ccomm_key_type(unsigned key);
 
 /* Keeps the first failure, and prints it on stderr. */
-void ccomm_fail(struct coll_ccomm *member, coll_result result, const char *why);
+void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why);
 
-/* Makes all our kernels on this member's GPU stop waiting, within a moment and for good. Any thread, at any time until
- * the member leaves; it only writes memory and calls nothing. */
-void ccomm_abort_kernels(struct coll_ccomm *member);
+/* Makes all our kernels on this communicator's GPU stop waiting, within a moment and for good. Any thread, at any time
+ * until the communicator leaves; it only writes memory and calls nothing. */
+void ccomm_abort_kernels(struct coll_ccomm *ccomm);
 
 /* Turns an error that kernels found into a failure. */
-void ccomm_poll_error(struct coll_ccomm *member);
+void ccomm_poll_error(struct coll_ccomm *ccomm);
 
-/* measure.c: measure_prepare makes the probe, on the member's GPU; measure_links, which is collective, sets `cost`;
- * measure_end, declared below, ends the probe, whether it was made or not. */
-bool measure_prepare(struct coll_ccomm *member);
-bool measure_links(struct coll_ccomm *const members[], unsigned count);
+/* measure.c: measure_prepare makes the probe, on the communicator's GPU; measure_links, which is collective, sets
+ * `cost`; measure_end, declared below, ends the probe, whether it was made or not. */
+bool measure_prepare(struct coll_ccomm *ccomm);
+bool measure_links(struct coll_ccomm *const ccomms[], unsigned count);
 /* Bytes of the probe's large messages. */
-size_t measure_large(const struct coll_ccomm *member);
+size_t measure_large(const struct coll_ccomm *ccomm);
 
-/* On the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
+/* On the communicator's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
  * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
  * measure_repair_end makes slots count on from there; false: it went wrong. */
-size_t measure_repaired(const struct coll_ccomm *member);
-bool measure_repair(struct coll_ccomm *member, unsigned turn);
-bool measure_repair_end(struct coll_ccomm *member, unsigned turns);
-void measure_end(struct coll_ccomm *member);
+size_t measure_repaired(const struct coll_ccomm *ccomm);
+bool measure_repair(struct coll_ccomm *ccomm, unsigned turn);
+bool measure_repair_end(struct coll_ccomm *ccomm, unsigned turns);
+void measure_end(struct coll_ccomm *ccomm);
 
 #endif

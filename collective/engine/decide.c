@@ -2,7 +2,7 @@
 
 #include "collective/engine/plan.h"
 
-/* What the codec takes, conservatively: launches of an op, and raw bytes per second each way. */
+/* Cost of the codec, conservatively: launches of an op, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
 /* One more NCCL operation, behind another one on the same stream. */
@@ -15,33 +15,33 @@
 #define MOST 2.0
 
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
-static double seconds_coding(const struct coll_ccomm *member, const struct coll_op *op, const struct plan *plan)
+static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
+    const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : ccomm->ranks - 1;
     const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
     return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
 }
 
 /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
  * same on all ranks. */
-static double seconds_coded(const struct coll_ccomm *member, const struct coll_op *op, const struct plan *plan)
+static double seconds_coded(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const uint64_t bytes = plan->layout.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
-    return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, op, plan);
+    const uint64_t bytes = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
+    return ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
 }
 
 /* ---- What ranks were told ---------------------------------------------------------------------------------------- */
 
-static uint64_t told_from(const struct coll_ccomm *member, const struct coll_call *call)
+static uint64_t told_from(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    const struct coll_sizes *table = &member->host.settings.table;
+    const struct coll_sizes *table = &ccomm->host.settings.table;
     return table->given != 0 ? coll_sizes_from(table, call) : 0;
 }
 
 /* Is it compressed whatever it costs? Not asked of a call that the table excludes. */
-static bool is_forced(const struct coll_ccomm *member, const struct coll_call *call)
+static bool is_forced(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return member->forced || told_from(member, call) != 0;
+    return ccomm->forced || told_from(ccomm, call) != 0;
 }
 
 static uint64_t bytes_of(const struct coll_call *call)
@@ -50,27 +50,27 @@ static uint64_t bytes_of(const struct coll_call *call)
 }
 
 /* The ring's order is for those who want NCCL's bits, which only NCCL's own blocks give. */
-static bool needs_blocks_of_nccl(const struct coll_ccomm *member, const struct coll_call *call)
+static bool needs_blocks_of_nccl(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return call->operation == COLL_ALL_REDUCE && member->host.settings.ring && member->ranks > 2;
+    return call->operation == COLL_ALL_REDUCE && ccomm->host.settings.ring && ccomm->ranks > 2;
 }
 
 /* ---- What it costs ----------------------------------------------------------------------------------------------- */
 
 /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
  * alone takes a percent of a small call's time. */
-static bool is_short(const struct coll_ccomm *member, const struct coll_call *call)
+static bool is_short(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
     const double bytes = (double)bytes_of(call);
-    return !is_forced(member, call) && SAVED_MOST * bytes * cost_most(member) < 2 * NCCL_SECONDS;
+    return !is_forced(ccomm, call) && SAVED_MOST * bytes * cost_most(ccomm) < 2 * NCCL_SECONDS;
 }
 
 /* Plans all phases at their levels. False: one of them goes raw. */
-static bool make_plans(const struct coll_ccomm *member, struct coll_op *op)
+static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
     for (unsigned phase = 0; phase < op->phases; phase++) {
         struct coll_phase *of = &op->of[phase];
-        if (!plan_of(&of->plan, member, &op->call, phase, of->level) ||
+        if (!plan_of(&of->plan, ccomm, &op->call, phase, of->level) ||
             !plan_cut(&of->plan, op->head, op->tail, of->level))
             return false;
     }
@@ -78,27 +78,27 @@ static bool make_plans(const struct coll_ccomm *member, struct coll_op *op)
 }
 
 /* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
-static const char *weigh(const struct coll_ccomm *member, struct coll_op *op)
+static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    double coded = 0, plain = member->cost.start, repair = 0;
+    double coded = 0, plain = ccomm->cost.start, repair = 0;
     op->wire = 0;
-    if (!make_plans(member, op))
+    if (!make_plans(ccomm, op))
         return "does not shrink";
     for (unsigned phase = 0; phase < op->phases; phase++) {
         const struct plan *plan = &op->of[phase].plan;
-        plain += (double)plan->stride * cost_plain(member, plan);
-        coded += seconds_coded(member, op, plan);
-        repair += (double)plan->raw * member->cost.repair;
+        plain += (double)plan->stride * cost_plain(ccomm, plan);
+        coded += seconds_coded(ccomm, op, plan);
+        repair += (double)plan->raw * ccomm->cost.repair;
         op->wire += plan_wire(plan);
     }
-    if (is_forced(member, &op->call))
+    if (is_forced(ccomm, &op->call))
         return NULL;
     return coded >= GAIN * plain           ? "the link is fast"
            : coded + repair > MOST * plain ? "what does not fit would take too long"
                                            : NULL;
 }
 
-static bool takes_part(const struct coll_ccomm *member, const struct coll_call *call, const char **reason)
+static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *call, const char **reason)
 {
     *reason = NULL;
     switch (call->operation) {
@@ -107,9 +107,9 @@ static bool takes_part(const struct coll_ccomm *member, const struct coll_call *
         break;
     case COLL_SEND:
     case COLL_RECV:
-        if (call->peer == member->rank || call->peer < 0 || call->peer >= member->ranks)
+        if (call->peer == ccomm->rank || call->peer < 0 || call->peer >= ccomm->ranks)
             *reason = "to itself";
-        else if (!member->host.settings.pairs)
+        else if (!ccomm->host.settings.pairs)
             *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
@@ -124,14 +124,14 @@ static bool takes_part(const struct coll_ccomm *member, const struct coll_call *
 }
 
 /* Counts the op as one of its op class. False: it goes raw, as a rank has no memory for it. */
-static bool issue(struct coll_ccomm *member, struct coll_op *op)
+static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
 {
     bool good = true, cut = false;
     op->counted = true;
     for (unsigned phase = 0; phase < op->phases; phase++) {
-        const unsigned key = ccomm_key(member, &op->call, phase);
+        const unsigned key = ccomm_key(ccomm, &op->call, phase);
         const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
-        const struct issued issued = op_class_issue(member, key, op->call.grouped, long_enough);
+        const struct issued issued = op_class_issue(ccomm, key, op->call.grouped, long_enough);
         op->of[phase].index = issued.index;
         op->of[phase].level = issued.level;
         op->of[phase].key = key;
@@ -145,34 +145,34 @@ static bool issue(struct coll_ccomm *member, struct coll_op *op)
 }
 
 /* At the tightest packing. Why it stays raw; NULL: it is compressed. */
-static const char *consider(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op)
+static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op)
 {
     struct plan plan;
     const char *reason;
-    if (bytes_of(call) < told_from(member, call))
+    if (bytes_of(call) < told_from(ccomm, call))
         return "too small, as it was told";
-    if (needs_blocks_of_nccl(member, call))
+    if (needs_blocks_of_nccl(ccomm, call))
         return "NCCL's ring cuts it otherwise";
-    if (!takes_part(member, call, &reason))
+    if (!takes_part(ccomm, call, &reason))
         return reason;
-    if (is_short(member, call))
+    if (is_short(ccomm, call))
         return "the link is fast";
-    if (!plan_of(&plan, member, call, 0, 0))
+    if (!plan_of(&plan, ccomm, call, 0, 0))
         return "too small or too large";
-    *op = (struct coll_op){.member = member, .call = *call, .phases = phase_count(member, call)};
+    *op = (struct coll_op){.ccomm = ccomm, .call = *call, .phases = phase_count(ccomm, call)};
     /* As if the call were in no group: ranks may group it differently, and have to count it alike. */
     if (plan.skip != UINT32_MAX)
-        overlap_split(member, &plan, op);
-    return weigh(member, op);
+        overlap_split(ccomm, &plan, op);
+    return weigh(ccomm, op);
 }
 
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its op class and takes no lock that other processes hold. */
-bool op_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op, const char **reason)
+bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op, const char **reason)
 {
-    *reason = consider(member, call, op);
+    *reason = consider(ccomm, call, op);
     if (*reason == NULL)
-        *reason = issue(member, op) ? weigh(member, op) : "a rank has no memory for messages";
+        *reason = issue(ccomm, op) ? weigh(ccomm, op) : "a rank has no memory for messages";
     return *reason == NULL;
 }
 
@@ -180,13 +180,13 @@ void op_forget(const struct coll_op *ops, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         for (unsigned phase = 0; phase < ops[i].phases && ops[i].counted; phase++)
-            op_class_forget(ops[i].member, ops[i].of[phase].key, ops[i].of[phase].index);
+            op_class_forget(ops[i].ccomm, ops[i].of[phase].key, ops[i].of[phase].index);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 /* The smallest power of two from which on all are compressed. */
-static uint64_t from_which(struct coll_ccomm *member, enum coll_operation operation, coll_type type)
+static uint64_t from_which(struct coll_ccomm *ccomm, enum coll_operation operation, coll_type type)
 {
     const uint64_t largest = UINT64_C(1) << 30, smallest = 32 << 10;
     uint64_t from = COLL_SIZES_NEVER;
@@ -195,23 +195,23 @@ static uint64_t from_which(struct coll_ccomm *member, enum coll_operation operat
                                        .count = (size_t)(bytes / (type == COLL_FP32 ? 4 : 2)),
                                        .type = type,
                                        .reduction = COLL_SUM,
-                                       .peer = (member->rank + 1) % member->ranks,
-                                       .comm = member->comm};
-        struct coll_op op = {.member = member};
-        if (consider(member, &call, &op) != NULL)
+                                       .peer = (ccomm->rank + 1) % ccomm->ranks,
+                                       .comm = ccomm->comm};
+        struct coll_op op = {.ccomm = ccomm};
+        if (consider(ccomm, &call, &op) != NULL)
             break;
         from = bytes;
     }
     return from;
 }
 
-struct coll_sizes op_size_table(struct coll_ccomm *member)
+struct coll_sizes op_size_table(struct coll_ccomm *ccomm)
 {
-    struct coll_sizes sizes = member->host.settings.table;
+    struct coll_sizes sizes = ccomm->host.settings.table;
     sizes.given = 1;
     for (unsigned row = 0; row < COLL_SIZES_OPERATIONS; row++)
         for (unsigned column = 0; column < COLL_SIZES_TYPES; column++)
             if (sizes.from[row][column] == 0)
-                sizes.from[row][column] = from_which(member, coll_sizes_operations[row], coll_sizes_types[column]);
+                sizes.from[row][column] = from_which(ccomm, coll_sizes_operations[row], coll_sizes_types[column]);
     return sizes;
 }

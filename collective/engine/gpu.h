@@ -1,4 +1,4 @@
-/* What the engine needs of GPUs: memory, order, and some small kernels. collective/cuda implements it with the CUDA
+/* GPU operations of the engine: memory, order, and some small kernels. collective/cuda implements it with the CUDA
  * runtime, tests with plain memory. Everything is queued on a stream and nothing waits, unless stated. False or an
  * error means that the GPU failed. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_GPU_H
@@ -47,7 +47,7 @@ struct report {
     uint32_t share; /* 1024ths that main parts of the op class needed since the last report; 1024: cannot be encoded */
 };
 
-/* What is to be reported, by key; in the GPU's memory, initially zero. */
+/* Overflow counters by key, to be reported; in the GPU's memory, initially zero. */
 struct overflow_counter {
     uint64_t count;
     uint32_t share, reserved;
@@ -134,7 +134,7 @@ struct gpu_verify {
 struct gpu_ops {
     /* NULL: kernels that wait for those of other ranks run as they must; else the reason why not, static. */
     const char *(*trouble)(void);
-    /* What NCCL was told about the current device's host; two that differ share nothing. 0: nothing. */
+    /* Hash of the host id that NCCL was given for the current device; two that differ share nothing. 0: none. */
     uint64_t (*host)(void);
     const struct strait_codec *(*codec)(void); /* for the current device; NULL: there is none */
     unsigned (*multiprocessors)(void);         /* of the current device; 0: unknown */
@@ -166,7 +166,7 @@ struct gpu_ops {
     /* `rows` of `size` bytes each, at multiples of the strides. */
     bool (*copy_rows)(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
                       coll_stream stream);
-    bool (*seal)(const struct gpu_write_headers *headers, coll_stream stream);
+    bool (*write_headers)(const struct gpu_write_headers *headers, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);

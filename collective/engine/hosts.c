@@ -98,7 +98,7 @@ void segment_close(struct segment *segment)
 #define LOOK_NS 100000000
 
 struct watch {
-    struct coll_ccomm *member;
+    struct coll_ccomm *ccomm;
     struct watch *next; /* in the list of the thread */
     struct liveness own;
     struct liveness_card card;
@@ -126,7 +126,7 @@ static struct {
 
 static int find_gone(const struct watch *watch)
 {
-    for (int rank = 0; rank < watch->member->ranks; rank++)
+    for (int rank = 0; rank < watch->ccomm->ranks; rank++)
         if (watch->ranks[rank].file >= 0 && liveness_poll(watch->ranks[rank].file) == LIVENESS_ENDED)
             return rank + 1;
     return 0;
@@ -137,7 +137,7 @@ static void tell_gone(const struct watch *watch)
     char why[80];
     snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
              watch->ranks[watch->gone - 1].process, watch->gone - 1);
-    ccomm_fail(watch->member, COLL_REMOTE_ERROR, why);
+    ccomm_fail(watch->ccomm, COLL_REMOTE_ERROR, why);
 }
 
 static void look(struct watch *watch)
@@ -145,7 +145,7 @@ static void look(struct watch *watch)
     if (watch->gone == 0 && (watch->gone = find_gone(watch)) != 0)
         tell_gone(watch);
     if (watch->gone != 0) /* also stops what was launched since */
-        ccomm_abort_kernels(watch->member);
+        ccomm_abort_kernels(watch->ccomm);
 }
 
 static void *run(void *argument)
@@ -216,7 +216,7 @@ static void delist(struct watch *watch)
 static void forget_others(struct watch *watch)
 {
     delist(watch);
-    for (int rank = 0; rank < watch->member->ranks; rank++) {
+    for (int rank = 0; rank < watch->ccomm->ranks; rank++) {
         if (watch->ranks[rank].file >= 0)
             close(watch->ranks[rank].file);
         watch->ranks[rank].file = -1;
@@ -226,28 +226,28 @@ static void forget_others(struct watch *watch)
 /* ---- Joining ------------------------------------------------------------------------------------------------------
  */
 
-bool watch_prepare(struct coll_ccomm *member)
+bool watch_prepare(struct coll_ccomm *ccomm)
 {
-    const size_t ranks = (size_t)member->ranks;
+    const size_t ranks = (size_t)ccomm->ranks;
     struct watch *watch = calloc(1, sizeof(*watch) + ranks * sizeof(watch->ranks[0]));
     if (watch == NULL)
         return false;
-    watch->member = member;
-    member->watch = watch;
+    watch->ccomm = ccomm;
+    ccomm->watch = watch;
     for (size_t i = 0; i < ranks; i++)
         watch->ranks[i].file = -1;
     (void)liveness_begin(&watch->own, &watch->card);
-    watch->card.host = member->gpu->host();
-    watch->told = member->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
+    watch->card.host = ccomm->gpu->host();
+    watch->told = ccomm->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
     return watch->told != NULL;
 }
 
-bool watch_gather(struct coll_ccomm *member)
+bool watch_gather(struct coll_ccomm *ccomm)
 {
-    const struct watch *watch = member->watch;
-    struct liveness_card *own = watch->told + member->ranks;
-    return member->gpu->copy(own, &watch->card, sizeof(*own), member->stream) &&
-           member->host.nccl->AllGather(own, watch->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
+    const struct watch *watch = ccomm->watch;
+    struct liveness_card *own = watch->told + ccomm->ranks;
+    return ccomm->gpu->copy(own, &watch->card, sizeof(*own), ccomm->stream) &&
+           ccomm->host.nccl->AllGather(own, watch->told, sizeof(*own), COLL_UINT8, ccomm->comm, ccomm->stream) ==
                COLL_SUCCESS;
 }
 
@@ -265,27 +265,27 @@ static void follow(struct watch *watch, int rank, const struct liveness_card *ca
     watch->ranks[rank].process = card->process;
 }
 
-bool watch_sees(const struct coll_ccomm *member, int rank)
+bool watch_sees(const struct coll_ccomm *ccomm, int rank)
 {
-    return member->watch->ranks[rank].seen;
+    return ccomm->watch->ranks[rank].seen;
 }
 
 static int watched(const struct watch *watch)
 {
     int count = 0;
-    for (int rank = 0; rank < watch->member->ranks; rank++)
+    for (int rank = 0; rank < watch->ccomm->ranks; rank++)
         count += watch->ranks[rank].file >= 0;
     return count;
 }
 
-bool watch_begin(struct coll_ccomm *member)
+bool watch_begin(struct coll_ccomm *ccomm)
 {
-    const size_t size = sizeof(struct liveness_card) * (size_t)member->ranks;
-    struct watch *watch = member->watch;
+    const size_t size = sizeof(struct liveness_card) * (size_t)ccomm->ranks;
+    struct watch *watch = ccomm->watch;
     struct liveness_card *cards = malloc(size);
-    const bool good = cards != NULL && member->gpu->copy(cards, watch->told, size, member->stream) &&
-                      member->gpu->stream_wait(member->stream);
-    for (int rank = 0; rank < member->ranks && good; rank++)
+    const bool good = cards != NULL && ccomm->gpu->copy(cards, watch->told, size, ccomm->stream) &&
+                      ccomm->gpu->stream_wait(ccomm->stream);
+    for (int rank = 0; rank < ccomm->ranks && good; rank++)
         follow(watch, rank, &cards[rank]);
     free(cards);
     if (watched(watch) > 0 && !enlist(watch))
@@ -293,87 +293,87 @@ bool watch_begin(struct coll_ccomm *member)
     return good;
 }
 
-void watch_describe(const struct coll_ccomm *member, char *text, size_t size)
+void watch_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    const int others = member->ranks - member->watch->here;
-    snprintf(text, size, "%d of %d other processes watched", watched(member->watch), others);
+    const int others = ccomm->ranks - ccomm->watch->here;
+    snprintf(text, size, "%d of %d other processes watched", watched(ccomm->watch), others);
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void watch_leave(struct coll_ccomm *member)
+void watch_leave(struct coll_ccomm *ccomm)
 {
-    if (member->watch == NULL || member->watch->own.process != getpid())
+    if (ccomm->watch == NULL || ccomm->watch->own.process != getpid())
         return;
-    liveness_leave(&member->watch->own);
-    forget_others(member->watch);
+    liveness_leave(&ccomm->watch->own);
+    forget_others(ccomm->watch);
 }
 
-void watch_end(struct coll_ccomm *member)
+void watch_end(struct coll_ccomm *ccomm)
 {
-    struct watch *watch = member->watch;
+    struct watch *watch = ccomm->watch;
     if (watch == NULL)
         return;
     forget_others(watch);
     liveness_end(&watch->own);
-    member->gpu->release(watch->told);
-    member->watch = NULL;
+    ccomm->gpu->release(watch->told);
+    ccomm->watch = NULL;
     free(watch);
 }
 
 #define PAGE ((size_t)64 << 10) /* of any machine */
 
-static size_t rings_at(const struct coll_ccomm *member)
+static size_t rings_at(const struct coll_ccomm *ccomm)
 {
-    return (op_classes_size(member->ranks) + PAGE - 1) / PAGE * PAGE;
+    return (op_classes_size(ccomm->ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-static size_t rings_size(const struct coll_ccomm *member)
+static size_t rings_size(const struct coll_ccomm *ccomm)
 {
-    const uint32_t ranks = (uint32_t)member->ranks;
+    const uint32_t ranks = (uint32_t)ccomm->ranks;
     return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-bool host_prepare(struct coll_ccomm *member)
+bool host_prepare(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
+    struct share *share = &ccomm->share;
     share->segment.file = -1;
-    share->told = member->gpu->allocate(sizeof(share->card) * ((size_t)member->ranks + 1), false);
+    share->told = ccomm->gpu->allocate(sizeof(share->card) * ((size_t)ccomm->ranks + 1), false);
     return share->told != NULL;
 }
 
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
 /* Gathers a word or a card from each rank, always through the same memory. */
-static bool tell(struct coll_ccomm *member, const void *what, size_t size)
+static bool tell(struct coll_ccomm *ccomm, const void *what, size_t size)
 {
-    uint8_t *told = (uint8_t *)member->share.told, *own = told + size * (size_t)member->ranks;
-    return member->gpu->copy(own, what, size, member->stream) &&
-           member->host.nccl->AllGather(own, told, size, COLL_UINT8, member->comm, member->stream) == COLL_SUCCESS;
+    uint8_t *told = (uint8_t *)ccomm->share.told, *own = told + size * (size_t)ccomm->ranks;
+    return ccomm->gpu->copy(own, what, size, ccomm->stream) &&
+           ccomm->host.nccl->AllGather(own, told, size, COLL_UINT8, ccomm->comm, ccomm->stream) == COLL_SUCCESS;
 }
 
-/* What was gathered, to be freed; NULL: no memory, or the GPU failed. */
-static void *hear(struct coll_ccomm *member, size_t size)
+/* Gathered records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
+static void *hear(struct coll_ccomm *ccomm, size_t size)
 {
-    void *all = calloc((size_t)member->ranks, size);
-    if (all != NULL && member->gpu->copy(all, member->share.told, size * (size_t)member->ranks, member->stream) &&
-        member->gpu->stream_wait(member->stream))
+    void *all = calloc((size_t)ccomm->ranks, size);
+    if (all != NULL && ccomm->gpu->copy(all, ccomm->share.told, size * (size_t)ccomm->ranks, ccomm->stream) &&
+        ccomm->gpu->stream_wait(ccomm->stream))
         return all;
     free(all);
     return NULL;
 }
 
-static bool tell_good(struct coll_ccomm *member)
+static bool tell_good(struct coll_ccomm *ccomm)
 {
-    const uint64_t good = member->share.good;
-    return tell(member, &good, sizeof(good));
+    const uint64_t good = ccomm->share.good;
+    return tell(ccomm, &good, sizeof(good));
 }
 
-static bool all_are_good(struct coll_ccomm *member)
+static bool all_are_good(struct coll_ccomm *ccomm)
 {
-    uint64_t *good = hear(member, sizeof(*good));
+    uint64_t *good = hear(ccomm, sizeof(*good));
     bool all = good != NULL;
-    for (int rank = 0; rank < member->ranks && all; rank++)
+    for (int rank = 0; rank < ccomm->ranks && all; rank++)
         all = good[rank] == 1;
     free(good);
     return all;
@@ -381,50 +381,50 @@ static bool all_are_good(struct coll_ccomm *member)
 
 /* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 
-bool host_gather_seen(struct coll_ccomm *member)
+bool host_gather_seen(struct coll_ccomm *ccomm)
 {
-    uint64_t sees = UINT64_C(1) << member->rank;
-    for (int rank = 0; rank < member->ranks; rank++)
-        sees |= (uint64_t)watch_sees(member, rank) << rank;
-    return tell(member, &sees, sizeof(sees));
+    uint64_t sees = UINT64_C(1) << ccomm->rank;
+    for (int rank = 0; rank < ccomm->ranks; rank++)
+        sees |= (uint64_t)watch_sees(ccomm, rank) << rank;
+    return tell(ccomm, &sees, sizeof(sees));
 }
 
-bool host_divide(struct coll_ccomm *member)
+bool host_divide(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
-    uint64_t *sees = hear(member, sizeof(*sees));
+    struct share *share = &ccomm->share;
+    uint64_t *sees = hear(ccomm, sizeof(*sees));
     if (sees == NULL)
         return false;
-    host_groups_of(&share->groups, sees, member->ranks);
+    host_groups_of(&share->groups, sees, ccomm->ranks);
     free(sees);
-    for (int rank = 0; rank < member->ranks; rank++)
+    for (int rank = 0; rank < ccomm->ranks; rank++)
         share->multi_host |= !host_groups_same(&share->groups, rank, 0);
-    const size_t size = rings_at(member) + rings_size(member);
-    share->good = share->groups.leader[member->rank] != member->rank ||
+    const size_t size = rings_at(ccomm) + rings_size(ccomm);
+    share->good = share->groups.leader[ccomm->rank] != ccomm->rank ||
                   (segment_make(&share->segment, size, &share->card.segment) &&
                    op_classes_init((struct op_classes *)(void *)share->segment.memory));
-    share->good &= !share->multi_host || overflow_tcp_prepare(member, &share->card.endpoint);
+    share->good &= !share->multi_host || overflow_tcp_prepare(ccomm, &share->card.endpoint);
     return true;
 }
 
-bool host_gather(struct coll_ccomm *member)
+bool host_gather(struct coll_ccomm *ccomm)
 {
-    return tell(member, &member->share.card, sizeof(member->share.card));
+    return tell(ccomm, &ccomm->share.card, sizeof(ccomm->share.card));
 }
 
-static bool reach(struct coll_ccomm *member)
+static bool reach(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
-    const uint32_t ranks = (uint32_t)member->ranks;
+    struct share *share = &ccomm->share;
+    const uint32_t ranks = (uint32_t)ccomm->ranks;
     share->classes = (struct op_classes *)(void *)share->segment.memory;
-    uint8_t *rings = share->segment.memory + rings_at(member);
-    uint8_t *reached = member->gpu->share(rings, rings_size(member));
+    uint8_t *rings = share->segment.memory + rings_at(ccomm);
+    uint8_t *reached = ccomm->gpu->share(rings, rings_size(ccomm));
     if (reached == NULL)
         return false;
     share->pinned = rings;
     share->rings = (struct ring_set){.flags = (struct ring_flags *)(void *)reached,
                                      .slots = reached + ring_flags_size(ranks),
-                                     .rank = (uint32_t)member->rank,
+                                     .rank = (uint32_t)ccomm->rank,
                                      .ranks = ranks,
                                      .teams = ring_teams(ranks),
                                      .slot_bytes = ring_slot_bytes(ranks)};
@@ -441,73 +441,73 @@ static struct peer_endpoint *endpoints_of(const struct share_card *cards, int ra
     return endpoint;
 }
 
-static bool open_all(struct coll_ccomm *member, const struct share_card *cards)
+static bool open_all(struct coll_ccomm *ccomm, const struct share_card *cards)
 {
-    struct share *share = &member->share;
-    const int leader = share->groups.leader[member->rank];
-    const size_t size = rings_at(member) + rings_size(member);
-    if ((leader != member->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(member))
+    struct share *share = &ccomm->share;
+    const int leader = share->groups.leader[ccomm->rank];
+    const size_t size = rings_at(ccomm) + rings_size(ccomm);
+    if ((leader != ccomm->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(ccomm))
         return false;
     if (!share->multi_host)
         return true;
-    share->endpoint = endpoints_of(cards, member->ranks);
-    return share->endpoint != NULL && overflow_tcp_connect(member, share->endpoint);
+    share->endpoint = endpoints_of(cards, ccomm->ranks);
+    return share->endpoint != NULL && overflow_tcp_connect(ccomm, share->endpoint);
 }
 
-bool host_open(struct coll_ccomm *member)
+bool host_open(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
-    struct share_card *cards = hear(member, sizeof(*cards));
+    struct share *share = &ccomm->share;
+    struct share_card *cards = hear(ccomm, sizeof(*cards));
     if (cards == NULL)
         return false;
-    share->good = share->good && open_all(member, cards);
+    share->good = share->good && open_all(ccomm, cards);
     free(cards);
     return true;
 }
 
-bool host_gather_opened(struct coll_ccomm *member)
+bool host_gather_opened(struct coll_ccomm *ccomm)
 {
-    return tell_good(member);
+    return tell_good(ccomm);
 }
 
-bool host_accept(struct coll_ccomm *member)
+bool host_accept(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
-    const bool all = all_are_good(member);
+    struct share *share = &ccomm->share;
+    const bool all = all_are_good(ccomm);
     segment_settle(&share->segment);
     if (all && share->multi_host)
-        share->good = overflow_tcp_accept(member, share->endpoint);
+        share->good = overflow_tcp_accept(ccomm, share->endpoint);
     return all;
 }
 
-bool host_gather_accepted(struct coll_ccomm *member)
+bool host_gather_accepted(struct coll_ccomm *ccomm)
 {
-    return !member->share.multi_host || tell_good(member);
+    return !ccomm->share.multi_host || tell_good(ccomm);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
-bool host_settle(struct coll_ccomm *member)
+bool host_settle(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
+    struct share *share = &ccomm->share;
     if (!share->multi_host)
         return true;
-    if (!all_are_good(member))
+    if (!all_are_good(ccomm))
         return false;
-    if (!overflow_tcp_await(member, &share->endpoint[member->rank]) || !overflow_tcp_start(member)) {
-        ccomm_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
-        ccomm_abort_kernels(member);
+    if (!overflow_tcp_await(ccomm, &share->endpoint[ccomm->rank]) || !overflow_tcp_start(ccomm)) {
+        ccomm_fail(ccomm, COLL_REMOTE_ERROR, "a rank on another host has gone");
+        ccomm_abort_kernels(ccomm);
     }
     return true;
 }
 
-void host_end(struct coll_ccomm *member)
+void host_end(struct coll_ccomm *ccomm)
 {
-    struct share *share = &member->share;
-    overflow_tcp_end(member);
+    struct share *share = &ccomm->share;
+    overflow_tcp_end(ccomm);
     free(share->endpoint);
     if (share->pinned != NULL)
-        member->gpu->unshare(share->pinned);
-    member->gpu->release(share->told);
+        ccomm->gpu->unshare(share->pinned);
+    ccomm->gpu->release(share->told);
     segment_close(&share->segment);
     *share = (struct share){.segment.file = -1};
 }

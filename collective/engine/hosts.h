@@ -97,20 +97,20 @@ enum liveness_state liveness_poll(int found);
 struct coll_ccomm;
 struct watch;
 
-/* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool watch_prepare(struct coll_ccomm *member);
+/* On the communicator's GPU, before ranks tell each other whether they are able. False: no memory. */
+bool watch_prepare(struct coll_ccomm *ccomm);
 /* Called for all ranks, on their GPUs: watch_gather in a group that the caller opens, watch_begin after it. False: the
  * GPU or NCCL failed. */
-bool watch_gather(struct coll_ccomm *member);
-bool watch_begin(struct coll_ccomm *member);
+bool watch_gather(struct coll_ccomm *ccomm);
+bool watch_begin(struct coll_ccomm *ccomm);
 /* The rank is in this process, or in one that can be looked at, so it is on this host. */
-bool watch_sees(const struct coll_ccomm *member, int rank);
+bool watch_sees(const struct coll_ccomm *ccomm, int rank);
 /* Text that tells how many of the others are watched. */
-void watch_describe(const struct coll_ccomm *member, char *text, size_t size);
+void watch_describe(const struct coll_ccomm *ccomm, char *text, size_t size);
 /* This rank issues no more operations: the end of its process does not concern the others, nor theirs this rank. */
-void watch_leave(struct coll_ccomm *member);
-/* On the member's GPU. */
-void watch_end(struct coll_ccomm *member);
+void watch_leave(struct coll_ccomm *ccomm);
+/* On the communicator's GPU. */
+void watch_end(struct coll_ccomm *ccomm);
 
 /* Memory that the ranks of a communicator share on a host: the table of op classes (levels.h), and the rings of
  * rings.h, which their GPUs reach. Ranks of one host share memory that the lowest of them makes (host_groups); ranks on
@@ -118,8 +118,8 @@ void watch_end(struct coll_ccomm *member);
 
 struct coll_ccomm;
 
-/* What a rank tells the others: the segment it made, if it leads, and how to reach it, if ranks are on several
- * hosts. */
+/* Record that a rank sends to the others: the segment it made, if it leads, and how to reach it, if ranks are on
+ * several hosts. */
 struct share_card {
     struct segment_card segment;
     struct peer_endpoint endpoint;
@@ -139,22 +139,22 @@ struct share {
     bool good;                      /* nothing has failed so far */
 };
 
-/* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool host_prepare(struct coll_ccomm *member);
+/* On the communicator's GPU, before ranks tell each other whether they are able. False: no memory. */
+bool host_prepare(struct coll_ccomm *ccomm);
 
 /* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
  * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
  * find alike. */
-bool host_gather_seen(struct coll_ccomm *member);
-bool host_divide(struct coll_ccomm *member);
-bool host_gather(struct coll_ccomm *member);
-bool host_open(struct coll_ccomm *member);
-bool host_gather_opened(struct coll_ccomm *member);
-bool host_accept(struct coll_ccomm *member);
-bool host_gather_accepted(struct coll_ccomm *member);
-bool host_settle(struct coll_ccomm *member);
+bool host_gather_seen(struct coll_ccomm *ccomm);
+bool host_divide(struct coll_ccomm *ccomm);
+bool host_gather(struct coll_ccomm *ccomm);
+bool host_open(struct coll_ccomm *ccomm);
+bool host_gather_opened(struct coll_ccomm *ccomm);
+bool host_accept(struct coll_ccomm *ccomm);
+bool host_gather_accepted(struct coll_ccomm *ccomm);
+bool host_settle(struct coll_ccomm *ccomm);
 
-/* On the member's GPU, when nothing of ours runs on it. */
-void host_end(struct coll_ccomm *member);
+/* On the communicator's GPU, when nothing of ours runs on it. */
+void host_end(struct coll_ccomm *ccomm);
 
 #endif

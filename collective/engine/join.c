@@ -11,7 +11,7 @@
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
 #define JOIN_VERSION 12u
 
-/* What a rank tells the others; must be the same on all. */
+/* Settings that a rank sends to the others; they must be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
@@ -26,34 +26,34 @@ static struct hello hello_of(const struct joining *joining)
 {
     struct hello hello = {.magic = JOIN_MAGIC,
                           .version = JOIN_VERSION,
-                          .ranks = (uint32_t)joining->member->ranks,
-                          .order = joining->member->host.settings.ring,
-                          .pairs = joining->member->host.settings.pairs,
-                          .table = joining->member->host.settings.table,
-                          .forced = joining->member->forced};
+                          .ranks = (uint32_t)joining->ccomm->ranks,
+                          .order = joining->ccomm->host.settings.ring,
+                          .pairs = joining->ccomm->host.settings.pairs,
+                          .table = joining->ccomm->host.settings.table,
+                          .forced = joining->ccomm->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
 }
 
 static bool tell(struct joining *joining)
 {
-    const struct coll_ccomm *member = joining->member;
+    const struct coll_ccomm *ccomm = joining->ccomm;
     const struct hello hello = hello_of(joining);
-    struct hello *own = joining->told + member->ranks;
-    return member->gpu->copy(own, &hello, sizeof(hello), member->stream) &&
-           member->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, member->comm, member->stream) ==
+    struct hello *own = joining->told + ccomm->ranks;
+    return ccomm->gpu->copy(own, &hello, sizeof(hello), ccomm->stream) &&
+           ccomm->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, ccomm->comm, ccomm->stream) ==
                COLL_SUCCESS;
 }
 
 static bool agree(struct joining *joining)
 {
-    struct coll_ccomm *member = joining->member;
+    struct coll_ccomm *ccomm = joining->ccomm;
     const struct hello mine = hello_of(joining);
-    struct hello *all = calloc((size_t)member->ranks, sizeof(*all));
+    struct hello *all = calloc((size_t)ccomm->ranks, sizeof(*all));
     bool same = all != NULL &&
-                member->gpu->copy(all, joining->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
-                member->gpu->stream_wait(member->stream);
-    for (int rank = 0; rank < member->ranks && same; rank++) {
+                ccomm->gpu->copy(all, joining->told, sizeof(*all) * (size_t)ccomm->ranks, ccomm->stream) &&
+                ccomm->gpu->stream_wait(ccomm->stream);
+    for (int rank = 0; rank < ccomm->ranks && same; rank++) {
         same = memcmp(&all[rank], &mine, sizeof(mine)) == 0;
         if (!same)
             snprintf(joining->what->why, sizeof(joining->what->why), "rank %d has another version or other settings",
@@ -63,36 +63,37 @@ static bool agree(struct joining *joining)
     return same;
 }
 
-/* ---- Of the parts of a member ------------------------------------------------------------------------------------ */
+/* ---- Of the parts of a communicator
+ * ------------------------------------------------------------------------------------ */
 
 static bool tell_seen(struct joining *joining)
 {
-    return host_gather_seen(joining->member);
+    return host_gather_seen(joining->ccomm);
 }
 
 static bool form_groups(struct joining *joining)
 {
-    return host_divide(joining->member);
+    return host_divide(joining->ccomm);
 }
 
 static bool tell_share(struct joining *joining)
 {
-    return host_gather(joining->member);
+    return host_gather(joining->ccomm);
 }
 
 static bool open_share(struct joining *joining)
 {
-    return host_open(joining->member);
+    return host_open(joining->ccomm);
 }
 
 static bool tell_opened(struct joining *joining)
 {
-    return host_gather_opened(joining->member);
+    return host_gather_opened(joining->ccomm);
 }
 
 static bool accept_share(struct joining *joining)
 {
-    const bool shared = host_accept(joining->member);
+    const bool shared = host_accept(joining->ccomm);
     if (!shared)
         snprintf(joining->what->why, sizeof(joining->what->why),
                  "not all ranks reach the memory of their host, or those of others by TCP");
@@ -101,12 +102,12 @@ static bool accept_share(struct joining *joining)
 
 static bool tell_accepted(struct joining *joining)
 {
-    return host_gather_accepted(joining->member);
+    return host_gather_accepted(joining->ccomm);
 }
 
 static bool settle_share(struct joining *joining)
 {
-    const bool settled = host_settle(joining->member);
+    const bool settled = host_settle(joining->ccomm);
     if (!settled)
         snprintf(joining->what->why, sizeof(joining->what->why), "not all ranks on other hosts could connect");
     return settled;
@@ -114,12 +115,12 @@ static bool settle_share(struct joining *joining)
 
 static bool tell_watch(struct joining *joining)
 {
-    return watch_gather(joining->member);
+    return watch_gather(joining->ccomm);
 }
 
 static bool begin_watch(struct joining *joining)
 {
-    return watch_begin(joining->member);
+    return watch_begin(joining->ccomm);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -127,15 +128,15 @@ static bool begin_watch(struct joining *joining)
 void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_ccomm *member = joinings[i].member;
+        struct coll_ccomm *ccomm = joinings[i].ccomm;
         int before;
         if (!joinings[i].able)
             continue;
-        joinings[i].able = member->gpu->enter(member->device, &before);
+        joinings[i].able = ccomm->gpu->enter(ccomm->device, &before);
         if (!joinings[i].able)
             continue;
         joinings[i].able = what(&joinings[i]);
-        member->gpu->leave(before);
+        ccomm->gpu->leave(before);
     }
 }
 
@@ -167,83 +168,83 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 
 /* How a communicator ends: at once if it was aborted, else when all its operations are over. */
 
-void ccomm_destroy(struct coll_ccomm *member)
+void ccomm_destroy(struct coll_ccomm *ccomm)
 {
-    const struct gpu_ops *gpu = member->gpu;
+    const struct gpu_ops *gpu = ccomm->gpu;
     int before;
-    if (gpu->enter(member->device, &before)) {
-        measure_end(member);
-        watch_end(member);
-        staging_end(&member->stagings, gpu);
-        host_end(member);
-        gpu->release(member->ends);
-        gpu->release(member->overflow_counters);
-        gpu->release_pinned(member->host_status);
-        if (member->last != NULL)
-            gpu->event_end(member->last);
-        if (member->tie != NULL)
-            gpu->event_end(member->tie);
-        if (member->stream != NULL)
-            gpu->stream_end(member->stream);
+    if (gpu->enter(ccomm->device, &before)) {
+        measure_end(ccomm);
+        watch_end(ccomm);
+        staging_end(&ccomm->stagings, gpu);
+        host_end(ccomm);
+        gpu->release(ccomm->ends);
+        gpu->release(ccomm->overflow_counters);
+        gpu->release_pinned(ccomm->host_status);
+        if (ccomm->last != NULL)
+            gpu->event_end(ccomm->last);
+        if (ccomm->joined != NULL)
+            gpu->event_end(ccomm->joined);
+        if (ccomm->stream != NULL)
+            gpu->stream_end(ccomm->stream);
         gpu->leave(before);
     }
-    pthread_mutex_destroy(&member->lock);
-    free(member->issued);
-    free(member);
+    pthread_mutex_destroy(&ccomm->lock);
+    free(ccomm->issued);
+    free(ccomm);
 }
 
-void ccomm_abort(struct coll_ccomm *member)
+void ccomm_abort(struct coll_ccomm *ccomm)
 {
-    member->aborted = true;
-    ccomm_abort_kernels(member);
+    ccomm->aborted = true;
+    ccomm_abort_kernels(ccomm);
 }
 
-static bool is_over(const struct coll_ccomm *member)
+static bool is_over(const struct coll_ccomm *ccomm)
 {
-    return member->gpu->event_over(member->last);
+    return ccomm->gpu->event_over(ccomm->last);
 }
 
 /* Operations may still run. After an abort they end soon, except for work queued behind something else on its stream,
  * which nobody may be made to wait for. */
-static bool drain(struct coll_ccomm *member)
+static bool drain(struct coll_ccomm *ccomm)
 {
     enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
     int before;
     bool over = false;
-    if (!member->gpu->enter(member->device, &before))
+    if (!ccomm->gpu->enter(ccomm->device, &before))
         return true;
-    for (int i = 0; !over && (!member->aborted || i < LOOKS_MAX); i++) {
+    for (int i = 0; !over && (!ccomm->aborted || i < LOOKS_MAX); i++) {
         if (i > 0)
             nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        over = is_over(member);
+        over = is_over(ccomm);
     }
-    member->gpu->leave(before);
+    ccomm->gpu->leave(before);
     return over;
 }
 
-/* The member's memory is still in use, and freeing any would wait for that. */
-static void keep(struct coll_ccomm *member)
+/* The communicator's memory is still in use, and freeing any would wait for that. */
+static void keep(struct coll_ccomm *ccomm)
 {
     static struct coll_ccomm *kept;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
-                     (void *)member->comm, member->rank, member->ranks);
+    ccomm->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
+                    (void *)ccomm->comm, ccomm->rank, ccomm->ranks);
     pthread_mutex_lock(&lock);
-    member->next = kept;
-    kept = member;
+    ccomm->next = kept;
+    kept = ccomm;
     pthread_mutex_unlock(&lock);
 }
 
 /* Processes are watched until all is over: other ranks may still have to read what this one has sent them. */
-void ccomm_leave(struct coll_ccomm *member)
+void ccomm_leave(struct coll_ccomm *ccomm)
 {
-    const bool over = drain(member);
-    overflow_tcp_leave(member);
-    watch_leave(member);
+    const bool over = drain(ccomm);
+    overflow_tcp_leave(ccomm);
+    watch_leave(ccomm);
     if (over)
-        ccomm_destroy(member);
+        ccomm_destroy(ccomm);
     else
-        keep(member);
+        keep(ccomm);
 }
 
 /* Joining is called only for communicators whose ranks have all voted that they are able (collective/rendezvous.h):
@@ -256,45 +257,44 @@ struct coll_join_scratch {
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
-static bool make_own(struct coll_ccomm *member)
+static bool make_own(struct coll_ccomm *ccomm)
 {
-    const struct gpu_ops *gpu = member->gpu;
-    const size_t keys = ccomm_key_count(member);
-    member->issued = calloc(keys, sizeof(*member->issued));
-    member->host_status = gpu->allocate_pinned(sizeof(*member->host_status));
-    member->ends = gpu->allocate(ring_ends_size((uint32_t)member->ranks), true);
-    member->overflow_counters = gpu->allocate(keys * sizeof(*member->overflow_counters), true);
-    member->last = gpu->event_make(false);
-    member->tie = gpu->event_make(false);
-    return member->issued != NULL && member->host_status != NULL && member->ends != NULL &&
-           member->overflow_counters != NULL && member->last != NULL && member->tie != NULL &&
-           gpu->event_record(member->last, member->stream) &&
-           staging_get(&member->stagings, gpu, member->stream) != NULL;
+    const struct gpu_ops *gpu = ccomm->gpu;
+    const size_t keys = ccomm_key_count(ccomm);
+    ccomm->issued = calloc(keys, sizeof(*ccomm->issued));
+    ccomm->host_status = gpu->allocate_pinned(sizeof(*ccomm->host_status));
+    ccomm->ends = gpu->allocate(ring_ends_size((uint32_t)ccomm->ranks), true);
+    ccomm->overflow_counters = gpu->allocate(keys * sizeof(*ccomm->overflow_counters), true);
+    ccomm->last = gpu->event_make(false);
+    ccomm->joined = gpu->event_make(false);
+    return ccomm->issued != NULL && ccomm->host_status != NULL && ccomm->ends != NULL &&
+           ccomm->overflow_counters != NULL && ccomm->last != NULL && ccomm->joined != NULL &&
+           gpu->event_record(ccomm->last, ccomm->stream) && staging_get(&ccomm->stagings, gpu, ccomm->stream) != NULL;
 }
 
 static const char *why_not(struct joining *joining)
 {
-    struct coll_ccomm *member = joining->member;
-    const struct gpu_ops *gpu = member->gpu;
-    const size_t ranks = (size_t)member->ranks;
-    if (member->ranks < 2)
+    struct coll_ccomm *ccomm = joining->ccomm;
+    const struct gpu_ops *gpu = ccomm->gpu;
+    const size_t ranks = (size_t)ccomm->ranks;
+    if (ccomm->ranks < 2)
         return "there is no other rank";
-    if (member->ranks > COLL_REDUCE_SOURCES_MAX)
+    if (ccomm->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
     const char *trouble = gpu->trouble();
     if (trouble != NULL)
         return trouble;
-    if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
+    if ((ccomm->codec = gpu->codec()) == NULL || strait_codec_prepare(ccomm->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
-    member->stream = gpu->stream_make();
+    ccomm->stream = gpu->stream_make();
     joining->told = gpu->allocate(sizeof(*joining->told) * (ranks + 1), false);
-    if (member->stream == NULL || joining->told == NULL || !make_own(member))
+    if (ccomm->stream == NULL || joining->told == NULL || !make_own(ccomm))
         return "no memory";
-    if (!host_prepare(member))
+    if (!host_prepare(ccomm))
         return "no memory that ranks could share";
-    if (!watch_prepare(member))
+    if (!watch_prepare(ccomm))
         return "no memory to watch ranks with";
-    if (!member->forced && !measure_prepare(member))
+    if (!ccomm->forced && !measure_prepare(ccomm))
         return "no memory to measure links with";
     return NULL;
 }
@@ -302,21 +302,21 @@ static const char *why_not(struct joining *joining)
 static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
 {
     struct coll_join_args *what = joining->what;
-    struct coll_ccomm *member = joining->member = calloc(1, sizeof(*member));
+    struct coll_ccomm *ccomm = joining->ccomm = calloc(1, sizeof(*ccomm));
     int before;
-    if (member == NULL)
+    if (ccomm == NULL)
         return;
-    member->host = *host;
-    member->gpu = gpu;
-    member->comm = what->comm;
-    member->rank = what->rank;
-    member->ranks = what->ranks;
-    member->forced = host->settings.forced;
-    member->share.segment.file = -1;
-    pthread_mutex_init(&member->lock, NULL);
-    if (host->nccl->CommCuDevice(what->comm, &member->device) != COLL_SUCCESS || !gpu->enter(member->device, &before))
+    ccomm->host = *host;
+    ccomm->gpu = gpu;
+    ccomm->comm = what->comm;
+    ccomm->rank = what->rank;
+    ccomm->ranks = what->ranks;
+    ccomm->forced = host->settings.forced;
+    ccomm->share.segment.file = -1;
+    pthread_mutex_init(&ccomm->lock, NULL);
+    if (host->nccl->CommCuDevice(what->comm, &ccomm->device) != COLL_SUCCESS || !gpu->enter(ccomm->device, &before))
         return;
-    member->multiprocessors = gpu->multiprocessors();
+    ccomm->multiprocessors = gpu->multiprocessors();
     const char *why = why_not(joining);
     joining->able = why == NULL;
     snprintf(what->why, sizeof(what->why), "%s", why != NULL ? why : "");
@@ -327,15 +327,15 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 static void measure(struct joining *joinings, unsigned count)
 {
-    struct coll_ccomm **members = calloc(count, sizeof(*members));
+    struct coll_ccomm **ccomms = calloc(count, sizeof(*ccomms));
     unsigned able = 0;
-    for (unsigned i = 0; i < count && members != NULL; i++)
-        if (joinings[i].able && !joinings[i].member->forced)
-            members[able++] = joinings[i].member;
-    if (able > 0 && !measure_links(members, able))
+    for (unsigned i = 0; i < count && ccomms != NULL; i++)
+        if (joinings[i].able && !joinings[i].ccomm->forced)
+            ccomms[able++] = joinings[i].ccomm;
+    if (able > 0 && !measure_links(ccomms, able))
         for (unsigned i = 0; i < able; i++)
-            ccomm_fail(members[i], COLL_INTERNAL_ERROR, "links could not be measured");
-    free(members);
+            ccomm_fail(ccomms[i], COLL_INTERNAL_ERROR, "links could not be measured");
+    free(ccomms);
 }
 
 /* GB/s */
@@ -345,46 +345,46 @@ static double rate_of(double per_byte)
 }
 
 /* As a setting that would have the same effect. */
-static void tell_table(struct coll_ccomm *member)
+static void tell_table(struct coll_ccomm *ccomm)
 {
     char text[COLL_SIZES_TEXT];
-    if (!member->host.settings.print)
+    if (!ccomm->host.settings.print)
         return;
-    const struct coll_sizes sizes = op_size_table(member);
+    const struct coll_sizes sizes = op_size_table(ccomm);
     coll_sizes_write(&sizes, text);
-    member->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)member->comm, member->rank,
-                     member->ranks, text);
+    ccomm->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
+                    ccomm->ranks, text);
 }
 
 static void finish(struct joining *joining)
 {
-    struct coll_ccomm *member = joining->member;
+    struct coll_ccomm *ccomm = joining->ccomm;
     struct coll_join_args *what = joining->what;
     int before;
-    if (member != NULL && member->gpu->enter(member->device, &before)) {
-        member->gpu->release(joining->told);
-        measure_end(member);
-        member->gpu->leave(before);
+    if (ccomm != NULL && ccomm->gpu->enter(ccomm->device, &before)) {
+        ccomm->gpu->release(joining->told);
+        measure_end(ccomm);
+        ccomm->gpu->leave(before);
     }
     if (!joining->able) {
         if (what->why[0] == '\0')
             snprintf(what->why, sizeof(what->why), "the ranks could not agree");
-        if (member != NULL)
-            ccomm_destroy(member);
+        if (ccomm != NULL)
+            ccomm_destroy(ccomm);
         return;
     }
-    what->member = member;
+    what->ccomm = ccomm;
     char linked[40], watched[40];
-    overflow_tcp_describe(member, linked, sizeof(linked));
-    watch_describe(member, watched, sizeof(watched));
-    const double *cost = member->cost.per;
+    overflow_tcp_describe(ccomm, linked, sizeof(linked));
+    watch_describe(ccomm, watched, sizeof(watched));
+    const double *cost = ccomm->cost.per;
     snprintf(
         what->why, sizeof(what->why),
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
         "fit, %s%s",
-        member->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(member->cost.repair), linked, watched);
-    tell_table(member);
+        ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
+        rate_of(ccomm->cost.repair), linked, watched);
+    tell_table(ccomm);
 }
 
 void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
@@ -393,7 +393,7 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
     for (unsigned i = 0; i < count; i++) {
         struct coll_join_args *what = &joinings[i];
         what->able = false;
-        what->member = NULL;
+        what->ccomm = NULL;
         what->why[0] = '\0';
         what->candidate = calloc(1, sizeof(*what->candidate));
         if (what->candidate == NULL)
@@ -416,8 +416,8 @@ static struct joining *gather_candidates(struct coll_join_args *joinings, unsign
         what->candidate = NULL;
         all[i].what = what;
         all[i].able = what->able;
-        if (all[i].member != NULL && what->paired)
-            all[i].member->host.settings.pairs = false;
+        if (all[i].ccomm != NULL && what->paired)
+            all[i].ccomm->host.settings.pairs = false;
     }
     return all;
 }

@@ -36,8 +36,8 @@ struct hello;
 /* A communicator that is joining. */
 struct joining {
     struct coll_join_args *what;
-    struct coll_ccomm *member; /* NULL: no memory even for that */
-    struct hello *told;        /* in the GPU's memory: of all ranks, then of this one */
+    struct coll_ccomm *ccomm; /* NULL: no memory even for that */
+    struct hello *told;       /* in the GPU's memory: of all ranks, then of this one */
     bool able;
 };
 
@@ -47,14 +47,14 @@ void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct 
  * version and settings, share memory with their host and are connected to others; else `why` tells what was wrong. */
 void exchange_configs(struct joining *joinings, unsigned count, const struct coll_table *nccl);
 
-/* Making and ending members (collective/engine.h). */
+/* Making and ending ccomms (collective/engine.h). */
 
 void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
                     unsigned count);
 void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-/* ccomm_destroy requires that nothing of the member runs. */
-void ccomm_destroy(struct coll_ccomm *member);
-void ccomm_abort(struct coll_ccomm *member);
-void ccomm_leave(struct coll_ccomm *member);
+/* ccomm_destroy requires that nothing of the communicator runs. */
+void ccomm_destroy(struct coll_ccomm *ccomm);
+void ccomm_abort(struct coll_ccomm *ccomm);
+void ccomm_leave(struct coll_ccomm *ccomm);
 
 #endif

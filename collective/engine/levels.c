@@ -101,11 +101,11 @@ bool op_classes_init(struct op_classes *classes)
 }
 
 /* Keys of pairs are local to each side, numbers are not. */
-static uint32_t class_index(const struct coll_ccomm *member, unsigned key)
+static uint32_t class_index(const struct coll_ccomm *ccomm, unsigned key)
 {
     if (key < COLLECTIVES)
         return key;
-    const unsigned ranks = (unsigned)member->ranks, me = (unsigned)member->rank;
+    const unsigned ranks = (unsigned)ccomm->ranks, me = (unsigned)ccomm->rank;
     const unsigned row = (key - COLLECTIVES) / CCOMM_TYPES, type = (key - COLLECTIVES) % CCOMM_TYPES;
     const unsigned from = row < ranks ? me : row - ranks, to = row < ranks ? row : me;
     return COLLECTIVES + (from * ranks + to) * CCOMM_TYPES + type;
@@ -113,26 +113,26 @@ static uint32_t class_index(const struct coll_ccomm *member, unsigned key)
 
 /* ---- On several hosts -------------------------------------------------------------------------------------------- */
 
-uint32_t op_class_count(const struct coll_ccomm *member)
+uint32_t op_class_count(const struct coll_ccomm *ccomm)
 {
-    return COLLECTIVES + (uint32_t)member->ranks * (uint32_t)member->ranks * CCOMM_TYPES;
+    return COLLECTIVES + (uint32_t)ccomm->ranks * (uint32_t)ccomm->ranks * CCOMM_TYPES;
 }
 
-int op_class_decider(const struct coll_ccomm *member, uint32_t number)
+int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number)
 {
-    const struct host_groups *hosts = &member->share.groups;
+    const struct host_groups *hosts = &ccomm->share.groups;
     if (number < COLLECTIVES)
-        return member->share.multi_host ? 0 : -1;
+        return ccomm->share.multi_host ? 0 : -1;
     const int pair = (int)((number - COLLECTIVES) / CCOMM_TYPES);
-    const int from = pair / member->ranks, to = pair % member->ranks;
-    return !member->share.multi_host || host_groups_same(hosts, from, to) ? -1 : from;
+    const int from = pair / ccomm->ranks, to = pair % ccomm->ranks;
+    return !ccomm->share.multi_host || host_groups_same(hosts, from, to) ? -1 : from;
 }
 
-bool op_class_is_asked(const struct coll_ccomm *member, uint32_t number, int rank)
+bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank)
 {
     if (number < COLLECTIVES)
-        return rank != 0 && member->share.groups.leader[rank] == rank;
-    return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % member->ranks;
+        return rank != 0 && ccomm->share.groups.leader[rank] == rank;
+    return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % ccomm->ranks;
 }
 
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
@@ -146,16 +146,16 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
 }
 
 /* The rank that hears of an overflow first considers it, for all. */
-static void consider(struct coll_ccomm *member, const struct report *report)
+static void consider(struct coll_ccomm *ccomm, const struct report *report)
 {
-    if (report->key >= ccomm_key_count(member))
+    if (report->key >= ccomm_key_count(ccomm))
         return;
-    struct op_classes *classes = member->share.classes;
-    const uint32_t number = class_index(member, report->key);
+    struct op_classes *classes = ccomm->share.classes;
+    const uint32_t number = class_index(ccomm, report->key);
     struct op_class *op_class = &classes->classes[number];
-    const int decider = op_class_decider(member, number);
+    const int decider = op_class_decider(ccomm, number);
     if (report->count <= op_class->overflows ||
-        (decider >= 0 && !host_groups_same(&member->share.groups, decider, member->rank)))
+        (decider >= 0 && !host_groups_same(&ccomm->share.groups, decider, ccomm->rank)))
         return;
     op_class->overflows = report->count;
     const unsigned fitting = levels_fitting(ccomm_key_type(report->key), report->share);
@@ -168,14 +168,14 @@ static void consider(struct coll_ccomm *member, const struct report *report)
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
-static void read_reports(struct coll_ccomm *member)
+static void read_reports(struct coll_ccomm *ccomm)
 {
-    const struct host_status *host_status = member->host_status;
+    const struct host_status *host_status = ccomm->host_status;
     const uint64_t reported = __atomic_load_n(&host_status->reported, __ATOMIC_ACQUIRE);
-    if (reported - member->reports_read > REPORTS_MAX / 2)
-        member->reports_read = reported - REPORTS_MAX / 2;
-    for (; member->reports_read < reported; member->reports_read++)
-        consider(member, &host_status->reports[member->reports_read % REPORTS_MAX]);
+    if (reported - ccomm->reports_read > REPORTS_MAX / 2)
+        ccomm->reports_read = reported - REPORTS_MAX / 2;
+    for (; ccomm->reports_read < reported; ccomm->reports_read++)
+        consider(ccomm, &host_status->reports[ccomm->reports_read % REPORTS_MAX]);
 }
 
 /* Spins first: the lock is held for less time than sleeping and waking takes, and ranks come at the same time. */
@@ -205,16 +205,16 @@ void op_classes_unlock(struct op_classes *classes)
 }
 
 /* The step depends only on threads that answer each other, not on what callers do meanwhile. */
-static void await_step(struct coll_ccomm *member, const struct op_class *op_class, uint64_t index)
+static void await_step(struct coll_ccomm *ccomm, const struct op_class *op_class, uint64_t index)
 {
-    struct op_classes *classes = member->share.classes;
+    struct op_classes *classes = ccomm->share.classes;
     int looks = 0;
     while (op_class->limit != 0 && index >= op_class->limit &&
-           __atomic_load_n(&member->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
+           __atomic_load_n(&ccomm->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
         op_classes_unlock(classes);
         if (looks++ == LOOKS_MAX) {
-            ccomm_fail(member, COLL_REMOTE_ERROR, "another host has not answered");
-            ccomm_abort_kernels(member);
+            ccomm_fail(ccomm, COLL_REMOTE_ERROR, "another host has not answered");
+            ccomm_abort_kernels(ccomm);
         } else {
             nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
         }
@@ -222,12 +222,12 @@ static void await_step(struct coll_ccomm *member, const struct op_class *op_clas
     }
 }
 
-static void count_alone(const struct coll_ccomm *member, struct op_class *op_class, uint64_t index)
+static void count_alone(const struct coll_ccomm *ccomm, struct op_class *op_class, uint64_t index)
 {
     if (index >= OP_CLASS_ALONE)
         return;
     op_class->alone++;
-    if (op_class->alone == (uint64_t)OP_CLASS_ALONE * (uint64_t)member->ranks)
+    if (op_class->alone == (uint64_t)OP_CLASS_ALONE * (uint64_t)ccomm->ranks)
         op_class->cut_from = op_class->level.issued;
 }
 
@@ -244,14 +244,14 @@ static void stop_cutting(struct op_class *op_class, uint64_t index)
         op_class->cut_until = index;
 }
 
-struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough)
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned key, bool grouped, bool long_enough)
 {
-    struct op_classes *classes = member->share.classes;
-    struct op_class *op_class = &classes->classes[class_index(member, key)];
+    struct op_classes *classes = ccomm->share.classes;
+    struct op_class *op_class = &classes->classes[class_index(ccomm, key)];
     op_classes_lock(classes);
-    read_reports(member);
-    const uint64_t index = member->issued[key]++;
-    await_step(member, op_class, index);
+    read_reports(ccomm);
+    const uint64_t index = ccomm->issued[key]++;
+    await_step(ccomm, op_class, index);
     if (grouped && long_enough)
         stop_cutting(op_class, index);
     if (op_class->level.issued < index + 1)
@@ -260,28 +260,28 @@ struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool group
     const bool cut = long_enough && is_cut(op_class, index);
     const struct issued issued = {index, levels_at(&op_class->level, index), cut && !grouped, cut && grouped, stopped};
     if (!grouped)
-        count_alone(member, op_class, index);
+        count_alone(ccomm, op_class, index);
     op_classes_unlock(classes);
     return issued;
 }
 
 /* level.issued stays: it then says too much, and the next step comes later than it could. */
-void op_class_forget(struct coll_ccomm *member, unsigned key, uint64_t index)
+void op_class_forget(struct coll_ccomm *ccomm, unsigned key, uint64_t index)
 {
-    struct op_classes *classes = member->share.classes;
+    struct op_classes *classes = ccomm->share.classes;
     op_classes_lock(classes);
-    if (index < member->issued[key])
-        member->issued[key] = index;
+    if (index < ccomm->issued[key])
+        ccomm->issued[key] = index;
     op_classes_unlock(classes);
 }
 
-void op_classes_stop(struct coll_ccomm *member)
+void op_classes_stop(struct coll_ccomm *ccomm)
 {
-    struct op_classes *classes = member->share.classes;
-    if (member->share.multi_host)
+    struct op_classes *classes = ccomm->share.classes;
+    if (ccomm->share.multi_host)
         return;
     op_classes_lock(classes);
-    for (uint32_t i = 0; i < op_class_count(member) && classes->stopped == 0; i++)
+    for (uint32_t i = 0; i < op_class_count(ccomm) && classes->stopped == 0; i++)
         classes->classes[i].stop = classes->classes[i].level.issued;
     classes->stopped = 1;
     op_classes_unlock(classes);

@@ -98,14 +98,14 @@ bool op_classes_init(struct op_classes *classes); /* once, on zeroed memory */
 /* How many operations may still begin before a step that other hosts were asked about takes effect. */
 enum { OP_CLASS_AHEAD = 16 };
 
-uint32_t op_class_count(const struct coll_ccomm *member);
+uint32_t op_class_count(const struct coll_ccomm *ccomm);
 void op_classes_lock(struct op_classes *classes);
 void op_classes_unlock(struct op_classes *classes);
 
 /* For an op class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
  * on another host, is asked for its promise. */
-int op_class_decider(const struct coll_ccomm *member, uint32_t number);
-bool op_class_is_asked(const struct coll_ccomm *member, uint32_t number, int rank);
+int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
+bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank);
 
 /* Counts an operation that this rank issues, by key (ccomm_key), after considering the overflows that its own GPU has
  * reported so far. */
@@ -117,13 +117,13 @@ struct issued {
     bool stopped; /* it goes raw */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued op_class_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough);
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned key, bool grouped, bool long_enough);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the op class after it. */
-void op_class_forget(struct coll_ccomm *member, unsigned key, uint64_t index);
+void op_class_forget(struct coll_ccomm *ccomm, unsigned key, uint64_t index);
 
 /* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all op classes.
  */
-void op_classes_stop(struct coll_ccomm *member);
+void op_classes_stop(struct coll_ccomm *ccomm);
 
 #endif

@@ -5,42 +5,42 @@
 
 /* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A handle
  * alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
-static bool follow_in_graph(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream)
+static bool follow_in_graph(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream)
 {
     if (!staging->used)
-        return member->gpu->event_follow_outside(stream, member->last);
-    return member->gpu->event_follow(stream, staging->last);
+        return ccomm->gpu->event_follow_outside(stream, ccomm->last);
+    return ccomm->gpu->event_follow(stream, staging->last);
 }
 
-bool order_follow(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream)
+bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream)
 {
     if (staging->capture != 0)
-        return follow_in_graph(member, staging, stream);
-    return member->gpu->event_follow(stream, member->last);
+        return follow_in_graph(ccomm, staging, stream);
+    return ccomm->gpu->event_follow(stream, ccomm->last);
 }
 
-bool order_mark(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream)
+bool order_mark(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream)
 {
     staging->used = true;
-    return member->gpu->event_record(staging->capture == 0 ? member->last : staging->last, stream);
+    return ccomm->gpu->event_record(staging->capture == 0 ? ccomm->last : staging->last, stream);
 }
 
-bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream)
+bool order_end(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream)
 {
-    if (!order_mark(member, staging, stream))
+    if (!order_mark(ccomm, staging, stream))
         return false;
-    return staging->capture == 0 || member->gpu->event_record_outside(member->last, stream);
+    return staging->capture == 0 || ccomm->gpu->event_record_outside(ccomm->last, stream);
 }
 
-bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count)
+bool streams_join(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count)
 {
-    const struct gpu_ops *gpu = member->gpu;
+    const struct gpu_ops *gpu = ccomm->gpu;
     bool good = true;
     for (unsigned i = 1; i < count && good; i++)
-        good = gpu->event_record(member->tie, streams[i]) && gpu->event_follow(streams[0], member->tie);
-    good = good && gpu->event_record(member->tie, streams[0]);
+        good = gpu->event_record(ccomm->joined, streams[i]) && gpu->event_follow(streams[0], ccomm->joined);
+    good = good && gpu->event_record(ccomm->joined, streams[0]);
     for (unsigned i = 1; i < count && good; i++)
-        good = gpu->event_follow(streams[i], member->tie);
+        good = gpu->event_follow(streams[i], ccomm->joined);
     return good;
 }
 
@@ -159,26 +159,26 @@ struct exchange_job overflow_job(const struct coll_op *op, const struct plan *pl
 /* For all ops of the staging memory. */
 static bool exchange(const struct coll_op *op, enum exchange_kind kind, coll_stream stream)
 {
-    const struct coll_ccomm *member = op->member;
-    const struct gpu_exchange what = {.rings = member->share.rings,
-                                      .ends = member->ends,
+    const struct coll_ccomm *ccomm = op->ccomm;
+    const struct gpu_exchange what = {.rings = ccomm->share.rings,
+                                      .ends = ccomm->ends,
                                       .jobs = (const void *)op->staging->memory,
-                                      .host_status = member->host_status,
+                                      .host_status = ccomm->host_status,
                                       .patience_ns = PATIENCE_NS,
                                       .pair_patience_ns = PAIR_PATIENCE_NS,
                                       .count = op->staging->op_count,
                                       .kind = kind};
-    return member->gpu->exchange(&what, stream);
+    return ccomm->gpu->exchange(&what, stream);
 }
 
 bool overflow_prepare(const struct coll_op *op)
 {
-    return op->member->gpu->event_record(op->staging->fork, op->call.stream);
+    return op->ccomm->gpu->event_record(op->staging->fork, op->call.stream);
 }
 
 bool overflow_start(const struct coll_op *op)
 {
-    const struct gpu_ops *gpu = op->member->gpu;
+    const struct gpu_ops *gpu = op->ccomm->gpu;
     const struct coll_staging *staging = op->staging;
     return gpu->event_follow(staging->side, staging->fork) && exchange(op, EXCHANGE_BESIDE, staging->side) &&
            gpu->event_record(staging->join, staging->side);
@@ -186,7 +186,7 @@ bool overflow_start(const struct coll_op *op)
 
 bool overflow_finish(const struct coll_op *op, bool forked)
 {
-    const struct gpu_ops *gpu = op->member->gpu;
+    const struct gpu_ops *gpu = op->ccomm->gpu;
     return exchange(op, EXCHANGE_BEHIND, op->call.stream) &&
            (!forked || gpu->event_follow(op->call.stream, op->staging->join));
 }
@@ -203,7 +203,7 @@ uint8_t *launch_memory(const struct coll_op *op)
 
 coll_result launch_failed(const struct coll_op *op, const char *why)
 {
-    ccomm_fail(op->member, COLL_UNHANDLED_CUDA_ERROR, why);
+    ccomm_fail(op->ccomm, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
 }
 
@@ -243,7 +243,7 @@ static struct strait_run run_of(const struct coll_op *op, const struct plan *pla
                                .scratch = memory + plan->codec_at,
                                .scratch_size = plan->codec_size,
                                .stream = op->call.stream,
-                               .sm_budget = beside > 0 ? op->member->multiprocessors * 3 / 4 : 0};
+                               .sm_budget = beside > 0 ? op->ccomm->multiprocessors * 3 / 4 : 0};
 }
 
 static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
@@ -253,31 +253,31 @@ static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *m
     struct codec_list list;
     if (!plan_list(&list, plan, memory, true))
         return false;
-    bool good = strait_encode_batch(op->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
+    bool good = strait_encode_batch(op->ccomm->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
     plan_list_free(&list);
     return good;
 }
 
 /* Also for an op that sends nothing: its job has to be stored. */
-static bool seal(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
+static bool write_headers(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),
-                                     .rings = op->member->share.rings,
-                                     .ends = op->member->ends,
-                                     .slots = ring_slots(&op->member->share.rings, plan->raw),
+                                     .rings = op->ccomm->share.rings,
+                                     .ends = op->ccomm->ends,
+                                     .slots = ring_slots(&op->ccomm->share.rings, plan->raw),
                                      .job = overflow_job(op, plan, memory),
                                      .place = (struct exchange_job *)(void *)op->staging->memory + op->number};
     if (plan->sends)
         what.list = sent_list(plan, memory);
-    return op->member->gpu->seal(&what, op->call.stream);
+    return op->ccomm->gpu->write_headers(&what, op->call.stream);
 }
 
 bool launch_encode(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
-    return op->member->gpu->zero(memory + plan->codec_at, plan->codec_size, op->call.stream) &&
-           (!plan->sends || encode(op, plan, memory)) && seal(op, plan, memory);
+    return op->ccomm->gpu->zero(memory + plan->codec_at, plan->codec_size, op->call.stream) &&
+           (!plan->sends || encode(op, plan, memory)) && write_headers(op, plan, memory);
 }
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
@@ -285,7 +285,7 @@ bool launch_encode(const struct coll_op *op)
 static coll_result move_pair(const struct coll_op *op, const struct plan *plan, uint8_t *memory, int peer,
                              coll_stream stream)
 {
-    const struct coll_table *nccl = op->member->host.nccl;
+    const struct coll_table *nccl = op->ccomm->host.nccl;
     const struct coll_call *call = &plan->call;
     const size_t size = plan->layout.message, out = plan->out > 1 ? (size_t)peer : 0,
                  in = plan->in > 1 ? (size_t)peer : 0;
@@ -300,7 +300,7 @@ static coll_result move_pair(const struct coll_op *op, const struct plan *plan, 
 
 static coll_result gather(const struct coll_op *op, const void *send, void *receive, size_t size, coll_stream stream)
 {
-    return op->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, op->call.comm, stream);
+    return op->ccomm->host.nccl->AllGather(send, receive, size, COLL_UINT8, op->call.comm, stream);
 }
 
 coll_result launch_move(const struct coll_op *op, coll_stream stream)
@@ -314,8 +314,8 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream)
     coll_result result = COLL_SUCCESS;
     if (plan->left > 0)
         result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
-    for (int peer = 0; peer < op->member->ranks && result == COLL_SUCCESS; peer++)
-        if (peer != op->member->rank)
+    for (int peer = 0; peer < op->ccomm->ranks && result == COLL_SUCCESS; peer++)
+        if (peer != op->ccomm->rank)
             result = move_pair(op, plan, memory, peer, stream);
     return result;
 }
@@ -326,33 +326,33 @@ bool launch_check(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
-    struct coll_ccomm *member = op->member;
-    struct gpu_check look = {.bit = plan->everybody || is_pair(op) ? 0 : (uint32_t)member->rank,
+    struct coll_ccomm *ccomm = op->ccomm;
+    struct gpu_check look = {.bit = plan->everybody || is_pair(op) ? 0 : (uint32_t)ccomm->rank,
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
-                             .host_status = member->host_status,
-                             .overflow_counter = member->overflow_counters + phase_of(op)->key,
+                             .host_status = ccomm->host_status,
+                             .overflow_counter = ccomm->overflow_counters + phase_of(op)->key,
                              .index = phase_of(op)->index,
                              .key = phase_of(op)->key};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)
         look.own = memory + plan->out_at + (plan->out > 1 && plan->skip == 0 ? plan->layout.encoded : 0);
-    return member->gpu->check(&look, op->call.stream);
+    return ccomm->gpu->check(&look, op->call.stream);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
 static bool decode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
-    const struct gpu_ops *gpu = op->member->gpu;
+    const struct gpu_ops *gpu = op->ccomm->gpu;
     const struct strait_run run = run_of(op, plan, memory, op->tail);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
-                                      plan_found(plan, memory), op->member->host_status};
-    bool good = strait_decode_batch(op->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
+                                      plan_found(plan, memory), op->ccomm->host_status};
+    bool good = strait_decode_batch(op->ccomm->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
                 gpu->verify(&verify, op->call.stream);
     plan_list_free(&list);
     return good;
@@ -366,7 +366,7 @@ bool launch_own(const struct coll_op *op)
         return true;
     const uint8_t *from = (const uint8_t *)whole->send + (plan->everybody ? 0 : plan->skip * plan->stride);
     uint8_t *to = (uint8_t *)whole->receive + plan->skip * plan->stride;
-    return from == to || op->member->gpu->copy(to, from, plan->stride, op->call.stream);
+    return from == to || op->ccomm->gpu->copy(to, from, plan->stride, op->call.stream);
 }
 
 /* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
@@ -376,9 +376,9 @@ struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_cal
                                         : call->type == COLL_FP16 ? COLL_REDUCE_FP16
                                                                   : COLL_REDUCE_FP32,
                                 .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
-                                .order = op->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                                .sources = (uint32_t)op->member->ranks,
-                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)op->member->rank,
+                                .order = op->ccomm->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
+                                .sources = (uint32_t)op->ccomm->ranks,
+                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)op->ccomm->rank,
                                 .dst = call->receive,
                                 .count = call->count};
 }
@@ -390,7 +390,7 @@ static bool reduce(const struct coll_op *op, const struct plan *plan, uint8_t *m
     struct coll_reduce sum = launch_sum_of(op, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
-    return op->member->gpu->reduce(&sum, op->call.stream);
+    return op->ccomm->gpu->reduce(&sum, op->call.stream);
 }
 
 static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
@@ -400,7 +400,7 @@ static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8
     struct coll_reduce sum = launch_sum_of(op, &plan->rest);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = plan_rest(plan, memory, i);
-    return op->member->gpu->reduce(&sum, op->call.stream);
+    return op->ccomm->gpu->reduce(&sum, op->call.stream);
 }
 
 bool launch_decode(const struct coll_op *op)
@@ -424,13 +424,13 @@ static bool is_last(const struct coll_op *op)
 
 static bool follow(const struct coll_op *op)
 {
-    return order_follow(op->member, op->staging, op->call.stream);
+    return order_follow(op->ccomm, op->staging, op->call.stream);
 }
 
 /* Steps of a group may be on several streams. */
 static bool mark(const struct coll_op *op, unsigned count)
 {
-    return count == 1 || order_mark(op->member, op->staging, op->call.stream);
+    return count == 1 || order_mark(op->ccomm, op->staging, op->call.stream);
 }
 
 /* For grouped ops, NCCL may finish only after other ranks have received their overflow. */
@@ -444,12 +444,12 @@ static bool is_grouped(const struct coll_op *ops, unsigned count)
 /* All ops of a group are under way at once, so each has its own place, behind the jobs of all. */
 static bool reserve_one(struct coll_op *op)
 {
-    struct coll_ccomm *member = op->member;
+    struct coll_ccomm *ccomm = op->ccomm;
     int before;
-    if (!member->gpu->enter(member->device, &before))
+    if (!ccomm->gpu->enter(ccomm->device, &before))
         return false;
-    op->staging = staging_get(&member->stagings, member->gpu, op->call.stream);
-    member->gpu->leave(before);
+    op->staging = staging_get(&ccomm->stagings, ccomm->gpu, op->call.stream);
+    ccomm->gpu->leave(before);
     return op->staging != NULL;
 }
 
@@ -467,7 +467,7 @@ coll_result ops_reserve(struct coll_op *ops, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         struct plan *plan = &ops[i].of[ops[i].phase].plan;
         plan->copies = plan->reduces && (ops[i].call.registered || ops[i].staging->capture != 0);
-        if (!plan_measure(plan, ops[i].member))
+        if (!plan_measure(plan, ops[i].ccomm))
             return launch_failed(&ops[i], "no memory to plan with");
         ops[i].at = ops[i].staging->reserved;
         ops[i].staging->reserved += plan->size;
@@ -478,17 +478,16 @@ coll_result ops_reserve(struct coll_op *ops, unsigned count)
 /* Other ranks are at this operation already, or will be, so it has to be compressed. Later ones need not be. */
 bool op_grow_staging(const struct coll_op *op)
 {
-    struct coll_ccomm *member = op->member;
+    struct coll_ccomm *ccomm = op->ccomm;
     const bool hosted = op->staging->hosted;
-    if (!staging_grow(op->staging, member->gpu))
+    if (!staging_grow(op->staging, ccomm->gpu))
         return false;
     if (!op->staging->hosted || hosted)
         return true;
-    op_classes_stop(member);
-    member->host.say(
-        "communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
-        "comes next is raw on all ranks",
-        (void *)member->comm, member->rank, member->ranks);
+    op_classes_stop(ccomm);
+    ccomm->host.say("communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
+                    "comes next is raw on all ranks",
+                    (void *)ccomm->comm, ccomm->rank, ccomm->ranks);
     return true;
 }
 
@@ -507,7 +506,7 @@ static coll_result encode_one(const struct coll_op *ops, unsigned count, unsigne
     return COLL_SUCCESS;
 }
 
-/* What the ranks would move is not the same. */
+/* Ranks disagree on grouping, so the sizes of their messages differ. */
 static coll_result refuse_different(const struct coll_op *ops, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
@@ -515,7 +514,7 @@ static coll_result refuse_different(const struct coll_op *ops, unsigned count)
         if (!ops[i].differs)
             continue;
         result = COLL_INVALID_USAGE;
-        ccomm_fail(ops[i].member, result, "a rank groups an operation that another has begun outside of groups");
+        ccomm_fail(ops[i].ccomm, result, "a rank groups an operation that another has begun outside of groups");
     }
     return result;
 }
@@ -526,9 +525,9 @@ coll_result ops_encode(struct coll_op *ops, unsigned count)
     if (result == COLL_SUCCESS)
         result = ops_reserve(ops, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
-        const struct gpu_ops *gpu = ops[i].member->gpu;
+        const struct gpu_ops *gpu = ops[i].ccomm->gpu;
         int before;
-        if (!gpu->enter(ops[i].member->device, &before))
+        if (!gpu->enter(ops[i].ccomm->device, &before))
             return launch_failed(&ops[i], "no GPU");
         result = encode_one(ops, count, i);
         gpu->leave(before);
@@ -552,9 +551,9 @@ static bool each(const struct coll_op *ops, unsigned count,
 {
     bool good = true;
     for (unsigned i = 0; i < count && good; i++) {
-        const struct gpu_ops *gpu = ops[i].member->gpu;
+        const struct gpu_ops *gpu = ops[i].ccomm->gpu;
         int before;
-        if (!gpu->enter(ops[i].member->device, &before))
+        if (!gpu->enter(ops[i].ccomm->device, &before))
             return false;
         good = what(ops, count, i);
         gpu->leave(before);
@@ -581,7 +580,7 @@ static bool decode_one(const struct coll_op *ops, unsigned count, unsigned i)
     const struct coll_op *op = &ops[i];
     (void)count;
     return follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) &&
-           order_end(op->member, op->staging, op->call.stream);
+           order_end(op->ccomm, op->staging, op->call.stream);
 }
 
 coll_result ops_decode(struct coll_op *ops, unsigned count)

@@ -10,12 +10,12 @@
 
 /* ---- decide.c ---------------------------------------------------------------------------------------------------- */
 
-bool op_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *op, const char **reason);
+bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op, const char **reason);
 void op_forget(const struct coll_op *ops, unsigned count);
 
 /* From which size on operations outside of groups are compressed, among powers of two: those of STRAIT_COLL_TABLE, and
  * else what follows from what was measured. */
-struct coll_sizes op_size_table(struct coll_ccomm *member);
+struct coll_sizes op_size_table(struct coll_ccomm *ccomm);
 
 /* ---- Staging memory ---------------------------------------------------------------------------------------------- */
 
@@ -60,15 +60,15 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
 /* Operations of a communicator run one after another, whatever streams and graphs they are in, as NCCL's parts of them
  * do: they use the same rings, and those of one staging memory the same memory. */
 
-/* What is queued next on the stream runs after what was marked last. */
-bool order_follow(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream);
+/* Makes the stream wait for the event that was recorded last on the communicator. */
+bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream);
 /* order_mark marks what is queued on the stream so far, for other ops of its group; order_end marks a whole
  * operation, for all later ones. */
-bool order_mark(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
-bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
+bool order_mark(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream);
+bool order_end(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream);
 
-/* As coll_engine_ops.tie, on the member's GPU. */
-bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
+/* As coll_engine_ops.join_streams, on the communicator's GPU. */
+bool streams_join(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count);
 
 /* The kernels of exchange.h, which move the values of messages that overflow, and the points at which they are
  * launched. One launch serves all ops of a staging memory, which are under way together; `last` is the last of these
@@ -85,7 +85,7 @@ bool overflow_start(const struct coll_op *last);
 /* Behind all checks. */
 bool overflow_finish(const struct coll_op *last, bool forked);
 
-/* Launches work for a phase of an op, on the current device, which must be the member's. The
+/* Launches work for a phase of an op, on the current device, which must be the communicator's. The
  * caller sets the order (op.c, overlap.c). False: it could not be launched. */
 
 /* The plan of the phase that the op is in. */
@@ -134,7 +134,7 @@ coll_result ops_decode(struct coll_op *ops, unsigned count);
 
 /* Sets how many pages of each message of the op's first phase head and tail take, by the size and the link; 0 and 0:
  * none. A function of what all ranks hold alike. */
-void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *op);
+void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, struct coll_op *op);
 
 /* Hands the head or the tail to NCCL, on the op's stream. */
 coll_result overlap_send_raw(const struct coll_op *op, enum plan_end end);

@@ -171,11 +171,11 @@ bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64
     return acceptor.awaited == 0;
 }
 
-bool consensus_init(struct level_consensus *agree, struct coll_ccomm *member)
+bool consensus_init(struct level_consensus *agree, struct coll_ccomm *ccomm)
 {
-    agree->member = member;
+    agree->ccomm = ccomm;
     agree->seen = agree->gone = 0;
-    agree->classes = calloc(op_class_count(member), sizeof(*agree->classes));
+    agree->classes = calloc(op_class_count(ccomm), sizeof(*agree->classes));
     return agree->classes != NULL;
 }
 
@@ -191,8 +191,8 @@ void consensus_fini(struct level_consensus *agree)
 static bool say_all(struct level_consensus *agree, uint32_t number, const struct frame *frame, uint64_t *told)
 {
     bool good = true;
-    for (int rank = 0; rank < agree->member->ranks; rank++) {
-        if (!op_class_is_asked(agree->member, number, rank) || (agree->gone >> rank & 1) != 0)
+    for (int rank = 0; rank < agree->ccomm->ranks; rank++) {
+        if (!op_class_is_asked(agree->ccomm, number, rank) || (agree->gone >> rank & 1) != 0)
             continue;
         good &= agree->say(agree->speaker, rank, frame);
         *told |= UINT64_C(1) << rank;
@@ -203,7 +203,7 @@ static bool say_all(struct level_consensus *agree, uint32_t number, const struct
 /* Called when all have promised. */
 static bool settle(struct level_consensus *agree, uint32_t number)
 {
-    struct op_classes *classes = agree->member->share.classes;
+    struct op_classes *classes = agree->ccomm->share.classes;
     struct op_class *op_class = &classes->classes[number];
     uint64_t told = 0;
     op_classes_lock(classes);
@@ -219,8 +219,8 @@ static bool settle(struct level_consensus *agree, uint32_t number)
 /* An op class's limit, if this rank decides and is not asking already; else 0. */
 static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 {
-    struct op_classes *classes = agree->member->share.classes;
-    if (agree->classes[number].missing != 0 || op_class_decider(agree->member, number) != agree->member->rank)
+    struct op_classes *classes = agree->ccomm->share.classes;
+    if (agree->classes[number].missing != 0 || op_class_decider(agree->ccomm, number) != agree->ccomm->rank)
         return 0;
     op_classes_lock(classes);
     const uint64_t limit = classes->classes[number].limit;
@@ -230,12 +230,12 @@ static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 
 bool consensus_ask(struct level_consensus *agree)
 {
-    const uint64_t wanted = __atomic_load_n(&agree->member->share.classes->wanted, __ATOMIC_ACQUIRE);
+    const uint64_t wanted = __atomic_load_n(&agree->ccomm->share.classes->wanted, __ATOMIC_ACQUIRE);
     bool good = true;
     if (wanted == agree->seen)
         return true;
     agree->seen = wanted;
-    for (uint32_t number = 0; number < op_class_count(agree->member); number++) {
+    for (uint32_t number = 0; number < op_class_count(agree->ccomm); number++) {
         struct class_consensus *agreement = &agree->classes[number];
         const uint64_t limit = wanted_of(agree, number);
         if (limit == 0)
@@ -262,7 +262,7 @@ static bool hear_promise(struct level_consensus *agree, int peer, const struct f
 
 static bool promise(struct level_consensus *agree, int peer, uint32_t number)
 {
-    struct op_classes *classes = agree->member->share.classes;
+    struct op_classes *classes = agree->ccomm->share.classes;
     struct op_class *op_class = &classes->classes[number];
     op_classes_lock(classes);
     const bool promised = op_class->limit != 0;
@@ -276,7 +276,7 @@ static bool promise(struct level_consensus *agree, int peer, uint32_t number)
 
 static bool take_over(struct level_consensus *agree, const struct frame *frame)
 {
-    struct op_classes *classes = agree->member->share.classes;
+    struct op_classes *classes = agree->ccomm->share.classes;
     struct op_class *op_class = &classes->classes[frame->small];
     op_classes_lock(classes);
     const bool good = op_class->limit != 0 && frame->a >= op_class->limit && frame->b >= frame->a &&
@@ -292,13 +292,13 @@ static bool take_over(struct level_consensus *agree, const struct frame *frame)
 
 bool consensus_receive(struct level_consensus *agree, int peer, const struct frame *frame)
 {
-    const struct coll_ccomm *member = agree->member;
-    if (frame->small >= op_class_count(member))
+    const struct coll_ccomm *ccomm = agree->ccomm;
+    if (frame->small >= op_class_count(ccomm))
         return false;
-    const int decider = op_class_decider(member, frame->small);
+    const int decider = op_class_decider(ccomm, frame->small);
     if (frame->type == FRAME_PROMISE)
-        return decider == member->rank && hear_promise(agree, peer, frame);
-    if (decider != peer || !op_class_is_asked(member, frame->small, member->rank))
+        return decider == ccomm->rank && hear_promise(agree, peer, frame);
+    if (decider != peer || !op_class_is_asked(ccomm, frame->small, ccomm->rank))
         return false;
     return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
 }
@@ -314,17 +314,17 @@ static void forget_promise(struct op_classes *classes, uint32_t number)
 
 bool consensus_rank_gone(struct level_consensus *agree, int peer)
 {
-    const struct coll_ccomm *member = agree->member;
+    const struct coll_ccomm *ccomm = agree->ccomm;
     bool good = true;
     agree->gone |= UINT64_C(1) << peer;
-    for (uint32_t number = 0; number < op_class_count(member); number++) {
+    for (uint32_t number = 0; number < op_class_count(ccomm); number++) {
         struct class_consensus *agreement = &agree->classes[number];
         const bool awaited = (agreement->missing >> peer & 1) != 0;
         agreement->missing &= ~(UINT64_C(1) << peer);
         if (awaited && agreement->missing == 0)
             good &= settle(agree, number);
-        if (op_class_decider(member, number) == peer && op_class_is_asked(member, number, member->rank))
-            forget_promise(member->share.classes, number);
+        if (op_class_decider(ccomm, number) == peer && op_class_is_asked(ccomm, number, ccomm->rank))
+            forget_promise(ccomm->share.classes, number);
     }
     return good;
 }
@@ -347,7 +347,7 @@ static nfds_t list_sockets(struct pollfd *sockets)
 {
     nfds_t count = 0;
     for (const struct overflow_tcp *link = tcp_thread.first; link != NULL; link = link->next)
-        for (int rank = 0; rank < link->member->ranks && count < SOCKETS_MAX; rank++)
+        for (int rank = 0; rank < link->ccomm->ranks && count < SOCKETS_MAX; rank++)
             if (link->conns[rank].socket >= 0)
                 sockets[count++] =
                     (struct pollfd){.fd = link->conns[rank].socket,
@@ -408,7 +408,7 @@ static void after_fork(void)
 static void be_child(void)
 {
     for (struct overflow_tcp *link = tcp_thread.first; link != NULL; link = link->next)
-        for (int rank = 0; rank < link->member->ranks; rank++)
+        for (int rank = 0; rank < link->ccomm->ranks; rank++)
             if (link->conns[rank].socket >= 0)
                 close(link->conns[rank].socket);
     tcp_thread.first = NULL;
@@ -484,70 +484,70 @@ bool tcp_thread_remove(struct overflow_tcp *link, bool (*done)(const struct over
 /* How long leaving may wait for data under way, and after an abort for the last frame. */
 enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
 
-static bool is_apart(const struct coll_ccomm *member, int rank)
+static bool is_apart(const struct coll_ccomm *ccomm, int rank)
 {
-    return !host_groups_same(&member->share.groups, rank, member->rank);
+    return !host_groups_same(&ccomm->share.groups, rank, ccomm->rank);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
-bool overflow_tcp_prepare(struct coll_ccomm *member, struct peer_endpoint *card)
+bool overflow_tcp_prepare(struct coll_ccomm *ccomm, struct peer_endpoint *card)
 {
-    struct overflow_tcp *link = calloc(1, sizeof(*link) + (size_t)member->ranks * sizeof(link->conns[0]));
+    struct overflow_tcp *link = calloc(1, sizeof(*link) + (size_t)ccomm->ranks * sizeof(link->conns[0]));
     if (link == NULL)
         return false;
-    member->share.link = link;
-    link->member = member;
-    for (int rank = 0; rank < member->ranks; rank++)
+    ccomm->share.link = link;
+    link->ccomm = ccomm;
+    for (int rank = 0; rank < ccomm->ranks; rank++)
         link->conns[rank] = (struct tcp_conn){.socket = -1, .peer = rank};
     link->listener = auth_listen(card);
     return link->listener >= 0;
 }
 
-bool overflow_tcp_connect(struct coll_ccomm *member, const struct peer_endpoint *cards)
+bool overflow_tcp_connect(struct coll_ccomm *ccomm, const struct peer_endpoint *cards)
 {
-    struct overflow_tcp *link = member->share.link;
-    for (int rank = member->rank + 1; rank < member->ranks; rank++) {
-        if (!is_apart(member, rank))
+    struct overflow_tcp *link = ccomm->share.link;
+    for (int rank = ccomm->rank + 1; rank < ccomm->ranks; rank++) {
+        if (!is_apart(ccomm, rank))
             continue;
-        link->conns[rank].socket = auth_connect(&cards[rank], member->rank, rank);
+        link->conns[rank].socket = auth_connect(&cards[rank], ccomm->rank, rank);
         if (link->conns[rank].socket < 0)
             return false;
     }
     return true;
 }
 
-bool overflow_tcp_accept(struct coll_ccomm *member, const struct peer_endpoint *cards)
+bool overflow_tcp_accept(struct coll_ccomm *ccomm, const struct peer_endpoint *cards)
 {
-    struct overflow_tcp *link = member->share.link;
+    struct overflow_tcp *link = ccomm->share.link;
     int sockets[HOST_RANKS_MAX];
     uint64_t awaited = 0;
-    for (int rank = 0; rank < member->rank; rank++) {
+    for (int rank = 0; rank < ccomm->rank; rank++) {
         sockets[rank] = -1;
-        awaited |= is_apart(member, rank) ? UINT64_C(1) << rank : 0;
+        awaited |= is_apart(ccomm, rank) ? UINT64_C(1) << rank : 0;
     }
-    const bool good = auth_accept(link->listener, cards, member->rank, awaited, sockets);
-    for (int rank = 0; rank < member->rank; rank++)
+    const bool good = auth_accept(link->listener, cards, ccomm->rank, awaited, sockets);
+    for (int rank = 0; rank < ccomm->rank; rank++)
         link->conns[rank].socket = sockets[rank];
     close(link->listener);
     link->listener = -1;
     return good;
 }
 
-bool overflow_tcp_await(struct coll_ccomm *member, const struct peer_endpoint *own)
+bool overflow_tcp_await(struct coll_ccomm *ccomm, const struct peer_endpoint *own)
 {
-    const struct overflow_tcp *link = member->share.link;
-    for (int rank = member->rank + 1; rank < member->ranks; rank++)
-        if (is_apart(member, rank) && !auth_await(link->conns[rank].socket, own, member->rank, rank))
+    const struct overflow_tcp *link = ccomm->share.link;
+    for (int rank = ccomm->rank + 1; rank < ccomm->ranks; rank++)
+        if (is_apart(ccomm, rank) && !auth_await(link->conns[rank].socket, own, ccomm->rank, rank))
             return false;
     return true;
 }
 
-static struct tcp_ring ring_of(const struct coll_ccomm *member, int from, int to)
+static struct tcp_ring ring_of(const struct coll_ccomm *ccomm, int from, int to)
 {
-    const struct share *share = &member->share;
+    const struct share *share = &ccomm->share;
     const uint32_t number = ring_number(&share->rings, (uint32_t)from, (uint32_t)to);
-    uint8_t *slots = (uint8_t *)share->pinned + ring_flags_size((uint32_t)member->ranks);
+    uint8_t *slots = (uint8_t *)share->pinned + ring_flags_size((uint32_t)ccomm->ranks);
     return (struct tcp_ring){(struct ring_flags *)share->pinned + number,
                              slots + (size_t)number * RING_SLOTS * share->rings.slot_bytes};
 }
@@ -562,29 +562,29 @@ static bool send_frame(void *speaker, int peer, const struct frame *frame)
     return tcp_queue_frame(&((struct overflow_tcp *)speaker)->conns[peer], frame);
 }
 
-bool overflow_tcp_start(struct coll_ccomm *member)
+bool overflow_tcp_start(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = member->share.link;
-    for (int rank = 0; rank < member->ranks; rank++) {
+    struct overflow_tcp *link = ccomm->share.link;
+    for (int rank = 0; rank < ccomm->ranks; rank++) {
         struct tcp_conn *conn = &link->conns[rank];
         if (conn->socket < 0)
             continue;
         address_tune(conn->socket);
         link->peers++;
-        conn->slot_bytes = member->share.rings.slot_bytes;
-        conn->to = ring_of(member, member->rank, rank);
-        conn->from = ring_of(member, rank, member->rank);
+        conn->slot_bytes = ccomm->share.rings.slot_bytes;
+        conn->to = ring_of(ccomm, ccomm->rank, rank);
+        conn->from = ring_of(ccomm, rank, ccomm->rank);
         conn->hear = on_frame;
         conn->hearer = link;
     }
     link->agree.say = send_frame;
     link->agree.speaker = link;
-    return consensus_init(&link->agree, member) && tcp_thread_add(link);
+    return consensus_init(&link->agree, ccomm) && tcp_thread_add(link);
 }
 
-void overflow_tcp_describe(const struct coll_ccomm *member, char *text, size_t size)
+void overflow_tcp_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    const struct overflow_tcp *link = member->share.link;
+    const struct overflow_tcp *link = ccomm->share.link;
     snprintf(text, size, "%.0d%s", link != NULL ? link->peers : 0,
              link != NULL ? " ranks on other hosts by TCP, " : "");
 }
@@ -596,7 +596,7 @@ static void lose(struct overflow_tcp *link, const struct tcp_conn *conn)
     char why[120];
     link->lost = true;
     snprintf(why, sizeof(why), "rank %d, on another host, %s", conn->peer, conn->trouble);
-    ccomm_fail(link->member, COLL_REMOTE_ERROR, why);
+    ccomm_fail(link->ccomm, COLL_REMOTE_ERROR, why);
 }
 
 static bool turn_one(struct overflow_tcp *link, struct tcp_conn *conn)
@@ -617,30 +617,30 @@ bool overflow_tcp_progress(struct overflow_tcp *link)
 {
     bool moved = false;
     link->starved |= !consensus_ask(&link->agree);
-    for (int rank = 0; rank < link->member->ranks; rank++)
+    for (int rank = 0; rank < link->ccomm->ranks; rank++)
         if (link->conns[rank].socket >= 0)
             moved |= turn_one(link, &link->conns[rank]);
     if (link->starved && !link->lost) {
         link->lost = true;
-        ccomm_fail(link->member, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
+        ccomm_fail(link->ccomm, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
     }
     if (link->lost) /* also stops what was launched since */
-        ccomm_abort_kernels(link->member);
+        ccomm_abort_kernels(link->ccomm);
     return moved;
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void overflow_tcp_finish(struct coll_ccomm *member)
+void overflow_tcp_finish(struct coll_ccomm *ccomm)
 {
-    if (member->share.link != NULL && tcp_thread_is_ours())
-        tcp_thread_finish(member->share.link);
+    if (ccomm->share.link != NULL && tcp_thread_is_ours())
+        tcp_thread_finish(ccomm->share.link);
 }
 
 static bool all_are(const struct overflow_tcp *link, bool (*what)(const struct tcp_conn *))
 {
     bool all = true;
-    for (int rank = 0; rank < link->member->ranks && all; rank++)
+    for (int rank = 0; rank < link->ccomm->ranks && all; rank++)
         all = link->conns[rank].socket < 0 || (link->conns[rank].leaving && what(&link->conns[rank]));
     return all;
 }
@@ -655,32 +655,32 @@ static bool has_said(const struct overflow_tcp *link)
     return all_are(link, tcp_has_sent);
 }
 
-void overflow_tcp_leave(struct coll_ccomm *member)
+void overflow_tcp_leave(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = member->share.link;
+    struct overflow_tcp *link = ccomm->share.link;
     if (link == NULL || !link->progressed || !tcp_thread_is_ours())
         return;
     tcp_thread_finish(link);
-    const int most = member->aborted ? ABORT_LOOKS_MAX : LEAVE_LOOKS_MAX;
-    for (int looks = 0; looks < most && !tcp_thread_remove(link, member->aborted ? has_said : has_arrived); looks++)
+    const int most = ccomm->aborted ? ABORT_LOOKS_MAX : LEAVE_LOOKS_MAX;
+    for (int looks = 0; looks < most && !tcp_thread_remove(link, ccomm->aborted ? has_said : has_arrived); looks++)
         nanosleep(&(struct timespec){.tv_nsec = LEAVE_LOOK_NS}, NULL);
     (void)tcp_thread_remove(link, NULL);
-    for (int rank = 0; rank < member->ranks; rank++)
+    for (int rank = 0; rank < ccomm->ranks; rank++)
         tcp_close(&link->conns[rank]);
 }
 
-void overflow_tcp_end(struct coll_ccomm *member)
+void overflow_tcp_end(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = member->share.link;
+    struct overflow_tcp *link = ccomm->share.link;
     if (link == NULL)
         return;
     (void)tcp_thread_remove(link, NULL);
-    for (int rank = 0; rank < member->ranks; rank++)
+    for (int rank = 0; rank < ccomm->ranks; rank++)
         tcp_close(&link->conns[rank]);
     if (link->listener >= 0)
         close(link->listener);
     consensus_fini(&link->agree);
-    member->share.link = NULL;
+    ccomm->share.link = NULL;
     free(link);
 }
 

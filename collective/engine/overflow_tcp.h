@@ -55,7 +55,7 @@ static inline struct frame frame_get(const uint8_t *bytes)
 
 enum { AUTH_SECRET_BYTES = 16, AUTH_TIMEOUT_MS = 10000 };
 
-/* What a rank tells the others. */
+/* Record that a rank sends to the others. */
 struct peer_endpoint {
     struct address address;
     uint8_t secret[AUTH_SECRET_BYTES];
@@ -88,7 +88,7 @@ struct class_consensus {
 };
 
 struct level_consensus {
-    struct coll_ccomm *member;
+    struct coll_ccomm *ccomm;
     struct class_consensus *classes;
     uint64_t seen; /* value of classes.wanted that was handled */
     uint64_t gone; /* a bit for each rank that has gone */
@@ -98,7 +98,7 @@ struct level_consensus {
 };
 
 /* False: no memory. */
-bool consensus_init(struct level_consensus *agree, struct coll_ccomm *member);
+bool consensus_init(struct level_consensus *agree, struct coll_ccomm *ccomm);
 void consensus_fini(struct level_consensus *agree);
 
 /* Asks for all steps wanted by now. False: no memory. */
@@ -197,7 +197,7 @@ bool tcp_thread_is_ours(void);
 
 /* While `progressed`, the tcp_thread's lock protects the fields below it. */
 struct overflow_tcp {
-    struct coll_ccomm *member;
+    struct coll_ccomm *ccomm;
     int listener;    /* -1: no more connections are awaited */
     int peers;       /* number of ranks that it is connected to */
     bool progressed; /* the thread was given the link and has not dropped it */
@@ -220,23 +220,23 @@ struct coll_ccomm;
 struct overflow_tcp;
 
 /* Starts to listen. False: no memory, or no address that others could reach. */
-bool overflow_tcp_prepare(struct coll_ccomm *member, struct peer_endpoint *card);
+bool overflow_tcp_prepare(struct coll_ccomm *ccomm, struct peer_endpoint *card);
 /* Called for all ranks, in this order: connects to those of higher rank, accepts those of lower rank, and awaits the
  * answers of the higher ones. False: a rank is not reached. Cards are by rank. */
-bool overflow_tcp_connect(struct coll_ccomm *member, const struct peer_endpoint *cards);
-bool overflow_tcp_accept(struct coll_ccomm *member, const struct peer_endpoint *cards);
-bool overflow_tcp_await(struct coll_ccomm *member, const struct peer_endpoint *own);
+bool overflow_tcp_connect(struct coll_ccomm *ccomm, const struct peer_endpoint *cards);
+bool overflow_tcp_accept(struct coll_ccomm *ccomm, const struct peer_endpoint *cards);
+bool overflow_tcp_await(struct coll_ccomm *ccomm, const struct peer_endpoint *own);
 /* When all ranks are connected: the rings are progressed from now on. False: no memory, or no thread. */
-bool overflow_tcp_start(struct coll_ccomm *member);
+bool overflow_tcp_start(struct coll_ccomm *ccomm);
 
 /* Text that tells how many ranks it is connected to, to be appended; empty: there is no link. */
-void overflow_tcp_describe(const struct coll_ccomm *member, char *text, size_t size);
+void overflow_tcp_describe(const struct coll_ccomm *ccomm, char *text, size_t size);
 
 /* No more operations will come: that other ranks end, or this one, is no failure. Any thread. */
-void overflow_tcp_finish(struct coll_ccomm *member);
+void overflow_tcp_finish(struct coll_ccomm *ccomm);
 /* Waits until what this rank's kernels have written has arrived, unless it was aborted. Then connections end, and none
  * of its memory is read any more. */
-void overflow_tcp_leave(struct coll_ccomm *member);
-void overflow_tcp_end(struct coll_ccomm *member);
+void overflow_tcp_leave(struct coll_ccomm *ccomm);
+void overflow_tcp_end(struct coll_ccomm *ccomm);
 
 #endif

@@ -4,14 +4,14 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 
-unsigned phase_count(const struct coll_ccomm *member, const struct coll_call *call)
+unsigned phase_count(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return call->operation == COLL_ALL_REDUCE && member->ranks > 2 ? 2 : 1;
+    return call->operation == COLL_ALL_REDUCE && ccomm->ranks > 2 ? 2 : 1;
 }
 
-static size_t part_of(const struct coll_ccomm *member, const struct coll_call *call)
+static size_t part_of(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return call->count / (size_t)member->ranks / 8 * 8;
+    return call->count / (size_t)ccomm->ranks / 8 * 8;
 }
 
 static uint64_t element_bytes(const struct coll_call *call)
@@ -28,12 +28,12 @@ struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count
     return part;
 }
 
-struct coll_call phase_call(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
+struct coll_call phase_call(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    if (phase_count(member, call) == 1)
+    if (phase_count(ccomm, call) == 1)
         return *call;
-    const size_t part = part_of(member, call);
-    struct coll_call own = phase_cut(call, (size_t)member->rank * part, part);
+    const size_t part = part_of(ccomm, call);
+    struct coll_call own = phase_cut(call, (size_t)ccomm->rank * part, part);
     if (phase == 0) {
         own.operation = COLL_REDUCE_SCATTER;
         own.send = call->send;
@@ -45,11 +45,11 @@ struct coll_call phase_call(const struct coll_ccomm *member, const struct coll_c
     return own;
 }
 
-struct coll_call phase_rest(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
+struct coll_call phase_rest(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    if (phase > 0 || phase_count(member, call) == 1)
+    if (phase > 0 || phase_count(ccomm, call) == 1)
         return phase_cut(call, 0, 0);
-    const size_t parts = part_of(member, call) * (size_t)member->ranks;
+    const size_t parts = part_of(ccomm, call) * (size_t)ccomm->ranks;
     return phase_cut(call, parts, call->count - parts);
 }
 
@@ -134,15 +134,15 @@ static bool is_pair(const struct plan *plan)
     return plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV;
 }
 
-/* What was measured is a message to each other rank. */
-static double pair(const struct coll_ccomm *member)
+/* Measured times are those of a message to each other rank. */
+static double pair(const struct coll_ccomm *ccomm)
 {
-    return member->cost.per[LINK_EXCHANGE] / (member->ranks - 1);
+    return ccomm->cost.per[LINK_EXCHANGE] / (ccomm->ranks - 1);
 }
 
-double cost_plain(const struct coll_ccomm *member, const struct plan *plan)
+double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan)
 {
-    const double *per = member->cost.per;
+    const double *per = ccomm->cost.per;
     switch (plan->call.operation) {
     case COLL_ALL_GATHER:
         return per[LINK_GATHER];
@@ -151,22 +151,22 @@ double cost_plain(const struct coll_ccomm *member, const struct plan *plan)
     case COLL_ALL_REDUCE: /* of two ranks: each part crosses as in a reduce_scatter and as in an all_gather */
         return (per[LINK_SCATTER] + per[LINK_GATHER]) / 2;
     default:
-        return is_pair(plan) ? pair(member) : per[LINK_EXCHANGE];
+        return is_pair(plan) ? pair(ccomm) : per[LINK_EXCHANGE];
     }
 }
 
-double cost_coded(const struct coll_ccomm *member, const struct plan *plan)
+double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
 {
     if (is_pair(plan))
-        return pair(member);
-    return member->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
+        return pair(ccomm);
+    return ccomm->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
 }
 
-double cost_most(const struct coll_ccomm *member)
+double cost_most(const struct coll_ccomm *ccomm)
 {
     double most = 0;
     for (int use = 0; use < LINK_USES; use++)
-        most = member->cost.per[use] > most ? member->cost.per[use] : most;
+        most = ccomm->cost.per[use] > most ? ccomm->cost.per[use] : most;
     return most;
 }
 
@@ -177,9 +177,9 @@ size_t plan_aligned(size_t size)
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
-static void fill(struct plan *plan, const struct coll_ccomm *member, enum coll_operation operation)
+static void fill(struct plan *plan, const struct coll_ccomm *ccomm, enum coll_operation operation)
 {
-    const uint32_t ranks = (uint32_t)member->ranks;
+    const uint32_t ranks = (uint32_t)ccomm->ranks;
     plan->sends = operation != COLL_RECV;
     plan->receives = operation != COLL_SEND;
     plan->everybody = operation == COLL_ALL_GATHER || operation == COLL_ALL_REDUCE;
@@ -192,23 +192,23 @@ static void fill(struct plan *plan, const struct coll_ccomm *member, enum coll_o
     }
     plan->out = plan->everybody ? 1 : ranks;
     plan->in = ranks;
-    plan->skip = (uint32_t)member->rank;
+    plan->skip = (uint32_t)ccomm->rank;
 }
 
-bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
+bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase,
              unsigned level)
 {
-    *plan = (struct plan){.whole = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
+    *plan = (struct plan){.whole = phase_call(ccomm, call, phase), .rest = phase_rest(ccomm, call, phase)};
     plan->call = plan->whole;
     if (!message_layout_of(&plan->layout, call->type, plan->call.count, level))
         return false;
-    fill(plan, member, plan->call.operation);
+    fill(plan, ccomm, plan->call.operation);
     plan->raw = plan->stride = plan->layout.raw;
     plan->left = plan->rest.count * (plan->raw / plan->call.count);
     return true;
 }
 
-static struct plan_raw_part bare_of(const struct plan *plan, uint64_t from, uint64_t until)
+static struct plan_raw_part raw_part_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
     return (struct plan_raw_part){
@@ -221,8 +221,8 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
     const uint64_t from = head * page, until = tail > 0 ? (plan->layout.pages - tail) * page : all;
     if (head == 0 && tail == 0)
         return true;
-    plan->bare[PLAN_HEAD] = bare_of(plan, 0, from);
-    plan->bare[PLAN_TAIL] = bare_of(plan, until, all);
+    plan->raw_parts[PLAN_HEAD] = raw_part_of(plan, 0, from);
+    plan->raw_parts[PLAN_TAIL] = raw_part_of(plan, until, all);
     plan->call = phase_cut(&plan->whole, from, until - from);
     if (!message_layout_of(&plan->layout, plan->call.type, plan->call.count, level))
         return false;
@@ -232,7 +232,7 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
 
 uint64_t plan_wire(const struct plan *plan)
 {
-    const uint64_t message = plan->layout.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
+    const uint64_t message = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
     return plan->sends ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
 }
 
@@ -331,7 +331,7 @@ void plan_list_free(struct codec_list *list)
     free(list->decode);
 }
 
-static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_ccomm *member, bool encoding)
+static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_ccomm *ccomm, bool encoding)
 {
     struct codec_list list;
     /* Only sizes matter, but the calls require addresses. */
@@ -340,8 +340,8 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     sized.call.send = sized.call.receive = &somewhere;
     if (!plan_list(&list, &sized, (uint8_t *)&somewhere, encoding))
         return false;
-    uint64_t size = encoding ? strait_encode_scratch_size(member->codec, list.encode, list.count)
-                             : strait_decode_scratch_size(member->codec, list.decode, list.count);
+    uint64_t size = encoding ? strait_encode_scratch_size(ccomm->codec, list.encode, list.count)
+                             : strait_decode_scratch_size(ccomm->codec, list.decode, list.count);
     if (size > *most)
         *most = size;
     plan_list_free(&list);
@@ -350,30 +350,30 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
 
 /* Values gathered by rank, and those to be added up, arrive in staging memory; all others go from the program's memory
  * to the program's memory. */
-static size_t place_bare(struct plan *plan, size_t at)
+static size_t place_raw_parts(struct plan *plan, size_t at)
 {
     const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;
     for (unsigned end = PLAN_HEAD; end <= PLAN_TAIL && kept; end++) {
-        plan->bare[end].at = at;
-        plan->bare[end].out_at = plan_aligned(at + plan->in * plan->bare[end].stride);
-        at = plan->bare[end].out_at + (plan->copies ? plan->out * plan->bare[end].stride : 0);
+        plan->raw_parts[end].at = at;
+        plan->raw_parts[end].out_at = plan_aligned(at + plan->in * plan->raw_parts[end].stride);
+        at = plan->raw_parts[end].out_at + (plan->copies ? plan->out * plan->raw_parts[end].stride : 0);
     }
     return at;
 }
 
-bool plan_measure(struct plan *plan, const struct coll_ccomm *member)
+bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm)
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;
     plan->in_at = plan_aligned(plan->out_at + plan->out * plan->layout.encoded);
     plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->layout.message);
     plan->rest_at = plan_aligned(plan->scratch_at + (plan->reduces ? plan->in * plan_aligned(plan->raw) : 0));
-    plan->found_at = place_bare(plan, plan_aligned(plan->rest_at + plan->in * plan->left));
+    plan->found_at = place_raw_parts(plan, plan_aligned(plan->rest_at + plan->in * plan->left));
     plan->results_at = plan->found_at + plan_aligned(plan->in * sizeof(uint32_t));
     plan->codec_at =
         plan_aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
-    if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, true)) ||
-        (plan->receives && !codec_scratch(&plan->codec_size, plan, member, false)))
+    if ((plan->sends && !codec_scratch(&plan->codec_size, plan, ccomm, true)) ||
+        (plan->receives && !codec_scratch(&plan->codec_size, plan, ccomm, false)))
         return false;
     plan->size = plan_aligned(plan->codec_at + plan->codec_size);
     return true;

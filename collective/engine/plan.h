@@ -77,7 +77,7 @@ struct plan {
     uint64_t
         stride;    /* from one message's values to the next one's, for those that lie by rank in the program's memory */
     uint64_t left; /* bytes of the rest, for each rank */
-    struct plan_raw_part bare[2];
+    struct plan_raw_part raw_parts[2];
     /* Parts of the staging memory, relative to the op's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
@@ -86,7 +86,7 @@ struct plan {
 size_t plan_aligned(size_t size);
 
 /* The plan of a phase at a level, which has no place in staging memory yet. False: the phase goes raw. */
-bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
+bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase,
              unsigned level);
 
 /* Takes `head` and `tail` pages at the ends of each message out of what is coded; the message has more pages than
@@ -94,7 +94,7 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct co
 bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level);
 
 /* Lays out the staging memory, for which it asks the codec for the size of its scratch. False: no memory. */
-bool plan_measure(struct plan *plan, const struct coll_ccomm *member);
+bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm);
 
 /* Bytes handed to NCCL. */
 uint64_t plan_wire(const struct plan *plan);
@@ -107,7 +107,7 @@ uint8_t *plan_rest(const struct plan *plan, uint8_t *staging, uint32_t rank);
 /* By received message: an enum message_found. */
 uint32_t *plan_found(const struct plan *plan, uint8_t *staging);
 
-/* What the codec is asked to do, for all messages except `skip`. The arrays have 2 x messages entries. */
+/* Batch for the codec, for all messages except `skip`. The arrays have 2 x messages entries. */
 struct codec_list {
     struct message_part *parts;
     struct strait_encode_item *encode;
@@ -121,13 +121,13 @@ void plan_list_free(struct codec_list *list);
  * the same on all ranks; 0 where nothing was measured. */
 
 /* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
-double cost_plain(const struct coll_ccomm *member, const struct plan *plan);
+double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* Of each byte handed to NCCL to move the phase's messages: all_gather, or sends and receives. */
-double cost_coded(const struct coll_ccomm *member, const struct plan *plan);
+double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* The most that a byte can cost. */
-double cost_most(const struct coll_ccomm *member);
+double cost_most(const struct coll_ccomm *ccomm);
 
 /* An operation has one phase or several, one after another. Each is encoded, moved and decoded like a call of its own,
  * of a simpler operation.
@@ -139,13 +139,13 @@ double cost_most(const struct coll_ccomm *member);
  * parts, fewer than 8 for each rank, are sent uncompressed by every rank to all others in the first phase, and all of
  * them add these up. */
 
-unsigned phase_count(const struct coll_ccomm *member, const struct coll_call *call);
-struct coll_call phase_call(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
+unsigned phase_count(const struct coll_ccomm *ccomm, const struct coll_call *call);
+struct coll_call phase_call(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
 
 /* The same call for `count` values from number `at` on. */
 struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count);
 
 /* The values behind the parts, in this phase; count 0: none. */
-struct coll_call phase_rest(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
+struct coll_call phase_rest(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
 
 #endif

@@ -12,37 +12,37 @@ static void prepare(const struct coll_engine_host *host, struct coll_join_args *
 }
 
 /* The calling thread may be waiting for other ranks, or for work that has failed since. */
-static coll_result error_of(struct coll_ccomm *member)
+static coll_result error_of(struct coll_ccomm *ccomm)
 {
-    ccomm_poll_error(member);
-    pthread_mutex_lock(&member->lock);
-    const int failed = member->failed;
-    pthread_mutex_unlock(&member->lock);
+    ccomm_poll_error(ccomm);
+    pthread_mutex_lock(&ccomm->lock);
+    const int failed = ccomm->failed;
+    pthread_mutex_unlock(&ccomm->lock);
     return failed;
 }
 
-static void fail(struct coll_ccomm *member, coll_result result)
+static void fail(struct coll_ccomm *ccomm, coll_result result)
 {
-    ccomm_fail(member, result, "a group of calls could not be moved");
+    ccomm_fail(ccomm, result, "a group of calls could not be moved");
 }
 
-/* That this rank ends is no failure for the others. */
-static void finish(struct coll_ccomm *member)
+/* Leaving is no failure for the other ranks. */
+static void finish(struct coll_ccomm *ccomm)
 {
-    overflow_tcp_finish(member);
-    watch_leave(member);
+    overflow_tcp_finish(ccomm);
+    watch_leave(ccomm);
 }
 
-static coll_result tie(struct coll_ccomm *member, const coll_stream *streams, unsigned count)
+static coll_result join_streams(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count)
 {
     int before;
-    bool good = member->gpu->enter(member->device, &before);
+    bool good = ccomm->gpu->enter(ccomm->device, &before);
     if (good) {
-        good = streams_join(member, streams, count);
-        member->gpu->leave(before);
+        good = streams_join(ccomm, streams, count);
+        ccomm->gpu->leave(before);
     }
     if (!good)
-        ccomm_fail(member, COLL_UNHANDLED_CUDA_ERROR, "streams of a group could not wait for each other");
+        ccomm_fail(ccomm, COLL_UNHANDLED_CUDA_ERROR, "streams of a group could not wait for each other");
     return good ? COLL_SUCCESS : COLL_UNHANDLED_CUDA_ERROR;
 }
 
@@ -57,7 +57,7 @@ static const struct coll_engine_ops engine = {.version = COLL_ENGINE_VERSION,
                                               .join = ccomms_join,
                                               .decide = op_decide,
                                               .forget = op_forget,
-                                              .tie = tie,
+                                              .join_streams = join_streams,
                                               .encode = ops_encode,
                                               .move = ops_move,
                                               .decode = ops_decode,

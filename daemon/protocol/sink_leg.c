@@ -122,7 +122,7 @@ static bool is_named(const struct leg_event *event, uint64_t grant)
     return grant >= event->grant && grant - event->grant < event->opens;
 }
 
-/* What it names must be the first of its own units, and a chunk that came early must be named. */
+/* Units that it names must be the first of its own, and a chunk that came early must be named. */
 static bool names_well(const struct sink_leg *leg, const struct leg_event *event)
 {
     uint64_t named = 0;

@@ -25,12 +25,12 @@ struct verdict {
     bool fits;
 };
 
-static struct verdict verdict_of(const struct gpu_write_headers *seal, uint32_t i)
+static struct verdict verdict_of(const struct gpu_write_headers *headers, uint32_t i)
 {
-    const uint32_t before = i - (seal->list.skip < i), parts = parts_of(&seal->list);
-    const struct strait_result *results = seal->results + before * parts;
+    const uint32_t before = i - (headers->list.skip < i), parts = parts_of(&headers->list);
+    const struct strait_result *results = headers->results + before * parts;
     struct verdict is = {parts > 1 ? results : NULL, results + (parts - 1), false};
-    is.fits = is.main->status == STRAIT_OK && is.main->bytes <= seal->list.main_room &&
+    is.fits = is.main->status == STRAIT_OK && is.main->bytes <= headers->list.main_room &&
               (is.tail == NULL || (is.tail->status == STRAIT_OK));
     return is;
 }
@@ -55,48 +55,49 @@ static void write_head(struct message_head *head, struct verdict is, uint64_t fi
     head->sum = head_sum(head);
 }
 
-static uint64_t count_message(const struct gpu_write_headers *seal)
+static uint64_t count_message(const struct gpu_write_headers *headers)
 {
-    struct ring_ends *ends = seal->ends;
-    if (seal->job.peer < 0)
+    struct ring_ends *ends = headers->ends;
+    if (headers->job.peer < 0)
         return ends->collectives++;
-    return seal->job.sent != NULL ? ends->peers[seal->job.peer].sends++ : ends->peers[seal->job.peer].receives++;
+    return headers->job.sent != NULL ? ends->peers[headers->job.peer].sends++
+                                     : ends->peers[headers->job.peer].receives++;
 }
 
-static void record(const struct gpu_write_headers *seal, uint32_t peer, const uint64_t row[ROW_WORDS])
+static void record(const struct gpu_write_headers *headers, uint32_t peer, const uint64_t row[ROW_WORDS])
 {
-    const uint32_t i = seal->job.sent_stride != 0 ? peer : 0;
+    const uint32_t i = headers->job.sent_stride != 0 ? peer : 0;
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
-    struct ring_flags *flags = &seal->rings.flags[ring_number(&seal->rings, seal->rings.rank, peer)];
-    struct ring_record *record = &flags->records[seal->job.peer >= 0][seal->place->number % RING_RECORDS];
+    struct ring_flags *flags = &headers->rings.flags[ring_number(&headers->rings, headers->rings.rank, peer)];
+    struct ring_record *record = &flags->records[headers->job.peer >= 0][headers->place->number % RING_RECORDS];
     __atomic_store_n(&record->number, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&record->first, fits ? RING_NONE : seal->ends->next, __ATOMIC_RELEASE);
-    __atomic_store_n(&record->number, seal->place->number + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->first, fits ? RING_NONE : headers->ends->next, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->number, headers->place->number + 1, __ATOMIC_RELEASE);
 }
 
-static void run_seal(coll_stream stream, void *argument)
+static void run_write_headers(coll_stream stream, void *argument)
 {
-    const struct gpu_write_headers *seal = argument;
+    const struct gpu_write_headers *headers = argument;
     uint64_t row[ROW_WORDS] = {0}, most = 0;
     bool any = false;
     (void)stream;
-    *seal->place = seal->job;
-    seal->place->number = count_message(seal);
-    for (uint32_t i = 0; i < seal->list.count; i++) {
-        if (i == seal->list.skip)
+    *headers->place = headers->job;
+    headers->place->number = count_message(headers);
+    for (uint32_t i = 0; i < headers->list.count; i++) {
+        if (i == headers->list.skip)
             continue;
-        const struct verdict is = verdict_of(seal, i);
+        const struct verdict is = verdict_of(headers, i);
         most = need_of(is) > most ? need_of(is) : most;
         row[i / 64] |= (uint64_t)!is.fits << i % 64;
         any |= !is.fits;
     }
-    for (uint32_t i = 0; i < seal->list.count; i++)
-        if (i != seal->list.skip)
-            write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row, most);
-    for (uint32_t peer = 0; peer < seal->rings.ranks && seal->list.count > 0; peer++)
-        if (peer != seal->rings.rank && (seal->job.peer < 0 || (uint32_t)seal->job.peer == peer))
-            record(seal, peer, row);
-    seal->ends->next += any ? seal->slots : 0;
+    for (uint32_t i = 0; i < headers->list.count; i++)
+        if (i != headers->list.skip)
+            write_head(head_of(&headers->list, i), verdict_of(headers, i), headers->ends->next, row, most);
+    for (uint32_t peer = 0; peer < headers->rings.ranks && headers->list.count > 0; peer++)
+        if (peer != headers->rings.rank && (headers->job.peer < 0 || (uint32_t)headers->job.peer == peer))
+            record(headers, peer, row);
+    headers->ends->next += any ? headers->slots : 0;
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
@@ -298,9 +299,9 @@ void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream)
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-void kernel_seal(const struct gpu_write_headers *seal, coll_stream stream)
+void kernel_write_headers(const struct gpu_write_headers *headers, coll_stream stream)
 {
-    fake_queue(stream, run_seal, NULL, seal, sizeof(*seal));
+    fake_queue(stream, run_write_headers, NULL, headers, sizeof(*headers));
 }
 
 void kernel_check(const struct gpu_check *check, coll_stream stream)

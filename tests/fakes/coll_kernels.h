@@ -5,7 +5,7 @@
 #include "collective/engine/gpu.h"
 
 /* All arguments are copied. */
-void kernel_seal(const struct gpu_write_headers *seal, coll_stream stream);
+void kernel_write_headers(const struct gpu_write_headers *seal, coll_stream stream);
 void kernel_check(const struct gpu_check *check, coll_stream stream);
 void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream);
 void kernel_verify(const struct gpu_verify *verify, coll_stream stream);

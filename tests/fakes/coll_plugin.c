@@ -310,7 +310,7 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
         kernel_##name(argument, stream);                              \
         return true;                                                  \
     }
-KERNEL(seal, gpu_write_headers)
+KERNEL(write_headers, gpu_write_headers)
 KERNEL(check, gpu_check)
 KERNEL(exchange, gpu_exchange)
 KERNEL(verify, gpu_verify)
@@ -345,7 +345,7 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .zero = zero,
                                    .copy = copy,
                                    .copy_rows = copy_rows,
-                                   .seal = seal,
+                                   .write_headers = write_headers,
                                    .check = check,
                                    .exchange = exchange,
                                    .verify = verify,

@@ -292,7 +292,7 @@ static void note_last(coll_comm comm, coll_stream stream)
 }
 
 /* The first stream moves; the others wait for it, and it for them. */
-static void tie(const struct item *items, unsigned count, bool before)
+static void join_streams(const struct item *items, unsigned count, bool before)
 {
     coll_stream first = items[0].stream;
     for (unsigned i = 1; i < count; i++) {
@@ -315,8 +315,8 @@ void fake_nccl_launch(const struct item *items, unsigned count)
     comm->underway++;
     pthread_mutex_unlock(&comm->world->lock);
     order_after_last(comm, items[0].stream);
-    tie(items, count, true);
+    join_streams(items, count, true);
     fake_queue(items[0].stream, run, end, &batch, sizeof(batch));
-    tie(items, count, false);
+    join_streams(items, count, false);
     note_last(comm, items[0].stream);
 }
