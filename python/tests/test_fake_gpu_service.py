@@ -64,8 +64,8 @@ def copy(to, source, stream):
 
 def move(source, sink, there, here, ids, *, start=None, key="r", **offer):
     """From pages `ids` to pages 0, 1, ...; what both sides said."""
-    expectation = here.expect(key, range(len(ids)), deadline=10)
-    offered = there.offer(key, ids, lease=10, **{"last": True, **offer})
+    expectation = here.expect(key, range(len(ids)), deadline=60)
+    offered = there.offer(key, ids, lease=60, **{"last": True, **offer})
     expectation.start(sink.import_peer(there.export()))
     if start is not None:
         start(offered)
@@ -101,8 +101,8 @@ def test_groups_may_be_on_the_host_and_on_gpus(pair):
 
     have, got = pools(3), pools(4)
     there, here = pair[0].register(have), pair[1].register(got)
-    expectation = here.expect("r", [service.Pages([0]), service.Pages([3], group=1)], deadline=10)
-    there.offer("r", [service.Pages([6]), service.Pages([2], group=1)], lease=10, last=True)
+    expectation = here.expect("r", [service.Pages([0]), service.Pages([3], group=1)], deadline=60)
+    there.offer("r", [service.Pages([6]), service.Pages([2], group=1)], lease=60, last=True)
     expectation.start(pair[1].import_peer(there.export()))
     said = until(pair, lambda said: expectation in verdicts(said))
     assert verdicts(said)[expectation].state == State.DONE
@@ -146,8 +146,8 @@ def test_offered_pages_are_ready_after_their_event(pair, control):
 def test_a_stream_waits_for_the_pages(pair, control):
     have, got = tensors(8), tensors()
     there, here = pair[0].register(have), pair[1].register(got)
-    expectation = here.expect("r", [0, 1], deadline=10)
-    offer = there.offer("r", [4, 3], lease=10, later=True)
+    expectation = here.expect("r", [0, 1], deadline=60)
+    offer = there.offer("r", [4, 3], lease=60, later=True)
     expectation.start(pair[1].import_peer(there.export()))
     copies, streams = {}, {}
     for layer in range(3):
@@ -247,8 +247,8 @@ def test_an_embedded_daemon_takes_pointers_and_events(control):
         connect(client)
         have, got = tensors(6), tensors()
         there, here = client.register(have), client.register(got)
-        offer = there.offer("r", [1, 2], lease=10, later=True)
-        expectation = here.expect("r", [6, 7], deadline=10)
+        offer = there.offer("r", [1, 2], lease=60, later=True)
+        expectation = here.expect("r", [6, 7], deadline=60)
         expectation.start(client.import_peer(there.export()))
         with pytest.raises(TypeError, match="not bytes"):
             offer.append(ready=bytes(64))
