@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test there is, in every build: what .ci/run leaves out because it takes long, repeats a suite under another setting
-# or looks for chance. For a release and for each night; about three hours on two processors, no GPU. Steps to run, in
+# or looks for chance. For a release and for each night; it takes hours on two processors, and no GPU. Steps to run, in
 # this order, are the arguments; without any, all of them. Goes on after a failure and lists the steps that failed.
 #
 #   dev       all tests of the development build
@@ -41,7 +41,7 @@ run_tsan() {
     all tsan
 }
 run_model() {
-    build dev && STRAIT_MODEL_DEPTH=4 build/dev/tests/test_model
+    build dev && CK_DEFAULT_TIMEOUT=0 STRAIT_MODEL_DEPTH=4 build/dev/tests/protocol/test_model
 }
 run_chaos() {
     build dev && tests/chaos/run.sh build/dev "$seed"
