@@ -307,8 +307,8 @@ static struct tally explore(void)
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------- */
 
-/* Depth to explore: the setting's own, which takes seconds, and STRAIT_MODEL_DEPTH more (tests/nightly.sh: 4, a
- * minute). Sanitizers are slow and look for something else. */
+/* Depth to explore: the setting's own, which takes seconds, and STRAIT_MODEL_DEPTH more (tests/nightly.sh: 4, some
+ * minutes). Sanitizers are slow and look for something else. */
 static uint8_t deeper(uint8_t depth)
 {
     const char *more = getenv("STRAIT_MODEL_DEPTH");
