@@ -6,7 +6,6 @@
 // synchronise, and all load.
 #include "collective/cuda/kernels.h"
 
-
 namespace
 {
 
