@@ -125,7 +125,7 @@ def golden_chunks(sets):
 
 
 def later_chunks():
-    """Those of modes 6 to 8, likewise."""
+    """Chunks of modes 6 to 8: name, set, type, mode, pages, tables."""
     bell, low = gaussian(20, 9000), gaussian(21, 300)
     spread = values(22, numbers(23, 600, 12) + 100)  # no tier helps: codes of four bits
     rare = bytearray(values(24, numbers(25, 600, 12) + 100))

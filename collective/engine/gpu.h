@@ -77,7 +77,7 @@ enum message_found { MESSAGE_FITS, MESSAGE_OVERFLOWS, MESSAGE_BAD };
  * whole group. */
 struct exchange_job {
     const uint8_t *send, *sent;  /* values, heads; NULL: nothing is sent */
-    uint8_t *receive, *received; /* likewise */
+    uint8_t *receive, *received; /* values, heads; NULL: nothing is received */
     const uint32_t *found;       /* by received message: an enum message_found */
     uint64_t send_stride, sent_stride, receive_stride, received_stride, bytes;
     int32_t peer; /* -1: all others */

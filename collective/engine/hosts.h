@@ -135,7 +135,7 @@ struct share {
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
     struct overflow_tcp *link;      /* NULL: all are on one host */
-    struct peer_endpoint *endpoint; /* by rank; likewise */
+    struct peer_endpoint *endpoint; /* by rank; NULL: all are on one host */
     bool good;                      /* nothing has failed so far */
 };
 

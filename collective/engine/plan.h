@@ -46,7 +46,7 @@ struct strait_pages message_part_pages(const struct message_part *part);
 
 /* Values at the beginning and end of each message that are left uncompressed (overlap.c); count 0: none. `at`: unless
  * they go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes.
- * Those to be added up may be sent from there, too (plan.copies): from `out_at` on, likewise. */
+ * Those to be added up may be sent from there, too (plan.copies): from `out_at` on, one every `stride` bytes. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_raw_part {
     uint64_t from, count, bytes, stride;
@@ -59,7 +59,7 @@ struct plan_raw_part {
  *   all_gather    all of it      everybody  receive, by rank
  *   all_to_all    by rank        its rank   receive, by rank
  *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own
- *   all_reduce    all of it      the other  scratch; likewise. For two ranks: more have two phases (phase_count)
+ *   all_reduce    all of it      the other  scratch, which is added to receive. Two ranks; more have two phases
  *   send, recv    all of it      the peer   receive */
 struct plan {
     struct coll_call whole; /* the phase's */

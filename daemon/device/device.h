@@ -43,7 +43,7 @@ struct device_task {
     bool far;                    /* the chunk is in a GPU's arena: of any GPU (encode), of this device (decode) */
     bool away;                   /* encode, far: in another GPU's arena: the chunk crosses a link while it is encoded */
     void *dst;                   /* encode: in pinned memory; far: in reached memory, or in the arena */
-    const void *src;             /* decode: likewise; far: in the arena */
+    const void *src;             /* decode: in pinned memory; far: in the arena */
     uint64_t size;               /* of dst or src */
     const void *metadata;        /* decode: a copy of the chunk's that nobody changes; far: the plugin makes it */
     uint64_t metadata_size;      /* size of it; far: the same for any chunk that begins like `begins` */

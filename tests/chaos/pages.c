@@ -315,7 +315,7 @@ bool check_pages(const struct pages *pages, char *why, size_t why_size)
  * UCX opens for them; buffers that have grown to their size, and tombstones. */
 #define DESCRIPTORS_MORE 20u
 #define DRIVER_FILES     60u           /* of a GPU's driver and threads: not all exist from the beginning */
-#define DRIVER_KIB       (192u * 1024) /* likewise */
+#define DRIVER_KIB       (192u * 1024) /* of a GPU's driver: not all exist from the beginning */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RESIDENT_MORE_KIB (256u * 1024) /* sanitizers keep freed memory, and report leaks themselves */
 #else

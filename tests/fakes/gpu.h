@@ -46,8 +46,8 @@ struct fake_gpu_control {
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
     _Atomic uint32_t sum_fs;           /* besides, of what NCCL adds up */
-    _Atomic uint32_t ring_fs;          /* likewise for overflow, femtoseconds per byte */
-    _Atomic uint32_t code_fs;          /* likewise for the codec, per byte of values */
+    _Atomic uint32_t ring_fs;          /* of overflow, as measured by events: femtoseconds per byte */
+    _Atomic uint32_t code_fs;          /* of the codec, as measured by events: femtoseconds per byte of values */
     _Atomic uint32_t hosts[FAKE_GPUS]; /* the host of each device, as NCCL_HOSTID may say */
     /* Counters. */
     _Atomic int64_t made;            /* what engines have allocated and not freed */

@@ -316,7 +316,7 @@ static pthread_mutex_t busy_lock = PTHREAD_MUTEX_INITIALIZER;
 void fake_busy_make(coll_comm comm)
 {
     pthread_mutex_lock(&busy_lock);
-    comm->patient = comm->making = true;
+    comm->nonblocking = comm->making = true;
     comm->questions = QUESTIONS;
     pthread_mutex_unlock(&busy_lock);
 }
@@ -361,7 +361,7 @@ static void end_split(coll_comm comm)
         return;
     coll_comm made = fake_split_finish(comm);
     if (made != NULL)
-        made->patient = true;
+        made->nonblocking = true;
     *comm->child = made;
     comm->child = NULL;
 }
@@ -399,8 +399,8 @@ int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {
     if (comm == NULL)
         return INVALID_ARGUMENT;
-    demand(!atomic_exchange(&comm->asked, true) || !comm->patient); /* NCCL frees twice what was in progress */
-    if (comm->patient)
+    demand(!atomic_exchange(&comm->asked, true) || !comm->nonblocking); /* NCCL frees twice what was in progress */
+    if (comm->nonblocking)
         sched_yield();
     pthread_mutex_lock(&busy_lock);
     *error = is_busy(comm) ? COLL_IN_PROGRESS : COLL_SUCCESS;

@@ -48,7 +48,7 @@ struct ncclComm {
     struct CUevent_st *last; /* end of what it moved before, on stream */
     coll_stream stream;
     /* For communicators that do not block; all under the lock of nccl_busy.c. */
-    bool patient, making;
+    bool nonblocking, making;
     unsigned questions;        /* how many more are answered with COLL_IN_PROGRESS */
     struct deferred *deferred; /* what is launched after that */
     coll_comm *child;          /* where the communicator split from it goes; NULL: none is being split */

@@ -9,7 +9,7 @@
 struct make {
     coll_comm *slot, parent; /* parent: of a split */
     int ranks, rank, device, color, key;
-    bool patient;
+    bool nonblocking;
     coll_id id;
     coll_comm made;
 };
@@ -39,18 +39,18 @@ static bool make_all(void)
     }
     for (unsigned i = 0; i < here.make_count; i++) {
         struct make *make = &here.makes[i];
-        if (make->parent != NULL && make->patient) {
+        if (make->parent != NULL && make->nonblocking) {
             fake_busy_split(make->parent, make->slot);
             busy = true;
             continue;
         }
         if (make->parent != NULL)
             make->made = fake_split_finish(make->parent);
-        else if (make->patient)
+        else if (make->nonblocking)
             fake_busy_make(make->made);
         else
             fake_comm_finish(make->made);
-        busy |= make->patient;
+        busy |= make->nonblocking;
         *make->slot = make->made;
         if (fake_nccl.slow == make->rank + 1) {
             usleep(fake_nccl.slow_ms * 1000);
@@ -76,11 +76,11 @@ static bool launch_all(void)
                 batch[count++] = here.items[j];
                 here.items[j].comm = NULL;
             }
-        if (count > 0 && comm->patient)
+        if (count > 0 && comm->nonblocking)
             fake_busy_launch(batch, count);
         else if (count > 0)
             fake_nccl_launch(batch, count);
-        busy |= count > 0 && comm->patient;
+        busy |= count > 0 && comm->nonblocking;
     }
     free(batch);
     free(here.items);
@@ -130,7 +130,7 @@ static coll_result add_item(struct item item)
         here.failed = here.depth > 0 ? INVALID_ARGUMENT : COLL_SUCCESS;
         return INVALID_ARGUMENT;
     }
-    demand(!item.comm->patient || !fake_busy_is(item.comm)); /* it is to be asked first */
+    demand(!item.comm->nonblocking || !fake_busy_is(item.comm)); /* it is to be asked first */
     demand(item.type >= 0 && item.type < (int)sizeof(bytes));
     item.bytes = item.count * bytes[item.type];
     if (here.items == NULL)
@@ -183,7 +183,7 @@ int pncclCommInitRankConfig(coll_comm *comm, int nranks, coll_id id, int rank, v
                                   .ranks = nranks,
                                   .rank = rank,
                                   .device = fake_device(),
-                                  .patient = wanted != NULL && wanted->blocks == 0,
+                                  .nonblocking = wanted != NULL && wanted->blocks == 0,
                                   .id = id});
 }
 ALIAS(CommInitRankConfig)
@@ -207,7 +207,8 @@ int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *c
     if (comm == NULL)
         return INVALID_ARGUMENT;
     demand(!fake_busy_is(comm));
-    (void)add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key, .patient = comm->patient});
+    (void)add_make(
+        (struct make){.slot = child, .parent = comm, .color = color, .key = key, .nonblocking = comm->nonblocking});
     return COLL_SUCCESS; /* also what is in progress: it is the parent that tells */
 }
 ALIAS(CommSplit)

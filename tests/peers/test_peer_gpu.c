@@ -56,7 +56,7 @@ static void close_nodes(void)
     node_fini(&b);
     free(a.gpu_arena);
     free(b.gpu_arena);
-    EXPECT(fake_nccl.live == 0); /* the threads of a link that was abandoned end by themselves */
+    EXPECT(fake_nccl.live == 0); /* the threads of a link that was abandoned end without a call */
 }
 
 static bool is_linked(void)
