@@ -837,8 +837,10 @@ static void sent(struct tcp_tx *out, size_t bytes)
 {
     const size_t words = bytes < out->size - out->done ? bytes : out->size - out->done;
     out->done += (uint32_t)words;
-    out->values += bytes - words;
-    out->left -= bytes - words;
+    if (bytes > words) { /* values is NULL while only words are sent */
+        out->values += bytes - words;
+        out->left -= bytes - words;
+    }
     if (out->done == out->size)
         out->size = out->done = 0;
 }
