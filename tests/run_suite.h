@@ -1,9 +1,46 @@
-/* Shared by test programs that consist of one suite. */
+/* Check programs of one suite. Their tests list themselves, in the order of the file:
+ *
+ *     TEST(name) { ... }               runs once,
+ *     TEST_LOOP(name, count) { ... }   for each _i of [0, count),
+ *     TEST_CASE(name);                 begins the tests that CK_RUN_CASE=name chooses;
+ *
+ * and main ends with run_tests. The program may also add them by hand, and end with run_suite. */
 #ifndef STRAIT_TESTS_RUN_SUITE_H
 #define STRAIT_TESTS_RUN_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
+
+struct listed_test {
+    const TTest *test; /* NULL: a case begins */
+    const char *tcase;
+    int count;
+};
+
+static struct listed_test listed_tests[128];
+static int listed_count;
+
+static inline void list_test(const TTest *test, const char *tcase, int count)
+{
+    if (listed_count == (int)(sizeof(listed_tests) / sizeof(listed_tests[0])))
+        abort();
+    listed_tests[listed_count++] = (struct listed_test){test, tcase, count};
+}
+
+#define TEST(name) TEST_LOOP(name, 1)
+#define TEST_LOOP(name, count)                                      \
+    static const TTest *name;                                       \
+    __attribute__((constructor)) static void name##_is_listed(void) \
+    {                                                               \
+        list_test(name, NULL, (count));                             \
+    }                                                               \
+    START_TEST(name)
+#define TEST_CASE(name)                                          \
+    __attribute__((constructor)) static void name##_begins(void) \
+    {                                                            \
+        list_test(NULL, #name, 0);                               \
+    }                                                            \
+    struct listed_test
 
 /* Adds a case to the suite; only CTest limits its time. */
 static inline TCase *add_case(Suite *suite, const char *name)
@@ -22,6 +59,23 @@ static inline int run_suite(Suite *suite)
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* Runs all that is listed, each test between setup and teardown (or NULL): the program's exit status. */
+static inline int run_tests(const char *name, void (*setup)(void), void (*teardown)(void))
+{
+    Suite *suite = suite_create(name);
+    TCase *tcase = NULL;
+    for (const struct listed_test *at = listed_tests; at < listed_tests + listed_count; at++) {
+        if (tcase == NULL || at->tcase != NULL) {
+            tcase = tcase_create(at->tcase != NULL ? at->tcase : name);
+            tcase_add_checked_fixture(tcase, setup, teardown);
+            suite_add_tcase(suite, tcase);
+        }
+        if (at->test != NULL)
+            tcase_add_loop_test(tcase, at->test, 0, at->count);
+    }
+    return run_suite(suite);
 }
 
 #endif

@@ -7,9 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support.h"
-#include "tests/run_suite.h"
-
 struct fake_daemon fake = {.codebook_id = {1, 2, 3}};
 struct seen seen[SEEN_MAX];
 uint32_t seen_count;
@@ -220,7 +217,7 @@ static int open_descriptors(void)
 static int descriptors_before;
 int descriptors_kept;
 
-static void set_up(void)
+void client_setup(void)
 {
     descriptors_before = open_descriptors();
     strcpy(fake.folder, "/tmp/strait-client-XXXXXX");
@@ -230,8 +227,7 @@ static void set_up(void)
     ck_assert_int_eq(STRAIT_OK, strait_alloc((size_t)PAGES * PAGE_BYTES * 4, &memory));
 }
 
-/* Nothing is left behind, in any test. */
-static void tear_down(void)
+void client_teardown(void)
 {
     strait_client_close(client);
     client = NULL;
@@ -340,21 +336,4 @@ struct strait_peer *import_peer(const struct strait_pool *pool)
     ck_assert_int_eq(STRAIT_OK, strait_pool_export(pool, blob, sizeof(blob), &size));
     ck_assert_int_eq(STRAIT_OK, strait_peer_import(client, blob, size, &peer));
     return peer;
-}
-
-/* ---- Running ----------------------------------------------------------------------------------------------------- */
-
-TCase *client_case(Suite *suite, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    suite_add_tcase(suite, tests);
-    return tests;
-}
-
-int client_main(Suite *suite)
-{
-    print_conditions();
-    (void)machine_watch();
-    return run_suite(suite);
 }

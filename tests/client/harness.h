@@ -12,6 +12,7 @@
 #include <strait/strait.h>
 
 #include "proto/channel.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define ADDRESS     "node7.example:7470"
@@ -109,8 +110,14 @@ struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, u
 /* A connected client with one pool and one expectation, both known to the daemon; *id is the expectation's number. */
 struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms);
 
-/* client_case makes a case with the fixture; client_main runs the suite. */
-TCase *client_case(Suite *suite, const char *name);
-int client_main(Suite *suite);
+/* The fixture: nothing is left behind, in any test. */
+void client_setup(void);
+void client_teardown(void);
+
+static inline int client_main(const char *name)
+{
+    (void)machine_watch();
+    return run_tests(name, client_setup, client_teardown);
+}
 
 #endif

@@ -16,7 +16,7 @@
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_client_greets_and_tells_when_it_is_connected)
+TEST(the_client_greets_and_tells_when_it_is_connected)
 {
     connect_client();
     const struct message_hello *hello = &find_got(MESSAGE_HELLO, 0)->hello;
@@ -28,9 +28,8 @@ START_TEST(the_client_greets_and_tells_when_it_is_connected)
     ck_assert_int_eq(STRAIT_EVENT_CONNECTION, seen[0].event.type);
     ck_assert(seen[0].event.connected);
 }
-END_TEST
 
-START_TEST(a_daemon_of_another_version_is_told_once_and_fails_what_waits)
+TEST(a_daemon_of_another_version_is_told_once_and_fails_what_waits)
 {
     fake_listen();
     open_client();
@@ -52,7 +51,6 @@ START_TEST(a_daemon_of_another_version_is_told_once_and_fails_what_waits)
     ck_assert(failed->event.drained);
     ck_assert_str_ne("", failed->text);
 }
-END_TEST
 
 static void end_at_deadline(const struct strait_event *event)
 {
@@ -65,7 +63,7 @@ static void end_at_deadline(const struct strait_event *event)
     ck_assert_uint_eq(8, event->failed[1].id);
 }
 
-START_TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
+TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
 {
     open_client();
     ck_assert(!strait_client_connected(client));
@@ -96,9 +94,8 @@ START_TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
     settle();
     ck_assert_uint_eq(2, fake.count);
 }
-END_TEST
 
-START_TEST(what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_pools)
+TEST(what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_pools)
 {
     open_client();
     struct strait_pool *pool = register_pool();
@@ -132,9 +129,8 @@ START_TEST(what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_p
     until(count_events(STRAIT_EVENT_STATE) == 1);
     ck_assert_ptr_eq(sink, find_event(STRAIT_EVENT_STATE, 0)->event.transfer);
 }
-END_TEST
 
-START_TEST(a_lost_daemon_fails_what_it_knew_and_gets_the_pools_again)
+TEST(a_lost_daemon_fails_what_it_knew_and_gets_the_pools_again)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -175,9 +171,8 @@ START_TEST(a_lost_daemon_fails_what_it_knew_and_gets_the_pools_again)
     ck_assert_uint_ne(id, find_got(MESSAGE_RELEASE, 0)->transfer.transfer);
     ck_assert_ptr_null(find_got(MESSAGE_RELEASE, 1));
 }
-END_TEST
 
-START_TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
+TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
 {
     long began = now_ms();
     open_client();
@@ -190,7 +185,6 @@ START_TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
         ck_assert_int_eq(0, poll(&fd, 1, 0));
     }
 }
-END_TEST
 
 /* ---- Bad daemons ------------------------------------------------------------------------------------------------- */
 
@@ -204,7 +198,7 @@ static const struct bad_bytes {
     {{0, 0, 0, 0}, 4},                                          /* empty */
 };
 
-START_TEST(garbage_breaks_the_connection_but_pages_are_free_only_after_the_daemons_end)
+TEST_LOOP(garbage_breaks_the_connection_but_pages_are_free_only_after_the_daemons_end, COUNT(bad_bytes))
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -225,9 +219,8 @@ START_TEST(garbage_breaks_the_connection_but_pages_are_free_only_after_the_daemo
     ck_assert(strait_transfer_progress(transfer).drained);
     until(find_got(MESSAGE_HELLO, 0) != NULL); /* and again */
 }
-END_TEST
 
-START_TEST(an_end_in_mid_frame_is_an_end)
+TEST(an_end_in_mid_frame_is_an_end)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -240,9 +233,8 @@ START_TEST(an_end_in_mid_frame_is_an_end)
     until(count_events(STRAIT_EVENT_STATE) == 1);
     ck_assert(find_event(STRAIT_EVENT_STATE, 0)->event.drained);
 }
-END_TEST
 
-START_TEST(what_came_before_the_end_still_counts)
+TEST(what_came_before_the_end_still_counts)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -254,9 +246,8 @@ START_TEST(what_came_before_the_end_still_counts)
     ck_assert_uint_eq(1, count_events(STRAIT_EVENT_STATE));
     ck_assert_int_eq(STRAIT_DONE, find_event(STRAIT_EVENT_STATE, 0)->event.state);
 }
-END_TEST
 
-START_TEST(messages_about_nothing_known_are_ignored)
+TEST(messages_about_nothing_known_are_ignored)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -275,9 +266,8 @@ START_TEST(messages_about_nothing_known_are_ignored)
     ck_assert(strait_client_connected(client));
     ck_assert_int_eq(STRAIT_BOOTSTRAP, strait_transfer_progress(transfer).state);
 }
-END_TEST
 
-START_TEST(messages_out_of_place_break_the_connection)
+TEST_LOOP(messages_out_of_place_break_the_connection, 3)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -297,9 +287,8 @@ START_TEST(messages_out_of_place_break_the_connection)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, find_event(STRAIT_EVENT_CONNECTION, 0)->event.status);
     ck_assert_uint_eq(3, find_event(STRAIT_EVENT_STATE, 0)->event.failed_count);
 }
-END_TEST
 
-START_TEST(random_bytes_do_no_harm)
+TEST_LOOP(random_bytes_do_no_harm, 4)
 {
     struct rng rng = rng_init(_i);
     fake_listen();
@@ -324,11 +313,10 @@ START_TEST(random_bytes_do_no_harm)
         forget_events();
     }
 }
-END_TEST
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(memory_is_sealed_zeroed_and_whole_pages)
+TEST(memory_is_sealed_zeroed_and_whole_pages)
 {
     struct strait_memory made;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_alloc(0, &made));
@@ -344,9 +332,8 @@ START_TEST(memory_is_sealed_zeroed_and_whole_pages)
     strait_free(&made);
     strait_free(NULL);
 }
-END_TEST
 
-START_TEST(what_cannot_be_opened_says_why)
+TEST(what_cannot_be_opened_says_why)
 {
     struct strait_client *none = NULL;
     struct strait_client_config config = {.size = sizeof(config), .embedded = ""};
@@ -369,7 +356,6 @@ START_TEST(what_cannot_be_opened_says_why)
     ck_assert_int_eq(STRAIT_OK, strait_client_open(NULL, &client));
     until(find_got(MESSAGE_HELLO, 0) != NULL);
 }
-END_TEST
 
 /* A folder as XDG_RUNTIME_DIR names it, of a user other than root, which the case's process becomes. */
 static void own_folder(char folder[32])
@@ -399,7 +385,7 @@ static void remove_own_folder(const char *folder)
     ck_assert_int_eq(0, rmdir(folder));
 }
 
-START_TEST(a_daemon_of_the_users_own_is_found_when_it_comes)
+TEST(a_daemon_of_the_users_own_is_found_when_it_comes)
 {
     char folder[32], first[sizeof(fake.path)];
     memcpy(first, fake.path, sizeof(first));
@@ -414,9 +400,8 @@ START_TEST(a_daemon_of_the_users_own_is_found_when_it_comes)
     remove_own_folder(folder);
     memcpy(fake.path, first, sizeof(first));
 }
-END_TEST
 
-START_TEST(a_socket_that_others_have_put_there_is_none_of_ours)
+TEST(a_socket_that_others_have_put_there_is_none_of_ours)
 {
     char folder[32], own[SOCKET_PATH_MAX + 1], first[sizeof(fake.path)];
     memcpy(first, fake.path, sizeof(first));
@@ -445,9 +430,8 @@ START_TEST(a_socket_that_others_have_put_there_is_none_of_ours)
     remove_own_folder(folder);
     memcpy(fake.path, first, sizeof(first));
 }
-END_TEST
 
-START_TEST(states_and_reasons_have_names)
+TEST(states_and_reasons_have_names)
 {
     ck_assert_str_eq("failed", strait_state_string(STRAIT_FAILED));
     ck_assert_str_eq("done", strait_state_string(STRAIT_DONE));
@@ -456,30 +440,8 @@ START_TEST(states_and_reasons_have_names)
     ck_assert_str_eq("checksum mismatch", strait_reason_string(STRAIT_REASON_INTEGRITY));
     ck_assert_str_eq("unknown reason", strait_reason_string(99));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client");
-    TCase *tests = client_case(suite, "connection");
-    tcase_add_test(tests, the_client_greets_and_tells_when_it_is_connected);
-    tcase_add_test(tests, a_daemon_of_another_version_is_told_once_and_fails_what_waits);
-    tcase_add_test(tests, without_a_daemon_transfers_end_at_their_deadline_and_lease);
-    tcase_add_test(tests, what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_pools);
-    tcase_add_test(tests, a_lost_daemon_fails_what_it_knew_and_gets_the_pools_again);
-    tcase_add_test(tests, attempts_become_rarer_and_the_descriptor_wakes_for_them);
-    tcase_add_loop_test(tests, garbage_breaks_the_connection_but_pages_are_free_only_after_the_daemons_end, 0,
-                        COUNT(bad_bytes));
-    tcase_add_test(tests, an_end_in_mid_frame_is_an_end);
-    tcase_add_test(tests, what_came_before_the_end_still_counts);
-    tcase_add_test(tests, messages_about_nothing_known_are_ignored);
-    tcase_add_loop_test(tests, messages_out_of_place_break_the_connection, 0, 3);
-    tcase_add_loop_test(tests, random_bytes_do_no_harm, 0, 4);
-    tests = client_case(suite, "rest");
-    tcase_add_test(tests, memory_is_sealed_zeroed_and_whole_pages);
-    tcase_add_test(tests, what_cannot_be_opened_says_why);
-    tcase_add_test(tests, a_daemon_of_the_users_own_is_found_when_it_comes);
-    tcase_add_test(tests, a_socket_that_others_have_put_there_is_none_of_ours);
-    tcase_add_test(tests, states_and_reasons_have_names);
-    return client_main(suite);
+    return client_main("client");
 }

@@ -262,7 +262,7 @@ static void converse(struct strait_client *client, const struct strait_memory *m
     }
 }
 
-START_TEST(no_allocation_that_fails_loses_a_verdict)
+TEST(no_allocation_that_fails_loses_a_verdict)
 {
     int rounds = 0;
     for (long at = 1; rounds == 0 || failed; at++, rounds++) {
@@ -287,14 +287,8 @@ START_TEST(no_allocation_that_fails_loses_a_verdict)
     printf("%d allocations\n", rounds - 1);
     ck_assert_int_gt(rounds, 40);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client_memory");
-    TCase *tests = tcase_create("memory");
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, no_allocation_that_fails_loses_a_verdict);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return run_tests("client_memory", set_up, tear_down);
 }

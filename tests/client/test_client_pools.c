@@ -9,7 +9,7 @@
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_pool_arrives_in_order_with_one_descriptor_for_each_memory)
+TEST(a_pool_arrives_in_order_with_one_descriptor_for_each_memory)
 {
     connect_client();
     int again = dup(memory.fd);
@@ -61,7 +61,6 @@ START_TEST(a_pool_arrives_in_order_with_one_descriptor_for_each_memory)
     ck_assert_uint_eq(STRAIT_CODING_RAW, find_got(MESSAGE_POLICY, 0)->policy.coding);
     strait_free(&other);
 }
-END_TEST
 
 typedef void (*spoil)(struct strait_pool_region *);
 static struct strait_memory shrinkable;
@@ -108,7 +107,7 @@ static const spoil spoils[] = {
     bad_layer,  far_group,     group_gap,         two_elements,
 };
 
-START_TEST(regions_that_make_no_sense_are_refused)
+TEST_LOOP(regions_that_make_no_sense_are_refused, COUNT(spoils))
 {
     open_client();
     shrinkable.fd = memfd_create("shrinkable", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -123,9 +122,8 @@ START_TEST(regions_that_make_no_sense_are_refused)
     ck_assert_ptr_null(pool);
     close(shrinkable.fd);
 }
-END_TEST
 
-START_TEST(layouts_with_rows_outside_of_pages_are_fine)
+TEST(layouts_with_rows_outside_of_pages_are_fine)
 {
     open_client();
     struct strait_pool_region region = region_of(0, 0, 1);
@@ -138,9 +136,8 @@ START_TEST(layouts_with_rows_outside_of_pages_are_fine)
     region.row_stride -= 2;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_pool_register(client, &params, &pool));
 }
-END_TEST
 
-START_TEST(params_of_another_release_are_refused_unless_the_rest_is_zero)
+TEST(params_of_another_release_are_refused_unless_the_rest_is_zero)
 {
     open_client();
     struct strait_pool_region region = region_of(0, 0, 1);
@@ -159,9 +156,8 @@ START_TEST(params_of_another_release_are_refused_unless_the_rest_is_zero)
     newer.params.region_count = STRAIT_REGIONS_MAX + 1;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_pool_register(client, &newer.params, &pool));
 }
-END_TEST
 
-START_TEST(more_memories_than_travel_with_a_frame_are_refused)
+TEST(more_memories_than_travel_with_a_frame_are_refused)
 {
     open_client();
     struct strait_pool_region regions[CHANNEL_FDS_MAX + 1];
@@ -180,9 +176,8 @@ START_TEST(more_memories_than_travel_with_a_frame_are_refused)
     for (uint32_t i = 0; i <= CHANNEL_FDS_MAX; i++)
         strait_free(&memories[i]);
 }
-END_TEST
 
-START_TEST(a_refused_pool_fails_what_uses_it)
+TEST(a_refused_pool_fails_what_uses_it)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -201,9 +196,8 @@ START_TEST(a_refused_pool_fails_what_uses_it)
     ck_assert(event->drained);
     ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));
 }
-END_TEST
 
-START_TEST(a_pool_is_gone_when_the_daemon_let_go_of_it)
+TEST(a_pool_is_gone_when_the_daemon_let_go_of_it)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -228,9 +222,8 @@ START_TEST(a_pool_is_gone_when_the_daemon_let_go_of_it)
     ck_assert_ptr_eq(pool, seen[2].event.pool);
     ck_assert(strait_transfer_progress(transfer).drained);
 }
-END_TEST
 
-START_TEST(a_pool_goes_at_once_without_a_daemon_and_with_its_end)
+TEST(a_pool_goes_at_once_without_a_daemon_and_with_its_end)
 {
     open_client();
     struct strait_pool *pool = register_pool();
@@ -253,11 +246,10 @@ START_TEST(a_pool_goes_at_once_without_a_daemon_and_with_its_end)
     fake_hang_up();
     until(count_events(STRAIT_EVENT_POOL_REMOVED) == 2);
 }
-END_TEST
 
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_pool_is_exported_once_the_daemon_told_its_address)
+TEST(a_pool_is_exported_once_the_daemon_told_its_address)
 {
     uint8_t bytes[4096];
     size_t size = 0;
@@ -283,9 +275,8 @@ START_TEST(a_pool_is_exported_once_the_daemon_told_its_address)
     until(!strait_client_connected(client)); /* what is known stays known */
     ck_assert_int_eq(STRAIT_OK, strait_pool_export(pool, bytes, sizeof(bytes), &size));
 }
-END_TEST
 
-START_TEST(blobs_that_are_none_are_refused_by_reason)
+TEST(blobs_that_are_none_are_refused_by_reason)
 {
     uint8_t bytes[4096];
     size_t size = 0;
@@ -299,9 +290,8 @@ START_TEST(blobs_that_are_none_are_refused_by_reason)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, strait_peer_import(client, bytes, size, &peer));
     ck_assert_ptr_null(peer);
 }
-END_TEST
 
-START_TEST(pools_are_compared_and_only_codebooks_may_differ)
+TEST(pools_are_compared_and_only_codebooks_may_differ)
 {
     connect_client();
     struct strait_pool *pool = register_pool();
@@ -330,22 +320,8 @@ START_TEST(pools_are_compared_and_only_codebooks_may_differ)
     peer = import_peer(pool);
     ck_assert_uint_eq(0, strait_peer_check(pool, peer));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client_pools");
-    TCase *tests = client_case(suite, "pool");
-    tcase_add_test(tests, a_pool_arrives_in_order_with_one_descriptor_for_each_memory);
-    tcase_add_loop_test(tests, regions_that_make_no_sense_are_refused, 0, COUNT(spoils));
-    tcase_add_test(tests, layouts_with_rows_outside_of_pages_are_fine);
-    tcase_add_test(tests, params_of_another_release_are_refused_unless_the_rest_is_zero);
-    tcase_add_test(tests, more_memories_than_travel_with_a_frame_are_refused);
-    tcase_add_test(tests, a_refused_pool_fails_what_uses_it);
-    tcase_add_test(tests, a_pool_is_gone_when_the_daemon_let_go_of_it);
-    tcase_add_test(tests, a_pool_goes_at_once_without_a_daemon_and_with_its_end);
-    tcase_add_test(tests, a_pool_is_exported_once_the_daemon_told_its_address);
-    tcase_add_test(tests, blobs_that_are_none_are_refused_by_reason);
-    tcase_add_test(tests, pools_are_compared_and_only_codebooks_may_differ);
-    return client_main(suite);
+    return client_main("client_pools");
 }

@@ -56,7 +56,7 @@ static void require_waiting(atomic_int *ran)
 
 #define goes_on(ran) until(atomic_load(ran) != 0)
 
-START_TEST(a_stream_waits_for_its_word)
+TEST_LOOP(a_stream_waits_for_its_word, 2)
 {
     atomic_int ran = 0;
     void *stream = stream_make(_i), *context;
@@ -77,12 +77,11 @@ START_TEST(a_stream_waits_for_its_word)
         rest();
     ck_assert_int_eq(1, atomic_load(&ran));
 }
-END_TEST
 
 enum ending { FAILED_BY_DAEMON, DONE_BY_DAEMON, DEADLINE, HANG_UP, ABORT, RELEASE, CLOSE, POOL_GOES, ENDINGS };
 
 /* A verdict without a word, as of a daemon that has been slow about it or has died. */
-START_TEST(every_verdict_lets_streams_go_on)
+TEST_LOOP(every_verdict_lets_streams_go_on, ENDINGS)
 {
     atomic_int ran = 0;
     void *stream = stream_make(0);
@@ -116,9 +115,8 @@ START_TEST(every_verdict_lets_streams_go_on)
     }
     goes_on(&ran);
 }
-END_TEST
 
-START_TEST(what_has_ended_is_not_waited_for)
+TEST_LOOP(what_has_ended_is_not_waited_for, 2)
 {
     atomic_int ran = 0;
     void *stream = stream_make(0);
@@ -132,10 +130,9 @@ START_TEST(what_has_ended_is_not_waited_for)
     ck_assert_ptr_null(find_got(MESSAGE_WAIT, 0));
     descriptors_kept = 0;
 }
-END_TEST
 
 /* Words and waits reach a daemon that comes later, and the next one after it. */
-START_TEST(a_daemon_that_comes_later_hears_of_words_first)
+TEST(a_daemon_that_comes_later_hears_of_words_first)
 {
     atomic_int ran = 0;
     void *stream = stream_make(0);
@@ -160,9 +157,8 @@ START_TEST(a_daemon_that_comes_later_hears_of_words_first)
     ck_assert_int_eq(MESSAGE_WORDS, fake.got[1].message.type);
     ck_assert_ptr_null(find_got(MESSAGE_WAIT, 0));
 }
-END_TEST
 
-START_TEST(words_are_used_again)
+TEST(words_are_used_again)
 {
     void *stream = stream_make(0);
     atomic_int ran = 0;
@@ -185,10 +181,9 @@ START_TEST(words_are_used_again)
     stream_mark(stream, &ran);
     until(atomic_load(&ran) == 2);
 }
-END_TEST
 
 /* The memory stays; what a daemon of before writes to it is never more than what was asked of it. */
-START_TEST(the_next_client_has_the_same_words)
+TEST(the_next_client_has_the_same_words)
 {
     atomic_int ran = 0;
     void *stream = stream_make(0);
@@ -222,9 +217,8 @@ START_TEST(the_next_client_has_the_same_words)
     strait_abort(transfer);
     goes_on(&ran);
 }
-END_TEST
 
-START_TEST(what_cannot_wait_is_refused)
+TEST(what_cannot_wait_is_refused)
 {
     void *stream = stream_make(0);
     connect_client();
@@ -242,18 +236,8 @@ START_TEST(what_cannot_wait_is_refused)
     struct strait_transfer *on_host = expect_pages(register_pool(), 0, 1, 10000);
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_wait_stream(on_host, 0, stream));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client_stream");
-    TCase *tests = client_case(suite, "streams");
-    tcase_add_loop_test(tests, a_stream_waits_for_its_word, 0, 2);
-    tcase_add_loop_test(tests, every_verdict_lets_streams_go_on, 0, ENDINGS);
-    tcase_add_loop_test(tests, what_has_ended_is_not_waited_for, 0, 2);
-    tcase_add_test(tests, a_daemon_that_comes_later_hears_of_words_first);
-    tcase_add_test(tests, words_are_used_again);
-    tcase_add_test(tests, the_next_client_has_the_same_words);
-    tcase_add_test(tests, what_cannot_wait_is_refused);
-    return client_main(suite);
+    return client_main("client_stream");
 }

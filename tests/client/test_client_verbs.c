@@ -7,7 +7,7 @@
 
 /* ---- Verbs ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(every_field_of_a_transfer_arrives)
+TEST(every_field_of_a_transfer_arrives)
 {
     connect_client();
     struct strait_pool *pool = register_pool();
@@ -77,9 +77,8 @@ START_TEST(every_field_of_a_transfer_arrives)
     ck_assert_uint_eq(0, started->mismatch);
     ck_assert_uint_eq(0, find_got(MESSAGE_START, 1)->start.peer_key.size);
 }
-END_TEST
 
-START_TEST(arguments_that_make_no_sense_are_refused)
+TEST(arguments_that_make_no_sense_are_refused)
 {
     connect_client();
     struct strait_pool *pool = register_pool();
@@ -143,7 +142,6 @@ START_TEST(arguments_that_make_no_sense_are_refused)
     ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));
     ck_assert_ptr_null(find_got(MESSAGE_OFFER, 1));
 }
-END_TEST
 
 /* Lists of all parts together, against those that were given. */
 static void check_parts(const uint32_t *ids, uint64_t total)
@@ -168,7 +166,7 @@ static void check_parts(const uint32_t *ids, uint64_t total)
     ck_assert_uint_eq(total, at);
 }
 
-START_TEST(long_lists_are_split_and_nothing_is_lost)
+TEST_LOOP(long_lists_are_split_and_nothing_is_lost, 12)
 {
     static const uint32_t lengths[][2] = {{1, 2500000}, {5000, 3}, {3, 1048576}, {4096, 1}, {4097, 1}, {2, 1048575}};
     uint32_t count = lengths[_i % COUNT(lengths)][0], length = lengths[_i % COUNT(lengths)][1];
@@ -202,10 +200,9 @@ START_TEST(long_lists_are_split_and_nothing_is_lost)
     free(lists);
     free(ids);
 }
-END_TEST
 
 /* A daemon that does not read for a while: what exceeds the socket and the channel waits, in order. */
-START_TEST(a_slow_daemon_loses_nothing)
+TEST(a_slow_daemon_loses_nothing)
 {
     enum { OFFERS = 20, LENGTH = 1000000 };
     static uint32_t ids[LENGTH];
@@ -232,7 +229,6 @@ START_TEST(a_slow_daemon_loses_nothing)
     ck_assert_ptr_null(find_got(MESSAGE_OFFER, OFFERS - 1));
     ck_assert_ptr_null(find_got(MESSAGE_RELEASE, 0));
 }
-END_TEST
 
 static int compare_longs(const void *a, const void *b)
 {
@@ -240,7 +236,7 @@ static int compare_longs(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-START_TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
+TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
 {
     enum { ROUNDS = 15, LENGTH = 100000 };
     static uint32_t ids[LENGTH];
@@ -266,9 +262,8 @@ START_TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
     if (!SANITIZED)
         ck_assert_int_lt((int)took[ROUNDS / 2], 1000);
 }
-END_TEST
 
-START_TEST(notes_and_statistics_come_and_go)
+TEST(notes_and_statistics_come_and_go)
 {
     connect_client();
     struct strait_pool *pool = register_pool();
@@ -301,11 +296,10 @@ START_TEST(notes_and_statistics_come_and_go)
         status = strait_notify(peer, "key", 3, NULL, 0);
     ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
 }
-END_TEST
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(states_only_move_up_and_layers_are_told)
+TEST(states_only_move_up_and_layers_are_told)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -349,9 +343,8 @@ START_TEST(states_only_move_up_and_layers_are_told)
     ck_assert(progress.drained);
     ck_assert_uint_eq(2, progress.layers_landed);
 }
-END_TEST
 
-START_TEST(failed_pages_come_in_parts_and_drained_later)
+TEST(failed_pages_come_in_parts_and_drained_later)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -389,9 +382,8 @@ START_TEST(failed_pages_come_in_parts_and_drained_later)
     ck_assert(seen[1].event.drained);
     ck_assert_int_eq(STRAIT_REASON_INTEGRITY, seen[1].event.reason);
 }
-END_TEST
 
-START_TEST(the_library_gives_the_verdict_of_a_silent_daemon)
+TEST_LOOP(the_library_gives_the_verdict_of_a_silent_daemon, 3)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -420,9 +412,8 @@ START_TEST(the_library_gives_the_verdict_of_a_silent_daemon)
     ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(transfer).state);
     ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(transfer).reason);
 }
-END_TEST
 
-START_TEST(the_lease_of_an_offer_is_the_daemons_affair)
+TEST(the_lease_of_an_offer_is_the_daemons_affair)
 {
     connect_client();
     struct strait_pool *pool = register_pool();
@@ -441,9 +432,8 @@ START_TEST(the_lease_of_an_offer_is_the_daemons_affair)
     until(seen_count == 1);
     ck_assert_uint_eq(0, seen[0].event.failed_count);
 }
-END_TEST
 
-START_TEST(abort_is_the_daemons_to_confirm_and_idempotent)
+TEST(abort_is_the_daemons_to_confirm_and_idempotent)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -462,9 +452,8 @@ START_TEST(abort_is_the_daemons_to_confirm_and_idempotent)
     settle();
     ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
 }
-END_TEST
 
-START_TEST(what_the_daemon_never_saw_is_aborted_at_once)
+TEST(what_the_daemon_never_saw_is_aborted_at_once)
 {
     open_client();
     struct strait_pool *pool = register_pool();
@@ -482,9 +471,8 @@ START_TEST(what_the_daemon_never_saw_is_aborted_at_once)
     settle();
     ck_assert_uint_eq(2, fake.count);
 }
-END_TEST
 
-START_TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
+TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -504,9 +492,8 @@ START_TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
     ck_assert_uint_eq(0, seen_count);
     strait_release(NULL);
 }
-END_TEST
 
-START_TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
+TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
 {
     struct strait_pool *pool;
     uint64_t id;
@@ -526,10 +513,9 @@ START_TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
     fake_hang_up();
     ck_assert_int_eq(1, poll(&fd, 1, 0));
 }
-END_TEST
 
 /* Events pile up for who does not look: reading stops, and nothing is lost. */
-START_TEST(many_events_come_in_order)
+TEST(many_events_come_in_order)
 {
     enum { LAYERS = 5000 };
     struct strait_pool *pool;
@@ -548,9 +534,8 @@ START_TEST(many_events_come_in_order)
     for (int32_t i = 0; i < LAYERS; i++)
         ck_assert_int_eq(i, seen[i].event.layer);
 }
-END_TEST
 
-START_TEST(thousands_of_transfers_keep_apart)
+TEST(thousands_of_transfers_keep_apart)
 {
     enum { TRANSFERS = 3000 };
     static struct strait_transfer *transfers[TRANSFERS];
@@ -580,28 +565,8 @@ START_TEST(thousands_of_transfers_keep_apart)
         if (i % 3 != 0)
             ck_assert_ptr_eq(transfers[i], seen[at++].event.transfer);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client_verbs");
-    TCase *tests = client_case(suite, "verbs");
-    tcase_add_test(tests, every_field_of_a_transfer_arrives);
-    tcase_add_test(tests, arguments_that_make_no_sense_are_refused);
-    tcase_add_loop_test(tests, long_lists_are_split_and_nothing_is_lost, 0, 12);
-    tcase_add_test(tests, a_slow_daemon_loses_nothing);
-    tcase_add_test(tests, a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond);
-    tcase_add_test(tests, notes_and_statistics_come_and_go);
-    tests = client_case(suite, "events");
-    tcase_add_test(tests, states_only_move_up_and_layers_are_told);
-    tcase_add_test(tests, failed_pages_come_in_parts_and_drained_later);
-    tcase_add_loop_test(tests, the_library_gives_the_verdict_of_a_silent_daemon, 0, 3);
-    tcase_add_test(tests, the_lease_of_an_offer_is_the_daemons_affair);
-    tcase_add_test(tests, abort_is_the_daemons_to_confirm_and_idempotent);
-    tcase_add_test(tests, what_the_daemon_never_saw_is_aborted_at_once);
-    tcase_add_test(tests, a_released_transfer_is_told_to_the_daemon_and_silent);
-    tcase_add_test(tests, the_descriptor_is_readable_exactly_while_there_is_something_to_do);
-    tcase_add_test(tests, many_events_come_in_order);
-    tcase_add_test(tests, thousands_of_transfers_keep_apart);
-    return client_main(suite);
+    return client_main("client_verbs");
 }

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "tests/support.h"
-#include "tests/run_suite.h"
 
 struct test_node nodes[NODES_MAX];
 char folder[64];
@@ -377,7 +376,7 @@ static int remove_path(const char *path, const struct stat *info, int type, stru
     return remove(path);
 }
 
-static void setup(void)
+void node_setup(void)
 {
     signal(SIGPIPE, SIG_IGN);
     snprintf(folder, sizeof(folder), "/tmp/strait-node-XXXXXX");
@@ -385,8 +384,7 @@ static void setup(void)
     descriptors = open_descriptors();
 }
 
-/* A descriptor, a byte or a handle of a loop that is left over fails the test. */
-static void teardown(void)
+void node_teardown(void)
 {
     bool ucx = false;
     for (uint32_t i = 0; i < party_count; i++)
@@ -412,30 +410,4 @@ static void teardown(void)
     for (uint64_t end = now_ms() + 5000; open_descriptors() > descriptors + 4 && now_ms() < end;)
         usleep(5000);
     ck_assert_uint_le(open_descriptors(), descriptors + 4);
-}
-
-TCase *node_case(Suite *suite, const char *name)
-{
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    suite_add_tcase(suite, tcase);
-    return tcase;
-}
-
-int node_main(Suite *suite)
-{
-    return node_main_all((Suite *[]){suite, NULL});
-}
-
-int node_main_all(Suite **suites)
-{
-    setvbuf(stdout, NULL, _IONBF, 0);
-    (void)machine_watch();
-    SRunner *runner = srunner_create(suites[0]);
-    for (unsigned i = 1; suites[i] != NULL; i++)
-        srunner_add_suite(runner, suites[i]);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "daemon/node.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { SLOW = SANITIZED ? 4 : 1 }; /* factor for time limits */
@@ -181,10 +182,17 @@ void pair_open(struct pair *pair, enum wire wire); /* both */
 uint64_t now_ms(void);
 uint32_t open_descriptors(void);
 
-/* node_case makes a case with the fixture; node_main runs the suite. */
-TCase *node_case(Suite *suite, const char *name);
-int node_main(Suite *suite);
-int node_main_all(Suite **suites); /* NULL at the end; CK_RUN_SUITE names one of them */
+/* The fixture: a descriptor, a byte or a handle of a loop that is left over fails the test. */
+void node_setup(void);
+void node_teardown(void);
+
+/* Runs all tests of the program, or the case that CK_RUN_CASE names. */
+static inline int node_main(const char *name)
+{
+    setvbuf(stdout, NULL, _IONBF, 0);
+    (void)machine_watch();
+    return run_tests(name, node_setup, node_teardown);
+}
 
 /* Shared by the files of the harness. */
 

@@ -3,6 +3,8 @@
 
 #include "tests/node/harness.h"
 
+TEST_CASE(node_basic);
+
 enum order { OFFER_FIRST, EXPECT_FIRST, ORDERS };
 enum starter { PULL, PUSH, BOTH, STARTERS };
 
@@ -43,7 +45,7 @@ static void one_way(struct test_pool *source, struct test_pool *sink, enum order
     flow_release(e);
 }
 
-START_TEST(either_side_or_both_may_begin_and_start)
+TEST_LOOP(either_side_or_both_may_begin_and_start, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -64,9 +66,8 @@ START_TEST(either_side_or_both_may_begin_and_start)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(an_expectation_of_nothing_releases_the_source)
+TEST_LOOP(an_expectation_of_nothing_releases_the_source, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -80,9 +81,8 @@ START_TEST(an_expectation_of_nothing_releases_the_source)
     arrives(e, o);
     ck_assert_uint_eq(5, e->aux_size);
 }
-END_TEST
 
-START_TEST(the_payload_comes_with_done_and_only_with_it)
+TEST_LOOP(the_payload_comes_with_done_and_only_with_it, WIRES)
 {
     static const size_t sizes[] = {0, 1, 100, 65536, STRAIT_AUX_BYTES_MAX};
     struct pair pair;
@@ -106,9 +106,8 @@ START_TEST(the_payload_comes_with_done_and_only_with_it)
     }
     free(aux);
 }
-END_TEST
 
-START_TEST(names_are_any_bytes_and_may_differ)
+TEST_LOOP(names_are_any_bytes_and_may_differ, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -137,10 +136,9 @@ START_TEST(names_are_any_bytes_and_may_differ)
         arrives(e, o);
     }
 }
-END_TEST
 
 /* A key that is a prefix of another one, with zero bytes behind, names something else. */
-START_TEST(a_name_with_a_zero_behind_is_another_name)
+TEST_LOOP(a_name_with_a_zero_behind_is_another_name, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -165,7 +163,6 @@ START_TEST(a_name_with_a_zero_behind_is_another_name)
     arrives(e[0], o[0]);
     arrives(e[1], o[1]);
 }
-END_TEST
 
 static const struct geometry shapes[] = {
     {.pages = 1},
@@ -219,7 +216,7 @@ static void whole_pool(struct test_pool *source, struct test_pool *sink, bool sc
     ck_assert_uint_eq(e->layer_count, strait_transfer_progress(e->transfer).layers_landed);
 }
 
-START_TEST(pages_of_any_shape_land_where_they_should)
+TEST_LOOP(pages_of_any_shape_land_where_they_should, WIRES *COUNT(shapes))
 {
     struct pair pair;
     pair_init(&pair, (enum wire)(_i / COUNT(shapes)));
@@ -235,10 +232,9 @@ START_TEST(pages_of_any_shape_land_where_they_should)
     whole_pool(source, sink, true);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* Lists of a request are disjoint but come in any order, with holes between them and between their ids. */
-START_TEST(lists_may_have_holes_and_any_order)
+TEST_LOOP(lists_may_have_holes_and_any_order, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -263,10 +259,9 @@ START_TEST(lists_may_have_holes_and_any_order)
     flow_start(e, source);
     arrives(e, o);
 }
-END_TEST
 
 /* Many requests at once between the same pools, both ways. */
-START_TEST(many_requests_run_at_once_both_ways)
+TEST_LOOP(many_requests_run_at_once_both_ways, WIRES)
 {
     enum { MANY = 48 };
     struct pair pair;
@@ -297,22 +292,8 @@ START_TEST(many_requests_run_at_once_both_ways)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-static Suite *suite_basic(void)
-{
-    Suite *suite = suite_create("node_basic");
-    TCase *tcase = node_case(suite, "basic");
-    tcase_add_loop_test(tcase, either_side_or_both_may_begin_and_start, 0, WIRES);
-    tcase_add_loop_test(tcase, an_expectation_of_nothing_releases_the_source, 0, WIRES);
-    tcase_add_loop_test(tcase, the_payload_comes_with_done_and_only_with_it, 0, WIRES);
-    tcase_add_loop_test(tcase, names_are_any_bytes_and_may_differ, 0, WIRES);
-    tcase_add_loop_test(tcase, a_name_with_a_zero_behind_is_another_name, 0, WIRES);
-    tcase_add_loop_test(tcase, pages_of_any_shape_land_where_they_should, 0, WIRES * COUNT(shapes));
-    tcase_add_loop_test(tcase, lists_may_have_holes_and_any_order, 0, WIRES);
-    tcase_add_loop_test(tcase, many_requests_run_at_once_both_ways, 0, WIRES);
-    return suite;
-}
+TEST_CASE(node_coding);
 
 /* How pages are coded on the way, what a node tells about itself, and notifications. */
 
@@ -347,7 +328,7 @@ static char *peer_text(struct party *party, const char *field)
 }
 
 #ifdef STRAIT_HAVE_UCX
-START_TEST(equal_codebooks_shrink_what_travels)
+TEST(equal_codebooks_shrink_what_travels)
 {
     struct pair pair;
     pair_init(&pair, UCX);
@@ -364,10 +345,9 @@ START_TEST(equal_codebooks_shrink_what_travels)
     ck_assert_str_eq("ucx", peer_text(pair.source, "transport"));
     ck_assert_int_eq(0, strncmp("tiered: ", peer_text(pair.source, "coding"), 8));
 }
-END_TEST
 #endif
 
-START_TEST(different_codebooks_travel_raw_and_say_why)
+TEST_LOOP(different_codebooks_travel_raw_and_say_why, WIRES - 1)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)(SHM + _i));
@@ -382,9 +362,8 @@ START_TEST(different_codebooks_travel_raw_and_say_why)
     ck_assert_double_gt(stat_of(pair.source, "counters.chunks_sent_raw"), 0);
     ck_assert_str_eq("raw: the peer has another codebook set", peer_text(pair.source, "coding"));
 }
-END_TEST
 
-START_TEST(a_pinned_coding_is_used)
+TEST_LOOP(a_pinned_coding_is_used, WIRES - 1)
 {
     static const struct {
         enum strait_coding coding;
@@ -412,9 +391,8 @@ START_TEST(a_pinned_coding_is_used)
     ck_assert_str_eq("tiered: pinned by the pool", peer_text(pair.source, "coding"));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_set_policy(source->pool, (enum strait_coding)9));
 }
-END_TEST
 
-START_TEST(the_option_pins_the_coding_too)
+TEST_LOOP(the_option_pins_the_coding_too, WIRES - 1)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)(SHM + _i));
@@ -428,11 +406,10 @@ START_TEST(the_option_pins_the_coding_too)
     ck_assert_double_gt(stat_of(pair.source, "counters.chunks_sent_top16"), 0);
     ck_assert_double_eq(0, stat_of(pair.source, "counters.chunks_sent_raw"));
 }
-END_TEST
 
 /* ---- What a node tells ------------------------------------------------------------------------------------------- */
 
-START_TEST(the_figures_are_what_clients_counted)
+TEST_LOOP(the_figures_are_what_clients_counted, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -467,9 +444,8 @@ START_TEST(the_figures_are_what_clients_counted)
     }
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(notifications_reach_the_owner_of_the_pool)
+TEST_LOOP(notifications_reach_the_owner_of_the_pool, WIRES)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)_i);
@@ -490,10 +466,9 @@ START_TEST(notifications_reach_the_owner_of_the_pool)
     WAIT(pair.sink->notes == 201);
     free(large);
 }
-END_TEST
 
 /* One that waits for a daemon that is away ends with the node. */
-START_TEST(a_notification_for_nobody_does_not_keep_the_node)
+TEST_LOOP(a_notification_for_nobody_does_not_keep_the_node, WIRES - 1)
 {
     struct pair pair;
     pair_open(&pair, (enum wire)(SHM + _i));
@@ -506,28 +481,12 @@ START_TEST(a_notification_for_nobody_does_not_keep_the_node)
     test_node_stop(pair.a);
     ck_assert_uint_le(now_ms() - began, 2000 * SLOW + machine_late_ms() - late);
 }
-END_TEST
 
-static Suite *suite_coding(void)
-{
-    Suite *suite = suite_create("node_coding");
-    TCase *tcase = node_case(suite, "coding");
-#ifdef STRAIT_HAVE_UCX
-    tcase_add_test(tcase, equal_codebooks_shrink_what_travels);
-#endif
-    tcase_add_loop_test(tcase, different_codebooks_travel_raw_and_say_why, 0, WIRES - 1);
-    tcase_add_loop_test(tcase, a_pinned_coding_is_used, 0, WIRES - 1);
-    tcase_add_loop_test(tcase, the_option_pins_the_coding_too, 0, WIRES - 1);
-    tcase = node_case(suite, "told");
-    tcase_add_loop_test(tcase, the_figures_are_what_clients_counted, 0, WIRES);
-    tcase_add_loop_test(tcase, notifications_reach_the_owner_of_the_pool, 0, WIRES);
-    tcase_add_loop_test(tcase, a_notification_for_nobody_does_not_keep_the_node, 0, WIRES - 1);
-    return suite;
-}
+TEST_CASE(node_limits);
 
 /* What operators limit: how much clients may have, what it costs those who want more, and that others do not notice. */
 
-START_TEST(too_many_transfers_fail_and_the_others_live)
+TEST_LOOP(too_many_transfers_fail_and_the_others_live, WIRES)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)_i);
@@ -553,9 +512,8 @@ START_TEST(too_many_transfers_fail_and_the_others_live)
     for (int i = 1; i < 4; i++)
         ck_assert(!e[i]->decided);
 }
-END_TEST
 
-START_TEST(a_client_too_many_waits_until_another_leaves)
+TEST(a_client_too_many_waits_until_another_leaves)
 {
     struct party *parties[3];
     test_node_init(&nodes[0], "a", "shm");
@@ -574,9 +532,8 @@ START_TEST(a_client_too_many_waits_until_another_leaves)
     WAIT(parties[2]->connects == 1);
     ck_assert_uint_eq(0, parties[0]->disconnects);
 }
-END_TEST
 
-START_TEST(a_pool_over_the_quota_is_refused_and_fits_later)
+TEST(a_pool_over_the_quota_is_refused_and_fits_later)
 {
     struct geometry large = {.pages = 256}, small = {.pages = 8};
     test_node_init(&nodes[0], "a", "shm");
@@ -593,9 +550,8 @@ START_TEST(a_pool_over_the_quota_is_refused_and_fits_later)
     WAIT(first->removed);
     (void)pool_open(party, large);
 }
-END_TEST
 
-START_TEST(requests_too_many_to_wait_fail_and_the_others_wait)
+TEST_LOOP(requests_too_many_to_wait_fail_and_the_others_wait, WIRES - 1)
 {
     enum { ROOM = 4 };
     struct pair pair;
@@ -620,10 +576,9 @@ START_TEST(requests_too_many_to_wait_fail_and_the_others_wait)
     struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("a"), LISTS({.count = 2}), .last = true});
     arrives(e[0], o);
 }
-END_TEST
 
 /* 256 spans for each that may wait: these need 1100. */
-START_TEST(a_request_too_fragmented_to_wait_fails)
+TEST_LOOP(a_request_too_fragmented_to_wait_fails, WIRES - 1)
 {
     enum { FITS = 1000, PIECES = 1100 };
     struct geometry many = {.pages = PIECES, .row_bytes = 64};
@@ -646,9 +601,8 @@ START_TEST(a_request_too_fragmented_to_wait_fails)
         WAIT(stat_of(pair.source, "gauges.parked") == 0);
     }
 }
-END_TEST
 
-START_TEST(notes_do_not_end_who_does_not_read_them)
+TEST(notes_do_not_end_who_does_not_read_them)
 {
     enum { NOTES = 1200 }; /* of 64 KiB: more than the daemon keeps for one client */
     static char data[STRAIT_NOTE_BYTES_MAX];
@@ -672,9 +626,8 @@ START_TEST(notes_do_not_end_who_does_not_read_them)
     ck_assert(!e->decided);
     ck_assert_uint_eq(1, deaf->connects);
 }
-END_TEST
 
-START_TEST(a_client_that_reads_nothing_is_let_go)
+TEST(a_client_that_reads_nothing_is_let_go)
 {
     double clients = 2;
     test_node_init(&nodes[0], "a", "shm");
@@ -696,23 +649,8 @@ START_TEST(a_client_that_reads_nothing_is_let_go)
     WAIT(deaf->connects == 2);
     ck_assert_uint_eq(0, other->disconnects);
 }
-END_TEST
-
-static Suite *suite_limits(void)
-{
-    Suite *suite = suite_create("node_limits");
-    TCase *tcase = node_case(suite, "limits");
-    tcase_add_loop_test(tcase, too_many_transfers_fail_and_the_others_live, 0, WIRES);
-    tcase_add_test(tcase, a_client_too_many_waits_until_another_leaves);
-    tcase_add_test(tcase, a_pool_over_the_quota_is_refused_and_fits_later);
-    tcase_add_loop_test(tcase, requests_too_many_to_wait_fail_and_the_others_wait, 0, WIRES - 1);
-    tcase_add_loop_test(tcase, a_request_too_fragmented_to_wait_fails, 0, WIRES - 1);
-    tcase_add_test(tcase, notes_do_not_end_who_does_not_read_them);
-    tcase_add_test(tcase, a_client_that_reads_nothing_is_let_go);
-    return suite;
-}
 
 int main(void)
 {
-    return node_main_all((Suite *[]){suite_basic(), suite_coding(), suite_limits(), NULL});
+    return node_main("node_basic");
 }

@@ -43,11 +43,13 @@ static void shuffle_all(struct test_pool *source, struct test_pool *sink, uint32
     arrives(e, o);
 }
 
+TEST_CASE(node_device);
+
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
 static const char *const codings[] = {"raw", "top16", "tiered"};
 
-START_TEST(pages_move_between_gpus)
+TEST_LOOP(pages_move_between_gpus, 3 * WIRES)
 {
     enum wire wire = (enum wire)(_i / 3);
     struct pair pair;
@@ -69,9 +71,8 @@ START_TEST(pages_move_between_gpus)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(either_side_can_be_the_host)
+TEST_LOOP(either_side_can_be_the_host, WIRES)
 {
     struct pair pair;
     pair_coding(&pair, (enum wire)_i, "tiered");
@@ -81,9 +82,8 @@ START_TEST(either_side_can_be_the_host)
     shuffle_all(host, gpu, 1);
     shuffle_all(gpu, host, 1);
 }
-END_TEST
 
-START_TEST(rows_and_odd_sizes_arrive)
+TEST_LOOP(rows_and_odd_sizes_arrive, WIRES)
 {
     struct pair pair;
     pair_coding(&pair, (enum wire)_i, "top16");
@@ -95,9 +95,8 @@ START_TEST(rows_and_odd_sizes_arrive)
     sink = pool_open(pair.sink, shape);
     shuffle_all(source, sink, 1);
 }
-END_TEST
 
-START_TEST(groups_of_a_pool_may_be_on_several_gpus)
+TEST_LOOP(groups_of_a_pool_may_be_on_several_gpus, WIRES)
 {
     struct pair pair;
     pair_coding(&pair, (enum wire)_i, "tiered");
@@ -105,10 +104,9 @@ START_TEST(groups_of_a_pool_may_be_on_several_gpus)
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
     shuffle_all(source, sink, 2);
 }
-END_TEST
 
 /* Both sides cut to the smaller slots, also for a first chunk that nobody has asked for. */
-START_TEST(slots_may_differ_in_size)
+TEST(slots_may_differ_in_size)
 {
     struct pair pair;
     pair_init(&pair, SHM);
@@ -123,9 +121,8 @@ START_TEST(slots_may_differ_in_size)
     shuffle_all(small, large, 1);
     shuffle_all(large, small, 1);
 }
-END_TEST
 
-START_TEST(what_is_started_together_runs_together)
+TEST(what_is_started_together_runs_together)
 {
     struct pair pair;
     pair_coding(&pair, SHM, "raw");
@@ -136,11 +133,10 @@ START_TEST(what_is_started_together_runs_together)
     ck_assert_uint_ge(far_control()->largest_batch, 2);
     ck_assert_uint_lt(far_control()->batches, far_control()->tasks);
 }
-END_TEST
 
 #define SIZES "arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n"
 
-START_TEST(embedded_pointers_are_a_gpus_too)
+TEST(embedded_pointers_are_a_gpus_too)
 {
     struct party *party = party_embedded(SIZES);
     struct geometry shape = {.pages = 32, .layers = 3, .pointers = true, .gpu = 2};
@@ -150,10 +146,9 @@ START_TEST(embedded_pointers_are_a_gpus_too)
     shuffle_all(source, sink, 1);
     wait_quiet(party);
 }
-END_TEST
 
 /* Closing a client does not wait for its node, and the driver does not wait for anybody. */
-START_TEST(a_process_may_exit_while_its_embedded_node_still_leaves)
+TEST(a_process_may_exit_while_its_embedded_node_still_leaves)
 {
     int status;
     pid_t pid = fork();
@@ -168,9 +163,8 @@ START_TEST(a_process_may_exit_while_its_embedded_node_still_leaves)
     ck_assert_int_eq(pid, waitpid(pid, &status, 0));
     ck_assert_int_eq(0, status);
 }
-END_TEST
 
-START_TEST(one_handle_is_mapped_once)
+TEST(one_handle_is_mapped_once)
 {
     struct pair pair;
     pair_open(&pair, SAME);
@@ -180,9 +174,8 @@ START_TEST(one_handle_is_mapped_once)
     WAIT(pool->removed);
     ck_assert_uint_eq(0, far_control()->mapped);
 }
-END_TEST
 
-START_TEST(arenas_are_pinned_when_a_gpu_needs_them)
+TEST(arenas_are_pinned_when_a_gpu_needs_them)
 {
     struct pair pair;
     pair_open(&pair, SHM);
@@ -197,7 +190,6 @@ START_TEST(arenas_are_pinned_when_a_gpu_needs_them)
     test_node_stop(pair.b);
     WAIT(far_control()->pinned == 2);
 }
-END_TEST
 
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
@@ -209,16 +201,15 @@ static void refused(struct party *party, struct geometry shape, enum strait_stat
     ck_assert_msg(strstr(pool->text, text) != NULL, "%s", pool->text);
 }
 
-START_TEST(devices_that_are_not_there_are_refused)
+TEST(devices_that_are_not_there_are_refused)
 {
     struct pair pair;
     pair_open(&pair, SAME);
     refused(pair.source, (struct geometry){.gpu = 3}, STRAIT_ERR_UNSUPPORTED, "no device 2: the daemon sees 2");
     (void)pool_open(pair.source, (struct geometry){.gpu = 2});
 }
-END_TEST
 
-START_TEST(without_a_gpu_the_reason_is_told)
+TEST(without_a_gpu_the_reason_is_told)
 {
     struct pair pair;
     pair_open(&pair, SAME);
@@ -228,16 +219,14 @@ START_TEST(without_a_gpu_the_reason_is_told)
     far_control()->no_device = 0;
     (void)pool_open(pair.source, (struct geometry){.gpu = 1}); /* it is looked for again */
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_pinned_is_told)
+TEST(memory_that_cannot_be_pinned_is_told)
 {
     struct pair pair;
     pair_open(&pair, SAME);
     far_control()->refuse_pin = 1;
     refused(pair.source, (struct geometry){.gpu = 1}, STRAIT_ERR_NO_MEMORY, "no memory may be pinned");
 }
-END_TEST
 
 /* A registration that is like that of a good pool but for one thing. */
 static void spoilt(struct party *party, struct strait_pool_region regions[2], uint32_t count, enum strait_status status,
@@ -253,7 +242,7 @@ static void spoilt(struct party *party, struct strait_pool_region regions[2], ui
     ck_assert_msg(strstr(event.text, text) != NULL, "%s", event.text);
 }
 
-START_TEST(handles_are_checked_against_their_memory)
+TEST(handles_are_checked_against_their_memory)
 {
     struct pair pair;
     pair_open(&pair, SAME);
@@ -296,29 +285,8 @@ START_TEST(handles_are_checked_against_their_memory)
     WAIT(far_control()->mapped == 1); /* that of the good one */
     strait_free(&memory);
 }
-END_TEST
 
-static Suite *suite_device(void)
-{
-    Suite *suite = suite_create("node_device");
-    TCase *tcase = node_case(suite, "moving");
-    tcase_add_loop_test(tcase, pages_move_between_gpus, 0, 3 * WIRES);
-    tcase_add_loop_test(tcase, either_side_can_be_the_host, 0, WIRES);
-    tcase_add_loop_test(tcase, rows_and_odd_sizes_arrive, 0, WIRES);
-    tcase_add_loop_test(tcase, groups_of_a_pool_may_be_on_several_gpus, 0, WIRES);
-    tcase_add_test(tcase, slots_may_differ_in_size);
-    tcase_add_test(tcase, what_is_started_together_runs_together);
-    tcase_add_test(tcase, embedded_pointers_are_a_gpus_too);
-    tcase_add_test(tcase, a_process_may_exit_while_its_embedded_node_still_leaves);
-    tcase_add_test(tcase, one_handle_is_mapped_once);
-    tcase_add_test(tcase, arenas_are_pinned_when_a_gpu_needs_them);
-    tcase = node_case(suite, "refusals");
-    tcase_add_test(tcase, devices_that_are_not_there_are_refused);
-    tcase_add_test(tcase, without_a_gpu_the_reason_is_told);
-    tcase_add_test(tcase, memory_that_cannot_be_pinned_is_told);
-    tcase_add_test(tcase, handles_are_checked_against_their_memory);
-    return suite;
-}
+TEST_CASE(node_device_ready);
 
 /* Pages that are ready after an event of a GPU. */
 
@@ -368,7 +336,7 @@ static void scene_begin(struct scene *scene, enum wire wire, struct strait_offer
         KEY("k"), LISTS({.count = 20}), .later = true \
     }
 
-START_TEST(layers_wait_for_their_events)
+TEST_LOOP(layers_wait_for_their_events, WIRES)
 {
     struct scene s;
     struct event events[4];
@@ -390,9 +358,8 @@ START_TEST(layers_wait_for_their_events)
     }
     arrives(s.e, s.o);
 }
-END_TEST
 
-START_TEST(listed_pages_wait_for_their_event)
+TEST_LOOP(listed_pages_wait_for_their_event, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -406,9 +373,8 @@ START_TEST(listed_pages_wait_for_their_event)
     arrives(s.e, s.o);
     ck_assert_uint_eq(3, s.e->aux_size);
 }
-END_TEST
 
-START_TEST(offered_pages_wait_for_their_event)
+TEST_LOOP(offered_pages_wait_for_their_event, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -422,10 +388,9 @@ START_TEST(offered_pages_wait_for_their_event)
     arrives(s.e, s.o);
     ck_assert_uint_eq(3, s.e->aux_size);
 }
-END_TEST
 
 /* Of two events it is the later one that ends the offer, whichever that is. */
-START_TEST(an_offer_with_an_event_may_be_appended_to)
+TEST_LOOP(an_offer_with_an_event_may_be_appended_to, WIRES)
 {
     struct scene s;
     struct event events[2] = {event_make(), event_make()};
@@ -439,9 +404,8 @@ START_TEST(an_offer_with_an_event_may_be_appended_to)
     event_complete(&events[0]);
     arrives(s.e, s.o);
 }
-END_TEST
 
-START_TEST(an_event_that_fails_fails_an_offer_made_with_it)
+TEST_LOOP(an_event_that_fails_fails_an_offer_made_with_it, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -453,9 +417,8 @@ START_TEST(an_event_that_fails_fails_an_offer_made_with_it)
     WAIT(s.e->decided);
     ck_assert(pool_as_imagined(s.sink));
 }
-END_TEST
 
-START_TEST(others_are_not_held_up)
+TEST_LOOP(others_are_not_held_up, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -476,9 +439,8 @@ START_TEST(others_are_not_held_up)
     event_complete(&event);
     arrives(s.e, s.o);
 }
-END_TEST
 
-START_TEST(an_event_that_fails_fails_its_offer)
+TEST_LOOP(an_event_that_fails_fails_its_offer, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -490,9 +452,8 @@ START_TEST(an_event_that_fails_fails_its_offer)
     WAIT(s.e->decided);
     ck_assert(pool_as_imagined(s.sink));
 }
-END_TEST
 
-START_TEST(nothing_waits_for_an_event_that_is_forgotten)
+TEST_LOOP(nothing_waits_for_an_event_that_is_forgotten, WIRES)
 {
     struct scene s;
     struct event event = event_make();
@@ -505,9 +466,8 @@ START_TEST(nothing_waits_for_an_event_that_is_forgotten)
     flow_append(o, (struct strait_append_params){.ready = &event, .last = true}); /* when the daemon stops */
     pump_for(20);
 }
-END_TEST
 
-START_TEST(pools_of_the_host_have_no_events)
+TEST(pools_of_the_host_have_no_events)
 {
     struct pair pair;
     struct event event = event_make();
@@ -517,9 +477,8 @@ START_TEST(pools_of_the_host_have_no_events)
     struct strait_append_params append = {.size = sizeof(append), .ready = &event};
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_append(o->transfer, &append));
 }
-END_TEST
 
-START_TEST(events_of_the_same_process_are_named_by_themselves)
+TEST_LOOP(events_of_the_same_process_are_named_by_themselves, 2)
 {
     struct party *party = party_embedded("arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n");
     struct geometry shape = {.pages = 20, .layers = 2, .pointers = true, .gpu = 1};
@@ -538,26 +497,8 @@ START_TEST(events_of_the_same_process_are_named_by_themselves)
     event_complete(&event);
     arrives(e, o);
 }
-END_TEST
-
-static Suite *suite_device_ready(void)
-{
-    Suite *suite = suite_create("node_device_ready");
-    TCase *tcase = node_case(suite, "events");
-    tcase_add_loop_test(tcase, layers_wait_for_their_events, 0, WIRES);
-    tcase_add_loop_test(tcase, listed_pages_wait_for_their_event, 0, WIRES);
-    tcase_add_loop_test(tcase, offered_pages_wait_for_their_event, 0, WIRES);
-    tcase_add_loop_test(tcase, an_offer_with_an_event_may_be_appended_to, 0, WIRES);
-    tcase_add_loop_test(tcase, an_event_that_fails_fails_an_offer_made_with_it, 0, WIRES);
-    tcase_add_loop_test(tcase, others_are_not_held_up, 0, WIRES);
-    tcase_add_loop_test(tcase, an_event_that_fails_fails_its_offer, 0, WIRES);
-    tcase_add_loop_test(tcase, nothing_waits_for_an_event_that_is_forgotten, 0, WIRES);
-    tcase_add_test(tcase, pools_of_the_host_have_no_events);
-    tcase_add_loop_test(tcase, events_of_the_same_process_are_named_by_themselves, 0, 2);
-    return suite;
-}
 
 int main(void)
 {
-    return node_main_all((Suite *[]){suite_device(), suite_device_ready(), NULL});
+    return node_main("node_device");
 }

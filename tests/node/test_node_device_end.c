@@ -37,6 +37,8 @@ static void scene_moves(struct moving *moving)
     ck_assert(!moving->expectation->decided);
 }
 
+TEST_CASE(node_device_end);
+
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 static void device_is_told_as_failed(struct party *party, uint32_t gpu)
@@ -48,7 +50,7 @@ static void device_is_told_as_failed(struct party *party, uint32_t gpu)
     ck_assert_ptr_nonnull(strstr(stats_text(party), "it was told to"));
 }
 
-START_TEST(a_device_that_fails_fails_its_source)
+TEST_LOOP(a_device_that_fails_fails_its_source, WIRES - SHM)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)(SHM + _i), 1, 2);
@@ -63,9 +65,8 @@ START_TEST(a_device_that_fails_fails_its_source)
     wait_quiet(moving.pair.source);
     wait_quiet(moving.pair.sink);
 }
-END_TEST
 
-START_TEST(a_device_that_fails_fails_its_sink)
+TEST_LOOP(a_device_that_fails_fails_its_sink, WIRES - SHM)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)(SHM + _i), 1, 2);
@@ -81,9 +82,8 @@ START_TEST(a_device_that_fails_fails_its_sink)
     wait_quiet(moving.pair.source);
     wait_quiet(moving.pair.sink);
 }
-END_TEST
 
-START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
+TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 {
     struct pair pair;
     pair_init(&pair, SHM);
@@ -101,7 +101,6 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 static struct flow *offer_all_as(struct test_pool *pool, const char *key)
 {
@@ -132,7 +131,7 @@ static void break_devices(struct moving *moving)
     ck_assert(pool_as_imagined(moving->sink));
 }
 
-START_TEST(hosts_go_on_without_their_devices)
+TEST_LOOP(hosts_go_on_without_their_devices, WIRES)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)_i, 1, 2);
@@ -146,10 +145,9 @@ START_TEST(hosts_go_on_without_their_devices)
     wait_quiet(moving.pair.source);
     wait_quiet(moving.pair.sink);
 }
-END_TEST
 
 /* Pools that were there before fail what uses them, at once and with the reason; nothing is left over. */
-START_TEST(a_failed_device_fails_what_comes_later)
+TEST_LOOP(a_failed_device_fails_what_comes_later, WIRES)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)_i, 1, 2);
@@ -168,9 +166,8 @@ START_TEST(a_failed_device_fails_what_comes_later)
     wait_quiet(moving.pair.source);
     wait_quiet(moving.pair.sink);
 }
-END_TEST
 
-START_TEST(a_failed_device_fails_what_waits_for_its_events)
+TEST_LOOP(a_failed_device_fails_what_waits_for_its_events, WIRES)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)_i, 1, 2);
@@ -184,9 +181,8 @@ START_TEST(a_failed_device_fails_what_waits_for_its_events)
     wait_quiet(moving.pair.source);
     close(event.fd);
 }
-END_TEST
 
-START_TEST(a_node_whose_device_fails_while_it_stops_ends)
+TEST_LOOP(a_node_whose_device_fails_while_it_stops_ends, 2)
 {
     struct moving moving;
     moving_begin(&moving, SHM, 1, 2);
@@ -200,12 +196,11 @@ START_TEST(a_node_whose_device_fails_while_it_stops_ends)
     WAIT(moving.offer->decided && moving.expectation->decided);
     ck_assert_int_eq(STRAIT_FAILED, moving.expectation->state);
 }
-END_TEST
 
 enum { STALL_MS = SLOW == 1 ? 1500 : 6000, DEADLINE_MS = SLOW == 1 ? 800 : 1600, LATE_MS = 200 * SLOW };
 
 /* A device that does not come back for a while: the verdict comes in time, pages are free when it has come back. */
-START_TEST(what_a_stalled_device_holds_up_fails_alone)
+TEST_LOOP(what_a_stalled_device_holds_up_fails_alone, 2)
 {
     struct pair pair;
     pair_open(&pair, SHM);
@@ -238,12 +233,11 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     flow_start(e, source);
     arrives(e, o);
 }
-END_TEST
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 /* The fake plugin ends the program when it is to touch memory that is not mapped any more. */
-START_TEST(a_source_that_dies_is_unmapped_when_its_device_is_done)
+TEST_LOOP(a_source_that_dies_is_unmapped_when_its_device_is_done, WIRES - SHM)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)(SHM + _i), 1, 2);
@@ -256,9 +250,8 @@ START_TEST(a_source_that_dies_is_unmapped_when_its_device_is_done)
     ck_assert(pool_as_imagined(moving.sink));
     wait_quiet(moving.pair.sink);
 }
-END_TEST
 
-START_TEST(a_sink_that_dies_is_unmapped_when_its_device_is_done)
+TEST_LOOP(a_sink_that_dies_is_unmapped_when_its_device_is_done, WIRES - SHM)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)(SHM + _i), 1, 2);
@@ -269,9 +262,8 @@ START_TEST(a_sink_that_dies_is_unmapped_when_its_device_is_done)
     WAIT(far_control()->mapped == 1);
     wait_quiet(moving.pair.source);
 }
-END_TEST
 
-START_TEST(an_aborted_request_is_drained_when_its_device_is_done)
+TEST_LOOP(an_aborted_request_is_drained_when_its_device_is_done, WIRES - SHM)
 {
     struct moving moving;
     moving_begin(&moving, (enum wire)(SHM + _i), 1, 2);
@@ -282,11 +274,10 @@ START_TEST(an_aborted_request_is_drained_when_its_device_is_done)
     undefined(moving.expectation);
     ck_assert(pool_as_imagined(moving.sink));
 }
-END_TEST
 
 /* ---- Daemons ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_peer_that_stops_is_let_go_of_when_the_device_is_done)
+TEST_LOOP(a_peer_that_stops_is_let_go_of_when_the_device_is_done, 2)
 {
     struct moving moving;
     moving_begin(&moving, SHM, 1, 2);
@@ -296,26 +287,8 @@ START_TEST(a_peer_that_stops_is_let_go_of_when_the_device_is_done)
     WAIT(far_control()->pinned == 2 && far_control()->mapped == 1);
     wait_quiet(_i == 0 ? moving.pair.source : moving.pair.sink);
 }
-END_TEST
 
-static Suite *suite_device_end(void)
-{
-    Suite *suite = suite_create("node_device_end");
-    TCase *tcase = node_case(suite, "ends");
-    tcase_add_loop_test(tcase, a_device_that_fails_fails_its_source, 0, WIRES - SHM);
-    tcase_add_loop_test(tcase, a_device_that_fails_fails_its_sink, 0, WIRES - SHM);
-    tcase_add_loop_test(tcase, hosts_go_on_without_their_devices, 0, WIRES);
-    tcase_add_loop_test(tcase, a_failed_device_fails_what_comes_later, 0, WIRES);
-    tcase_add_loop_test(tcase, a_failed_device_fails_what_waits_for_its_events, 0, WIRES);
-    tcase_add_loop_test(tcase, a_node_whose_device_fails_while_it_stops_ends, 0, 2);
-    tcase_add_loop_test(tcase, what_a_stalled_device_holds_up_fails_alone, 0, 2);
-    tcase_add_test(tcase, an_arena_that_cannot_be_pinned_fails_what_goes_there);
-    tcase_add_loop_test(tcase, a_source_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
-    tcase_add_loop_test(tcase, a_sink_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
-    tcase_add_loop_test(tcase, an_aborted_request_is_drained_when_its_device_is_done, 0, WIRES - SHM);
-    tcase_add_loop_test(tcase, a_peer_that_stops_is_let_go_of_when_the_device_is_done, 0, 2);
-    return suite;
-}
+TEST_CASE(node_device_fails);
 
 /* A device that fails takes all others of its node with it, as CUDA does: what is on them is told at once, everything
  * else goes on, and a daemon that is to end of it ends. */
@@ -396,7 +369,7 @@ static const char first_text[] = "device 0 failed: it was told to",
                   second_text[] = "device 1 cannot be used since device 0 failed: it was told to";
 
 /* Nothing of theirs is under way: they would have waited for their other side, one of them for an event. */
-START_TEST(who_waits_on_any_device_is_told_at_once)
+TEST(who_waits_on_any_device_is_told_at_once)
 {
     struct scene scene;
     scene_begin(&scene);
@@ -427,9 +400,8 @@ START_TEST(who_waits_on_any_device_is_told_at_once)
     wait_quiet(scene.pair.source);
     close(event.fd);
 }
-END_TEST
 
-START_TEST(what_comes_later_is_refused_on_any_device)
+TEST(what_comes_later_is_refused_on_any_device)
 {
     struct scene scene;
     scene_begin(&scene);
@@ -449,10 +421,9 @@ START_TEST(what_comes_later_is_refused_on_any_device)
     move(scene.host, scene.other, "host");
     wait_quiet(scene.pair.source);
 }
-END_TEST
 
 /* One that was not in use, when another failed. */
-START_TEST(a_device_is_not_taken_into_use_any_more)
+TEST(a_device_is_not_taken_into_use_any_more)
 {
     struct pair pair;
     struct scene scene;
@@ -467,10 +438,9 @@ START_TEST(a_device_is_not_taken_into_use_any_more)
     ck_assert_double_eq(1, stat_of(pair.source, "gauges.gpus_failed"));
     move(scene.host, scene.other, "host");
 }
-END_TEST
 
 /* The other daemon has a process of its own. */
-START_TEST(a_peer_keeps_its_devices)
+TEST(a_peer_keeps_its_devices)
 {
     struct scene scene;
     struct pair pair;
@@ -487,9 +457,8 @@ START_TEST(a_peer_keeps_its_devices)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(a_device_that_fails_alone_leaves_the_others)
+TEST(a_device_that_fails_alone_leaves_the_others)
 {
     struct scene scene;
     scene_begin(&scene);
@@ -504,10 +473,9 @@ START_TEST(a_device_that_fails_alone_leaves_the_others)
     arrives(e, waits);
     move(scene.host, scene.second, "back");
 }
-END_TEST
 
 /* Out of memory, a handle of nothing, an event that failed: each fails what asked for it. */
-START_TEST(an_error_of_one_call_fails_no_device)
+TEST(an_error_of_one_call_fails_no_device)
 {
     struct scene scene;
     scene_begin(&scene);
@@ -526,11 +494,10 @@ START_TEST(an_error_of_one_call_fails_no_device)
     move(scene.second, scene.host, "down");
     close(event.fd);
 }
-END_TEST
 
 /* ---- The daemon's end -------------------------------------------------------------------------------------------- */
 
-START_TEST(a_node_that_is_to_stay_stays)
+TEST(a_node_that_is_to_stay_stays)
 {
     struct scene scene;
     scene_begin(&scene);
@@ -541,9 +508,8 @@ START_TEST(a_node_that_is_to_stay_stays)
     ck_assert_uint_eq(0, __atomic_load_n(&scene.pair.a->gpu_failed, __ATOMIC_RELAXED));
     move(scene.host, scene.other, "host");
 }
-END_TEST
 
-START_TEST(a_node_that_is_to_end_tells_all_and_ends)
+TEST(a_node_that_is_to_end_tells_all_and_ends)
 {
     struct scene scene;
     pair_init(&scene.pair, SAME);
@@ -570,7 +536,6 @@ START_TEST(a_node_that_is_to_end_tells_all_and_ends)
     move(scene.host, scene.other, "3");
     ck_assert_double_eq(0, stat_of(scene.pair.source, "gauges.gpus_failed"));
 }
-END_TEST
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
 
@@ -603,7 +568,7 @@ static int straitd_status(pid_t pid)
     return WEXITSTATUS(status);
 }
 
-START_TEST(straitd_ends_with_a_status_of_its_own)
+TEST(straitd_ends_with_a_status_of_its_own)
 {
     struct test_node node;
     struct scene scene = {.pair = {.wire = SAME}};
@@ -622,11 +587,10 @@ START_TEST(straitd_ends_with_a_status_of_its_own)
     kill(pid, SIGTERM);
     ck_assert_int_eq(0, straitd_status(pid));
 }
-END_TEST
 
 #ifdef STRAIT
 /* Of a daemon that stays. */
-START_TEST(the_command_tells_what_failed)
+TEST(the_command_tells_what_failed)
 {
     struct test_node node;
     struct scene scene = {.pair = {.wire = SAME}};
@@ -648,29 +612,9 @@ START_TEST(the_command_tells_what_failed)
     kill(pid, SIGTERM);
     ck_assert_int_eq(0, straitd_status(pid));
 }
-END_TEST
 #endif
-
-static Suite *suite_device_fails(void)
-{
-    Suite *suite = suite_create("node_device_fails");
-    TCase *tcase = node_case(suite, "fails");
-    tcase_add_test(tcase, who_waits_on_any_device_is_told_at_once);
-    tcase_add_test(tcase, what_comes_later_is_refused_on_any_device);
-    tcase_add_test(tcase, a_device_is_not_taken_into_use_any_more);
-    tcase_add_test(tcase, a_peer_keeps_its_devices);
-    tcase_add_test(tcase, a_device_that_fails_alone_leaves_the_others);
-    tcase_add_test(tcase, an_error_of_one_call_fails_no_device);
-    tcase_add_test(tcase, a_node_that_is_to_stay_stays);
-    tcase_add_test(tcase, a_node_that_is_to_end_tells_all_and_ends);
-    tcase_add_test(tcase, straitd_ends_with_a_status_of_its_own);
-#ifdef STRAIT
-    tcase_add_test(tcase, the_command_tells_what_failed);
-#endif
-    return suite;
-}
 
 int main(void)
 {
-    return node_main_all((Suite *[]){suite_device_end(), suite_device_fails(), NULL});
+    return node_main("node_device_end");
 }

@@ -79,7 +79,7 @@ static void append(struct scene *scene, int32_t layer, bool last)
     flow_append(scene->o, (struct strait_append_params){.layer_first = layer, .layer_count = 1, .last = last});
 }
 
-START_TEST(a_stream_finds_all_pages_in_place)
+TEST_LOOP(a_stream_finds_all_pages_in_place, WIRES)
 {
     struct scene s;
     struct sight sight;
@@ -99,10 +99,9 @@ START_TEST(a_stream_finds_all_pages_in_place)
     ck_assert(sight_is(&sight, s.sink->image));
     free(sight.bytes);
 }
-END_TEST
 
 /* In the order in which layers come, each stream for its own; a wait for what has come is none. */
-START_TEST(each_layer_lets_its_streams_go_on)
+TEST_LOOP(each_layer_lets_its_streams_go_on, WIRES)
 {
     static const int order[SCENE_LAYERS] = {2, 0, 3, 1};
     struct scene s;
@@ -134,7 +133,6 @@ START_TEST(each_layer_lets_its_streams_go_on)
     stream_mark(s.stream, &late);
     WAIT(late == 2);
 }
-END_TEST
 
 enum ending { DEADLINE, SOURCE_ABORTS, SOURCE_DAEMON_ENDS, OWN_DAEMON_ENDS, OWN_DAEMON_LEAVES, ENDINGS };
 
@@ -153,7 +151,7 @@ static void come_to_an_end(struct scene *s, int how)
 }
 
 /* None of them does the sink's library hear of. */
-START_TEST(a_transfer_that_fails_lets_its_streams_go_on)
+TEST_LOOP(a_transfer_that_fails_lets_its_streams_go_on, WIRES *ENDINGS)
 {
     struct scene s;
     atomic_int ran = 0;
@@ -171,9 +169,8 @@ START_TEST(a_transfer_that_fails_lets_its_streams_go_on)
     WAIT(ran == 1);
     s.pair.sink->deaf = false;
 }
-END_TEST
 
-START_TEST(waits_of_many_transfers_do_not_meet)
+TEST_LOOP(waits_of_many_transfers_do_not_meet, WIRES)
 {
     enum { TRANSFERS = 30 };
     struct pair pair;
@@ -202,9 +199,8 @@ START_TEST(waits_of_many_transfers_do_not_meet)
         arrives(e[i], o[i]);
     }
 }
-END_TEST
 
-START_TEST(an_embedded_daemon_makes_no_stream_wait)
+TEST(an_embedded_daemon_makes_no_stream_wait)
 {
     struct party *party = party_embedded("arena-bytes = 2M\nchunk-bytes = 256K\ntransports = shm\n");
     struct test_pool *pool = pool_open(party, (struct geometry){.pointers = true, .gpu = 1});
@@ -213,16 +209,8 @@ START_TEST(an_embedded_daemon_makes_no_stream_wait)
     struct flow *o = flow_offer(pool, (struct strait_offer_params){KEY("m"), LISTS({.first_id = 2, .count = 1})});
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_wait_stream(o->transfer, -1, NULL));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_device_stream");
-    TCase *tcase = node_case(suite, "streams");
-    tcase_add_loop_test(tcase, a_stream_finds_all_pages_in_place, 0, WIRES);
-    tcase_add_loop_test(tcase, each_layer_lets_its_streams_go_on, 0, WIRES);
-    tcase_add_loop_test(tcase, a_transfer_that_fails_lets_its_streams_go_on, 0, WIRES * ENDINGS);
-    tcase_add_loop_test(tcase, waits_of_many_transfers_do_not_meet, 0, WIRES);
-    tcase_add_test(tcase, an_embedded_daemon_makes_no_stream_wait);
-    return node_main(suite);
+    return node_main("node_device_stream");
 }

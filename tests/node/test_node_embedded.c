@@ -15,7 +15,7 @@
 #define SIZES "arena-bytes = 2M\nchunk-bytes = 256K\n"
 #define SMALL SIZES "transports = shm\n" /* nothing but what the test needs */
 
-START_TEST(plain_memory_moves_inside_one_process)
+TEST(plain_memory_moves_inside_one_process)
 {
     struct party *party = party_embedded(SMALL);
     struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
@@ -27,10 +27,9 @@ START_TEST(plain_memory_moves_inside_one_process)
     arrives(e, o);
     wait_quiet(party);
 }
-END_TEST
 
 #ifdef STRAIT_HAVE_UCX
-START_TEST(two_embedded_nodes_reach_each_other)
+TEST(two_embedded_nodes_reach_each_other)
 {
     static const char options[] = SIZES "listen = 127.0.0.1:0\ntransports = ucx\nucx-options = tls=tcp\n";
     struct party *a = party_embedded(options), *b = party_embedded(options);
@@ -43,13 +42,12 @@ START_TEST(two_embedded_nodes_reach_each_other)
     flow_start(o, sink);
     arrives(e, o);
 }
-END_TEST
 #endif
 
 /* Not under the thread sanitizer: the node's thread is detached, and a descriptor that gets the number of one which it
  * has closed counts as a race there. */
 #ifndef __SANITIZE_THREAD__
-START_TEST(closing_the_client_ends_its_node)
+TEST(closing_the_client_ends_its_node)
 {
     struct geometry shape = {.pages = 8, .pointers = true};
     struct party *first = party_embedded(SMALL); /* what libuv keeps is there after it */
@@ -67,12 +65,11 @@ START_TEST(closing_the_client_ends_its_node)
     }
     WAIT(open_descriptors() <= before + 6); /* memories of the pools */
 }
-END_TEST
 #endif
 
 /* When the child exits it has none of its parent's nodes to tell and to wait for. Not with the sanitizers, for which
  * what a child inherits and cannot use is leaked. */
-START_TEST(a_forked_child_may_embed_a_node_of_its_own)
+TEST_LOOP(a_forked_child_may_embed_a_node_of_its_own, SANITIZED ? 0 : 1)
 {
     struct geometry shape = {.pages = 8, .pointers = true};
     struct test_pool *pool = pool_open(party_embedded(SMALL), shape);
@@ -90,7 +87,6 @@ START_TEST(a_forked_child_may_embed_a_node_of_its_own)
     ck_assert_uint_lt(now_ms() - began, 5000);
     ck_assert(pool_as_imagined(pool));
 }
-END_TEST
 
 /* ---- Options that are wrong -------------------------------------------------------------------------------------- */
 
@@ -125,7 +121,7 @@ static const struct bad_options {
     {SIZES "transports = ucx\nucx-options = tls=foo\n", "transports = ucx: none can be used (ucx: ", STRAIT_ERR_IO},
 };
 
-START_TEST(bad_options_are_told_at_once)
+TEST_LOOP(bad_options_are_told_at_once, COUNT(bad_options))
 {
     const struct bad_options *bad = &bad_options[_i];
     char *text = refusal(bad->options, bad->with);
@@ -134,7 +130,6 @@ START_TEST(bad_options_are_told_at_once)
     ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* a line */
     free(text);
 }
-END_TEST
 
 /* ---- With a socket: others come to it ---------------------------------------------------------------------------- */
 
@@ -158,7 +153,7 @@ static void move(struct test_pool *source, struct test_pool *sink, const char *k
 }
 
 /* A peer that wants shared memory comes to the socket, too, and leaves it as a client would. */
-START_TEST(two_embedded_nodes_share_memory)
+TEST(two_embedded_nodes_share_memory)
 {
     struct party *a = embedded_with_socket(0), *b = embedded_with_socket(1);
     struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
@@ -172,9 +167,8 @@ START_TEST(two_embedded_nodes_share_memory)
     ck_assert_uint_eq(0, a->disconnects + b->disconnects);
     ck_assert_double_eq(0, stat_of(a, "counters.peers_lost"));
 }
-END_TEST
 
-START_TEST(a_client_of_an_embedded_node_may_leave)
+TEST(a_client_of_an_embedded_node_may_leave)
 {
     struct party *inside = embedded_with_socket(0);
     struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
@@ -189,7 +183,6 @@ START_TEST(a_client_of_an_embedded_node_may_leave)
     move(pool, other, "k");
     ck_assert_uint_eq(0, inside->disconnects);
 }
-END_TEST
 
 static struct channel *dial(const char *path)
 {
@@ -229,7 +222,7 @@ static int32_t hear_status(struct channel *channel)
 }
 
 /* The library would not even ask. */
-START_TEST(a_pointer_is_refused_from_another_process)
+TEST(a_pointer_is_refused_from_another_process)
 {
     static uint8_t bytes[4096];
     struct party *inside = embedded_with_socket(0);
@@ -253,9 +246,8 @@ START_TEST(a_pointer_is_refused_from_another_process)
     channel_destroy(channel);
     (void)pool_open(inside, (struct geometry){.pages = 4, .pointers = true});
 }
-END_TEST
 
-START_TEST(a_pointer_is_refused_by_a_daemon)
+TEST(a_pointer_is_refused_by_a_daemon)
 {
     test_node_init(&nodes[0], "a", "shm");
     test_node_start(&nodes[0]);
@@ -280,25 +272,8 @@ START_TEST(a_pointer_is_refused_by_a_daemon)
         ck_assert_uint_eq(1, strait_wait(party->client, &event, 1, 5000));
     ck_assert_int_ne(STRAIT_OK, event.status);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_embedded");
-    TCase *tcase = node_case(suite, "embedded");
-    tcase_add_test(tcase, plain_memory_moves_inside_one_process);
-#ifdef STRAIT_HAVE_UCX
-    tcase_add_test(tcase, two_embedded_nodes_reach_each_other);
-#endif
-#ifndef __SANITIZE_THREAD__
-    tcase_add_test(tcase, closing_the_client_ends_its_node);
-#endif
-    if (!SANITIZED)
-        tcase_add_test(tcase, a_forked_child_may_embed_a_node_of_its_own);
-    tcase_add_test(tcase, two_embedded_nodes_share_memory);
-    tcase_add_test(tcase, a_client_of_an_embedded_node_may_leave);
-    tcase_add_test(tcase, a_pointer_is_refused_from_another_process);
-    tcase_add_loop_test(tcase, bad_options_are_told_at_once, 0, COUNT(bad_options));
-    tcase_add_test(tcase, a_pointer_is_refused_by_a_daemon);
-    return node_main(suite);
+    return node_main("node_embedded");
 }

@@ -26,7 +26,7 @@ static void connect_both(struct test_pool *source, struct test_pool *sink)
 
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_sink_without_source_times_out_in_time)
+TEST_LOOP(a_sink_without_source_times_out_in_time, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -54,9 +54,8 @@ START_TEST(a_sink_without_source_times_out_in_time)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(an_offer_without_consumer_expires_in_time)
+TEST_LOOP(an_offer_without_consumer_expires_in_time, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -77,10 +76,9 @@ START_TEST(an_offer_without_consumer_expires_in_time)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* The producer takes longer than the lease; the consumer is alive all the time. */
-START_TEST(a_living_consumer_renews_the_lease)
+TEST_LOOP(a_living_consumer_renews_the_lease, WIRES)
 {
     enum { LEASE = 900 }; /* a busy machine does not keep the consumer from renewing it for so long */
     struct pair pair;
@@ -95,9 +93,8 @@ START_TEST(a_living_consumer_renews_the_lease)
     flow_append(o, (struct strait_append_params){LISTS({.first = 8, .count = 8, .first_id = 8}), .last = true});
     arrives(e, o);
 }
-END_TEST
 
-START_TEST(an_ended_name_fails_who_comes_late_at_once)
+TEST_LOOP(an_ended_name_fails_who_comes_late_at_once, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -117,7 +114,6 @@ START_TEST(an_ended_name_fails_who_comes_late_at_once)
     WAIT_MS(o->decided, 3000 * SLOW);
     ends_failed(o, STRAIT_REASON_PEER_ABORT);
 }
-END_TEST
 
 /* ---- Giving up --------------------------------------------------------------------------------------------------- */
 
@@ -159,7 +155,7 @@ static void give_up(struct test_pool *source, struct test_pool *sink, enum momen
     ck_assert(pool_as_imagined(sink) && pool_as_imagined(source));
 }
 
-START_TEST(who_gives_up_is_heard_by_the_other_side)
+TEST_LOOP(who_gives_up_is_heard_by_the_other_side, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -169,10 +165,9 @@ START_TEST(who_gives_up_is_heard_by_the_other_side)
             for (int release = 0; release < 2; release++)
                 give_up(source, sink, (enum moment)moment, by_sink != 0, release != 0);
 }
-END_TEST
 
 /* Given up at any time while pages move: the pages can be used again when drained, and nothing comes later. */
-START_TEST(nothing_lands_after_drained)
+TEST_LOOP(nothing_lands_after_drained, WIRES)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)_i);
@@ -202,11 +197,10 @@ START_TEST(nothing_lands_after_drained)
         pool_fill(source, i);
     }
 }
-END_TEST
 
 /* ---- Pools and clients go ---------------------------------------------------------------------------------------- */
 
-START_TEST(a_pool_that_is_removed_ends_its_transfers)
+TEST_LOOP(a_pool_that_is_removed_ends_its_transfers, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -222,9 +216,8 @@ START_TEST(a_pool_that_is_removed_ends_its_transfers)
     WAIT(source->removed);
     ck_assert_double_lt(stat_of(pair.source, "gauges.pool_bytes"), bytes);
 }
-END_TEST
 
-START_TEST(a_client_that_leaves_frees_all_and_is_told_of)
+TEST_LOOP(a_client_that_leaves_frees_all_and_is_told_of, 2 * WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -244,7 +237,6 @@ START_TEST(a_client_that_leaves_frees_all_and_is_told_of)
     WAIT(stat_of(watcher, "gauges.pools") == before - 1);
     wait_quiet(watcher);
 }
-END_TEST
 
 /* A child connects, offers and is killed without a word. */
 static void child(const char *socket, int report)
@@ -280,7 +272,7 @@ static void child(const char *socket, int report)
         (void)strait_wait(client, &event, 1, 1000);
 }
 
-START_TEST(a_client_that_is_killed_is_noticed)
+TEST_LOOP(a_client_that_is_killed_is_noticed, WIRES)
 {
     struct pair pair;
     int fds[2];
@@ -312,11 +304,10 @@ START_TEST(a_client_that_is_killed_is_noticed)
     close(fds[0]);
     close(fds[1]);
 }
-END_TEST
 
 /* ---- Daemons stop and come back ---------------------------------------------------------------------------------- */
 
-START_TEST(a_draining_node_finishes_what_runs_and_takes_nothing_new)
+TEST_LOOP(a_draining_node_finishes_what_runs_and_takes_nothing_new, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -336,9 +327,8 @@ START_TEST(a_draining_node_finishes_what_runs_and_takes_nothing_new)
     WAIT(pair.sink->disconnects == 1);
     test_node_join(pair.b);
 }
-END_TEST
 
-START_TEST(a_node_that_stops_fails_what_runs_and_comes_back)
+TEST_LOOP(a_node_that_stops_fails_what_runs_and_comes_back, 2 * WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -375,10 +365,9 @@ START_TEST(a_node_that_stops_fails_what_runs_and_comes_back)
     arrives(e, o);
     ck_assert_uint_le(now_ms() - began, 5000 * SLOW + machine_late_ms() - late);
 }
-END_TEST
 
 /* The other daemon is stopped at once: nobody says good bye but its sockets. */
-START_TEST(requests_wait_for_a_daemon_that_is_away)
+TEST_LOOP(requests_wait_for_a_daemon_that_is_away, WIRES - 1)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)(1 + _i));
@@ -397,26 +386,8 @@ START_TEST(requests_wait_for_a_daemon_that_is_away)
     struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 16}), .last = true});
     arrives(e, o);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_end");
-    TCase *tcase = node_case(suite, "time");
-    tcase_add_loop_test(tcase, a_sink_without_source_times_out_in_time, 0, WIRES);
-    tcase_add_loop_test(tcase, an_offer_without_consumer_expires_in_time, 0, WIRES);
-    tcase_add_loop_test(tcase, a_living_consumer_renews_the_lease, 0, WIRES);
-    tcase_add_loop_test(tcase, an_ended_name_fails_who_comes_late_at_once, 0, WIRES);
-    tcase = node_case(suite, "abort");
-    tcase_add_loop_test(tcase, who_gives_up_is_heard_by_the_other_side, 0, WIRES);
-    tcase_add_loop_test(tcase, nothing_lands_after_drained, 0, WIRES);
-    tcase = node_case(suite, "death");
-    tcase_add_loop_test(tcase, a_pool_that_is_removed_ends_its_transfers, 0, WIRES);
-    tcase_add_loop_test(tcase, a_client_that_leaves_frees_all_and_is_told_of, 0, 2 * WIRES);
-    tcase_add_loop_test(tcase, a_client_that_is_killed_is_noticed, 0, WIRES);
-    tcase = node_case(suite, "restart");
-    tcase_add_loop_test(tcase, a_draining_node_finishes_what_runs_and_takes_nothing_new, 0, WIRES);
-    tcase_add_loop_test(tcase, a_node_that_stops_fails_what_runs_and_comes_back, 0, 2 * WIRES);
-    tcase_add_loop_test(tcase, requests_wait_for_a_daemon_that_is_away, 0, WIRES - 1);
-    return node_main(suite);
+    return node_main("node_end");
 }

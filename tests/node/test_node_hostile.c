@@ -10,7 +10,7 @@
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(random_bytes_end_their_connection_only)
+TEST(random_bytes_end_their_connection_only)
 {
     struct bystander b;
     enum { CHUNK = 1 << 20 };
@@ -31,9 +31,8 @@ START_TEST(random_bytes_end_their_connection_only)
     free(bytes);
     bystander_fini(&b);
 }
-END_TEST
 
-START_TEST(half_open_connections_cost_nothing)
+TEST(half_open_connections_cost_nothing)
 {
     enum { MANY = 900 };
     struct bystander b;
@@ -52,10 +51,9 @@ START_TEST(half_open_connections_cost_nothing)
         close(fds[i]);
     bystander_fini(&b);
 }
-END_TEST
 
 /* Valid frames of every type with some bits of theirs changed. */
-START_TEST(mutated_frames_harm_nobody)
+TEST(mutated_frames_harm_nobody)
 {
     struct bystander b;
     struct rng rng = rng_init(2);
@@ -81,11 +79,10 @@ START_TEST(mutated_frames_harm_nobody)
     }
     bystander_fini(&b);
 }
-END_TEST
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */
 
-START_TEST(descriptors_that_do_not_belong_are_closed)
+TEST(descriptors_that_do_not_belong_are_closed)
 {
     struct bystander b;
     struct strait_memory memory;
@@ -110,7 +107,6 @@ START_TEST(descriptors_that_do_not_belong_are_closed)
     strait_free(&memory);
     bystander_fini(&b);
 }
-END_TEST
 
 static void share_words(int fd, int words, uint32_t count)
 {
@@ -135,7 +131,7 @@ static int huge_memory(void)
     return fd;
 }
 
-START_TEST(words_that_cannot_be_shared_end_their_connection)
+TEST(words_that_cannot_be_shared_end_their_connection)
 {
     struct bystander b;
     struct strait_memory memory;
@@ -172,7 +168,6 @@ START_TEST(words_that_cannot_be_shared_end_their_connection)
     strait_free(&memory);
     bystander_fini(&b);
 }
-END_TEST
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
@@ -266,7 +261,7 @@ static const struct {
 };
 
 /* Turns of the loop pass between the parts, so that the first has been forgotten when the second comes. */
-START_TEST(a_request_that_failed_stays_dead_when_its_other_parts_come)
+TEST_LOOP(a_request_that_failed_stays_dead_when_its_other_parts_come, 2)
 {
     static const struct wire_page_list beyond = {.count = 4, .first_id = 15};
     const struct message first[] = {EXPECT(1, .more = true, .list_count = 1, .lists = &beyond),
@@ -291,9 +286,8 @@ START_TEST(a_request_that_failed_stays_dead_when_its_other_parts_come)
     bystander_fini(&b);
     wait_quiet(b.party);
 }
-END_TEST
 
-START_TEST(what_no_library_says_harms_nobody)
+TEST_LOOP(what_no_library_says_harms_nobody, 2 * COUNT(plots))
 {
     struct bystander b;
     struct strait_memory memory;
@@ -311,18 +305,8 @@ START_TEST(what_no_library_says_harms_nobody)
     bystander_fini(&b);
     wait_quiet(b.party);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_hostile");
-    TCase *tcase = node_case(suite, "hostile");
-    tcase_add_test(tcase, random_bytes_end_their_connection_only);
-    tcase_add_test(tcase, half_open_connections_cost_nothing);
-    tcase_add_test(tcase, mutated_frames_harm_nobody);
-    tcase_add_test(tcase, descriptors_that_do_not_belong_are_closed);
-    tcase_add_test(tcase, words_that_cannot_be_shared_end_their_connection);
-    tcase_add_loop_test(tcase, a_request_that_failed_stays_dead_when_its_other_parts_come, 0, 2);
-    tcase_add_loop_test(tcase, what_no_library_says_harms_nobody, 0, 2 * COUNT(plots));
-    return node_main(suite);
+    return node_main("node_hostile");
 }

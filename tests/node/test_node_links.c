@@ -49,7 +49,7 @@ static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, 
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(chunks_go_by_the_link)
+TEST_LOOP(chunks_go_by_the_link, LINK_KINDS *COUNT(far_codings) * COUNT(wires))
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -80,9 +80,8 @@ START_TEST(chunks_go_by_the_link)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(rows_and_odd_sizes_arrive)
+TEST_LOOP(rows_and_odd_sizes_arrive, LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
@@ -94,10 +93,9 @@ START_TEST(rows_and_odd_sizes_arrive)
               &source, &sink);
     far_move_until(source, sink, kind->counter);
 }
-END_TEST
 
 /* Pools on both devices of both sides: four links, each of two communicators at either end. */
-START_TEST(each_two_gpus_have_a_link)
+TEST(each_two_gpus_have_a_link)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -111,10 +109,9 @@ START_TEST(each_two_gpus_have_a_link)
         far_move_until(source, sink, "nccl");
     ck_assert_uint_eq(16, fake_nccl.joined);
 }
-END_TEST
 
 /* The host's transport may have a port of its own: those of GPUs are others. */
-START_TEST(each_gpu_has_a_port)
+TEST(each_gpu_has_a_port)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -129,10 +126,9 @@ START_TEST(each_gpu_has_a_port)
     far_move_until(sink, source, "ucx_cuda");
     close(reserved);
 }
-END_TEST
 
 /* Four requests at once want more slots than there are, of the sink's to receive and of the source's to send. */
-START_TEST(slots_go_round)
+TEST_LOOP(slots_go_round, 2 * LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
@@ -143,11 +139,10 @@ START_TEST(slots_go_round)
     pair_start(&pair);
     far_slots_go_round(&pair, kind->counter);
 }
-END_TEST
 
 /* ---- Which ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(gpus_that_reach_each_other_need_no_nccl)
+TEST(gpus_that_reach_each_other_need_no_nccl)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -159,9 +154,8 @@ START_TEST(gpus_that_reach_each_other_need_no_nccl)
     ck_assert_double_eq(0, far_bytes(source, "nccl"));
     ck_assert_uint_eq(0, fake_nccl.joined);
 }
-END_TEST
 
-START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
+TEST_LOOP(gpus_that_do_not_reach_each_other_take_nccl, 4)
 {
 #define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires or NCCL_P2P_DISABLE)\""
     static const char *const why[] = {"\"wire\":\"nccl\",\"why\":\"peer: the devices do not reach each other\"", OFF,
@@ -181,9 +175,8 @@ START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
     ck_assert_msg(strstr(stats_text(pair.source), why[_i]) != NULL, "%s", stats_text(pair.source));
     unsetenv("NCCL_P2P_DISABLE");
 }
-END_TEST
 
-START_TEST(nccl_may_be_preferred)
+TEST(nccl_may_be_preferred)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -195,10 +188,9 @@ START_TEST(nccl_may_be_preferred)
         far_move(source, sink);
     ck_assert_double_eq(peer, far_bytes(source, "peer"));
 }
-END_TEST
 
 /* The slower one of NCCL and the host is left when both have been measured. */
-START_TEST(what_is_faster_is_taken)
+TEST_LOOP(what_is_faster_is_taken, 2)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -222,9 +214,8 @@ START_TEST(what_is_faster_is_taken)
     if (_i == 0)
         ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "nccl: carried 0."));
 }
-END_TEST
 
-START_TEST(gpus_that_reach_each_other_need_no_measuring)
+TEST(gpus_that_reach_each_other_need_no_measuring)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -235,9 +226,8 @@ START_TEST(gpus_that_reach_each_other_need_no_measuring)
         far_move(source, sink);
     ck_assert_uint_eq(0, fake_nccl.joined);
 }
-END_TEST
 
-START_TEST(the_first_that_is_there_is_taken)
+TEST_LOOP(the_first_that_is_there_is_taken, 4)
 {
     static const struct {
         const char *list, *taken, *not_taken;
@@ -260,10 +250,9 @@ START_TEST(the_first_that_is_there_is_taken)
     double taken = far_bytes(source, cases[_i].taken) - before;
     ck_assert_double_eq(taken, stat_of(source->party, "counters.wire_bytes_sent") - sent);
 }
-END_TEST
 
 /* A peer of NCCL alone is met by NCCL, though UCX is preferred here. */
-START_TEST(what_both_have_is_taken)
+TEST(what_both_have_is_taken)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -275,10 +264,9 @@ START_TEST(what_both_have_is_taken)
     ck_assert_double_eq(0, far_bytes(source, "ucx_cuda"));
     ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "ucx: not offered by the peer"));
 }
-END_TEST
 
 /* NCCL, UCX and the host are measured; the fastest is left. */
-START_TEST(what_is_fastest_is_taken)
+TEST(what_is_fastest_is_taken)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -300,11 +288,10 @@ START_TEST(what_is_fastest_is_taken)
     ck_assert_msg(far_bytes(source, "ucx_cuda") > ucx, "%s", stats_text(pair.source));
     ck_assert_double_eq(pinned + nccl, far_bytes(source, "pinned") + far_bytes(source, "nccl"));
 }
-END_TEST
 
 /* ---- When not ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(either_side_can_leave_it_out)
+TEST_LOOP(either_side_can_leave_it_out, 7)
 {
     static const struct {
         const struct link_kind *kind;
@@ -323,10 +310,9 @@ START_TEST(either_side_can_leave_it_out)
     far_move_without(source, sink, cases[_i].kind->counter);
     ck_assert_uint_eq(0, fake_nccl.joined);
 }
-END_TEST
 
 /* Each says why in the node's report. */
-START_TEST(what_nccl_lacks_is_reported)
+TEST_LOOP(what_nccl_lacks_is_reported, 4)
 {
     static const struct {
         const char *options, *says;
@@ -351,10 +337,9 @@ START_TEST(what_nccl_lacks_is_reported)
     WAIT(strstr(stats_text(pair.source), cases[_i].says) != NULL);
     far_move_without(source, sink, "nccl");
 }
-END_TEST
 
 /* As it is on every machine without a GPU: this UCX does not know CUDA's memory. */
-START_TEST(what_ucx_lacks_is_reported)
+TEST(what_ucx_lacks_is_reported)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -368,7 +353,6 @@ START_TEST(what_ucx_lacks_is_reported)
     ck_assert_msg(strstr(stats_text(pair.source), "; ucx: UCX ") != NULL, "%s", stats_text(pair.source));
     ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "does not know CUDA's memory"));
 }
-END_TEST
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
@@ -388,7 +372,7 @@ static void begin_slowly(const struct link_kind *kind, struct test_pool *source,
     WAIT(fake_nccl.operations >= operations + 4);
 }
 
-START_TEST(a_peer_that_stops_fails_its_transfers)
+TEST_LOOP(a_peer_that_stops_fails_its_transfers, 4 * LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
@@ -405,10 +389,9 @@ START_TEST(a_peer_that_stops_fails_its_transfers)
     wait_quiet(_i / LINK_KINDS % 2 == 0 ? pair.source : pair.sink);
     ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
 }
-END_TEST
 
 /* What was on the link fails, the peer stays, chunks go another way, and then by a new link. */
-START_TEST(a_link_that_fails_is_made_again)
+TEST_LOOP(a_link_that_fails_is_made_again, 3)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -437,10 +420,9 @@ START_TEST(a_link_that_fails_is_made_again)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* The verdict comes in time, the slots when NCCL has let go of them. */
-START_TEST(a_gpu_that_hangs_holds_up_no_verdict)
+TEST(a_gpu_that_hangs_holds_up_no_verdict)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -465,10 +447,9 @@ START_TEST(a_gpu_that_hangs_holds_up_no_verdict)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* Nobody can tell what such a GPU still does: its slots stay in quarantine, and the node works on. */
-START_TEST(a_stream_that_does_not_drain_keeps_its_slots)
+TEST(a_stream_that_does_not_drain_keeps_its_slots)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -494,9 +475,8 @@ START_TEST(a_stream_that_does_not_drain_keeps_its_slots)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(a_device_that_fails_fails_what_it_does)
+TEST_LOOP(a_device_that_fails_fails_what_it_does, 2 * LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
@@ -508,10 +488,9 @@ START_TEST(a_device_that_fails_fails_what_it_does)
     begin_slowly(kind, source, sink, &o, &e);
     far_fail_device(&pair, _i / LINK_KINDS, o, e);
 }
-END_TEST
 
 /* In all states of a link: loading, being made, up, and with NCCL that never connects. */
-START_TEST(a_node_stops_whatever_its_links_do)
+TEST_LOOP(a_node_stops_whatever_its_links_do, 12 * LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
@@ -525,46 +504,16 @@ START_TEST(a_node_stops_whatever_its_links_do)
     test_node_stop(state % 3 == 0 ? pair.b : pair.a);
     WAIT(fake_nccl.live == 0);
 }
-END_TEST
 
-START_TEST(pools_come_and_go)
+TEST_LOOP(pools_come_and_go, LINK_KINDS)
 {
     const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     open_with(&pair, SHM, kind->gpu_wires, CARRIER);
     far_pools_come_and_go(&pair, kind->counter);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_links");
-    TCase *tcase = node_case(suite, "when");
-    tcase_add_loop_test(tcase, chunks_go_by_the_link, 0, LINK_KINDS * COUNT(far_codings) * COUNT(wires));
-    tcase_add_loop_test(tcase, rows_and_odd_sizes_arrive, 0, LINK_KINDS);
-    tcase_add_test(tcase, each_two_gpus_have_a_link);
-    tcase_add_test(tcase, each_gpu_has_a_port);
-    tcase_add_loop_test(tcase, slots_go_round, 0, 2 * LINK_KINDS);
-    tcase = node_case(suite, "which");
-    tcase_add_test(tcase, gpus_that_reach_each_other_need_no_nccl);
-    tcase_add_loop_test(tcase, gpus_that_do_not_reach_each_other_take_nccl, 0, 4);
-    tcase_add_test(tcase, nccl_may_be_preferred);
-    tcase_add_loop_test(tcase, what_is_faster_is_taken, 0, 2);
-    tcase_add_test(tcase, gpus_that_reach_each_other_need_no_measuring);
-    tcase_add_loop_test(tcase, the_first_that_is_there_is_taken, 0, 4);
-    tcase_add_test(tcase, what_both_have_is_taken);
-    tcase_add_test(tcase, what_is_fastest_is_taken);
-    tcase = node_case(suite, "when not");
-    tcase_add_loop_test(tcase, either_side_can_leave_it_out, 0, 7);
-    tcase_add_loop_test(tcase, what_nccl_lacks_is_reported, 0, 4);
-    tcase_add_test(tcase, what_ucx_lacks_is_reported);
-    tcase = node_case(suite, "end");
-    tcase_add_loop_test(tcase, a_peer_that_stops_fails_its_transfers, 0, 4 * LINK_KINDS);
-    tcase_add_loop_test(tcase, a_link_that_fails_is_made_again, 0, 3);
-    tcase_add_test(tcase, a_gpu_that_hangs_holds_up_no_verdict);
-    tcase_add_test(tcase, a_stream_that_does_not_drain_keeps_its_slots);
-    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2 * LINK_KINDS);
-    tcase_add_loop_test(tcase, a_node_stops_whatever_its_links_do, 0, 12 * LINK_KINDS);
-    tcase_add_loop_test(tcase, pools_come_and_go, 0, LINK_KINDS);
-    return node_main(suite);
+    return node_main("node_links");
 }

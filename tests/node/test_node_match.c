@@ -11,7 +11,7 @@ static void open_pools(struct pair *pair, int wire, struct geometry shape, struc
 }
 
 /* A prefix hit: the sink has the first pages already. */
-START_TEST(a_suffix_of_what_is_offered_may_be_expected)
+TEST_LOOP(a_suffix_of_what_is_offered_may_be_expected, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -27,9 +27,8 @@ START_TEST(a_suffix_of_what_is_offered_may_be_expected)
         arrives(e, o);
     }
 }
-END_TEST
 
-START_TEST(expected_pages_that_are_not_offered_are_named)
+TEST_LOOP(expected_pages_that_are_not_offered_are_named, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -50,10 +49,9 @@ START_TEST(expected_pages_that_are_not_offered_are_named)
     ck_assert(pool_as_imagined(sink));
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* Every second page is missing: the list has as many holes as there are pages in it. */
-START_TEST(all_missing_pages_are_named_however_scattered)
+TEST_LOOP(all_missing_pages_are_named_however_scattered, WIRES)
 {
     enum { MISSING = 5000 };
     struct pair pair;
@@ -74,10 +72,9 @@ START_TEST(all_missing_pages_are_named_however_scattered)
     landed(e, o);
     ck_assert(pool_as_imagined(sink));
 }
-END_TEST
 
 /* Up to a limit, which the client can tell from their number. */
-START_TEST(the_first_of_very_many_missing_pages_are_named)
+TEST(the_first_of_very_many_missing_pages_are_named)
 {
     enum { MANY = STRAIT_FAILED_PAGES_MAX + 1 };
     struct pair pair;
@@ -101,9 +98,8 @@ START_TEST(the_first_of_very_many_missing_pages_are_named)
     }
     free(ids);
 }
-END_TEST
 
-START_TEST(nothing_offered_fails_all_that_is_expected)
+TEST_LOOP(nothing_offered_fails_all_that_is_expected, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -116,7 +112,6 @@ START_TEST(nothing_offered_fails_all_that_is_expected)
     ck_assert_uint_eq(16, e->failed_count);
     ck_assert(pool_as_imagined(sink));
 }
-END_TEST
 
 static const struct {
     struct geometry shape;
@@ -129,7 +124,7 @@ static const struct {
     {{.layers = 3}, STRAIT_MISMATCH_LAYERS},
 };
 
-START_TEST(pools_that_do_not_match_are_told_and_refused)
+TEST_LOOP(pools_that_do_not_match_are_told_and_refused, WIRES *COUNT(misfits))
 {
     struct pair pair;
     struct test_pool *source, *sink, *other;
@@ -148,11 +143,10 @@ START_TEST(pools_that_do_not_match_are_told_and_refused)
     ends_failed(e, STRAIT_REASON_TIMEOUT);
     ck_assert(pool_as_imagined(sink) && pool_as_imagined(other));
 }
-END_TEST
 
 /* ---- Several consumers, several sources -------------------------------------------------------------------------- */
 
-START_TEST(three_consumers_take_one_offer)
+TEST_LOOP(three_consumers_take_one_offer, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -176,9 +170,8 @@ START_TEST(three_consumers_take_one_offer)
     ends_done(o);
     ck_assert(pool_as_imagined(sink) && pool_as_imagined(other) && pool_as_imagined(source));
 }
-END_TEST
 
-START_TEST(one_of_three_consumers_fails_and_the_others_do_not)
+TEST_LOOP(one_of_three_consumers_fails_and_the_others_do_not, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -203,7 +196,6 @@ START_TEST(one_of_three_consumers_fails_and_the_others_do_not)
     ck_assert(pool_as_imagined(sink));
     wait_quiet(pair.source);
 }
-END_TEST
 
 /* Two sources under different daemons, or both under the sink's. */
 static void two_sources(struct pair *pair, int wire, struct test_pool *source[2], struct test_pool **sink)
@@ -220,7 +212,7 @@ static void two_sources(struct pair *pair, int wire, struct test_pool *source[2]
     pool_fill(source[1], 2);
 }
 
-START_TEST(two_sources_bring_disjoint_parts)
+TEST_LOOP(two_sources_bring_disjoint_parts, WIRES)
 {
     struct pair pair;
     struct test_pool *source[2], *sink;
@@ -243,9 +235,8 @@ START_TEST(two_sources_bring_disjoint_parts)
     ck_assert(pool_as_imagined(sink));
     ck_assert_uint_eq(4, e->layer_count);
 }
-END_TEST
 
-START_TEST(sources_that_overlap_fail)
+TEST_LOOP(sources_that_overlap_fail, WIRES)
 {
     struct pair pair;
     struct test_pool *source[2], *sink;
@@ -264,9 +255,8 @@ START_TEST(sources_that_overlap_fail)
     ck_assert(pool_as_imagined(sink));
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(more_sources_than_expected_fail)
+TEST_LOOP(more_sources_than_expected_fail, WIRES)
 {
     struct pair pair;
     struct test_pool *source[2], *sink;
@@ -277,9 +267,8 @@ START_TEST(more_sources_than_expected_fail)
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(20, e->failed_count);
 }
-END_TEST
 
-START_TEST(more_consumers_than_an_offer_may_have_fail_it)
+TEST_LOOP(more_consumers_than_an_offer_may_have_fail_it, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -297,11 +286,10 @@ START_TEST(more_consumers_than_an_offer_may_have_fail_it)
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     wait_quiet(pair.source);
 }
-END_TEST
 
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(a_page_is_in_one_live_expectation_or_in_offers)
+TEST_LOOP(a_page_is_in_one_live_expectation_or_in_offers, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -339,9 +327,8 @@ START_TEST(a_page_is_in_one_live_expectation_or_in_offers)
     flow_start(back, sink);
     arrives(back, turned);
 }
-END_TEST
 
-START_TEST(a_name_is_one_live_request_and_free_after_it)
+TEST_LOOP(a_name_is_one_live_request_and_free_after_it, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -363,9 +350,8 @@ START_TEST(a_name_is_one_live_request_and_free_after_it)
         arrives(e, o);
     }
 }
-END_TEST
 
-START_TEST(pages_that_do_not_exist_are_bad_arguments)
+TEST_LOOP(pages_that_do_not_exist_are_bad_arguments, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -391,28 +377,8 @@ START_TEST(pages_that_do_not_exist_are_bad_arguments)
         flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 32}), .deadline_ms = 50});
     ends_failed(e, STRAIT_REASON_TIMEOUT);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_match");
-    TCase *tcase = node_case(suite, "match");
-    tcase_add_loop_test(tcase, a_suffix_of_what_is_offered_may_be_expected, 0, WIRES);
-    tcase_add_loop_test(tcase, expected_pages_that_are_not_offered_are_named, 0, WIRES);
-    tcase_add_loop_test(tcase, all_missing_pages_are_named_however_scattered, 0, WIRES);
-    tcase_add_test(tcase, the_first_of_very_many_missing_pages_are_named);
-    tcase_add_loop_test(tcase, nothing_offered_fails_all_that_is_expected, 0, WIRES);
-    tcase_add_loop_test(tcase, pools_that_do_not_match_are_told_and_refused, 0, WIRES * COUNT(misfits));
-    tcase = node_case(suite, "parts");
-    tcase_add_loop_test(tcase, three_consumers_take_one_offer, 0, WIRES);
-    tcase_add_loop_test(tcase, one_of_three_consumers_fails_and_the_others_do_not, 0, WIRES);
-    tcase_add_loop_test(tcase, two_sources_bring_disjoint_parts, 0, WIRES);
-    tcase_add_loop_test(tcase, sources_that_overlap_fail, 0, WIRES);
-    tcase_add_loop_test(tcase, more_sources_than_expected_fail, 0, WIRES);
-    tcase_add_loop_test(tcase, more_consumers_than_an_offer_may_have_fail_it, 0, WIRES);
-    tcase = node_case(suite, "busy");
-    tcase_add_loop_test(tcase, a_page_is_in_one_live_expectation_or_in_offers, 0, WIRES);
-    tcase_add_loop_test(tcase, a_name_is_one_live_request_and_free_after_it, 0, WIRES);
-    tcase_add_loop_test(tcase, pages_that_do_not_exist_are_bad_arguments, 0, WIRES);
-    return node_main(suite);
+    return node_main("node_match");
 }

@@ -3,7 +3,7 @@
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(chunks_go_straight_into_the_other_gpu)
+TEST_LOOP(chunks_go_straight_into_the_other_gpu, 4)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -26,9 +26,8 @@ START_TEST(chunks_go_straight_into_the_other_gpu)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
-START_TEST(rows_and_odd_sizes_arrive)
+TEST(rows_and_odd_sizes_arrive)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -39,10 +38,9 @@ START_TEST(rows_and_odd_sizes_arrive)
               &source, &sink);
     far_move_until(source, sink, "peer");
 }
-END_TEST
 
 /* Four requests at once want more slots than there are. */
-START_TEST(slots_go_round)
+TEST(slots_go_round)
 {
     struct pair pair;
     pair_init(&pair, SHM);
@@ -50,11 +48,10 @@ START_TEST(slots_go_round)
     pair_start(&pair);
     far_slots_go_round(&pair, "peer");
 }
-END_TEST
 
 /* ---- When not ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(either_side_can_switch_it_off)
+TEST_LOOP(either_side_can_switch_it_off, 5)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -74,9 +71,8 @@ START_TEST(either_side_can_switch_it_off)
     far_move_without(source, sink, "peer");
     unsetenv("NCCL_P2P_DISABLE");
 }
-END_TEST
 
-START_TEST(what_cannot_be_reached_crosses_the_host)
+TEST_LOOP(what_cannot_be_reached_crosses_the_host, 2)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -86,9 +82,8 @@ START_TEST(what_cannot_be_reached_crosses_the_host)
     far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "peer");
 }
-END_TEST
 
-START_TEST(a_page_too_large_for_its_slots_crosses_the_host)
+TEST(a_page_too_large_for_its_slots_crosses_the_host)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -98,10 +93,9 @@ START_TEST(a_page_too_large_for_its_slots_crosses_the_host)
     far_pools(&pair, (struct geometry){.pages = 16, .row_bytes = 100000, .gpu = 1}, &source, &sink);
     far_move_without(source, sink, "peer");
 }
-END_TEST
 
 /* A pool of which a part is the host's is not stored to from there. */
-START_TEST(a_pool_of_the_host_crosses_the_host)
+TEST(a_pool_of_the_host_crosses_the_host)
 {
     struct pair pair;
     pair_open(&pair, SHM);
@@ -114,10 +108,9 @@ START_TEST(a_pool_of_the_host_crosses_the_host)
     far_move(sink, host);
     ck_assert_double_eq(before, far_bytes(host, "peer"));
 }
-END_TEST
 
 #ifdef STRAIT_HAVE_UCX
-START_TEST(only_daemons_that_share_memory_do)
+TEST(only_daemons_that_share_memory_do)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -129,21 +122,19 @@ START_TEST(only_daemons_that_share_memory_do)
     ck_assert_double_eq(0, far_bytes(source, "peer"));
     ck_assert_uint_eq(0, far_control()->reached);
 }
-END_TEST
 #endif
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(pools_come_and_go)
+TEST(pools_come_and_go)
 {
     struct pair pair;
     pair_open(&pair, SHM);
     far_pools_come_and_go(&pair, "peer");
 }
-END_TEST
 
 /* The fake plugin ends the program when memory is stored to that is not reached any more. */
-START_TEST(a_peer_that_stops_is_let_go_of)
+TEST_LOOP(a_peer_that_stops_is_let_go_of, 2)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -159,9 +150,8 @@ START_TEST(a_peer_that_stops_is_let_go_of)
     undefined(e);
     wait_quiet(_i == 0 ? pair.source : pair.sink);
 }
-END_TEST
 
-START_TEST(a_device_that_fails_fails_what_it_does)
+TEST_LOOP(a_device_that_fails_fails_what_it_does, 2)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -172,26 +162,8 @@ START_TEST(a_device_that_fails_fails_what_it_does)
     far_begin_slowly(source, sink, &o, &e);
     far_fail_device(&pair, _i, o, e);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_reach");
-    TCase *tcase = node_case(suite, "when");
-    tcase_add_loop_test(tcase, chunks_go_straight_into_the_other_gpu, 0, 4);
-    tcase_add_test(tcase, rows_and_odd_sizes_arrive);
-    tcase_add_test(tcase, slots_go_round);
-    tcase = node_case(suite, "when not");
-    tcase_add_loop_test(tcase, either_side_can_switch_it_off, 0, 5);
-    tcase_add_loop_test(tcase, what_cannot_be_reached_crosses_the_host, 0, 2);
-    tcase_add_test(tcase, a_page_too_large_for_its_slots_crosses_the_host);
-    tcase_add_test(tcase, a_pool_of_the_host_crosses_the_host);
-#ifdef STRAIT_HAVE_UCX
-    tcase_add_test(tcase, only_daemons_that_share_memory_do);
-#endif
-    tcase = node_case(suite, "end");
-    tcase_add_test(tcase, pools_come_and_go);
-    tcase_add_loop_test(tcase, a_peer_that_stops_is_let_go_of, 0, 2);
-    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2);
-    return node_main(suite);
+    return node_main("node_reach");
 }

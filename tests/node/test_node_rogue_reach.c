@@ -136,7 +136,7 @@ static struct flow *offer_to_rogue(struct scene *s, const char *key, uint64_t le
     return offer;
 }
 
-START_TEST(an_arena_that_cannot_be_reached_is_not_used)
+TEST_LOOP(an_arena_that_cannot_be_reached_is_not_used, COUNT(useless))
 {
     struct scene s;
     scene_begin(&s);
@@ -158,7 +158,6 @@ START_TEST(an_arena_that_cannot_be_reached_is_not_used)
     ends_failed(near, STRAIT_REASON_PEER_DOWN);
     scene_end(&s);
 }
-END_TEST
 
 /* ---- ARENA that breaks the protocol ------------------------------------------------------------------------------ */
 
@@ -175,7 +174,7 @@ static const struct {
     {2, ROGUE_SLOTS - 1, ROGUE_FAR_SLOTS}, /* the host's */
 };
 
-START_TEST(arenas_that_share_numbers_end_the_connection)
+TEST_LOOP(arenas_that_share_numbers_end_the_connection, COUNT(second))
 {
     struct scene s;
     scene_begin(&s);
@@ -191,10 +190,9 @@ START_TEST(arenas_that_share_numbers_end_the_connection)
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
     scene_end(&s);
 }
-END_TEST
 
 /* As it is when there is another way to it; the memory stays that of the first. */
-START_TEST(an_arena_may_be_told_of_again)
+TEST(an_arena_may_be_told_of_again)
 {
     struct scene s;
     scene_begin(&s);
@@ -216,9 +214,8 @@ START_TEST(an_arena_may_be_told_of_again)
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
     scene_end(&s);
 }
-END_TEST
 
-START_TEST(a_daemon_may_have_many_gpus)
+TEST(a_daemon_may_have_many_gpus)
 {
     struct scene s;
     scene_begin(&s);
@@ -236,12 +233,11 @@ START_TEST(a_daemon_may_have_many_gpus)
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
     scene_end(&s);
 }
-END_TEST
 
 /* ---- Memory of others -------------------------------------------------------------------------------------------- */
 
 /* Who was told of an arena can pass its handle on. What is then stored there is no chunk to its owner. */
-START_TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
+TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
 {
     struct scene s;
     scene_begin(&s);
@@ -264,12 +260,11 @@ START_TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
     scene_end(&s);
 }
-END_TEST
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* After the farewell of its link, which takes another way than what it says. */
-START_TEST(an_arena_after_the_farewell_is_let_go_of)
+TEST_LOOP(an_arena_after_the_farewell_is_let_go_of, 2)
 {
     struct scene s;
     scene_begin(&s);
@@ -286,9 +281,8 @@ START_TEST(an_arena_after_the_farewell_is_let_go_of)
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
     scene_end(&s);
 }
-END_TEST
 
-START_TEST(a_peer_that_leaves_at_once_is_let_go_of)
+TEST(a_peer_that_leaves_at_once_is_let_go_of)
 {
     struct scene s;
     scene_begin(&s);
@@ -303,11 +297,10 @@ START_TEST(a_peer_that_leaves_at_once_is_let_go_of)
     }
     scene_end(&s);
 }
-END_TEST
 
 /* ---- REACH ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(pools_that_nobody_asks_for_cost_little)
+TEST_LOOP(pools_that_nobody_asks_for_cost_little, 2)
 {
     enum { MANY = 6000 };
     struct scene s;
@@ -327,10 +320,9 @@ START_TEST(pools_that_nobody_asks_for_cost_little)
     ck_assert(!s.rogue.went_down);
     scene_end(&s);
 }
-END_TEST
 
 /* That the source's GPUs reach GPUs that this node has not, or has no arena on. */
-START_TEST(what_is_said_of_other_pools_changes_nothing)
+TEST_LOOP(what_is_said_of_other_pools_changes_nothing, 2)
 {
     struct scene s;
     scene_begin(&s);
@@ -346,22 +338,8 @@ START_TEST(what_is_said_of_other_pools_changes_nothing)
     blob_fini(&blob);
     scene_end(&s);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_rogue_reach");
-    TCase *tcase = node_case(suite, "arenas");
-    tcase_add_loop_test(tcase, an_arena_that_cannot_be_reached_is_not_used, 0, COUNT(useless));
-    tcase_add_loop_test(tcase, arenas_that_share_numbers_end_the_connection, 0, COUNT(second));
-    tcase_add_test(tcase, a_daemon_may_have_many_gpus);
-    tcase_add_test(tcase, an_arena_may_be_told_of_again);
-    tcase_add_test(tcase, an_arena_of_another_daemon_gets_no_chunk_into_its_pages);
-    tcase = node_case(suite, "end");
-    tcase_add_loop_test(tcase, an_arena_after_the_farewell_is_let_go_of, 0, 2);
-    tcase_add_test(tcase, a_peer_that_leaves_at_once_is_let_go_of);
-    tcase = node_case(suite, "reach");
-    tcase_add_loop_test(tcase, pools_that_nobody_asks_for_cost_little, 0, 2);
-    tcase_add_loop_test(tcase, what_is_said_of_other_pools_changes_nothing, 0, 2);
-    return node_main(suite);
+    return node_main("node_rogue_reach");
 }

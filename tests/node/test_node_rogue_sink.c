@@ -124,10 +124,12 @@ static void end_done(struct scene *s)
  * own GPU, and of its host's memory. Nothing is written but where a chunk may be, the request alone fails, and the node
  * goes on. */
 
+TEST_CASE(node_rogue);
+
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
 
 /* Without it the tests below would show nothing. */
-START_TEST(honest_grants_are_filled)
+TEST_LOOP(honest_grants_are_filled, WHERES)
 {
     struct scene s;
     struct strait_chunk_info info;
@@ -146,7 +148,6 @@ START_TEST(honest_grants_are_filled)
     end_done(&s);
     scene_end(&s, 0x55);
 }
-END_TEST
 
 /* ---- What is not ------------------------------------------------------------------------------------------------- */
 
@@ -172,7 +173,7 @@ static const struct {
      .dropped = true},
 };
 
-START_TEST(a_bad_grant_fails_its_request_alone)
+TEST_LOOP(a_bad_grant_fails_its_request_alone, WHERES *COUNT(bad))
 {
     struct scene s;
     int which = _i / WHERES;
@@ -190,10 +191,9 @@ START_TEST(a_bad_grant_fails_its_request_alone)
     }
     scene_end(&s, right);
 }
-END_TEST
 
 /* Who grants late, or to others, gets the slot back. */
-START_TEST(grants_of_other_legs_and_epochs_are_released)
+TEST_LOOP(grants_of_other_legs_and_epochs_are_released, WHERES)
 {
     struct scene s;
     scene_begin(&s, (enum where)_i);
@@ -213,10 +213,9 @@ START_TEST(grants_of_other_legs_and_epochs_are_released)
     end_done(&s);
     scene_end(&s, 1u << 3);
 }
-END_TEST
 
 /* Each is answered, by a chunk or by RELEASED: a slot is never lost. */
-START_TEST(grants_beyond_the_window_are_released)
+TEST_LOOP(grants_beyond_the_window_are_released, WHERES)
 {
     enum { MANY = 60 };
     struct scene s;
@@ -231,10 +230,9 @@ START_TEST(grants_beyond_the_window_are_released)
     end_done(&s);
     scene_end(&s, (1u << ROGUE_SLOTS) - 1);
 }
-END_TEST
 
 /* The slot is the sink's: what it makes of two chunks in one is its own affair. */
-START_TEST(a_slot_may_be_granted_twice)
+TEST_LOOP(a_slot_may_be_granted_twice, WHERES)
 {
     struct scene s;
     scene_begin(&s, (enum where)_i);
@@ -247,9 +245,8 @@ START_TEST(a_slot_may_be_granted_twice)
     end_done(&s);
     scene_end(&s, 1u << 2);
 }
-END_TEST
 
-START_TEST(grants_to_a_request_that_is_over_are_released)
+TEST_LOOP(grants_to_a_request_that_is_over_are_released, WHERES)
 {
     struct scene s;
     scene_begin(&s, (enum where)_i);
@@ -261,10 +258,9 @@ START_TEST(grants_to_a_request_that_is_over_are_released)
     ck_assert_uint_eq(0, s.rogue.heard.chunk_count);
     scene_end(&s, 0);
 }
-END_TEST
 
 /* The sink has said that it needs no more, while a chunk of the pages is still being encoded. */
-START_TEST(done_waits_until_nothing_reads_the_pages)
+TEST_LOOP(done_waits_until_nothing_reads_the_pages, WHERES)
 {
     enum { STALL = 300 };
     struct scene s;
@@ -279,12 +275,11 @@ START_TEST(done_waits_until_nothing_reads_the_pages)
     ROGUE_WAIT(&s.rogue, s.rogue.heard.released_count == 1);
     scene_end(&s, 1u << 0);
 }
-END_TEST
 
 /* ---- Arenas that are not as they are said to be ------------------------------------------------------------------ */
 
 /* One slot of all memory: a chunk that fills it is larger than what this node's GPU codes in. */
-START_TEST(slots_larger_than_ours_are_filled_to_our_size)
+TEST_LOOP(slots_larger_than_ours_are_filled_to_our_size, 2)
 {
     struct scene s;
     scene_init(&s, NEAR);
@@ -301,9 +296,8 @@ START_TEST(slots_larger_than_ours_are_filled_to_our_size)
         ends_failed(s.offer, STRAIT_REASON_GEOMETRY);
     scene_end(&s, _i == 0 ? 0x7 : 0); /* 128 KiB, and what is told about them */
 }
-END_TEST
 
-START_TEST(an_arena_smaller_than_its_slots_is_not_taken)
+TEST_LOOP(an_arena_smaller_than_its_slots_is_not_taken, 2)
 {
     struct scene s;
     scene_init(&s, NEAR);
@@ -315,24 +309,8 @@ START_TEST(an_arena_smaller_than_its_slots_is_not_taken)
     ROGUE_WAIT(&s.rogue, (rogue_dial(&s.rogue, s.pair.a), stat_of(s.pair.source, "counters.peer_errors") > before));
     scene_end(&s, 0);
 }
-END_TEST
 
-static Suite *suite_rogue(void)
-{
-    Suite *suite = suite_create("node_rogue");
-    TCase *tcase = node_case(suite, "grants");
-    tcase_add_loop_test(tcase, honest_grants_are_filled, 0, WHERES);
-    tcase_add_loop_test(tcase, a_bad_grant_fails_its_request_alone, 0, WHERES * COUNT(bad));
-    tcase_add_loop_test(tcase, grants_of_other_legs_and_epochs_are_released, 0, WHERES);
-    tcase_add_loop_test(tcase, grants_beyond_the_window_are_released, 0, WHERES);
-    tcase_add_loop_test(tcase, a_slot_may_be_granted_twice, 0, WHERES);
-    tcase_add_loop_test(tcase, grants_to_a_request_that_is_over_are_released, 0, WHERES);
-    tcase_add_loop_test(tcase, done_waits_until_nothing_reads_the_pages, 0, WHERES);
-    tcase = node_case(suite, "arenas");
-    tcase_add_loop_test(tcase, slots_larger_than_ours_are_filled_to_our_size, 0, 2);
-    tcase_add_loop_test(tcase, an_arena_smaller_than_its_slots_is_not_taken, 0, 2);
-    return suite;
-}
+TEST_CASE(node_rogue_request);
 
 /* A request for all pages, with open grants from `grant` on. */
 static struct message open_request(const struct scene *s, uint64_t grant, const uint32_t *slots, uint32_t count)
@@ -397,7 +375,7 @@ static const struct {
               {FAR, 64 << 10, ROGUE_SLOTS, UINT64_MAX - ROGUE_SLOTS, false}};
 
 /* With nothing but the request, the source encodes as many chunks as it brings grants, or as there are. */
-START_TEST(open_grants_are_used_at_once_as_far_as_needed)
+TEST_LOOP(open_grants_are_used_at_once_as_far_as_needed, COUNT(opened))
 {
     struct scene s;
     uint32_t slots[ROGUE_SLOTS], units = 0;
@@ -423,9 +401,8 @@ START_TEST(open_grants_are_used_at_once_as_far_as_needed)
     end_done(&s);
     scene_end(&s, mask);
 }
-END_TEST
 
-START_TEST(open_grants_that_come_too_soon_or_in_vain_come_back)
+TEST_LOOP(open_grants_that_come_too_soon_or_in_vain_come_back, 2 * WHERES)
 {
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
@@ -449,10 +426,9 @@ START_TEST(open_grants_that_come_too_soon_or_in_vain_come_back)
     ck_assert_uint_eq(0, s.rogue.heard.chunk_count);
     scene_end(&s, 0);
 }
-END_TEST
 
 /* The first part is refused already when the last one comes, which brings the grants. */
-START_TEST(open_grants_of_a_request_that_was_refused_half_way_come_back)
+TEST_LOOP(open_grants_of_a_request_that_was_refused_half_way_come_back, WHERES)
 {
     static const struct wire_span falling[] = {{.first = 1, .count = 1}, {.count = 1}};
     struct scene s;
@@ -472,9 +448,8 @@ START_TEST(open_grants_of_a_request_that_was_refused_half_way_come_back)
     ck_assert_int_eq(STRAIT_REASON_GEOMETRY, (int)s.rogue.heard.end.reason);
     scene_end(&s, 0);
 }
-END_TEST
 
-START_TEST(a_slot_may_be_open_twice)
+TEST_LOOP(a_slot_may_be_open_twice, WHERES)
 {
     struct scene s;
     scene_init(&s, (enum where)_i);
@@ -487,9 +462,8 @@ START_TEST(a_slot_may_be_open_twice)
     end_done(&s);
     scene_end(&s, 1u << 2);
 }
-END_TEST
 
-START_TEST(an_open_grant_behind_the_arena_ends_the_connection)
+TEST_LOOP(an_open_grant_behind_the_arena_ends_the_connection, 2 * ROGUE_SLOTS * WHERES)
 {
     static const uint32_t behind[] = {ROGUE_SLOTS, UINT32_MAX - FAR_FIRST};
     struct scene s;
@@ -506,10 +480,9 @@ START_TEST(an_open_grant_behind_the_arena_ends_the_connection)
     strait_abort(s.offer->transfer);
     scene_end(&s, 0);
 }
-END_TEST
 
 /* It is known by its leg, and what comes again over the same connection says nothing new. */
-START_TEST(a_request_that_comes_again_is_not_served_again)
+TEST_LOOP(a_request_that_comes_again_is_not_served_again, WHERES)
 {
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
@@ -530,22 +503,8 @@ START_TEST(a_request_that_comes_again_is_not_served_again)
     end_done(&s);
     scene_end(&s, 1u << 3 | 1u << 0 | 1u << 7);
 }
-END_TEST
-
-static Suite *suite_rogue_request(void)
-{
-    Suite *suite = suite_create("node_rogue_request");
-    TCase *tcase = node_case(suite, "open grants");
-    tcase_add_loop_test(tcase, open_grants_are_used_at_once_as_far_as_needed, 0, COUNT(opened));
-    tcase_add_loop_test(tcase, open_grants_that_come_too_soon_or_in_vain_come_back, 0, 2 * WHERES);
-    tcase_add_loop_test(tcase, open_grants_of_a_request_that_was_refused_half_way_come_back, 0, WHERES);
-    tcase_add_loop_test(tcase, a_slot_may_be_open_twice, 0, WHERES);
-    tcase_add_loop_test(tcase, an_open_grant_behind_the_arena_ends_the_connection, 0, 2 * ROGUE_SLOTS * WHERES);
-    tcase_add_loop_test(tcase, a_request_that_comes_again_is_not_served_again, 0, WHERES);
-    return suite;
-}
 
 int main(void)
 {
-    return node_main_all((Suite *[]){suite_rogue(), suite_rogue_request(), NULL});
+    return node_main("node_rogue_sink");
 }

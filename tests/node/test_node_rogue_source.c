@@ -243,6 +243,8 @@ static double refused(struct scene *s)
     return stat_of(s->pair.sink, "counters.chunks_refused");
 }
 
+TEST_CASE(node_rogue_source);
+
 /* ---- What was not granted ---------------------------------------------------------------------------------------- */
 
 static void another_slot(struct scene *s)
@@ -308,7 +310,7 @@ static void (*const strange[])(struct scene *s) = {another_slot,      a_slot_of_
                                                    another_epoch,     another_incarnation,
                                                    no_bytes,          more_bytes_than_the_slot_has};
 
-START_TEST(what_was_not_granted_is_refused_and_what_was_still_lands)
+TEST_LOOP(what_was_not_granted_is_refused_and_what_was_still_lands, WHERES *COUNT(strange))
 {
     struct scene s;
     begin_source(&s, (enum where)(_i % WHERES));
@@ -325,9 +327,8 @@ START_TEST(what_was_not_granted_is_refused_and_what_was_still_lands)
     arrives_whole(&s);
     scene_end(&s);
 }
-END_TEST
 
-START_TEST(a_chunk_lands_once)
+TEST_LOOP(a_chunk_lands_once, WHERES)
 {
     struct scene s;
     begin_source(&s, (enum where)_i);
@@ -338,7 +339,6 @@ START_TEST(a_chunk_lands_once)
     ROGUE_WAIT(&s.rogue, refused(&s) == before + 1);
     scene_end(&s);
 }
-END_TEST
 
 /* ---- What cannot be decoded -------------------------------------------------------------------------------------- */
 
@@ -393,7 +393,7 @@ static void fewer_pages(struct scene *s)
 static void (*const spoilt[])(struct scene *s) = {noise,          zeroes,         one_bit_of_a_page, one_bit_of_a_sum,
                                                   a_byte_too_few, a_header_alone, half_a_header,     fewer_pages};
 
-START_TEST(what_is_no_chunk_fails_its_request_alone)
+TEST_LOOP(what_is_no_chunk_fails_its_request_alone, WHERES *COUNT(spoilt))
 {
     struct scene s;
     begin_source(&s, (enum where)(_i % WHERES));
@@ -407,28 +407,17 @@ START_TEST(what_is_no_chunk_fails_its_request_alone)
     ck_assert(!s.rogue.went_down);
     scene_end(&s);
 }
-END_TEST
 
 /* Without it the tests above would show nothing. */
-START_TEST(an_honest_chunk_lands)
+TEST_LOOP(an_honest_chunk_lands, WHERES)
 {
     struct scene s;
     begin_source(&s, (enum where)_i);
     arrives_whole(&s);
     scene_end(&s);
 }
-END_TEST
 
-static Suite *suite_rogue_source(void)
-{
-    Suite *suite = suite_create("node_rogue_source");
-    TCase *tcase = node_case(suite, "chunks");
-    tcase_add_loop_test(tcase, an_honest_chunk_lands, 0, WHERES);
-    tcase_add_loop_test(tcase, what_was_not_granted_is_refused_and_what_was_still_lands, 0, WHERES * COUNT(strange));
-    tcase_add_loop_test(tcase, a_chunk_lands_once, 0, WHERES);
-    tcase_add_loop_test(tcase, what_is_no_chunk_fails_its_request_alone, 0, WHERES * COUNT(spoilt));
-    return suite;
-}
+TEST_CASE(node_rogue_open);
 
 /* A peer that makes what it likes of the open grants of a request: between GPUs there are several. Honest or not, each
  * page lands once, no slot is lost, and what cannot be fails its request alone. */
@@ -480,7 +469,7 @@ static void serve(struct scene *s)
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
 
-START_TEST(the_first_chunks_are_asked_for_with_the_request)
+TEST_LOOP(the_first_chunks_are_asked_for_with_the_request, 2)
 {
     struct scene s;
     begin(&s);
@@ -499,9 +488,8 @@ START_TEST(the_first_chunks_are_asked_for_with_the_request)
     ck_assert_uint_eq(EXPECTED - OPEN, s.rogue.heard.grant_count);
     scene_end(&s);
 }
-END_TEST
 
-START_TEST(what_is_not_needed_comes_back)
+TEST_LOOP(what_is_not_needed_comes_back, OPEN + 1)
 {
     struct scene s;
     begin(&s);
@@ -513,10 +501,9 @@ START_TEST(what_is_not_needed_comes_back)
     ck_assert_uint_eq(EXPECTED - _i, s.rogue.heard.grant_count);
     scene_end(&s);
 }
-END_TEST
 
 /* Half of an arena is all that requests take before anybody knows what is ready. */
-START_TEST(others_are_left_as_much)
+TEST(others_are_left_as_much)
 {
     struct scene s;
     struct flow *others[2];
@@ -546,11 +533,10 @@ START_TEST(others_are_left_as_much)
     strait_abort(s.expectation->transfer);
     scene_end(&s);
 }
-END_TEST
 
 /* ---- What is not ------------------------------------------------------------------------------------------------- */
 
-START_TEST(units_of_a_grant_that_comes_back_are_granted_again)
+TEST(units_of_a_grant_that_comes_back_are_granted_again)
 {
     struct scene s;
     begin(&s);
@@ -563,10 +549,9 @@ START_TEST(units_of_a_grant_that_comes_back_are_granted_again)
     serve(&s);
     scene_end(&s);
 }
-END_TEST
 
 /* More pieces than a leg can remember are not made of it at once. */
-START_TEST(a_range_that_fits_no_slot_is_cut)
+TEST(a_range_that_fits_no_slot_is_cut)
 {
     struct scene s;
     begin(&s);
@@ -576,10 +561,9 @@ START_TEST(a_range_that_fits_no_slot_is_cut)
     ck_assert_uint_eq(EXPECTED, s.rogue.heard.grant_count);
     scene_end(&s);
 }
-END_TEST
 
 /* Some of the named grants are open, or none. */
-START_TEST(grants_that_were_not_open_are_given_nothing)
+TEST_LOOP(grants_that_were_not_open_are_given_nothing, 5)
 {
     static const uint64_t beyond[] = {1, 4, OPEN, UINT32_MAX, UINT64_MAX / 2};
     struct scene s;
@@ -596,7 +580,6 @@ START_TEST(grants_that_were_not_open_are_given_nothing)
     serve(&s);
     scene_end(&s);
 }
-END_TEST
 
 static void a_chunk_that_is_not_named(struct scene *s)
 {
@@ -632,7 +615,7 @@ static void (*const false_ones[])(struct scene *s) = {a_chunk_that_is_not_named,
                                                       an_early_chunk_before_those_that_are_named,
                                                       an_early_chunk_and_no_name, a_chunk_of_fewer_pages};
 
-START_TEST(what_cannot_be_fails_its_request_alone)
+TEST_LOOP(what_cannot_be_fails_its_request_alone, COUNT(false_ones))
 {
     struct scene s;
     begin(&s);
@@ -646,9 +629,8 @@ START_TEST(what_cannot_be_fails_its_request_alone)
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.sink, "gauges.slots_used") == 0);
     scene_end(&s);
 }
-END_TEST
 
-START_TEST(a_chunk_of_an_open_grant_lands_once)
+TEST_LOOP(a_chunk_of_an_open_grant_lands_once, 2)
 {
     struct scene s;
     begin(&s);
@@ -666,25 +648,8 @@ START_TEST(a_chunk_of_an_open_grant_lands_once)
     serve(&s);
     scene_end(&s);
 }
-END_TEST
-
-static Suite *suite_rogue_open(void)
-{
-    Suite *suite = suite_create("node_rogue_open");
-    TCase *tcase = node_case(suite, "honest");
-    tcase_add_loop_test(tcase, the_first_chunks_are_asked_for_with_the_request, 0, 2);
-    tcase_add_loop_test(tcase, what_is_not_needed_comes_back, 0, OPEN + 1);
-    tcase_add_test(tcase, others_are_left_as_much);
-    tcase = node_case(suite, "not");
-    tcase_add_test(tcase, units_of_a_grant_that_comes_back_are_granted_again);
-    tcase_add_test(tcase, a_range_that_fits_no_slot_is_cut);
-    tcase_add_loop_test(tcase, grants_that_were_not_open_are_given_nothing, 0, 5);
-    tcase_add_loop_test(tcase, what_cannot_be_fails_its_request_alone, 0, COUNT(false_ones));
-    tcase_add_loop_test(tcase, a_chunk_of_an_open_grant_lands_once, 0, 2);
-    return suite;
-}
 
 int main(void)
 {
-    return node_main_all((Suite *[]){suite_rogue_source(), suite_rogue_open(), NULL});
+    return node_main("node_rogue_source");
 }

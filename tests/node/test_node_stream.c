@@ -10,7 +10,7 @@ static void open_pools(struct pair *pair, int wire, struct geometry shape, struc
     pool_fill(*source, 1);
 }
 
-START_TEST(pages_are_appended_by_chunks)
+TEST_LOOP(pages_are_appended_by_chunks, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -35,9 +35,8 @@ START_TEST(pages_are_appended_by_chunks)
     struct strait_append_params more = {.size = sizeof(more), .last = true};
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(o->transfer, &more));
 }
-END_TEST
 
-START_TEST(layers_are_ready_one_after_another)
+TEST_LOOP(layers_are_ready_one_after_another, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -54,9 +53,8 @@ START_TEST(layers_are_ready_one_after_another)
     }
     arrives(e, o);
 }
-END_TEST
 
-START_TEST(layers_may_come_in_ranges_and_in_any_order)
+TEST_LOOP(layers_may_come_in_ranges_and_in_any_order, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -77,9 +75,8 @@ START_TEST(layers_may_come_in_ranges_and_in_any_order)
     flow_append(o, (struct strait_append_params){.last = true, .layer_first = 8, .layer_count = 1000}); /* of none */
     arrives(e, o);
 }
-END_TEST
 
-START_TEST(last_alone_completes_the_layers_that_are_left)
+TEST_LOOP(last_alone_completes_the_layers_that_are_left, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -93,9 +90,8 @@ START_TEST(last_alone_completes_the_layers_that_are_left)
     flow_append(o, (struct strait_append_params){.last = true});
     arrives(e, o);
 }
-END_TEST
 
-START_TEST(a_layer_made_ready_twice_moves_once)
+TEST_LOOP(a_layer_made_ready_twice_moves_once, WIRES)
 {
     struct pair pair;
     struct test_pool *source, *sink;
@@ -108,7 +104,6 @@ START_TEST(a_layer_made_ready_twice_moves_once)
     flow_append(o, (struct strait_append_params){.layer_first = 0, .layer_count = 2, .last = true});
     arrives(e, o);
 }
-END_TEST
 
 /* ---- Small arenas ------------------------------------------------------------------------------------------------ */
 
@@ -124,7 +119,7 @@ static void open_small(struct pair *pair, int wire, uint64_t slot)
     pair_start(pair);
 }
 
-START_TEST(one_slot_serves_64_transfers_each_way)
+TEST_LOOP(one_slot_serves_64_transfers_each_way, WIRES *COUNT(slot_sizes))
 {
     struct pair pair;
     open_small(&pair, _i / COUNT(slot_sizes), slot_sizes[_i % COUNT(slot_sizes)]);
@@ -155,10 +150,9 @@ START_TEST(one_slot_serves_64_transfers_each_way)
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
-END_TEST
 
 /* Requests that wait for their producer hold no slot: one that is ready is not kept waiting by them. */
-START_TEST(ready_requests_overtake_those_that_are_appended_to)
+TEST_LOOP(ready_requests_overtake_those_that_are_appended_to, WIRES)
 {
     struct pair pair;
     open_small(&pair, _i, 64u << 10);
@@ -194,10 +188,9 @@ START_TEST(ready_requests_overtake_those_that_are_appended_to)
     }
     ck_assert(pool_as_imagined(sink));
 }
-END_TEST
 
 /* A large request and small ones that come after it: slots go round. */
-START_TEST(a_large_request_does_not_keep_the_arena)
+TEST_LOOP(a_large_request_does_not_keep_the_arena, WIRES)
 {
     struct pair pair;
     open_small(&pair, _i, 64u << 10);
@@ -224,9 +217,8 @@ START_TEST(a_large_request_does_not_keep_the_arena)
     landed(big_e, big_o);
     ck_assert(pool_as_imagined(sink));
 }
-END_TEST
 
-START_TEST(a_page_that_fits_no_slot_fails_with_its_reason)
+TEST_LOOP(a_page_that_fits_no_slot_fails_with_its_reason, WIRES - 1)
 {
     struct pair pair;
     open_small(&pair, 1 + _i, 64u << 10);
@@ -241,21 +233,8 @@ START_TEST(a_page_that_fits_no_slot_fails_with_its_reason)
     ck_assert(pool_as_imagined(sink));
     ck_assert_uint_eq(4, e->failed_count);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_stream");
-    TCase *tcase = node_case(suite, "stream");
-    tcase_add_loop_test(tcase, pages_are_appended_by_chunks, 0, WIRES);
-    tcase_add_loop_test(tcase, layers_are_ready_one_after_another, 0, WIRES);
-    tcase_add_loop_test(tcase, layers_may_come_in_ranges_and_in_any_order, 0, WIRES);
-    tcase_add_loop_test(tcase, last_alone_completes_the_layers_that_are_left, 0, WIRES);
-    tcase_add_loop_test(tcase, a_layer_made_ready_twice_moves_once, 0, WIRES);
-    tcase = node_case(suite, "arenas");
-    tcase_add_loop_test(tcase, one_slot_serves_64_transfers_each_way, 0, WIRES * COUNT(slot_sizes));
-    tcase_add_loop_test(tcase, ready_requests_overtake_those_that_are_appended_to, 0, WIRES);
-    tcase_add_loop_test(tcase, a_large_request_does_not_keep_the_arena, 0, WIRES);
-    tcase_add_loop_test(tcase, a_page_that_fits_no_slot_fails_with_its_reason, 0, WIRES - 1);
-    return node_main(suite);
+    return node_main("node_stream");
 }

@@ -32,7 +32,7 @@ static void add(int32_t device)
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_hosts_slots_are_the_first)
+TEST(the_hosts_slots_are_the_first)
 {
     ck_assert_uint_eq(1, receive.arena_count);
     ck_assert_uint_eq(HOST_SLOTS, receive.slot_count);
@@ -46,9 +46,8 @@ START_TEST(the_hosts_slots_are_the_first)
         ck_assert_ptr_eq(host->slots.base + (size_t)slot * HOST_SLOT, receive_address(&receive, slot));
     }
 }
-END_TEST
 
-START_TEST(slots_of_gpus_are_numbered_on)
+TEST(slots_of_gpus_are_numbered_on)
 {
     static const int32_t order[] = {7, 0, DEVICES_MAX - 1};
     for (uint32_t a = 0; a < COUNT(order); a++) {
@@ -67,9 +66,8 @@ START_TEST(slots_of_gpus_are_numbered_on)
     ck_assert_ptr_null(receive_of_device(&receive, 1));
     ck_assert_ptr_eq(receive.arenas[0], receive_of_device(&receive, -1));
 }
-END_TEST
 
-START_TEST(every_gpu_has_room_and_no_more)
+TEST(every_gpu_has_room_and_no_more)
 {
     for (int32_t device = 0; device < DEVICES_MAX; device++)
         add(device);
@@ -78,9 +76,8 @@ START_TEST(every_gpu_has_room_and_no_more)
     ck_assert_uint_eq(HOST_SLOTS + DEVICES_MAX * GPU_SLOTS, receive.slot_count);
     ck_assert_uint_eq(RECEIVE_ARENAS_MAX, receive.arena_count);
 }
-END_TEST
 
-START_TEST(an_arena_without_slots_is_refused)
+TEST(an_arena_without_slots_is_refused)
 {
     ck_assert_int_ne(STRAIT_OK, receive_add(&receive, 0, gpu[0], GPU_SLOT, 0));
     ck_assert_uint_eq(HOST_SLOTS, receive.slot_count);
@@ -89,12 +86,11 @@ START_TEST(an_arena_without_slots_is_refused)
     ck_assert_int_ne(STRAIT_OK, receive_init(&receive, HOST_SLOT, 0, TARGET));
     ck_assert_uint_eq(0, receive.arena_count);
 }
-END_TEST
 
 /* ---- Taking ------------------------------------------------------------------------------------------------------ */
 
 /* A slot that was taken holds nothing of who had it before, and belongs to the arena that was asked for. */
-START_TEST(slots_are_taken_from_the_arena_that_is_asked)
+TEST(slots_are_taken_from_the_arena_that_is_asked)
 {
     struct rng rng = rng_init(1);
     bool mine[HOST_SLOTS + 2 * GPU_SLOTS] = {false};
@@ -125,9 +121,8 @@ START_TEST(slots_are_taken_from_the_arena_that_is_asked)
         mine[slot] = true;
     }
 }
-END_TEST
 
-START_TEST(slots_that_are_held_stay_held_when_an_arena_is_added)
+TEST(slots_that_are_held_stay_held_when_an_arena_is_added)
 {
     uint32_t held = receive_take(&receive, receive.arenas[0]);
     struct sink *holder = (struct sink *)(uintptr_t)16;
@@ -141,7 +136,6 @@ START_TEST(slots_that_are_held_stay_held_when_an_arena_is_added)
     receive_give(&receive, held);
     ck_assert_uint_eq(0, receive.arenas[0]->slots.used);
 }
-END_TEST
 
 /* ---- What chunks are cut to -------------------------------------------------------------------------------------- */
 
@@ -150,7 +144,7 @@ enum { MIB = 1 << 20, GPU_CHUNKS = 8 };
 static const uint64_t leg_bytes[] = {0, 1, 4096, MIB, 15 * MIB, 16 * MIB, 17 * MIB, 100 * MIB, 1ull << 32, 1ull << 50};
 static const uint64_t chunk_bytes[] = {4096, 256 << 10, 2 * MIB, 16 * MIB, 64 * MIB};
 
-START_TEST(a_target_is_within_its_slot_and_grows_with_the_leg)
+TEST_LOOP(a_target_is_within_its_slot_and_grows_with_the_leg, COUNT(chunk_bytes))
 {
     uint32_t slot = gpu_slot_bytes(chunk_bytes[_i]);
     uint64_t before = 0;
@@ -163,7 +157,6 @@ START_TEST(a_target_is_within_its_slot_and_grows_with_the_leg)
     }
     ck_assert_uint_eq(slot, before);
 }
-END_TEST
 
 /* Pages as models have them. */
 static uint64_t bound_of(uint64_t page_bytes, uint64_t pages)
@@ -176,7 +169,7 @@ static uint64_t bound_of(uint64_t page_bytes, uint64_t pages)
 
 static const uint64_t page_bytes[] = {4096, 16 << 10, 64 << 10, 1 << 20};
 
-START_TEST(a_chunk_of_so_many_bytes_fits_its_slot)
+TEST_LOOP(a_chunk_of_so_many_bytes_fits_its_slot, COUNT(page_bytes))
 {
     uint64_t page = page_bytes[_i];
     for (int i = 1; i < COUNT(chunk_bytes); i++)
@@ -184,10 +177,9 @@ START_TEST(a_chunk_of_so_many_bytes_fits_its_slot)
             ck_assert_uint_le(bound_of(page, chunk_bytes[i] / page), gpu_slot_bytes(chunk_bytes[i]));
     ck_assert_uint_eq(0, gpu_slot_bytes(chunk_bytes[0] + 1) % 4096);
 }
-END_TEST
 
 /* Eight are as many as may be under way: an eighth of the leg's pages, and what is told about them, fit the target. */
-START_TEST(a_leg_is_eight_chunks_or_chunks_as_large_as_slots)
+TEST_LOOP(a_leg_is_eight_chunks_or_chunks_as_large_as_slots, COUNT(page_bytes))
 {
     uint64_t page = page_bytes[_i];
     uint32_t slot = gpu_slot_bytes(64 * MIB);
@@ -195,9 +187,8 @@ START_TEST(a_leg_is_eight_chunks_or_chunks_as_large_as_slots)
         ck_assert_uint_le(bound_of(page, leg / GPU_CHUNKS / page), gpu_chunk_target(slot, leg));
     ck_assert_uint_eq(slot, gpu_chunk_target(slot, 513 * MIB));
 }
-END_TEST
 
-START_TEST(a_leg_is_so_many_chunks)
+TEST(a_leg_is_so_many_chunks)
 {
     static const struct {
         uint64_t leg, chunks;
@@ -209,10 +200,9 @@ START_TEST(a_leg_is_so_many_chunks)
         ck_assert_uint_eq(expected[i].chunks, gpu_chunk_count(slot, expected[i].leg));
     ck_assert_uint_eq(0, gpu_chunk_count(slot, 0));
 }
-END_TEST
 
 /* 48 MiB in chunks of 16: the last 16 become 8, 4 and 4. What is cut to less than 8 stays as it is. */
-START_TEST(the_last_chunks_are_smaller)
+TEST(the_last_chunks_are_smaller)
 {
     static const uint64_t expected[] = {16, 16, 8, 4, 4};
     uint64_t left = 48 * MIB;
@@ -225,26 +215,8 @@ START_TEST(the_last_chunks_are_smaller)
     ck_assert_uint_eq(2 * MIB, gpu_tail_target(2 * MIB, MIB));
     ck_assert_uint_eq(4 * MIB, gpu_tail_target(8 * MIB, 1));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("receive");
-    TCase *tcase = tcase_create("slots");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, the_hosts_slots_are_the_first);
-    tcase_add_test(tcase, slots_of_gpus_are_numbered_on);
-    tcase_add_test(tcase, every_gpu_has_room_and_no_more);
-    tcase_add_test(tcase, an_arena_without_slots_is_refused);
-    tcase_add_test(tcase, slots_are_taken_from_the_arena_that_is_asked);
-    tcase_add_test(tcase, slots_that_are_held_stay_held_when_an_arena_is_added);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("targets");
-    tcase_add_loop_test(tcase, a_target_is_within_its_slot_and_grows_with_the_leg, 0, COUNT(chunk_bytes));
-    tcase_add_loop_test(tcase, a_chunk_of_so_many_bytes_fits_its_slot, 0, COUNT(page_bytes));
-    tcase_add_loop_test(tcase, a_leg_is_eight_chunks_or_chunks_as_large_as_slots, 0, COUNT(page_bytes));
-    tcase_add_test(tcase, a_leg_is_so_many_chunks);
-    tcase_add_test(tcase, the_last_chunks_are_smaller);
-    suite_add_tcase(suite, tcase);
-    return run_suite(suite);
+    return run_tests("receive", setup, teardown);
 }

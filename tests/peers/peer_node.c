@@ -7,8 +7,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "tests/run_suite.h"
-
 /* ---- Events of a node -------------------------------------------------------------------------------------------- */
 
 uv_loop_t loop;
@@ -333,13 +331,4 @@ bool bytes_filled(const void *bytes, uint8_t with, size_t size)
 {
     const uint8_t *at = bytes;
     return at[0] == with && memcmp(at, at + 1, size - 1) == 0;
-}
-
-int peer_main(Suite *suite, TCase *tcase)
-{
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 20);
-    suite_add_tcase(suite, tcase);
-    (void)machine_watch();
-    return run_suite(suite);
 }

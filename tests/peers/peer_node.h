@@ -11,6 +11,7 @@
 
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -86,7 +87,10 @@ struct message note_message(const char *text);
 
 bool bytes_filled(const void *bytes, uint8_t with, size_t size);
 
-/* Runs the suite. */
-int peer_main(Suite *suite, TCase *tcase);
+static inline int peer_main(const char *name)
+{
+    (void)machine_watch();
+    return run_tests(name, setup, teardown);
+}
 
 #endif

@@ -37,7 +37,7 @@ static void send_chunk(struct node *from, struct node *to, uint8_t with)
     ck_assert(bytes_filled((uint8_t *)to->arena.base + 2 * SLOT_BYTES, with, SLOT_BYTES));
 }
 
-START_TEST(two_nodes_connect_and_carry_messages_and_chunks)
+TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
 {
     struct node a, b;
     struct message message = note_message("hello");
@@ -78,9 +78,8 @@ START_TEST(two_nodes_connect_and_carry_messages_and_chunks)
     ck_assert_uint_eq(1, b.metrics.peers_lost);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(both_may_dial_and_have_two_connections_then)
+TEST(both_may_dial_and_have_two_connections_then)
 {
     struct node a, b;
     pair_init(&a, &b, "shm");
@@ -92,9 +91,8 @@ START_TEST(both_may_dial_and_have_two_connections_then)
     ck_assert_uint_eq(2, a.quiets);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_transport_that_fails_gives_way_to_the_next)
+TEST(a_transport_that_fails_gives_way_to_the_next)
 {
     struct node a, b;
     pair_init(&a, &b, "shm,loopback");
@@ -107,10 +105,9 @@ START_TEST(a_transport_that_fails_gives_way_to_the_next)
     send_chunk(&a, &b, 0x33);
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* Its unix socket takes the connection and the hello, and then nothing happens. */
-START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
+TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
 {
     struct node a, b;
     pair_init(&a, &b, "shm,loopback");
@@ -126,10 +123,9 @@ START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
     EXPECT(a.quiets == 1);
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* The peer's daemon does not get to accepting: the next kind would be used for as long as the connection lives. */
-START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
+TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
 {
     struct node a, b;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -158,9 +154,8 @@ START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
     ck_assert_str_eq("shm", peer_transport_name(a.up));
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
+TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
 {
     struct node a, b;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -180,9 +175,8 @@ START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
         close(waiting[--count]);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(the_diallers_order_decides)
+TEST(the_diallers_order_decides)
 {
     struct node a, b;
     node_init(&a, "a", "loopback,shm");
@@ -192,9 +186,8 @@ START_TEST(the_diallers_order_decides)
     ck_assert_str_eq("loopback", peer_transport_name(b.up));
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(without_a_common_transport_there_is_no_peer)
+TEST(without_a_common_transport_there_is_no_peer)
 {
     struct node a, b;
     node_init(&a, "a", "shm");
@@ -204,11 +197,10 @@ START_TEST(without_a_common_transport_there_is_no_peer)
     ck_assert_uint_eq(0, a.ups + b.ups);
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* ---- Ends -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
+TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
 {
     struct node a, b;
     pair_init(&a, &b, "shm");
@@ -232,9 +224,8 @@ START_TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
     a.keep_link = false;
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(who_breaks_the_protocol_goes_down)
+TEST(who_breaks_the_protocol_goes_down)
 {
     struct node a, b;
     struct message message = note_message("?");
@@ -251,9 +242,8 @@ START_TEST(who_breaks_the_protocol_goes_down)
     ck_assert_uint_eq(1, b.metrics.peer_errors);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_peer_can_be_dropped_from_inside_a_callback)
+TEST(a_peer_can_be_dropped_from_inside_a_callback)
 {
     struct node a, b;
     struct message message = note_message("?");
@@ -268,9 +258,8 @@ START_TEST(a_peer_can_be_dropped_from_inside_a_callback)
     ck_assert_str_eq("enough", b.why);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_node_that_comes_back_is_dialled_again)
+TEST(a_node_that_comes_back_is_dialled_again)
 {
     struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
@@ -292,7 +281,6 @@ START_TEST(a_node_that_comes_back_is_dialled_again)
     ck_assert_str_eq("udqudqudqu", a.story);
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* ---- Back-off ---------------------------------------------------------------------------------------------------- */
 
@@ -302,7 +290,7 @@ static uint64_t milliseconds_since(uint64_t begun)
 }
 
 /* Deadlines of a second go on meanwhile. */
-START_TEST(short_lives_are_no_reason_for_long_waits)
+TEST(short_lives_are_no_reason_for_long_waits)
 {
     struct node a, b;
     uint64_t took = 0, late = 0;
@@ -322,9 +310,8 @@ START_TEST(short_lives_are_no_reason_for_long_waits)
     ck_assert_uint_le(took, 500 + late);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_node_that_calls_is_called_back_at_once)
+TEST(a_node_that_calls_is_called_back_at_once)
 {
     struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
@@ -347,7 +334,6 @@ START_TEST(a_node_that_calls_is_called_back_at_once)
     ck_assert_uint_eq(2, a.ups);
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
 
@@ -381,7 +367,7 @@ static void on_last(uv_prepare_t *prepare)
     turns.left_waiting += turns.done != queued() && uv_backend_timeout(&loop) != 0;
 }
 
-START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
+TEST_LOOP(the_loop_does_not_block_on_what_a_callback_queued, COUNT(kinds))
 {
     struct node a, b;
     if (is_missing(kinds[_i]))
@@ -408,9 +394,8 @@ START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
     uv_close((uv_handle_t *)&turns.last, NULL);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_loop_with_idle_peers_sleeps)
+TEST(a_loop_with_idle_peers_sleeps)
 {
     struct node a, b;
     uint32_t turns_taken = 0;
@@ -424,7 +409,6 @@ START_TEST(a_loop_with_idle_peers_sleeps)
     ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
@@ -436,7 +420,7 @@ static const struct {
     {"[::ffff:127.0.0.1]:1", "refused"},
 };
 
-START_TEST(why_an_address_cannot_be_reached_is_kept)
+TEST_LOOP(why_an_address_cannot_be_reached_is_kept, COUNT(dead_ends))
 {
     struct node a;
     node_init(&a, "a", "shm");
@@ -451,9 +435,8 @@ START_TEST(why_an_address_cannot_be_reached_is_kept)
     ck_assert_uint_eq(0, a.ups);
     node_fini(&a);
 }
-END_TEST
 
-START_TEST(an_attempt_that_fails_is_not_repeated_at_once)
+TEST(an_attempt_that_fails_is_not_repeated_at_once)
 {
     struct node a;
     node_init(&a, "a", "shm");
@@ -470,12 +453,11 @@ START_TEST(an_attempt_that_fails_is_not_repeated_at_once)
     ck_assert_uint_le(attempts, 6); /* 20, 40, 80, 160, 320 ms between them */
     node_fini(&a);
 }
-END_TEST
 
 static const char *const malformed[] = {"",           ":",      "host",   "host:", "host:0",
                                         "host:65536", "host:x", "[::1:5", "::1:5", "a b:1"};
 
-START_TEST(a_malformed_address_is_refused)
+TEST_LOOP(a_malformed_address_is_refused, COUNT(malformed))
 {
     struct node a;
     node_init(&a, "a", "shm");
@@ -484,9 +466,8 @@ START_TEST(a_malformed_address_is_refused)
     ck_assert_ptr_null(peers_get(a.peers, malformed[_i]));
     node_fini(&a);
 }
-END_TEST
 
-START_TEST(an_address_in_use_is_told)
+TEST(an_address_in_use_is_told)
 {
     struct node a, b;
     char why[256] = "";
@@ -497,7 +478,6 @@ START_TEST(an_address_in_use_is_told)
     ck_assert_ptr_nonnull(strstr(why, "in use"));
     pair_fini(&a, &b);
 }
-END_TEST
 
 /* ---- Another process --------------------------------------------------------------------------------------------- */
 
@@ -541,7 +521,7 @@ static void other_kill(const struct other *other)
     waitpid(other->pid, NULL, 0);
 }
 
-START_TEST(a_killed_peer_goes_down_at_once)
+TEST(a_killed_peer_goes_down_at_once)
 {
     struct other other = other_start(TIMEOUT_MS);
     struct node a;
@@ -556,9 +536,8 @@ START_TEST(a_killed_peer_goes_down_at_once)
     ck_assert_str_eq("udq", a.story);
     node_fini(&a);
 }
-END_TEST
 
-START_TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
+TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
 {
     struct other other = other_start(TIMEOUT_MS);
     struct node a;
@@ -579,10 +558,9 @@ START_TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
     EXPECT(a.quiets == 1);
     node_fini(&a);
 }
-END_TEST
 
 /* 0: it was up until then; 1: it is down for long, and its slots are in quarantine. */
-START_TEST(a_stopped_peer_does_not_keep_a_node_from_its_end)
+TEST_LOOP(a_stopped_peer_does_not_keep_a_node_from_its_end, 2)
 {
     struct other other = other_start(TIMEOUT_MS);
     struct node a;
@@ -605,10 +583,9 @@ START_TEST(a_stopped_peer_does_not_keep_a_node_from_its_end)
     other_kill(&other);
     node_fini(&a);
 }
-END_TEST
 
 /* The other one's patience is far shorter than its sleep. */
-START_TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
+TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
 {
     struct other other = other_start(TIMEOUT_MS);
     struct node a;
@@ -627,9 +604,8 @@ START_TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
     EXPECT(a.quiets == 1);
     node_fini(&a);
 }
-END_TEST
 
-START_TEST(a_peer_that_takes_no_messages_goes_down)
+TEST(a_peer_that_takes_no_messages_goes_down)
 {
     enum { NOTE_BYTES = 60000 };
     struct other other = other_start(SECONDS(60));
@@ -656,12 +632,11 @@ START_TEST(a_peer_that_takes_no_messages_goes_down)
     EXPECT(a.quiets == 1);
     node_fini(&a);
 }
-END_TEST
 
 /* ---- Closing ----------------------------------------------------------------------------------------------------- */
 
 /* After so many turns of the loop, whatever is going on then. */
-START_TEST(a_node_can_be_closed_at_any_moment)
+TEST_LOOP(a_node_can_be_closed_at_any_moment, 24)
 {
     struct node a, b;
     node_init(&a, "a", "shm,loopback");
@@ -681,38 +656,8 @@ START_TEST(a_node_can_be_closed_at_any_moment)
     ck_assert_uint_eq(a.ups, a.quiets);
     pair_fini(&a, &b);
 }
-END_TEST
-
-/* ---- All --------------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    TCase *tcase = tcase_create("peer");
-    tcase_add_loop_test(tcase, two_nodes_connect_and_carry_messages_and_chunks, 0, COUNT(kinds));
-    tcase_add_test(tcase, both_may_dial_and_have_two_connections_then);
-    tcase_add_test(tcase, a_transport_that_fails_gives_way_to_the_next);
-    tcase_add_test(tcase, a_transport_that_does_not_answer_gives_way_to_the_next);
-    tcase_add_test(tcase, a_unix_socket_with_a_full_backlog_is_tried_again);
-    tcase_add_test(tcase, a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next);
-    tcase_add_test(tcase, the_diallers_order_decides);
-    tcase_add_test(tcase, without_a_common_transport_there_is_no_peer);
-    tcase_add_test(tcase, a_peer_is_quiet_only_after_its_user_has_quit_the_link);
-    tcase_add_test(tcase, who_breaks_the_protocol_goes_down);
-    tcase_add_test(tcase, a_peer_can_be_dropped_from_inside_a_callback);
-    tcase_add_test(tcase, a_node_that_comes_back_is_dialled_again);
-    tcase_add_test(tcase, short_lives_are_no_reason_for_long_waits);
-    tcase_add_test(tcase, a_node_that_calls_is_called_back_at_once);
-    tcase_add_loop_test(tcase, the_loop_does_not_block_on_what_a_callback_queued, 0, COUNT(kinds));
-    tcase_add_test(tcase, a_loop_with_idle_peers_sleeps);
-    tcase_add_loop_test(tcase, why_an_address_cannot_be_reached_is_kept, 0, COUNT(dead_ends));
-    tcase_add_test(tcase, an_attempt_that_fails_is_not_repeated_at_once);
-    tcase_add_loop_test(tcase, a_malformed_address_is_refused, 0, COUNT(malformed));
-    tcase_add_test(tcase, an_address_in_use_is_told);
-    tcase_add_test(tcase, a_killed_peer_goes_down_at_once);
-    tcase_add_test(tcase, a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead);
-    tcase_add_loop_test(tcase, a_stopped_peer_does_not_keep_a_node_from_its_end, 0, 2);
-    tcase_add_test(tcase, a_process_does_not_blame_its_peers_for_its_own_sleep);
-    tcase_add_test(tcase, a_peer_that_takes_no_messages_goes_down);
-    tcase_add_loop_test(tcase, a_node_can_be_closed_at_any_moment, 0, 24);
-    return peer_main(suite_create("peer"), tcase);
+    return peer_main("peer");
 }

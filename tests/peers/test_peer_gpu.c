@@ -96,7 +96,7 @@ static void tell(struct node *from, const struct message_gpu_link *link)
 /* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 /* The one that dialled, the other one, both. */
-START_TEST(whoever_wants_a_link_gets_it)
+TEST_LOOP(whoever_wants_a_link_gets_it, 3)
 {
     open_nodes();
     if (_i != 1)
@@ -113,9 +113,8 @@ START_TEST(whoever_wants_a_link_gets_it)
     ck_assert_uint_eq(1, b.gpu_links);
     close_nodes();
 }
-END_TEST
 
-START_TEST(a_gpu_that_is_there_later_gets_it_then)
+TEST(a_gpu_that_is_there_later_gets_it_then)
 {
     open_nodes();
     peer_want_gpu_link(a.up, by_nccl(GPU_A, GPU_A));
@@ -126,7 +125,6 @@ START_TEST(a_gpu_that_is_there_later_gets_it_then)
     EXPECT(peer_has_gpu_link(a.up, by_nccl(GPU_A, GPU_A)));
     close_nodes();
 }
-END_TEST
 
 #if STRAIT_HAVE_UCX
 static void open_ucx(struct node *node, uint32_t device)
@@ -139,7 +137,7 @@ static void open_ucx(struct node *node, uint32_t device)
 }
 
 /* By NCCL and by UCX; either ends without the other. */
-START_TEST(two_gpus_may_have_a_link_of_each_kind)
+TEST(two_gpus_may_have_a_link_of_each_kind)
 {
     const struct gpu_ends there = {LINK_BY_UCX, GPU_A, GPU_B}, back = {LINK_BY_UCX, GPU_B, GPU_A};
     open_nodes_with(SOON);
@@ -164,10 +162,9 @@ START_TEST(two_gpus_may_have_a_link_of_each_kind)
     fake_nccl.hang_operation = 0;
     close_nodes();
 }
-END_TEST
 #endif
 
-START_TEST(each_gpu_is_opened_once)
+TEST(each_gpu_is_opened_once)
 {
     open_nodes();
     ck_assert(peers_has_gpu(a.peers, LINK_BY_NCCL, GPU_A) && !peers_has_gpu(a.peers, LINK_BY_NCCL, GPU_B));
@@ -178,11 +175,10 @@ START_TEST(each_gpu_is_opened_once)
     ck_assert_str_eq("not asked for", peer_gpu_link_why(a.up, by_nccl(GPU_B, GPU_B)));
     close_nodes();
 }
-END_TEST
 
 /* ---- Failing ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(what_fails_is_tried_again)
+TEST_LOOP(what_fails_is_tried_again, 4)
 {
     open_nodes();
     if (_i == 0)
@@ -209,9 +205,8 @@ START_TEST(what_fails_is_tried_again)
     ck_assert_uint_eq(0, a.downs + b.downs);
     close_nodes();
 }
-END_TEST
 
-START_TEST(a_link_that_breaks_is_made_again)
+TEST(a_link_that_breaks_is_made_again)
 {
     open_nodes_with(SOON);
     link_gpus();
@@ -226,11 +221,10 @@ START_TEST(a_link_that_breaks_is_made_again)
     ck_assert_uint_eq(0, a.downs + b.downs);
     close_nodes();
 }
-END_TEST
 
 /* ---- What others may send ---------------------------------------------------------------------------------------- */
 
-START_TEST(ends_that_are_none_break_nothing)
+TEST(ends_that_are_none_break_nothing)
 {
     static const uint8_t rubbish[300] = {1, 2, 3};
     const struct message_gpu_link to_b = {GPU_A, GPU_B, view_of(rubbish, sizeof(rubbish)), view_of(NULL, 0),
@@ -255,10 +249,9 @@ START_TEST(ends_that_are_none_break_nothing)
     ck_assert_uint_eq(0, a.downs + b.downs);
     close_nodes();
 }
-END_TEST
 
 /* Of a later version. */
-START_TEST(a_kind_that_is_not_known_is_refused)
+TEST(a_kind_that_is_not_known_is_refused)
 {
     const struct message_gpu_link wish = {.device = GPU_B, .peer_device = GPU_A, .by = 77};
     open_nodes();
@@ -268,9 +261,8 @@ START_TEST(a_kind_that_is_not_known_is_refused)
     link_gpus();
     close_nodes();
 }
-END_TEST
 
-START_TEST(the_side_that_makes_links_does_not_ask_for_them)
+TEST(the_side_that_makes_links_does_not_ask_for_them)
 {
     const struct message_gpu_link wish = {.device = GPU_A, .peer_device = GPU_B};
     open_nodes();
@@ -279,12 +271,11 @@ START_TEST(the_side_that_makes_links_does_not_ask_for_them)
     ck_assert_uint_eq(1, b.metrics.peer_errors);
     close_nodes();
 }
-END_TEST
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* Slots that a GPU may still be at are not free: `quiet` waits. */
-START_TEST(a_connection_is_quiet_when_its_gpus_are)
+TEST_LOOP(a_connection_is_quiet_when_its_gpus_are, 2)
 {
     open_nodes_with(SOON);
     link_gpus();
@@ -302,10 +293,9 @@ START_TEST(a_connection_is_quiet_when_its_gpus_are)
     ck_assert_uint_eq(1, b.gpu_failed);
     close_nodes();
 }
-END_TEST
 
 /* But a node that ends does not wait for a GPU for ever. */
-START_TEST(a_node_closes_though_a_stream_does_not_drain)
+TEST(a_node_closes_though_a_stream_does_not_drain)
 {
     open_nodes_with(SOON);
     link_gpus();
@@ -319,9 +309,8 @@ START_TEST(a_node_closes_though_a_stream_does_not_drain)
     EXPECT(fake_nccl.live == 0);
     close_nodes();
 }
-END_TEST
 
-START_TEST(a_node_closes_whatever_its_links_do)
+TEST_LOOP(a_node_closes_whatever_its_links_do, 16)
 {
     open_nodes();
     fake_nccl.hang_join = _i % 2;
@@ -331,25 +320,8 @@ START_TEST(a_node_closes_whatever_its_links_do)
     EXPECT(fake_nccl.live == 0);
     close_nodes();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("peer_gpu");
-    TCase *tcase = tcase_create("links");
-    tcase_add_loop_test(tcase, whoever_wants_a_link_gets_it, 0, 3);
-    tcase_add_test(tcase, a_gpu_that_is_there_later_gets_it_then);
-#if STRAIT_HAVE_UCX
-    tcase_add_test(tcase, two_gpus_may_have_a_link_of_each_kind);
-#endif
-    tcase_add_test(tcase, each_gpu_is_opened_once);
-    tcase_add_loop_test(tcase, what_fails_is_tried_again, 0, 4);
-    tcase_add_test(tcase, a_link_that_breaks_is_made_again);
-    tcase_add_test(tcase, ends_that_are_none_break_nothing);
-    tcase_add_test(tcase, a_kind_that_is_not_known_is_refused);
-    tcase_add_test(tcase, the_side_that_makes_links_does_not_ask_for_them);
-    tcase_add_loop_test(tcase, a_connection_is_quiet_when_its_gpus_are, 0, 2);
-    tcase_add_test(tcase, a_node_closes_though_a_stream_does_not_drain);
-    tcase_add_loop_test(tcase, a_node_closes_whatever_its_links_do, 0, 16);
-    return peer_main(suite, tcase);
+    return peer_main("peer_gpu");
 }

@@ -12,7 +12,7 @@
 
 /* ---- Secrets ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(who_knows_the_secret_is_let_in)
+TEST(who_knows_the_secret_is_let_in)
 {
     struct node a, b;
     pair_init(&a, &b, "shm");
@@ -23,7 +23,6 @@ START_TEST(who_knows_the_secret_is_let_in)
     ck_assert_uint_eq(0, a.metrics.auth_failures + b.metrics.auth_failures);
     pair_fini(&a, &b);
 }
-END_TEST
 
 static const struct {
     const char *dialler, *acceptor, *why;
@@ -34,7 +33,7 @@ static const struct {
     {NULL, SECRET, "the peer demands a secret", true},
 };
 
-START_TEST(who_does_not_know_the_secret_is_refused)
+TEST_LOOP(who_does_not_know_the_secret_is_refused, COUNT(strangers))
 {
     struct node a, b;
     pair_init(&a, &b, "shm");
@@ -50,9 +49,8 @@ START_TEST(who_does_not_know_the_secret_is_refused)
     ck_assert_uint_eq(0, a.ups + b.ups);
     pair_fini(&a, &b);
 }
-END_TEST
 
-START_TEST(a_secret_that_cannot_be_read_is_told)
+TEST(a_secret_that_cannot_be_read_is_told)
 {
     struct node a;
     char why[512] = "";
@@ -62,10 +60,9 @@ START_TEST(a_secret_that_cannot_be_read_is_told)
     ck_assert_ptr_nonnull(strstr(why, "none"));
     node_fini(&a);
 }
-END_TEST
 
 #ifdef STRAIT_HAVE_UCX
-START_TEST(options_of_ucx_that_mean_nothing_are_told)
+TEST_LOOP(options_of_ucx_that_mean_nothing_are_told, 5)
 {
     static const char *const bad[] = {"colour=red", "tls", "port=high", "tls=tcp port=70000", "listen=nowhere"};
     struct node a;
@@ -76,7 +73,6 @@ START_TEST(options_of_ucx_that_mean_nothing_are_told)
     ck_assert_ptr_nonnull(strstr(why, bad[_i]));
     node_fini(&a);
 }
-END_TEST
 #endif
 
 /* ---- Strangers: raw connections ---------------------------------------------------------------------------------- */
@@ -150,7 +146,7 @@ static const struct {
     uint32_t version, version_min;
 } other_versions[] = {{PROTOCOL_VERSION + 5, PROTOCOL_VERSION + 1}};
 
-START_TEST(a_peer_without_a_common_version_is_refused)
+TEST_LOOP(a_peer_without_a_common_version_is_refused, COUNT(other_versions))
 {
     struct node b;
     struct message message = {0};
@@ -168,9 +164,8 @@ START_TEST(a_peer_without_a_common_version_is_refused)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(a_newer_peer_that_still_speaks_ours_is_let_in)
+TEST(a_newer_peer_that_still_speaks_ours_is_let_in)
 {
     struct node b;
     struct message message = {0};
@@ -188,9 +183,8 @@ START_TEST(a_newer_peer_that_still_speaks_ours_is_let_in)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(a_hello_that_is_sent_back_is_refused)
+TEST(a_hello_that_is_sent_back_is_refused)
 {
     struct node b;
     struct message message = {0};
@@ -205,7 +199,6 @@ START_TEST(a_hello_that_is_sent_back_is_refused)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
 /* Greets with the nonce and proves itself; with a proof given, with that one, else the proof is made and kept. Returns
  * what comes then. */
@@ -234,7 +227,7 @@ static enum message_type raw_prove(struct node *b, const uint8_t nonce[NONCE_BYT
     return type;
 }
 
-START_TEST(a_proof_is_of_no_use_on_another_connection)
+TEST(a_proof_is_of_no_use_on_another_connection)
 {
     struct node b;
     struct channel *channel;
@@ -250,9 +243,8 @@ START_TEST(a_proof_is_of_no_use_on_another_connection)
     ck_assert_uint_eq(1, b.metrics.auth_failures);
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
+TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
 {
     struct node b;
     struct message theirs = {0}, message = {.type = MESSAGE_PEER_PROOF};
@@ -273,10 +265,9 @@ START_TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
 /* Messages that are not due, by what has been sent before. */
-START_TEST(a_message_out_of_turn_ends_the_connection)
+TEST_LOOP(a_message_out_of_turn_ends_the_connection, 3)
 {
     struct node b;
     struct message message = {0}, note = note_message("?"), beat = {.type = MESSAGE_HEARTBEAT};
@@ -295,9 +286,8 @@ START_TEST(a_message_out_of_turn_ends_the_connection)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
+TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
 {
     struct node b;
     struct channel *channel;
@@ -317,9 +307,8 @@ START_TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
     channel_destroy(channel);
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(a_large_frame_before_the_proof_is_refused)
+TEST(a_large_frame_before_the_proof_is_refused)
 {
     struct node b;
     node_init(&b, "b", "shm");
@@ -331,14 +320,13 @@ START_TEST(a_large_frame_before_the_proof_is_refused)
     close(fd);
     node_fini(&b);
 }
-END_TEST
 
 static void count_half_open(void *arg, struct peer *peer)
 {
     *(uint32_t *)arg += !peer->dialled && peer->state == PEER_PROVING;
 }
 
-START_TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
+TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
 {
     enum { STRANGERS = 1000 };
     static int fds[STRANGERS];
@@ -378,7 +366,6 @@ START_TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     pair_fini(&a, &b);
     node_fini(&c);
 }
-END_TEST
 
 static void garbage_into(int fd, uint32_t seed)
 {
@@ -389,7 +376,7 @@ static void garbage_into(int fd, uint32_t seed)
     (void)send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
 }
 
-START_TEST(shm_hellos_of_strangers_are_refused)
+TEST(shm_hellos_of_strangers_are_refused)
 {
     struct node b;
     struct message hello = {.type = MESSAGE_SHM_HELLO, .shm_hello = {.token = 5, .node = 6}};
@@ -410,9 +397,8 @@ START_TEST(shm_hellos_of_strangers_are_refused)
     }
     node_fini(&b);
 }
-END_TEST
 
-START_TEST(garbage_ends_its_own_connection)
+TEST(garbage_ends_its_own_connection)
 {
     struct node b;
     node_init(&b, "b", "shm");
@@ -426,29 +412,8 @@ START_TEST(garbage_ends_its_own_connection)
     ck_assert_uint_eq(0, b.ups);
     node_fini(&b);
 }
-END_TEST
-
-/* ---- All --------------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    TCase *tcase = tcase_create("peer_stranger");
-    tcase_add_test(tcase, who_knows_the_secret_is_let_in);
-    tcase_add_loop_test(tcase, who_does_not_know_the_secret_is_refused, 0, COUNT(strangers));
-    tcase_add_test(tcase, a_secret_that_cannot_be_read_is_told);
-#ifdef STRAIT_HAVE_UCX
-    tcase_add_loop_test(tcase, options_of_ucx_that_mean_nothing_are_told, 0, 5);
-#endif
-    tcase_add_loop_test(tcase, a_peer_without_a_common_version_is_refused, 0, COUNT(other_versions));
-    tcase_add_test(tcase, a_newer_peer_that_still_speaks_ours_is_let_in);
-    tcase_add_test(tcase, a_hello_that_is_sent_back_is_refused);
-    tcase_add_test(tcase, a_proof_is_of_no_use_on_another_connection);
-    tcase_add_test(tcase, the_acceptors_proof_is_not_taken_for_the_diallers);
-    tcase_add_loop_test(tcase, a_message_out_of_turn_ends_the_connection, 0, 3);
-    tcase_add_test(tcase, who_is_proved_but_makes_no_link_is_closed_in_time);
-    tcase_add_test(tcase, a_large_frame_before_the_proof_is_refused);
-    tcase_add_test(tcase, strangers_do_not_disturb_who_is_there_or_who_comes);
-    tcase_add_test(tcase, shm_hellos_of_strangers_are_refused);
-    tcase_add_test(tcase, garbage_ends_its_own_connection);
-    return peer_main(suite_create("peer_stranger"), tcase);
+    return peer_main("peer_stranger");
 }

@@ -11,6 +11,10 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "tests/fakes/nccl_calls.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 #define HEADER_BYTES 24u /* sequence, slot, size */
 #define STEPS_MAX    64
@@ -156,6 +160,35 @@ uint32_t side_memory(const struct transport_ops *ops)
 {
     const uint32_t asked = sides_on_gpus ? TRANSPORT_CUDA : TRANSPORT_HOST;
     return (ops->receive_memory & asked) != 0 ? asked : ops->receive_memory;
+}
+
+static bool only_ucx_on_gpus(void)
+{
+    return getenv("STRAIT_TEST_UCX_ON_GPUS") != NULL;
+}
+
+int kind_count(void)
+{
+    int count = 0;
+    while (transport_at((uint32_t)count) != NULL)
+        count++;
+    return only_ucx_on_gpus() ? 1 : count;
+}
+
+const struct transport_ops *kind_at(int index)
+{
+    static bool prepared;
+    if (!prepared)
+        fake_nccl_use();
+    prepared = true;
+#if STRAIT_HAVE_UCX
+    if (only_ucx_on_gpus()) {
+        sides_on_gpus = true;
+        ucx_stand_in();
+        return &transport_ucx;
+    }
+#endif
+    return transport_at((uint32_t)index);
 }
 
 static const char *options_for(const struct transport_ops *ops)

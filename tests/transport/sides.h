@@ -37,6 +37,12 @@ struct side {
     unsigned damaged; /* chunks that arrived with wrong bytes */
 };
 
+/* The kinds of transport that a test of all of them loops over: those of this build, nccl's without NCCL and without a
+ * GPU. With STRAIT_TEST_UCX_ON_GPUS in the environment it is UCX alone, as it is between GPUs, whose memory the host's
+ * stands in for. */
+int kind_count(void);
+const struct transport_ops *kind_at(int index);
+
 /* Whether arenas are in GPU memory, if the kind of transport supports both; else they are in host memory. */
 extern bool sides_on_gpus;
 uint32_t side_memory(const struct transport_ops *ops);

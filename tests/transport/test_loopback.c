@@ -36,7 +36,7 @@ static void assert_some(unsigned count)
     ck_assert_uint_lt(count, CHUNKS / 2);
 }
 
-START_TEST(without_faults_everything_arrives)
+TEST(without_faults_everything_arrives)
 {
     set_up(NULL);
     send_in_turn(CHUNKS);
@@ -45,9 +45,8 @@ START_TEST(without_faults_everything_arrives)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(lost_chunks_look_sent)
+TEST(lost_chunks_look_sent)
 {
     set_up("lose=250");
     send_in_turn(CHUNKS);
@@ -56,9 +55,8 @@ START_TEST(lost_chunks_look_sent)
     ck_assert_uint_eq(sides[1].arrived, sides[1].arriving);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(failed_chunks_do_not_arrive)
+TEST(failed_chunks_do_not_arrive)
 {
     set_up("fail=250");
     send_in_turn(CHUNKS);
@@ -66,9 +64,8 @@ START_TEST(failed_chunks_do_not_arrive)
     ck_assert_uint_eq(CHUNKS, sides[0].sent_badly + sides[1].arrived);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(truncated_chunks_are_announced_as_such)
+TEST(truncated_chunks_are_announced_as_such)
 {
     set_up("truncate=1000");
     send_in_turn(10);
@@ -77,9 +74,8 @@ START_TEST(truncated_chunks_are_announced_as_such)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(garbled_chunks_arrive_badly)
+TEST(garbled_chunks_arrive_badly)
 {
     set_up("garble=250");
     send_in_turn(CHUNKS);
@@ -89,9 +85,8 @@ START_TEST(garbled_chunks_arrive_badly)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(corrupt_chunks_arrive_with_other_bytes)
+TEST(corrupt_chunks_arrive_with_other_bytes)
 {
     set_up("corrupt=250");
     send_in_turn(CHUNKS);
@@ -99,9 +94,8 @@ START_TEST(corrupt_chunks_arrive_with_other_bytes)
     assert_some(sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(duplicated_chunks_arrive_twice)
+TEST(duplicated_chunks_arrive_twice)
 {
     set_up("duplicate=250");
     send_in_turn(CHUNKS);
@@ -110,9 +104,8 @@ START_TEST(duplicated_chunks_arrive_twice)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(the_seed_decides)
+TEST(the_seed_decides)
 {
     unsigned lost[3];
     static const char *const options[] = {"seed=5 lose=300 corrupt=100", "seed=5 lose=300 corrupt=100",
@@ -126,9 +119,8 @@ START_TEST(the_seed_decides)
     ck_assert_uint_eq(lost[0], lost[1]);
     ck_assert_uint_ne(lost[0], lost[2]);
 }
-END_TEST
 
-START_TEST(delayed_chunks_come_later)
+TEST(delayed_chunks_come_later)
 {
     set_up("delay_us=30000");
     uint64_t start = milliseconds();
@@ -137,9 +129,8 @@ START_TEST(delayed_chunks_come_later)
     ck_assert_uint_ge(milliseconds() - start, 29);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(jitter_lets_chunks_overtake_one_another)
+TEST(jitter_lets_chunks_overtake_one_another)
 {
     set_up("seed=3 jitter_us=5000");
     for (unsigned round = 1; round <= 10; round++) {
@@ -151,9 +142,8 @@ START_TEST(jitter_lets_chunks_overtake_one_another)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(a_cut_breaks_both_sides)
+TEST(a_cut_breaks_both_sides)
 {
     set_up("delay_us=1000000 cut_after=3");
     for (unsigned slot = 0; slot < 3; slot++)
@@ -166,9 +156,8 @@ START_TEST(a_cut_breaks_both_sides)
     ck_assert_uint_eq(0, sides[1].arriving);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(a_stalled_link_takes_nothing_until_it_goes_on)
+TEST(a_stalled_link_takes_nothing_until_it_goes_on)
 {
     set_up(NULL);
     loopback_stall(sides[1].link, true);
@@ -182,9 +171,8 @@ START_TEST(a_stalled_link_takes_nothing_until_it_goes_on)
     WAIT_UNTIL(sides, 2, sides[0].sent == 1 && sides[1].arrived == 1);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(a_link_to_nobody_breaks)
+TEST(a_link_to_nobody_breaks)
 {
     uint8_t address[64];
     set_up(NULL);
@@ -197,30 +185,8 @@ START_TEST(a_link_to_nobody_breaks)
     WAIT_UNTIL(sides, 2, sides[0].broken == 1 && sides[0].closed == 1);
     sides_close(sides);
 }
-END_TEST
-
-static Suite *suite(void)
-{
-    Suite *all = suite_create("loopback");
-    TCase *tests = tcase_create("faults");
-    tcase_add_test(tests, without_faults_everything_arrives);
-    tcase_add_test(tests, lost_chunks_look_sent);
-    tcase_add_test(tests, failed_chunks_do_not_arrive);
-    tcase_add_test(tests, truncated_chunks_are_announced_as_such);
-    tcase_add_test(tests, garbled_chunks_arrive_badly);
-    tcase_add_test(tests, corrupt_chunks_arrive_with_other_bytes);
-    tcase_add_test(tests, duplicated_chunks_arrive_twice);
-    tcase_add_test(tests, the_seed_decides);
-    tcase_add_test(tests, delayed_chunks_come_later);
-    tcase_add_test(tests, jitter_lets_chunks_overtake_one_another);
-    tcase_add_test(tests, a_cut_breaks_both_sides);
-    tcase_add_test(tests, a_stalled_link_takes_nothing_until_it_goes_on);
-    tcase_add_test(tests, a_link_to_nobody_breaks);
-    suite_add_tcase(all, tests);
-    return all;
-}
 
 int main(void)
 {
-    return run_suite(suite());
+    return run_tests("loopback", NULL, NULL);
 }

@@ -82,15 +82,14 @@ static void send_many(unsigned chunks)
     }
 }
 
-START_TEST(messages_that_overtake_one_another_do_no_harm)
+TEST(messages_that_overtake_one_another_do_no_harm)
 {
     set_up("carrier=loopback jitter_us=3000");
     send_many(500);
     tear_down();
 }
-END_TEST
 
-START_TEST(posting_and_running_may_take_time)
+TEST(posting_and_running_may_take_time)
 {
     static const uint32_t times[][2] = {{0, 300}, {300, 0}, {2000, 100}};
     for (int i = 0; i < COUNT(times); i++) {
@@ -101,9 +100,8 @@ START_TEST(posting_and_running_may_take_time)
         tear_down();
     }
 }
-END_TEST
 
-START_TEST(what_is_refused_does_not_travel)
+TEST(what_is_refused_does_not_travel)
 {
     set_up("carrier=loopback");
     sides[1].refuse = true;
@@ -114,9 +112,8 @@ START_TEST(what_is_refused_does_not_travel)
     ck_assert_uint_eq(0, fake_nccl.operations);
     tear_down();
 }
-END_TEST
 
-START_TEST(nothing_is_begun_before_both_agree)
+TEST(nothing_is_begun_before_both_agree)
 {
     set_up("carrier=loopback");
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 1000));
@@ -127,7 +124,6 @@ START_TEST(nothing_is_begun_before_both_agree)
     ck_assert_uint_eq(2, fake_nccl.operations);
     tear_down();
 }
-END_TEST
 
 static uint64_t cpu_milliseconds(void)
 {
@@ -136,7 +132,7 @@ static uint64_t cpu_milliseconds(void)
     return (uint64_t)used.tv_sec * 1000 + (uint64_t)used.tv_nsec / 1000000;
 }
 
-START_TEST(threads_without_work_sleep)
+TEST(threads_without_work_sleep)
 {
     set_up("carrier=loopback");
     send_many(20);
@@ -145,7 +141,6 @@ START_TEST(threads_without_work_sleep)
     ck_assert_uint_lt(cpu_milliseconds() - before, 20);
     tear_down();
 }
-END_TEST
 
 /* ---- Operations that fail ---------------------------------------------------------------------------------------- */
 
@@ -157,7 +152,7 @@ static void send_from_both(void)
                 ck_assert_int_eq(STRAIT_OK, side_send(&sides[i], slot, SLOT_BYTES / 4));
 }
 
-START_TEST(an_operation_that_fails_breaks_the_link)
+TEST(an_operation_that_fails_breaks_the_link)
 {
     for (uint32_t number = 1; number < 12; number += 3) {
         fake_nccl_use();
@@ -170,9 +165,8 @@ START_TEST(an_operation_that_fails_breaks_the_link)
         tear_down();
     }
 }
-END_TEST
 
-START_TEST(a_communicator_that_fails_later_breaks_the_link)
+TEST(a_communicator_that_fails_later_breaks_the_link)
 {
     fake_nccl.late_operation = 7;
     set_up("carrier=loopback");
@@ -184,10 +178,9 @@ START_TEST(a_communicator_that_fails_later_breaks_the_link)
     assert_one_says(FAKE_NCCL_LATE);
     tear_down();
 }
-END_TEST
 
 /* The bytes of chunks that hang change nothing after `closed`. */
-START_TEST(an_operation_that_hangs_is_aborted_in_time)
+TEST(an_operation_that_hangs_is_aborted_in_time)
 {
     set_up("carrier=loopback" SOON);
     fake_nccl.hang_operation = 1;
@@ -203,9 +196,8 @@ START_TEST(an_operation_that_hangs_is_aborted_in_time)
     ck_assert_uint_eq(4, fake_nccl.aborted);
     tear_down();
 }
-END_TEST
 
-START_TEST(a_link_with_hanging_operations_can_be_closed)
+TEST(a_link_with_hanging_operations_can_be_closed)
 {
     set_up("carrier=loopback timeout_ms=60000");
     fake_nccl.hang_operation = 3;
@@ -221,10 +213,9 @@ START_TEST(a_link_with_hanging_operations_can_be_closed)
         ck_assert_uint_eq(SLOTS, sides[i].sent + sides[i].sent_badly);
     tear_down();
 }
-END_TEST
 
 /* Many small ones that together take longer than the limit. */
-START_TEST(the_limit_is_for_each_operation)
+TEST(the_limit_is_for_each_operation)
 {
     set_up("carrier=loopback" SOON);
     fake_nccl.delay_us = 1200000 / SLOTS * 2;
@@ -236,7 +227,6 @@ START_TEST(the_limit_is_for_each_operation)
     ck_assert_uint_eq(0, sides[0].broken + sides[1].broken);
     tear_down();
 }
-END_TEST
 
 /* ---- Streams that do not drain ----------------------------------------------------------------------------------- */
 
@@ -255,7 +245,7 @@ static void close_while_stuck(void)
     ck_assert_uint_eq(0, sides[0].closed + sides[1].closed + sides[0].sent_badly);
 }
 
-START_TEST(a_stream_that_does_not_drain_keeps_its_link)
+TEST(a_stream_that_does_not_drain_keeps_its_link)
 {
     close_while_stuck();
     fake_nccl.stuck = 0;
@@ -264,9 +254,8 @@ START_TEST(a_stream_that_does_not_drain_keeps_its_link)
     ck_assert_uint_eq(SLOTS, sides[1].arrived_badly);
     tear_down();
 }
-END_TEST
 
-START_TEST(a_link_that_does_not_drain_can_be_abandoned)
+TEST(a_link_that_does_not_drain_can_be_abandoned)
 {
     close_while_stuck();
     for (int i = 0; i < 2; i++) {
@@ -282,16 +271,14 @@ START_TEST(a_link_that_does_not_drain_can_be_abandoned)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     ck_assert_uint_eq(0, fake_nccl.live);
 }
-END_TEST
 
-START_TEST(only_a_closing_link_can_be_abandoned)
+TEST(only_a_closing_link_can_be_abandoned)
 {
     set_up("carrier=loopback");
     link_abandon(sides[0].link);
     send_many(10);
     tear_down();
 }
-END_TEST
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
@@ -306,7 +293,7 @@ static void fail_to_connect(const char *why)
     ck_assert_uint_eq(0, fake_nccl.live);
 }
 
-START_TEST(communicators_that_cannot_be_made_break_the_link)
+TEST(communicators_that_cannot_be_made_break_the_link)
 {
     fake_nccl.fail_id = 1;
     fail_to_connect(FAKE_NCCL_REFUSED);
@@ -316,18 +303,16 @@ START_TEST(communicators_that_cannot_be_made_break_the_link)
         fail_to_connect(FAKE_NCCL_REFUSED);
     }
 }
-END_TEST
 
-START_TEST(communicators_that_never_come_up_break_the_link)
+TEST(communicators_that_never_come_up_break_the_link)
 {
     fake_nccl.hang_join = 1;
     fail_to_connect("NCCL did not connect in time");
     ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
 }
-END_TEST
 
 /* Neither an event nor silence says how far the other side is: the owner closes when it likes. */
-START_TEST(a_link_can_be_closed_while_it_connects)
+TEST(a_link_can_be_closed_while_it_connects)
 {
     for (int steps = 0; steps < 40; steps++) {
         fake_nccl_use();
@@ -341,9 +326,8 @@ START_TEST(a_link_can_be_closed_while_it_connects)
         ck_assert_uint_eq(0, sides[steps % 2].broken);
     }
 }
-END_TEST
 
-START_TEST(ends_that_NCCL_would_not_connect_are_told_apart)
+TEST(ends_that_NCCL_would_not_connect_are_told_apart)
 {
     static struct nccl_calls other;
     fake_nccl.same_gpu = 1;
@@ -365,9 +349,8 @@ START_TEST(ends_that_NCCL_would_not_connect_are_told_apart)
     assert_one_says("the peer has another version of NCCL");
     tear_down();
 }
-END_TEST
 
-START_TEST(links_share_the_GPU)
+TEST(links_share_the_GPU)
 {
     struct link *third = NULL;
     fake_nccl.multiprocessors = 2 * 16;
@@ -377,7 +360,6 @@ START_TEST(links_share_the_GPU)
     send_many(10);
     tear_down();
 }
-END_TEST
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
@@ -392,7 +374,7 @@ static enum strait_status create(void *base, size_t size, uint32_t memory, const
     return status;
 }
 
-START_TEST(options_are_checked)
+TEST(options_are_checked)
 {
     static const char *const bad[] = {
         "timeout_ms=0",      "timeout_ms=1s", "timeout_ms=3600001",          "blocks=0",
@@ -408,9 +390,8 @@ START_TEST(options_are_checked)
     ck_assert_int_eq(STRAIT_ERR_INVALID, create(NULL, sizeof(page), TRANSPORT_CUDA, good));
     ck_assert_int_eq(STRAIT_ERR_INVALID, create(page, 0, TRANSPORT_CUDA, good));
 }
-END_TEST
 
-START_TEST(texts_of_options_are_checked_without_NCCL)
+TEST(texts_of_options_are_checked_without_NCCL)
 {
     static const char *const bad[] = {"timeout_ms=0", "blocks=x",   "blocks=3",         "library=libnccl.so",
                                       "carrier=shm",  "blocks=8 x", "carrier=ucx foo=1"};
@@ -425,9 +406,8 @@ START_TEST(texts_of_options_are_checked_without_NCCL)
     ck_assert_ptr_null(strstr(text, "plugin"));
     nccl_use_calls(&fake_nccl_calls);
 }
-END_TEST
 
-START_TEST(what_is_missing_is_told)
+TEST(what_is_missing_is_told)
 {
     char page[4096], text[256] = "?";
     transport_missing(&transport_nccl, text, sizeof(text));
@@ -448,41 +428,8 @@ START_TEST(what_is_missing_is_told)
     transport_missing(&transport_loopback, text, sizeof(text));
     ck_assert_str_eq("", text);
 }
-END_TEST
-
-/* ------------------------------------------------------------------------------------------------------------------ */
-
-static Suite *suite(void)
-{
-    Suite *all = suite_create("nccl");
-    TCase *tests = tcase_create("without a GPU");
-    tcase_add_checked_fixture(tests, fake_nccl_use, NULL);
-    tcase_add_test(tests, messages_that_overtake_one_another_do_no_harm);
-    tcase_add_test(tests, posting_and_running_may_take_time);
-    tcase_add_test(tests, what_is_refused_does_not_travel);
-    tcase_add_test(tests, nothing_is_begun_before_both_agree);
-    tcase_add_test(tests, threads_without_work_sleep);
-    tcase_add_test(tests, an_operation_that_fails_breaks_the_link);
-    tcase_add_test(tests, a_communicator_that_fails_later_breaks_the_link);
-    tcase_add_test(tests, an_operation_that_hangs_is_aborted_in_time);
-    tcase_add_test(tests, a_link_with_hanging_operations_can_be_closed);
-    tcase_add_test(tests, the_limit_is_for_each_operation);
-    tcase_add_test(tests, a_stream_that_does_not_drain_keeps_its_link);
-    tcase_add_test(tests, a_link_that_does_not_drain_can_be_abandoned);
-    tcase_add_test(tests, only_a_closing_link_can_be_abandoned);
-    tcase_add_test(tests, communicators_that_cannot_be_made_break_the_link);
-    tcase_add_test(tests, communicators_that_never_come_up_break_the_link);
-    tcase_add_test(tests, a_link_can_be_closed_while_it_connects);
-    tcase_add_test(tests, ends_that_NCCL_would_not_connect_are_told_apart);
-    tcase_add_test(tests, links_share_the_GPU);
-    tcase_add_test(tests, options_are_checked);
-    tcase_add_test(tests, texts_of_options_are_checked_without_NCCL);
-    tcase_add_test(tests, what_is_missing_is_told);
-    suite_add_tcase(all, tests);
-    return all;
-}
 
 int main(void)
 {
-    return run_suite(suite());
+    return run_tests("nccl", fake_nccl_use, NULL);
 }

@@ -27,7 +27,7 @@ static size_t an_address(uint8_t *dst, size_t carrier_size)
     return NCCL_ADDRESS_FIXED + carrier_size;
 }
 
-START_TEST(an_address_is_read_as_it_was_written)
+TEST(an_address_is_read_as_it_was_written)
 {
     static const size_t sizes[] = {0, 1, 12, 48, NCCL_ADDRESS_CARRIER};
     uint8_t bytes[LINK_ADDRESS_MAX];
@@ -42,9 +42,8 @@ START_TEST(an_address_is_read_as_it_was_written)
             ck_assert_uint_eq((uint8_t)(k * 7), address.carrier[k]);
     }
 }
-END_TEST
 
-START_TEST(an_address_with_any_bit_changed_is_none)
+TEST(an_address_with_any_bit_changed_is_none)
 {
     uint8_t bytes[LINK_ADDRESS_MAX];
     struct nccl_address address;
@@ -56,10 +55,9 @@ START_TEST(an_address_with_any_bit_changed_is_none)
     }
     ck_assert_int_eq(STRAIT_OK, nccl_address_read(bytes, size, &address));
 }
-END_TEST
 
 /* In memory that ends with the blob: a read beyond it would fault. */
-START_TEST(an_address_of_another_size_is_none)
+TEST(an_address_of_another_size_is_none)
 {
     uint8_t bytes[LINK_ADDRESS_MAX];
     struct nccl_address address;
@@ -74,9 +72,8 @@ START_TEST(an_address_of_another_size_is_none)
     ck_assert_int_eq(STRAIT_ERR_INVALID, nccl_address_read(NULL, whole, &address));
     ck_assert_int_eq(STRAIT_ERR_INVALID, nccl_address_read(bytes, LINK_ADDRESS_MAX + 1, &address));
 }
-END_TEST
 
-START_TEST(messages_are_read_strictly)
+TEST(messages_are_read_strictly)
 {
     static const struct {
         struct nccl_message message;
@@ -117,7 +114,6 @@ START_TEST(messages_are_read_strictly)
         ck_assert_int_eq(STRAIT_ERR_CORRUPT, nccl_message_read(bytes, sizeof(bytes), cases[i].payload, &message));
     }
 }
-END_TEST
 
 /* ---- A peer of our own ------------------------------------------------------------------------------------------- */
 
@@ -263,7 +259,7 @@ static void await_break(const char *why)
 
 /* ---- What it says ------------------------------------------------------------------------------------------------ */
 
-START_TEST(what_is_no_message_breaks_the_link)
+TEST_LOOP(what_is_no_message_breaks_the_link, 5)
 {
     static const struct {
         uint32_t type;
@@ -279,26 +275,23 @@ START_TEST(what_is_no_message_breaks_the_link)
     speak(cases[_i].type, cases[_i].id, cases[_i].value, cases[_i].payload);
     await_break("the peer does not say what it should");
 }
-END_TEST
 
-START_TEST(a_second_hello_breaks_the_link)
+TEST(a_second_hello_breaks_the_link)
 {
     greet();
     speak(NCCL_HELLO, 0, NCCL_VERSION, NCCL_ID_BYTES);
     await_break("the peer said hello twice");
 }
-END_TEST
 
-START_TEST(a_chunk_before_its_time_breaks_the_link)
+TEST(a_chunk_before_its_time_breaks_the_link)
 {
     greet();
     speak(NCCL_CHUNK, 1, 1000, 24);
     await_break("the peer sends before its time");
     ck_assert_uint_eq(0, side.connected + side.arriving);
 }
-END_TEST
 
-START_TEST(an_answer_that_was_not_asked_for_breaks_the_link)
+TEST_LOOP(an_answer_that_was_not_asked_for_breaks_the_link, 2)
 {
     come_up();
     speak(NCCL_READY, 0, 0, 0);
@@ -306,9 +299,8 @@ START_TEST(an_answer_that_was_not_asked_for_breaks_the_link)
     speak(_i == 0 ? NCCL_GO : NCCL_REFUSED, 1, 0, 0);
     await_break("the peer answers what was not asked");
 }
-END_TEST
 
-START_TEST(a_chunk_cannot_be_answered_twice)
+TEST(a_chunk_cannot_be_answered_twice)
 {
     come_up();
     speak(NCCL_READY, 0, 0, 0);
@@ -322,7 +314,6 @@ START_TEST(a_chunk_cannot_be_answered_twice)
     ck_assert_uint_eq(1, side.sent_badly);
     ck_assert_uint_eq(0, fake_nccl.operations);
 }
-END_TEST
 
 /* A chunk of no bytes for slot 0. */
 static void send_chunk(uint64_t id)
@@ -335,7 +326,7 @@ static void send_chunk(uint64_t id)
 }
 
 /* In one progress of the side's: it looks at `connected` when it is asked. */
-START_TEST(a_link_is_connected_before_its_first_chunk)
+TEST(a_link_is_connected_before_its_first_chunk)
 {
     come_up();
     speak(NCCL_READY, 0, 0, 0);
@@ -343,10 +334,9 @@ START_TEST(a_link_is_connected_before_its_first_chunk)
     STEP_UNTIL(side.arrived == 1);
     end();
 }
-END_TEST
 
 /* Its word that it is ready was overtaken by its first chunk. */
-START_TEST(a_chunk_says_that_its_sender_is_ready)
+TEST(a_chunk_says_that_its_sender_is_ready)
 {
     come_up();
     send_chunk(1);
@@ -359,9 +349,8 @@ START_TEST(a_chunk_says_that_its_sender_is_ready)
     ck_assert_uint_eq(0, side.broken);
     end();
 }
-END_TEST
 
-START_TEST(an_owner_may_refuse_any_size)
+TEST(an_owner_may_refuse_any_size)
 {
     come_up();
     speak(NCCL_READY, 0, 0, 0);
@@ -372,30 +361,8 @@ START_TEST(an_owner_may_refuse_any_size)
     ck_assert_uint_eq(SIZE_MAX, side.last_size);
     end();
 }
-END_TEST
-
-static Suite *suite(void)
-{
-    Suite *all = suite_create("nccl wire");
-    TCase *tests = tcase_create("parsers and peers");
-    tcase_add_checked_fixture(tests, fake_nccl_use, NULL);
-    tcase_add_test(tests, an_address_is_read_as_it_was_written);
-    tcase_add_test(tests, an_address_with_any_bit_changed_is_none);
-    tcase_add_test(tests, an_address_of_another_size_is_none);
-    tcase_add_test(tests, messages_are_read_strictly);
-    tcase_add_loop_test(tests, what_is_no_message_breaks_the_link, 0, 5);
-    tcase_add_test(tests, a_second_hello_breaks_the_link);
-    tcase_add_test(tests, a_chunk_before_its_time_breaks_the_link);
-    tcase_add_loop_test(tests, an_answer_that_was_not_asked_for_breaks_the_link, 0, 2);
-    tcase_add_test(tests, a_chunk_cannot_be_answered_twice);
-    tcase_add_test(tests, a_link_is_connected_before_its_first_chunk);
-    tcase_add_test(tests, a_chunk_says_that_its_sender_is_ready);
-    tcase_add_test(tests, an_owner_may_refuse_any_size);
-    suite_add_tcase(all, tests);
-    return all;
-}
 
 int main(void)
 {
-    return run_suite(suite());
+    return run_tests("nccl_wire", fake_nccl_use, NULL);
 }

@@ -177,7 +177,7 @@ static const struct hello_case {
     {HUGE, PAGE, "SHM1", 0, 0, false},
 };
 
-START_TEST(only_a_sealed_memfd_is_an_arena)
+TEST_LOOP(only_a_sealed_memfd_is_an_arena, 2 * COUNT(hellos))
 {
     const struct hello_case *test = &hellos[_i / 2];
     enum link_side which = _i % 2 == 0 ? LINK_ACCEPTED : LINK_DIALLED;
@@ -196,9 +196,8 @@ START_TEST(only_a_sealed_memfd_is_an_arena)
     close(fd);
     close_side();
 }
-END_TEST
 
-START_TEST(a_hello_may_come_in_pieces_with_many_descriptors)
+TEST(a_hello_may_come_in_pieces_with_many_descriptors)
 {
     uint8_t hello[HELLO];
     open_side(LINK_DIALLED);
@@ -215,10 +214,9 @@ START_TEST(a_hello_may_come_in_pieces_with_many_descriptors)
     close(fd);
     close_side();
 }
-END_TEST
 
 /* The dialling side's last word of the other protocol may still be on its way to it. */
-START_TEST(the_accepted_side_speaks_first)
+TEST(the_accepted_side_speaks_first)
 {
     struct pollfd input;
     open_side(LINK_DIALLED);
@@ -232,7 +230,6 @@ START_TEST(the_accepted_side_speaks_first)
     WAIT_UNTIL(&side, 1, poll(&input, 1, 0) == 1);
     close_side();
 }
-END_TEST
 
 /* ---- Records --------------------------------------------------------------------------------------------------- */
 
@@ -259,7 +256,7 @@ static size_t make_record(uint8_t *dst, uint64_t sequence, uint64_t slot)
     return 40;
 }
 
-START_TEST(records_may_come_in_any_pieces)
+TEST(records_may_come_in_any_pieces)
 {
     static uint8_t stream[40 * 500];
     size_t size = 0;
@@ -276,7 +273,6 @@ START_TEST(records_may_come_in_any_pieces)
     ck_assert_uint_eq(0, side.broken);
     close_side();
 }
-END_TEST
 
 static const struct record_case {
     uint32_t at;
@@ -289,7 +285,7 @@ static const struct record_case {
     {8, UINT64_MAX},
 };
 
-START_TEST(a_malformed_record_breaks_the_link)
+TEST_LOOP(a_malformed_record_breaks_the_link, COUNT(records))
 {
     uint8_t record[80];
     connect_by_hand();
@@ -304,9 +300,8 @@ START_TEST(a_malformed_record_breaks_the_link)
     ck_assert_uint_eq(0, side.arriving); /* nor anything that follows it */
     close_side();
 }
-END_TEST
 
-START_TEST(descriptors_with_a_record_are_dropped)
+TEST(descriptors_with_a_record_are_dropped)
 {
     uint8_t record[40];
     connect_by_hand();
@@ -317,11 +312,10 @@ START_TEST(descriptors_with_a_record_are_dropped)
     ck_assert_int_eq(before, open_descriptors());
     close_side();
 }
-END_TEST
 
 /* ---- The end --------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_end_of_the_socket_breaks_a_link_at_once)
+TEST(the_end_of_the_socket_breaks_a_link_at_once)
 {
     uint8_t record[40];
     connect_by_hand();
@@ -333,10 +327,9 @@ START_TEST(the_end_of_the_socket_breaks_a_link_at_once)
     WAIT_UNTIL(&side, 1, side.closed);
     side_fini(&side);
 }
-END_TEST
 
 /* What the peer says while this side closes is not looked at, malformed or not. */
-START_TEST(a_closing_link_waits_for_the_end_of_the_socket)
+TEST(a_closing_link_waits_for_the_end_of_the_socket)
 {
     uint8_t record[40];
     connect_by_hand();
@@ -352,10 +345,9 @@ START_TEST(a_closing_link_waits_for_the_end_of_the_socket)
     WAIT_UNTIL(&side, 1, side.closed);
     side_fini(&side);
 }
-END_TEST
 
 /* Not before link_close, though: nobody gives up an arena that is in use. */
-START_TEST(an_abandoned_link_does_not_wait_for_the_end_of_the_socket)
+TEST(an_abandoned_link_does_not_wait_for_the_end_of_the_socket)
 {
     connect_by_hand();
     link_abandon(side.link);
@@ -374,7 +366,6 @@ START_TEST(an_abandoned_link_does_not_wait_for_the_end_of_the_socket)
     close(peer);
     side_fini(&side);
 }
-END_TEST
 
 /* Until one has to wait. */
 static void fill_socket(void)
@@ -395,7 +386,7 @@ static void fill_socket(void)
 }
 
 /* A peer that does not read: sends are kept, and end with the link. */
-START_TEST(a_full_socket_delays_sends)
+TEST(a_full_socket_delays_sends)
 {
     connect_by_hand();
     fill_socket();
@@ -404,10 +395,9 @@ START_TEST(a_full_socket_delays_sends)
     ck_assert_uint_eq(0, side.sent_badly + side.broken);
     close_side();
 }
-END_TEST
 
 /* All that a link sends, after its hello, to its end: whole records, and the farewell. */
-START_TEST(a_link_ends_with_a_farewell)
+TEST_LOOP(a_link_ends_with_a_farewell, 2)
 {
     static const char farewell[] = "CHNK good bye.\0";
     uint8_t bytes[8192], last[16] = {0};
@@ -437,7 +427,6 @@ START_TEST(a_link_ends_with_a_farewell)
     WAIT_UNTIL(&side, 1, side.closed);
     side_fini(&side);
 }
-END_TEST
 
 /* In a child: connects, says hello, ends the socket, and lives on until it is told. */
 static void play_peer(const struct sockaddr_un *address, bool farewell, int until)
@@ -456,7 +445,7 @@ static void play_peer(const struct sockaddr_un *address, bool farewell, int unti
 }
 
 /* A socket can end before what its process has set going: only a farewell, or the end of the process, is believed. */
-START_TEST(without_a_farewell_the_end_of_the_process_counts)
+TEST_LOOP(without_a_farewell_the_end_of_the_process_counts, 2)
 {
     bool farewell = _i == 1;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -489,29 +478,8 @@ START_TEST(without_a_farewell_the_end_of_the_process_counts)
     unlink(address.sun_path);
     rmdir(folder);
 }
-END_TEST
-
-static Suite *suite(void)
-{
-    Suite *all = suite_create("shm");
-    TCase *tests = tcase_create("hostile peers");
-    tcase_add_loop_test(tests, only_a_sealed_memfd_is_an_arena, 0, 2 * COUNT(hellos));
-    tcase_add_test(tests, a_hello_may_come_in_pieces_with_many_descriptors);
-    tcase_add_test(tests, the_accepted_side_speaks_first);
-    tcase_add_test(tests, records_may_come_in_any_pieces);
-    tcase_add_loop_test(tests, a_malformed_record_breaks_the_link, 0, COUNT(records));
-    tcase_add_test(tests, descriptors_with_a_record_are_dropped);
-    tcase_add_test(tests, the_end_of_the_socket_breaks_a_link_at_once);
-    tcase_add_test(tests, a_closing_link_waits_for_the_end_of_the_socket);
-    tcase_add_test(tests, an_abandoned_link_does_not_wait_for_the_end_of_the_socket);
-    tcase_add_test(tests, a_full_socket_delays_sends);
-    tcase_add_loop_test(tests, a_link_ends_with_a_farewell, 0, 2);
-    tcase_add_loop_test(tests, without_a_farewell_the_end_of_the_process_counts, 0, 2);
-    suite_add_tcase(all, tests);
-    return all;
-}
 
 int main(void)
 {
-    return run_suite(suite());
+    return run_tests("shm", NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void set_host(int kind)
         ck_assert_int_eq(0, sigaction(taken_by_ucx[i], &action, NULL));
 }
 
-START_TEST(an_embedded_node_leaves_its_hosts_signals)
+TEST_LOOP(an_embedded_node_leaves_its_hosts_signals, 3)
 {
     struct sigaction before[NSIG], after[NSIG];
     struct strait_client_config config = {
@@ -66,7 +66,6 @@ START_TEST(an_embedded_node_leaves_its_hosts_signals)
     }
     strait_client_close(client);
 }
-END_TEST
 
 /* ---- The daemon -------------------------------------------------------------------------------------------------- */
 
@@ -164,31 +163,22 @@ static bool is_caught(unsigned long long caught, int number)
     return caught >> (number - 1) & 1;
 }
 
-START_TEST(the_daemon_leaves_errors_to_the_system)
+TEST(the_daemon_leaves_errors_to_the_system)
 {
     unsigned long long caught = daemon_catches(NULL);
     ck_assert(is_caught(caught, SIGTERM));
     for (int i = 0; i < TAKEN; i++)
         ck_assert_msg(!is_caught(caught, taken_by_ucx[i]), "signal %d is caught", taken_by_ucx[i]);
 }
-END_TEST
 
-START_TEST(who_wants_backtraces_gets_them)
+TEST(who_wants_backtraces_gets_them)
 {
     ck_assert(is_caught(daemon_catches("bt"), SIGSEGV));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("signals");
-    TCase *tcase = tcase_create("signals");
     unsetenv("UCX_HANDLE_ERRORS");
     unsetenv("UCX_DEBUG_SIGNO");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, an_embedded_node_leaves_its_hosts_signals, 0, 3);
-    tcase_add_test(tcase, the_daemon_leaves_errors_to_the_system);
-    tcase_add_test(tcase, who_wants_backtraces_gets_them);
-    suite_add_tcase(suite, tcase);
-    return run_suite(suite);
+    return run_tests("signals", setup, teardown);
 }

@@ -6,18 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/fakes/nccl_calls.h"
 #include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/nccl.h"
-#if STRAIT_HAVE_UCX
-#include "transport/ucx.h"
-#endif
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
-
-/* Every test of this file is a loop test over the kinds of this build; nccl's is without NCCL and without a GPU. */
-#define KIND transport_at((uint32_t)_i)
 
 static struct side sides[2];
 
@@ -30,7 +23,7 @@ static void set_up(const struct transport_ops *ops)
 
 /* ---- The kinds ------------------------------------------------------------------------------------------------- */
 
-START_TEST(kinds_are_found_by_name)
+TEST(kinds_are_found_by_name)
 {
     uint32_t count = 0;
     while (transport_at(count) != NULL) {
@@ -43,32 +36,30 @@ START_TEST(kinds_are_found_by_name)
     ck_assert_ptr_nonnull(transport_find("nccl"));
     ck_assert_ptr_nonnull(transport_find("loopback"));
 }
-END_TEST
 
-START_TEST(unknown_options_are_refused)
+TEST_LOOP(unknown_options_are_refused, kind_count())
 {
     static const char *const bad[] = {
         "colour=red", "tls",     "=tcp",      "listen=",           "listen=0.0.0.0", "listen=::", "port=x",
         "port=65536", "eager=0", "eager=64K", "eager=99999999999", "delay_us=",      "seed=1x",   "lose=99999999999"};
-    struct transport_arena arena = {.size = 4096, .memory = side_memory(KIND)};
+    struct transport_arena arena = {.size = 4096, .memory = side_memory(kind_at(_i))};
     struct transport_events events = {0};
     struct transport *transport = NULL;
     arena.fd = make_arena(arena.size, &arena.base);
     for (int i = 0; i < COUNT(bad); i++) {
         char options[64]; /* nccl's own carrier may not be in this build */
-        bool other = KIND == &transport_nccl && transport_find("ucx") == NULL;
+        bool other = kind_at(_i) == &transport_nccl && transport_find("ucx") == NULL;
         snprintf(options, sizeof(options), "%s%s", other ? "carrier=loopback " : "", bad[i]);
-        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, options, &transport));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(kind_at(_i), &arena, &events, NULL, options, &transport));
     }
     char large[400];
     memset(large, 'x', sizeof(large) - 1);
     large[sizeof(large) - 1] = '\0';
     large[4] = '=';
-    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, large, &transport));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(kind_at(_i), &arena, &events, NULL, large, &transport));
     ck_assert_ptr_null(transport);
     close(arena.fd);
 }
-END_TEST
 
 /* ---- Chunks ---------------------------------------------------------------------------------------------------- */
 
@@ -87,9 +78,9 @@ static void exchange(unsigned rounds)
     }
 }
 
-START_TEST(chunks_of_every_size_arrive_both_ways)
+TEST_LOOP(chunks_of_every_size_arrive_both_ways, kind_count())
 {
-    set_up(KIND);
+    set_up(kind_at(_i));
     exchange(9);
     for (int i = 0; i < 2; i++) {
         ck_assert_uint_eq(0, sides[i].damaged + sides[i].arrived_badly + sides[i].sent_badly + sides[i].broken);
@@ -97,11 +88,10 @@ START_TEST(chunks_of_every_size_arrive_both_ways)
     }
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(a_refused_chunk_only_costs_itself)
+TEST_LOOP(a_refused_chunk_only_costs_itself, kind_count())
 {
-    set_up(KIND);
+    set_up(kind_at(_i));
     sides[1].refuse = true;
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100));
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, SLOT_BYTES));
@@ -113,21 +103,20 @@ START_TEST(a_refused_chunk_only_costs_itself)
     ck_assert_uint_eq(0, sides[1].damaged + sides[0].broken + sides[1].broken);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(sends_that_cannot_be_are_refused)
+TEST_LOOP(sends_that_cannot_be_are_refused, kind_count())
 {
     static const uint8_t header[TRANSPORT_HEADER_MAX + 1];
-    side_init(&sides[0], KIND, NULL);
-    side_init(&sides[1], KIND, NULL);
+    side_init(&sides[0], kind_at(_i), NULL);
+    side_init(&sides[1], kind_at(_i), NULL);
     sides_open(sides);
     ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, header, 8, NULL, 0, NULL, 0));
     ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
     sides_close(sides);
 
-    set_up(KIND);
+    set_up(kind_at(_i));
     ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, sizeof(header), NULL, 0, NULL, 0));
-    if (KIND->direct) {
+    if (kind_at(_i)->direct) {
         ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, header, 1, NULL, 0));
         ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, NULL, SIZE_MAX, NULL, 0));
     } else {
@@ -138,14 +127,13 @@ START_TEST(sends_that_cannot_be_are_refused)
     sides_close(sides);
     ck_assert_uint_eq(0, sides[0].sent + sides[0].sent_badly + sides[1].arriving);
 }
-END_TEST
 
-START_TEST(a_map_ends_with_the_arena)
+TEST_LOOP(a_map_ends_with_the_arena, kind_count())
 {
     size_t size = SLOTS * SLOT_BYTES;
-    set_up(KIND);
+    set_up(kind_at(_i));
     uint8_t *first = link_map(sides[0].link, 0, size);
-    ck_assert((first != NULL) == KIND->direct);
+    ck_assert((first != NULL) == kind_at(_i)->direct);
     ck_assert_ptr_eq(first == NULL ? NULL : first + size - 1, link_map(sides[0].link, size - 1, 1));
     ck_assert_ptr_null(link_map(sides[0].link, size, 1));
     ck_assert_ptr_null(link_map(sides[0].link, 1, size));
@@ -154,7 +142,6 @@ START_TEST(a_map_ends_with_the_arena)
     ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
     sides_close(sides);
 }
-END_TEST
 
 /* ---- Sleeping -------------------------------------------------------------------------------------------------- */
 
@@ -177,9 +164,9 @@ static void step_by_poll(void)
             transport_progress(sides[i].transport);
 }
 
-START_TEST(no_wake_up_is_lost)
+TEST_LOOP(no_wake_up_is_lost, kind_count())
 {
-    set_up(KIND);
+    set_up(kind_at(_i));
     for (unsigned i = 0; i < 2000; i++) {
         struct side *from = &sides[i % 2], *to = &sides[!(i % 2)];
         unsigned before = to->arrived;
@@ -190,12 +177,11 @@ START_TEST(no_wake_up_is_lost)
     ck_assert_uint_eq(0, sides[0].damaged + sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(an_idle_link_sleeps)
+TEST_LOOP(an_idle_link_sleeps, kind_count())
 {
     struct pollfd fds[2];
-    set_up(KIND);
+    set_up(kind_at(_i));
     for (int i = 0; i < 20; i++)
         sides_step(sides, 2, 10);
     for (int i = 0; i < 2; i++) {
@@ -206,23 +192,21 @@ START_TEST(an_idle_link_sleeps)
     ck_assert_int_eq(0, poll(fds, 2, 100));
     sides_close(sides);
 }
-END_TEST
 
 /* ---- The end of a link ----------------------------------------------------------------------------------------- */
 
-START_TEST(a_link_that_was_never_connected_can_be_closed)
+TEST_LOOP(a_link_that_was_never_connected_can_be_closed, kind_count())
 {
-    side_init(&sides[0], KIND, NULL);
-    side_init(&sides[1], KIND, NULL);
+    side_init(&sides[0], kind_at(_i), NULL);
+    side_init(&sides[1], kind_at(_i), NULL);
     sides_open(sides);
     sides_close(sides);
     ck_assert_uint_eq(0, sides[0].connected + sides[0].broken + sides[1].connected + sides[1].broken);
 }
-END_TEST
 
-START_TEST(a_transport_outlives_its_links)
+TEST_LOOP(a_transport_outlives_its_links, kind_count())
 {
-    set_up(KIND);
+    set_up(kind_at(_i));
     for (int round = 0; round < 5; round++) {
         unsigned arrived = sides[1].arrived;
         ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100000));
@@ -236,13 +220,12 @@ START_TEST(a_transport_outlives_its_links)
     ck_assert_uint_eq(0, sides[1].damaged);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(addresses_that_are_none_are_refused)
+TEST_LOOP(addresses_that_are_none_are_refused, kind_count())
 {
     uint8_t address[LINK_ADDRESS_MAX + 1] = {0};
-    side_init(&sides[0], KIND, NULL);
-    side_init(&sides[1], KIND, NULL);
+    side_init(&sides[0], kind_at(_i), NULL);
+    side_init(&sides[1], kind_at(_i), NULL);
     sides_open(sides);
     size_t size = link_address(sides[0].link, address, LINK_ADDRESS_MAX);
     ck_assert_uint_le(size, LINK_ADDRESS_MAX);
@@ -256,15 +239,14 @@ START_TEST(addresses_that_are_none_are_refused)
     sides_close(sides);
     ck_assert_uint_eq(0, sides[0].broken + sides[1].broken);
 }
-END_TEST
 
-START_TEST(a_descriptor_that_is_not_wanted_is_closed)
+TEST_LOOP(a_descriptor_that_is_not_wanted_is_closed, kind_count())
 {
     int fds[2];
     struct link *link = NULL;
-    side_init(&sides[0], KIND, NULL);
+    side_init(&sides[0], kind_at(_i), NULL);
     ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
-    enum link_side side = KIND->direct ? (enum link_side)7 : LINK_ACCEPTED;
+    enum link_side side = kind_at(_i)->direct ? (enum link_side)7 : LINK_ACCEPTED;
     ck_assert_int_eq(STRAIT_ERR_INVALID, link_open(sides[0].transport, fds[0], side, NULL, &link));
     ck_assert_ptr_null(link);
     char byte;
@@ -272,67 +254,8 @@ START_TEST(a_descriptor_that_is_not_wanted_is_closed)
     close(fds[1]);
     side_fini(&sides[0]);
 }
-END_TEST
 
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-struct kinds {
-    int first, end;
-};
-
-static void add(TCase *tests, const TTest *test, struct kinds kinds)
+int main(void)
 {
-    tcase_add_loop_test(tests, test, kinds.first, kinds.end);
-}
-
-static Suite *suite(struct kinds kinds)
-{
-    Suite *all = suite_create("transport");
-    TCase *tests = tcase_create("every kind");
-    tcase_add_test(tests, kinds_are_found_by_name);
-    add(tests, unknown_options_are_refused, kinds);
-    add(tests, chunks_of_every_size_arrive_both_ways, kinds);
-    add(tests, a_refused_chunk_only_costs_itself, kinds);
-    add(tests, sends_that_cannot_be_are_refused, kinds);
-    add(tests, a_map_ends_with_the_arena, kinds);
-    add(tests, no_wake_up_is_lost, kinds);
-    add(tests, an_idle_link_sleeps, kinds);
-    add(tests, a_link_that_was_never_connected_can_be_closed, kinds);
-    add(tests, a_transport_outlives_its_links, kinds);
-    add(tests, addresses_that_are_none_are_refused, kinds);
-    add(tests, a_descriptor_that_is_not_wanted_is_closed, kinds);
-    suite_add_tcase(all, tests);
-    return all;
-}
-
-static struct kinds all_kinds(void)
-{
-    struct kinds kinds = {0, 0};
-    while (transport_at((uint32_t)kinds.end) != NULL) {
-        printf("kind %d: %s\n", kinds.end, transport_at((uint32_t)kinds.end)->name);
-        kinds.end++;
-    }
-    if (transport_find("ucx") == NULL)
-        printf("ucx is left out: this build was made without it\n");
-    return kinds;
-}
-
-/* UCX as it is between GPUs, whose memory the host's stands in for. */
-static struct kinds ucx_on_gpus(void)
-{
-    struct kinds kinds = {0, 0};
-#if STRAIT_HAVE_UCX
-    while (transport_at((uint32_t)kinds.first) != &transport_ucx)
-        kinds.first++;
-    kinds.end = kinds.first + 1;
-    sides_on_gpus = true;
-    ucx_stand_in();
-#endif
-    return kinds;
-}
-
-int main(int argc, char **argv)
-{
-    fake_nccl_use();
-    return run_suite(suite(argc > 1 && strcmp(argv[1], "ucx-on-gpus") == 0 ? ucx_on_gpus() : all_kinds()));
+    return run_tests("transport", NULL, NULL);
 }

@@ -11,18 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/fakes/nccl_calls.h"
+#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/loopback.h"
 #include "transport/nccl.h"
 #if STRAIT_HAVE_UCX
 #include <ucp/api/ucp.h>
-
-#include "transport/ucx.h"
 #endif
-
-#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
-#define KIND         transport_at((uint32_t)_i)
 
 static struct side sides[2];
 
@@ -43,10 +38,10 @@ static void send_everything(void)
 }
 
 /* on_closed looks for chunks without their callback, on_sent and on_arrived for second ones. */
-START_TEST(every_send_ends_before_its_link)
+TEST(every_send_ends_before_its_link)
 {
     for (unsigned steps = 0; steps < 12; steps++) {
-        set_up(KIND);
+        set_up(kind_at(_i));
         send_everything();
         for (unsigned i = 0; i < steps; i++)
             for (int k = 0; k < 2; k++)
@@ -57,17 +52,16 @@ START_TEST(every_send_ends_before_its_link)
         for (int i = 0; i < 2; i++) {
             ck_assert_uint_eq(SLOTS, sides[i].sent + sides[i].sent_badly);
             ck_assert_uint_eq(0, sides[i].damaged);
-            ck_assert(steps > 0 || KIND->direct || sides[i].sent_badly == SLOTS);
+            ck_assert(steps > 0 || kind_at(_i)->direct || sides[i].sent_badly == SLOTS);
             ck_assert_uint_eq(i == 1, sides[i].broken); /* only the side that did not close it */
         }
         sides_close(sides);
     }
 }
-END_TEST
 
-START_TEST(a_link_can_be_closed_when_asked_for_a_slot)
+TEST(a_link_can_be_closed_when_asked_for_a_slot)
 {
-    set_up(KIND);
+    set_up(kind_at(_i));
     sides[1].close_on_arriving = true;
     send_everything();
     WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
@@ -77,7 +71,6 @@ START_TEST(a_link_can_be_closed_when_asked_for_a_slot)
     ck_assert_uint_eq(0, sides[1].broken);
     sides_close(sides);
 }
-END_TEST
 
 /* What UCX has not let go of is reported as failed, and nothing of it comes later. */
 static void abandon_after(const struct transport_ops *ops, int steps)
@@ -102,12 +95,11 @@ static void abandon_after(const struct transport_ops *ops, int steps)
     sides_close(sides);
 }
 
-START_TEST(an_abandoned_link_closes_whatever_ucx_holds)
+TEST(an_abandoned_link_closes_whatever_ucx_holds)
 {
-    for (int steps = 0; steps < 12 && strcmp(KIND->name, "ucx") == 0; steps++)
-        abandon_after(KIND, steps);
+    for (int steps = 0; steps < 12 && strcmp(kind_at(_i)->name, "ucx") == 0; steps++)
+        abandon_after(kind_at(_i), steps);
 }
-END_TEST
 
 /* ---- Peers that die or stop ------------------------------------------------------------------------------------ */
 
@@ -172,11 +164,11 @@ static bool in_process(const struct transport_ops *ops)
     return ops == &transport_loopback || (ops == &transport_nccl && transport_find("ucx") == NULL); /* its carrier */
 }
 
-START_TEST(a_killed_peer_breaks_the_link)
+TEST(a_killed_peer_breaks_the_link)
 {
-    if (in_process(KIND))
+    if (in_process(kind_at(_i)))
         return;
-    reap(start_peer(KIND)); /* idle or busy, as it comes */
+    reap(start_peer(kind_at(_i))); /* idle or busy, as it comes */
     WAIT_UNTIL(sides, 1, sides[0].broken);
     ck_assert_ptr_nonnull(sides[0].why);
     ck_assert_uint_eq(0, sides[0].closed);
@@ -184,7 +176,7 @@ START_TEST(a_killed_peer_breaks_the_link)
     WAIT_UNTIL(sides, 1, sides[0].closed);
     side_fini(&sides[0]);
 
-    pid_t peer = start_peer(KIND);
+    pid_t peer = start_peer(kind_at(_i));
     let_it_run();
     reap(peer);
     WAIT_UNTIL(sides, 1, sides[0].broken);
@@ -193,14 +185,13 @@ START_TEST(a_killed_peer_breaks_the_link)
     WAIT_UNTIL(sides, 1, sides[0].closed);
     side_fini(&sides[0]);
 }
-END_TEST
 
 /* Direct: what stopped can go on and store; so the slots stay in quarantine. */
-START_TEST(a_stopped_peer_delays_only_a_direct_link)
+TEST(a_stopped_peer_delays_only_a_direct_link)
 {
-    if (in_process(KIND))
+    if (in_process(kind_at(_i)))
         return;
-    pid_t peer = start_peer(KIND);
+    pid_t peer = start_peer(kind_at(_i));
     let_it_run();
     ck_assert_int_eq(0, kill(peer, SIGSTOP));
     for (int i = 0; i < 5; i++)
@@ -208,19 +199,18 @@ START_TEST(a_stopped_peer_delays_only_a_direct_link)
     link_close(sides[0].link);
     for (int i = 0; i < 10; i++)
         sides_step(sides, 1, 20);
-    ck_assert_uint_eq(!KIND->direct, sides[0].closed);
+    ck_assert_uint_eq(!kind_at(_i)->direct, sides[0].closed);
     reap(peer);
     WAIT_UNTIL(sides, 1, sides[0].closed);
     side_fini(&sides[0]);
 }
-END_TEST
 
 /* What a peer that was stopped still had on its way does not land after `closed`. */
-START_TEST(nothing_lands_after_closed)
+TEST(nothing_lands_after_closed)
 {
-    if (in_process(KIND) || KIND->direct)
+    if (in_process(kind_at(_i)) || kind_at(_i)->direct)
         return;
-    pid_t peer = start_peer(KIND);
+    pid_t peer = start_peer(kind_at(_i));
     let_it_run();
     ck_assert_int_eq(0, kill(peer, SIGSTOP));
     link_close(sides[0].link);
@@ -237,7 +227,6 @@ START_TEST(nothing_lands_after_closed)
     reap(peer);
     side_fini(&sides[0]);
 }
-END_TEST
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
@@ -283,11 +272,11 @@ static void judge(TestResult *result, const char *name, const struct transport_o
 }
 
 /* Runs the case in a process of its own, with what it writes in a file. */
-static void run_case(const TTest *test, const char *name, int kind)
+static void run_case(const TTest *test, int kind)
 {
     int file = memfd_create("output", MFD_CLOEXEC), out = dup(STDERR_FILENO);
     Suite *suite = suite_create("teardown");
-    TCase *tcase = tcase_create(name);
+    TCase *tcase = tcase_create("teardown");
     TestResult **results;
     tcase_add_loop_test(tcase, test, kind, kind + 1);
     suite_add_tcase(suite, tcase);
@@ -304,38 +293,18 @@ static void run_case(const TTest *test, const char *name, int kind)
         abort();
     fputs(text, stderr);
     results = srunner_results(runner);
-    judge(results[0], name, transport_at((uint32_t)kind), text);
+    judge(results[0], test->name, kind_at(kind), text);
     free(results);
     free(text);
     close(file);
     srunner_free(runner);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    const struct {
-        const TTest *test;
-        const char *name;
-    } cases[] = {
-#define CASE(name) {name, #name}
-        CASE(every_send_ends_before_its_link),
-        CASE(a_link_can_be_closed_when_asked_for_a_slot),
-        CASE(an_abandoned_link_closes_whatever_ucx_holds),
-        CASE(a_killed_peer_breaks_the_link),
-        CASE(a_stopped_peer_delays_only_a_direct_link),
-        CASE(nothing_lands_after_closed),
-    };
-    const bool on_gpus = argc > 1 && strcmp(argv[1], "ucx-on-gpus") == 0;
-    fake_nccl_use();
-    sides_on_gpus = on_gpus;
-#if STRAIT_HAVE_UCX
-    if (on_gpus)
-        ucx_stand_in();
-#endif
-    for (int kind = 0; transport_at((uint32_t)kind) != NULL; kind++)
-        for (int i = 0; i < COUNT(cases); i++)
-            if (!on_gpus || strcmp(transport_at((uint32_t)kind)->name, "ucx") == 0)
-                run_case(cases[i].test, cases[i].name, kind);
+    for (int kind = 0; kind < kind_count(); kind++)
+        for (int i = 0; i < listed_count; i++)
+            run_case(listed_tests[i].test, kind);
     printf("%d passed, %d skipped, %d failed\n", run.passed, run.skipped, run.failed);
     if (4 * run.skipped > run.passed)
         printf("failed: more are skipped than UCX ever did by itself\n");

@@ -46,7 +46,7 @@ static enum strait_status connect_to(struct side *side, const struct ucx_address
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------- */
 
-START_TEST(an_address_is_read_as_written)
+TEST(an_address_is_read_as_written)
 {
     uint8_t bytes[UCX_ADDRESS_BYTES], again[UCX_ADDRESS_BYTES];
     struct ucx_address address = {.token = 0x0123456789abcdef}, back;
@@ -63,9 +63,8 @@ START_TEST(an_address_is_read_as_written)
     ucx_address_write(again, &back);
     ck_assert_mem_eq(bytes, again, sizeof(bytes));
 }
-END_TEST
 
-START_TEST(every_changed_bit_of_an_address_is_noticed)
+TEST(every_changed_bit_of_an_address_is_noticed)
 {
     uint8_t bytes[UCX_ADDRESS_BYTES];
     struct ucx_address address;
@@ -80,12 +79,11 @@ START_TEST(every_changed_bit_of_an_address_is_noticed)
     ck_assert_int_eq(STRAIT_ERR_INVALID, ucx_address_read(NULL, 0, &address));
     sides_close(sides);
 }
-END_TEST
 
 /* ---- Who is let in --------------------------------------------------------------------------------------------- */
 
 /* The wrong token gets nowhere and spoils nothing: the right one still connects. */
-START_TEST(a_link_is_reached_by_its_token_only)
+TEST(a_link_is_reached_by_its_token_only)
 {
     struct link *intruder;
     set_up();
@@ -102,9 +100,8 @@ START_TEST(a_link_is_reached_by_its_token_only)
     ck_assert_uint_eq(0, sides[0].broken);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(links_of_one_transport_do_not_mix)
+TEST(links_of_one_transport_do_not_mix)
 {
     struct link *second[2];
     struct ucx_address theirs, ours;
@@ -139,7 +136,6 @@ START_TEST(links_of_one_transport_do_not_mix)
     sides[1].closed = 0;
     sides_close(sides);
 }
-END_TEST
 
 static struct sockaddr_in listener_of(struct side *side)
 {
@@ -150,7 +146,7 @@ static struct sockaddr_in listener_of(struct side *side)
 }
 
 /* More connections than are kept waiting, silent or talking nonsense: a peer gets in all the same. */
-START_TEST(strangers_do_not_keep_peers_out)
+TEST(strangers_do_not_keep_peers_out)
 {
     int fds[STRANGERS];
     set_up();
@@ -172,7 +168,6 @@ START_TEST(strangers_do_not_keep_peers_out)
     WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
     sides_close(sides);
 }
-END_TEST
 
 static uint32_t open_descriptors(void)
 {
@@ -186,7 +181,7 @@ static uint32_t open_descriptors(void)
 
 /* As of a browser, or of a daemon of another kind. UCX would wait for the rest of what it takes for a message, also
  * when they have gone, and never sleep meanwhile. */
-START_TEST(strangers_who_talk_nonsense_are_let_go)
+TEST(strangers_who_talk_nonsense_are_let_go)
 {
     static const char request[] = "GET / HTTP/1.1\r\n";
     uint8_t nonsense[NONSENSE];
@@ -204,10 +199,9 @@ START_TEST(strangers_who_talk_nonsense_are_let_go)
     WAIT_UNTIL(sides, 2, open_descriptors() == before);
     sides_close(sides);
 }
-END_TEST
 
 /* Endpoints of UCX that never say whom they want: the oldest make room. */
-START_TEST(the_oldest_stranger_makes_room)
+TEST(the_oldest_stranger_makes_room)
 {
     struct link *links[STRANGERS];
     set_up();
@@ -235,9 +229,8 @@ START_TEST(the_oldest_stranger_makes_room)
     sides[1].link = link;
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(nobody_listening_breaks_the_link)
+TEST(nobody_listening_breaks_the_link)
 {
     set_up();
     struct ucx_address theirs = address_of(&sides[0]);
@@ -253,9 +246,8 @@ START_TEST(nobody_listening_breaks_the_link)
     close(fd);
     sides_close(sides);
 }
-END_TEST
 
-START_TEST(a_port_can_be_chosen_and_used_again)
+TEST(a_port_can_be_chosen_and_used_again)
 {
     struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
     struct transport_events events = {0};
@@ -272,10 +264,9 @@ START_TEST(a_port_can_be_chosen_and_used_again)
     close(reserved);
     close(arena.fd);
 }
-END_TEST
 
 /* What getenv() of another thread may be walking through is neither freed nor changed. */
-START_TEST(the_environment_that_others_read_stays)
+TEST(the_environment_that_others_read_stays)
 {
     struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
     struct transport_events events = {0};
@@ -299,12 +290,11 @@ START_TEST(the_environment_that_others_read_stays)
     transport_destroy(transport);
     close(arena.fd);
 }
-END_TEST
 
 /* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
 
 /* No machine without a GPU has such a UCX. */
-START_TEST(without_cuda_ucx_says_so)
+TEST(without_cuda_ucx_says_so)
 {
     struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_CUDA};
     struct transport_events events = {0};
@@ -324,10 +314,9 @@ START_TEST(without_cuda_ucx_says_so)
     transport_destroy(transport);
     close(arena.fd);
 }
-END_TEST
 
 /* From a peer whose memory is the host's: the processor cannot copy it to where it is to land. */
-START_TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
+TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
 {
     ucx_stand_in();
     side_init(&sides[0], &transport_ucx, NULL);
@@ -343,31 +332,8 @@ START_TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
     ck_assert_uint_eq(1, sides[1].arriving);
     sides_close(sides);
 }
-END_TEST
-
-static Suite *suite(void)
-{
-    Suite *all = suite_create("ucx");
-    TCase *tests = tcase_create("connections");
-    tcase_add_test(tests, an_address_is_read_as_written);
-    tcase_add_test(tests, every_changed_bit_of_an_address_is_noticed);
-    tcase_add_test(tests, a_link_is_reached_by_its_token_only);
-    tcase_add_test(tests, links_of_one_transport_do_not_mix);
-    tcase_add_test(tests, strangers_do_not_keep_peers_out);
-    tcase_add_test(tests, strangers_who_talk_nonsense_are_let_go);
-    tcase_add_test(tests, the_oldest_stranger_makes_room);
-    tcase_add_test(tests, nobody_listening_breaks_the_link);
-    tcase_add_test(tests, a_port_can_be_chosen_and_used_again);
-    tcase_add_test(tests, the_environment_that_others_read_stays);
-    suite_add_tcase(all, tests);
-    tests = tcase_create("GPUs");
-    tcase_add_test(tests, without_cuda_ucx_says_so);
-    tcase_add_test(tests, what_comes_to_the_host_is_not_copied_to_a_gpu);
-    suite_add_tcase(all, tests);
-    return all;
-}
 
 int main(void)
 {
-    return run_suite(suite());
+    return run_tests("ucx", NULL, NULL);
 }
