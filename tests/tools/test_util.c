@@ -1,6 +1,7 @@
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,43 +277,59 @@ START_TEST(every_thread_runs_once)
 }
 END_TEST
 
-/* The first piece stops the run while the second is being taken and a third thread waits for its turn to take. */
+/* A run that the first piece of a thread other than the caller stops, while the next piece is being taken and further
+ * threads wait for their turn to take. The stop is known to the run when the refusing thread ends, not when `give`
+ * returns: that thread may be preempted in between for as long as it pleases. */
 struct stopping {
-    unsigned taken;
-    atomic_bool refused;
+    pthread_t caller;
+    pthread_key_t end; /* its destructor runs when the refusing thread ends */
+    unsigned later;    /* pieces taken after the refused one */
+    atomic_bool chosen, ended;
 };
 
-static bool take_while_refused(void *job, void *slot)
+static void note_end(void *ended)
+{
+    atomic_store((atomic_bool *)ended, true);
+}
+
+static bool take_until_the_end(void *job, void *slot)
 {
     struct stopping *stopping = job;
-    *(bool *)slot = stopping->taken++ == 0;
-    while (stopping->taken > 1 && !stopping->refused)
+    bool refused = !stopping->chosen && !pthread_equal(pthread_self(), stopping->caller);
+    stopping->later += stopping->chosen;
+    while (stopping->chosen && !stopping->ended)
         usleep(1000);
-    if (stopping->taken > 1)
-        usleep(100000); /* until the refusal has arrived */
-    return stopping->taken < 100;
+    stopping->chosen = stopping->chosen || refused;
+    *(bool *)slot = refused;
+    return stopping->later < 100;
 }
 
-static void work_not(void *job, void *slot)
+/* The caller leaves the next piece to another thread. */
+static void wait_for_another(void *job, void *slot)
 {
-    (void)job;
     (void)slot;
+    while (!((struct stopping *)job)->chosen)
+        usleep(1000);
 }
 
-static bool refuse_first(void *job, void *slot)
+static bool refuse_chosen(void *job, void *slot)
 {
+    struct stopping *stopping = job;
     if (*(bool *)slot)
-        ((struct stopping *)job)->refused = true;
-    return false;
+        ck_assert_int_eq(0, pthread_setspecific(stopping->end, &stopping->ended));
+    return !*(bool *)slot;
 }
 
 START_TEST(nothing_is_taken_after_a_refusal)
 {
-    static const struct ordered_steps steps = {take_while_refused, work_not, refuse_first};
-    struct stopping stopping = {0};
+    static const struct ordered_steps steps = {take_until_the_end, wait_for_another, refuse_chosen};
+    struct stopping stopping = {.caller = pthread_self()};
     bool slots[4];
+    ck_assert_int_eq(0, pthread_key_create(&stopping.end, note_end));
     ordered_run(&steps, &stopping, slots, sizeof(slots[0]), 4);
-    ck_assert_uint_le(stopping.taken, 2);
+    ck_assert(stopping.ended);
+    ck_assert_uint_le(stopping.later, 1);
+    pthread_key_delete(stopping.end);
 }
 END_TEST
 
