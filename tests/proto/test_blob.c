@@ -64,10 +64,26 @@ static void require_same(const struct pool_blob *a, const struct pool_blob *b)
     }
 }
 
-static enum strait_status unpack(const uint8_t *bytes, size_t size)
+/* Of a test: a pool, and what it is packed to. */
+static struct pool pool;
+static uint8_t *bytes;
+static size_t size;
+
+static void setup(void)
+{
+    pool_init(&pool);
+    bytes = packed(&pool.blob, &size);
+}
+
+static void teardown(void)
+{
+    free(bytes);
+}
+
+static enum strait_status unpack(const uint8_t *blob_bytes, size_t blob_size)
 {
     struct pool_blob blob;
-    enum strait_status status = blob_unpack(bytes, size, &blob);
+    enum strait_status status = blob_unpack(blob_bytes, blob_size, &blob);
     if (status == STRAIT_OK)
         blob_fini(&blob);
     return status;
@@ -77,10 +93,7 @@ static enum strait_status unpack(const uint8_t *bytes, size_t size)
 
 START_TEST(a_pool_comes_back)
 {
-    struct pool pool;
     struct pool_blob back;
-    size_t size;
-    pool_init(&pool);
     if (_i == 1)
         memset(pool.blob.codebook_id, 0, sizeof(pool.blob.codebook_id));
     if (_i == 2)
@@ -89,9 +102,10 @@ START_TEST(a_pool_comes_back)
         memset(pool.blob.address, 'x', MESSAGE_ADDRESS_MAX);
     if (_i == 4)
         pool.blob.version = UINT16_MAX;
-    uint8_t *bytes = packed(&pool.blob, &size);
-    ck_assert_int_eq(STRAIT_OK, blob_unpack(bytes, size, &back));
     free(bytes);
+    bytes = packed(&pool.blob, &size);
+    ck_assert_int_eq(STRAIT_OK, blob_unpack(bytes, size, &back));
+    memset(bytes, 0xee, size); /* nothing points into the caller's bytes */
     require_same(&pool.blob, &back);
     blob_fini(&back);
     blob_fini(&back);
@@ -100,21 +114,18 @@ END_TEST
 
 START_TEST(the_largest_pool_comes_back)
 {
-    struct pool pool;
     struct pool_blob back;
-    size_t size;
-    pool_init(&pool);
     pool.blob.region_count = STRAIT_REGIONS_MAX;
     pool.blob.regions = malloc(STRAIT_REGIONS_MAX * sizeof(*pool.blob.regions));
     for (uint32_t i = 0; i < STRAIT_REGIONS_MAX; i++)
         pool.blob.regions[i] = regions[REGIONS - 1];
-    uint8_t *bytes = packed(&pool.blob, &size);
+    free(bytes);
+    bytes = packed(&pool.blob, &size);
     ck_assert_uint_le(size, BLOB_HEADER_BYTES + BLOB_BODY_MAX);
     ck_assert_int_eq(STRAIT_OK, blob_unpack(bytes, size, &back));
     require_same(&pool.blob, &back);
     blob_fini(&back);
     free(pool.blob.regions);
-    free(bytes);
 }
 END_TEST
 
@@ -136,40 +147,30 @@ START_TEST(a_small_pool_has_its_golden_bytes)
                              .region_count = 1,
                              .regions = &region};
     uint8_t header[BLOB_HEADER_BYTES] = {'S', 't', 'r', 'P', 1, 0, 1, 0, 2, 0, 0, 0, sizeof(body)};
-    size_t size;
-    uint8_t *bytes = packed(&blob, &size);
+    free(bytes);
+    bytes = packed(&blob, &size);
     header[12]--; /* the string's end */
     store_le64(header + 16, XXH3_64bits(body, sizeof(body) - 1));
     ck_assert_uint_eq(BLOB_HEADER_BYTES + sizeof(body) - 1, size);
     ck_assert_mem_eq(header, bytes, sizeof(header));
     ck_assert_mem_eq(body, bytes + BLOB_HEADER_BYTES, sizeof(body) - 1);
-    free(bytes);
 }
 END_TEST
 
 START_TEST(no_beginning_of_a_blob_is_one)
 {
-    struct pool pool;
-    size_t size;
-    pool_init(&pool);
-    uint8_t *bytes = packed(&pool.blob, &size);
     for (size_t cut = 0; cut < size; cut++)
         ck_assert_int_eq(STRAIT_ERR_TRUNCATED, unpack(bytes, cut));
     bytes = realloc(bytes, size + 1);
     bytes[size] = 0;
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, unpack(bytes, size + 1));
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, unpack((const uint8_t *)"Stra", 4));
-    free(bytes);
 }
 END_TEST
 
 /* But for the protocol versions, which the sum does not cover and which may be any. */
 START_TEST(no_changed_bit_is_overlooked)
 {
-    struct pool pool;
-    size_t size;
-    pool_init(&pool);
-    uint8_t *bytes = packed(&pool.blob, &size);
     for (size_t bit = 0; bit < 8 * size; bit++) {
         bool version = bit / 8 >= 6 && bit / 8 < 10;
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -180,7 +181,6 @@ START_TEST(no_changed_bit_is_overlooked)
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
     ck_assert_int_eq(STRAIT_OK, unpack(bytes, size));
-    free(bytes);
 }
 END_TEST
 
@@ -200,13 +200,8 @@ static const struct header_case {
 
 START_TEST(a_header_with_one_fault_is_refused)
 {
-    struct pool pool;
-    size_t size;
-    pool_init(&pool);
-    uint8_t *bytes = packed(&pool.blob, &size);
     bytes[header_cases[_i].at] = header_cases[_i].value;
     ck_assert_int_eq(header_cases[_i].status, unpack(bytes, size));
-    free(bytes);
 }
 END_TEST
 
@@ -259,21 +254,18 @@ static const struct body_fault {
 /* A body behind a header that fits it. */
 static uint8_t *sealed(const uint8_t *body, size_t body_size)
 {
-    uint8_t *bytes = malloc(BLOB_HEADER_BYTES + body_size);
+    uint8_t *blob = malloc(BLOB_HEADER_BYTES + body_size);
     static const uint8_t begin[12] = {'S', 't', 'r', 'P', 1, 0, 2, 0, 3, 0, 0, 0};
-    memcpy(bytes, begin, sizeof(begin));
-    store_le32(bytes + 12, (uint32_t)body_size);
-    store_le64(bytes + 16, XXH3_64bits(body, body_size));
-    memcpy(bytes + BLOB_HEADER_BYTES, body, body_size);
-    return bytes;
+    memcpy(blob, begin, sizeof(begin));
+    store_le32(blob + 12, (uint32_t)body_size);
+    store_le64(blob + 16, XXH3_64bits(body, body_size));
+    memcpy(blob + BLOB_HEADER_BYTES, body, body_size);
+    return blob;
 }
 
 START_TEST(a_body_with_one_fault_is_refused)
 {
-    struct pool pool;
-    size_t size;
-    pool_init(&pool);
-    uint8_t *bytes = packed(&pool.blob, &size), *body = malloc(1 << 20);
+    uint8_t *body = malloc(1 << 20);
     Strait__Wire__PoolBlob *wire =
         strait__wire__pool_blob__unpack(NULL, size - BLOB_HEADER_BYTES, bytes + BLOB_HEADER_BYTES);
     Strait__Wire__PoolBlob changed = *wire;
@@ -286,7 +278,6 @@ START_TEST(a_body_with_one_fault_is_refused)
     strait__wire__pool_blob__free_unpacked(wire, NULL);
     free(blob);
     free(body);
-    free(bytes);
 }
 END_TEST
 
@@ -303,11 +294,7 @@ END_TEST
 
 START_TEST(fields_of_a_later_version_are_ignored)
 {
-    struct pool pool;
     struct pool_blob back;
-    size_t size;
-    pool_init(&pool);
-    uint8_t *bytes = packed(&pool.blob, &size);
     bytes = realloc(bytes, size + 3);
     memcpy(bytes + size, "\x98\x06\x01", 3); /* field 99 */
     uint8_t *blob = sealed(bytes + BLOB_HEADER_BYTES, size + 3 - BLOB_HEADER_BYTES);
@@ -315,54 +302,39 @@ START_TEST(fields_of_a_later_version_are_ignored)
     require_same(&pool.blob, &back);
     blob_fini(&back);
     free(blob);
-    free(bytes);
 }
 END_TEST
 
-static void spoil(struct pool *pool, int how)
-{
-    switch (how) {
-    case 0:
-        pool->blob.version_min = 0;
-        break;
-    case 1:
-        pool->blob.version_min = 4;
-        break;
-    case 2:
-        pool->blob.version = UINT16_MAX + 1;
-        break;
-    case 3:
-        memset(pool->blob.address, 'x', sizeof(pool->blob.address));
-        break;
-    case 4:
-        pool->blob.region_count = 0;
-        break;
-    case 5:
-        pool->blob.region_count = STRAIT_REGIONS_MAX + 1;
-        break;
-    case 6:
-        pool->blob.regions = NULL;
-        break;
-    case 7:
-        pool->regions[2].rows = 0;
-        break;
-    case 8:
-        pool->regions[2].element = 6;
-        break;
-    default:
-        pool->regions[0].layer = 3; /* out of order */
-        break;
+#define SPOILS(X)                                                             \
+    X(no_version, m->blob.version_min = 0)                                    \
+    X(versions_swapped, m->blob.version_min = 4)                              \
+    X(long_version, m->blob.version = UINT16_MAX + 1)                         \
+    X(endless_address, memset(m->blob.address, 'x', sizeof(m->blob.address))) \
+    X(region_of_none, m->blob.region_count = 0)                               \
+    X(regions_of_too_many, m->blob.region_count = STRAIT_REGIONS_MAX + 1)     \
+    X(regions_nowhere, m->blob.regions = NULL)                                \
+    X(region_without_rows, m->regions[2].rows = 0)                            \
+    X(unknown_element, m->regions[2].element = 6)                             \
+    X(out_of_order, m->regions[0].layer = 3)
+
+#define X(id, change)                      \
+    static void spoil_##id(struct pool *m) \
+    {                                      \
+        change;                            \
     }
-}
+SPOILS(X)
+#undef X
+
+static void (*const spoils[])(struct pool *m) = {
+#define X(id, change) spoil_##id,
+    SPOILS(X)
+#undef X
+};
 
 START_TEST(a_pool_outside_the_limits_is_not_packed)
 {
-    struct pool pool;
-    uint8_t bytes[4096];
-    size_t size = 1;
-    pool_init(&pool);
-    spoil(&pool, _i);
-    ck_assert_int_eq(STRAIT_ERR_INVALID, blob_pack(&pool.blob, bytes, sizeof(bytes), &size));
+    spoils[_i](&pool);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, blob_pack(&pool.blob, bytes, size, &size));
     ck_assert_uint_eq(0, size);
 }
 END_TEST
@@ -370,10 +342,10 @@ END_TEST
 /* ---- Comparing ------------------------------------------------------------------------------------------------- */
 
 /* Takes a region out. */
-static void pool_without(struct pool *pool, uint32_t region)
+static void pool_without(struct pool *m, uint32_t region)
 {
-    pool->blob.region_count--;
-    memmove(pool->regions + region, pool->regions + region + 1, (REGIONS - 1 - region) * sizeof(regions[0]));
+    m->blob.region_count--;
+    memmove(m->regions + region, m->regions + region + 1, (REGIONS - 1 - region) * sizeof(regions[0]));
 }
 
 #define MISMATCHES(X)                                                                         \
@@ -405,7 +377,7 @@ MISMATCHES(X)
 #undef X
 
 static const struct mismatch {
-    void (*differ)(struct pool *pool);
+    void (*differ)(struct pool *m);
     uint32_t bits;
 } mismatches[] = {
 #define X(id, change, bits) {differ_##id, bits},
@@ -465,6 +437,7 @@ static Suite *blob_suite(void)
 {
     Suite *suite = suite_create("blob");
     TCase *form = tcase_create("form"), *bodies = tcase_create("bodies"), *comparing = tcase_create("comparing");
+    tcase_add_checked_fixture(form, setup, teardown);
     tcase_add_loop_test(form, a_pool_comes_back, 0, 5);
     tcase_add_test(form, the_largest_pool_comes_back);
     tcase_add_test(form, a_small_pool_has_its_golden_bytes);
@@ -472,10 +445,11 @@ static Suite *blob_suite(void)
     tcase_add_test(form, no_changed_bit_is_overlooked);
     tcase_add_loop_test(form, a_header_with_one_fault_is_refused, 0, COUNT(header_cases));
     suite_add_tcase(suite, form);
+    tcase_add_checked_fixture(bodies, setup, teardown);
     tcase_add_loop_test(bodies, a_body_with_one_fault_is_refused, 0, COUNT(body_faults));
     tcase_add_test(bodies, a_body_that_is_no_message_is_refused);
     tcase_add_test(bodies, fields_of_a_later_version_are_ignored);
-    tcase_add_loop_test(bodies, a_pool_outside_the_limits_is_not_packed, 0, 10);
+    tcase_add_loop_test(bodies, a_pool_outside_the_limits_is_not_packed, 0, COUNT(spoils));
     suite_add_tcase(suite, bodies);
     tcase_add_loop_test(comparing, a_mismatch_is_told_by_its_bits_and_by_the_geometry, 0, COUNT(mismatches));
     tcase_add_loop_test(comparing, regions_are_sorted_and_equal_ones_keep_their_order, 0, 20);
