@@ -173,7 +173,7 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
     coll_comm_unlock();
 }
 
-struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held)
+struct coll_ccomm *coll_comm_ccomm(const struct coll_comm_entry *held)
 {
     coll_comm_lock();
     struct coll_ccomm *ccomm = held != NULL ? held->info.ccomm : NULL;
@@ -230,7 +230,7 @@ bool coll_comm_any_memory(void)
     return atomic_load(&registered);
 }
 
-void coll_comm_set_member(coll_comm comm, struct coll_ccomm *ccomm, const char *why)
+void coll_comm_set_ccomm(coll_comm comm, struct coll_ccomm *ccomm, const char *why)
 {
     coll_comm_lock();
     struct coll_comm_entry *entry = *slot_of(comm);

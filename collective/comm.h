@@ -77,7 +77,7 @@ bool coll_comm_get(coll_comm comm, struct coll_comm_info *info);
 /* Gives back a held entry. The last holder of a removed one gets the ccomm, and has to make it leave; others get NULL.
  */
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held);
-struct coll_ccomm *coll_comm_member(const struct coll_comm_entry *held); /* NULL also for NULL */
+struct coll_ccomm *coll_comm_ccomm(const struct coll_comm_entry *held); /* NULL also for NULL */
 bool coll_comm_is_removed(const struct coll_comm_entry *held);
 bool coll_comm_is_closing(const struct coll_comm_entry *held); /* removed, finalized or revoked */
 /* The following have no effect on a communicator that is not known. */
@@ -87,7 +87,7 @@ void coll_comm_add_memory(coll_comm comm, int change);
 /* Whether memory was ever registered with any communicator: NCCL shares registrations within a family of them. */
 bool coll_comm_any_memory(void);
 /* ccomm NULL: the communicator stays raw because of `why`, a static text. */
-void coll_comm_set_member(coll_comm comm, struct coll_ccomm *ccomm, const char *why);
+void coll_comm_set_ccomm(coll_comm comm, struct coll_ccomm *ccomm, const char *why);
 /* The same for the held entry of a communicator that has joined lazily. */
 void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *ccomm, const char *why);
 /* Makes the state of a lazy join, which is freed with the entry. Without memory the communicator stays raw. */

@@ -29,7 +29,7 @@ enum { COLL_PHASES_MAX = 2 };
 struct coll_phase {
     uint64_t index; /* number among the operations of its kind */
     unsigned level;
-    unsigned key;
+    unsigned local_class;
     struct plan plan;
 };
 

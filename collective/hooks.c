@@ -403,7 +403,7 @@ coll_result coll_hook_CommDestroy(coll_comm comm)
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
     struct coll_comm_entry *removed = remove_comm(comm);
-    struct coll_ccomm *ccomm = coll_comm_member(removed);
+    struct coll_ccomm *ccomm = coll_comm_ccomm(removed);
     if (ccomm != NULL) {
         coll_thread.in_nccl++;
         coll_engine()->abort(ccomm);

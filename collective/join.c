@@ -124,7 +124,7 @@ void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry
     if (held != NULL)
         coll_comm_end_lazy_join(held, args->ccomm, why);
     else
-        coll_comm_set_member(args->comm, args->ccomm, why);
+        coll_comm_set_ccomm(args->comm, args->ccomm, why);
     if ((args->ccomm == NULL && coll_engine() != NULL) || (args->ccomm != NULL && settings()->print))
         coll_log("communicator %p, rank %d of %d: %s%s", (void *)args->comm, args->rank, args->ranks,
                  args->ccomm == NULL ? "stays raw: " : "", args->why);
@@ -395,7 +395,7 @@ bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *in
     on_call(lazy, call, info);
     pthread_mutex_unlock(&lazy->lock);
     const bool removed = coll_comm_is_removed(held);
-    struct coll_ccomm *ccomm = coll_comm_member(held);
+    struct coll_ccomm *ccomm = coll_comm_ccomm(held);
     if (removed && ccomm != NULL) /* the thread that removed the communicator did not know the communicator yet */
         coll_engine()->abort(ccomm);
     if (!removed)

@@ -41,49 +41,49 @@ static struct common *common_make(void)
 
 static struct coll_ccomm *member_make(int rank)
 {
-    struct coll_ccomm *member = calloc(1, sizeof(*member));
+    struct coll_ccomm *ccomm = calloc(1, sizeof(*ccomm));
     const size_t flags = ring_flags_size(RANKS);
-    require(member != NULL);
-    member->rank = rank;
-    member->ranks = RANKS;
-    member->host.say = say;
-    pthread_mutex_init(&member->lock, NULL);
-    member->host_status = calloc(1, sizeof(*member->host_status));
+    require(ccomm != NULL);
+    ccomm->rank = rank;
+    ccomm->ranks = RANKS;
+    ccomm->host.say = say;
+    pthread_mutex_init(&ccomm->lock, NULL);
+    ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
     for (int i = 0; i < RANKS; i++)
-        member->share.groups.leader[i] = (uint8_t)i;
-    member->share.multi_host = true;
-    member->share.classes = calloc(1, op_classes_size(RANKS));
-    member->share.pinned = calloc(1, flags + ring_slots_size(RANKS));
-    require(member->host_status != NULL && member->share.classes != NULL && member->share.pinned != NULL);
-    require(op_classes_init(member->share.classes));
-    member->share.rings = (struct ring_set){.flags = member->share.pinned,
-                                            .slots = (uint8_t *)member->share.pinned + flags,
+        ccomm->shared.groups.leader[i] = (uint8_t)i;
+    ccomm->shared.multi_host = true;
+    ccomm->shared.classes = calloc(1, op_classes_size(RANKS));
+    ccomm->shared.pinned = calloc(1, flags + ring_slots_size(RANKS));
+    require(ccomm->host_status != NULL && ccomm->shared.classes != NULL && ccomm->shared.pinned != NULL);
+    require(op_classes_init(ccomm->shared.classes));
+    ccomm->shared.rings = (struct ring_set){.flags = ccomm->shared.pinned,
+                                            .slots = (uint8_t *)ccomm->shared.pinned + flags,
                                             .rank = (uint32_t)rank,
                                             .ranks = RANKS,
                                             .slot_bytes = ring_slot_bytes(RANKS)};
-    return member;
+    return ccomm;
 }
 
-static void join(struct coll_ccomm *member, struct common *common)
+static void join(struct coll_ccomm *ccomm, struct common *common)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    require(overflow_tcp_prepare(member, &common->cards[member->rank]));
+    require(overflow_tcp_prepare(ccomm, &common->cards[ccomm->rank]));
     pthread_barrier_wait(&common->barrier);
-    require(overflow_tcp_connect(member, common->cards));
+    require(overflow_tcp_connect(ccomm, common->cards));
     pthread_barrier_wait(&common->barrier);
-    require(overflow_tcp_accept(member, common->cards));
-    require(overflow_tcp_await(member, &common->cards[member->rank]) && overflow_tcp_start(member));
+    require(overflow_tcp_accept(ccomm, common->cards));
+    require(overflow_tcp_await(ccomm, &common->cards[ccomm->rank]) && overflow_tcp_start(ccomm));
 }
 
-static void part(struct coll_ccomm *member)
+static void part(struct coll_ccomm *ccomm)
 {
-    overflow_tcp_leave(member);
-    overflow_tcp_end(member);
-    free(member->share.pinned);
-    free(member->share.classes);
-    free(member->host_status);
-    pthread_mutex_destroy(&member->lock);
-    free(member);
+    overflow_tcp_leave(ccomm);
+    overflow_tcp_end(ccomm);
+    free(ccomm->shared.pinned);
+    free(ccomm->shared.classes);
+    free(ccomm->host_status);
+    pthread_mutex_destroy(&ccomm->lock);
+    free(ccomm);
 }
 
 /* Numbers that are not all used, and any lengths. */
@@ -109,22 +109,22 @@ struct end {
     uint64_t moved[RING_SLOTS];
 };
 
-static struct end end_of(const struct coll_ccomm *member, int from, int to)
+static struct end end_of(const struct coll_ccomm *ccomm, int from, int to)
 {
-    const struct ring_set *rings = &member->share.rings;
+    const struct ring_set *rings = &ccomm->shared.rings;
     const uint32_t ring = ring_number(rings, (uint32_t)from, (uint32_t)to);
     return (struct end){.flags = rings->flags + ring,
                         .slots = rings->slots + (size_t)ring * RING_SLOTS * rings->slot_bytes};
 }
 
-static bool offer(struct end *end, const struct coll_ccomm *member, int to)
+static bool offer(struct end *end, const struct coll_ccomm *ccomm, int to)
 {
-    const uint32_t most = member->share.rings.slot_bytes;
+    const uint32_t most = ccomm->shared.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
     if (end->next == SLOTS_ALL ||
         __atomic_load_n(&end->flags->taken[slot].number, __ATOMIC_ACQUIRE) != end->moved[slot])
         return false;
-    memset(end->slots + slot * most, value_at(end->next, member->rank, to), bytes_at(end->next, most));
+    memset(end->slots + slot * most, value_at(end->next, ccomm->rank, to), bytes_at(end->next, most));
     end->flags->full[slot].bytes = bytes_at(end->next, most);
     __atomic_store_n(&end->flags->full[slot].number, number + 1, __ATOMIC_RELEASE);
     end->moved[slot] = number + 1;
@@ -132,36 +132,36 @@ static bool offer(struct end *end, const struct coll_ccomm *member, int to)
     return true;
 }
 
-static bool take(struct end *end, const struct coll_ccomm *member, int from)
+static bool take(struct end *end, const struct coll_ccomm *ccomm, int from)
 {
-    const uint32_t most = member->share.rings.slot_bytes;
+    const uint32_t most = ccomm->shared.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
     if (end->next == SLOTS_ALL || __atomic_load_n(&end->flags->full[slot].number, __ATOMIC_ACQUIRE) != number + 1)
         return false;
     require(end->flags->full[slot].bytes == bytes_at(end->next, most));
     for (uint32_t i = 0; i < bytes_at(end->next, most); i++)
-        require(end->slots[slot * most + i] == value_at(end->next, from, member->rank));
+        require(end->slots[slot * most + i] == value_at(end->next, from, ccomm->rank));
     __atomic_store_n(&end->flags->taken[slot].number, number + 1, __ATOMIC_RELEASE);
     end->next++;
     return true;
 }
 
 /* All ranks with all others, until all has come. */
-static void move_slots(struct coll_ccomm *member)
+static void move_slots(struct coll_ccomm *ccomm)
 {
     struct end out[RANKS], in[RANKS];
     for (int peer = 0; peer < RANKS; peer++)
-        if (peer != member->rank) {
-            out[peer] = end_of(member, member->rank, peer);
-            in[peer] = end_of(member, peer, member->rank);
+        if (peer != ccomm->rank) {
+            out[peer] = end_of(ccomm, ccomm->rank, peer);
+            in[peer] = end_of(ccomm, peer, ccomm->rank);
         }
     for (unsigned left = 2 * (RANKS - 1) * SLOTS_ALL, moved = 1; left > 0; left -= moved) {
         if (moved == 0)
             usleep(50);
         moved = 0;
         for (int peer = 0; peer < RANKS; peer++)
-            if (peer != member->rank)
-                moved += (unsigned)offer(&out[peer], member, peer) + (unsigned)take(&in[peer], member, peer);
+            if (peer != ccomm->rank)
+                moved += (unsigned)offer(&out[peer], ccomm, peer) + (unsigned)take(&in[peer], ccomm, peer);
     }
 }
 
@@ -174,11 +174,11 @@ static int exit_of(pid_t pid)
 
 static void be_host(struct common *common, int rank)
 {
-    struct coll_ccomm *member = member_make(rank);
-    join(member, common);
-    move_slots(member);
-    require(member->failed == COLL_SUCCESS);
-    part(member);
+    struct coll_ccomm *ccomm = member_make(rank);
+    join(ccomm, common);
+    move_slots(ccomm);
+    require(ccomm->failed == COLL_SUCCESS);
+    part(ccomm);
     _exit(0);
 }
 
@@ -197,31 +197,31 @@ END_TEST
 /* Rank 1 ends in one way or another; a child that it has forked goes on. */
 enum { KILLED, LEFT, ENDS };
 
-static void end_in_a_way(struct coll_ccomm *member, int way)
+static void end_in_a_way(struct coll_ccomm *ccomm, int way)
 {
     if (way == KILLED && fork() == 0) {
         sleep(20);
         _exit(0);
     }
     if (way == LEFT)
-        part(member);
+        part(ccomm);
     raise(SIGKILL);
 }
 
 static void see_end(struct common *common, int rank, int way)
 {
-    struct coll_ccomm *member = member_make(rank);
-    join(member, common);
+    struct coll_ccomm *ccomm = member_make(rank);
+    join(ccomm, common);
     pthread_barrier_wait(&common->barrier);
     if (rank == 1)
-        end_in_a_way(member, way);
-    for (int i = 0; i < 5000 && __atomic_load_n(&member->host_status->abort, __ATOMIC_ACQUIRE) == 0; i++)
+        end_in_a_way(ccomm, way);
+    for (int i = 0; i < 5000 && __atomic_load_n(&ccomm->host_status->abort, __ATOMIC_ACQUIRE) == 0; i++)
         usleep(way == KILLED ? 1000 : 100);
-    pthread_mutex_lock(&member->lock);
-    const int failed = member->failed;
-    pthread_mutex_unlock(&member->lock);
+    pthread_mutex_lock(&ccomm->lock);
+    const int failed = ccomm->failed;
+    pthread_mutex_unlock(&ccomm->lock);
     require(failed == (way == KILLED ? COLL_REMOTE_ERROR : COLL_SUCCESS));
-    part(member);
+    part(ccomm);
     _exit(0);
 }
 

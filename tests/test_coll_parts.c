@@ -235,10 +235,10 @@ START_TEST(all_reduce_of_many_scatters_sums_and_gathers_them)
     size_t seen = 0;
     call.count = sizes[_i % COUNT(sizes)];
     for (int rank = 0; rank < ranks; rank++) {
-        const struct coll_ccomm member = {.rank = rank, .ranks = ranks};
-        ck_assert_uint_eq(phase_count(&member, &call), 2);
-        const struct coll_call first = phase_call(&member, &call, 0), second = phase_call(&member, &call, 1);
-        const struct coll_call rest = phase_rest(&member, &call, 0);
+        const struct coll_ccomm ccomm = {.rank = rank, .ranks = ranks};
+        ck_assert_uint_eq(phase_count(&ccomm, &call), 2);
+        const struct coll_call first = phase_call(&ccomm, &call, 0), second = phase_call(&ccomm, &call, 1);
+        const struct coll_call rest = phase_rest(&ccomm, &call, 0);
         ck_assert(first.operation == COLL_REDUCE_SCATTER && second.operation == COLL_ALL_GATHER);
         ck_assert(first.send == send && (uint8_t *)first.receive == receive + 2 * seen);
         ck_assert(second.send == first.receive && second.receive == receive && second.count == first.count);
@@ -248,7 +248,7 @@ START_TEST(all_reduce_of_many_scatters_sums_and_gathers_them)
         ck_assert((const uint8_t *)rest.send == send + 2 * (size_t)ranks * first.count);
         ck_assert_uint_eq((size_t)ranks * first.count + rest.count, call.count);
         ck_assert_uint_lt(rest.count, 8 * (size_t)ranks);
-        ck_assert_uint_eq(phase_rest(&member, &call, 1).count, 0);
+        ck_assert_uint_eq(phase_rest(&ccomm, &call, 1).count, 0);
     }
 }
 END_TEST
@@ -307,12 +307,12 @@ static void check_list(const struct plan *plan, uint32_t coded, bool encoding)
 START_TEST(plans_place_everything_apart)
 {
     const struct expected *expected = &plans[_i];
-    const struct coll_ccomm member = {
+    const struct coll_ccomm ccomm = {
         .codec = strait_codec_get("scalar"), .rank = expected->ranks / 2, .ranks = expected->ranks};
     static uint8_t send[8], receive[8];
     const struct coll_call call = call_of(expected, send, receive);
     struct plan plan;
-    ck_assert(plan_of(&plan, &member, &call, expected->phase, 0) && plan_measure(&plan, &member));
+    ck_assert(plan_of(&plan, &ccomm, &call, expected->phase, 0) && plan_measure(&plan, &ccomm));
     ck_assert(plan.out == expected->out && plan.in == expected->in && plan.reduces == expected->reduces);
     ck_assert(plan.sends == (expected->out > 0) && plan.receives == (expected->in > 0));
     const struct span parts[] = {
@@ -343,7 +343,7 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
 {
     static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
     enum { PAGE = 16384, REST = 5 };
-    const struct coll_ccomm member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
+    const struct coll_ccomm ccomm = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
     static uint8_t send[1], receive[1];
     const struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
                                    .send = send,
@@ -352,9 +352,9 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
                                    .type = COLL_BF16};
     const struct coll_op step = {.head = ends[_i][0], .tail = ends[_i][1]};
     struct plan plan, whole;
-    ck_assert(plan_of(&plan, &member, &call, 0, 0));
+    ck_assert(plan_of(&plan, &ccomm, &call, 0, 0));
     whole = plan;
-    ck_assert(plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &member));
+    ck_assert(plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &ccomm));
     const struct plan_raw_part *head = &plan.raw_parts[PLAN_HEAD], *tail = &plan.raw_parts[PLAN_TAIL];
     ck_assert_uint_eq(head->count, step.head * PAGE);
     ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
@@ -374,9 +374,9 @@ END_TEST
 START_TEST(keys_differ_by_peer_direction_phase_and_type)
 {
     enum { RANKS = 5, MOST = 64 };
-    const struct coll_ccomm member = {.ranks = RANKS};
+    const struct coll_ccomm ccomm = {.ranks = RANKS};
     bool seen[MOST * 2] = {0};
-    ck_assert_uint_le(ccomm_key_count(&member), COUNT(seen));
+    ck_assert_uint_le(ccomm_local_classes(&ccomm), COUNT(seen));
     for (int operation = 0; operation < COLL_OPERATIONS; operation++) {
         const bool pair = operation == COLL_SEND || operation == COLL_RECV;
         if (!pair && operation != COLL_ALL_GATHER && operation != COLL_ALL_REDUCE && operation != COLL_ALL_TO_ALL &&
@@ -384,9 +384,9 @@ START_TEST(keys_differ_by_peer_direction_phase_and_type)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned key = ccomm_key(&member, &call, pair ? 0 : (unsigned)i / 3);
-            ck_assert_int_eq(ccomm_key_type(key), types[i % 3]);
-            ck_assert_uint_lt(key, ccomm_key_count(&member));
+            const unsigned key = ccomm_local_class(&ccomm, &call, pair ? 0 : (unsigned)i / 3);
+            ck_assert_int_eq(ccomm_local_class_type(key), types[i % 3]);
+            ck_assert_uint_lt(key, ccomm_local_classes(&ccomm));
             ck_assert(!seen[key]);
             seen[key] = true;
         }

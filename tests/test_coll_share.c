@@ -37,7 +37,7 @@ static int end_of(pid_t pid)
 START_TEST(other_processes_find_the_memory)
 {
     struct segment made, found;
-    struct segment_card card;
+    struct segment_info card;
     ck_assert(segment_make(&made, SIZE, &card));
     pid_t pid = fork();
     if (pid == 0) {
@@ -56,11 +56,11 @@ END_TEST
 START_TEST(what_is_not_the_memory_is_not_taken_for_it)
 {
     struct segment made, other, found;
-    struct segment_card card, another;
+    struct segment_info card, another;
     ck_assert(segment_make(&made, SIZE, &card) && segment_make(&other, SIZE, &another));
     ck_assert(segment_open(&found, SIZE, &card)); /* several ranks of one process */
     segment_close(&found);
-    struct segment_card wrong[] = {card, card, card, card};
+    struct segment_info wrong[] = {card, card, card, card};
     wrong[0].token++;
     wrong[1].file = another.file;
     wrong[2].file = 0; /* whatever that is */
@@ -96,27 +96,27 @@ static struct common *common_make(void)
 
 static struct coll_ccomm *member_make(struct common *common, int rank)
 {
-    struct coll_ccomm *member = calloc(1, sizeof(*member));
-    require(member != NULL);
-    member->rank = rank;
-    member->ranks = RANKS;
-    member->share.classes = &common->classes;
-    member->issued = calloc(ccomm_key_count(member), sizeof(*member->issued));
-    member->host_status = calloc(1, sizeof(*member->host_status));
-    require(member->issued != NULL && member->host_status != NULL);
-    return member;
+    struct coll_ccomm *ccomm = calloc(1, sizeof(*ccomm));
+    require(ccomm != NULL);
+    ccomm->rank = rank;
+    ccomm->ranks = RANKS;
+    ccomm->shared.classes = &common->classes;
+    ccomm->issued = calloc(ccomm_local_classes(ccomm), sizeof(*ccomm->issued));
+    ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
+    require(ccomm->issued != NULL && ccomm->host_status != NULL);
+    return ccomm;
 }
 
-static void member_free(struct coll_ccomm *member)
+static void member_free(struct coll_ccomm *ccomm)
 {
-    free(member->issued);
-    free(member->host_status);
-    free(member);
+    free(ccomm->issued);
+    free(ccomm->host_status);
+    free(ccomm);
 }
 
 static void report(struct host_status *host_status, uint64_t index, uint32_t share)
 {
-    const struct report made = {.count = host_status->reported + 1, .index = index, .key = KEY, .share = share};
+    const struct report made = {.count = host_status->reported + 1, .index = index, .local_class = KEY, .share = share};
     host_status->reports[host_status->reported % REPORTS_MAX] = made;
     host_status->reported++;
 }
@@ -133,24 +133,24 @@ static uint64_t issued_by_all(struct common *common)
  * issued it: nothing is over before. */
 static void issue_all(struct common *common, int rank)
 {
-    struct coll_ccomm *member = member_make(common, rank);
+    struct coll_ccomm *ccomm = member_make(common, rank);
     unsigned speed = (unsigned)rank + 1;
     uint64_t told = 0;
     common->ready++;
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = op_class_issue(member, KEY, false, true);
+        const struct issued issued = op_class_issue(ccomm, KEY, false, true);
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
         for (const uint64_t all = issued_by_all(common); told < all && rand_r(&speed) % 100 > 0; told++)
             if (told % 700 < 3)
-                report(member->host_status, told, 750 + (uint32_t)(told % 100));
+                report(ccomm->host_status, told, 750 + (uint32_t)(told % 100));
         if (rand_r(&speed) % 64 == 0)
             usleep((useconds_t)rand_r(&speed) % 200);
     }
-    member_free(member);
+    member_free(ccomm);
 }
 
 START_TEST(ranks_get_the_same_level_for_an_operation)
@@ -231,10 +231,10 @@ START_TEST(a_process_may_end_with_the_lock_held)
         raise(SIGKILL);
     }
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
-    struct coll_ccomm *member = member_make(common, 0);
+    struct coll_ccomm *ccomm = member_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(op_class_issue(member, KEY, false, true).index, i);
-    member_free(member);
+        ck_assert_uint_eq(op_class_issue(ccomm, KEY, false, true).index, i);
+    member_free(ccomm);
 }
 END_TEST
 
@@ -380,7 +380,7 @@ static void exchange_all(struct side *side)
     }
 }
 
-static void be_side(const struct segment_card *card, size_t size, unsigned rank)
+static void be_side(const struct segment_info *card, size_t size, unsigned rank)
 {
     struct segment segment;
     require(segment_open(&segment, size, card));
@@ -401,7 +401,7 @@ START_TEST(values_go_from_process_to_process)
 {
     const size_t size = 4096 + ring_flags_size(RANKS) + ring_slots_size(RANKS);
     struct segment made;
-    struct segment_card card;
+    struct segment_info card;
     pid_t pids[RANKS];
     ck_assert(segment_make(&made, size, &card));
     for (unsigned rank = 0; rank < RANKS; rank++)

@@ -165,7 +165,7 @@ __device__ uint32_t share_of(uint64_t need, uint64_t unit)
     return need > 1024 * unit ? 1024 : static_cast<uint32_t>((need + unit - 1) / unit);
 }
 
-// Operations of a member run one after another, so nobody else writes here.
+// Ops of a communicator run one after another, so nobody else writes here.
 __device__ void report_overflow(const gpu_check &check)
 {
     host_status *host_status = check.host_status;
@@ -173,7 +173,7 @@ __device__ void report_overflow(const gpu_check &check)
     volatile report *to = &host_status->reports[number % REPORTS_MAX];
     to->count = ++check.overflow_counter->count;
     to->index = check.index;
-    to->key = check.key;
+    to->local_class = check.local_class;
     to->share = check.overflow_counter->share;
     check.overflow_counter->share = 0;
     __threadfence_system();

@@ -141,7 +141,7 @@ static void release_pinned(void *memory)
     (void)good(cudaFreeHost(memory));
 }
 
-static void *share(void *memory, size_t size)
+static void *register_host(void *memory, size_t size)
 {
     void *reached = NULL;
     if (!good(cudaHostRegister(memory, size, cudaHostRegisterMapped | cudaHostRegisterPortable)))
@@ -152,7 +152,7 @@ static void *share(void *memory, size_t size)
     return NULL;
 }
 
-static void end_share(void *memory)
+static void unregister_host(void *memory)
 {
     (void)good(cudaHostUnregister(memory));
 }
@@ -302,8 +302,8 @@ static const struct gpu_ops *cuda_gpu(void)
                                        .release = release,
                                        .allocate_pinned = allocate_pinned,
                                        .release_pinned = release_pinned,
-                                       .share = share,
-                                       .unshare = end_share,
+                                       .register_host = register_host,
+                                       .unregister_host = unregister_host,
                                        .stream_make = stream_make,
                                        .stream_end = stream_end,
                                        .stream_wait = stream_wait,

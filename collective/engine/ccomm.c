@@ -14,18 +14,18 @@ static unsigned operation_row(enum coll_operation operation, unsigned phase)
                                               : 3 + phase;
 }
 
-coll_type ccomm_key_type(unsigned key)
+coll_type ccomm_local_class_type(unsigned local_class)
 {
     static const coll_type types[CCOMM_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
-    return types[key % CCOMM_TYPES];
+    return types[local_class % CCOMM_TYPES];
 }
 
-unsigned ccomm_key_count(const struct coll_ccomm *ccomm)
+unsigned ccomm_local_classes(const struct coll_ccomm *ccomm)
 {
     return CCOMM_OPERATIONS * CCOMM_TYPES + 2 * (unsigned)ccomm->ranks * CCOMM_TYPES;
 }
 
-unsigned ccomm_key(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
+unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
     const unsigned type = type_row(call->type);
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)

@@ -56,17 +56,17 @@ struct coll_ccomm {
     struct link_probe probe;
 
     struct staging_list stagings;
-    struct watch *watch; /* watches the processes of other ranks */
+    struct keepalive *keepalive; /* watches the processes of other ranks */
 
-    struct share share;
+    struct shared_resources shared;
     struct host_status *host_status;
     struct ring_ends *ends;
-    struct overflow_counter *overflow_counters; /* by key */
+    struct overflow_counter *overflow_counters; /* by local class */
 
     gpu_event last;   /* end of all operations so far */
     gpu_event joined; /* of streams_join, while it is called */
 
-    uint64_t *issued;      /* operations issued, by key; under the lock of share.classes, as is `reports_read` */
+    uint64_t *issued;      /* ops issued, by local class; under the lock of shared.classes, as is `reports_read` */
     uint64_t reports_read; /* reports in the mail that were read */
 
     pthread_mutex_t lock; /* of `failed` */
@@ -76,10 +76,10 @@ struct coll_ccomm {
     struct coll_ccomm *next; /* in the list of those that could not be freed */
 };
 
-/* The key of a phase of a call; for sends and receives, by peer. */
-unsigned ccomm_key(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
-unsigned ccomm_key_count(const struct coll_ccomm *ccomm);
-coll_type ccomm_key_type(unsigned key);
+/* Op class of a phase of a call, as this rank numbers them; of sends and receives, by peer. */
+unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
+unsigned ccomm_local_classes(const struct coll_ccomm *ccomm);
+coll_type ccomm_local_class_type(unsigned local_class);
 
 /* Keeps the first failure, and prints it on stderr. */
 void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why);

@@ -129,12 +129,12 @@ static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
     bool good = true, cut = false;
     op->counted = true;
     for (unsigned phase = 0; phase < op->phases; phase++) {
-        const unsigned key = ccomm_key(ccomm, &op->call, phase);
+        const unsigned local_class = ccomm_local_class(ccomm, &op->call, phase);
         const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
-        const struct issued issued = op_class_issue(ccomm, key, op->call.grouped, long_enough);
+        const struct issued issued = op_class_issue(ccomm, local_class, op->call.grouped, long_enough);
         op->of[phase].index = issued.index;
         op->of[phase].level = issued.level;
-        op->of[phase].key = key;
+        op->of[phase].local_class = local_class;
         cut |= issued.cut;
         op->differs |= issued.differs;
         good &= !issued.stopped;
@@ -180,7 +180,7 @@ void op_forget(const struct coll_op *ops, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         for (unsigned phase = 0; phase < ops[i].phases && ops[i].counted; phase++)
-            op_class_forget(ops[i].ccomm, ops[i].of[phase].key, ops[i].of[phase].index);
+            op_class_forget(ops[i].ccomm, ops[i].of[phase].local_class, ops[i].of[phase].index);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */

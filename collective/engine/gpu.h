@@ -43,11 +43,11 @@ struct message_head {
 struct report {
     uint64_t count; /* such operations of the op class, including this one */
     uint64_t index; /* the operation's */
-    uint32_t key;
+    uint32_t local_class;
     uint32_t share; /* 1024ths that main parts of the op class needed since the last report; 1024: cannot be encoded */
 };
 
-/* Overflow counters by key, to be reported; in the GPU's memory, initially zero. */
+/* Overflow counters by local class, to be reported; in the GPU's memory, initially zero. */
 struct overflow_counter {
     uint64_t count;
     uint32_t share, reserved;
@@ -107,7 +107,7 @@ struct gpu_check {
     struct host_status *host_status;
     struct overflow_counter *overflow_counter; /* of the op class */
     uint64_t index;
-    uint32_t key, reserved;
+    uint32_t local_class, reserved;
 };
 
 /* Explained in exchange.h. */
@@ -126,7 +126,7 @@ struct gpu_exchange {
 /* After decoding: all messages that were not moved uncompressed must have decoded well. */
 struct gpu_verify {
     struct message_list list;            /* count and skip tell which messages the results belong to */
-    const struct strait_result *results; /* as in gpu_seal */
+    const struct strait_result *results; /* as in gpu_write_headers */
     const uint32_t *found;
     struct host_status *host_status;
 };
@@ -146,8 +146,9 @@ struct gpu_ops {
     void (*release)(void *memory);
     void *(*allocate_pinned)(size_t size); /* GPU and host reach it at the same address; zero */
     void (*release_pinned)(void *memory);
-    void *(*share)(void *memory, size_t size); /* whole pages of host memory; returns the current device's address */
-    void (*unshare)(void *memory);
+    void *(*register_host)(void *memory,
+                           size_t size); /* whole pages of host memory; returns the current device's address */
+    void (*unregister_host)(void *memory);
     coll_stream (*stream_make)(void);
     void (*stream_end)(coll_stream stream);
     bool (*stream_wait)(coll_stream stream);        /* waits */

@@ -34,16 +34,16 @@ static bool map(struct segment *segment, int file)
     return segment->memory != NULL;
 }
 
-bool segment_make(struct segment *segment, size_t size, struct segment_card *card)
+bool segment_make(struct segment *segment, size_t size, struct segment_info *info)
 {
     struct stat status;
     *segment = (struct segment){.size = size, .file = memfd_create(NAME, MFD_CLOEXEC)};
-    *card = (struct segment_card){.process = getpid(), .file = segment->file};
-    if (segment->file >= 0 && getrandom(&card->token, sizeof(card->token), 0) == sizeof(card->token) &&
+    *info = (struct segment_info){.process = getpid(), .file = segment->file};
+    if (segment->file >= 0 && getrandom(&info->token, sizeof(info->token), 0) == sizeof(info->token) &&
         posix_fallocate(segment->file, 0, (off_t)size) == 0 && fstat(segment->file, &status) == 0 &&
         map(segment, segment->file)) {
-        card->inode = status.st_ino;
-        memcpy(segment->memory, &card->token, sizeof(card->token));
+        info->inode = status.st_ino;
+        memcpy(segment->memory, &info->token, sizeof(info->token));
         return true;
     }
     segment_close(segment);
@@ -57,25 +57,25 @@ static bool is_ours(const char *path)
     return readlink(path, name, sizeof(name) - 1) > 0 && strncmp(name, "/memfd:" NAME, strlen("/memfd:" NAME)) == 0;
 }
 
-static bool is_it(int file, size_t size, const struct segment_card *card)
+static bool is_it(int file, size_t size, const struct segment_info *info)
 {
     uint64_t token;
     struct stat status;
-    return fstat(file, &status) == 0 && status.st_ino == card->inode && status.st_size == (off_t)size &&
-           pread(file, &token, sizeof(token), 0) == sizeof(token) && token == card->token;
+    return fstat(file, &status) == 0 && status.st_ino == info->inode && status.st_size == (off_t)size &&
+           pread(file, &token, sizeof(token), 0) == sizeof(token) && token == info->token;
 }
 
-bool segment_open(struct segment *segment, size_t size, const struct segment_card *card)
+bool segment_open(struct segment *segment, size_t size, const struct segment_info *info)
 {
     char path[64];
     *segment = (struct segment){.size = size, .file = -1};
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", card->process, card->file);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", info->process, info->file);
     if (!is_ours(path))
         return false;
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
         return false;
-    const bool good = is_it(file, size, card) && map(segment, file);
+    const bool good = is_it(file, size, info) && map(segment, file);
     close(file);
     return good;
 }
@@ -97,12 +97,12 @@ void segment_close(struct segment *segment)
 
 #define LOOK_NS 100000000
 
-struct watch {
+struct keepalive {
     struct coll_ccomm *ccomm;
-    struct watch *next; /* in the list of the thread */
+    struct keepalive *next; /* in the list of the thread */
     struct liveness own;
-    struct liveness_card card;
-    struct liveness_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    struct liveness_info info;
+    struct liveness_info *told; /* in the GPU's memory: of all ranks, then of this one */
     int here;                   /* ranks in this process, including this one */
     int gone;                   /* rank + 1 of one that has gone; 0: none */
     struct {
@@ -119,59 +119,60 @@ struct watch {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct watch *first;
+    struct keepalive *first;
     pid_t process; /* in which the thread runs; 0: it has not been started */
     bool over;     /* the process ends: CUDA's memory may be gone already */
-} watcher = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} keepalive_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static int find_gone(const struct watch *watch)
+static int find_gone(const struct keepalive *keepalive)
 {
-    for (int rank = 0; rank < watch->ccomm->ranks; rank++)
-        if (watch->ranks[rank].file >= 0 && liveness_poll(watch->ranks[rank].file) == LIVENESS_ENDED)
+    for (int rank = 0; rank < keepalive->ccomm->ranks; rank++)
+        if (keepalive->ranks[rank].file >= 0 && liveness_poll(keepalive->ranks[rank].file) == LIVENESS_ENDED)
             return rank + 1;
     return 0;
 }
 
-static void tell_gone(const struct watch *watch)
+static void tell_gone(const struct keepalive *keepalive)
 {
     char why[80];
     snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
-             watch->ranks[watch->gone - 1].process, watch->gone - 1);
-    ccomm_fail(watch->ccomm, COLL_REMOTE_ERROR, why);
+             keepalive->ranks[keepalive->gone - 1].process, keepalive->gone - 1);
+    ccomm_fail(keepalive->ccomm, COLL_REMOTE_ERROR, why);
 }
 
-static void look(struct watch *watch)
+static void look(struct keepalive *keepalive)
 {
-    if (watch->gone == 0 && (watch->gone = find_gone(watch)) != 0)
-        tell_gone(watch);
-    if (watch->gone != 0) /* also stops what was launched since */
-        ccomm_abort_kernels(watch->ccomm);
+    if (keepalive->gone == 0 && (keepalive->gone = find_gone(keepalive)) != 0)
+        tell_gone(keepalive);
+    if (keepalive->gone != 0) /* also stops what was launched since */
+        ccomm_abort_kernels(keepalive->ccomm);
 }
 
 static void *run(void *argument)
 {
-    pthread_mutex_lock(&watcher.lock);
-    while (!watcher.over) {
-        while (watcher.first == NULL)
-            pthread_cond_wait(&watcher.changed, &watcher.lock);
-        for (struct watch *watch = watcher.first; watch != NULL && !watcher.over; watch = watch->next)
-            look(watch);
-        pthread_mutex_unlock(&watcher.lock);
+    pthread_mutex_lock(&keepalive_thread.lock);
+    while (!keepalive_thread.over) {
+        while (keepalive_thread.first == NULL)
+            pthread_cond_wait(&keepalive_thread.changed, &keepalive_thread.lock);
+        for (struct keepalive *keepalive = keepalive_thread.first; keepalive != NULL && !keepalive_thread.over;
+             keepalive = keepalive->next)
+            look(keepalive);
+        pthread_mutex_unlock(&keepalive_thread.lock);
         nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        pthread_mutex_lock(&watcher.lock);
+        pthread_mutex_lock(&keepalive_thread.lock);
     }
-    pthread_mutex_unlock(&watcher.lock);
+    pthread_mutex_unlock(&keepalive_thread.lock);
     return argument;
 }
 
 /* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
 static void stop(void)
 {
-    if (watcher.process != getpid())
+    if (keepalive_thread.process != getpid())
         return;
-    pthread_mutex_lock(&watcher.lock);
-    watcher.over = true;
-    pthread_mutex_unlock(&watcher.lock);
+    pthread_mutex_lock(&keepalive_thread.lock);
+    keepalive_thread.over = true;
+    pthread_mutex_unlock(&keepalive_thread.lock);
 }
 
 /* All signals are blocked: they are for the program's threads. */
@@ -185,140 +186,140 @@ static bool start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         pthread_detach(thread);
-    watcher.process = started ? getpid() : 0;
+    keepalive_thread.process = started ? getpid() : 0;
     return started;
 }
 
-static bool enlist(struct watch *watch)
+static bool enlist(struct keepalive *keepalive)
 {
-    pthread_mutex_lock(&watcher.lock);
-    const bool good = watcher.process == getpid() || start();
+    pthread_mutex_lock(&keepalive_thread.lock);
+    const bool good = keepalive_thread.process == getpid() || start();
     if (good) {
-        watch->next = watcher.first;
-        watcher.first = watch;
-        pthread_cond_signal(&watcher.changed);
+        keepalive->next = keepalive_thread.first;
+        keepalive_thread.first = keepalive;
+        pthread_cond_signal(&keepalive_thread.changed);
     }
-    pthread_mutex_unlock(&watcher.lock);
+    pthread_mutex_unlock(&keepalive_thread.lock);
     return good;
 }
 
-static void delist(struct watch *watch)
+static void delist(struct keepalive *keepalive)
 {
-    pthread_mutex_lock(&watcher.lock);
-    struct watch **at = &watcher.first;
-    while (*at != NULL && *at != watch)
+    pthread_mutex_lock(&keepalive_thread.lock);
+    struct keepalive **at = &keepalive_thread.first;
+    while (*at != NULL && *at != keepalive)
         at = &(*at)->next;
     if (*at != NULL)
-        *at = watch->next;
-    pthread_mutex_unlock(&watcher.lock);
+        *at = keepalive->next;
+    pthread_mutex_unlock(&keepalive_thread.lock);
 }
 
-static void forget_others(struct watch *watch)
+static void forget_others(struct keepalive *keepalive)
 {
-    delist(watch);
-    for (int rank = 0; rank < watch->ccomm->ranks; rank++) {
-        if (watch->ranks[rank].file >= 0)
-            close(watch->ranks[rank].file);
-        watch->ranks[rank].file = -1;
+    delist(keepalive);
+    for (int rank = 0; rank < keepalive->ccomm->ranks; rank++) {
+        if (keepalive->ranks[rank].file >= 0)
+            close(keepalive->ranks[rank].file);
+        keepalive->ranks[rank].file = -1;
     }
 }
 
 /* ---- Joining ------------------------------------------------------------------------------------------------------
  */
 
-bool watch_prepare(struct coll_ccomm *ccomm)
+bool keepalive_prepare(struct coll_ccomm *ccomm)
 {
     const size_t ranks = (size_t)ccomm->ranks;
-    struct watch *watch = calloc(1, sizeof(*watch) + ranks * sizeof(watch->ranks[0]));
-    if (watch == NULL)
+    struct keepalive *keepalive = calloc(1, sizeof(*keepalive) + ranks * sizeof(keepalive->ranks[0]));
+    if (keepalive == NULL)
         return false;
-    watch->ccomm = ccomm;
-    ccomm->watch = watch;
+    keepalive->ccomm = ccomm;
+    ccomm->keepalive = keepalive;
     for (size_t i = 0; i < ranks; i++)
-        watch->ranks[i].file = -1;
-    (void)liveness_begin(&watch->own, &watch->card);
-    watch->card.host = ccomm->gpu->host();
-    watch->told = ccomm->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
-    return watch->told != NULL;
+        keepalive->ranks[i].file = -1;
+    (void)liveness_begin(&keepalive->own, &keepalive->info);
+    keepalive->info.host = ccomm->gpu->host();
+    keepalive->told = ccomm->gpu->allocate(sizeof(keepalive->info) * (ranks + 1), false);
+    return keepalive->told != NULL;
 }
 
-bool watch_gather(struct coll_ccomm *ccomm)
+bool keepalive_gather(struct coll_ccomm *ccomm)
 {
-    const struct watch *watch = ccomm->watch;
-    struct liveness_card *own = watch->told + ccomm->ranks;
-    return ccomm->gpu->copy(own, &watch->card, sizeof(*own), ccomm->stream) &&
-           ccomm->host.nccl->AllGather(own, watch->told, sizeof(*own), COLL_UINT8, ccomm->comm, ccomm->stream) ==
+    const struct keepalive *keepalive = ccomm->keepalive;
+    struct liveness_info *own = keepalive->told + ccomm->ranks;
+    return ccomm->gpu->copy(own, &keepalive->info, sizeof(*own), ccomm->stream) &&
+           ccomm->host.nccl->AllGather(own, keepalive->told, sizeof(*own), COLL_UINT8, ccomm->comm, ccomm->stream) ==
                COLL_SUCCESS;
 }
 
-static void follow(struct watch *watch, int rank, const struct liveness_card *card)
+static void follow(struct keepalive *keepalive, int rank, const struct liveness_info *info)
 {
-    if (card->host != watch->card.host)
+    if (info->host != keepalive->info.host)
         return;
-    watch->ranks[rank].seen = true;
-    if (liveness_is_own(card)) {
-        watch->here++;
+    keepalive->ranks[rank].seen = true;
+    if (liveness_is_own(info)) {
+        keepalive->here++;
         return;
     }
-    watch->ranks[rank].file = liveness_find(&watch->own, card);
-    watch->ranks[rank].seen = watch->ranks[rank].file >= 0;
-    watch->ranks[rank].process = card->process;
+    keepalive->ranks[rank].file = liveness_find(&keepalive->own, info);
+    keepalive->ranks[rank].seen = keepalive->ranks[rank].file >= 0;
+    keepalive->ranks[rank].process = info->process;
 }
 
-bool watch_sees(const struct coll_ccomm *ccomm, int rank)
+bool keepalive_sees(const struct coll_ccomm *ccomm, int rank)
 {
-    return ccomm->watch->ranks[rank].seen;
+    return ccomm->keepalive->ranks[rank].seen;
 }
 
-static int watched(const struct watch *watch)
+static int tracked(const struct keepalive *keepalive)
 {
     int count = 0;
-    for (int rank = 0; rank < watch->ccomm->ranks; rank++)
-        count += watch->ranks[rank].file >= 0;
+    for (int rank = 0; rank < keepalive->ccomm->ranks; rank++)
+        count += keepalive->ranks[rank].file >= 0;
     return count;
 }
 
-bool watch_begin(struct coll_ccomm *ccomm)
+bool keepalive_begin(struct coll_ccomm *ccomm)
 {
-    const size_t size = sizeof(struct liveness_card) * (size_t)ccomm->ranks;
-    struct watch *watch = ccomm->watch;
-    struct liveness_card *cards = malloc(size);
-    const bool good = cards != NULL && ccomm->gpu->copy(cards, watch->told, size, ccomm->stream) &&
+    const size_t size = sizeof(struct liveness_info) * (size_t)ccomm->ranks;
+    struct keepalive *keepalive = ccomm->keepalive;
+    struct liveness_info *infos = malloc(size);
+    const bool good = infos != NULL && ccomm->gpu->copy(infos, keepalive->told, size, ccomm->stream) &&
                       ccomm->gpu->stream_wait(ccomm->stream);
     for (int rank = 0; rank < ccomm->ranks && good; rank++)
-        follow(watch, rank, &cards[rank]);
-    free(cards);
-    if (watched(watch) > 0 && !enlist(watch))
-        forget_others(watch);
+        follow(keepalive, rank, &infos[rank]);
+    free(infos);
+    if (tracked(keepalive) > 0 && !enlist(keepalive))
+        forget_others(keepalive);
     return good;
 }
 
-void watch_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
+void keepalive_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    const int others = ccomm->ranks - ccomm->watch->here;
-    snprintf(text, size, "%d of %d other processes watched", watched(ccomm->watch), others);
+    const int others = ccomm->ranks - ccomm->keepalive->here;
+    snprintf(text, size, "%d of %d other processes watched", tracked(ccomm->keepalive), others);
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void watch_leave(struct coll_ccomm *ccomm)
+void keepalive_leave(struct coll_ccomm *ccomm)
 {
-    if (ccomm->watch == NULL || ccomm->watch->own.process != getpid())
+    if (ccomm->keepalive == NULL || ccomm->keepalive->own.process != getpid())
         return;
-    liveness_leave(&ccomm->watch->own);
-    forget_others(ccomm->watch);
+    liveness_leave(&ccomm->keepalive->own);
+    forget_others(ccomm->keepalive);
 }
 
-void watch_end(struct coll_ccomm *ccomm)
+void keepalive_end(struct coll_ccomm *ccomm)
 {
-    struct watch *watch = ccomm->watch;
-    if (watch == NULL)
+    struct keepalive *keepalive = ccomm->keepalive;
+    if (keepalive == NULL)
         return;
-    forget_others(watch);
-    liveness_end(&watch->own);
-    ccomm->gpu->release(watch->told);
-    ccomm->watch = NULL;
-    free(watch);
+    forget_others(keepalive);
+    liveness_end(&keepalive->own);
+    ccomm->gpu->release(keepalive->told);
+    ccomm->keepalive = NULL;
+    free(keepalive);
 }
 
 #define PAGE ((size_t)64 << 10) /* of any machine */
@@ -336,18 +337,18 @@ static size_t rings_size(const struct coll_ccomm *ccomm)
 
 bool host_prepare(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
-    share->segment.file = -1;
-    share->told = ccomm->gpu->allocate(sizeof(share->card) * ((size_t)ccomm->ranks + 1), false);
-    return share->told != NULL;
+    struct shared_resources *shared = &ccomm->shared;
+    shared->segment.file = -1;
+    shared->told = ccomm->gpu->allocate(sizeof(shared->info) * ((size_t)ccomm->ranks + 1), false);
+    return shared->told != NULL;
 }
 
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
-/* Gathers a word or a card from each rank, always through the same memory. */
+/* Gathers a word or a info from each rank, always through the same memory. */
 static bool tell(struct coll_ccomm *ccomm, const void *what, size_t size)
 {
-    uint8_t *told = (uint8_t *)ccomm->share.told, *own = told + size * (size_t)ccomm->ranks;
+    uint8_t *told = (uint8_t *)ccomm->shared.told, *own = told + size * (size_t)ccomm->ranks;
     return ccomm->gpu->copy(own, what, size, ccomm->stream) &&
            ccomm->host.nccl->AllGather(own, told, size, COLL_UINT8, ccomm->comm, ccomm->stream) == COLL_SUCCESS;
 }
@@ -356,7 +357,7 @@ static bool tell(struct coll_ccomm *ccomm, const void *what, size_t size)
 static void *hear(struct coll_ccomm *ccomm, size_t size)
 {
     void *all = calloc((size_t)ccomm->ranks, size);
-    if (all != NULL && ccomm->gpu->copy(all, ccomm->share.told, size * (size_t)ccomm->ranks, ccomm->stream) &&
+    if (all != NULL && ccomm->gpu->copy(all, ccomm->shared.told, size * (size_t)ccomm->ranks, ccomm->stream) &&
         ccomm->gpu->stream_wait(ccomm->stream))
         return all;
     free(all);
@@ -365,7 +366,7 @@ static void *hear(struct coll_ccomm *ccomm, size_t size)
 
 static bool tell_good(struct coll_ccomm *ccomm)
 {
-    const uint64_t good = ccomm->share.good;
+    const uint64_t good = ccomm->shared.good;
     return tell(ccomm, &good, sizeof(good));
 }
 
@@ -385,83 +386,83 @@ bool host_gather_seen(struct coll_ccomm *ccomm)
 {
     uint64_t sees = UINT64_C(1) << ccomm->rank;
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        sees |= (uint64_t)watch_sees(ccomm, rank) << rank;
+        sees |= (uint64_t)keepalive_sees(ccomm, rank) << rank;
     return tell(ccomm, &sees, sizeof(sees));
 }
 
 bool host_divide(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
+    struct shared_resources *shared = &ccomm->shared;
     uint64_t *sees = hear(ccomm, sizeof(*sees));
     if (sees == NULL)
         return false;
-    host_groups_of(&share->groups, sees, ccomm->ranks);
+    host_groups_of(&shared->groups, sees, ccomm->ranks);
     free(sees);
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        share->multi_host |= !host_groups_same(&share->groups, rank, 0);
+        shared->multi_host |= !host_groups_same(&shared->groups, rank, 0);
     const size_t size = rings_at(ccomm) + rings_size(ccomm);
-    share->good = share->groups.leader[ccomm->rank] != ccomm->rank ||
-                  (segment_make(&share->segment, size, &share->card.segment) &&
-                   op_classes_init((struct op_classes *)(void *)share->segment.memory));
-    share->good &= !share->multi_host || overflow_tcp_prepare(ccomm, &share->card.endpoint);
+    shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
+                   (segment_make(&shared->segment, size, &shared->info.segment) &&
+                    op_classes_init((struct op_classes *)(void *)shared->segment.memory));
+    shared->good &= !shared->multi_host || overflow_tcp_prepare(ccomm, &shared->info.endpoint);
     return true;
 }
 
 bool host_gather(struct coll_ccomm *ccomm)
 {
-    return tell(ccomm, &ccomm->share.card, sizeof(ccomm->share.card));
+    return tell(ccomm, &ccomm->shared.info, sizeof(ccomm->shared.info));
 }
 
 static bool reach(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
+    struct shared_resources *shared = &ccomm->shared;
     const uint32_t ranks = (uint32_t)ccomm->ranks;
-    share->classes = (struct op_classes *)(void *)share->segment.memory;
-    uint8_t *rings = share->segment.memory + rings_at(ccomm);
-    uint8_t *reached = ccomm->gpu->share(rings, rings_size(ccomm));
+    shared->classes = (struct op_classes *)(void *)shared->segment.memory;
+    uint8_t *rings = shared->segment.memory + rings_at(ccomm);
+    uint8_t *reached = ccomm->gpu->register_host(rings, rings_size(ccomm));
     if (reached == NULL)
         return false;
-    share->pinned = rings;
-    share->rings = (struct ring_set){.flags = (struct ring_flags *)(void *)reached,
-                                     .slots = reached + ring_flags_size(ranks),
-                                     .rank = (uint32_t)ccomm->rank,
-                                     .ranks = ranks,
-                                     .teams = ring_teams(ranks),
-                                     .slot_bytes = ring_slot_bytes(ranks)};
+    shared->pinned = rings;
+    shared->rings = (struct ring_set){.flags = (struct ring_flags *)(void *)reached,
+                                      .slots = reached + ring_flags_size(ranks),
+                                      .rank = (uint32_t)ccomm->rank,
+                                      .ranks = ranks,
+                                      .teams = ring_teams(ranks),
+                                      .slot_bytes = ring_slot_bytes(ranks)};
     return true;
 }
 
 /* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
-static struct peer_endpoint *endpoints_of(const struct share_card *cards, int ranks)
+static struct peer_endpoint *endpoints_of(const struct peer_info *infos, int ranks)
 {
     struct peer_endpoint *endpoint = calloc((size_t)ranks, sizeof(*endpoint));
     for (int rank = 0; rank < ranks && endpoint != NULL; rank++)
-        endpoint[rank] = cards[rank].endpoint;
+        endpoint[rank] = infos[rank].endpoint;
     return endpoint;
 }
 
-static bool open_all(struct coll_ccomm *ccomm, const struct share_card *cards)
+static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
 {
-    struct share *share = &ccomm->share;
-    const int leader = share->groups.leader[ccomm->rank];
+    struct shared_resources *shared = &ccomm->shared;
+    const int leader = shared->groups.leader[ccomm->rank];
     const size_t size = rings_at(ccomm) + rings_size(ccomm);
-    if ((leader != ccomm->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(ccomm))
+    if ((leader != ccomm->rank && !segment_open(&shared->segment, size, &infos[leader].segment)) || !reach(ccomm))
         return false;
-    if (!share->multi_host)
+    if (!shared->multi_host)
         return true;
-    share->endpoint = endpoints_of(cards, ccomm->ranks);
-    return share->endpoint != NULL && overflow_tcp_connect(ccomm, share->endpoint);
+    shared->endpoint = endpoints_of(infos, ccomm->ranks);
+    return shared->endpoint != NULL && overflow_tcp_connect(ccomm, shared->endpoint);
 }
 
 bool host_open(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
-    struct share_card *cards = hear(ccomm, sizeof(*cards));
-    if (cards == NULL)
+    struct shared_resources *shared = &ccomm->shared;
+    struct peer_info *infos = hear(ccomm, sizeof(*infos));
+    if (infos == NULL)
         return false;
-    share->good = share->good && open_all(ccomm, cards);
-    free(cards);
+    shared->good = shared->good && open_all(ccomm, infos);
+    free(infos);
     return true;
 }
 
@@ -472,28 +473,28 @@ bool host_gather_opened(struct coll_ccomm *ccomm)
 
 bool host_accept(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
+    struct shared_resources *shared = &ccomm->shared;
     const bool all = all_are_good(ccomm);
-    segment_settle(&share->segment);
-    if (all && share->multi_host)
-        share->good = overflow_tcp_accept(ccomm, share->endpoint);
+    segment_settle(&shared->segment);
+    if (all && shared->multi_host)
+        shared->good = overflow_tcp_accept(ccomm, shared->endpoint);
     return all;
 }
 
 bool host_gather_accepted(struct coll_ccomm *ccomm)
 {
-    return !ccomm->share.multi_host || tell_good(ccomm);
+    return !ccomm->shared.multi_host || tell_good(ccomm);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
 bool host_settle(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
-    if (!share->multi_host)
+    struct shared_resources *shared = &ccomm->shared;
+    if (!shared->multi_host)
         return true;
     if (!all_are_good(ccomm))
         return false;
-    if (!overflow_tcp_await(ccomm, &share->endpoint[ccomm->rank]) || !overflow_tcp_start(ccomm)) {
+    if (!overflow_tcp_await(ccomm, &shared->endpoint[ccomm->rank]) || !overflow_tcp_start(ccomm)) {
         ccomm_fail(ccomm, COLL_REMOTE_ERROR, "a rank on another host has gone");
         ccomm_abort_kernels(ccomm);
     }
@@ -502,12 +503,12 @@ bool host_settle(struct coll_ccomm *ccomm)
 
 void host_end(struct coll_ccomm *ccomm)
 {
-    struct share *share = &ccomm->share;
+    struct shared_resources *shared = &ccomm->shared;
     overflow_tcp_end(ccomm);
-    free(share->endpoint);
-    if (share->pinned != NULL)
-        ccomm->gpu->unshare(share->pinned);
-    ccomm->gpu->release(share->told);
-    segment_close(&share->segment);
-    *share = (struct share){.segment.file = -1};
+    free(shared->endpoint);
+    if (shared->pinned != NULL)
+        ccomm->gpu->unregister_host(shared->pinned);
+    ccomm->gpu->release(shared->told);
+    segment_close(&shared->segment);
+    *shared = (struct shared_resources){.segment.file = -1};
 }

@@ -39,16 +39,16 @@ struct segment {
 };
 
 /* How others find it. */
-struct segment_card {
+struct segment_info {
     uint64_t token, inode;
     int32_t process, file;
 };
 
 /* False: there is not enough memory, or no such file. All of the memory is allocated here, so that nobody is killed for
  * lack of it later. */
-bool segment_make(struct segment *segment, size_t size, struct segment_card *card);
+bool segment_make(struct segment *segment, size_t size, struct segment_info *info);
 /* False: the segment cannot be seen from here, for example from another host. */
-bool segment_open(struct segment *segment, size_t size, const struct segment_card *card);
+bool segment_open(struct segment *segment, size_t size, const struct segment_info *info);
 /* Nobody will look for it any more. */
 void segment_settle(struct segment *segment);
 void segment_close(struct segment *segment);
@@ -67,8 +67,8 @@ struct liveness {
 };
 
 /* How others find the file. All zero: nowhere. */
-struct liveness_card {
-    uint64_t self;  /* the process: the same in all of its cards, and in no other's */
+struct liveness_info {
+    uint64_t self;  /* the process: the same in all of its records, and in no other's */
     uint64_t nonce; /* the file's first bytes */
     uint64_t inode;
     int32_t process, file;
@@ -78,16 +78,16 @@ struct liveness_card {
 enum liveness_state { LIVENESS_ALIVE, LIVENESS_LEFT, LIVENESS_ENDED };
 
 /* False: no such file can be had, and nobody can find this process. */
-bool liveness_begin(struct liveness *life, struct liveness_card *card);
+bool liveness_begin(struct liveness *life, struct liveness_info *info);
 /* The process leaves in order: its end does not count as one. */
 void liveness_leave(struct liveness *life);
 void liveness_end(struct liveness *life);
 
-/* The card is the calling process's own. */
-bool liveness_is_own(const struct liveness_card *card);
+/* The record is the calling process's own. */
+bool liveness_is_own(const struct liveness_info *info);
 /* A descriptor for liveness_poll, to be closed by the caller; -1: the process cannot be seen from here. Never call
  * it for the own process: by closing the descriptor it would lose its own lock. */
-int liveness_find(const struct liveness *own, const struct liveness_card *card);
+int liveness_find(const struct liveness *own, const struct liveness_info *info);
 enum liveness_state liveness_poll(int found);
 
 /* Ranks of one host watch each other: when a rank's process ends without having left, the communicators of the others
@@ -95,22 +95,22 @@ enum liveness_state liveness_poll(int found);
  * NCCL. */
 
 struct coll_ccomm;
-struct watch;
+struct keepalive;
 
 /* On the communicator's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool watch_prepare(struct coll_ccomm *ccomm);
-/* Called for all ranks, on their GPUs: watch_gather in a group that the caller opens, watch_begin after it. False: the
- * GPU or NCCL failed. */
-bool watch_gather(struct coll_ccomm *ccomm);
-bool watch_begin(struct coll_ccomm *ccomm);
+bool keepalive_prepare(struct coll_ccomm *ccomm);
+/* Called for all ranks, on their GPUs: keepalive_gather in a group that the caller opens, keepalive_begin after it.
+ * False: the GPU or NCCL failed. */
+bool keepalive_gather(struct coll_ccomm *ccomm);
+bool keepalive_begin(struct coll_ccomm *ccomm);
 /* The rank is in this process, or in one that can be looked at, so it is on this host. */
-bool watch_sees(const struct coll_ccomm *ccomm, int rank);
+bool keepalive_sees(const struct coll_ccomm *ccomm, int rank);
 /* Text that tells how many of the others are watched. */
-void watch_describe(const struct coll_ccomm *ccomm, char *text, size_t size);
+void keepalive_describe(const struct coll_ccomm *ccomm, char *text, size_t size);
 /* This rank issues no more operations: the end of its process does not concern the others, nor theirs this rank. */
-void watch_leave(struct coll_ccomm *ccomm);
+void keepalive_leave(struct coll_ccomm *ccomm);
 /* On the communicator's GPU. */
-void watch_end(struct coll_ccomm *ccomm);
+void keepalive_end(struct coll_ccomm *ccomm);
 
 /* Memory that the ranks of a communicator share on a host: the table of op classes (levels.h), and the rings of
  * rings.h, which their GPUs reach. Ranks of one host share memory that the lowest of them makes (host_groups); ranks on
@@ -120,17 +120,17 @@ struct coll_ccomm;
 
 /* Record that a rank sends to the others: the segment it made, if it leads, and how to reach it, if ranks are on
  * several hosts. */
-struct share_card {
-    struct segment_card segment;
+struct peer_info {
+    struct segment_info segment;
     struct peer_endpoint endpoint;
 };
 
-struct share {
+struct shared_resources {
     struct host_groups groups;
     bool multi_host; /* they are on several hosts */
     struct segment segment;
-    struct share_card card;  /* this rank's own */
-    struct share_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    struct peer_info info;  /* this rank's own */
+    struct peer_info *told; /* in the GPU's memory: of all ranks, then of this one */
     struct op_classes *classes;
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;

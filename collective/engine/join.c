@@ -115,12 +115,12 @@ static bool settle_share(struct joining *joining)
 
 static bool tell_watch(struct joining *joining)
 {
-    return watch_gather(joining->ccomm);
+    return keepalive_gather(joining->ccomm);
 }
 
 static bool begin_watch(struct joining *joining)
 {
-    return watch_begin(joining->ccomm);
+    return keepalive_begin(joining->ccomm);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ void ccomm_destroy(struct coll_ccomm *ccomm)
     int before;
     if (gpu->enter(ccomm->device, &before)) {
         measure_end(ccomm);
-        watch_end(ccomm);
+        keepalive_end(ccomm);
         staging_end(&ccomm->stagings, gpu);
         host_end(ccomm);
         gpu->release(ccomm->ends);
@@ -240,7 +240,7 @@ void ccomm_leave(struct coll_ccomm *ccomm)
 {
     const bool over = drain(ccomm);
     overflow_tcp_leave(ccomm);
-    watch_leave(ccomm);
+    keepalive_leave(ccomm);
     if (over)
         ccomm_destroy(ccomm);
     else
@@ -260,7 +260,7 @@ struct coll_join_scratch {
 static bool make_own(struct coll_ccomm *ccomm)
 {
     const struct gpu_ops *gpu = ccomm->gpu;
-    const size_t keys = ccomm_key_count(ccomm);
+    const size_t keys = ccomm_local_classes(ccomm);
     ccomm->issued = calloc(keys, sizeof(*ccomm->issued));
     ccomm->host_status = gpu->allocate_pinned(sizeof(*ccomm->host_status));
     ccomm->ends = gpu->allocate(ring_ends_size((uint32_t)ccomm->ranks), true);
@@ -292,7 +292,7 @@ static const char *why_not(struct joining *joining)
         return "no memory";
     if (!host_prepare(ccomm))
         return "no memory that ranks could share";
-    if (!watch_prepare(ccomm))
+    if (!keepalive_prepare(ccomm))
         return "no memory to watch ranks with";
     if (!ccomm->forced && !measure_prepare(ccomm))
         return "no memory to measure links with";
@@ -312,7 +312,7 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
     ccomm->rank = what->rank;
     ccomm->ranks = what->ranks;
     ccomm->forced = host->settings.forced;
-    ccomm->share.segment.file = -1;
+    ccomm->shared.segment.file = -1;
     pthread_mutex_init(&ccomm->lock, NULL);
     if (host->nccl->CommCuDevice(what->comm, &ccomm->device) != COLL_SUCCESS || !gpu->enter(ccomm->device, &before))
         return;
@@ -376,7 +376,7 @@ static void finish(struct joining *joining)
     what->ccomm = ccomm;
     char linked[40], watched[40];
     overflow_tcp_describe(ccomm, linked, sizeof(linked));
-    watch_describe(ccomm, watched, sizeof(watched));
+    keepalive_describe(ccomm, watched, sizeof(watched));
     const double *cost = ccomm->cost.per;
     snprintf(
         what->why, sizeof(what->why),

@@ -101,12 +101,12 @@ bool op_classes_init(struct op_classes *classes)
 }
 
 /* Keys of pairs are local to each side, numbers are not. */
-static uint32_t class_index(const struct coll_ccomm *ccomm, unsigned key)
+static uint32_t class_index(const struct coll_ccomm *ccomm, unsigned local_class)
 {
-    if (key < COLLECTIVES)
-        return key;
+    if (local_class < COLLECTIVES)
+        return local_class;
     const unsigned ranks = (unsigned)ccomm->ranks, me = (unsigned)ccomm->rank;
-    const unsigned row = (key - COLLECTIVES) / CCOMM_TYPES, type = (key - COLLECTIVES) % CCOMM_TYPES;
+    const unsigned row = (local_class - COLLECTIVES) / CCOMM_TYPES, type = (local_class - COLLECTIVES) % CCOMM_TYPES;
     const unsigned from = row < ranks ? me : row - ranks, to = row < ranks ? row : me;
     return COLLECTIVES + (from * ranks + to) * CCOMM_TYPES + type;
 }
@@ -120,18 +120,18 @@ uint32_t op_class_count(const struct coll_ccomm *ccomm)
 
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number)
 {
-    const struct host_groups *hosts = &ccomm->share.groups;
+    const struct host_groups *hosts = &ccomm->shared.groups;
     if (number < COLLECTIVES)
-        return ccomm->share.multi_host ? 0 : -1;
+        return ccomm->shared.multi_host ? 0 : -1;
     const int pair = (int)((number - COLLECTIVES) / CCOMM_TYPES);
     const int from = pair / ccomm->ranks, to = pair % ccomm->ranks;
-    return !ccomm->share.multi_host || host_groups_same(hosts, from, to) ? -1 : from;
+    return !ccomm->shared.multi_host || host_groups_same(hosts, from, to) ? -1 : from;
 }
 
 bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank)
 {
     if (number < COLLECTIVES)
-        return rank != 0 && ccomm->share.groups.leader[rank] == rank;
+        return rank != 0 && ccomm->shared.groups.leader[rank] == rank;
     return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % ccomm->ranks;
 }
 
@@ -148,17 +148,17 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
 /* The rank that hears of an overflow first considers it, for all. */
 static void consider(struct coll_ccomm *ccomm, const struct report *report)
 {
-    if (report->key >= ccomm_key_count(ccomm))
+    if (report->local_class >= ccomm_local_classes(ccomm))
         return;
-    struct op_classes *classes = ccomm->share.classes;
-    const uint32_t number = class_index(ccomm, report->key);
+    struct op_classes *classes = ccomm->shared.classes;
+    const uint32_t number = class_index(ccomm, report->local_class);
     struct op_class *op_class = &classes->classes[number];
     const int decider = op_class_decider(ccomm, number);
     if (report->count <= op_class->overflows ||
-        (decider >= 0 && !host_groups_same(&ccomm->share.groups, decider, ccomm->rank)))
+        (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank)))
         return;
     op_class->overflows = report->count;
-    const unsigned fitting = levels_fitting(ccomm_key_type(report->key), report->share);
+    const unsigned fitting = levels_fitting(ccomm_local_class_type(report->local_class), report->share);
     if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0)
         return;
     if (decider >= 0)
@@ -207,7 +207,7 @@ void op_classes_unlock(struct op_classes *classes)
 /* The step depends only on threads that answer each other, not on what callers do meanwhile. */
 static void await_step(struct coll_ccomm *ccomm, const struct op_class *op_class, uint64_t index)
 {
-    struct op_classes *classes = ccomm->share.classes;
+    struct op_classes *classes = ccomm->shared.classes;
     int looks = 0;
     while (op_class->limit != 0 && index >= op_class->limit &&
            __atomic_load_n(&ccomm->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
@@ -244,13 +244,13 @@ static void stop_cutting(struct op_class *op_class, uint64_t index)
         op_class->cut_until = index;
 }
 
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned key, bool grouped, bool long_enough)
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough)
 {
-    struct op_classes *classes = ccomm->share.classes;
-    struct op_class *op_class = &classes->classes[class_index(ccomm, key)];
+    struct op_classes *classes = ccomm->shared.classes;
+    struct op_class *op_class = &classes->classes[class_index(ccomm, local_class)];
     op_classes_lock(classes);
     read_reports(ccomm);
-    const uint64_t index = ccomm->issued[key]++;
+    const uint64_t index = ccomm->issued[local_class]++;
     await_step(ccomm, op_class, index);
     if (grouped && long_enough)
         stop_cutting(op_class, index);
@@ -266,19 +266,19 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned key, bool groupe
 }
 
 /* level.issued stays: it then says too much, and the next step comes later than it could. */
-void op_class_forget(struct coll_ccomm *ccomm, unsigned key, uint64_t index)
+void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t index)
 {
-    struct op_classes *classes = ccomm->share.classes;
+    struct op_classes *classes = ccomm->shared.classes;
     op_classes_lock(classes);
-    if (index < ccomm->issued[key])
-        ccomm->issued[key] = index;
+    if (index < ccomm->issued[local_class])
+        ccomm->issued[local_class] = index;
     op_classes_unlock(classes);
 }
 
 void op_classes_stop(struct coll_ccomm *ccomm)
 {
-    struct op_classes *classes = ccomm->share.classes;
-    if (ccomm->share.multi_host)
+    struct op_classes *classes = ccomm->shared.classes;
+    if (ccomm->shared.multi_host)
         return;
     op_classes_lock(classes);
     for (uint32_t i = 0; i < op_class_count(ccomm) && classes->stopped == 0; i++)

@@ -107,7 +107,7 @@ void op_classes_unlock(struct op_classes *classes);
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
 bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank);
 
-/* Counts an operation that this rank issues, by key (ccomm_key), after considering the overflows that its own GPU has
+/* Counts an operation that this rank issues, by ccomm_local_class, after considering the overflows that its own GPU has
  * reported so far. */
 struct issued {
     uint64_t index;
@@ -117,10 +117,10 @@ struct issued {
     bool stopped; /* it goes raw */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned key, bool grouped, bool long_enough);
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the op class after it. */
-void op_class_forget(struct coll_ccomm *ccomm, unsigned key, uint64_t index);
+void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t index);
 
 /* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all op classes.
  */

@@ -45,17 +45,17 @@ static bool lock_whole(int file)
     return fcntl(file, F_SETLK, &whole) == 0;
 }
 
-bool liveness_begin(struct liveness *life, struct liveness_card *card)
+bool liveness_begin(struct liveness *life, struct liveness_info *info)
 {
     const struct sign sign = {draw(), 0};
     struct stat status;
-    *card = (struct liveness_card){.self = self()};
+    *info = (struct liveness_info){.self = self()};
     *life = (struct liveness){memfd_create("strait-coll-rank", MFD_CLOEXEC), getpid()};
     if (life->file < 0)
         return false;
-    if (sign.nonce != 0 && card->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
+    if (sign.nonce != 0 && info->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
         pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
-        *card = (struct liveness_card){card->self, sign.nonce, status.st_ino, life->process, life->file, 0};
+        *info = (struct liveness_info){info->self, sign.nonce, status.st_ino, life->process, life->file, 0};
         return true;
     }
     close(life->file);
@@ -79,31 +79,31 @@ void liveness_end(struct liveness *life)
 
 /* ---- Other processes --------------------------------------------------------------------------------------------- */
 
-bool liveness_is_own(const struct liveness_card *card)
+bool liveness_is_own(const struct liveness_info *info)
 {
-    return card->self != 0 && card->self == self();
+    return info->self != 0 && info->self == self();
 }
 
 /* Memory files have a device of their own, whose inode numbers are not reused, so a file with this one can be opened
  * without side effects. */
-static bool is_it(const char *path, const struct liveness *own, const struct liveness_card *card)
+static bool is_it(const char *path, const struct liveness *own, const struct liveness_info *info)
 {
     struct stat mine, its;
     return own->file >= 0 && fstat(own->file, &mine) == 0 && stat(path, &its) == 0 && its.st_dev == mine.st_dev &&
-           its.st_ino == card->inode && its.st_ino != mine.st_ino;
+           its.st_ino == info->inode && its.st_ino != mine.st_ino;
 }
 
-int liveness_find(const struct liveness *own, const struct liveness_card *card)
+int liveness_find(const struct liveness *own, const struct liveness_info *info)
 {
     char path[64];
     struct sign sign;
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", card->process, card->file);
-    if (card->nonce == 0 || liveness_is_own(card) || !is_it(path, own, card))
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", info->process, info->file);
+    if (info->nonce == 0 || liveness_is_own(info) || !is_it(path, own, info))
         return -1;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return -1;
-    if (pread(file, &sign, sizeof(sign), 0) == sizeof(sign) && sign.nonce == card->nonce)
+    if (pread(file, &sign, sizeof(sign), 0) == sizeof(sign) && sign.nonce == info->nonce)
         return file;
     close(file);
     return -1;

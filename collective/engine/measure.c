@@ -294,7 +294,7 @@ static struct told told_of(const struct coll_ccomm *ccomm, unsigned turn)
                                 .peer = -1},
                         .found = MESSAGE_OVERFLOWS};
     told.head.magic = MESSAGE_MAGIC;
-    told.head.first = turn * ring_slots(&ccomm->share.rings, bytes);
+    told.head.first = turn * ring_slots(&ccomm->shared.rings, bytes);
     told.head.row[0] = 1;
     told.head.sum = head_sum(&told.head);
     return told;
@@ -304,7 +304,7 @@ bool measure_repair(struct coll_ccomm *ccomm, unsigned turn)
 {
     const struct told told = told_of(ccomm, turn);
     struct told *place = (struct told *)(void *)(ccomm->probe.memory + measure_repaired(ccomm));
-    const struct gpu_exchange what = {.rings = ccomm->share.rings,
+    const struct gpu_exchange what = {.rings = ccomm->shared.rings,
                                       .ends = ccomm->ends,
                                       .jobs = &place->job,
                                       .host_status = ccomm->host_status,
@@ -319,7 +319,7 @@ bool measure_repair(struct coll_ccomm *ccomm, unsigned turn)
 
 bool measure_repair_end(struct coll_ccomm *ccomm, unsigned turns)
 {
-    const uint64_t next = turns * ring_slots(&ccomm->share.rings, measure_repaired(ccomm));
+    const uint64_t next = turns * ring_slots(&ccomm->shared.rings, measure_repaired(ccomm));
     return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
            ccomm->gpu->stream_wait(ccomm->stream) &&
            __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;

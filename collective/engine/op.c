@@ -160,7 +160,7 @@ struct exchange_job overflow_job(const struct coll_op *op, const struct plan *pl
 static bool exchange(const struct coll_op *op, enum exchange_kind kind, coll_stream stream)
 {
     const struct coll_ccomm *ccomm = op->ccomm;
-    const struct gpu_exchange what = {.rings = ccomm->share.rings,
+    const struct gpu_exchange what = {.rings = ccomm->shared.rings,
                                       .ends = ccomm->ends,
                                       .jobs = (const void *)op->staging->memory,
                                       .host_status = ccomm->host_status,
@@ -262,9 +262,9 @@ static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *m
 static bool write_headers(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),
-                                     .rings = op->ccomm->share.rings,
+                                     .rings = op->ccomm->shared.rings,
                                      .ends = op->ccomm->ends,
-                                     .slots = ring_slots(&op->ccomm->share.rings, plan->raw),
+                                     .slots = ring_slots(&op->ccomm->shared.rings, plan->raw),
                                      .job = overflow_job(op, plan, memory),
                                      .place = (struct exchange_job *)(void *)op->staging->memory + op->number};
     if (plan->sends)
@@ -331,9 +331,9 @@ bool launch_check(const struct coll_op *op)
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = ccomm->host_status,
-                             .overflow_counter = ccomm->overflow_counters + phase_of(op)->key,
+                             .overflow_counter = ccomm->overflow_counters + phase_of(op)->local_class,
                              .index = phase_of(op)->index,
-                             .key = phase_of(op)->key};
+                             .local_class = phase_of(op)->local_class};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)

@@ -203,7 +203,7 @@ static bool say_all(struct level_consensus *agree, uint32_t number, const struct
 /* Called when all have promised. */
 static bool settle(struct level_consensus *agree, uint32_t number)
 {
-    struct op_classes *classes = agree->ccomm->share.classes;
+    struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[number];
     uint64_t told = 0;
     op_classes_lock(classes);
@@ -219,7 +219,7 @@ static bool settle(struct level_consensus *agree, uint32_t number)
 /* An op class's limit, if this rank decides and is not asking already; else 0. */
 static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 {
-    struct op_classes *classes = agree->ccomm->share.classes;
+    struct op_classes *classes = agree->ccomm->shared.classes;
     if (agree->classes[number].missing != 0 || op_class_decider(agree->ccomm, number) != agree->ccomm->rank)
         return 0;
     op_classes_lock(classes);
@@ -230,7 +230,7 @@ static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
 
 bool consensus_ask(struct level_consensus *agree)
 {
-    const uint64_t wanted = __atomic_load_n(&agree->ccomm->share.classes->wanted, __ATOMIC_ACQUIRE);
+    const uint64_t wanted = __atomic_load_n(&agree->ccomm->shared.classes->wanted, __ATOMIC_ACQUIRE);
     bool good = true;
     if (wanted == agree->seen)
         return true;
@@ -262,7 +262,7 @@ static bool hear_promise(struct level_consensus *agree, int peer, const struct f
 
 static bool promise(struct level_consensus *agree, int peer, uint32_t number)
 {
-    struct op_classes *classes = agree->ccomm->share.classes;
+    struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[number];
     op_classes_lock(classes);
     const bool promised = op_class->limit != 0;
@@ -276,7 +276,7 @@ static bool promise(struct level_consensus *agree, int peer, uint32_t number)
 
 static bool take_over(struct level_consensus *agree, const struct frame *frame)
 {
-    struct op_classes *classes = agree->ccomm->share.classes;
+    struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[frame->small];
     op_classes_lock(classes);
     const bool good = op_class->limit != 0 && frame->a >= op_class->limit && frame->b >= frame->a &&
@@ -324,7 +324,7 @@ bool consensus_rank_gone(struct level_consensus *agree, int peer)
         if (awaited && agreement->missing == 0)
             good &= settle(agree, number);
         if (op_class_decider(ccomm, number) == peer && op_class_is_asked(ccomm, number, ccomm->rank))
-            forget_promise(ccomm->share.classes, number);
+            forget_promise(ccomm->shared.classes, number);
     }
     return good;
 }
@@ -486,7 +486,7 @@ enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 }
 
 static bool is_apart(const struct coll_ccomm *ccomm, int rank)
 {
-    return !host_groups_same(&ccomm->share.groups, rank, ccomm->rank);
+    return !host_groups_same(&ccomm->shared.groups, rank, ccomm->rank);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
@@ -496,7 +496,7 @@ bool overflow_tcp_prepare(struct coll_ccomm *ccomm, struct peer_endpoint *card)
     struct overflow_tcp *link = calloc(1, sizeof(*link) + (size_t)ccomm->ranks * sizeof(link->conns[0]));
     if (link == NULL)
         return false;
-    ccomm->share.link = link;
+    ccomm->shared.link = link;
     link->ccomm = ccomm;
     for (int rank = 0; rank < ccomm->ranks; rank++)
         link->conns[rank] = (struct tcp_conn){.socket = -1, .peer = rank};
@@ -506,7 +506,7 @@ bool overflow_tcp_prepare(struct coll_ccomm *ccomm, struct peer_endpoint *card)
 
 bool overflow_tcp_connect(struct coll_ccomm *ccomm, const struct peer_endpoint *cards)
 {
-    struct overflow_tcp *link = ccomm->share.link;
+    struct overflow_tcp *link = ccomm->shared.link;
     for (int rank = ccomm->rank + 1; rank < ccomm->ranks; rank++) {
         if (!is_apart(ccomm, rank))
             continue;
@@ -519,7 +519,7 @@ bool overflow_tcp_connect(struct coll_ccomm *ccomm, const struct peer_endpoint *
 
 bool overflow_tcp_accept(struct coll_ccomm *ccomm, const struct peer_endpoint *cards)
 {
-    struct overflow_tcp *link = ccomm->share.link;
+    struct overflow_tcp *link = ccomm->shared.link;
     int sockets[HOST_RANKS_MAX];
     uint64_t awaited = 0;
     for (int rank = 0; rank < ccomm->rank; rank++) {
@@ -536,7 +536,7 @@ bool overflow_tcp_accept(struct coll_ccomm *ccomm, const struct peer_endpoint *c
 
 bool overflow_tcp_await(struct coll_ccomm *ccomm, const struct peer_endpoint *own)
 {
-    const struct overflow_tcp *link = ccomm->share.link;
+    const struct overflow_tcp *link = ccomm->shared.link;
     for (int rank = ccomm->rank + 1; rank < ccomm->ranks; rank++)
         if (is_apart(ccomm, rank) && !auth_await(link->conns[rank].socket, own, ccomm->rank, rank))
             return false;
@@ -545,11 +545,11 @@ bool overflow_tcp_await(struct coll_ccomm *ccomm, const struct peer_endpoint *ow
 
 static struct tcp_ring ring_of(const struct coll_ccomm *ccomm, int from, int to)
 {
-    const struct share *share = &ccomm->share;
-    const uint32_t number = ring_number(&share->rings, (uint32_t)from, (uint32_t)to);
-    uint8_t *slots = (uint8_t *)share->pinned + ring_flags_size((uint32_t)ccomm->ranks);
-    return (struct tcp_ring){(struct ring_flags *)share->pinned + number,
-                             slots + (size_t)number * RING_SLOTS * share->rings.slot_bytes};
+    const struct shared_resources *shared = &ccomm->shared;
+    const uint32_t number = ring_number(&shared->rings, (uint32_t)from, (uint32_t)to);
+    uint8_t *slots = (uint8_t *)shared->pinned + ring_flags_size((uint32_t)ccomm->ranks);
+    return (struct tcp_ring){(struct ring_flags *)shared->pinned + number,
+                             slots + (size_t)number * RING_SLOTS * shared->rings.slot_bytes};
 }
 
 static bool on_frame(void *hearer, int peer, const struct frame *frame)
@@ -564,14 +564,14 @@ static bool send_frame(void *speaker, int peer, const struct frame *frame)
 
 bool overflow_tcp_start(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = ccomm->share.link;
+    struct overflow_tcp *link = ccomm->shared.link;
     for (int rank = 0; rank < ccomm->ranks; rank++) {
         struct tcp_conn *conn = &link->conns[rank];
         if (conn->socket < 0)
             continue;
         address_tune(conn->socket);
         link->peers++;
-        conn->slot_bytes = ccomm->share.rings.slot_bytes;
+        conn->slot_bytes = ccomm->shared.rings.slot_bytes;
         conn->to = ring_of(ccomm, ccomm->rank, rank);
         conn->from = ring_of(ccomm, rank, ccomm->rank);
         conn->hear = on_frame;
@@ -584,7 +584,7 @@ bool overflow_tcp_start(struct coll_ccomm *ccomm)
 
 void overflow_tcp_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    const struct overflow_tcp *link = ccomm->share.link;
+    const struct overflow_tcp *link = ccomm->shared.link;
     snprintf(text, size, "%.0d%s", link != NULL ? link->peers : 0,
              link != NULL ? " ranks on other hosts by TCP, " : "");
 }
@@ -633,8 +633,8 @@ bool overflow_tcp_progress(struct overflow_tcp *link)
 
 void overflow_tcp_finish(struct coll_ccomm *ccomm)
 {
-    if (ccomm->share.link != NULL && tcp_thread_is_ours())
-        tcp_thread_finish(ccomm->share.link);
+    if (ccomm->shared.link != NULL && tcp_thread_is_ours())
+        tcp_thread_finish(ccomm->shared.link);
 }
 
 static bool all_are(const struct overflow_tcp *link, bool (*what)(const struct tcp_conn *))
@@ -657,7 +657,7 @@ static bool has_said(const struct overflow_tcp *link)
 
 void overflow_tcp_leave(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = ccomm->share.link;
+    struct overflow_tcp *link = ccomm->shared.link;
     if (link == NULL || !link->progressed || !tcp_thread_is_ours())
         return;
     tcp_thread_finish(link);
@@ -671,7 +671,7 @@ void overflow_tcp_leave(struct coll_ccomm *ccomm)
 
 void overflow_tcp_end(struct coll_ccomm *ccomm)
 {
-    struct overflow_tcp *link = ccomm->share.link;
+    struct overflow_tcp *link = ccomm->shared.link;
     if (link == NULL)
         return;
     (void)tcp_thread_remove(link, NULL);
@@ -680,7 +680,7 @@ void overflow_tcp_end(struct coll_ccomm *ccomm)
     if (link->listener >= 0)
         close(link->listener);
     consensus_fini(&link->agree);
-    ccomm->share.link = NULL;
+    ccomm->shared.link = NULL;
     free(link);
 }
 

@@ -30,7 +30,7 @@ static void fail(struct coll_ccomm *ccomm, coll_result result)
 static void finish(struct coll_ccomm *ccomm)
 {
     overflow_tcp_finish(ccomm);
-    watch_leave(ccomm);
+    keepalive_leave(ccomm);
 }
 
 static coll_result join_streams(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count)

@@ -359,7 +359,7 @@ START_TEST(a_rank_that_does_not_reach_the_memory_keeps_all_raw)
     static const uint32_t parts[] = {0, 8, 16, 20}; /* of a segment's card */
     compress();
     fake_nccl.differ = 1 + _i % 3;
-    fake_nccl.differ_size = sizeof(struct share_card);
+    fake_nccl.differ_size = sizeof(struct peer_info);
     fake_nccl.differ_at = parts[_i / 3];
     ranks_run(3, require_raw, NULL);
     require(fake_gpu.offered == 0);

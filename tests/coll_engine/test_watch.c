@@ -1,5 +1,5 @@
-/* Processes of one host see each other end (collective/engine/liveness.c), and ranks tell of it. Ranks here are threads, so
- * what others hear of rank 1 is the card of a process that stands in for it. */
+/* Processes of one host see each other end (collective/engine/liveness.c), and ranks tell of it. Ranks here are
+ * threads, so what others hear of rank 1 is the card of a process that stands in for it. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -20,7 +20,7 @@ enum way { KILLED, ENDED, BECAME_ANOTHER, KILLED_WITH_A_CHILD, LEFT, STOPPED, WA
 struct stand_in {
     pid_t process;
     int control;
-    struct liveness_card card;
+    struct liveness_info card;
 };
 
 static void await_end(int control)
@@ -67,7 +67,8 @@ static struct stand_in stand_in_start(void)
         struct liveness life;
         char way;
         close(control[0]);
-        require(liveness_begin(&life, &made.card) && write(control[1], &made.card, sizeof(made.card)) == sizeof(made.card));
+        require(liveness_begin(&life, &made.card) &&
+                write(control[1], &made.card, sizeof(made.card)) == sizeof(made.card));
         if (read(control[1], &way, 1) == 1)
             go((enum way)way, &life, control[1]);
         await_end(control[1]);
@@ -95,7 +96,8 @@ static void stand_in_end(const struct stand_in *stand_in)
 /* ---- Signs of life ------------------------------------------------------------------------------------------------
  */
 
-static const enum liveness_state ends_as[WAYS] = {LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_LEFT, LIVENESS_ALIVE};
+static const enum liveness_state ends_as[WAYS] = {LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED,
+                                                  LIVENESS_ENDED, LIVENESS_LEFT,  LIVENESS_ALIVE};
 
 static enum liveness_state await_change(int found, int milliseconds)
 {
@@ -108,7 +110,7 @@ static enum liveness_state await_change(int found, int milliseconds)
 START_TEST(others_see_how_a_process_goes)
 {
     struct liveness own;
-    struct liveness_card card;
+    struct liveness_info card;
     struct stand_in other = stand_in_start();
     require(liveness_begin(&own, &card));
     const int found = liveness_find(&own, &other.card);
@@ -131,16 +133,16 @@ END_TEST
 START_TEST(what_is_not_it_is_not_found)
 {
     struct liveness own, second;
-    struct liveness_card card, second_card;
+    struct liveness_info card, second_card;
     struct stand_in other = stand_in_start(), third = stand_in_start();
     require(liveness_begin(&own, &card) && liveness_begin(&second, &second_card));
-    struct liveness_card wrong[] = {other.card, other.card, other.card, other.card, other.card, second_card, {0}, {0}};
+    struct liveness_info wrong[] = {other.card, other.card, other.card, other.card, other.card, second_card, {0}, {0}};
     wrong[0].process = getpid();
     wrong[1].process = third.process; /* which may have it under the same number */
     wrong[2].file = 0;
     wrong[3].inode++;
     wrong[4].nonce ^= 1;
-    wrong[7] = (struct liveness_card){.self = other.card.self}; /* of one that has no file to be had */
+    wrong[7] = (struct liveness_info){.self = other.card.self}; /* of one that has no file to be had */
     for (int i = 0; i < COUNT(wrong); i++)
         require(liveness_find(&own, &wrong[i]) < 0);
     require(liveness_is_own(&second_card) && !liveness_is_own(&other.card) && !liveness_is_own(&wrong[6]));
@@ -154,7 +156,7 @@ END_TEST
 START_TEST(a_forked_child_is_not_its_parent)
 {
     struct liveness own;
-    struct liveness_card card;
+    struct liveness_info card;
     int status;
     require(liveness_begin(&own, &card));
     pid_t child = fork();

@@ -144,7 +144,7 @@ static void report(const struct gpu_check *check)
     struct host_status *host_status = check->host_status;
     const struct report report = {.count = ++check->overflow_counter->count,
                                   .index = check->index,
-                                  .key = check->key,
+                                  .local_class = check->local_class,
                                   .share = check->overflow_counter->share};
     check->overflow_counter->share = 0;
     host_status->reports[host_status->reported % REPORTS_MAX] = report;

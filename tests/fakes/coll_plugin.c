@@ -163,13 +163,13 @@ static void *allocate_pinned(size_t size)
 }
 
 /* The fake GPUs reach all memory. */
-static void *share_memory(void *memory, size_t size)
+static void *register_host(void *memory, size_t size)
 {
     (void)size;
     return can_make() ? memory : NULL;
 }
 
-static void unshare_memory(void *memory)
+static void unregister_host(void *memory)
 {
     (void)memory;
     unmade();
@@ -328,8 +328,8 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .release = release,
                                    .allocate_pinned = allocate_pinned,
                                    .release_pinned = release,
-                                   .share = share_memory,
-                                   .unshare = unshare_memory,
+                                   .register_host = register_host,
+                                   .unregister_host = unregister_host,
                                    .stream_make = stream_make,
                                    .stream_end = stream_end,
                                    .stream_wait = stream_wait,
