@@ -48,7 +48,7 @@ struct coll_op {
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
     struct coll_comm_entry *held; /* the library's: keeps `ccomm` until the op is over */
-    unsigned turn;                /* the library's: number of the op in its group */
+    unsigned group_index;                /* the library's: number of the op in its group */
 };
 
 struct coll_engine_host {
@@ -57,34 +57,34 @@ struct coll_engine_host {
     /* Called once by each thread of the engine: NCCL's calls on such a thread are not intercepted. */
     void (*enter)(void);
     /* Prints a line on stderr. */
-    __attribute__((format(printf, 1, 2))) void (*say)(const char *format, ...);
+    __attribute__((format(printf, 1, 2))) void (*log)(const char *format, ...);
 };
 
 struct coll_engine_ops {
     uint32_t version; /* COLL_ENGINE_VERSION */
     /* Not collective: allocates what joining needs. Sets `able`, or else `why`. join has to be called with the same
-     * joinings afterwards. */
-    void (*prepare)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-    /* Collective, for the joinings that are able after the vote: every rank of each of them joins at the same time, in
+     * array afterwards. */
+    void (*prepare)(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count);
+    /* Collective, for those that are able after the vote: every rank of each of them joins at the same time, in
      * any order within one call. The others are dropped. */
-    void (*join)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-    /* Whether the call is to be compressed; if so, it counts in its class, and `step` is to be run. A function of the
+    void (*join)(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count);
+    /* Whether the call is to be compressed; if so, it counts in its class, and `op` is to be run. A function of the
      * call's arguments and of state that all ranks hold alike, so all ranks decide alike. */
-    bool (*decide)(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *step, const char **reason);
+    bool (*decide)(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op, const char **reason);
     /* Uncounts ops that were decided about in the group that this thread ends, when none of the group is issued. In any
      * order. */
-    void (*forget)(const struct coll_op *steps, unsigned count);
+    void (*forget)(const struct coll_op *ops, unsigned count);
     /* Orders at least two streams, all or none captured, against each other: work queued next on any of them runs after
      * the work queued on all of them so far. */
     coll_result (*join_streams)(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned count);
     /* The three stages of a phase, each for all ops of a group at once: encode; move, which hands messages to NCCL in
      * an open group; decode, after that group has ended. Ops with another phase follow, together. Nothing waits. A
      * failure leaves the communicator as a failure of NCCL would. */
-    coll_result (*encode)(struct coll_op *steps, unsigned count);
-    coll_result (*move)(struct coll_op *steps, unsigned count);
-    coll_result (*decode)(struct coll_op *steps, unsigned count);
+    coll_result (*encode)(struct coll_op *ops, unsigned count);
+    coll_result (*move)(struct coll_op *ops, unsigned count);
+    coll_result (*decode)(struct coll_op *ops, unsigned count);
     /* All three stages at once, for one ungrouped op that has a head or a tail. */
-    coll_result (*pass)(struct coll_op *steps, unsigned count);
+    coll_result (*pass)(struct coll_op *ops, unsigned count);
     /* Returns COLL_SUCCESS, or the first failure so far. */
     coll_result (*error)(struct coll_ccomm *ccomm);
     /* Makes the communicator fail, unless it has already. */

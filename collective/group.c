@@ -193,9 +193,9 @@ static _Thread_local struct {
     struct coll_op *ops; /* in the order of the calls */
     unsigned op_count, op_capacity;
     struct op_batch batch;
-    struct raw { /* deferred raw calls, each behind `turn` ops */
+    struct raw { /* deferred raw calls, each behind `ops_before` ops */
         struct coll_call call;
-        unsigned turn;
+        unsigned ops_before;
     } * raw;
     unsigned raw_count, raw_capacity;
     struct coll_op *counted; /* raw ops that count */
@@ -250,7 +250,7 @@ static bool group_add(const struct coll_op *op)
         return false;
     group.ops = ops;
     ops[group.op_count] = *op;
-    ops[group.op_count].turn = group.op_count;
+    ops[group.op_count].group_index = group.op_count;
     group.op_count++;
     return true;
 }
@@ -421,7 +421,7 @@ static coll_result move_pass(unsigned from, unsigned until, bool second_pass)
         unsigned at = from;
         if (is_in_second_pass(&raw->call) != second_pass)
             continue;
-        while (at < until && (at < group.batch.collectives || group.batch.ops[at].turn < raw->turn))
+        while (at < until && (at < group.batch.collectives || group.batch.ops[at].group_index < raw->ops_before))
             at++;
         result = move_ops(from, at);
         from = at;

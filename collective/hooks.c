@@ -225,7 +225,7 @@ static bool is_good(coll_result result)
 /* ---- Making communicators ---------------------------------------------------------------------------------------- */
 
 /* False: there is nothing to join, or the communicator is not ready and joins lazily. */
-static bool register_comm(struct coll_pending made, coll_result result, struct coll_join_args *joining)
+static bool register_comm(struct coll_pending made, coll_result result, struct coll_join_args *args)
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) /* a rank that a split or shrink leaves out */
@@ -236,7 +236,7 @@ static bool register_comm(struct coll_pending made, coll_result result, struct c
     coll_comm_set_key(comm, &made.key);
     if (result == COLL_IN_PROGRESS)
         coll_lazy_join_begin(comm, &made.key);
-    *joining = (struct coll_join_args){.comm = comm, .rank = made.rank, .ranks = made.ranks};
+    *args = (struct coll_join_args){.comm = comm, .rank = made.rank, .ranks = made.ranks};
     return result == COLL_SUCCESS && made.ranks > 1;
 }
 
@@ -248,15 +248,15 @@ static void register_pending(coll_result result)
     if (most == 0) /* most groups make none */
         return;
     memset(&pending, 0, sizeof(pending));
-    struct coll_join_args *joinings = calloc(most, sizeof(*joinings));
+    struct coll_join_args *joins = calloc(most, sizeof(*joins));
     struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
-    for (unsigned i = most; i-- > 0 && is_good(result) && joinings != NULL && keys != NULL;)
-        if (register_comm(made[i], result, &joinings[count]))
+    for (unsigned i = most; i-- > 0 && is_good(result) && joins != NULL && keys != NULL;)
+        if (register_comm(made[i], result, &joins[count]))
             keys[count++] = made[i].key;
-    if (joinings != NULL && keys != NULL)
-        coll_join(joinings, keys, count);
-    free(joinings);
+    if (joins != NULL && keys != NULL)
+        coll_join(joins, keys, count);
+    free(joins);
     free(keys);
     free(made);
 }

@@ -19,7 +19,7 @@ static struct coll_engine_host host_of(void)
 {
     const struct coll_library *library = coll_library();
     return (struct coll_engine_host){
-        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_log};
+        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .log = coll_log};
 }
 
 static bool is_closing(const struct coll_joiner *joiner)
@@ -148,26 +148,26 @@ static unsigned sort_present(struct coll_joiner *joiners, unsigned count)
 static void prepare_and_join(struct coll_joiner *joiners, unsigned count)
 {
     const struct coll_engine_host host = host_of();
-    struct coll_join_args *joinings = calloc(count, sizeof(*joinings));
-    for (unsigned i = 0; i < count && joinings != NULL; i++)
-        joinings[i] = *joiners[i].args;
+    struct coll_join_args *joins = calloc(count, sizeof(*joins));
+    for (unsigned i = 0; i < count && joins != NULL; i++)
+        joins[i] = *joiners[i].args;
     coll_thread.in_nccl++;
-    if (joinings != NULL)
-        coll_engine()->prepare(&host, joinings, count);
-    for (unsigned i = 0; i < count && joinings != NULL; i++)
-        *joiners[i].args = joinings[i];
+    if (joins != NULL)
+        coll_engine()->prepare(&host, joins, count);
+    for (unsigned i = 0; i < count && joins != NULL; i++)
+        *joiners[i].args = joins[i];
     for (unsigned i = 0; i < count; i++)
         cast(&joiners[i], COLL_PHASE_ABLE, joiners[i].args->able && !is_closing(&joiners[i]));
     for (unsigned i = 0; i < count; i++)
         wait_able(&joiners[i]);
-    for (unsigned i = 0; i < count && joinings != NULL; i++)
-        joinings[i] = *joiners[i].args;
-    if (joinings != NULL)
-        coll_engine()->join(&host, joinings, count);
-    for (unsigned i = 0; i < count && joinings != NULL; i++)
-        *joiners[i].args = joinings[i];
+    for (unsigned i = 0; i < count && joins != NULL; i++)
+        joins[i] = *joiners[i].args;
+    if (joins != NULL)
+        coll_engine()->join(&host, joins, count);
+    for (unsigned i = 0; i < count && joins != NULL; i++)
+        *joiners[i].args = joins[i];
     coll_thread.in_nccl--;
-    free(joinings);
+    free(joins);
 }
 
 void coll_join_complete(struct coll_joiner *joiners, unsigned count)
@@ -232,7 +232,7 @@ void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
 
 /* ---- Communicators that block ------------------------------------------------------------------------------------ */
 
-void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
+void coll_join(struct coll_join_args *joins, const struct coll_key *keys, unsigned count)
 {
     if (settings()->raw || count == 0)
         return;
@@ -240,7 +240,7 @@ void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, uns
         coll_log("nothing is compressed: %s", coll_engine_why());
     struct coll_joiner *joiners = calloc(count, sizeof(*joiners));
     for (unsigned i = 0; i < count && joiners != NULL; i++) {
-        joiners[i].args = &joinings[i];
+        joiners[i].args = &joins[i];
         coll_join_enter(&joiners[i], &keys[i]);
     }
     if (joiners != NULL)

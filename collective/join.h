@@ -16,7 +16,7 @@ struct coll_joiner {
 };
 
 /* Joins the communicators, all of them ready, that one call or the end of one group has made; `keys` are theirs. */
-void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count);
+void coll_join(struct coll_join_args *joins, const struct coll_key *keys, unsigned count);
 
 /* The two parts of joining: coll_join_enter joins the rendezvous and posts this rank's presence, and waits for no other
  * rank; coll_join_complete does the rest. */

@@ -46,7 +46,7 @@ static struct coll_ccomm *member_make(int rank)
     require(ccomm != NULL);
     ccomm->rank = rank;
     ccomm->ranks = RANKS;
-    ccomm->host.say = say;
+    ccomm->host.log = say;
     pthread_mutex_init(&ccomm->lock, NULL);
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
     for (int i = 0; i < RANKS; i++)

@@ -42,7 +42,7 @@ void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why)
         ccomm->failed = result;
     pthread_mutex_unlock(&ccomm->lock);
     if (first)
-        ccomm->host.say("communicator %p, rank %d of %d: %s", (void *)ccomm->comm, ccomm->rank, ccomm->ranks, why);
+        ccomm->host.log("communicator %p, rank %d of %d: %s", (void *)ccomm->comm, ccomm->rank, ccomm->ranks, why);
 }
 
 void ccomm_abort_kernels(struct coll_ccomm *ccomm)

@@ -12,7 +12,7 @@
 enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
 
 /* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
- * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
+ * `start` + S x `per_byte` seconds; a message that overflows takes S x `overflow` more. */
 struct link_cost {
     double start, per_byte;
 };
@@ -27,11 +27,11 @@ enum link_use {
 struct link_costs {
     double start;          /* of any */
     double per[LINK_USES]; /* 0: none was measured */
-    double repair;         /* of overflow */
+    double overflow;         /* of overflow */
 };
 
 /* Probe that link costs are measured with; made before ranks exchange whether they are able. */
-enum { PROBE_SMALL = LINK_USES, PROBE_REPAIR, PROBES }; /* besides large messages of each use */
+enum { PROBE_SMALL = LINK_USES, PROBE_OVERFLOW, PROBES }; /* besides large messages of each use */
 struct link_probe {
     uint8_t *memory; /* one message to send, and one from each rank */
     gpu_event begin, end;
@@ -99,11 +99,11 @@ bool measure_links(struct coll_ccomm *const ccomms[], unsigned count);
 size_t measure_large(const struct coll_ccomm *ccomm);
 
 /* On the communicator's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
- * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
+ * each other one as overflow is moved, between the probe's events; `round` counts from 0. After `rounds` of these,
  * measure_repair_end makes slots count on from there; false: it went wrong. */
-size_t measure_repaired(const struct coll_ccomm *ccomm);
-bool measure_repair(struct coll_ccomm *ccomm, unsigned turn);
-bool measure_repair_end(struct coll_ccomm *ccomm, unsigned turns);
+size_t measure_overflow_bytes(const struct coll_ccomm *ccomm);
+bool measure_overflow(struct coll_ccomm *ccomm, unsigned round);
+bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds);
 void measure_end(struct coll_ccomm *ccomm);
 
 #endif

@@ -30,9 +30,9 @@ static double seconds_coded(const struct coll_ccomm *ccomm, const struct coll_op
     return ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
 }
 
-/* ---- What ranks were told ---------------------------------------------------------------------------------------- */
+/* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------------- */
 
-static uint64_t told_from(const struct coll_ccomm *ccomm, const struct coll_call *call)
+static uint64_t table_from(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
     const struct coll_sizes *table = &ccomm->host.settings.table;
     return table->given != 0 ? coll_sizes_from(table, call) : 0;
@@ -41,7 +41,7 @@ static uint64_t told_from(const struct coll_ccomm *ccomm, const struct coll_call
 /* Is it compressed whatever it costs? Not asked of a call that the table excludes. */
 static bool is_forced(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return ccomm->forced || told_from(ccomm, call) != 0;
+    return ccomm->forced || table_from(ccomm, call) != 0;
 }
 
 static uint64_t bytes_of(const struct coll_call *call)
@@ -80,7 +80,7 @@ static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
 /* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    double coded = 0, plain = ccomm->cost.start, repair = 0;
+    double coded = 0, plain = ccomm->cost.start, overflow = 0;
     op->wire = 0;
     if (!make_plans(ccomm, op))
         return "does not shrink";
@@ -88,13 +88,13 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
         const struct plan *plan = &op->of[phase].plan;
         plain += (double)plan->stride * cost_plain(ccomm, plan);
         coded += seconds_coded(ccomm, op, plan);
-        repair += (double)plan->raw * ccomm->cost.repair;
+        overflow += (double)plan->raw * ccomm->cost.overflow;
         op->wire += plan_wire(plan);
     }
     if (is_forced(ccomm, &op->call))
         return NULL;
     return coded >= GAIN * plain           ? "the link is fast"
-           : coded + repair > MOST * plain ? "what does not fit would take too long"
+           : coded + overflow > MOST * plain ? "what does not fit would take too long"
                                            : NULL;
 }
 
@@ -149,7 +149,7 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
 {
     struct plan plan;
     const char *reason;
-    if (bytes_of(call) < told_from(ccomm, call))
+    if (bytes_of(call) < table_from(ccomm, call))
         return "too small, as it was told";
     if (needs_blocks_of_nccl(ccomm, call))
         return "NCCL's ring cuts it otherwise";

@@ -227,7 +227,7 @@ static void keep(struct coll_ccomm *ccomm)
 {
     static struct coll_ccomm *kept;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    ccomm->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
+    ccomm->host.log("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
                     (void *)ccomm->comm, ccomm->rank, ccomm->ranks);
     pthread_mutex_lock(&lock);
     ccomm->next = kept;
@@ -352,7 +352,7 @@ static void tell_table(struct coll_ccomm *ccomm)
         return;
     const struct coll_sizes sizes = op_size_table(ccomm);
     coll_sizes_write(&sizes, text);
-    ccomm->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
+    ccomm->host.log("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
                     ccomm->ranks, text);
 }
 
@@ -383,7 +383,7 @@ static void finish(struct joining *joining)
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
         "fit, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(ccomm->cost.repair), linked, watched);
+        rate_of(ccomm->cost.overflow), linked, watched);
     tell_table(ccomm);
 }
 

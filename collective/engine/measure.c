@@ -9,8 +9,8 @@
  * and the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would.
  */
 
-/* The fastest of some turns counts. With sends NCCL connects ranks first. */
-enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4, LARGE_TURNS = 2 };
+/* The fastest of some rounds counts. With sends NCCL connects ranks first. */
+enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, ROUNDS = 4, LARGE_ROUNDS = 2 };
 /* Usual saving of a message, and the time of coding for each byte and other rank, both ways together. */
 #define SAVED          0.3
 #define CODEC_PER_BYTE 2e-12
@@ -130,9 +130,9 @@ static bool read_scatter(struct coll_ccomm *ccomm)
     return read_time(ccomm, LINK_SCATTER);
 }
 
-static bool read_repair(struct coll_ccomm *ccomm)
+static bool read_overflow(struct coll_ccomm *ccomm)
 {
-    return read_time(ccomm, PROBE_REPAIR);
+    return read_time(ccomm, PROBE_OVERFLOW);
 }
 
 static bool tell(struct coll_ccomm *ccomm)
@@ -155,7 +155,7 @@ static void set_cost(struct coll_ccomm *ccomm)
         cost->per[use] = large > small ? (large - small) / bytes : 0;
     }
     cost->start = small;
-    cost->repair = seconds[PROBE_REPAIR] / (double)measure_repaired(ccomm);
+    cost->overflow = seconds[PROBE_OVERFLOW] / (double)measure_overflow_bytes(ccomm);
 }
 
 /* Nothing else can differ between ranks by now: all take what the fastest one measured. */
@@ -210,17 +210,17 @@ static bool grouped(struct coll_ccomm *const ccomms[], unsigned count, bool (*wh
     return nccl->GroupEnd() == COLL_SUCCESS && good;
 }
 
-static bool turn(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *),
-                 bool (*read)(struct coll_ccomm *), unsigned turns)
+static bool repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *),
+                 bool (*read)(struct coll_ccomm *), unsigned rounds)
 {
     bool good = true;
-    for (unsigned i = 0; i < turns && good; i++)
+    for (unsigned i = 0; i < rounds && good; i++)
         good = grouped(ccomms, count, what) && each(ccomms, count, record) && each(ccomms, count, read);
     return good;
 }
 
 /* NCCL moves something first, so that all ranks begin together. */
-static bool turn_repair(struct coll_ccomm *const ccomms[], unsigned count, unsigned number)
+static bool overflow_round(struct coll_ccomm *const ccomms[], unsigned count, unsigned number)
 {
     bool good = grouped(ccomms, count, gather_small);
     for (unsigned i = 0; i < count && good; i++) {
@@ -229,23 +229,23 @@ static bool turn_repair(struct coll_ccomm *const ccomms[], unsigned count, unsig
         good = ccomm->gpu->enter(ccomm->device, &before);
         if (!good)
             break;
-        good = measure_repair(ccomm, number);
+        good = measure_overflow(ccomm, number);
         ccomm->gpu->leave(before);
     }
-    return good && each(ccomms, count, read_repair);
+    return good && each(ccomms, count, read_overflow);
 }
 
-static bool end_repair(struct coll_ccomm *ccomm)
+static bool end_overflow(struct coll_ccomm *ccomm)
 {
-    return measure_repair_end(ccomm, TURNS);
+    return measure_overflow_end(ccomm, ROUNDS);
 }
 
-static bool turns_of_repair(struct coll_ccomm *const ccomms[], unsigned count)
+static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
     bool good = true;
-    for (unsigned i = 0; i < TURNS && good; i++)
-        good = turn_repair(ccomms, count, i);
-    return good && each(ccomms, count, end_repair);
+    for (unsigned i = 0; i < ROUNDS && good; i++)
+        good = overflow_round(ccomms, count, i);
+    return good && each(ccomms, count, end_overflow);
 }
 
 static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
@@ -255,11 +255,11 @@ static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
 
 bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    return turn(ccomms, count, gather_small, read_small, TURNS) &&
-           turn(ccomms, count, gather_large, read_gather, TURNS) && turns_of_repair(ccomms, count) &&
+    return repeat(ccomms, count, gather_small, read_small, ROUNDS) &&
+           repeat(ccomms, count, gather_large, read_gather, ROUNDS) && overflow_rounds(ccomms, count) &&
            agree(ccomms, count) && each(ccomms, count, end_if_fast) &&
-           turn(ccomms, count, exchange, read_exchange, LARGE_TURNS) &&
-           turn(ccomms, count, scatter, read_scatter, LARGE_TURNS) && agree(ccomms, count);
+           repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS) &&
+           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) && agree(ccomms, count);
 }
 
 /* Measures what it costs to move overflow: the heads say that messages overflow, but nothing was encoded. This also
@@ -268,23 +268,23 @@ bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
 #define PATIENCE_NS UINT64_C(10000000000)
 
 /* In the probe's memory: values | this struct, for the kernel | values of all ranks. */
-struct told {
+struct overflow_probe {
     struct exchange_job job;
     struct message_head head; /* the same for all messages: all ranks have used as many slots */
     uint32_t found;
 };
 
-size_t measure_repaired(const struct coll_ccomm *ccomm)
+size_t measure_overflow_bytes(const struct coll_ccomm *ccomm)
 {
     return measure_large(ccomm) / 2;
 }
 
-static struct told told_of(const struct coll_ccomm *ccomm, unsigned turn)
+static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, unsigned round)
 {
     uint8_t *memory = ccomm->probe.memory;
-    const size_t bytes = measure_repaired(ccomm);
-    struct told *place = (struct told *)(void *)(memory + bytes);
-    struct told told = {.job = {.send = memory,
+    const size_t bytes = measure_overflow_bytes(ccomm);
+    struct overflow_probe *place = (struct overflow_probe *)(void *)(memory + bytes);
+    struct overflow_probe overflow_probe = {.job = {.send = memory,
                                 .sent = (uint8_t *)&place->head,
                                 .receive = memory + 2 * bytes,
                                 .received = (uint8_t *)&place->head,
@@ -293,17 +293,17 @@ static struct told told_of(const struct coll_ccomm *ccomm, unsigned turn)
                                 .bytes = bytes,
                                 .peer = -1},
                         .found = MESSAGE_OVERFLOWS};
-    told.head.magic = MESSAGE_MAGIC;
-    told.head.first = turn * ring_slots(&ccomm->shared.rings, bytes);
-    told.head.row[0] = 1;
-    told.head.sum = head_sum(&told.head);
-    return told;
+    overflow_probe.head.magic = MESSAGE_MAGIC;
+    overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
+    overflow_probe.head.row[0] = 1;
+    overflow_probe.head.sum = head_sum(&overflow_probe.head);
+    return overflow_probe;
 }
 
-bool measure_repair(struct coll_ccomm *ccomm, unsigned turn)
+bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
 {
-    const struct told told = told_of(ccomm, turn);
-    struct told *place = (struct told *)(void *)(ccomm->probe.memory + measure_repaired(ccomm));
+    const struct overflow_probe overflow_probe = overflow_probe_of(ccomm, round);
+    struct overflow_probe *place = (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
     const struct gpu_exchange what = {.rings = ccomm->shared.rings,
                                       .ends = ccomm->ends,
                                       .jobs = &place->job,
@@ -312,14 +312,14 @@ bool measure_repair(struct coll_ccomm *ccomm, unsigned turn)
                                       .pair_patience_ns = PATIENCE_NS,
                                       .count = 1,
                                       .kind = EXCHANGE_BEHIND};
-    return ccomm->gpu->copy(place, &told, sizeof(told), ccomm->stream) &&
+    return ccomm->gpu->copy(place, &overflow_probe, sizeof(overflow_probe), ccomm->stream) &&
            ccomm->gpu->event_record(ccomm->probe.begin, ccomm->stream) && ccomm->gpu->exchange(&what, ccomm->stream) &&
            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
 }
 
-bool measure_repair_end(struct coll_ccomm *ccomm, unsigned turns)
+bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds)
 {
-    const uint64_t next = turns * ring_slots(&ccomm->shared.rings, measure_repaired(ccomm));
+    const uint64_t next = rounds * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
     return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
            ccomm->gpu->stream_wait(ccomm->stream) &&
            __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;

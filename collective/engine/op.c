@@ -57,7 +57,7 @@ static void destroy(struct coll_staging *staging, const struct gpu_ops *gpu)
     for (unsigned i = 0; i < staging->outgrown_count; i++)
         release(gpu, staging->outgrown[i].memory, staging->outgrown[i].hosted);
     release(gpu, staging->memory, staging->hosted);
-    gpu_event const events[] = {staging->last, staging->fork, staging->join, staging->turn};
+    gpu_event const events[] = {staging->last, staging->fork, staging->join, staging->arrived};
     for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         if (events[i] != NULL)
             gpu->event_end(events[i]);
@@ -74,7 +74,7 @@ static struct coll_staging *make(const struct gpu_ops *gpu, uint64_t capture)
         return NULL;
     made->capture = capture;
     made->side = gpu->stream_make();
-    gpu_event *const events[] = {&made->last, &made->fork, &made->join, &made->turn};
+    gpu_event *const events[] = {&made->last, &made->fork, &made->join, &made->arrived};
     bool good = made->side != NULL;
     for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]) && good; i++)
         good = (*events[i] = gpu->event_make(false)) != NULL;
@@ -485,7 +485,7 @@ bool op_grow_staging(const struct coll_op *op)
     if (!op->staging->hosted || hosted)
         return true;
     op_classes_stop(ccomm);
-    ccomm->host.say("communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
+    ccomm->host.log("communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
                     "comes next is raw on all ranks",
                     (void *)ccomm->comm, ccomm->rank, ccomm->ranks);
     return true;

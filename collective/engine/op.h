@@ -38,7 +38,7 @@ struct coll_staging {
     bool used;
     /* A second stream, for overlap and for groups with sends. */
     coll_stream side;
-    gpu_event fork, join, turn;
+    gpu_event fork, join, arrived;
     /* For the group being prepared: its ops, and the memory they take, which begins with their jobs. */
     uint32_t op_count;
     size_t reserved;

@@ -185,7 +185,7 @@ static bool overlap_encode(const struct coll_op *op, const struct coll_op *besid
 
 static bool overlap_decode(const struct coll_op *beside)
 {
-    return beside->ccomm->gpu->event_follow(beside->call.stream, beside->staging->turn) && launch_check(beside) &&
+    return beside->ccomm->gpu->event_follow(beside->call.stream, beside->staging->arrived) && launch_check(beside) &&
            overflow_finish(beside, false) && launch_decode(beside) && overlap_finish_raw(beside, PLAN_HEAD) &&
            launch_sums(beside);
 }
@@ -207,7 +207,7 @@ static coll_result pass(const struct coll_op *op, const struct coll_op *beside)
     if (!gpu->event_follow(staging->side, staging->fork) || !overlap_encode(op, beside))
         return launch_failed(op, "encoding could not be launched");
     result = move_coded(op);
-    if (result == COLL_SUCCESS && !gpu->event_record(staging->turn, op->call.stream))
+    if (result == COLL_SUCCESS && !gpu->event_record(staging->arrived, op->call.stream))
         return launch_failed(op, "what has come could not be followed");
     return result == COLL_SUCCESS ? overlap_send_raw(op, PLAN_TAIL) : result;
 }

@@ -6,9 +6,9 @@
 
 static const struct gpu_ops *gpus;
 
-static void prepare(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
+static void prepare(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count)
 {
-    ccomms_prepare(gpus, host, joinings, count);
+    ccomms_prepare(gpus, host, joins, count);
 }
 
 /* The calling thread may be waiting for other ranks, or for work that has failed since. */
