@@ -12,15 +12,14 @@ struct coll_ccomm;
 struct coll_comm_entry;
 
 /* A communicator that NCCL has made, and that is to join. */
-struct coll_join_scratch; /* the engine's, between prepare and join */
 struct coll_join_args {
     coll_comm comm;
     int rank, ranks;
-    bool able;                           /* this rank is able to compress; after the vote, all ranks are */
-    bool paired;                         /* some ranks have sent or received before, so pairs stay raw */
-    struct coll_join_scratch *candidate; /* NULL: no memory */
-    struct coll_ccomm *ccomm;            /* result: NULL if it stays raw */
-    char why[400];                       /* result: why it stays raw, or what was measured */
+    bool able;                    /* this rank is able to compress; after the vote, all ranks are */
+    bool paired;                  /* some ranks have sent or received before, so pairs stay raw */
+    struct coll_ccomm *candidate; /* the engine's, between prepare and join; NULL: no memory */
+    struct coll_ccomm *ccomm;     /* result: NULL if it stays raw */
+    char why[400];                /* result: why it stays raw, or what was measured */
 };
 
 enum { COLL_PHASES_MAX = 2 };
@@ -48,7 +47,7 @@ struct coll_op {
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
     struct coll_comm_entry *held; /* the library's: keeps `ccomm` until the op is over */
-    unsigned group_index;                /* the library's: number of the op in its group */
+    unsigned group_index;         /* the library's: number of the op in its group */
 };
 
 struct coll_engine_host {

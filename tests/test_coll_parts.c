@@ -2,7 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "collective/engine/join.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 

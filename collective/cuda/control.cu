@@ -1,7 +1,7 @@
 // Each kernel is one thread block, as there is little to do: one head per message, and few ranks.
 #include "collective/cuda/kernels.h"
 
-#include "collective/engine/join.h"
+#include "collective/engine/gpu.h"
 
 namespace
 {

@@ -1,3 +1,6 @@
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "collective/engine/ccomm.h"
 
 static unsigned type_row(coll_type type)
@@ -32,6 +35,30 @@ unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_cal
         return operation_row(call->operation, phase) * CCOMM_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)ccomm->ranks : 0) + (unsigned)call->peer;
     return CCOMM_OPERATIONS * CCOMM_TYPES + row * CCOMM_TYPES + type;
+}
+
+bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size)
+{
+    uint8_t *sent = ccomm->gathered + size * (size_t)ccomm->ranks;
+    return ccomm->gpu->copy(sent, own, size, ccomm->stream) &&
+           ccomm->host.nccl->AllGather(sent, ccomm->gathered, size, COLL_UINT8, ccomm->comm, ccomm->stream) ==
+               COLL_SUCCESS;
+}
+
+void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size)
+{
+    void *all = calloc((size_t)ccomm->ranks, size);
+    if (all != NULL && ccomm->gpu->copy(all, ccomm->gathered, size * (size_t)ccomm->ranks, ccomm->stream) &&
+        ccomm->gpu->stream_wait(ccomm->stream))
+        return all;
+    free(all);
+    return NULL;
+}
+
+bool ccomm_stay_raw(struct coll_ccomm *ccomm, const char *why)
+{
+    snprintf(ccomm->args->why, sizeof(ccomm->args->why), "%s", why);
+    return false;
 }
 
 void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why)

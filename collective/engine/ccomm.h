@@ -12,12 +12,8 @@
 enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
 
 /* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
- * `start` + S x `per_byte` seconds; a message that overflows takes S x `overflow` more. */
-struct link_cost {
-    double start, per_byte;
-};
-
-/* By operation of NCCL: seconds per byte of one rank's message, while all ranks send as much to each other. */
+ * `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more. `use` is by operation of NCCL:
+ * seconds per byte of one rank's message, while all ranks send as much to each other. */
 enum link_use {
     LINK_GATHER,   /* all_gather */
     LINK_EXCHANGE, /* a message from each rank to each other one, by send and recv */
@@ -27,7 +23,7 @@ enum link_use {
 struct link_costs {
     double start;          /* of any */
     double per[LINK_USES]; /* 0: none was measured */
-    double overflow;         /* of overflow */
+    double overflow;       /* of overflow */
 };
 
 /* Probe that link costs are measured with; made before ranks exchange whether they are able. */
@@ -72,14 +68,26 @@ struct coll_ccomm {
     pthread_mutex_t lock; /* of `failed` */
     int failed;           /* a coll_result */
     bool aborted;
-    coll_stream stream;      /* used while joining */
-    struct coll_ccomm *next; /* in the list of those that could not be freed */
+    coll_stream stream;          /* used while joining */
+    struct coll_join_args *args; /* while joining */
+    uint8_t *gathered;           /* in the GPU's memory: what was gathered from all ranks, then this rank's own */
+    struct coll_ccomm *next;     /* in the list of those that could not be freed */
 };
 
 /* Op class of a phase of a call, as this rank numbers them; of sends and receives, by peer. */
 unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
 unsigned ccomm_local_classes(const struct coll_ccomm *ccomm);
 coll_type ccomm_local_class_type(unsigned local_class);
+
+/* Gathers a record from each rank, on the communicator's GPU and stream: ccomm_gather in a group that the caller opens,
+ * ccomm_gathered after it. One gather at a time. */
+enum { CCOMM_GATHER_MAX = 256 }; /* bytes of a record */
+bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size);
+/* Returns the records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
+void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size);
+
+/* Sets the reason why a communicator that is joining stays raw. Returns false. */
+bool ccomm_stay_raw(struct coll_ccomm *ccomm, const char *why);
 
 /* Keeps the first failure, and prints it on stderr. */
 void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why);
@@ -105,5 +113,12 @@ size_t measure_overflow_bytes(const struct coll_ccomm *ccomm);
 bool measure_overflow(struct coll_ccomm *ccomm, unsigned round);
 bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds);
 void measure_end(struct coll_ccomm *ccomm);
+
+/* join.c: joining and leaving (collective/engine.h). */
+void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joins,
+                    unsigned count);
+void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count);
+void ccomm_abort(struct coll_ccomm *ccomm);
+void ccomm_leave(struct coll_ccomm *ccomm);
 
 #endif

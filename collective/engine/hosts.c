@@ -102,9 +102,8 @@ struct keepalive {
     struct keepalive *next; /* in the list of the thread */
     struct liveness own;
     struct liveness_info info;
-    struct liveness_info *told; /* in the GPU's memory: of all ranks, then of this one */
-    int here;                   /* ranks in this process, including this one */
-    int gone;                   /* rank + 1 of one that has gone; 0: none */
+    int here; /* ranks in this process, including this one */
+    int gone; /* rank + 1 of one that has gone; 0: none */
     struct {
         int file; /* of liveness_find, or -1 */
         int32_t process;
@@ -239,17 +238,12 @@ bool keepalive_prepare(struct coll_ccomm *ccomm)
         keepalive->ranks[i].file = -1;
     (void)liveness_begin(&keepalive->own, &keepalive->info);
     keepalive->info.host = ccomm->gpu->host();
-    keepalive->told = ccomm->gpu->allocate(sizeof(keepalive->info) * (ranks + 1), false);
-    return keepalive->told != NULL;
+    return true;
 }
 
 bool keepalive_gather(struct coll_ccomm *ccomm)
 {
-    const struct keepalive *keepalive = ccomm->keepalive;
-    struct liveness_info *own = keepalive->told + ccomm->ranks;
-    return ccomm->gpu->copy(own, &keepalive->info, sizeof(*own), ccomm->stream) &&
-           ccomm->host.nccl->AllGather(own, keepalive->told, sizeof(*own), COLL_UINT8, ccomm->comm, ccomm->stream) ==
-               COLL_SUCCESS;
+    return ccomm_gather(ccomm, &ccomm->keepalive->info, sizeof(ccomm->keepalive->info));
 }
 
 static void follow(struct keepalive *keepalive, int rank, const struct liveness_info *info)
@@ -281,11 +275,9 @@ static int tracked(const struct keepalive *keepalive)
 
 bool keepalive_begin(struct coll_ccomm *ccomm)
 {
-    const size_t size = sizeof(struct liveness_info) * (size_t)ccomm->ranks;
     struct keepalive *keepalive = ccomm->keepalive;
-    struct liveness_info *infos = malloc(size);
-    const bool good = infos != NULL && ccomm->gpu->copy(infos, keepalive->told, size, ccomm->stream) &&
-                      ccomm->gpu->stream_wait(ccomm->stream);
+    struct liveness_info *infos = ccomm_gathered(ccomm, sizeof(*infos));
+    const bool good = infos != NULL;
     for (int rank = 0; rank < ccomm->ranks && good; rank++)
         follow(keepalive, rank, &infos[rank]);
     free(infos);
@@ -317,7 +309,6 @@ void keepalive_end(struct coll_ccomm *ccomm)
         return;
     forget_others(keepalive);
     liveness_end(&keepalive->own);
-    ccomm->gpu->release(keepalive->told);
     ccomm->keepalive = NULL;
     free(keepalive);
 }
@@ -335,44 +326,17 @@ static size_t rings_size(const struct coll_ccomm *ccomm)
     return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-bool host_prepare(struct coll_ccomm *ccomm)
-{
-    struct shared_resources *shared = &ccomm->shared;
-    shared->segment.file = -1;
-    shared->told = ccomm->gpu->allocate(sizeof(shared->info) * ((size_t)ccomm->ranks + 1), false);
-    return shared->told != NULL;
-}
-
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
-/* Gathers a word or a info from each rank, always through the same memory. */
-static bool tell(struct coll_ccomm *ccomm, const void *what, size_t size)
-{
-    uint8_t *told = (uint8_t *)ccomm->shared.told, *own = told + size * (size_t)ccomm->ranks;
-    return ccomm->gpu->copy(own, what, size, ccomm->stream) &&
-           ccomm->host.nccl->AllGather(own, told, size, COLL_UINT8, ccomm->comm, ccomm->stream) == COLL_SUCCESS;
-}
-
-/* Gathered records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
-static void *hear(struct coll_ccomm *ccomm, size_t size)
-{
-    void *all = calloc((size_t)ccomm->ranks, size);
-    if (all != NULL && ccomm->gpu->copy(all, ccomm->shared.told, size * (size_t)ccomm->ranks, ccomm->stream) &&
-        ccomm->gpu->stream_wait(ccomm->stream))
-        return all;
-    free(all);
-    return NULL;
-}
-
-static bool tell_good(struct coll_ccomm *ccomm)
+static bool gather_good(struct coll_ccomm *ccomm)
 {
     const uint64_t good = ccomm->shared.good;
-    return tell(ccomm, &good, sizeof(good));
+    return ccomm_gather(ccomm, &good, sizeof(good));
 }
 
 static bool all_are_good(struct coll_ccomm *ccomm)
 {
-    uint64_t *good = hear(ccomm, sizeof(*good));
+    uint64_t *good = ccomm_gathered(ccomm, sizeof(*good));
     bool all = good != NULL;
     for (int rank = 0; rank < ccomm->ranks && all; rank++)
         all = good[rank] == 1;
@@ -387,13 +351,13 @@ bool host_gather_seen(struct coll_ccomm *ccomm)
     uint64_t sees = UINT64_C(1) << ccomm->rank;
     for (int rank = 0; rank < ccomm->ranks; rank++)
         sees |= (uint64_t)keepalive_sees(ccomm, rank) << rank;
-    return tell(ccomm, &sees, sizeof(sees));
+    return ccomm_gather(ccomm, &sees, sizeof(sees));
 }
 
 bool host_divide(struct coll_ccomm *ccomm)
 {
     struct shared_resources *shared = &ccomm->shared;
-    uint64_t *sees = hear(ccomm, sizeof(*sees));
+    uint64_t *sees = ccomm_gathered(ccomm, sizeof(*sees));
     if (sees == NULL)
         return false;
     host_groups_of(&shared->groups, sees, ccomm->ranks);
@@ -410,7 +374,7 @@ bool host_divide(struct coll_ccomm *ccomm)
 
 bool host_gather(struct coll_ccomm *ccomm)
 {
-    return tell(ccomm, &ccomm->shared.info, sizeof(ccomm->shared.info));
+    return ccomm_gather(ccomm, &ccomm->shared.info, sizeof(ccomm->shared.info));
 }
 
 static bool reach(struct coll_ccomm *ccomm)
@@ -458,7 +422,7 @@ static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
 bool host_open(struct coll_ccomm *ccomm)
 {
     struct shared_resources *shared = &ccomm->shared;
-    struct peer_info *infos = hear(ccomm, sizeof(*infos));
+    struct peer_info *infos = ccomm_gathered(ccomm, sizeof(*infos));
     if (infos == NULL)
         return false;
     shared->good = shared->good && open_all(ccomm, infos);
@@ -468,7 +432,7 @@ bool host_open(struct coll_ccomm *ccomm)
 
 bool host_gather_opened(struct coll_ccomm *ccomm)
 {
-    return tell_good(ccomm);
+    return gather_good(ccomm);
 }
 
 bool host_accept(struct coll_ccomm *ccomm)
@@ -478,12 +442,12 @@ bool host_accept(struct coll_ccomm *ccomm)
     segment_settle(&shared->segment);
     if (all && shared->multi_host)
         shared->good = overflow_tcp_accept(ccomm, shared->endpoint);
-    return all;
+    return all || ccomm_stay_raw(ccomm, "not all ranks reach the memory of their host, or those of others by TCP");
 }
 
 bool host_gather_accepted(struct coll_ccomm *ccomm)
 {
-    return !ccomm->shared.multi_host || tell_good(ccomm);
+    return !ccomm->shared.multi_host || gather_good(ccomm);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
@@ -493,7 +457,7 @@ bool host_settle(struct coll_ccomm *ccomm)
     if (!shared->multi_host)
         return true;
     if (!all_are_good(ccomm))
-        return false;
+        return ccomm_stay_raw(ccomm, "not all ranks on other hosts could connect");
     if (!overflow_tcp_await(ccomm, &shared->endpoint[ccomm->rank]) || !overflow_tcp_start(ccomm)) {
         ccomm_fail(ccomm, COLL_REMOTE_ERROR, "a rank on another host has gone");
         ccomm_abort_kernels(ccomm);
@@ -508,7 +472,6 @@ void host_end(struct coll_ccomm *ccomm)
     free(shared->endpoint);
     if (shared->pinned != NULL)
         ccomm->gpu->unregister_host(shared->pinned);
-    ccomm->gpu->release(shared->told);
     segment_close(&shared->segment);
     *shared = (struct shared_resources){.segment.file = -1};
 }

@@ -97,7 +97,7 @@ enum liveness_state liveness_poll(int found);
 struct coll_ccomm;
 struct keepalive;
 
-/* On the communicator's GPU, before ranks tell each other whether they are able. False: no memory. */
+/* Before ranks vote whether they are able. False: no memory. */
 bool keepalive_prepare(struct coll_ccomm *ccomm);
 /* Called for all ranks, on their GPUs: keepalive_gather in a group that the caller opens, keepalive_begin after it.
  * False: the GPU or NCCL failed. */
@@ -129,8 +129,7 @@ struct shared_resources {
     struct host_groups groups;
     bool multi_host; /* they are on several hosts */
     struct segment segment;
-    struct peer_info info;  /* this rank's own */
-    struct peer_info *told; /* in the GPU's memory: of all ranks, then of this one */
+    struct peer_info info; /* this rank's own */
     struct op_classes *classes;
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
@@ -139,10 +138,7 @@ struct shared_resources {
     bool good;                      /* nothing has failed so far */
 };
 
-/* On the communicator's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool host_prepare(struct coll_ccomm *ccomm);
-
-/* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
+/* Called for all ranks, in this order, on their GPUs; each `gather` in a group that the caller opens. False: the GPU or
  * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
  * find alike. */
 bool host_gather_seen(struct coll_ccomm *ccomm);

@@ -3,16 +3,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/op.h"
-#include "collective/engine/hosts.h"
-#include "collective/engine/join.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
 #define JOIN_VERSION 12u
 
-/* Settings that a rank sends to the others; they must be the same on all. */
-struct hello {
+/* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
+struct rank_config {
     uint64_t magic;
     uint32_t version, ranks;
     uint32_t order, forced, pairs, reserved;
@@ -20,155 +17,76 @@ struct hello {
     char release[32];
 };
 
-/* ---- Version and settings ---------------------------------------------------------------------------------------- */
-
-static struct hello hello_of(const struct joining *joining)
+static struct rank_config config_of(const struct coll_ccomm *ccomm)
 {
-    struct hello hello = {.magic = JOIN_MAGIC,
-                          .version = JOIN_VERSION,
-                          .ranks = (uint32_t)joining->ccomm->ranks,
-                          .order = joining->ccomm->host.settings.ring,
-                          .pairs = joining->ccomm->host.settings.pairs,
-                          .table = joining->ccomm->host.settings.table,
-                          .forced = joining->ccomm->forced};
-    snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
-    return hello;
+    struct rank_config config = {.magic = JOIN_MAGIC,
+                                 .version = JOIN_VERSION,
+                                 .ranks = (uint32_t)ccomm->ranks,
+                                 .order = ccomm->host.settings.ring,
+                                 .pairs = ccomm->host.settings.pairs,
+                                 .table = ccomm->host.settings.table,
+                                 .forced = ccomm->forced};
+    snprintf(config.release, sizeof(config.release), "%s", strait_version());
+    return config;
 }
 
-static bool tell(struct joining *joining)
+static bool config_gather(struct coll_ccomm *ccomm)
 {
-    const struct coll_ccomm *ccomm = joining->ccomm;
-    const struct hello hello = hello_of(joining);
-    struct hello *own = joining->told + ccomm->ranks;
-    return ccomm->gpu->copy(own, &hello, sizeof(hello), ccomm->stream) &&
-           ccomm->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, ccomm->comm, ccomm->stream) ==
-               COLL_SUCCESS;
+    const struct rank_config config = config_of(ccomm);
+    return ccomm_gather(ccomm, &config, sizeof(config));
 }
 
-static bool agree(struct joining *joining)
+static bool config_compare(struct coll_ccomm *ccomm)
 {
-    struct coll_ccomm *ccomm = joining->ccomm;
-    const struct hello mine = hello_of(joining);
-    struct hello *all = calloc((size_t)ccomm->ranks, sizeof(*all));
-    bool same = all != NULL &&
-                ccomm->gpu->copy(all, joining->told, sizeof(*all) * (size_t)ccomm->ranks, ccomm->stream) &&
-                ccomm->gpu->stream_wait(ccomm->stream);
+    const struct rank_config own = config_of(ccomm);
+    struct rank_config *all = ccomm_gathered(ccomm, sizeof(*all));
+    char why[64];
+    bool same = all != NULL;
     for (int rank = 0; rank < ccomm->ranks && same; rank++) {
-        same = memcmp(&all[rank], &mine, sizeof(mine)) == 0;
+        same = memcmp(&all[rank], &own, sizeof(own)) == 0;
+        snprintf(why, sizeof(why), "rank %d has another version or other settings", rank);
         if (!same)
-            snprintf(joining->what->why, sizeof(joining->what->why), "rank %d has another version or other settings",
-                     rank);
+            ccomm_stay_raw(ccomm, why);
     }
     free(all);
     return same;
 }
 
-/* ---- Of the parts of a communicator
- * ------------------------------------------------------------------------------------ */
-
-static bool tell_seen(struct joining *joining)
+/* Another thread may have aborted meanwhile. */
+static bool gather_failed(struct coll_ccomm *ccomm)
 {
-    return host_gather_seen(joining->ccomm);
+    return ccomm_stay_raw(ccomm, "NCCL has not moved what ranks tell each other");
 }
 
-static bool form_groups(struct joining *joining)
-{
-    return host_divide(joining->ccomm);
-}
+/* What the ranks of a new communicator exchange when all are able: first their versions and settings, then what they
+ * need of each other to share memory and to look at each other's processes. */
+static const struct exchange {
+    bool (*gather)(struct coll_ccomm *), (*take)(struct coll_ccomm *);
+} exchanges[] = {
+    {config_gather, config_compare}, {keepalive_gather, keepalive_begin}, {host_gather_seen, host_divide},
+    {host_gather, host_open},        {host_gather_opened, host_accept},   {host_gather_accepted, host_settle},
+};
 
-static bool tell_share(struct joining *joining)
-{
-    return host_gather(joining->ccomm);
-}
-
-static bool open_share(struct joining *joining)
-{
-    return host_open(joining->ccomm);
-}
-
-static bool tell_opened(struct joining *joining)
-{
-    return host_gather_opened(joining->ccomm);
-}
-
-static bool accept_share(struct joining *joining)
-{
-    const bool shared = host_accept(joining->ccomm);
-    if (!shared)
-        snprintf(joining->what->why, sizeof(joining->what->why),
-                 "not all ranks reach the memory of their host, or those of others by TCP");
-    return shared;
-}
-
-static bool tell_accepted(struct joining *joining)
-{
-    return host_gather_accepted(joining->ccomm);
-}
-
-static bool settle_share(struct joining *joining)
-{
-    const bool settled = host_settle(joining->ccomm);
-    if (!settled)
-        snprintf(joining->what->why, sizeof(joining->what->why), "not all ranks on other hosts could connect");
-    return settled;
-}
-
-static bool tell_watch(struct joining *joining)
-{
-    return keepalive_gather(joining->ccomm);
-}
-
-static bool begin_watch(struct joining *joining)
-{
-    return keepalive_begin(joining->ccomm);
-}
-
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
+/* Calls `step` for all that are able, each with its GPU current; those for which it returns false are not able. */
+static void each(struct coll_join_args *joins, unsigned count, bool (*step)(struct coll_ccomm *))
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_ccomm *ccomm = joinings[i].ccomm;
+        struct coll_ccomm *ccomm = joins[i].candidate;
         int before;
-        if (!joinings[i].able)
+        if (!joins[i].able)
             continue;
-        joinings[i].able = ccomm->gpu->enter(ccomm->device, &before);
-        if (!joinings[i].able)
+        joins[i].able = ccomm->gpu->enter(ccomm->device, &before);
+        if (!joins[i].able)
             continue;
-        joinings[i].able = what(&joinings[i]);
+        joins[i].able = step(ccomm);
         ccomm->gpu->leave(before);
     }
 }
 
-/* Another thread may have aborted meanwhile. */
-static bool lose(struct joining *joining)
-{
-    snprintf(joining->what->why, sizeof(joining->what->why), "NCCL has not moved what ranks tell each other");
-    return false;
-}
-
-/* `say` is what all tell each other, `hear` what each makes of it. */
-static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
-                     bool (*say)(struct joining *), bool (*hear)(struct joining *))
-{
-    nccl->GroupStart();
-    joining_each(joinings, count, say);
-    joining_each(joinings, count, nccl->GroupEnd() == COLL_SUCCESS ? hear : lose);
-}
-
-void exchange_configs(struct joining *joinings, unsigned count, const struct coll_table *nccl)
-{
-    together(joinings, count, nccl, tell, agree);
-    together(joinings, count, nccl, tell_watch, begin_watch);
-    together(joinings, count, nccl, tell_seen, form_groups);
-    together(joinings, count, nccl, tell_share, open_share);
-    together(joinings, count, nccl, tell_opened, accept_share);
-    together(joinings, count, nccl, tell_accepted, settle_share);
-}
-
 /* How a communicator ends: at once if it was aborted, else when all its operations are over. */
 
-void ccomm_destroy(struct coll_ccomm *ccomm)
+/* Nothing of the communicator runs. */
+static void destroy(struct coll_ccomm *ccomm)
 {
     const struct gpu_ops *gpu = ccomm->gpu;
     int before;
@@ -177,6 +95,7 @@ void ccomm_destroy(struct coll_ccomm *ccomm)
         keepalive_end(ccomm);
         staging_end(&ccomm->stagings, gpu);
         host_end(ccomm);
+        gpu->release(ccomm->gathered);
         gpu->release(ccomm->ends);
         gpu->release(ccomm->overflow_counters);
         gpu->release_pinned(ccomm->host_status);
@@ -199,11 +118,6 @@ void ccomm_abort(struct coll_ccomm *ccomm)
     ccomm_abort_kernels(ccomm);
 }
 
-static bool is_over(const struct coll_ccomm *ccomm)
-{
-    return ccomm->gpu->event_over(ccomm->last);
-}
-
 /* Operations may still run. After an abort they end soon, except for work queued behind something else on its stream,
  * which nobody may be made to wait for. */
 static bool drain(struct coll_ccomm *ccomm)
@@ -216,7 +130,7 @@ static bool drain(struct coll_ccomm *ccomm)
     for (int i = 0; !over && (!ccomm->aborted || i < LOOKS_MAX); i++) {
         if (i > 0)
             nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        over = is_over(ccomm);
+        over = ccomm->gpu->event_over(ccomm->last);
     }
     ccomm->gpu->leave(before);
     return over;
@@ -242,41 +156,34 @@ void ccomm_leave(struct coll_ccomm *ccomm)
     overflow_tcp_leave(ccomm);
     keepalive_leave(ccomm);
     if (over)
-        ccomm_destroy(ccomm);
+        destroy(ccomm);
     else
         keep(ccomm);
 }
 
-/* Joining is called only for communicators whose ranks have all voted that they are able (collective/rendezvous.h):
- * they exchange their configurations, share memory on each host, and measure the links. */
-
-/* Kept until all ranks have said that they are able. */
-struct coll_join_scratch {
-    struct joining joining;
-};
-
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
-static bool make_own(struct coll_ccomm *ccomm)
+static bool allocate(struct coll_ccomm *ccomm)
 {
     const struct gpu_ops *gpu = ccomm->gpu;
-    const size_t keys = ccomm_local_classes(ccomm);
-    ccomm->issued = calloc(keys, sizeof(*ccomm->issued));
+    const size_t classes = ccomm_local_classes(ccomm), ranks = (size_t)ccomm->ranks;
+    ccomm->stream = gpu->stream_make();
+    ccomm->gathered = gpu->allocate(CCOMM_GATHER_MAX * (ranks + 1), false);
+    ccomm->issued = calloc(classes, sizeof(*ccomm->issued));
     ccomm->host_status = gpu->allocate_pinned(sizeof(*ccomm->host_status));
     ccomm->ends = gpu->allocate(ring_ends_size((uint32_t)ccomm->ranks), true);
-    ccomm->overflow_counters = gpu->allocate(keys * sizeof(*ccomm->overflow_counters), true);
+    ccomm->overflow_counters = gpu->allocate(classes * sizeof(*ccomm->overflow_counters), true);
     ccomm->last = gpu->event_make(false);
     ccomm->joined = gpu->event_make(false);
-    return ccomm->issued != NULL && ccomm->host_status != NULL && ccomm->ends != NULL &&
-           ccomm->overflow_counters != NULL && ccomm->last != NULL && ccomm->joined != NULL &&
+    return ccomm->stream != NULL && ccomm->gathered != NULL && ccomm->issued != NULL && ccomm->host_status != NULL &&
+           ccomm->ends != NULL && ccomm->overflow_counters != NULL && ccomm->last != NULL && ccomm->joined != NULL &&
            gpu->event_record(ccomm->last, ccomm->stream) && staging_get(&ccomm->stagings, gpu, ccomm->stream) != NULL;
 }
 
-static const char *why_not(struct joining *joining)
+/* Returns the reason why this rank is not able; NULL: it is. */
+static const char *prepare(struct coll_ccomm *ccomm)
 {
-    struct coll_ccomm *ccomm = joining->ccomm;
     const struct gpu_ops *gpu = ccomm->gpu;
-    const size_t ranks = (size_t)ccomm->ranks;
     if (ccomm->ranks < 2)
         return "there is no other rank";
     if (ccomm->ranks > COLL_REDUCE_SOURCES_MAX)
@@ -286,12 +193,8 @@ static const char *why_not(struct joining *joining)
         return trouble;
     if ((ccomm->codec = gpu->codec()) == NULL || strait_codec_prepare(ccomm->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
-    ccomm->stream = gpu->stream_make();
-    joining->told = gpu->allocate(sizeof(*joining->told) * (ranks + 1), false);
-    if (ccomm->stream == NULL || joining->told == NULL || !make_own(ccomm))
+    if (!allocate(ccomm))
         return "no memory";
-    if (!host_prepare(ccomm))
-        return "no memory that ranks could share";
     if (!keepalive_prepare(ccomm))
         return "no memory to watch ranks with";
     if (!ccomm->forced && !measure_prepare(ccomm))
@@ -299,39 +202,45 @@ static const char *why_not(struct joining *joining)
     return NULL;
 }
 
-static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
+void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joins,
+                    unsigned count)
 {
-    struct coll_join_args *what = joining->what;
-    struct coll_ccomm *ccomm = joining->ccomm = calloc(1, sizeof(*ccomm));
-    int before;
-    if (ccomm == NULL)
-        return;
-    ccomm->host = *host;
-    ccomm->gpu = gpu;
-    ccomm->comm = what->comm;
-    ccomm->rank = what->rank;
-    ccomm->ranks = what->ranks;
-    ccomm->forced = host->settings.forced;
-    ccomm->shared.segment.file = -1;
-    pthread_mutex_init(&ccomm->lock, NULL);
-    if (host->nccl->CommCuDevice(what->comm, &ccomm->device) != COLL_SUCCESS || !gpu->enter(ccomm->device, &before))
-        return;
-    ccomm->multiprocessors = gpu->multiprocessors();
-    const char *why = why_not(joining);
-    joining->able = why == NULL;
-    snprintf(what->why, sizeof(what->why), "%s", why != NULL ? why : "");
-    gpu->leave(before);
+    for (unsigned i = 0; i < count; i++) {
+        struct coll_join_args *args = &joins[i];
+        struct coll_ccomm *ccomm = args->candidate = calloc(1, sizeof(*ccomm));
+        int before;
+        args->able = false;
+        args->ccomm = NULL;
+        args->why[0] = '\0';
+        if (ccomm == NULL)
+            continue;
+        ccomm->host = *host;
+        ccomm->gpu = gpu;
+        ccomm->comm = args->comm;
+        ccomm->rank = args->rank;
+        ccomm->ranks = args->ranks;
+        ccomm->forced = host->settings.forced;
+        ccomm->shared.segment.file = -1;
+        pthread_mutex_init(&ccomm->lock, NULL);
+        if (host->nccl->CommCuDevice(args->comm, &ccomm->device) != COLL_SUCCESS || !gpu->enter(ccomm->device, &before))
+            continue;
+        ccomm->multiprocessors = gpu->multiprocessors();
+        const char *why = prepare(ccomm);
+        args->able = why == NULL;
+        snprintf(args->why, sizeof(args->why), "%s", why != NULL ? why : "");
+        gpu->leave(before);
+    }
 }
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static void measure(struct joining *joinings, unsigned count)
+static void measure(struct coll_join_args *joins, unsigned count)
 {
     struct coll_ccomm **ccomms = calloc(count, sizeof(*ccomms));
     unsigned able = 0;
     for (unsigned i = 0; i < count && ccomms != NULL; i++)
-        if (joinings[i].able && !joinings[i].ccomm->forced)
-            ccomms[able++] = joinings[i].ccomm;
+        if (joins[i].able && !joins[i].candidate->forced)
+            ccomms[able++] = joins[i].candidate;
     if (able > 0 && !measure_links(ccomms, able))
         for (unsigned i = 0; i < able; i++)
             ccomm_fail(ccomms[i], COLL_INTERNAL_ERROR, "links could not be measured");
@@ -344,92 +253,65 @@ static double rate_of(double per_byte)
     return per_byte > 0 ? 1e-9 / per_byte : 0;
 }
 
-/* As a setting that would have the same effect. */
-static void tell_table(struct coll_ccomm *ccomm)
+/* Writes what was measured, and logs the setting that would have the same effect. */
+static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    char text[COLL_SIZES_TEXT];
-    if (!ccomm->host.settings.print)
-        return;
-    const struct coll_sizes sizes = op_size_table(ccomm);
-    coll_sizes_write(&sizes, text);
-    ccomm->host.log("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
-                    ccomm->ranks, text);
-}
-
-static void finish(struct joining *joining)
-{
-    struct coll_ccomm *ccomm = joining->ccomm;
-    struct coll_join_args *what = joining->what;
-    int before;
-    if (ccomm != NULL && ccomm->gpu->enter(ccomm->device, &before)) {
-        ccomm->gpu->release(joining->told);
-        measure_end(ccomm);
-        ccomm->gpu->leave(before);
-    }
-    if (!joining->able) {
-        if (what->why[0] == '\0')
-            snprintf(what->why, sizeof(what->why), "the ranks could not agree");
-        if (ccomm != NULL)
-            ccomm_destroy(ccomm);
-        return;
-    }
-    what->ccomm = ccomm;
-    char linked[40], watched[40];
+    char linked[40], watched[40], table[COLL_SIZES_TEXT];
     overflow_tcp_describe(ccomm, linked, sizeof(linked));
     keepalive_describe(ccomm, watched, sizeof(watched));
     const double *cost = ccomm->cost.per;
     snprintf(
-        what->why, sizeof(what->why),
+        text, size,
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
         "fit, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
         rate_of(ccomm->cost.overflow), linked, watched);
-    tell_table(ccomm);
+    if (!ccomm->host.settings.print)
+        return;
+    const struct coll_sizes sizes = op_size_table(ccomm);
+    coll_sizes_write(&sizes, table);
+    ccomm->host.log("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
+                    ccomm->ranks, table);
 }
 
-void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
-                    unsigned count)
+static void finish(struct coll_join_args *args)
+{
+    struct coll_ccomm *ccomm = args->candidate;
+    int before;
+    args->candidate = NULL;
+    if (!args->able) {
+        if (args->why[0] == '\0')
+            snprintf(args->why, sizeof(args->why), "the ranks could not agree");
+        if (ccomm != NULL)
+            destroy(ccomm);
+        return;
+    }
+    if (ccomm->gpu->enter(ccomm->device, &before)) {
+        measure_end(ccomm);
+        ccomm->gpu->leave(before);
+    }
+    ccomm->args = NULL;
+    args->ccomm = ccomm;
+    describe(ccomm, args->why, sizeof(args->why));
+}
+
+/* Called only for communicators whose ranks have all voted that they are able (collective/rendezvous.h), so of each
+ * communicator all ranks are able, or none is: they exchange what they need of each other, and measure the links. */
+void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_join_args *what = &joinings[i];
-        what->able = false;
-        what->ccomm = NULL;
-        what->why[0] = '\0';
-        what->candidate = calloc(1, sizeof(*what->candidate));
-        if (what->candidate == NULL)
-            continue;
-        what->candidate->joining.what = what;
-        begin(&what->candidate->joining, gpu, host);
-        what->able = what->candidate->joining.able;
+        struct coll_ccomm *ccomm = joins[i].candidate;
+        if (ccomm != NULL) {
+            ccomm->args = &joins[i];
+            ccomm->host.settings.pairs &= !joins[i].paired;
+        }
     }
-}
-
-/* From here on they are in one array. */
-static struct joining *gather_candidates(struct coll_join_args *joinings, unsigned count)
-{
-    struct joining *all = calloc(count, sizeof(*all));
-    for (unsigned i = 0; i < count && all != NULL; i++) {
-        struct coll_join_args *what = &joinings[i];
-        if (what->candidate != NULL)
-            all[i] = what->candidate->joining;
-        free(what->candidate);
-        what->candidate = NULL;
-        all[i].what = what;
-        all[i].able = what->able;
-        if (all[i].ccomm != NULL && what->paired)
-            all[i].ccomm->host.settings.pairs = false;
+    for (unsigned i = 0; i < sizeof(exchanges) / sizeof(exchanges[0]); i++) {
+        host->nccl->GroupStart();
+        each(joins, count, exchanges[i].gather);
+        each(joins, count, host->nccl->GroupEnd() == COLL_SUCCESS ? exchanges[i].take : gather_failed);
     }
-    return all;
-}
-
-void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
-{
-    struct joining *all = gather_candidates(joinings, count);
-    if (all == NULL)
-        return;
-    exchange_configs(all, count, host->nccl);
-    measure(all, count);
+    measure(joins, count);
     for (unsigned i = 0; i < count; i++)
-        finish(&all[i]);
-    free(all);
+        finish(&joins[i]);
 }

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/engine/join.h"
 #include "collective/engine/ccomm.h"
 
 /* Measures the cost of the link between ranks when a communicator is made: by all-gathers of two sizes and, where
@@ -135,13 +134,9 @@ static bool read_overflow(struct coll_ccomm *ccomm)
     return read_time(ccomm, PROBE_OVERFLOW);
 }
 
-static bool tell(struct coll_ccomm *ccomm)
+static bool gather_times(struct coll_ccomm *ccomm)
 {
-    const struct link_probe *probe = &ccomm->probe;
-    double *own = (double *)(void *)probe->memory, *all = own + PROBES;
-    return ccomm->gpu->copy(own, probe->seconds, sizeof(probe->seconds), ccomm->stream) &&
-           ccomm->host.nccl->AllGather(own, all, sizeof(probe->seconds), COLL_UINT8, ccomm->comm, ccomm->stream) ==
-               COLL_SUCCESS;
+    return ccomm_gather(ccomm, ccomm->probe.seconds, sizeof(ccomm->probe.seconds));
 }
 
 /* Patterns that were not measured cost as much as a gather. */
@@ -161,18 +156,15 @@ static void set_cost(struct coll_ccomm *ccomm)
 /* Nothing else can differ between ranks by now: all take what the fastest one measured. */
 static bool settle(struct coll_ccomm *ccomm)
 {
-    struct link_probe *probe = &ccomm->probe;
-    const size_t ranks = (size_t)ccomm->ranks, size = sizeof(probe->seconds);
-    double *all = calloc(ranks, size);
-    const bool good = all != NULL && ccomm->gpu->copy(all, probe->memory + size, ranks * size, ccomm->stream) &&
-                      ccomm->gpu->stream_wait(ccomm->stream);
-    for (size_t i = 0; i < ranks * PROBES && good; i++)
-        probe->seconds[i % PROBES] =
-            i < PROBES || all[i] < probe->seconds[i % PROBES] ? all[i] : probe->seconds[i % PROBES];
-    if (good)
-        set_cost(ccomm);
+    double *seconds = ccomm->probe.seconds, *all = ccomm_gathered(ccomm, sizeof(ccomm->probe.seconds));
+    if (all == NULL)
+        return false;
+    for (size_t i = 0; i < (size_t)ccomm->ranks * PROBES; i++)
+        if (i < PROBES || all[i] < seconds[i % PROBES])
+            seconds[i % PROBES] = all[i];
+    set_cost(ccomm);
     free(all);
-    return good;
+    return true;
 }
 
 /* By faster links hardly anything is compressed, and sends and receives, which few programs use, would make NCCL
@@ -211,7 +203,7 @@ static bool grouped(struct coll_ccomm *const ccomms[], unsigned count, bool (*wh
 }
 
 static bool repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *),
-                 bool (*read)(struct coll_ccomm *), unsigned rounds)
+                   bool (*read)(struct coll_ccomm *), unsigned rounds)
 {
     bool good = true;
     for (unsigned i = 0; i < rounds && good; i++)
@@ -250,7 +242,7 @@ static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 
 static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    return grouped(ccomms, count, tell) && each(ccomms, count, settle);
+    return grouped(ccomms, count, gather_times) && each(ccomms, count, settle);
 }
 
 bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
@@ -285,14 +277,14 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
     const size_t bytes = measure_overflow_bytes(ccomm);
     struct overflow_probe *place = (struct overflow_probe *)(void *)(memory + bytes);
     struct overflow_probe overflow_probe = {.job = {.send = memory,
-                                .sent = (uint8_t *)&place->head,
-                                .receive = memory + 2 * bytes,
-                                .received = (uint8_t *)&place->head,
-                                .found = &place->found,
-                                .receive_stride = bytes,
-                                .bytes = bytes,
-                                .peer = -1},
-                        .found = MESSAGE_OVERFLOWS};
+                                                    .sent = (uint8_t *)&place->head,
+                                                    .receive = memory + 2 * bytes,
+                                                    .received = (uint8_t *)&place->head,
+                                                    .found = &place->found,
+                                                    .receive_stride = bytes,
+                                                    .bytes = bytes,
+                                                    .peer = -1},
+                                            .found = MESSAGE_OVERFLOWS};
     overflow_probe.head.magic = MESSAGE_MAGIC;
     overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
     overflow_probe.head.row[0] = 1;
@@ -303,7 +295,8 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
 bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
 {
     const struct overflow_probe overflow_probe = overflow_probe_of(ccomm, round);
-    struct overflow_probe *place = (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
+    struct overflow_probe *place =
+        (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
     const struct gpu_exchange what = {.rings = ccomm->shared.rings,
                                       .ends = ccomm->ends,
                                       .jobs = &place->job,

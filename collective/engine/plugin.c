@@ -1,6 +1,5 @@
 #include "collective/engine/op.h"
 
-#include "collective/engine/join.h"
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/hosts.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/engine/join.h"
+#include "collective/engine/gpu.h"
 #include "tests/fakes/exchange_thread.h"
 #include "tests/fakes/gpu.h"
 
