@@ -30,7 +30,7 @@ static double seconds_coded(const struct coll_ccomm *ccomm, const struct coll_op
     return ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
 }
 
-/* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------------- */
+/* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------- */
 
 static uint64_t table_from(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
@@ -93,9 +93,9 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
     }
     if (is_forced(ccomm, &op->call))
         return NULL;
-    return coded >= GAIN * plain           ? "the link is fast"
+    return coded >= GAIN * plain             ? "the link is fast"
            : coded + overflow > MOST * plain ? "what does not fit would take too long"
-                                           : NULL;
+                                             : NULL;
 }
 
 static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *call, const char **reason)

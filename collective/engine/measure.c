@@ -20,8 +20,7 @@ size_t measure_large(const struct coll_ccomm *ccomm)
     return share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
 }
 
-/* ---- One communicator, whose GPU is current
- * ---------------------------------------------------------------------------- */
+/* ---- One communicator, whose GPU is current ---------------------------------------------------------------------- */
 
 bool measure_prepare(struct coll_ccomm *ccomm)
 {
