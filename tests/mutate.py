@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """Mutation testing: plants faults in a copy of the source and sees whether the tests notice.
 
-usage: mutate.py [--preset dev|asan|tsan] [--random N] [--seed S] [--tests REGEX] [--long] [--save FILE | --load FILE] [--keep DIR] [NAME ...]
+usage: mutate.py [--preset dev|asan|tsan] [--random N] [--seed S] [--jobs N] [--tests REGEX] [--long] [--save FILE | --load FILE] [--keep DIR] [NAME ...]
 
 Without --random: the mutants of the table MUTANTS, or those of it that are named. Each has to be noticed by the tests
 that its row names, or by cells of tests/chaos; one that survives is a failure. With --random: N faults at places chosen at random in the product's C
 sources (conditions turned over, bounds shifted by one, calls left out), each built and given to the tests of the commit
 gate, or, with --long, to all tests, until the first one fails. --save writes the chosen places to a file and runs
 nothing; --load runs those of a file, which may be another revision's: a place is its function and its line's text, and
-is skipped where there is no such line. So two revisions' gates can be compared on the same faults.
+is skipped where there is no such line. So two revisions' gates can be compared on the same faults. --jobs N plants that
+many at once, each in a copy and a build of its own.
 
 Faults that only leak or race are noticed by the sanitizers' builds (--preset).
 
 Prints a line for each mutant (killed by TEST | survived | does not build | not found) and a total. Exit status: 1 a
 mutant of the table survived or no longer applies, 2 bad usage. No GPU is needed."""
 import argparse
+import concurrent.futures
 import filecmp
 import json
 import os
@@ -24,6 +26,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ["kernels", "proto", "transport", "daemon", "client", "collective"]
@@ -135,8 +138,10 @@ def find(root, place):
 class Copy:
     """A copy of the source with a build of its own, in which one fault at a time is planted."""
 
-    def __init__(self, folder, preset):
+    def __init__(self, folder, preset, jobs=1):
         self.preset = preset
+        self.failing = []
+        self.parallel = max(2, 2 * (os.cpu_count() or 1) // jobs)
         self.root = pathlib.Path(folder)
         files = run(["git", "-C", str(ROOT), "ls-files", "-z"]).stdout.split("\0")
         for name in filter(None, files):
@@ -150,16 +155,27 @@ class Copy:
         if result.returncode or not self.build():
             sys.exit(f"mutate.py: the source does not build unchanged in {self.root}\n{result.stdout[-2000:]}")
 
+    def leave_out_failing(self, with_long):
+        """Tests that fail on the unchanged source say nothing of a fault."""
+        self.run_tests([], with_long)
+        listed = self.root / f"build/{self.preset}/Testing/Temporary/LastTestsFailed.log"
+        self.failing = [line.split(":")[1] for line in listed.read_text().split()] if listed.exists() else []
+        if self.failing:
+            print(f"left out, as they fail unchanged: {' '.join(self.failing)}", flush=True)
+
     def build(self):
         return run(["cmake", "--build", "--preset", self.preset], cwd=self.root).returncode == 0
 
+    def run_tests(self, options, with_long):
+        return run(["ctest", "--test-dir", f"build/{self.preset}", "-j", str(self.parallel),
+                    "-LE", "gpu|layering|python" if with_long else "gpu|layering|python|long", *options], cwd=self.root).stdout
+
     def failing_test(self, tests, with_long):
         """The first test that fails, or None."""
-        command = ["ctest", "--test-dir", f"build/{self.preset}", "--stop-on-failure", "-j", str(2 * (os.cpu_count() or 1)),
-                   "-LE", "gpu|layering|python" if with_long else "gpu|layering|python|long"]
-        if tests:
-            command += ["-R", tests]
-        output = run(command, cwd=self.root).stdout
+        options = ["--stop-on-failure"] + (["-R", tests] if tests else [])
+        if self.failing:
+            options += ["-E", f"^({'|'.join(self.failing)})$"]
+        output = self.run_tests(options, with_long)
         match = re.search(r"Test\s+#\d+: (\S+) \.*\*\*\*", output)
         return match.group(1) if match else None
 
@@ -217,20 +233,36 @@ def run_table(copy, names):
     return bad
 
 
-def run_places(copy, places, tests, with_long):
+def try_place(copy, place, tests, with_long):
+    where = find(copy.root, place)
+    if where is None:
+        return "not found"
+    path, number = where
+    lines = path.read_text().split("\n")
+    indent = lines[number][:len(lines[number]) - len(lines[number].lstrip())]
+    lines[number] = indent + place["mutated"]
+    return copy.verdict({path: "\n".join(lines)}, lambda: copy.failing_test(tests, with_long))
+
+
+def run_places(copies, places, tests, with_long):
+    """Each copy takes the next place until there is none."""
+    left = iter(places)
+    lock = threading.Lock()
     counts = {}
-    for place in places:
-        where = find(copy.root, place)
-        if where is None:
-            result = "not found"
-        else:
-            path, number = where
-            lines = path.read_text().split("\n")
-            indent = lines[number][:len(lines[number]) - len(lines[number].lstrip())]
-            lines[number] = indent + place["mutated"]
-            result = copy.verdict({path: "\n".join(lines)}, lambda: copy.failing_test(tests, with_long))
-        counts[result.split(" by ")[0]] = counts.get(result.split(" by ")[0], 0) + 1
-        print(f"{place['file']} {place['function']}: {place['line']}  =>  {place['mutated']}: {result}", flush=True)
+
+    def work(copy):
+        while True:
+            with lock:
+                place = next(left, None)
+            if place is None:
+                return
+            result = try_place(copy, place, tests, with_long)
+            with lock:
+                counts[result.split(" by ")[0]] = counts.get(result.split(" by ")[0], 0) + 1
+                print(f"{place['file']} {place['function']}: {place['line']}  =>  {place['mutated']}: {result}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
+        list(pool.map(work, copies))
     print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
 
 
@@ -240,6 +272,7 @@ def main():
     parser.add_argument("--preset", choices=["dev", "asan", "tsan"], default="dev")
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--tests", metavar="REGEX")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--save", metavar="FILE")
@@ -256,11 +289,15 @@ def main():
             parser.error("--save needs --random")
         pathlib.Path(options.save).write_text(json.dumps(places, indent=1))
         return 0
-    copy = Copy(options.keep, options.preset)
-    if places is not None:
-        run_places(copy, places, options.tests, options.long)
-        return 0
-    return 1 if run_table(copy, options.names) else 0
+    if places is None:
+        return 1 if run_table(Copy(options.keep, options.preset), options.names) else 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        copies = list(pool.map(lambda n: Copy(f"{options.keep}/{n}", options.preset, options.jobs), range(options.jobs)))
+    copies[0].leave_out_failing(options.long)
+    for copy in copies:
+        copy.failing = copies[0].failing
+    run_places(copies, places, options.tests, options.long)
+    return 0
 
 
 if __name__ == "__main__":

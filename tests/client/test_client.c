@@ -378,7 +378,7 @@ static void own_folder(char folder[32])
 static void remove_own_folder(const char *folder)
 {
     char inner[64];
-    (void)seteuid(getuid());
+    ck_assert_int_eq(0, seteuid(getuid()));
     snprintf(inner, sizeof(inner), "%s/strait", folder);
     fake_stop_listening();
     rmdir(inner);

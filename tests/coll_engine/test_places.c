@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,6 +81,23 @@ START_TEST(those_that_may_use_shared_memory_only_stay_raw)
     require_ok(ncclGetUniqueId(&id_for_all));
     run_all(0);
     require(asked_for_memory == RANKS);
+}
+END_TEST
+
+/* They would only wait for ranks of other hosts, which cannot come. */
+START_TEST(more_ranks_than_the_host_has_gpus_do_not_wait_in_shared_memory)
+{
+    char folder[] = "/tmp/strait-gpus-XXXXXX", gpu[sizeof(folder) + 16];
+    require(mkdtemp(folder) != NULL);
+    snprintf(gpu, sizeof(gpu), "%s/0000:01:00.0", folder);
+    require(mkdir(gpu, 0700) == 0);
+    fake_gpu.list = folder;
+    has_memory = true;
+    setenv("STRAIT_COLL_MEET", "host", 1);
+    require_ok(ncclGetUniqueId(&id_for_all));
+    run_all(0);
+    require(asked_for_memory == 0);
+    require(rmdir(gpu) == 0 && rmdir(folder) == 0);
 }
 END_TEST
 
@@ -192,6 +210,7 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_test(tests, ranks_that_share_nothing_join);
     tcase_add_test(tests, those_that_may_use_shared_memory_only_stay_raw);
+    tcase_add_test(tests, more_ranks_than_the_host_has_gpus_do_not_wait_in_shared_memory);
     tcase_add_test(tests, the_process_that_made_the_id_needs_not_be_one_of_them);
     tcase_add_loop_test(tests, when_it_has_ended_ranks_join_in_shared_memory, 0, 2);
     tcase_add_test(tests, when_it_goes_while_ranks_wait_they_stay_raw_at_once);

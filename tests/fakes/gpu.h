@@ -49,6 +49,7 @@ struct fake_gpu_control {
     _Atomic uint32_t ring_fs;          /* of overflow, as measured by events: femtoseconds per byte */
     _Atomic uint32_t code_fs;          /* of the codec, as measured by events: femtoseconds per byte of values */
     _Atomic uint32_t hosts[FAKE_GPUS]; /* the host of each device, as NCCL_HOSTID may say */
+    const char *_Atomic list;          /* the folder in which the host's driver lists its GPUs; NULL: there is none */
     /* Counters. */
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
