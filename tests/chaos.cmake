@@ -2,7 +2,7 @@
 # tests/chaos/run.sh.
 add_executable(straitd-chaos ${PROJECT_SOURCE_DIR}/daemon/main.c chaos/inject.c chaos/hold.c)
 target_link_libraries(straitd-chaos PRIVATE strait_node)
-add_executable(chaos-driver chaos/main.c chaos/options.c chaos/scenario.c chaos/world.c chaos/pages.c chaos/client.c)
+add_executable(chaos-driver chaos/main.c chaos/scenario.c chaos/world.c chaos/pages.c chaos/client.c)
 target_link_libraries(chaos-driver PRIVATE strait_client strait_kernels strait_test_support)
 
 # strait_chaos_plugin(NAME SOURCES ...): in front of the daemon's plugin for devices, found before it by the same name.
@@ -12,20 +12,19 @@ function(strait_chaos_plugin name)
     set_target_properties(${name} PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
 endfunction()
-strait_chaos_plugin(chaos-fake chaos/plugin_fake.c)
+strait_chaos_plugin(chaos-fake)
 add_dependencies(chaos-driver straitd-chaos chaos-fake strait-fake-device)
 
 if(STRAIT_HAVE_CUDA)
     find_package(CUDAToolkit REQUIRED)
     # Apart: nvcc does not know the options of C.
-    add_library(chaos_cuda_objects OBJECT chaos/memory_cuda.cu chaos/plugin_cuda.cu)
-    target_include_directories(chaos_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-    set_target_properties(chaos_cuda_objects PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+    add_library(chaos_gpu OBJECT chaos/gpu.cu)
+    target_include_directories(chaos_gpu PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+    set_target_properties(chaos_gpu PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
         POSITION_INDEPENDENT_CODE ON)
-    set(chaos_objects $<TARGET_OBJECTS:chaos_cuda_objects>)
-    target_sources(chaos-driver PRIVATE $<FILTER:${chaos_objects},INCLUDE,memory_cuda>)
+    target_sources(chaos-driver PRIVATE $<TARGET_OBJECTS:chaos_gpu>)
     target_compile_definitions(chaos-driver PRIVATE TESTS_CHAOS_CUDA)
-    strait_chaos_plugin(chaos-cuda $<FILTER:${chaos_objects},INCLUDE,plugin_cuda>)
+    strait_chaos_plugin(chaos-cuda $<TARGET_OBJECTS:chaos_gpu>)
     foreach(target chaos-driver chaos-cuda)
         target_link_libraries(${target} PRIVATE CUDA::cudart_static)
     endforeach()

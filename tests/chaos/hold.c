@@ -1,4 +1,4 @@
-#include "tests/chaos/hold.h"
+#include "tests/chaos/inject.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

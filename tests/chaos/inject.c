@@ -1,4 +1,4 @@
-/* Linked into straitd-chaos: at the points of daemon/base/fault.h it does what the driver asks for (shared.h).
+/* Linked into straitd-chaos: at the points of daemon/base/fault.h it does what the driver asks for (inject.h).
  * Only the loop's thread touches state other than the shared file; on workers a point only counts, waits, or holds. */
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"
 #include "daemon/sink.h"
-#include "tests/chaos/hold.h"
+#include "tests/chaos/inject.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
 #endif

@@ -1,5 +1,6 @@
 /* chaos: two daemons and their clients under faults, with every byte watched. See README.md. */
 #include <errno.h>
+#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,11 +13,22 @@
 
 #include <strait/codec.h>
 
-#include "tests/chaos/plan.h"
-#include "tests/chaos/scenario.h"
+#include "tests/chaos/world.h"
 #include "tests/support.h"
 
-#define CELLS (FAULTS * PHASES)
+#define CELLS      (FAULTS * PHASES)
+#define WORLDS_MAX 8u
+
+struct plan {
+    struct setting setting;
+    const char *transport;
+    uint64_t seed, transfers, seconds, hits, worlds;
+    uint64_t fault, phase; /* FAULTS, PHASES: all */
+    bool local, keep, verbose;
+    bool fail_fast; /* the first violation ends the run */
+    bool partly;    /* cells that were not met when the time is up are not failures */
+    char folder[128];
+};
 
 /* ---- What all worlds share ------------------------------------------------------------------------------------ */
 
@@ -84,7 +96,7 @@ static bool is_wanted(const struct plan *plan, const struct totals *totals, uint
     enum phase phase = (enum phase)(cell % PHASES);
     if (!is_possible(plan, fault))
         return false;
-    if ((plan->fault >= 0 && (int)fault != plan->fault) || (plan->phase >= 0 && (int)phase != plan->phase))
+    if ((plan->fault < FAULTS && fault != plan->fault) || (plan->phase < PHASES && phase != plan->phase))
         return false;
     if (local)
         return scenario_is_local(fault, phase) && atomic_load(&totals->local[fault][phase]) < plan->hits;
@@ -116,9 +128,9 @@ static uint32_t next_cell(const struct plan *plan, struct totals *totals, const 
     }
     while (!is_possible(plan, (enum fault)(cell / PHASES)))
         cell = order[atomic_fetch_add(&totals->cursor[local], 1) % CELLS];
-    if (plan->fault >= 0)
+    if (plan->fault < FAULTS)
         cell = (uint32_t)plan->fault * PHASES + cell % PHASES;
-    return plan->phase >= 0 ? cell / PHASES * PHASES + (uint32_t)plan->phase : cell;
+    return plan->phase < PHASES ? cell / PHASES * PHASES + (uint32_t)plan->phase : cell;
 }
 
 static void shuffle(struct world *w, uint16_t *order)
@@ -176,7 +188,7 @@ static uint32_t print_table(const struct plan *plan, const struct totals *totals
     for (uint32_t f = 0; f < FAULTS; f++) {
         if (!is_possible(plan, (enum fault)f) || (local && !scenario_is_local((enum fault)f, DONE)))
             continue;
-        printf("%-24s", fault_names[f]);
+        printf("%-24s", fault_name((enum fault)f));
         for (uint32_t p = 0; p < PHASES; p++) {
             if (local && !scenario_is_local((enum fault)f, (enum phase)p))
                 printf("%10s", "-");
@@ -224,14 +236,140 @@ static int report(const struct plan *plan, const struct totals *totals)
         return 1;
     }
     if (plan->partly && empty > 0)
-        printf("time is up: %u cells have fewer than %u hits\n", empty, plan->hits);
+        printf("time is up: %u cells have fewer than %u hits\n", empty, (uint32_t)plan->hits);
     if (!plan->partly && (empty > 0 || transfers < plan->transfers)) {
-        printf("chaos: FAIL: time is up: %u cells have fewer than %u hits, %u of %u transfers\n", empty, plan->hits,
-               transfers, plan->transfers);
+        printf("chaos: FAIL: time is up: %u cells have fewer than %u hits, %u of %u transfers\n", empty,
+               (uint32_t)plan->hits, transfers, (uint32_t)plan->transfers);
         return 1;
     }
     printf("chaos: PASS\n");
     return 0;
+}
+
+/* ---- Options ----------------------------------------------------------------------------------------------------- */
+
+static int usage(const char *problem)
+{
+    if (problem != NULL)
+        fprintf(stderr, "chaos: %s\n", problem);
+    fprintf(stderr, "usage: chaos --daemon STRAITD-CHAOS [options]\n"
+                    "  --seed N             of what is drawn at random (1)\n"
+                    "  --transfers N        at least so many (0)\n"
+                    "  --hits N             of every fault in every state (5)\n"
+                    "  --seconds N          then it has failed (600)\n"
+                    "  --partly             no: then it ends, whatever was not met\n"
+                    "  --transport KIND     shm, ucx or both: one world each (both); others as straitd knows them\n"
+                    "  --worlds N           pairs of daemons at once (2)\n"
+                    "  --fail-fast          the first violation ends the run\n"
+                    "  --fault N --state N  only this row, only this column, from 0\n"
+                    "  --local              and one world with both sides under one daemon\n"
+                    "  --memory KIND        of pools: host, fake or cuda (host); 77 where there is no such device\n"
+                    "  --plugin FOLDER      of fake, cuda: where the plugin in front of the daemons' own is\n"
+                    "  --behind FILE        and that one\n"
+                    "  --straitd OPTION     one more option --name=value of all daemons\n"
+                    "  --keep --verbose     leaves the daemons' logs; names every scenario\n");
+    return 2;
+}
+
+static bool number_of(const char *text, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return errno == 0 && *end == 0 && *text >= '0' && *text <= '9';
+}
+
+static const struct memory_kind *memory_kind_of(const char *name)
+{
+    static const struct memory_kind *const kinds[] = {
+        &memory_host,
+        &memory_fake,
+#ifdef TESTS_CHAOS_CUDA
+        &memory_cuda,
+#endif
+    };
+    for (int i = 0; i < COUNT(kinds); i++)
+        if (strcmp(name, kinds[i]->name) == 0)
+            return kinds[i];
+    return NULL;
+}
+
+static bool add_daemon_option(struct plan *plan, const char *option)
+{
+    const char **options = plan->setting.options;
+    uint32_t most = COUNT(plan->setting.options) - 1, count = 0;
+    while (count < most && options[count] != NULL)
+        count++;
+    if (count == most)
+        return false;
+    options[count] = option;
+    return true;
+}
+
+/* NULL, or what is wrong. */
+static const char *check(const struct plan *plan)
+{
+    const struct setting *setting = &plan->setting;
+    if (setting->program == NULL || plan->worlds < 1 || plan->worlds > WORLDS_MAX)
+        return "--daemon is needed, and 1 to 8 worlds";
+    if (setting->memory == NULL)
+        return "this build has no such memory";
+    if (setting->memory != &memory_host && (setting->plugin == NULL || setting->behind == NULL))
+        return "pools of devices need --plugin and --behind";
+    if (setting->memory == &memory_host && plan->fault >= F_SOURCE_DEVICE && plan->fault < FAULTS)
+        return "no device can fail: pools are the host's";
+    return NULL;
+}
+
+/* 0, or the exit status for bad usage. */
+static int take_options(struct plan *plan, int argc, char **argv)
+{
+    struct setting *setting = &plan->setting;
+    const char *memory = "host", *more = NULL;
+    const struct {
+        const char *name;
+        uint64_t *number, most;
+        const char **text;
+        bool *flag;
+    } rows[] = {
+        {"seed", .number = &plan->seed, .most = UINT64_MAX},
+        {"transfers", .number = &plan->transfers, .most = UINT32_MAX},
+        {"hits", .number = &plan->hits, .most = UINT32_MAX},
+        {"seconds", .number = &plan->seconds, .most = UINT32_MAX},
+        {"worlds", .number = &plan->worlds, .most = WORLDS_MAX},
+        {"fault", .number = &plan->fault, .most = FAULTS - 1},
+        {"state", .number = &plan->phase, .most = PHASES - 1},
+        {"daemon", .text = &setting->program},
+        {"transport", .text = &plan->transport},
+        {"memory", .text = &memory},
+        {"plugin", .text = &setting->plugin},
+        {"behind", .text = &setting->behind},
+        {"straitd", .text = &more},
+        {"partly", .flag = &plan->partly},
+        {"fail-fast", .flag = &plan->fail_fast},
+        {"local", .flag = &plan->local},
+        {"keep", .flag = &plan->keep},
+        {"verbose", .flag = &plan->verbose},
+    };
+    struct option options[COUNT(rows) + 1] = {{.name = NULL}};
+    for (int i = 0; i < COUNT(rows); i++)
+        options[i] = (struct option){rows[i].name, rows[i].flag != NULL ? no_argument : required_argument, NULL, i};
+    for (int i; (i = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (i == '?')
+            return usage(NULL);
+        if (rows[i].flag != NULL)
+            *rows[i].flag = true;
+        else if (rows[i].text != NULL)
+            *rows[i].text = optarg;
+        else if (!number_of(optarg, rows[i].number) || *rows[i].number > rows[i].most)
+            return usage("a number is needed, or a smaller one");
+        if (more != NULL && !add_daemon_option(plan, more))
+            return usage("too many options of daemons");
+        more = NULL;
+    }
+    setting->memory = memory_kind_of(memory);
+    const char *problem = optind < argc ? "what is the rest?" : check(plan);
+    return problem != NULL ? usage(problem) : 0;
 }
 
 /* ---- The program ---------------------------------------------------------------------------------------------- */
@@ -273,15 +411,9 @@ static void remove_folder(const struct plan *plan)
 
 int main(int argc, char **argv)
 {
-    struct plan plan = {.seed = 1,
-                        .hits = 5,
-                        .seconds = 600,
-                        .worlds = 2,
-                        .transport = "both",
-                        .fault = -1,
-                        .phase = -1,
-                        .setting.memory = &memory_host};
-    int status = plan_take_options(&plan, argc, argv);
+    struct plan plan = {
+        .seed = 1, .hits = 5, .seconds = 600, .worlds = 2, .transport = "both", .fault = FAULTS, .phase = PHASES};
+    int status = take_options(&plan, argc, argv);
     if (status != 0)
         return status;
     plan.setting.folder = plan.folder;

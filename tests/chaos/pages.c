@@ -12,7 +12,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/chaos/memory.h"
 #include "tests/chaos/world.h"
 #include "tests/fakes/device.h"
 
@@ -300,7 +299,7 @@ static void tell_wrong(const struct pages *pages, const struct part *part, char 
         snprintf(why, why_size, "page %u of pool %s changed, although nobody expects it", page, pages->name);
 }
 
-bool check_pages(const struct pages *pages, char *why, size_t why_size)
+bool pages_verify(const struct pages *pages, char *why, size_t why_size)
 {
     struct part parts[PARTS_MAX];
     uint32_t count = add_known(pages, parts), wrong = pages->kind->find_wrong(pages, parts, count);
@@ -364,7 +363,7 @@ static bool is_held(const struct world *w, const struct orphan *orphan)
 static void check_orphan(struct world *w, struct orphan *orphan)
 {
     char why[160];
-    if (!check_pages(&orphan->pages, why, sizeof(why)))
+    if (!pages_verify(&orphan->pages, why, sizeof(why)))
         violation(w, "%s", why);
     bool lives = is_held(w, orphan);
     if (lives && fair_ns() - orphan->since_ns < REST_MS * (uint64_t)MS)
@@ -378,7 +377,7 @@ void world_check(struct world *w)
 {
     char why[160];
     for (int side = 0; side < 2; side++)
-        if (w->sides[side].pages.base != NULL && !check_pages(&w->sides[side].pages, why, sizeof(why)))
+        if (w->sides[side].pages.base != NULL && !pages_verify(&w->sides[side].pages, why, sizeof(why)))
             violation(w, "%s", why);
     for (uint32_t i = 0; i < ORPHANS_MAX; i++)
         if (w->orphans[i].pages.base != NULL)

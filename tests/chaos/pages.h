@@ -1,13 +1,18 @@
 /* A pool's memory as the driver sees it: what every byte must be, whoever writes to it. A page is filled from a tag
- * that is never used twice; guards lie between pages. memory.h hides where the memory is and how it is accessed. */
-#ifndef TESTS_CHAOS_PAGES_H
-#define TESTS_CHAOS_PAGES_H
+ * that is never used twice; guards lie between pages. All memory belongs to the driver, so that it outlives every
+ * daemon and every client. */
+#ifndef STRAIT_TESTS_CHAOS_PAGES_H
+#define STRAIT_TESTS_CHAOS_PAGES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <strait/strait.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define POOL_PAGES   48u
 #define POOL_REGIONS 4u
@@ -21,8 +26,6 @@ enum page_use {
     PAGE_KNOWN, /* has the content of its tag */
     PAGE_OPEN,  /* may be written by the daemon: content unknown */
 };
-
-struct memory_kind;
 
 struct pages {
     const struct memory_kind *kind;
@@ -50,6 +53,50 @@ struct strait_pool_region pages_region(const struct pages *pages, uint32_t regio
 void pages_fill(struct pages *pages, uint32_t page, uint64_t tag); /* and marks it PAGE_KNOWN */
 bool pages_hold(const struct pages *pages, uint32_t page, uint64_t tag);
 /* Checks all known pages and all guards; names the first wrong one in `why`. */
-bool check_pages(const struct pages *pages, char *why, size_t why_size);
+bool pages_verify(const struct pages *pages, char *why, size_t why_size);
 
+/* ---- What differs between memory of the host, of the fake devices and of GPUs --------------------------------------
+ */
+
+/* Some bytes of a pool and their required content: words of the table from which all content is made, each XORed with
+ * `flip`. */
+struct part {
+    uint64_t offset; /* in the pool; a multiple of 8, as is: */
+    uint32_t bytes;
+    uint32_t first; /* word of the table */
+    uint64_t flip;
+};
+
+#define PARTS_MAX (1u + 2u * POOL_REGIONS * POOL_PAGES) /* pages and guards of a pool */
+
+struct memory_kind {
+    const char *name;
+    /* The memory is behind a driver: /proc/PID/maps does not name it, and children of a process that uses it may not
+     * run the driver's exit handlers. */
+    bool has_driver;
+
+    /* The number of devices. 0: there is no memory of this kind here. Leaves no device in use. */
+    uint32_t (*devices)(void);
+    /* Called before anything else in this process; the table stays valid as long as the process. */
+    bool (*begin)(const uint64_t *table, size_t words);
+
+    /* Allocates POOL_BYTES of any content, on pages->device. */
+    bool (*take)(struct pages *pages);
+    void (*give)(struct pages *pages);
+    /* How the client names the memory to its daemon: works in any process, also in a child that cannot use the devices.
+     */
+    void (*describe)(const struct pages *pages, struct strait_pool_region *region);
+
+    /* Writes on the device itself; complete on return. */
+    void (*write)(const struct pages *pages, const struct part *parts, uint32_t count);
+    /* The first part with wrong content; `count`: none. */
+    uint32_t (*find_wrong)(const struct pages *pages, const struct part *parts, uint32_t count);
+};
+
+extern const struct memory_kind memory_host, memory_fake;
+extern const struct memory_kind memory_cuda; /* with CUDA only: TESTS_CHAOS_CUDA */
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,20 +1,20 @@
 /* A device plugin in front of another one, to which it forwards everything. In between, a daemon's work on devices can
  * be held, slowed down and broken, as its work on the host can: before a task goes to the device, and when it has come
  * back but has not been reported. Nothing else in the daemon or in the plugin behind is changed. */
-#include "tests/chaos/plugin.h"
-
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/device/device.h"
-#include "tests/chaos/hold.h"
+#include "tests/chaos/gpu.h"
+#include "tests/chaos/inject.h"
+#include "tests/fakes/device.h"
 
 #define DEVICES_MAX 64
 
-static struct chaos_side *me; /* NULL: nobody asks for anything */
-static void *object;
+static struct chaos_side *me;     /* NULL: nobody asks for anything */
+static struct fake_control *fake; /* of the plugin behind; NULL: its devices are GPUs */
 static const struct device_ops *behind;
 static struct device_ops front;
 
@@ -153,24 +153,37 @@ static enum strait_status front_copy(struct device *to_device, const struct stra
 
 /* ---- What is done to devices ------------------------------------------------------------------------------------- */
 
-static void each_device(uint32_t bits, bool broken)
+static void break_device(int32_t number)
 {
-    for (int32_t number = 0; number < 32; number++) {
-        if ((bits & 1u << number) == 0)
-            continue;
-        if (broken)
-            plugin_break(object, number);
-        else
-            plugin_stall(object, number, atomic_load(&me->stall_ms));
-        atomic_fetch_add(broken ? &me->broken : &me->stalled, 1);
-    }
+    if (fake != NULL)
+        atomic_fetch_or(&fake->fail, 1u << number);
+    else
+        fprintf(stderr, "chaos: GPU %d: broken: %s\n", number, gpu_break(number, GPU_TRAP));
 }
 
+static void stall_device(int32_t number, uint32_t ms)
+{
+    if (fake != NULL)
+        atomic_store(&fake->stall_us[number], ms * 1000);
+    else
+        fprintf(stderr, "chaos: GPU %d: stalled: %s\n", number, gpu_stall(number, ms));
+}
+
+/* On a thread of its own. */
 static void *watch(void *arg)
 {
     for (;; hold_rest(500)) {
-        each_device(atomic_exchange(&me->breaks, 0), true);
-        each_device(atomic_exchange(&me->stalls, 0), false);
+        uint32_t breaks = atomic_exchange(&me->breaks, 0), stalls = atomic_exchange(&me->stalls, 0);
+        for (int32_t number = 0; number < 32; number++) {
+            if (breaks & 1u << number) {
+                break_device(number);
+                atomic_fetch_add(&me->broken, 1);
+            }
+            if (stalls & 1u << number) {
+                stall_device(number, atomic_load(&me->stall_ms));
+                atomic_fetch_add(&me->stalled, 1);
+            }
+        }
     }
     return arg; /* never */
 }
@@ -188,13 +201,14 @@ static bool find_behind(void)
 {
     const char *file = getenv(CHAOS_PLUGIN);
     device_ops_get *get = NULL;
-    object = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *object = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (object == NULL) {
         fprintf(stderr, "chaos: no plugin behind this one: %s\n", file != NULL ? dlerror() : CHAOS_PLUGIN);
         return false;
     }
     *(void **)&get = dlsym(object, DEVICE_PLUGIN_SYMBOL);
     behind = get != NULL ? get() : NULL;
+    fake = dlsym(object, "fake_device_control");
     return behind != NULL;
 }
 

@@ -1,6 +1,4 @@
 /* Scenarios: one transfer is held in a state, a fault is injected, every rule is checked. */
-#include "tests/chaos/scenario.h"
-
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/tcp.h>
@@ -16,9 +14,190 @@
 #include "tests/chaos/world.h"
 #include "tests/support.h"
 
-/* Both return the number of connections that were made and written to. */
-uint32_t attack_ucx(struct world *w, int side);   /* every port that it listens on, except control and metrics */
-uint32_t attack_ports(struct world *w, int side); /* control, metrics and the unix socket */
+#define REACH_MS 800u  /* for the transfer to reach the point */
+#define OVER_MS  4000u /* until everything must have drained */
+
+enum setup {
+    PLAIN,
+    PUSHED,       /* the source starts, alone */
+    STARVED,      /* another transfer wants slots, and encoding is slow */
+    ABORTED,      /* held by a job; then its side aborts: it drains */
+    ABORTED_FIRST /* the source aborts while its jobs run */
+};
+
+struct place {
+    enum phase phase;
+    int side;
+    enum chaos_point at;
+    enum setup setup;
+};
+
+struct scene {
+    enum fault fault;
+    const struct place *place;
+    struct transfer *target, *other;
+    bool struck;
+    int64_t lost, errors; /* connections that both daemons had lost before, and had ended for protocol violations */
+    uint64_t restored_ns;
+};
+
+/* ---- Where a transfer is held ------------------------------------------------------------------------------------ */
+
+static const struct place places[] = {
+    {BOOTSTRAP, SINK, AT_SEND_REQUEST, PLAIN},
+    {BOOTSTRAP, SINK, AT_SENT_REQUEST, PLAIN},
+    {BOOTSTRAP, SOURCE, AT_TAKE_REQUEST, PLAIN},
+    {BOOTSTRAP, SOURCE, AT_SEND_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SOURCE, AT_SENT_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SINK, AT_TAKE_ANNOUNCE, PUSHED},
+    {BOOTSTRAP, SINK, AT_TAKEN_ANNOUNCE, PUSHED},
+    {READY, SOURCE, AT_TAKEN_REQUEST, PLAIN},
+    {READY, SOURCE, AT_SEND_SEGMENTS, PLAIN},
+    {READY, SOURCE, AT_SENT_SEGMENTS, PLAIN},
+    {READY, SINK, AT_TAKE_SEGMENTS, PLAIN},
+    {READY, SINK, AT_TAKEN_SEGMENTS, PLAIN},
+    {READY, SINK, AT_SEND_GRANT, PLAIN},
+    {ENCODING, SINK, AT_SENT_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_TAKE_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_TAKEN_GRANT, PLAIN},
+    {ENCODING, SOURCE, AT_ENCODE, PLAIN},
+    {ENCODING, SOURCE, AT_ENCODED, PLAIN},
+    {ENCODING, SINK, AT_SEND_REVOKE, STARVED},
+    {ENCODING, SINK, AT_SENT_REVOKE, STARVED},
+    {ENCODING, SOURCE, AT_TAKE_REVOKE, STARVED},
+    {ENCODING, SOURCE, AT_TAKEN_REVOKE, STARVED},
+    {SENDING, SOURCE, AT_CHUNK, PLAIN},
+    {SENDING, SOURCE, AT_CHUNK_SENT, PLAIN},
+    {ARRIVING, SINK, AT_ARRIVING, PLAIN},
+    {ARRIVING, SINK, AT_ARRIVED, PLAIN},
+    {DECODING, SINK, AT_DECODE, PLAIN},
+    {DECODING, SINK, AT_DECODED, PLAIN},
+    {DONE, SINK, AT_SEND_END, PLAIN},
+    {DONE, SINK, AT_SENT_END, PLAIN},
+    {DONE, SOURCE, AT_TAKE_END, PLAIN},
+    {DONE, SOURCE, AT_TAKEN_END, PLAIN},
+    {DONE, SINK, AT_TELL, PLAIN},
+    {DONE, SINK, AT_TOLD, PLAIN},
+    {DONE, SOURCE, AT_TELL, PLAIN},
+    {DONE, SOURCE, AT_TOLD, PLAIN},
+    {DRAINING, SINK, AT_DECODE, ABORTED},
+    {DRAINING, SOURCE, AT_ENCODE, ABORTED},
+    {DRAINING, SOURCE, AT_SEND_RELEASED, ABORTED_FIRST},
+    {DRAINING, SOURCE, AT_SENT_RELEASED, ABORTED_FIRST},
+    {DRAINING, SINK, AT_TAKE_RELEASED, ABORTED_FIRST},
+    {DRAINING, SINK, AT_TAKEN_RELEASED, ABORTED_FIRST},
+};
+#define PLACES (sizeof(places) / sizeof(places[0]))
+
+static const struct place local_places[] = {
+    {DECODING, SINK, AT_COPY, PLAIN},   {DECODING, SINK, AT_COPIED, PLAIN},   {DONE, SINK, AT_TELL, PLAIN},
+    {DONE, SINK, AT_TOLD, PLAIN},       {DONE, SOURCE, AT_TELL, PLAIN},       {DONE, SOURCE, AT_TOLD, PLAIN},
+    {DRAINING, SINK, AT_COPY, ABORTED}, {DRAINING, SOURCE, AT_COPY, ABORTED},
+};
+#define LOCAL_PLACES (sizeof(local_places) / sizeof(local_places[0]))
+
+const char *const point_names[CHAOS_POINTS] = {
+#define X(name) "before sending " #name, "after sending " #name, "before taking " #name, "after taking " #name,
+    CHAOS_MESSAGES(X)
+#undef X
+        "before sending a chunk",
+    "after sending a chunk",
+    "a chunk knocks",
+    "a chunk has come",
+    "before encoding",
+    "after encoding",
+    "before decoding",
+    "after decoding",
+    "before copying",
+    "after copying",
+    "before telling the verdict",
+    "after telling the verdict"};
+
+const char *const phase_names[PHASES] = {"BOOTSTRAP", "READY",    "ENCODING", "SENDING",
+                                         "ARRIVING",  "DECODING", "DONE",     "DRAINING"};
+
+static const struct place *least_met(struct world *w, enum phase phase)
+{
+    const struct place *best = NULL;
+    uint32_t least = UINT32_MAX, start = draw(w, PLACES);
+    for (uint32_t i = 0; i < PLACES; i++) {
+        const struct place *place = &places[(start + i) % PLACES];
+        uint32_t met = atomic_load(&w->totals->points[place->side][place->at]);
+        if (place->phase != phase || met >= least)
+            continue;
+        least = met;
+        best = place;
+    }
+    return best;
+}
+
+/* Chooses a place of the phase. Not always the least met place, as some are hard to reach. */
+static const struct place *place_choose(struct world *w, enum phase phase)
+{
+    const struct place *list = w->is_local ? local_places : places, *place;
+    if (!w->is_local && draw(w, 3) != 0)
+        return least_met(w, phase);
+    do
+        place = &list[draw(w, w->is_local ? LOCAL_PLACES : PLACES)];
+    while (place->phase != phase);
+    return place;
+}
+
+static bool in_job(const struct place *place)
+{
+    return place->at >= AT_ENCODE && place->at <= AT_COPIED;
+}
+
+/* ---- Transfers --------------------------------------------------------------------------------------------------- */
+
+static struct chaos_side *injector(struct world *w, int side)
+{
+    return &w->shared->sides[daemon_of(w, side)];
+}
+
+/* A side whose daemon or client did not run cannot tell in time. */
+static void excuse(struct world *w, int side, uint32_t more_ms)
+{
+    uint64_t due = now_ns() + (uint64_t)more_ms * MS;
+    for (uint32_t i = 0; i < TRANSFERS_MAX; i++)
+        if (w->transfers[i].id != 0 && w->transfers[i].halves[side].due_ns < due)
+            w->transfers[i].halves[side].due_ns = due;
+}
+
+/* A lease begins when the daemon hears of it. The sink's library knows the deadline; the source's has none. */
+static void excuse_offers(struct world *w)
+{
+    excuse(w, SOURCE, LEASE_MS + PEER_TIMEOUT_MS);
+}
+
+/* Sometimes waits before a job goes on: it may run on long after the fault has struck everything else. */
+static void let_go(struct world *w, const struct scene *s)
+{
+    if (in_job(s->place) && draw(w, 2) == 0)
+        (void)world_pump(w, 10 + draw(w, 40), NULL, NULL);
+    if (daemon_of(w, s->place->side) == SOURCE && !in_job(s->place))
+        excuse_offers(w);
+    atomic_store(&injector(w, s->place->side)->go, 1);
+}
+
+/* Either side may be first; either or both may start. */
+static void begin_transfer(struct world *w, struct transfer *t, const struct scene *s)
+{
+    bool is_target = t == s->target, pushed = is_target && s->place->setup == PUSHED;
+    uint32_t how = draw(w, 3);
+    bool source_starts = pushed || how != 0, sink_starts = !pushed && (how != 1 || is_target);
+    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other */
+    uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS;
+    if (draw(w, 2) == 0) {
+        pair_offer(w, t, lease, source_starts);
+        pair_expect(w, t, deadline, sink_starts);
+    } else {
+        pair_expect(w, t, deadline, sink_starts);
+        pair_offer(w, t, lease, source_starts);
+    }
+}
+
+/* ---- Rubbish on ports -------------------------------------------------------------------------------------------- */
 
 #define STRANGERS 6u
 #define PORTS_MAX 16u
@@ -97,7 +276,9 @@ static uint32_t attack_port(struct world *w, unsigned port)
     return met;
 }
 
-uint32_t attack_ucx(struct world *w, int side)
+/* Both return the number of connections that were made and written to: to every port that it listens on, except control
+ * and metrics; to control, metrics and the Unix socket. */
+static uint32_t attack_ucx(struct world *w, int side)
 {
     unsigned ports[PORTS_MAX];
     const struct side *s = &w->sides[side];
@@ -108,7 +289,7 @@ uint32_t attack_ucx(struct world *w, int side)
     return met;
 }
 
-uint32_t attack_ports(struct world *w, int side)
+static uint32_t attack_ports(struct world *w, int side)
 {
     const struct side *s = &w->sides[side];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -119,9 +300,9 @@ uint32_t attack_ports(struct world *w, int side)
     return met;
 }
 
-/* The faults. */
+/* ---- Faults ------------------------------------------------------------------------------------------------------ */
 
-static void strike_daemon(struct world *w, struct scene *s, int side)
+static void kill_daemon(struct world *w, struct scene *s, int side)
 {
     bool lets_go = side != daemon_of(w, s->place->side);
     kill(w->sides[side].daemon, SIGKILL);
@@ -155,8 +336,48 @@ static void stop_client(struct world *w, struct scene *s, int side)
     excuse(w, side, 0);
 }
 
-static void cut_connection(struct world *w, struct scene *s)
+static void kill_client(struct world *w, struct scene *s, int side)
 {
+    worker_kill(w, side);
+    let_go(w, s);
+}
+
+static void restart_daemon(struct world *w, struct scene *s, int side)
+{
+    kill(w->sides[side].daemon, SIGTERM);
+    let_go(w, s);
+    daemon_terminated(w, side);
+}
+
+static void restart_client(struct world *w, struct scene *s, int side)
+{
+    worker_close(w, side);
+    let_go(w, s);
+}
+
+static void abort_target(struct world *w, struct scene *s, int side)
+{
+    pair_abort(w, s->target, side);
+    (void)world_pump(w, 3, NULL, NULL);
+    let_go(w, s);
+}
+
+/* The lease of the source, the deadline of the sink. */
+static void wait_too_long(struct world *w, struct scene *s, int side)
+{
+    (void)world_pump(w, side == SOURCE ? 220 : 200, NULL, NULL);
+    let_go(w, s);
+}
+
+static void change_codebook(struct world *w, struct scene *s, int side)
+{
+    w->sides[side].codebook ^= 1;
+    kill_daemon(w, s, side);
+}
+
+static void cut_connection(struct world *w, struct scene *s, int side)
+{
+    (void)side;
     struct chaos_side *held = injector(w, s->place->side);
     atomic_store(&held->cut, strcmp(w->transport, "ucx") == 0 ? 1 + draw(w, 2) : 1);
     let_go(w, s);
@@ -166,21 +387,24 @@ static void cut_connection(struct world *w, struct scene *s)
 }
 
 /* For longer than the peer timeout. TCP loses nothing inside of a connection that lives on: if one has, it is cut. */
-static void darken(struct world *w, struct scene *s)
+static void darken(struct world *w, struct scene *s, int side)
 {
-    for (int side = 0; side < 2; side++)
-        atomic_store(&injector(w, side)->dark, 1);
+    (void)side;
+    s->struck = false;
+    for (int i = 0; i < 2; i++)
+        atomic_store(&injector(w, i)->dark, 1);
     let_go(w, s);
     (void)world_pump(w, PEER_TIMEOUT_MS + 80 + draw(w, 250), NULL, NULL);
-    for (int side = 0; side < 2; side++) {
-        s->struck |= atomic_load(&injector(w, side)->darkened) > 0;
-        atomic_store(&injector(w, side)->cut, 1);
-        atomic_store(&injector(w, side)->dark, 0);
+    for (int i = 0; i < 2; i++) {
+        s->struck |= atomic_load(&injector(w, i)->darkened) > 0;
+        atomic_store(&injector(w, i)->cut, 1);
+        atomic_store(&injector(w, i)->dark, 0);
     }
 }
 
-static void fill_arena(struct world *w, struct scene *s)
+static void fill_arena(struct world *w, struct scene *s, int side)
 {
+    (void)side;
     for (uint32_t i = 0; i < 4; i++) {
         struct transfer *t = pair_make(w, 3 + draw(w, 3));
         if (t != NULL)
@@ -190,10 +414,11 @@ static void fill_arena(struct world *w, struct scene *s)
     let_go(w, s);
 }
 
-static void send_old(struct world *w, struct scene *s)
+static void send_old(struct world *w, struct scene *s, int side)
 {
-    for (int side = 0; side < 2; side++)
-        atomic_store(&injector(w, side)->replay, 1);
+    (void)side;
+    for (int i = 0; i < 2; i++)
+        atomic_store(&injector(w, i)->replay, 1);
     if (!in_job(s->place))
         let_go(w, s);
     for (uint32_t i = 0; i < 160; i++) { /* the next heartbeats at the latest */
@@ -206,14 +431,25 @@ static void send_old(struct world *w, struct scene *s)
     let_go(w, s);
 }
 
-static void attack(struct world *w, struct scene *s, bool ucx)
+static void attack(struct world *w, struct scene *s, uint32_t met)
 {
-    int side = (int)draw(w, 2);
-    w->sides[side].attacked |= ucx;
-    s->struck = (ucx ? attack_ucx(w, side) : attack_ports(w, side)) > 0;
+    s->struck = met > 0;
     (void)world_pump(w, 3, NULL, NULL);
     let_go(w, s);
     (void)world_pump(w, 20, NULL, NULL);
+}
+
+static void attack_ucx_port(struct world *w, struct scene *s, int side)
+{
+    side ^= (int)draw(w, 2);
+    w->sides[side].attacked = true;
+    attack(w, s, attack_ucx(w, side));
+}
+
+static void attack_other_ports(struct world *w, struct scene *s, int side)
+{
+    side ^= (int)draw(w, 2);
+    attack(w, s, attack_ports(w, side));
 }
 
 /* Transfers of all its daemon's devices fail, and what is on the host goes on, until the operator has started the
@@ -243,253 +479,76 @@ static void break_device(struct world *w, struct scene *s, int side)
         daemon_reap(w, daemon_of(w, side));
 }
 
-static void both(struct world *w, struct scene *s, size_t counter, uint32_t count)
+static void send_twice(struct world *w, struct scene *s, int side)
 {
-    for (int side = 0; side < 2; side++)
-        atomic_store((_Atomic uint32_t *)(void *)((char *)injector(w, side) + counter), count);
+    (void)side;
+    for (int i = 0; i < 2; i++)
+        atomic_store(&injector(w, i)->doubles, 3);
     let_go(w, s);
 }
 
-void strike(struct world *w, struct scene *s)
+static void reorder(struct world *w, struct scene *s, int side)
 {
-    s->struck = s->fault != F_DARK && s->fault != F_CUT;
-    switch (s->fault) {
-    case F_KILL_SOURCE_DAEMON:
-    case F_KILL_SINK_DAEMON:
-        strike_daemon(w, s, s->fault == F_KILL_SINK_DAEMON);
-        break;
-    case F_CODEBOOK:
-        w->sides[SINK].codebook ^= 1;
-        strike_daemon(w, s, SINK);
-        break;
-    case F_KILL_SOURCE_CLIENT:
-    case F_KILL_SINK_CLIENT:
-        worker_kill(w, s->fault == F_KILL_SINK_CLIENT);
-        let_go(w, s);
-        break;
-    case F_STOP_SOURCE_DAEMON:
-    case F_STOP_SINK_DAEMON:
-        stop_daemon(w, s, s->fault == F_STOP_SINK_DAEMON);
-        break;
-    case F_STOP_SOURCE_CLIENT:
-    case F_STOP_SINK_CLIENT:
-        stop_client(w, s, s->fault == F_STOP_SINK_CLIENT);
-        break;
-    case F_RESTART_SOURCE_DAEMON:
-    case F_RESTART_SINK_DAEMON:
-        kill(w->sides[s->fault == F_RESTART_SINK_DAEMON].daemon, SIGTERM);
-        let_go(w, s);
-        daemon_terminated(w, s->fault == F_RESTART_SINK_DAEMON);
-        break;
-    case F_RESTART_SOURCE_CLIENT:
-    case F_RESTART_SINK_CLIENT:
-        worker_close(w, s->fault == F_RESTART_SINK_CLIENT);
-        let_go(w, s);
-        break;
-    case F_CUT:
-        cut_connection(w, s);
-        break;
-    case F_DARK:
-        darken(w, s);
-        break;
-    case F_ABORT_SOURCE:
-    case F_ABORT_SINK:
-        pair_abort(w, s->target, s->fault == F_ABORT_SINK);
-        (void)world_pump(w, 3, NULL, NULL);
-        let_go(w, s);
-        break;
-    case F_LEASE:
-    case F_DEADLINE:
-        (void)world_pump(w, s->fault == F_LEASE ? 220 : 200, NULL, NULL);
-        let_go(w, s);
-        break;
-    case F_FULL:
-        fill_arena(w, s);
-        break;
-    case F_DOUBLE:
-        both(w, s, offsetof(struct chaos_side, doubles), 3);
-        break;
-    case F_REORDER:
-        both(w, s, offsetof(struct chaos_side, reorders), 2);
-        break;
-    case F_REPLAY:
-        send_old(w, s);
-        break;
-    case F_SOURCE_DEVICE:
-    case F_SINK_DEVICE:
-        break_device(w, s, s->fault == F_SINK_DEVICE);
-        break;
-    default:
-        attack(w, s, s->fault == F_UCX_PORT);
-    }
+    (void)side;
+    for (int i = 0; i < 2; i++)
+        atomic_store(&injector(w, i)->reorders, 2);
+    let_go(w, s);
 }
 
-/* Where a transfer can be held, and in which state it then is. */
-
-const char *const point_names[CHAOS_POINTS] = {
-#define places_X(name) "before sending " #name, "after sending " #name, "before taking " #name, "after taking " #name,
-    CHAOS_MESSAGES(places_X)
-#undef places_X
-        "before sending a chunk",
-    "after sending a chunk",
-    "a chunk knocks",
-    "a chunk has come",
-    "before encoding",
-    "after encoding",
-    "before decoding",
-    "after decoding",
-    "before copying",
-    "after copying",
-    "before telling the verdict",
-    "after telling the verdict"};
-
-/* ---- Where a transfer is held --------------------------------------------------------------------------------- */
-
-static const struct place places[] = {
-    {BOOTSTRAP, SINK, AT_SEND_REQUEST, PLAIN},
-    {BOOTSTRAP, SINK, AT_SENT_REQUEST, PLAIN},
-    {BOOTSTRAP, SOURCE, AT_TAKE_REQUEST, PLAIN},
-    {BOOTSTRAP, SOURCE, AT_SEND_ANNOUNCE, PUSHED},
-    {BOOTSTRAP, SOURCE, AT_SENT_ANNOUNCE, PUSHED},
-    {BOOTSTRAP, SINK, AT_TAKE_ANNOUNCE, PUSHED},
-    {BOOTSTRAP, SINK, AT_TAKEN_ANNOUNCE, PUSHED},
-    {READY, SOURCE, AT_TAKEN_REQUEST, PLAIN},
-    {READY, SOURCE, AT_SEND_SEGMENTS, PLAIN},
-    {READY, SOURCE, AT_SENT_SEGMENTS, PLAIN},
-    {READY, SINK, AT_TAKE_SEGMENTS, PLAIN},
-    {READY, SINK, AT_TAKEN_SEGMENTS, PLAIN},
-    {READY, SINK, AT_SEND_GRANT, PLAIN},
-    {ENCODING, SINK, AT_SENT_GRANT, PLAIN},
-    {ENCODING, SOURCE, AT_TAKE_GRANT, PLAIN},
-    {ENCODING, SOURCE, AT_TAKEN_GRANT, PLAIN},
-    {ENCODING, SOURCE, AT_ENCODE, PLAIN},
-    {ENCODING, SOURCE, AT_ENCODED, PLAIN},
-    {ENCODING, SINK, AT_SEND_REVOKE, STARVED},
-    {ENCODING, SINK, AT_SENT_REVOKE, STARVED},
-    {ENCODING, SOURCE, AT_TAKE_REVOKE, STARVED},
-    {ENCODING, SOURCE, AT_TAKEN_REVOKE, STARVED},
-    {SENDING, SOURCE, AT_CHUNK, PLAIN},
-    {SENDING, SOURCE, AT_CHUNK_SENT, PLAIN},
-    {ARRIVING, SINK, AT_ARRIVING, PLAIN},
-    {ARRIVING, SINK, AT_ARRIVED, PLAIN},
-    {DECODING, SINK, AT_DECODE, PLAIN},
-    {DECODING, SINK, AT_DECODED, PLAIN},
-    {DONE, SINK, AT_SEND_END, PLAIN},
-    {DONE, SINK, AT_SENT_END, PLAIN},
-    {DONE, SOURCE, AT_TAKE_END, PLAIN},
-    {DONE, SOURCE, AT_TAKEN_END, PLAIN},
-    {DONE, SINK, AT_TELL, PLAIN},
-    {DONE, SINK, AT_TOLD, PLAIN},
-    {DONE, SOURCE, AT_TELL, PLAIN},
-    {DONE, SOURCE, AT_TOLD, PLAIN},
-    {DRAINING, SINK, AT_DECODE, ABORTED},
-    {DRAINING, SOURCE, AT_ENCODE, ABORTED},
-    {DRAINING, SOURCE, AT_SEND_RELEASED, ABORTED_FIRST},
-    {DRAINING, SOURCE, AT_SENT_RELEASED, ABORTED_FIRST},
-    {DRAINING, SINK, AT_TAKE_RELEASED, ABORTED_FIRST},
-    {DRAINING, SINK, AT_TAKEN_RELEASED, ABORTED_FIRST},
+struct fault_row {
+    const char *name;
+    void (*strike)(struct world *w, struct scene *s, int side); /* while a daemon is held, which it then lets go */
+    int side;                                                   /* the one that is struck, where it matters */
+    bool is_local;                                              /* possible when both sides are under one daemon, too */
 };
-#define PLACES (sizeof(places) / sizeof(places[0]))
 
-static const struct place local_places[] = {
-    {DECODING, SINK, AT_COPY, PLAIN},   {DECODING, SINK, AT_COPIED, PLAIN},   {DONE, SINK, AT_TELL, PLAIN},
-    {DONE, SINK, AT_TOLD, PLAIN},       {DONE, SOURCE, AT_TELL, PLAIN},       {DONE, SOURCE, AT_TOLD, PLAIN},
-    {DRAINING, SINK, AT_COPY, ABORTED}, {DRAINING, SOURCE, AT_COPY, ABORTED},
+static const struct fault_row faults[FAULTS] = {
+    [F_KILL_SOURCE_DAEMON] = {"kill -9 source daemon", kill_daemon, SOURCE, true},
+    [F_KILL_SINK_DAEMON] = {"kill -9 sink daemon", kill_daemon, SINK, false},
+    [F_KILL_SOURCE_CLIENT] = {"kill -9 source client", kill_client, SOURCE, true},
+    [F_KILL_SINK_CLIENT] = {"kill -9 sink client", kill_client, SINK, true},
+    [F_STOP_SOURCE_DAEMON] = {"stop/cont source daemon", stop_daemon, SOURCE, true},
+    [F_STOP_SINK_DAEMON] = {"stop/cont sink daemon", stop_daemon, SINK, false},
+    [F_STOP_SOURCE_CLIENT] = {"stop/cont source client", stop_client, SOURCE, true},
+    [F_STOP_SINK_CLIENT] = {"stop/cont sink client", stop_client, SINK, true},
+    [F_RESTART_SOURCE_DAEMON] = {"restart source daemon", restart_daemon, SOURCE, true},
+    [F_RESTART_SINK_DAEMON] = {"restart sink daemon", restart_daemon, SINK, false},
+    [F_RESTART_SOURCE_CLIENT] = {"restart source client", restart_client, SOURCE, true},
+    [F_RESTART_SINK_CLIENT] = {"restart sink client", restart_client, SINK, true},
+    [F_CUT] = {"connection cut", cut_connection, SOURCE, false},
+    [F_DARK] = {"link down", darken, SOURCE, false},
+    [F_ABORT_SOURCE] = {"abort by source", abort_target, SOURCE, true},
+    [F_ABORT_SINK] = {"abort by sink", abort_target, SINK, true},
+    [F_LEASE] = {"lease runs out", wait_too_long, SOURCE, true},
+    [F_DEADLINE] = {"deadline runs out", wait_too_long, SINK, true},
+    [F_CODEBOOK] = {"codebook mismatch", change_codebook, SINK, false},
+    [F_FULL] = {"arena full", fill_arena, SOURCE, true},
+    [F_DOUBLE] = {"duplicates", send_twice, SOURCE, false},
+    [F_REPLAY] = {"old messages again", send_old, SOURCE, false},
+    [F_REORDER] = {"reordering", reorder, SOURCE, false},
+    [F_UCX_PORT] = {"attack on UCX's port", attack_ucx_port, SOURCE, false},
+    [F_OTHER_PORTS] = {"attack on control port", attack_other_ports, SOURCE, false},
+    [F_SOURCE_DEVICE] = {"source's device fails", break_device, SOURCE, true},
+    [F_SINK_DEVICE] = {"sink's device fails", break_device, SINK, true},
 };
-#define LOCAL_PLACES (sizeof(local_places) / sizeof(local_places[0]))
+
+const char *fault_name(enum fault fault)
+{
+    return faults[fault].name;
+}
 
 bool scenario_is_local(enum fault fault, enum phase phase)
 {
-    static const bool faults[FAULTS] = {
-        [F_KILL_SOURCE_DAEMON] = true,
-        [F_KILL_SOURCE_CLIENT] = true,
-        [F_KILL_SINK_CLIENT] = true,
-        [F_STOP_SOURCE_DAEMON] = true,
-        [F_STOP_SOURCE_CLIENT] = true,
-        [F_STOP_SINK_CLIENT] = true,
-        [F_RESTART_SOURCE_DAEMON] = true,
-        [F_RESTART_SOURCE_CLIENT] = true,
-        [F_RESTART_SINK_CLIENT] = true,
-        [F_ABORT_SOURCE] = true,
-        [F_ABORT_SINK] = true,
-        [F_LEASE] = true,
-        [F_DEADLINE] = true,
-        [F_FULL] = true,
-        [F_SOURCE_DEVICE] = true,
-        [F_SINK_DEVICE] = true,
-    };
-    return faults[fault] && (phase == DECODING || phase == DONE || phase == DRAINING);
+    return faults[fault].is_local && (phase == DECODING || phase == DONE || phase == DRAINING);
 }
 
-static const struct place *least_met(struct world *w, enum phase phase)
+static void strike(struct world *w, struct scene *s)
 {
-    const struct place *best = NULL;
-    uint32_t least = UINT32_MAX, start = draw(w, PLACES);
-    for (uint32_t i = 0; i < PLACES; i++) {
-        const struct place *place = &places[(start + i) % PLACES];
-        uint32_t met = atomic_load(&w->totals->points[place->side][place->at]);
-        if (place->phase != phase || met >= least)
-            continue;
-        least = met;
-        best = place;
-    }
-    return best;
+    s->struck = true;
+    faults[s->fault].strike(w, s, faults[s->fault].side);
 }
 
-/* Not always the least met place, as some are hard to reach. */
-const struct place *place_choose(struct world *w, enum phase phase)
-{
-    const struct place *list = w->is_local ? local_places : places, *place;
-    if (!w->is_local && draw(w, 3) != 0)
-        return least_met(w, phase);
-    do
-        place = &list[draw(w, w->is_local ? LOCAL_PLACES : PLACES)];
-    while (place->phase != phase);
-    return place;
-}
-
-#define REACH_MS 800u  /* for the transfer to reach the point */
-#define OVER_MS  4000u /* until everything must have drained */
-
-const char *const fault_names[FAULTS] = {
-#define X(name, text) text,
-    CHAOS_FAULTS(X)
-#undef X
-};
-const char *const phase_names[PHASES] = {"BOOTSTRAP", "READY",    "ENCODING", "SENDING",
-                                         "ARRIVING",  "DECODING", "DONE",     "DRAINING"};
-
-/* ---- One scenario --------------------------------------------------------------------------------------------- */
-
-struct chaos_side *injector(struct world *w, int side)
-{
-    return &w->shared->sides[daemon_of(w, side)];
-}
-
-/* A side whose daemon or client did not run cannot tell in time. */
-void excuse(struct world *w, int side, uint32_t more_ms)
-{
-    uint64_t due = now_ns() + (uint64_t)more_ms * MS;
-    for (uint32_t i = 0; i < TRANSFERS_MAX; i++)
-        if (w->transfers[i].id != 0 && w->transfers[i].halves[side].due_ns < due)
-            w->transfers[i].halves[side].due_ns = due;
-}
-
-/* A lease begins when the daemon hears of it. The sink's library knows the deadline; the source's has none. */
-void excuse_offers(struct world *w)
-{
-    excuse(w, SOURCE, LEASE_MS + PEER_TIMEOUT_MS);
-}
-
-/* Sometimes waits before a job goes on: it may run on long after the fault has struck everything else. */
-void let_go(struct world *w, const struct scene *s)
-{
-    if (in_job(s->place) && draw(w, 2) == 0)
-        (void)world_pump(w, 10 + draw(w, 40), NULL, NULL);
-    if (daemon_of(w, s->place->side) == SOURCE && !in_job(s->place))
-        excuse_offers(w);
-    atomic_store(&injector(w, s->place->side)->go, 1);
-}
+/* ---- One scenario ------------------------------------------------------------------------------------------------ */
 
 static bool is_over(struct world *w, void *arg)
 {
@@ -525,23 +584,6 @@ static bool is_decided(struct world *w, void *arg)
     const struct half *half = arg;
     (void)w;
     return half->decided;
-}
-
-/* Either side may be first; either or both may start. */
-void begin_transfer(struct world *w, struct transfer *t, const struct scene *s)
-{
-    bool is_target = t == s->target, pushed = is_target && s->place->setup == PUSHED;
-    uint32_t how = draw(w, 3);
-    bool source_starts = pushed || how != 0, sink_starts = !pushed && (how != 1 || is_target);
-    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other */
-    uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS;
-    if (draw(w, 2) == 0) {
-        pair_offer(w, t, lease, source_starts);
-        pair_expect(w, t, deadline, sink_starts);
-    } else {
-        pair_expect(w, t, deadline, sink_starts);
-        pair_offer(w, t, lease, source_starts);
-    }
 }
 
 static uint32_t target_size(struct world *w, const struct scene *s)
@@ -604,7 +646,7 @@ static bool reach_place(struct world *w, struct scene *s)
     return true;
 }
 
-/* ---- What must be true afterwards ----------------------------------------------------------------------------- */
+/* ---- What must be true afterwards -------------------------------------------------------------------------------- */
 
 /* Faults that must not cost a transfer anything but time; of the target also that it fails alone. */
 static bool must_be_done(const struct scene *s, const struct transfer *t)
@@ -754,7 +796,7 @@ static void leave_host(struct world *w, enum fault fault)
 bool scenario_run(struct world *w, enum fault fault, enum phase phase)
 {
     struct scene s = {.fault = fault, .place = place_choose(w, phase)};
-    snprintf(w->scene, sizeof(w->scene), "%s in %s, %s at the %s", fault_names[fault], phase_names[phase],
+    snprintf(w->scene, sizeof(w->scene), "%s in %s, %s at the %s", faults[fault].name, phase_names[phase],
              point_names[s.place->at], s.place->side == SOURCE ? "source" : "sink");
     atomic_fetch_add(&w->totals->scenarios, 1);
     leave_host(w, fault);

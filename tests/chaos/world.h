@@ -9,44 +9,41 @@
 #include <sys/types.h>
 
 #include "tests/chaos/client.h"
-#include "tests/chaos/memory.h"
-#include "tests/chaos/shared.h"
+#include "tests/chaos/inject.h"
 
 /* Faults, states, and how often each pair was met; shared by the processes of all worlds. */
 
-#define CHAOS_FAULTS(X)                               \
-    X(KILL_SOURCE_DAEMON, "kill -9 source daemon")    \
-    X(KILL_SINK_DAEMON, "kill -9 sink daemon")        \
-    X(KILL_SOURCE_CLIENT, "kill -9 source client")    \
-    X(KILL_SINK_CLIENT, "kill -9 sink client")        \
-    X(STOP_SOURCE_DAEMON, "stop/cont source daemon")  \
-    X(STOP_SINK_DAEMON, "stop/cont sink daemon")      \
-    X(STOP_SOURCE_CLIENT, "stop/cont source client")  \
-    X(STOP_SINK_CLIENT, "stop/cont sink client")      \
-    X(RESTART_SOURCE_DAEMON, "restart source daemon") \
-    X(RESTART_SINK_DAEMON, "restart sink daemon")     \
-    X(RESTART_SOURCE_CLIENT, "restart source client") \
-    X(RESTART_SINK_CLIENT, "restart sink client")     \
-    X(CUT, "connection cut")                          \
-    X(DARK, "link down")                              \
-    X(ABORT_SOURCE, "abort by source")                \
-    X(ABORT_SINK, "abort by sink")                    \
-    X(LEASE, "lease runs out")                        \
-    X(DEADLINE, "deadline runs out")                  \
-    X(CODEBOOK, "codebook mismatch")                  \
-    X(FULL, "arena full")                             \
-    X(DOUBLE, "duplicates")                           \
-    X(REPLAY, "old messages again")                   \
-    X(REORDER, "reordering")                          \
-    X(UCX_PORT, "attack on UCX's port")               \
-    X(OTHER_PORTS, "attack on control port")          \
-    X(SOURCE_DEVICE, "source's device fails")         \
-    X(SINK_DEVICE, "sink's device fails")
+/* Their order is that of --fault. */
 enum fault {
-#define X(name, text) F_##name,
-    CHAOS_FAULTS(X)
-#undef X
-        FAULTS,
+    F_KILL_SOURCE_DAEMON,
+    F_KILL_SINK_DAEMON,
+    F_KILL_SOURCE_CLIENT,
+    F_KILL_SINK_CLIENT,
+    F_STOP_SOURCE_DAEMON,
+    F_STOP_SINK_DAEMON,
+    F_STOP_SOURCE_CLIENT,
+    F_STOP_SINK_CLIENT,
+    F_RESTART_SOURCE_DAEMON,
+    F_RESTART_SINK_DAEMON,
+    F_RESTART_SOURCE_CLIENT,
+    F_RESTART_SINK_CLIENT,
+    F_CUT,
+    F_DARK,
+    F_ABORT_SOURCE,
+    F_ABORT_SINK,
+    F_LEASE,
+    F_DEADLINE,
+    F_CODEBOOK,
+    F_FULL,
+    F_DOUBLE,
+    F_REPLAY,
+    F_REORDER,
+    F_UCX_PORT,
+    F_OTHER_PORTS,
+    F_SOURCE_DEVICE,
+    F_SINK_DEVICE,
+    F_name,
+    FAULTS,
 };
 
 enum phase { BOOTSTRAP, READY, ENCODING, SENDING, ARRIVING, DECODING, DONE, DRAINING, PHASES };
@@ -106,7 +103,6 @@ struct side {
     int channel;
     bool registered; /* the daemon has the pool */
     bool imported;   /* the client knows the other's pool */
-    bool stopped;    /* the daemon was told to end: it cannot be relied on */
     uint32_t blob_size;
     uint8_t blob[CLIENT_BLOB_MAX];
     struct pages pages;
@@ -124,9 +120,6 @@ struct orphan {
     pid_t daemon;
     uint64_t since_ns;
 };
-
-/* Totals over all worlds, in shared memory. */
-struct totals;
 
 /* What all daemons and pools of a run have in common. */
 struct setting {
@@ -206,6 +199,19 @@ void transfers_forget(struct world *w);   /* all are over */
 void world_check(struct world *w);
 /* Waits until both daemons hold no slot, no page and no transfer, and checks their descriptors. */
 void world_at_rest(struct world *w);
+/* ---- Scenarios (scenario.c) ----------------------------------------------------------------------------------------
+ */
+
+const char *fault_name(enum fault fault);
+extern const char *const phase_names[PHASES], *const point_names[CHAOS_POINTS];
+
+/* Whether the pair is possible when both sides are under one daemon. */
+bool scenario_is_local(enum fault fault, enum phase phase);
+
+/* Holds one transfer in a state, lets a fault strike, checks everything, and requires that a transfer over the same
+ * pages is soon DONE. False: the world cannot go on. */
+bool scenario_run(struct world *w, enum fault fault, enum phase phase);
+
 /* Value of a daemon's metric; -1: it does not answer. `name` is the beginning of a line. */
 int64_t metric_read(const char *text, const char *name);
 char *metrics_fetch(unsigned port); /* malloc'ed, NULL */

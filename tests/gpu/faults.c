@@ -5,9 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/chaos/shared.h"
+#include "tests/chaos/gpu.h"
+#include "tests/chaos/inject.h"
 #include "tests/gpu/scenes.h"
-#include "tests/gpu/trap.h"
 
 struct sick {
     struct daemon_process daemons[2];
@@ -281,10 +281,10 @@ static void run_beside(void (*body)(const struct daemon_process *daemons, int ar
     daemon_stop(&daemons[1]);
 }
 
-static void trap(struct clients *c, int kind)
+static void trap(struct clients *c, int fault)
 {
     (void)c;
-    printf("  the client's own kernel: %s\n", trap_here(0, (enum trap_kind)kind));
+    printf("  the client's own kernel: %s\n", gpu_break(0, (enum gpu_fault)fault));
 }
 
 static void stumble_in_own_kernel(const struct daemon_process *daemons, int arg)
@@ -296,7 +296,7 @@ static void stumble_in_own_kernel(const struct daemon_process *daemons, int arg)
 
 void scene_client_faults(void)
 {
-    run_beside(stumble_in_own_kernel, 2 * TRAPS);
+    run_beside(stumble_in_own_kernel, 2 * GPU_FAULTS);
 }
 
 /* ---- Memory that is gone ----------------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/chaos/shared.h"
+#include "tests/chaos/inject.h"
 #include "tests/support.h"
 
 /* At least *size bytes, which become what was taken, mapped for all that the process does with this device. *fd: the

@@ -1,6 +1,7 @@
-// Memory of GPUs, named to daemons by IPC handles, and written and looked at by kernels: no byte of it goes through the
-// host.
-#include "tests/chaos/memory.h"
+// Memory of GPUs, named to daemons by IPC handles, written and looked at by kernels so that no byte of it goes through
+// the host; and faults of GPUs.
+#include "tests/chaos/gpu.h"
+#include "tests/chaos/pages.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,8 +16,7 @@ namespace
 
 constexpr unsigned THREADS = 256;
 constexpr int DEVICES_MAX = 8;
-constexpr uint32_t KEPT =
-    8; // pools that were given back and are still mapped: a daemon may be slow to close its handle
+constexpr uint32_t KEPT = 8; // pools given back and still mapped: a daemon may be slow to close its handle
 
 struct device {
     uint64_t *table;
@@ -155,6 +155,53 @@ uint32_t find_wrong(const pages *pages, const part *parts, uint32_t count)
     return wrong;
 }
 
+// ---- Faults ---------------------------------------------------------------------------------------------------------
+
+__global__ void fail(bool address, int *nowhere)
+{
+    if (address)
+        *nowhere = 1;
+    else
+        __trap();
+}
+
+// Leaves no room for another thread on its multiprocessor.
+__global__ void __launch_bounds__(1024) idle(uint64_t ns)
+{
+    uint64_t began, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
+    do
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - began < ns);
+}
+
 } // namespace
+
+const char *gpu_break(int32_t device, enum gpu_fault fault)
+{
+    cudaError_t error = cudaSetDevice(device);
+    if (error == cudaSuccess) {
+        fail<<<1, 1>>>(fault == GPU_BAD_ADDRESS, reinterpret_cast<int *>(64));
+        error = cudaDeviceSynchronize();
+    }
+    (void)cudaGetLastError();
+    return cudaGetErrorString(error);
+}
+
+const char *gpu_stall(int32_t device, uint32_t ms)
+{
+    int processors = 0;
+    cudaStream_t stream = nullptr;
+    cudaError_t error = cudaSetDevice(device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) {
+        idle<<<2 * processors, 1024, 0, stream>>>(ms * UINT64_C(1000000));
+        error = cudaGetLastError();
+    }
+    return cudaGetErrorString(error);
+}
 
 const memory_kind memory_cuda = {"cuda", true, count_devices, begin, take, give, describe, write, find_wrong};

@@ -1,7 +1,7 @@
 /* Shared by the driver and the injectors in the two daemons: a file that all of them map, so that it survives when any
  * of them is killed. The driver sets what shall happen before it lets a held daemon go on. */
-#ifndef TESTS_CHAOS_SHARED_H
-#define TESTS_CHAOS_SHARED_H
+#ifndef STRAIT_TESTS_CHAOS_INJECT_H
+#define STRAIT_TESTS_CHAOS_INJECT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -55,5 +55,21 @@ struct chaos_shared {
     struct chaos_side sides[2]; /* of the source's daemon, of the sink's */
     bool fakes;                 /* UCX takes memory of GPUs, which are fakes, for the host's */
 };
+
+/* ---- In a daemon: for the injector, and for the plugin in front of the daemon's own (hold.c) -----------------------
+ */
+
+/* Maps the file that CHAOS_VARIABLE names, and sets *side to this daemon's part. NULL: the variable is not set. */
+struct chaos_shared *hold_begin(struct chaos_side **side);
+
+/* Decrements a counter, unless it is 0. */
+bool hold_take_one(_Atomic uint32_t *counter);
+
+/* Records that a point is reached. True: the daemon must be held here. */
+bool hold_reached(struct chaos_side *side, int at);
+/* Waits until the driver sets `go`. */
+void hold(struct chaos_side *side);
+
+void hold_rest(long microseconds);
 
 #endif
