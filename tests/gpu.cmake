@@ -31,61 +31,45 @@ if(STRAIT_HAVE_CUDA)
     endif()
     strait_add_test(gpu_nccl COMMAND gpu_nccl LABELS gpu TIMEOUT 600)
 
-    # A rank that dies: NCCL alone need not tell, but lets go; so has libstrait-coll.
-    add_executable(gpu_collective_kill gpu/collective_kill.c gpu/collective_nccl.c)
-    target_link_libraries(gpu_collective_kill PRIVATE strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
-    add_dependencies(gpu_collective_kill strait-coll)
-    strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
-    # How communicators join and end.
-    add_executable(gpu_collective_join gpu/collective_join.c gpu/collective_nccl.c)
-    target_link_libraries(gpu_collective_join PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
-        ${CMAKE_DL_LIBS})
-    add_dependencies(gpu_collective_join strait-coll strait-coll-cuda)
-    strait_add_test(gpu_collective_join COMMAND gpu_collective_join $<TARGET_FILE:strait-coll> late bare full beside LABELS gpu
-        TIMEOUT 240 ENVIRONMENT "STRAIT_COLL=compress")
-    add_executable(fake_collective_join gpu/collective_join.c gpu/collective_nccl.c fakes/cudart.c)
-    target_include_directories(fake_collective_join PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_join PRIVATE strait_test_support strait-fake-gpu Threads::Threads
-        ${CMAKE_DL_LIBS})
-    add_dependencies(fake_collective_join strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
-    strait_add_test(coll_join_program COMMAND fake_collective_join --threads $<TARGET_FILE:strait-coll-tested> times late
-        full beside LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
-
-    # What does not fit, and groups. The same programs are tried on fake GPUs, with ranks that are threads.
-    function(strait_world_program name)
-        set(sources gpu/collective_${name}.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)
+    # gpu_collective_NAME, of ranks on GPUs, and fake_collective_NAME, the same on fake GPUs, with ranks that are threads.
+    foreach(name kill join overflow order rings calls)
+        set(sources gpu/collective_${name}.c gpu/collective_world.c coll_engine/values.c)
         add_executable(gpu_collective_${name} ${sources})
         target_link_libraries(gpu_collective_${name} PRIVATE strait_test_support strait_coll_reduce CUDA::cudart_static
-            ${CMAKE_DL_LIBS})
-        add_dependencies(gpu_collective_${name} strait-coll)
-        strait_add_test(gpu_collective_${name} COMMAND gpu_collective_${name} $<TARGET_FILE:strait-coll> LABELS gpu
-            TIMEOUT 600 ENVIRONMENT "STRAIT_COLL=compress")
-        add_executable(fake_collective_${name} ${sources} fakes/cudart.c)
-        target_include_directories(fake_collective_${name} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-        target_link_libraries(fake_collective_${name} PRIVATE strait_test_support strait_coll_reduce
-            strait-fake-gpu Threads::Threads ${CMAKE_DL_LIBS})
-        add_dependencies(fake_collective_${name} strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
-        strait_add_test(coll_${name}_program COMMAND fake_collective_${name} --threads
-            $<TARGET_FILE:strait-coll-tested> LABELS collective TIMEOUT 240
-            ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
-    endfunction()
-    strait_world_program(overflow)
-    strait_world_program(order)
-    strait_world_program(rings) # more than the rings hold, beside cudaFree, grouped on one side only
+            Threads::Threads ${CMAKE_DL_LIBS})
+        add_dependencies(gpu_collective_${name} strait-coll strait-coll-cuda)
+        if(NOT name STREQUAL kill) # of ranks that are processes
+            add_executable(fake_collective_${name} ${sources} fakes/cudart.c)
+            target_compile_definitions(fake_collective_${name} PRIVATE ON_FAKE_GPUS)
+            target_include_directories(fake_collective_${name} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+            target_link_libraries(fake_collective_${name} PRIVATE strait_test_support strait_coll_reduce
+                strait-fake-gpu Threads::Threads ${CMAKE_DL_LIBS})
+            add_dependencies(fake_collective_${name} strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+        endif()
+    endforeach()
 
+    # strait_ranks_test(NAME TIMEOUT seconds [SCENES ...]): on GPUs.
+    function(strait_ranks_test name timeout)
+        strait_add_test(gpu_collective_${name} COMMAND gpu_collective_${name} $<TARGET_FILE:strait-coll> ${ARGN} LABELS gpu
+            TIMEOUT ${timeout} ENVIRONMENT "STRAIT_COLL=compress")
+    endfunction()
+    # strait_fake_ranks_test(NAME WAY ARGUMENTS ...): on fake GPUs.
+    function(strait_fake_ranks_test name way)
+        strait_add_test(coll_${name}_program COMMAND fake_collective_${name} ${ARGN} LABELS collective TIMEOUT 240
+            ENVIRONMENT "STRAIT_COLL=${way};STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+    endfunction()
+    # A rank that dies: NCCL alone need not tell, but lets go; so has libstrait-coll.
+    strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
+    # How communicators join and end.
+    strait_ranks_test(join 240 late bare full beside)
+    strait_fake_ranks_test(join compress --threads $<TARGET_FILE:strait-coll-tested> times late full beside)
+    # What does not fit; groups; more than the rings hold, beside cudaFree, grouped on one side only.
+    foreach(name overflow order rings)
+        strait_ranks_test(${name} 600)
+        strait_fake_ranks_test(${name} compress --threads $<TARGET_FILE:strait-coll-tested>)
+    endforeach()
     # What calls cost that are passed on. On fake GPUs only to see that it runs.
-    add_executable(gpu_collective_calls gpu/collective_calls.c gpu/collective_nccl.c)
-    target_link_libraries(gpu_collective_calls PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
-        ${CMAKE_DL_LIBS})
-    add_executable(fake_collective_calls gpu/collective_calls.c gpu/collective_nccl.c fakes/cudart.c)
-    target_include_directories(fake_collective_calls PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_calls PRIVATE strait_test_support strait-fake-gpu Threads::Threads
-        ${CMAKE_DL_LIBS})
-    add_dependencies(fake_collective_calls strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
-    strait_add_test(coll_calls_program COMMAND fake_collective_calls $<TARGET_FILE:strait-coll-tested>
-        $<TARGET_FILE:strait-coll-fake-nccl> 1 2 LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL=auto;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+    strait_fake_ranks_test(calls auto $<TARGET_FILE:strait-coll-tested> $<TARGET_FILE:strait-coll-fake-nccl> 1 2)
 
     strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
         $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)

@@ -164,7 +164,7 @@ CUDA(cudaStreamEndCapture)(cudaStream_t stream, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-/* Both are one here, which ends with the graph. */
+/* Both are one here, which ends with what was made of the graph. */
 CUDA(cudaGraphInstantiateWithFlags)(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;
@@ -180,13 +180,13 @@ CUDA(cudaGraphLaunch)(cudaGraphExec_t graph, cudaStream_t stream)
 
 CUDA(cudaGraphExecDestroy)(cudaGraphExec_t graph)
 {
-    (void)graph;
+    fake_graph_end((struct fake_graph *)(void *)graph);
     return cudaSuccess;
 }
 
 CUDA(cudaGraphDestroy)(cudaGraph_t graph)
 {
-    fake_graph_end((struct fake_graph *)(void *)graph);
+    (void)graph;
     return cudaSuccess;
 }
 

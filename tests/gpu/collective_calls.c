@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "tests/gpu/collective_nccl.h"
-#include "tests/gpu/device.h"
+#include "tests/gpu/collective_world.h"
 
 enum { RANKS = 2, WAYS = 3, ROUNDS_MAX = 1000 };
 enum { PLAIN, AGAIN, OURS };

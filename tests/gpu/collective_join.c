@@ -11,20 +11,14 @@
  *
  * LIBRARY is libstrait-coll, or NCCL for times. Ranks are processes, or threads. Settings are the environment's. A
  * scene that does not end within a minute has failed. Exit status: 1 a scene failed, 77 no two GPUs. */
-#include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "tests/gpu/collective_nccl.h"
+#include "tests/gpu/collective_world.h"
 
-enum { SKIPPED = 77, RANKS = 2, SECONDS_MAX = 60, IDS = 24, BYTES = 16 << 20, COUNT_OF = BYTES / 2, BF16 = 9 };
+enum { RANKS = 2, BYTES = 16 << 20, COUNT_OF = BYTES / 2 };
 
 /* What ncclConfig_t began with in 2.14. */
 struct config {
@@ -32,42 +26,6 @@ struct config {
     unsigned magic, version;
     int blocking, cga_cluster_size;
 };
-
-struct shared {
-    pthread_barrier_t barrier;
-    coll_id ids[IDS];
-};
-
-struct rank {
-    int number;
-    struct shared *shared;
-    const char *library;
-    bool (*scene)(struct rank *rank);
-    cudaStream_t stream;
-    uint8_t *send, *receive, *host;
-    bool good;
-};
-
-static coll_result (*init_rank_config)(coll_comm *made, int ranks, coll_id id, int rank, void *config);
-
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
-static void meet(struct rank *rank)
-{
-    (void)pthread_barrier_wait(&rank->shared->barrier);
-}
-
-static void draw_ids(struct rank *rank)
-{
-    for (unsigned i = 0; i < IDS && rank->number == 0; i++)
-        require_nccl(nccl.GetUniqueId(&rank->shared->ids[i]));
-    meet(rank);
-}
 
 /* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
@@ -89,51 +47,48 @@ static coll_comm make_late(struct rank *rank, unsigned id)
 {
     struct config config = {sizeof(config), 0xcafebeefu, 21400, 0, INT_MIN};
     coll_comm comm;
-    require_nccl(init_rank_config(&comm, RANKS, rank->shared->ids[id], rank->number, &config));
+    require_nccl(nccl.CommInitRankConfig(&comm, RANKS, rank->shared->ids[id], rank->number, &config));
     settle(comm, COLL_IN_PROGRESS);
     return comm;
 }
 
+/* All ranks have it, and go on to the next. */
+static void end(struct rank *rank, coll_comm comm)
+{
+    world_meet(rank);
+    require_nccl(nccl.CommDestroy(comm));
+}
+
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* BF16 that shrinks: few exponents. */
-static uint16_t value_of(int rank, unsigned turn, size_t i)
+static uint64_t seed_of(unsigned turn, int rank)
 {
-    const uint32_t mixed = (uint32_t)(i + 1) * 2654435761u ^ (uint32_t)rank * 40503u ^ turn * 97u;
-    return (uint16_t)((mixed >> 16 & 0x807f) | (0x7cu + (mixed >> 9 & 3)) << 7);
-}
-
-static void fill(struct rank *rank, unsigned turn)
-{
-    uint16_t *values = (uint16_t *)(void *)rank->host;
-    for (size_t i = 0; i < COUNT_OF; i++)
-        values[i] = value_of(rank->number, turn, i);
-    require_cuda(cudaMemcpy(rank->send, values, BYTES, cudaMemcpyHostToDevice));
-    require_cuda(cudaDeviceSynchronize()); /* the copy may return before it has reached the GPU */
-}
-
-static bool check(struct rank *rank, unsigned turn)
-{
-    const uint16_t *values = (const uint16_t *)(const void *)rank->host;
-    require_cuda(cudaStreamSynchronize(rank->stream));
-    require_cuda(cudaMemcpy(rank->host, rank->receive, (size_t)RANKS * BYTES, cudaMemcpyDeviceToHost));
-    for (int from = 0; from < RANKS; from++)
-        for (size_t i = 0; i < COUNT_OF; i++)
-            if (values[(size_t)from * COUNT_OF + i] != value_of(from, turn, i))
-                return false;
-    return true;
+    return 1 + RANKS * turn + (unsigned)rank;
 }
 
 static coll_result ask(struct rank *rank, coll_comm comm)
 {
-    return nccl.AllGather(rank->send, rank->receive, COUNT_OF, BF16, comm, (coll_stream)(void *)rank->stream);
+    return nccl.AllGather(rank->send[0], rank->receive[0], COUNT_OF, COLL_BF16, comm, rank->stream[0]);
 }
 
-static bool gather(struct rank *rank, coll_comm comm, unsigned turn)
+static void fill(struct rank *rank, unsigned turn)
+{
+    rank_fill(rank, rank->send[0], COLL_BF16, COUNT_OF, VALUES_NORMAL, seed_of(turn, rank->number));
+}
+
+static void check(struct rank *rank, unsigned turn)
+{
+    require_cuda(cudaStreamSynchronize(rank->stream[0]));
+    for (int from = 0; from < RANKS; from++)
+        rank_require(rank, rank->receive[0] + (size_t)from * BYTES, COLL_BF16, COUNT_OF, VALUES_NORMAL,
+                     seed_of(turn, from));
+}
+
+static void gather(struct rank *rank, coll_comm comm, unsigned turn)
 {
     fill(rank, turn);
     settle(comm, ask(rank, comm));
-    return check(rank, turn);
+    check(rank, turn);
 }
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
@@ -144,34 +99,31 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool times(struct rank *rank)
+static void times(struct rank *rank)
 {
     enum { TURNS = 7 };
     double took[TURNS];
-    bool good = true;
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        meet(rank);
+        world_meet(rank);
         const double begin = now_ms();
         coll_comm comm = make(rank, turn);
         took[turn] = now_ms() - begin;
-        good = gather(rank, comm, turn) && good;
-        meet(rank);
-        require_nccl(nccl.CommDestroy(comm));
+        gather(rank, comm, turn);
+        end(rank, comm);
     }
     const double first = took[0];
     qsort(took + 1, TURNS - 1, sizeof(*took), compare);
     if (rank->number == 0)
         printf("ncclCommInitRank: the first %.1f ms, then %.1f (%.1f to %.1f)\n", first, took[TURNS / 2], took[1],
                took[TURNS - 1]);
-    return good;
 }
 
-static bool late(struct rank *rank)
+static void late(struct rank *rank)
 {
     const double begin = now_ms();
     coll_comm comm = make_late(rank, 0);
     const double made = now_ms();
-    bool good = gather(rank, comm, 1);
+    gather(rank, comm, 1);
     const double joined = now_ms();
     for (unsigned turn = 2; turn < 6; turn++) {
         if (turn % 2 == 1)
@@ -179,30 +131,25 @@ static bool late(struct rank *rank)
         fill(rank, turn);
         const coll_result result = ask(rank, comm);
         settle(comm, turn % 2 == 1 ? nccl.GroupEnd() : result);
-        good = check(rank, turn) && good;
+        check(rank, turn);
     }
     if (rank->number == 0)
         printf("does not block: made in %.1f ms, the first all_gather took %.1f; %llu of 5 compressed\n", made - begin,
                joined - made, nccl_compressed(comm, "all_gather"));
-    if (nccl_compressed(comm, "all_gather") != 5 && getenv("STRAIT_COLL") != NULL &&
-        strcmp(getenv("STRAIT_COLL"), "compress") == 0)
-        good = false;
-    meet(rank);
-    require_nccl(nccl.CommDestroy(comm));
-    return good;
+    require(nccl_compressed(comm, "all_gather") == 5 || !is_demanding());
+    end(rank, comm);
 }
 
-static bool bare(struct rank *rank)
+static void bare(struct rank *rank)
 {
     const double begin = now_ms();
     coll_comm comm = make(rank, 0);
     const double took = now_ms() - begin;
-    const bool good = gather(rank, comm, 1) && nccl_compressed(comm, "all_gather") == 0;
+    gather(rank, comm, 1);
+    require(nccl_compressed(comm, "all_gather") == 0 && took < 20e3);
     if (rank->number == 0)
         printf("rank 1 is raw: ncclCommInitRank of rank 0 took %.0f ms\n", took);
-    meet(rank);
-    require_nccl(nccl.CommDestroy(comm));
-    return good && took < 1e3 * 20;
+    end(rank, comm);
 }
 
 /* ---- No memory --------------------------------------------------------------------------------------------------- */
@@ -224,26 +171,24 @@ static unsigned take_memory(void *chunks[CHUNKS_MAX])
 }
 
 /* Of rank 1: what it has begun goes on by the host's memory, and what comes next is raw on both. */
-static bool full(struct rank *rank)
+static void full(struct rank *rank)
 {
     void *chunks[CHUNKS_MAX];
     coll_comm comm = make(rank, 0);
     const unsigned count = rank->number == 1 ? take_memory(chunks) : 0;
-    meet(rank);
+    world_meet(rank);
     double begin = now_ms();
-    bool good = gather(rank, comm, 1);
+    gather(rank, comm, 1);
     const double hosted = now_ms() - begin;
-    good = gather(rank, comm, 2) && good;
+    gather(rank, comm, 2);
     const unsigned long long compressed = nccl_compressed(comm, "all_gather");
     if (rank->number == 1)
         printf("%u pieces of memory taken: all_gather took %.1f ms; %llu of 2 compressed\n", count, hosted, compressed);
     /* between hosts it goes on by the host's memory */
-    good = good && (compressed == (are_apart() ? 2 : 1) || rank->number == 0 || count == 0);
+    require(compressed == (are_apart() ? 2 : 1) || rank->number == 0 || count == 0);
     for (unsigned i = 0; i < count; i++)
         require_cuda(cudaFree(chunks[i]));
-    meet(rank);
-    require_nccl(nccl.CommDestroy(comm));
-    return good;
+    end(rank, comm);
 }
 
 /* ---- Aborts beside calls ----------------------------------------------------------------------------------------- */
@@ -266,31 +211,28 @@ static void *abort_it(void *argument)
 }
 
 /* Rank 1 never comes to the first collective. */
-static bool abort_what_waits(struct rank *rank, unsigned id)
+static void abort_what_waits(struct rank *rank, unsigned id)
 {
     coll_comm comm = make_late(rank, id);
-    bool good = true;
-    meet(rank);
+    world_meet(rank);
     if (rank->number == 0) {
         struct watchdog watchdog = {.comm = comm, .after_us = 20000 + 7000 * id};
         pthread_t thread;
         watchdog.called = true;
         require(pthread_create(&thread, NULL, abort_it, &watchdog) == 0);
         const coll_result result = ask(rank, comm);
-        good = result != COLL_SUCCESS && result != COLL_IN_PROGRESS;
+        require(result != COLL_SUCCESS && result != COLL_IN_PROGRESS);
         require(pthread_join(thread, NULL) == 0);
     }
-    meet(rank);
+    world_meet(rank);
     if (rank->number == 1)
         require_nccl(nccl.CommAbort(comm));
-    return good;
 }
 
-static bool abort_what_is_grouped(struct rank *rank, unsigned id)
+static void abort_what_is_grouped(struct rank *rank, unsigned id)
 {
     coll_comm comm = make(rank, id);
-    bool good = true;
-    meet(rank);
+    world_meet(rank);
     if (rank->number == 0) {
         struct watchdog watchdog = {.comm = comm};
         pthread_t thread;
@@ -300,133 +242,43 @@ static bool abort_what_is_grouped(struct rank *rank, unsigned id)
         const bool compressed = nccl_compressed(comm, "all_gather") == 1;
         watchdog.called = true;
         require(pthread_join(thread, NULL) == 0);
-        good = nccl.GroupEnd() != COLL_SUCCESS || !compressed;
+        require(nccl.GroupEnd() != COLL_SUCCESS || !compressed);
     }
-    meet(rank);
+    world_meet(rank);
     if (rank->number == 1)
         require_nccl(nccl.CommAbort(comm));
-    return good;
 }
 
-static bool beside(struct rank *rank)
+static void beside(struct rank *rank)
 {
-    bool good = true;
     for (unsigned turn = 0; turn < 6; turn++) {
-        good = abort_what_waits(rank, 2 * turn) && good;
-        good = abort_what_is_grouped(rank, 2 * turn + 1) && good;
+        abort_what_waits(rank, 2 * turn);
+        abort_what_is_grouped(rank, 2 * turn + 1);
     }
-    coll_comm comm = make(rank, IDS - 1); /* the GPU goes on */
-    good = gather(rank, comm, 1) && good;
-    meet(rank);
-    require_nccl(nccl.CommDestroy(comm));
+    coll_comm comm = make(rank, WORLD_IDS - 1); /* the GPU goes on */
+    gather(rank, comm, 1);
+    end(rank, comm);
     if (rank->number == 0)
         printf("12 aborts beside calls: each call has ended with an error\n");
-    return good;
 }
 
-/* ---- Ranks ------------------------------------------------------------------------------------------------------- */
-
-static void open_all(const char *path)
+/* Of rank 1, which is a process. */
+static void be_raw(int number)
 {
-    nccl_open(path);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    require(handle != NULL && (*(void **)&init_rank_config = dlsym(handle, "ncclCommInitRankConfig")) != NULL);
-}
-
-static void *run_rank(void *argument)
-{
-    struct rank *rank = argument;
-    use_device(rank->number);
-    require_cuda(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
-    require_cuda(cudaMalloc((void **)&rank->send, BYTES));
-    require_cuda(cudaMalloc((void **)&rank->receive, (size_t)RANKS * BYTES));
-    require((rank->host = malloc((size_t)RANKS * BYTES)) != NULL);
-    draw_ids(rank);
-    rank->good = rank->scene(rank);
-    require_cuda(cudaStreamDestroy(rank->stream));
-    require_cuda(cudaFree(rank->send));
-    require_cuda(cudaFree(rank->receive));
-    free(rank->host);
-    return NULL;
-}
-
-static int run_threads(struct rank *ranks)
-{
-    pthread_t threads[RANKS];
-    bool good = true;
-    open_all(ranks[0].library);
-    for (int i = 0; i < RANKS; i++)
-        require(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
-    for (int i = 0; i < RANKS; i++)
-        require(pthread_join(threads[i], NULL) == 0);
-    for (int i = 0; i < RANKS; i++)
-        good &= ranks[i].good;
-    return good ? 0 : 1;
-}
-
-static int run_process(struct rank *rank)
-{
-    if (rank->scene == bare && rank->number == 1)
+    if (number == 1)
         require(setenv("STRAIT_COLL", "raw", 1) == 0);
-    open_all(rank->library);
-    (void)run_rank(rank);
-    return rank->good ? 0 : 1;
 }
 
-static bool run(const char *library, bool threads, bool (*scene)(struct rank *rank))
-{
-    struct rank ranks[RANKS];
-    pthread_barrierattr_t attributes;
-    bool good = true;
-    struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    require(shared != MAP_FAILED && pthread_barrierattr_init(&attributes) == 0);
-    require(pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
-    require(pthread_barrier_init(&shared->barrier, &attributes, RANKS) == 0);
-    for (int i = 0; i < RANKS; i++)
-        ranks[i] = (struct rank){.number = i, .shared = shared, .library = library, .scene = scene};
-    fflush(stdout);
-    for (int i = 0; i < (threads ? 1 : RANKS); i++) {
-        const pid_t pid = fork();
-        require(pid >= 0);
-        if (pid > 0)
-            continue;
-        end_with_parent();
-        alarm(patience(SECONDS_MAX));
-        if (!threads)
-            tell_host(i);
-        const int status = threads ? run_threads(ranks) : run_process(&ranks[i]);
-        fflush(stdout);
-        _exit(status);
-    }
-    for (int status; wait(&status) > 0;)
-        good &= status == 0;
-    require(munmap(shared, sizeof(*shared)) == 0);
-    return good;
-}
+static const struct world_scene scenes[] = {
+    {.name = "times", times, .own_comms = true},
+    {.name = "late", late, .own_comms = true},
+    {.name = "bare", bare, .own_comms = true, .prepare = be_raw, .processes_only = true},
+    {.name = "full", full, .own_comms = true},
+    {.name = "beside", beside, .own_comms = true},
+};
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        bool (*scene)(struct rank *rank);
-    } scenes[] = {{"times", times}, {"late", late}, {"bare", bare}, {"full", full}, {"beside", beside}};
-    const bool threads = argc > 1 && strcmp(argv[1], "--threads") == 0;
-    const int at = threads ? 2 : 1;
-    bool good = true, may_thread;
-    if (argc < at + 2) {
-        fprintf(stderr, "usage: collective_join [--threads] LIBRARY SCENE ...\n");
-        return 2;
-    }
-    if (!have_devices(RANKS, &may_thread) || (threads && !may_thread)) {
-        printf("skipped: no two GPUs\n");
-        return SKIPPED;
-    }
-    for (size_t i = 0; i < COUNT(scenes); i++) {
-        if (!is_named(scenes[i].name, argc - at - 1, argv + at + 1) || (threads && scenes[i].scene == bare))
-            continue;
-        const bool passed = run(argv[at], threads, scenes[i].scene);
-        printf("%-7s %s\n", scenes[i].name, passed ? "ok" : "FAILED");
-        good &= passed;
-    }
-    return good ? 0 : 1;
+    return world_main(argc, argv,
+                      &(struct world_program){.scenes = scenes, .count = COUNT(scenes), .bytes = BYTES, .slots = 1});
 }

@@ -8,8 +8,6 @@
  * STRAIT_COLL=compress something has to have been compressed. Exit status 77: too few GPUs. */
 #include <unistd.h>
 
-#include "collective/call.h"
-#include "tests/coll_engine/values.h"
 #include "tests/gpu/collective_world.h"
 
 enum { VALUES = 1 << 18, BYTES = 4 * VALUES, SENT = 1 << 17, TURNS = 6, LATE_US = 20000 };
@@ -21,45 +19,13 @@ static uint64_t seed_of(unsigned turn, int from, int to)
 
 /* ---- Values on the GPU ------------------------------------------------------------------------------------------- */
 
-static void put_host(struct rank *rank, void *gpu, size_t size)
-{
-    require_cuda(cudaMemcpy(gpu, rank->host, size, cudaMemcpyHostToDevice));
-    require_cuda(cudaDeviceSynchronize());
-}
-
-static void put(struct rank *rank, void *gpu, int type, size_t count, enum values kind, uint64_t seed)
-{
-    values_fill(rank->host, type, count, kind, seed);
-    put_host(rank, gpu, count * element_bytes(type));
-}
-
 /* FP32, of this rank, for parts that are added up or gathered. */
 static void put_parts(struct rank *rank, void *gpu, unsigned turn)
 {
     for (int part = 0; part < rank->ranks; part++)
         values_fill_whole((float *)(void *)(rank->host + (size_t)part * BYTES), VALUES, true,
                           seed_of(turn, part, rank->number));
-    put_host(rank, gpu, (size_t)rank->ranks * BYTES);
-}
-
-static void get(struct rank *rank, const void *gpu, size_t size)
-{
-    require_cuda(cudaMemcpy(rank->host, gpu, size, cudaMemcpyDeviceToHost));
-}
-
-static void require_values(struct rank *rank, const void *gpu, int type, size_t count, uint64_t seed)
-{
-    get(rank, gpu, count * element_bytes(type));
-    require(values_are(rank->host, type, count, VALUES_NORMAL, seed));
-}
-
-static void settle(struct rank *rank)
-{
-    coll_result error;
-    for (unsigned slot = 0; slot < WORLD_SLOTS; slot++)
-        require_cuda(cudaStreamSynchronize(rank->stream[slot]));
-    require_nccl(nccl.CommGetAsyncError(rank->comm[0], &error));
-    require_nccl(error);
+    rank_upload(rank, gpu, (size_t)rank->ranks * BYTES);
 }
 
 /* ---- Collectives and sends --------------------------------------------------------------------------------------- */
@@ -85,7 +51,7 @@ static void check_collective(struct rank *rank, enum coll_operation operation, u
 {
     const int part = operation == COLL_REDUCE_SCATTER ? rank->number : 0;
     const bool gathers = operation == COLL_ALL_GATHER;
-    get(rank, rank->receive[0], (size_t)(gathers ? rank->ranks : 1) * BYTES);
+    rank_download(rank, rank->receive[0], (size_t)(gathers ? rank->ranks : 1) * BYTES);
     for (int from = 0; from < (gathers ? rank->ranks : 1); from++)
         require(values_are_sums((const float *)(void *)(rank->host + (size_t)from * BYTES), VALUES,
                                 gathers ? 1 : rank->ranks, true, seed_of(turn, part, from)));
@@ -107,13 +73,14 @@ static void call_pairs(struct rank *rank)
 
 /* In the first turn nobody groups: NCCL connects ranks when they first send to each other, and there all have to group
  * alike. */
-static void play_sends(struct rank *rank, enum coll_operation operation)
+static void play_sends(struct rank *rank)
 {
+    const enum coll_operation operation = *(const enum coll_operation *)rank->scene->argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool grouped = rank->number == 0 && turn > 0;
         put_parts(rank, rank->send[0], turn);
-        put(rank, rank->send[1], COLL_INT32, 3, VALUES_NORMAL, seed_of(turn, rank->number, 1));
-        put(rank, rank->send[1] + 4096, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, rank->number, 2));
+        rank_fill(rank, rank->send[1], COLL_INT32, 3, VALUES_NORMAL, seed_of(turn, rank->number, 1));
+        rank_fill(rank, rank->send[1] + 4096, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, rank->number, 2));
         if (grouped) {
             require_nccl(nccl.GroupStart());
             call_pairs(rank);
@@ -123,28 +90,13 @@ static void play_sends(struct rank *rank, enum coll_operation operation)
             call_pairs(rank);
         else
             require_nccl(nccl.GroupEnd());
-        settle(rank);
+        rank_settle(rank);
         check_collective(rank, operation, turn);
         if (rank->number == 1) {
-            require_values(rank, rank->receive[1], COLL_INT32, 3, seed_of(turn, 0, 1));
-            require_values(rank, rank->receive[1] + 4096, COLL_BF16, SENT, seed_of(turn, 0, 2));
+            rank_require(rank, rank->receive[1], COLL_INT32, 3, VALUES_NORMAL, seed_of(turn, 0, 1));
+            rank_require(rank, rank->receive[1] + 4096, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, 0, 2));
         }
     }
-}
-
-static void play_reduce_scatter(struct rank *rank)
-{
-    play_sends(rank, COLL_REDUCE_SCATTER);
-}
-
-static void play_all_reduce(struct rank *rank)
-{
-    play_sends(rank, COLL_ALL_REDUCE);
-}
-
-static void play_all_gather(struct rank *rank)
-{
-    play_sends(rank, COLL_ALL_GATHER);
 }
 
 /* ---- Exchanges and sends ----------------------------------------------------------------------------------------- */
@@ -155,11 +107,11 @@ static void play_exchange(struct rank *rank)
     uint8_t *few = rank->send[1], *sent = rank->send[1] + 4096, *few_in = rank->receive[1];
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool grouped = rank->number == 0 && turn > 0;
-        put(rank, few, COLL_INT32, (size_t)rank->ranks, VALUES_NORMAL, seed_of(turn, rank->number, 1));
-        put(rank, sent, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, rank->number, 2));
+        rank_fill(rank, few, COLL_INT32, (size_t)rank->ranks, VALUES_NORMAL, seed_of(turn, rank->number, 1));
+        rank_fill(rank, sent, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, rank->number, 2));
         for (int to = 0; to < rank->ranks; to++)
-            put(rank, rank->send[0] + (size_t)to * BYTES / 2, COLL_BF16, VALUES, VALUES_NORMAL,
-                seed_of(turn, rank->number, 10 + to));
+            rank_fill(rank, rank->send[0] + (size_t)to * BYTES / 2, COLL_BF16, VALUES, VALUES_NORMAL,
+                      seed_of(turn, rank->number, 10 + to));
         if (grouped)
             require_nccl(nccl.GroupStart());
         if (rank->number == 0)
@@ -170,16 +122,16 @@ static void play_exchange(struct rank *rank)
         require_nccl(nccl.AlltoAll(rank->send[0], rank->receive[0], VALUES, COLL_BF16, rank->comm[0], rank->stream[0]));
         if (grouped)
             require_nccl(nccl.GroupEnd());
-        settle(rank);
+        rank_settle(rank);
         if (rank->number == 1)
-            require_values(rank, few_in + 4096, COLL_BF16, SENT, seed_of(turn, 0, 2));
+            rank_require(rank, few_in + 4096, COLL_BF16, SENT, VALUES_NORMAL, seed_of(turn, 0, 2));
         for (int from = 0; from < rank->ranks; from++) {
             int32_t all[WORLD_RANKS_MAX], got;
             values_fill(all, COLL_INT32, (size_t)rank->ranks, VALUES_NORMAL, seed_of(turn, from, 1));
             require_cuda(cudaMemcpy(&got, few_in + 4 * from, 4, cudaMemcpyDeviceToHost));
             require(got == all[rank->number]);
-            require_values(rank, rank->receive[0] + (size_t)from * BYTES / 2, COLL_BF16, VALUES,
-                           seed_of(turn, from, 10 + rank->number));
+            rank_require(rank, rank->receive[0] + (size_t)from * BYTES / 2, COLL_BF16, VALUES, VALUES_NORMAL,
+                         seed_of(turn, from, 10 + rank->number));
         }
     }
 }
@@ -195,7 +147,7 @@ static void play_refused(struct rank *rank)
     coll_stream stream = rank->stream[0];
     for (unsigned turn = 0; turn < MANY; turn++) {
         const enum values kind = turn < MANY / 2 ? VALUES_NOISE : VALUES_NORMAL;
-        put(rank, rank->send[0], COLL_BF16, SENT, kind, seed_of(turn, rank->number, 0));
+        rank_fill(rank, rank->send[0], COLL_BF16, SENT, kind, seed_of(turn, rank->number, 0));
         if (rank->number == 0 && turn > 0 && turn < REFUSED) {
             require_nccl(nccl.GroupStart());
             require_nccl(nccl.Send(rank->send[0], SENT, COLL_BF16, next, comm, stream));
@@ -206,9 +158,8 @@ static void play_refused(struct rank *rank)
         require_nccl(nccl.Send(rank->send[0], SENT, COLL_BF16, next, comm, stream));
         require_nccl(nccl.Recv(rank->receive[0], SENT, COLL_BF16, last, comm, stream));
         require_nccl(nccl.GroupEnd());
-        settle(rank);
-        get(rank, rank->receive[0], SENT * 2);
-        require(values_are(rank->host, COLL_BF16, SENT, kind, seed_of(turn, last, 0)));
+        rank_settle(rank);
+        rank_require(rank, rank->receive[0], COLL_BF16, SENT, kind, seed_of(turn, last, 0));
     }
 }
 
@@ -227,8 +178,9 @@ static void CUDART_CB be_late(void *nothing)
 
 /* What is gathered is written on the first stream, late, gathered on the second, and read on the first: the group, with
  * another call on the first stream, is what orders them. */
-static void call_crossing(struct rank *rank, const struct crossing *crossing)
+static void call_crossing(struct rank *rank, void *argument)
 {
+    const struct crossing *crossing = argument;
     cudaStream_t first = rank->stream[0], second = rank->stream[1];
     require_cuda(cudaLaunchHostFunc(first, be_late, NULL));
     require_cuda(cudaMemcpyAsync(rank->send[0], crossing->source, VALUES * 2, cudaMemcpyDeviceToDevice, first));
@@ -243,7 +195,7 @@ static void call_crossing(struct rank *rank, const struct crossing *crossing)
 static void prepare_crossing(struct rank *rank, const struct crossing *crossing, unsigned turn)
 {
     const size_t all = (size_t)rank->ranks * VALUES * 2;
-    put(rank, crossing->source, COLL_BF16, VALUES, VALUES_NORMAL, seed_of(turn, rank->number, 0));
+    rank_fill(rank, crossing->source, COLL_BF16, VALUES, VALUES_NORMAL, seed_of(turn, rank->number, 0));
     require_cuda(cudaMemset(crossing->read, 0xee, all));
     require_cuda(cudaMemset(rank->receive[0], 0xee, all));
     require_cuda(cudaDeviceSynchronize());
@@ -251,9 +203,10 @@ static void prepare_crossing(struct rank *rank, const struct crossing *crossing,
 
 static void check_crossing(struct rank *rank, const struct crossing *crossing, unsigned turn)
 {
-    settle(rank);
+    rank_settle(rank);
     for (int from = 0; from < rank->ranks; from++)
-        require_values(rank, crossing->read + (size_t)from * VALUES * 2, COLL_BF16, VALUES, seed_of(turn, from, 0));
+        rank_require(rank, crossing->read + (size_t)from * VALUES * 2, COLL_BF16, VALUES, VALUES_NORMAL,
+                     seed_of(turn, from, 0));
 }
 
 static struct crossing new_crossing(struct rank *rank, size_t others)
@@ -261,7 +214,7 @@ static struct crossing new_crossing(struct rank *rank, size_t others)
     struct crossing crossing = {.others = others};
     require_cuda(cudaMalloc((void **)&crossing.source, VALUES * 2));
     require_cuda(cudaMalloc((void **)&crossing.read, (size_t)rank->ranks * VALUES * 2));
-    put(rank, rank->send[1], COLL_BF16, others, VALUES_NORMAL, 7);
+    rank_fill(rank, rank->send[1], COLL_BF16, others, VALUES_NORMAL, 7);
     return crossing;
 }
 
@@ -273,7 +226,7 @@ static void end_crossing(const struct crossing *crossing)
 
 static void cross(struct rank *rank, size_t others)
 {
-    const struct crossing crossing = new_crossing(rank, others);
+    struct crossing crossing = new_crossing(rank, others);
     for (unsigned turn = 0; turn < TURNS; turn++) {
         prepare_crossing(rank, &crossing, turn);
         call_crossing(rank, &crossing);
@@ -289,34 +242,28 @@ static void play_streams(struct rank *rank)
 }
 
 /* The second stream comes into the graph by an event, and ends in it by another. */
-static cudaGraph_t capture(struct rank *rank, const struct crossing *crossing)
+static void fork_crossing(struct rank *rank, void *crossing)
 {
     cudaStream_t first = rank->stream[0], second = rank->stream[1];
     cudaEvent_t fork, join;
-    cudaGraph_t graph;
     require_cuda(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
     require_cuda(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
-    require_cuda(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
     require_cuda(cudaEventRecord(fork, first));
     require_cuda(cudaStreamWaitEvent(second, fork, 0));
     call_crossing(rank, crossing);
     require_cuda(cudaEventRecord(join, second));
     require_cuda(cudaStreamWaitEvent(first, join, 0));
-    require_cuda(cudaStreamEndCapture(first, &graph));
     require_cuda(cudaEventDestroy(fork));
     require_cuda(cudaEventDestroy(join));
-    return graph;
 }
 
 static void play_graph(struct rank *rank)
 {
-    const struct crossing crossing = new_crossing(rank, VALUES);
+    struct crossing crossing = new_crossing(rank, VALUES);
     prepare_crossing(rank, &crossing, 0);
     call_crossing(rank, &crossing); /* connects the ranks, which a capture cannot */
     check_crossing(rank, &crossing, 0);
-    cudaGraphExec_t exec;
-    cudaGraph_t graph = capture(rank, &crossing);
-    require_cuda(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+    cudaGraphExec_t exec = graph_capture(rank, 0, fork_crossing, &crossing);
     for (unsigned turn = 0; turn < TURNS; turn++) {
         prepare_crossing(rank, &crossing, turn);
         require_cuda(cudaGraphLaunch(exec, rank->stream[0]));
@@ -324,16 +271,21 @@ static void play_graph(struct rank *rank)
     }
     world_meet(rank);
     require_cuda(cudaGraphExecDestroy(exec));
-    require_cuda(cudaGraphDestroy(graph));
     end_crossing(&crossing);
 }
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
+#define OPERATION(which)         \
+    &(const enum coll_operation) \
+    {                            \
+        which                    \
+    }
+
 static const struct world_scene scenes[] = {
-    {.name = "reduce_scatter", play_reduce_scatter, "reduce_scatter"},
-    {.name = "all_reduce", play_all_reduce, "all_reduce"},
-    {.name = "all_gather", play_all_gather, "all_gather"},
+    {.name = "reduce_scatter", play_sends, "reduce_scatter", OPERATION(COLL_REDUCE_SCATTER)},
+    {.name = "all_reduce", play_sends, "all_reduce", OPERATION(COLL_ALL_REDUCE)},
+    {.name = "all_gather", play_sends, "all_gather", OPERATION(COLL_ALL_GATHER)},
     {.name = "exchange", play_exchange, "all_to_all"},
     {.name = "refused", play_refused, "send"},
     {.name = "streams", play_streams, "all_gather"},
@@ -342,5 +294,6 @@ static const struct world_scene scenes[] = {
 
 int main(int argc, char **argv)
 {
-    return world_main(argc, argv, scenes, COUNT(scenes), BYTES);
+    return world_main(argc, argv,
+                      &(struct world_program){.scenes = scenes, .count = COUNT(scenes), .bytes = BYTES, .slots = 2});
 }

@@ -6,9 +6,7 @@
  * turn, so that the others have to learn of it: called straight, in a graph, in a group, on two communicators and
  * streams at once, and with counts by rank, some of them none. All that arrives is compared. With STRAIT_COLL=compress
  * something has to have been compressed. Exit status 77: too few GPUs. */
-#include "collective/call.h"
 #include "collective/reduce.h"
-#include "tests/coll_engine/values.h"
 #include "tests/gpu/collective_world.h"
 
 enum { COUNT_OF = 1 << 19, BYTES = 2 * COUNT_OF, TURNS = 12, REPLAYS = 20, UNEVEN = 60007 };
@@ -56,17 +54,15 @@ static void put(struct rank *rank, unsigned slot, unsigned turn, bool noisy, boo
 {
     for (int to = 0; to < (each ? rank->ranks : 1); to++)
         make(rank->host + (size_t)to * BYTES, COUNT_OF, noisy, seed_of(turn, rank->number, to));
-    require_cuda(
-        cudaMemcpy(rank->send[slot], rank->host, (size_t)(each ? rank->ranks : 1) * BYTES, cudaMemcpyHostToDevice));
     require_cuda(cudaMemset(rank->receive[slot], 0xee, (size_t)rank->ranks * BYTES));
-    require_cuda(cudaDeviceSynchronize());
+    rank_upload(rank, rank->send[slot], (size_t)(each ? rank->ranks : 1) * BYTES);
 }
 
 static void get(struct rank *rank, unsigned slot, size_t size)
 {
     coll_result error;
     require_cuda(cudaStreamSynchronize(rank->stream[slot]));
-    require_cuda(cudaMemcpy(rank->host, rank->receive[slot], size, cudaMemcpyDeviceToHost));
+    rank_download(rank, rank->receive[slot], size);
     require_nccl(nccl.CommGetAsyncError(rank->comm[slot], &error));
     require_nccl(error);
 }
@@ -83,24 +79,15 @@ static void require_same(const struct rank *rank, const char *what, unsigned tur
 
 typedef bool noise_function(const struct rank *rank, unsigned turn, int from);
 
-static void check_gathered(struct rank *rank, unsigned slot, unsigned turn, noise_function *noisy)
+/* Of an all_gather, or of an all_to_all, where each rank has values of its own. */
+static void check_all(struct rank *rank, unsigned slot, unsigned turn, noise_function *noisy, bool each)
 {
     uint8_t *expected = new_values(COUNT_OF);
     get(rank, slot, (size_t)rank->ranks * BYTES);
     for (int from = 0; from < rank->ranks; from++) {
-        make(expected, COUNT_OF, noisy(rank, turn, from), seed_of(turn, from, 0));
-        require_same(rank, "all_gather", turn, rank->host + (size_t)from * BYTES, expected, BYTES);
-    }
-    free(expected);
-}
-
-static void check_exchanged(struct rank *rank, unsigned slot, unsigned turn, noise_function *noisy)
-{
-    uint8_t *expected = new_values(COUNT_OF);
-    get(rank, slot, (size_t)rank->ranks * BYTES);
-    for (int from = 0; from < rank->ranks; from++) {
-        make(expected, COUNT_OF, noisy(rank, turn, from), seed_of(turn, from, rank->number));
-        require_same(rank, "all_to_all", turn, rank->host + (size_t)from * BYTES, expected, BYTES);
+        make(expected, COUNT_OF, noisy(rank, turn, from), seed_of(turn, from, each ? rank->number : 0));
+        require_same(rank, each ? "all_to_all" : "all_gather", turn, rank->host + (size_t)from * BYTES, expected,
+                     BYTES);
     }
     free(expected);
 }
@@ -178,10 +165,10 @@ static void play_straight(struct rank *rank)
         const bool noisy = is_noisy(rank, turn, rank->number);
         put(rank, 0, turn, noisy, false);
         gather(rank, 0);
-        check_gathered(rank, 0, turn, is_noisy);
+        check_all(rank, 0, turn, is_noisy, false);
         put(rank, 0, turn, noisy, true);
         exchange(rank, 0, 0);
-        check_exchanged(rank, 0, turn, is_noisy);
+        check_all(rank, 0, turn, is_noisy, true);
     }
 }
 
@@ -204,31 +191,30 @@ static bool is_noisy_in_turn(const struct rank *rank, unsigned turn, int from)
     return turn % 2 == 1 && (int)(turn / 2) % rank->ranks == from;
 }
 
-static void play_graph(struct rank *rank)
+static void call_both(struct rank *rank, void *nothing)
 {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    put(rank, 0, 0, false, false);
-    put(rank, 1, 0, false, true);
-    gather(rank, 0); /* connects the ranks, which a capture cannot */
-    exchange(rank, 1, 0);
-    require_cuda(cudaStreamSynchronize(rank->stream[0]));
-    require_cuda(cudaStreamBeginCapture(rank->stream[0], cudaStreamCaptureModeThreadLocal));
+    (void)nothing;
     gather(rank, 0);
     exchange(rank, 1, 0);
-    require_cuda(cudaStreamEndCapture(rank->stream[0], &graph));
-    require_cuda(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+}
+
+static void play_graph(struct rank *rank)
+{
+    put(rank, 0, 0, false, false);
+    put(rank, 1, 0, false, true);
+    call_both(rank, NULL); /* connects the ranks, which a capture cannot */
+    require_cuda(cudaStreamSynchronize(rank->stream[0]));
+    cudaGraphExec_t exec = graph_capture(rank, 0, call_both, NULL);
     for (unsigned turn = 0; turn < REPLAYS; turn++) {
         const bool noisy = is_noisy_in_turn(rank, turn, rank->number);
         put(rank, 0, turn, noisy, false);
         put(rank, 1, turn, noisy, true);
         require_cuda(cudaGraphLaunch(exec, rank->stream[0]));
-        check_gathered(rank, 0, turn, is_noisy_in_turn);
-        check_exchanged(rank, 1, turn, is_noisy_in_turn);
+        check_all(rank, 0, turn, is_noisy_in_turn, false);
+        check_all(rank, 1, turn, is_noisy_in_turn, true);
     }
     world_meet(rank);
     require_cuda(cudaGraphExecDestroy(exec));
-    require_cuda(cudaGraphDestroy(graph));
 }
 
 static bool is_quiet(const struct rank *rank, unsigned turn, int from)
@@ -246,11 +232,10 @@ static void play_group(struct rank *rank)
         put(rank, 0, turn, false, false);
         put(rank, 1, turn, is_noisy(rank, turn, rank->number), true);
         require_nccl(nccl.GroupStart());
-        gather(rank, 0);
-        exchange(rank, 1, 0);
+        call_both(rank, NULL);
         require_nccl(nccl.GroupEnd());
-        check_gathered(rank, 0, turn, is_quiet);
-        check_exchanged(rank, 1, turn, is_noisy);
+        check_all(rank, 0, turn, is_quiet, false);
+        check_all(rank, 1, turn, is_noisy, true);
     }
 }
 
@@ -265,8 +250,8 @@ static void play_two(struct rank *rank)
         for (unsigned i = 0; i < AT_ONCE; i++)
             for (unsigned slot = 0; slot < WORLD_SLOTS; slot++)
                 gather(rank, slot);
-        check_gathered(rank, 0, turn, is_noisy);
-        check_gathered(rank, 1, turn, is_quiet);
+        check_all(rank, 0, turn, is_noisy, false);
+        check_all(rank, 1, turn, is_quiet, false);
     }
 }
 
@@ -312,5 +297,6 @@ static const struct world_scene scenes[] = {
 
 int main(int argc, char **argv)
 {
-    return world_main(argc, argv, scenes, COUNT(scenes), BYTES);
+    return world_main(argc, argv,
+                      &(struct world_program){.scenes = scenes, .count = COUNT(scenes), .bytes = BYTES, .slots = 2});
 }
