@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "bench/bench.h"
-#include "collective/call.h"
+#include "collective/api.h"
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 

@@ -1,9 +1,10 @@
-/* Compares api.h and call.h with NCCL's own headers: a difference does not compile. It adds nothing to the
+/* Compares api.h with NCCL's own headers: a difference does not compile. It adds nothing to the
  * library. In 2.28 one header is C++ only, that of ncclGinBarrierCreateRequirement. */
 #include <nccl.h>
 #include <nccl_device/ll_a2a.h>
 #include <nccl_device/lsa_barrier.h>
 
+#define COLL_TYPES_OF_NCCL
 #include "collective/api.h"
 
 typedef ncclUniqueId coll_id;
@@ -38,4 +39,4 @@ _Static_assert(ncclSuccess == 0 && ncclSystemError == 2 && ncclInvalidUsage == 5
 _Static_assert(ncclInt8 == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclUint32 == 3 && ncclInt64 == 4 &&
                    ncclUint64 == 5 && ncclFloat16 == 6 && ncclFloat32 == 7 && ncclFloat64 == 8 && ncclBfloat16 == 9 &&
                    ncclFloat8e4m3 == 10 && ncclFloat8e5m2 == 11,
-               "COLL_TYPE_MAP in call.h");
+               "COLL_TYPE_MAP in api.h");

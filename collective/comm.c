@@ -30,27 +30,13 @@ static atomic_bool registered; /* memory, with any communicator; never cleared *
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
-static struct coll_comm_entry **bucket_of(coll_comm comm)
-{
-    uint64_t mixed = (uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15);
-    return &buckets[mixed >> 58];
-}
-
 static struct coll_comm_entry **slot_of(coll_comm comm)
 {
-    struct coll_comm_entry **at = bucket_of(comm);
+    uint64_t mixed = (uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15);
+    struct coll_comm_entry **at = &buckets[mixed >> 58];
     while (*at != NULL && (*at)->comm != comm)
         at = &(*at)->next;
     return at;
-}
-
-/* Without memory the communicator has no entry, and its calls count for the process only. */
-static struct coll_comm_entry *slot_for(coll_comm comm)
-{
-    struct coll_comm_entry **at = slot_of(comm);
-    if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
-        (*at)->comm = comm;
-    return *at;
 }
 
 static void add(struct coll_counts *counts, const struct coll_call *call, const struct coll_decision *decision,
@@ -167,7 +153,11 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
 {
     coll_comm_remove(comm);
     coll_comm_lock();
-    struct coll_comm_entry *entry = slot_for(comm);
+    /* Without memory the communicator has no entry, and its calls count for the process only. */
+    struct coll_comm_entry **at = slot_of(comm);
+    if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
+        (*at)->comm = comm;
+    struct coll_comm_entry *entry = *at;
     if (entry != NULL)
         entry->info = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = is_pinned()};
     coll_comm_unlock();
@@ -432,8 +422,11 @@ static coll_result group_start(void)
     return result;
 }
 
-static coll_result wait_all(coll_result result)
+static coll_result group_end(void)
 {
+    coll_result result = nccl()->GroupEnd();
+    if (open_group.depth > 0 && --open_group.depth > 0)
+        return result;
     const coll_result ended = result;
     for (unsigned i = 0; i < open_group.count; i++) {
         const coll_result outcome = coll_nccl_wait(open_group.comms[i], ended);
@@ -443,14 +436,6 @@ static coll_result wait_all(coll_result result)
     open_group.comms = NULL;
     open_group.count = open_group.capacity = 0;
     return result;
-}
-
-static coll_result group_end(void)
-{
-    const coll_result result = nccl()->GroupEnd();
-    if (open_group.depth > 0 && --open_group.depth > 0)
-        return result;
-    return wait_all(result);
 }
 
 /* ---- Calls in groups --------------------------------------------------------------------------------------------- */

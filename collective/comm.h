@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/nccl.h"
 #include "collective/rendezvous.h"
 
@@ -128,6 +128,9 @@ void coll_nccl_query_unlock(void);
 /* Returns `result`, or its outcome on `comm` if it is in progress: an error also if another thread has ended the
  * communicator meanwhile. */
 coll_result coll_nccl_wait(coll_comm comm, coll_result result);
+
+/* strait_coll_report of this library, even if another copy of it comes before (hooks.c). */
+size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity);
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef STRAIT_COLLECTIVE_ENGINE_H
 #define STRAIT_COLLECTIVE_ENGINE_H
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/engine/plan.h"
 #include "collective/nccl.h"
 

@@ -3,7 +3,7 @@
 #include <strait/export.h>
 
 #include "collective/group.h"
-#include "collective/hooks.h"
+#include "collective/api.h"
 
 /* Results of functions that the installed NCCL lacks, or of all without NCCL. */
 #define MISSING_RESULT  missing
@@ -14,18 +14,13 @@
 
 static const coll_team no_team;
 
-static bool is_hooked(const struct coll_library *library)
-{
-    return !library->forward && coll_thread.in_nccl == 0;
-}
-
 #define GO_FORWARD(table, name, arguments) return (table)->name arguments
-#define GO_HOOK(table, name, arguments)     \
-    do {                                    \
-        if (!is_hooked(library))            \
-            return (table)->name arguments; \
-        coll_thread.nccl = (table);         \
-        return coll_hook_##name arguments;  \
+#define GO_HOOK(table, name, arguments)                   \
+    do {                                                  \
+        if (library->forward || coll_thread.in_nccl != 0) \
+            return (table)->name arguments;               \
+        coll_thread.nccl = (table);                       \
+        return coll_hook_##name arguments;                \
     } while (0)
 
 #define EXPORT(prefix, returns, name, parameters, arguments, way)           \

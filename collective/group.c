@@ -25,17 +25,6 @@ static bool moves_by_pairs(const struct coll_call *call)
            call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
 }
 
-/* A call that NCCL refuses must not be deferred: the group fails before anything is encoded. */
-static bool is_accepted(const struct coll_call *call, int ranks)
-{
-    return call->peer >= 0 && call->peer < ranks && coll_type_row(call->type) != COLL_UNKNOWN;
-}
-
-static bool can_be_compressed(const struct coll_call *call)
-{
-    return call->type == COLL_BF16 || call->type == COLL_FP16 || call->type == COLL_FP32;
-}
-
 static const char *reason_to_stay_raw(const struct coll_comm_info *info, const struct coll_call *call)
 {
     if (info->pinned)
@@ -44,7 +33,7 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
         return "ending";
     if (info->ranks == 1)
         return "one rank";
-    if (!can_be_compressed(call))
+    if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32)
         return "type is not compressed";
     if (info->ccomm == NULL)
         return info->why != NULL ? info->why : "nothing is known of it";
@@ -60,7 +49,9 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
     if (compressed)
         return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire};
     const bool mixed = call->grouped && info->ccomm != NULL && !info->pinned;
-    const bool deferred = mixed && moves_by_pairs(call) && is_accepted(call, info->ranks);
+    /* A call that NCCL refuses must not be deferred: the group fails before anything is encoded. */
+    const bool deferred = mixed && moves_by_pairs(call) && call->peer >= 0 && call->peer < info->ranks &&
+                          coll_type_row(call->type) != COLL_UNKNOWN;
     return (struct coll_decision){deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, reason, 0};
 }
 
@@ -485,14 +476,6 @@ static coll_result end(void)
     return result == COLL_SUCCESS ? join_all_streams() : result;
 }
 
-/* Ops were encoded, and maybe moved, whose numbers differ from those on other ranks now: their communicators fail. */
-static void fail_all(coll_result result)
-{
-    for (unsigned i = 0; i < group.op_count; i++)
-        if (!coll_comm_is_removed(group.ops[i].held))
-            coll_engine()->fail(group.ops[i].ccomm, result);
-}
-
 coll_result coll_group_after_end(coll_result ended)
 {
     const coll_result failed = group.failed;
@@ -500,7 +483,11 @@ coll_result coll_group_after_end(coll_result ended)
     if (result == COLL_SUCCESS && group.op_count > 0)
         result = end();
     if (result != COLL_SUCCESS)
-        fail_all(result);
+        /* Ops were encoded, and maybe moved, whose numbers differ from those on other ranks now: their communicators
+         * fail. */
+        for (unsigned i = 0; i < group.op_count; i++)
+            if (!coll_comm_is_removed(group.ops[i].held))
+                coll_engine()->fail(group.ops[i].ccomm, result);
     clear();
     if (result == COLL_SUCCESS)
         result = ended;

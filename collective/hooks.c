@@ -8,13 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/comm.h"
 #include "collective/group.h"
-#include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/nccl.h"
-#include "collective/rdv_server.h"
+#include "collective/rendezvous.h"
 
 /* ---- Text of any length ------------------------------------------------------------------------------------------ */
 
@@ -35,46 +34,22 @@ __attribute__((format(printf, 2, 3))) static void append(struct text *text, cons
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-static void put_library(struct text *text)
-{
-    const struct coll_library *library = coll_library_if_loaded();
-    append(text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
-    if (library == NULL)
-        append(text, "NCCL not called yet\n");
-    else if (!library->found)
-        append(text, "no NCCL\n");
-    else
-        append(text, "NCCL %d from %s%s\n", library->version, library->path,
-               library->forward ? ", which counts: it is another copy of this library" : "");
-}
-
-static void put_comm(struct text *text, coll_comm comm, const struct coll_comm_info *info)
-{
-    append(text, "communicator %p", (void *)comm);
-    if (info->ranks >= 0)
-        append(text, ", rank %d of %d", info->rank, info->ranks);
-    if (info->memory > 0)
-        append(text, ", %d registered", info->memory);
-    append(text, "%s%s\n", info->pinned ? ", pinned to raw" : "", info->ending ? ", ending" : "");
-}
-
-static void put_count(struct text *text, unsigned operation, unsigned type, const struct coll_count *count)
-{
-    append(text,
-           "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
-           coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
-           count->captured, count->failed, count->compressed, count->wire);
-    append(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
-}
-
 static void put_counts(struct text *text, const struct coll_counts *counts)
 {
     append(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes",
            "in groups", "captured", "failed", "compressed", "their bytes");
     for (unsigned operation = 0; operation < COLL_OPERATIONS; operation++)
-        for (unsigned type = 0; type < COLL_TYPES; type++)
-            if (counts->of[operation][type].reason != NULL)
-                put_count(text, operation, type, &counts->of[operation][type]);
+        for (unsigned type = 0; type < COLL_TYPES; type++) {
+            const struct coll_count *count = &counts->of[operation][type];
+            if (count->reason == NULL)
+                continue;
+            append(text,
+                   "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64
+                   " %16" PRIu64,
+                   coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
+                   count->captured, count->failed, count->compressed, count->wire);
+            append(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
+        }
 }
 
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
@@ -86,9 +61,23 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
     struct coll_counts counts;
     if (!coll_comm_counts(comm, &info, &counts))
         return 0;
-    put_library(&text);
-    if (comm != NULL)
-        put_comm(&text, comm, &info);
+    const struct coll_library *library = coll_library_if_loaded();
+    append(&text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
+    if (library == NULL)
+        append(&text, "NCCL not called yet\n");
+    else if (!library->found)
+        append(&text, "no NCCL\n");
+    else
+        append(&text, "NCCL %d from %s%s\n", library->version, library->path,
+               library->forward ? ", which counts: it is another copy of this library" : "");
+    if (comm != NULL) {
+        append(&text, "communicator %p", (void *)comm);
+        if (info.ranks >= 0)
+            append(&text, ", rank %d of %d", info.rank, info.ranks);
+        if (info.memory > 0)
+            append(&text, ", %d registered", info.memory);
+        append(&text, "%s%s\n", info.pinned ? ", pinned to raw" : "", info.ending ? ", ending" : "");
+    }
     put_counts(&text, &counts);
     return text.size + 1;
 }
@@ -96,7 +85,8 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 /* Long enough for all possible rows. */
 enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 200 + COLL_PATH_MAX };
 
-static void print(coll_comm comm)
+/* If STRAIT_COLL_PRINT is set: of a communicator that ends, or of the process (NULL). */
+static void print_report(coll_comm comm)
 {
     const struct coll_library *library = coll_library_if_loaded();
     if (library == NULL || !library->settings.print)
@@ -107,15 +97,9 @@ static void print(coll_comm comm)
     free(text);
 }
 
-void coll_report_ended(coll_comm comm)
+size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
 {
-    if (comm != NULL)
-        print(comm);
-}
-
-void coll_report_process(void)
-{
-    print(NULL);
+    return coll_report(comm, dst, dst_capacity);
 }
 
 const char *strait_coll_version(void)
@@ -142,11 +126,6 @@ enum strait_status strait_coll_pin(struct ncclComm *comm, int choice)
     else if (!coll_comm_pin(comm, choice == STRAIT_COLL_RAW))
         return STRAIT_ERR_INVALID;
     return STRAIT_OK;
-}
-
-size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
-{
-    return coll_report(comm, dst, dst_capacity);
 }
 
 /* ---- Fork and exit ----------------------------------------------------------------------------------------------- */
@@ -190,7 +169,7 @@ __attribute__((constructor)) static void at_start(void)
 __attribute__((destructor)) static void at_end(void)
 {
     if (!is_child || coll_comm_any_counts())
-        coll_report_process();
+        print_report(NULL);
 }
 
 /* ---- Communicators that a group makes ---------------------------------------------------------------------------- */
@@ -387,7 +366,8 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
  * NCCL for the outcome of such a call. */
 static struct coll_comm_entry *remove_comm(coll_comm comm)
 {
-    coll_report_ended(comm);
+    if (comm != NULL)
+        print_report(comm);
     struct coll_comm_entry *removed = coll_comm_detach(comm);
     coll_nccl_query_lock();
     coll_nccl_query_unlock();

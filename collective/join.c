@@ -192,19 +192,6 @@ static int gpus_here(void)
     return count > 0 ? count : INT_MAX;
 }
 
-static struct coll_rdv *enter_shm(const struct coll_key *key, struct coll_join_args *args)
-{
-    const struct coll_key here = {.words = {key->words[0], key->words[1]}};
-    if (args->ranks > gpus_here()) {
-        snprintf(args->why, sizeof(args->why), "more ranks than this host has GPUs, and no rendezvous server");
-        return NULL;
-    }
-    struct coll_rdv *rdv = coll_rdv_join(&here, args->rank, args->ranks);
-    if (rdv == NULL)
-        snprintf(args->why, sizeof(args->why), "no shared memory (/dev/shm) for the rendezvous");
-    return rdv;
-}
-
 /* A rank that does not reach the server joins in shared memory. There, too, all ranks join or none goes on, so it does
  * no harm if others have reached the server. */
 static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args *args)
@@ -215,7 +202,15 @@ static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args 
     if (coll_key_has_server(key))
         coll_log("communicator %p, rank %d of %d: the process that made the unique id is not reached",
                  (void *)args->comm, args->rank, args->ranks);
-    return enter_shm(key, args);
+    const struct coll_key here = {.words = {key->words[0], key->words[1]}};
+    if (args->ranks > gpus_here()) {
+        snprintf(args->why, sizeof(args->why), "more ranks than this host has GPUs, and no rendezvous server");
+        return NULL;
+    }
+    struct coll_rdv *rdv = coll_rdv_join(&here, args->rank, args->ranks);
+    if (rdv == NULL)
+        snprintf(args->why, sizeof(args->why), "no shared memory (/dev/shm) for the rendezvous");
+    return rdv;
 }
 
 void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
@@ -342,21 +337,6 @@ static void join(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_
     lazy->over = true;
 }
 
-static bool is_pair(const struct coll_call *call)
-{
-    return call->operation == COLL_SEND || call->operation == COLL_RECV;
-}
-
-static void give_up_joining(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
-{
-    struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
-    snprintf(args.why, sizeof(args.why), "its first %u collectives were in groups and graphs", lazy->raw_ops);
-    coll_join_publish(&args, info->held);
-    coll_rdv_leave(lazy->rdv);
-    lazy->rdv = NULL;
-    lazy->over = true;
-}
-
 /* Counts a collective that does not join, as ranks with different counts stay raw, and tells the others, which may be
  * waiting already. That takes microseconds, which a program that always groups its calls should not pay forever. */
 static void note_raw(struct coll_lazy_join *lazy, coll_comm comm, const struct coll_comm_info *info)
@@ -365,23 +345,24 @@ static void note_raw(struct coll_lazy_join *lazy, coll_comm comm, const struct c
     lazy->raw_ops++;
     if (lazy->rdv != NULL)
         coll_rdv_note_raw(lazy->rdv, lazy->raw_ops);
-    if (lazy->raw_ops == RAW_MAX)
-        give_up_joining(lazy, comm, info);
-}
-
-static bool can_join(const struct coll_lazy_join *lazy, const struct coll_call *call, const struct coll_comm_info *info)
-{
-    return lazy->rdv != NULL && !call->grouped && !call->captured && !info->pinned && !info->ending &&
-           is_ready(call->comm);
+    if (lazy->raw_ops == RAW_MAX) {
+        struct coll_join_args args = {.comm = comm, .rank = info->rank, .ranks = info->ranks};
+        snprintf(args.why, sizeof(args.why), "its first %u collectives were in groups and graphs", lazy->raw_ops);
+        coll_join_publish(&args, info->held);
+        coll_rdv_leave(lazy->rdv);
+        lazy->rdv = NULL;
+        lazy->over = true;
+    }
 }
 
 static void on_call(struct coll_lazy_join *lazy, const struct coll_call *call, struct coll_comm_info *info)
 {
     if (lazy->over)
         return;
-    if (is_pair(call))
+    if (call->operation == COLL_SEND || call->operation == COLL_RECV)
         lazy->paired = true;
-    else if (can_join(lazy, call, info))
+    else if (lazy->rdv != NULL && !call->grouped && !call->captured && !info->pinned && !info->ending &&
+             is_ready(call->comm))
         join(lazy, call->comm, info);
     else
         note_raw(lazy, call->comm, info);

@@ -1,10 +1,14 @@
-#include "collective/nccl.h"
-
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strait/collective.h>
+
+#include "collective/engine.h"
+#include "collective/nccl.h"
 
 #define LIBRARY "libnccl.so.2"
 #define ANCHOR  "ncclGetUniqueId" /* every NCCL has it */
@@ -175,4 +179,120 @@ coll_result coll_report_missing(const char *name)
     if (!was_reported(name))
         coll_log("%s is not in %s, NCCL %d", name, found->path, found->version);
     return COLL_INVALID_USAGE;
+}
+
+/* ---- Names and sizes --------------------------------------------------------------------------------------------- */
+
+const char *coll_operation_name(enum coll_operation operation)
+{
+    static const char *const texts[] = {
+#define X(name, text) text,
+        COLL_OPERATION_MAP(X)
+#undef X
+    };
+    return texts[operation];
+}
+
+const char *coll_type_name(unsigned type)
+{
+    static const char *const texts[] = {
+#define X(name, value, bytes, text) text,
+        COLL_TYPE_MAP(X)
+#undef X
+    };
+    return texts[type];
+}
+
+unsigned coll_type_row(coll_type type)
+{
+    return type >= 0 && type < COLL_UNKNOWN ? (unsigned)type : COLL_UNKNOWN;
+}
+
+uint64_t coll_call_bytes(const struct coll_call *call)
+{
+    static const uint8_t bytes[] = {
+#define X(name, value, size, text) size,
+        COLL_TYPE_MAP(X)
+#undef X
+    };
+    return (uint64_t)call->count * bytes[coll_type_row(call->type)];
+}
+
+/* ---- Graph capture ----------------------------------------------------------------------------------------------- */
+
+#define DRIVER   "libcuda.so.1"
+#define FUNCTION "cuStreamIsCapturing"
+#define ACTIVE   1 /* CU_STREAM_CAPTURE_STATUS_ACTIVE */
+
+typedef int is_capturing(coll_stream stream, int *status);
+
+static _Atomic(is_capturing *) driver;
+
+/* RTLD_NOLOAD: a program without the driver does not get it from us. The handle is kept, so that it stays loaded. */
+void coll_capture_prepare(void)
+{
+    is_capturing *function = NULL;
+    if (atomic_load_explicit(&driver, memory_order_relaxed) != NULL)
+        return;
+    void *handle = dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL)
+        return;
+    *(void **)&function = dlsym(handle, FUNCTION);
+    atomic_store_explicit(&driver, function, memory_order_relaxed);
+}
+
+bool coll_is_captured(coll_stream stream)
+{
+    is_capturing *ask = atomic_load_explicit(&driver, memory_order_relaxed);
+    int status = 0;
+    return ask != NULL && ask(stream, &status) == 0 && status == ACTIVE;
+}
+
+/* ---- The engine -------------------------------------------------------------------------------------------------- */
+
+static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
+static const struct coll_engine_ops *engine;
+static char engine_why[256];
+
+/* Opens the plugin next to this library's file, whatever symbolic links lead to it. */
+static void *open_beside(void)
+{
+    Dl_info info;
+    char own[PATH_MAX], path[PATH_MAX];
+    if (dladdr((const void *)(uintptr_t)strait_coll_version, &info) == 0 || realpath(info.dli_fname, own) == NULL)
+        return NULL;
+    int folder = (int)(strrchr(own, '/') - own);
+    int size = snprintf(path, sizeof(path), "%.*s/" COLL_ENGINE_LIBRARY, folder, own);
+    return size < (int)sizeof(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static void load_engine(void)
+{
+    void *plugin = open_beside();
+    if (plugin == NULL) /* by the search path of the loader */
+        plugin = dlopen(COLL_ENGINE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (plugin == NULL) {
+        snprintf(engine_why, sizeof(engine_why), "%s", dlerror());
+        return;
+    }
+    coll_engine_get *get = NULL;
+    void *symbol = dlsym(plugin, COLL_ENGINE_SYMBOL);
+    memcpy(&get, &symbol, sizeof(get));
+    snprintf(engine_why, sizeof(engine_why), COLL_ENGINE_LIBRARY " is not one of ours");
+    engine = get != NULL ? get(engine_why, sizeof(engine_why)) : NULL;
+    if (engine == NULL || engine->version == COLL_ENGINE_VERSION)
+        return;
+    snprintf(engine_why, sizeof(engine_why), COLL_ENGINE_LIBRARY " is of another version");
+    engine = NULL;
+}
+
+const char *coll_engine_why(void)
+{
+    return engine_why;
+}
+
+const struct coll_engine_ops *coll_engine(void)
+{
+    pthread_once(&engine_once, load_engine);
+    return engine;
 }

@@ -3,7 +3,6 @@
 #define STRAIT_COLLECTIVE_NCCL_H
 
 #include "collective/api.h"
-#include "collective/call.h"
 #include "collective/settings.h"
 
 /* Functions of NCCL; NULL: not in the installed version. */
@@ -40,5 +39,14 @@ void coll_library_unlock_in_child(void);
 
 /* Returns the result of a function that the installed NCCL lacks; reported on stderr once for each function. */
 coll_result coll_report_missing(const char *name);
+
+/* ---- Graph capture ----------------------------------------------------------------------------------------------- */
+
+/* Finds the driver, which NCCL has loaded by the time that the first communicator is made. Not done in every call,
+ * because the loader must not be called in a process that was just forked. Any thread. */
+void coll_capture_prepare(void);
+
+/* Whether work queued on the stream goes into a CUDA graph. False without a driver. Any thread. */
+bool coll_is_captured(coll_stream stream);
 
 #endif

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "collective/address.h"
-#include "collective/rdv_server.h"
+#include "collective/rendezvous.h"
 #include "internal/bytes.h"
 
 struct rdv_entry {
@@ -100,25 +100,12 @@ bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int s
     return true;
 }
 
-/* One ballot in each phase, and that of COLL_PHASE_PRESENT before all others. */
-static bool may_vote(const struct rdv_slot *slot, enum coll_vote_phase phase)
-{
-    const struct coll_vote *vote = &slot->entry->vote;
-    return !coll_vote_has_cast(vote, slot->rank, phase) &&
-           (phase == COLL_PHASE_PRESENT || coll_vote_has_cast(vote, slot->rank, COLL_PHASE_PRESENT));
-}
-
-static void leave_entry(const struct rdv_slot *slot)
-{
-    for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
-        coll_vote_publish(&slot->entry->vote, (enum coll_vote_phase)phase, COLL_VOTE_LEFT, slot->rank);
-}
-
 bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state)
 {
     const struct coll_vote *vote = &slot->entry->vote;
     if (request->action == RDV_VOTE) {
-        if (!may_vote(slot, request->phase))
+        if (coll_vote_has_cast(vote, slot->rank, request->phase) ||
+            (request->phase != COLL_PHASE_PRESENT && !coll_vote_has_cast(vote, slot->rank, COLL_PHASE_PRESENT)))
             return false;
         coll_vote_cast(vote, slot->rank, request->phase, &request->ballot);
         coll_vote_evaluate(vote, request->phase);
@@ -128,7 +115,8 @@ bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, 
         coll_vote_note_raw(vote, slot->rank, request->ballot.index);
         coll_vote_evaluate(vote, COLL_PHASE_REACHED);
     } else if (request->action == RDV_LEAVE) {
-        leave_entry(slot);
+        for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
+            coll_vote_publish(&slot->entry->vote, (enum coll_vote_phase)phase, COLL_VOTE_LEFT, slot->rank);
         return false;
     }
     *state = coll_vote_status(vote, request->phase);
@@ -218,15 +206,6 @@ void rdv_server_adopt(struct rdv_server *server, int socket)
     }
     address_tune(socket);
     server->conns[server->count++] = (struct rdv_conn){.socket = socket, .since_ms = now_ms()};
-}
-
-static void conn_accept(struct rdv_server *server)
-{
-    const int socket = accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket >= 0)
-        rdv_server_adopt(server, socket);
-    else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        server->accept_paused_until_ms = now_ms() + ACCEPT_PAUSE_MS;
 }
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
@@ -322,8 +301,13 @@ void rdv_server_progress(struct rdv_server *server)
             (has_deadline(conn) && conn->since_ms < expired_ms))
             conn_drop(server, i);
     }
-    if (listener_ready)
-        conn_accept(server);
+    if (listener_ready) {
+        const int socket = accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket >= 0)
+            rdv_server_adopt(server, socket);
+        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            server->accept_paused_until_ms = now_ms() + ACCEPT_PAUSE_MS;
+    }
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
@@ -371,16 +355,6 @@ void rdv_server_counts(const struct rdv_server *server, unsigned *conns, unsigne
 enum { PAYLOAD_OFFSET = 64, PAYLOAD_BYTES = COLL_ID_BYTES - PAYLOAD_OFFSET };
 
 /* ---- Payload of unique ids --------------------------------------------------------------------------------------- */
-
-static void store(uint8_t *payload, const struct coll_rdv_endpoint *endpoint)
-{
-    store_le64(payload, MAGIC);
-    store_le16(payload + 8, endpoint->address.family);
-    store_le16(payload + 10, endpoint->address.port);
-    store_le32(payload + 12, endpoint->address.scope);
-    memcpy(payload + 16, endpoint->address.bytes, sizeof(endpoint->address.bytes));
-    memcpy(payload + 32, endpoint->secret, COLL_SECRET_BYTES);
-}
 
 void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint)
 {
@@ -465,7 +439,13 @@ void coll_unique_id_put(coll_id *id)
     if ((named != NULL && *named != '\0') || memcmp(payload, nothing, PAYLOAD_BYTES) != 0)
         return;
     coll_unique_id_lock();
-    if (open_own())
-        store(payload, &own.endpoint);
+    if (open_own()) {
+        store_le64(payload, MAGIC);
+        store_le16(payload + 8, own.endpoint.address.family);
+        store_le16(payload + 10, own.endpoint.address.port);
+        store_le32(payload + 12, own.endpoint.address.scope);
+        memcpy(payload + 16, own.endpoint.address.bytes, sizeof(own.endpoint.address.bytes));
+        memcpy(payload + 32, own.endpoint.secret, COLL_SECRET_BYTES);
+    }
     coll_unique_id_unlock();
 }

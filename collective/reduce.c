@@ -5,16 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "collective/reduce_values.h"
-
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
-
-static bool in_range(const struct coll_reduce *reduce)
-{
-    return (unsigned)reduce->type < COLL_REDUCE_TYPES && (unsigned)reduce->operation < COLL_REDUCE_OPERATIONS &&
-           (unsigned)reduce->order < COLL_REDUCE_ORDERS && reduce->sources >= 1 &&
-           reduce->sources <= COLL_REDUCE_SOURCES_MAX && reduce->rank < reduce->sources;
-}
 
 static bool overlap(const void *a, const void *b, size_t bytes)
 {
@@ -24,7 +15,9 @@ static bool overlap(const void *a, const void *b, size_t bytes)
 
 enum strait_status coll_reduce_check(const struct coll_reduce *reduce)
 {
-    if (!in_range(reduce))
+    if ((unsigned)reduce->type >= COLL_REDUCE_TYPES || (unsigned)reduce->operation >= COLL_REDUCE_OPERATIONS ||
+        (unsigned)reduce->order >= COLL_REDUCE_ORDERS || reduce->sources < 1 ||
+        reduce->sources > COLL_REDUCE_SOURCES_MAX || reduce->rank >= reduce->sources)
         return STRAIT_ERR_INVALID;
     const size_t element = coll_reduce_element_bytes(reduce->type);
     if (reduce->count == 0)

@@ -225,14 +225,6 @@ struct shm_rdv {
     char name[64];
 };
 
-/* The lock belongs to the open file description, not to the process, which may have several ranks. The kernel releases
- * it when the process ends, however it does. */
-static bool lock_slot(int file, int rank)
-{
-    struct flock server = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-    return fcntl(file, F_OFD_SETLK, &server) == 0;
-}
-
 static bool is_alive(const void *owner, int rank)
 {
     const struct shm_rdv *shm_rdv = owner;
@@ -257,19 +249,18 @@ static bool shm_is_private(int file, size_t size)
            (status.st_mode & 077) == 0 && status.st_size == (off_t)size;
 }
 
-static struct coll_vote_page *shm_map(int file, size_t size)
-{
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    return memory != MAP_FAILED ? memory : NULL;
-}
-
 static bool shm_open_page(struct shm_rdv *shm_rdv)
 {
     shm_rdv->file = shm_open(shm_rdv->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (shm_rdv->file < 0)
         return false;
-    if (shm_is_private(shm_rdv->file, shm_rdv->size) && lock_slot(shm_rdv->file, shm_rdv->rdv.rank))
-        shm_rdv->vote.page = shm_map(shm_rdv->file, shm_rdv->size);
+    /* The lock belongs to the open file description, not to the process, which may have several ranks. The kernel
+     * releases it when the process ends, however it does. */
+    struct flock server = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = shm_rdv->rdv.rank, .l_len = 1};
+    if (shm_is_private(shm_rdv->file, shm_rdv->size) && fcntl(shm_rdv->file, F_OFD_SETLK, &server) == 0) {
+        void *memory = mmap(NULL, shm_rdv->size, PROT_READ | PROT_WRITE, MAP_SHARED, shm_rdv->file, 0);
+        shm_rdv->vote.page = memory != MAP_FAILED ? memory : NULL;
+    }
     return shm_rdv->vote.page != NULL;
 }
 
@@ -507,24 +498,12 @@ void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun)
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-static enum coll_verdict verdict_of(const struct coll_vote_state *state)
-{
-    if (state->result == COLL_VOTE_OPEN)
-        return COLL_VERDICT_OPEN;
-    return state->result == COLL_VOTE_GO ? COLL_VERDICT_GO : COLL_VERDICT_RAW;
-}
-
 enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
 {
     const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
-    return verdict_of(&state);
-}
-
-/* Ranks usually join within moments of each other. Later, a sixteenth of the time so far is often enough. */
-static void back_off(const struct coll_rdv_ops *ops, int64_t ms)
-{
-    const int64_t part = ms * 1000000 / 16, most = part < ops->poll_max_ns ? part : ops->poll_max_ns;
-    nanosleep(&(struct timespec){.tv_nsec = most > ops->poll_min_ns ? most : ops->poll_min_ns}, NULL);
+    if (state.result == COLL_VOTE_OPEN)
+        return COLL_VERDICT_OPEN;
+    return state.result == COLL_VOTE_GO ? COLL_VERDICT_GO : COLL_VERDICT_RAW;
 }
 
 /* A rank that has not joined yet may be close behind, and reads the result if the page lives a little longer. */
@@ -544,7 +523,9 @@ enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase
     const int64_t begin = now_ms();
     int64_t ms = 0, decided_ms = -1;
     while (!is_decided(rdv, phase, ms, &decided_ms) && go_on(rdv, ms, argument)) {
-        back_off(rdv->ops, ms);
+        /* Ranks usually join within moments of each other. Later, a sixteenth of the time so far is often enough. */
+        const int64_t part = ms * 1000000 / 16, most = part < rdv->ops->poll_max_ns ? part : rdv->ops->poll_max_ns;
+        nanosleep(&(struct timespec){.tv_nsec = most > rdv->ops->poll_min_ns ? most : rdv->ops->poll_min_ns}, NULL);
         ms = now_ms() - begin;
     }
     rdv->ops->abort(rdv, phase);

@@ -76,18 +76,6 @@ static bool is_known(const char *variable, size_t size)
     return false;
 }
 
-/* A mistyped name would silently leave its user with the default. */
-static void warn_unknown(void)
-{
-    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        const size_t size = strcspn(*variable, "=");
-        const bool ours = strncmp(*variable, PREFIX, strlen(PREFIX)) == 0;
-        const bool set = (*variable)[size] == '=' && (*variable)[size + 1] != '\0';
-        if (ours && set && !is_known(*variable, size))
-            coll_log("%.*s is not a setting: not used", (int)size, *variable);
-    }
-}
-
 struct coll_settings coll_settings_read(void)
 {
     static const char *const modes[] = {"auto", "raw", "compress", "off"};
@@ -106,7 +94,14 @@ struct coll_settings coll_settings_read(void)
         .table = table_of("STRAIT_COLL_TABLE"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
-    warn_unknown();
+    /* A mistyped name would silently leave its user with the default. */
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        const size_t size = strcspn(*variable, "=");
+        const bool ours = strncmp(*variable, PREFIX, strlen(PREFIX)) == 0;
+        const bool set = (*variable)[size] == '=' && (*variable)[size + 1] != '\0';
+        if (ours && set && !is_known(*variable, size))
+            coll_log("%.*s is not a setting: not used", (int)size, *variable);
+    }
     return settings;
 }
 

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 /* Thresholds: the size from which on operations are compressed, by operation and type, as measured for a communicator
  * or as given by STRAIT_COLL_TABLE. As text, entries with commas between them, of which later ones win:

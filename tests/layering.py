@@ -11,7 +11,7 @@ ORDER = {
     "client": "events outbox gpu peer transfer pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file inspect demo_daemon demo_report demo"
              " cmd_calibrate cmd_decode cmd_demo cmd_encode cmd_inspect cmd_status main",
-    "collective": "settings address call nccl rendezvous rdv_server comm engine group join hooks exports reduce check_header",
+    "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels overflow_tcp plan hosts op overlap decide join plugin",
     "bench": "bench table data device process codec codec_device daemons transfer transfer_device collective_rank collective",
     "transport": "core loopback shm ucx_setup ucx transport nccl_wire nccl_engine nccl",

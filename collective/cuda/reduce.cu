@@ -3,7 +3,7 @@
 #include "collective/cuda/reduce.h"
 
 #include "collective/cuda/accumulate.cuh"
-#include "collective/reduce_values.h"
+#include "collective/reduce.h"
 
 namespace strait
 {

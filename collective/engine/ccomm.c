@@ -3,11 +3,6 @@
 
 #include "collective/engine/ccomm.h"
 
-static unsigned type_row(coll_type type)
-{
-    return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
-}
-
 /* Sums need different room than the values that they are made of. */
 static unsigned operation_row(enum coll_operation operation, unsigned phase)
 {
@@ -30,7 +25,7 @@ unsigned ccomm_local_classes(const struct coll_ccomm *ccomm)
 
 unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    const unsigned type = type_row(call->type);
+    const unsigned type = call->type == COLL_BF16 ? 0 : call->type == COLL_FP16 ? 1 : 2;
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
         return operation_row(call->operation, phase) * CCOMM_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)ccomm->ranks : 0) + (unsigned)call->peer;

@@ -22,14 +22,6 @@ static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_o
     return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
 }
 
-/* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
- * same on all ranks. */
-static double seconds_coded(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
-{
-    const uint64_t bytes = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
-    return ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
-}
-
 /* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------- */
 
 static uint64_t table_from(const struct coll_ccomm *ccomm, const struct coll_call *call)
@@ -49,21 +41,7 @@ static uint64_t bytes_of(const struct coll_call *call)
     return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2);
 }
 
-/* The ring's order is for those who want NCCL's bits, which only NCCL's own blocks give. */
-static bool needs_blocks_of_nccl(const struct coll_ccomm *ccomm, const struct coll_call *call)
-{
-    return call->operation == COLL_ALL_REDUCE && ccomm->host.settings.ring && ccomm->ranks > 2;
-}
-
 /* ---- What it costs ----------------------------------------------------------------------------------------------- */
-
-/* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
- * alone takes a percent of a small call's time. */
-static bool is_short(const struct coll_ccomm *ccomm, const struct coll_call *call)
-{
-    const double bytes = (double)bytes_of(call);
-    return !is_forced(ccomm, call) && SAVED_MOST * bytes * cost_most(ccomm) < 2 * NCCL_SECONDS;
-}
 
 /* Plans all phases at their levels. False: one of them goes raw. */
 static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
@@ -87,7 +65,11 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
     for (unsigned phase = 0; phase < op->phases; phase++) {
         const struct plan *plan = &op->of[phase].plan;
         plain += (double)plan->stride * cost_plain(ccomm, plan);
-        coded += seconds_coded(ccomm, op, plan);
+        /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was
+         * measured; the same on all ranks. */
+        const uint64_t bytes =
+            plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
+        coded += ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
         overflow += (double)plan->raw * ccomm->cost.overflow;
         op->wire += plan_wire(plan);
     }
@@ -151,11 +133,15 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
     const char *reason;
     if (bytes_of(call) < table_from(ccomm, call))
         return "too small, as it was told";
-    if (needs_blocks_of_nccl(ccomm, call))
+    /* The ring's order is for those who want NCCL's bits, which only NCCL's own blocks give. */
+    if (call->operation == COLL_ALL_REDUCE && ccomm->host.settings.ring && ccomm->ranks > 2)
         return "NCCL's ring cuts it otherwise";
     if (!takes_part(ccomm, call, &reason))
         return reason;
-    if (is_short(ccomm, call))
+    /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a
+     * plan alone takes a percent of a small call's time. */
+    const double bytes = (double)bytes_of(call);
+    if (!is_forced(ccomm, call) && SAVED_MOST * bytes * cost_most(ccomm) < 2 * NCCL_SECONDS)
         return "the link is fast";
     if (!plan_of(&plan, ccomm, call, 0, 0))
         return "too small or too large";

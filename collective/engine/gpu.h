@@ -11,7 +11,7 @@
 #include <strait/codec.h>
 
 #include "collective/engine/rings.h"
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/reduce.h"
 
 typedef struct CUevent_st *gpu_event;

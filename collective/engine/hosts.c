@@ -131,18 +131,14 @@ static int find_gone(const struct keepalive *keepalive)
     return 0;
 }
 
-static void tell_gone(const struct keepalive *keepalive)
-{
-    char why[80];
-    snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
-             keepalive->ranks[keepalive->gone - 1].process, keepalive->gone - 1);
-    ccomm_fail(keepalive->ccomm, COLL_REMOTE_ERROR, why);
-}
-
 static void look(struct keepalive *keepalive)
 {
-    if (keepalive->gone == 0 && (keepalive->gone = find_gone(keepalive)) != 0)
-        tell_gone(keepalive);
+    if (keepalive->gone == 0 && (keepalive->gone = find_gone(keepalive)) != 0) {
+        char why[80];
+        snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
+                 keepalive->ranks[keepalive->gone - 1].process, keepalive->gone - 1);
+        ccomm_fail(keepalive->ccomm, COLL_REMOTE_ERROR, why);
+    }
     if (keepalive->gone != 0) /* also stops what was launched since */
         ccomm_abort_kernels(keepalive->ccomm);
 }
@@ -202,7 +198,7 @@ static bool enlist(struct keepalive *keepalive)
     return good;
 }
 
-static void delist(struct keepalive *keepalive)
+static void forget_others(struct keepalive *keepalive)
 {
     pthread_mutex_lock(&keepalive_thread.lock);
     struct keepalive **at = &keepalive_thread.first;
@@ -211,11 +207,6 @@ static void delist(struct keepalive *keepalive)
     if (*at != NULL)
         *at = keepalive->next;
     pthread_mutex_unlock(&keepalive_thread.lock);
-}
-
-static void forget_others(struct keepalive *keepalive)
-{
-    delist(keepalive);
     for (int rank = 0; rank < keepalive->ccomm->ranks; rank++) {
         if (keepalive->ranks[rank].file >= 0)
             close(keepalive->ranks[rank].file);
@@ -398,14 +389,6 @@ static bool reach(struct coll_ccomm *ccomm)
 
 /* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
-static struct peer_endpoint *endpoints_of(const struct peer_info *infos, int ranks)
-{
-    struct peer_endpoint *endpoint = calloc((size_t)ranks, sizeof(*endpoint));
-    for (int rank = 0; rank < ranks && endpoint != NULL; rank++)
-        endpoint[rank] = infos[rank].endpoint;
-    return endpoint;
-}
-
 static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
 {
     struct shared_resources *shared = &ccomm->shared;
@@ -415,7 +398,9 @@ static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
         return false;
     if (!shared->multi_host)
         return true;
-    shared->endpoint = endpoints_of(infos, ccomm->ranks);
+    shared->endpoint = calloc((size_t)ccomm->ranks, sizeof(*shared->endpoint));
+    for (int rank = 0; rank < ccomm->ranks && shared->endpoint != NULL; rank++)
+        shared->endpoint[rank] = infos[rank].endpoint;
     return shared->endpoint != NULL && overflow_tcp_connect(ccomm, shared->endpoint);
 }
 

@@ -237,13 +237,6 @@ static bool is_cut(const struct op_class *op_class, uint64_t index)
            (op_class->cut_until == 0 || index < op_class->cut_until);
 }
 
-/* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
-static void stop_cutting(struct op_class *op_class, uint64_t index)
-{
-    if (is_cut(op_class, index) && op_class->level.issued <= index)
-        op_class->cut_until = index;
-}
-
 struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough)
 {
     struct op_classes *classes = ccomm->shared.classes;
@@ -253,7 +246,9 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, boo
     const uint64_t index = ccomm->issued[local_class]++;
     await_step(ccomm, op_class, index);
     if (grouped && long_enough)
-        stop_cutting(op_class, index);
+        /* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
+        if (is_cut(op_class, index) && op_class->level.issued <= index)
+            op_class->cut_until = index;
     if (op_class->level.issued < index + 1)
         op_class->level.issued = index + 1;
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 /* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
  * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of

@@ -38,13 +38,6 @@ static uint64_t self(void)
     return now;
 }
 
-/* The lock belongs to the process, not to the open file description: children do not inherit it. */
-static bool lock_whole(int file)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(file, F_SETLK, &whole) == 0;
-}
-
 bool liveness_begin(struct liveness *life, struct liveness_info *info)
 {
     const struct sign sign = {draw(), 0};
@@ -53,8 +46,10 @@ bool liveness_begin(struct liveness *life, struct liveness_info *info)
     *life = (struct liveness){memfd_create("strait-coll-rank", MFD_CLOEXEC), getpid()};
     if (life->file < 0)
         return false;
-    if (sign.nonce != 0 && info->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
-        pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
+    /* The lock belongs to the process, not to the open file description: children do not inherit it. */
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (sign.nonce != 0 && info->self != 0 && fcntl(life->file, F_SETLK, &whole) == 0 &&
+        fstat(life->file, &status) == 0 && pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
         *info = (struct liveness_info){info->self, sign.nonce, status.st_ino, life->process, life->file, 0};
         return true;
     }

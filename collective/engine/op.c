@@ -3,19 +3,15 @@
 #include "collective/engine/ccomm.h"
 #include "collective/engine/op.h"
 
-/* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A handle
- * alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
-static bool follow_in_graph(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream)
-{
-    if (!staging->used)
-        return ccomm->gpu->event_follow_outside(stream, ccomm->last);
-    return ccomm->gpu->event_follow(stream, staging->last);
-}
-
 bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream)
 {
-    if (staging->capture != 0)
-        return follow_in_graph(ccomm, staging, stream);
+    if (staging->capture != 0) {
+        /* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A
+         * handle alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
+        if (!staging->used)
+            return ccomm->gpu->event_follow_outside(stream, ccomm->last);
+        return ccomm->gpu->event_follow(stream, staging->last);
+    }
     return ccomm->gpu->event_follow(stream, ccomm->last);
 }
 
@@ -491,17 +487,13 @@ bool op_grow_staging(const struct coll_op *op)
     return true;
 }
 
-static bool encode_op(const struct coll_op *op, unsigned count)
-{
-    return follow(op) && launch_encode(op) && mark(op, count);
-}
-
 static coll_result encode_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
     const struct coll_op *op = &ops[i];
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
-    if (!encode_op(op, count) || (is_last(op) && is_grouped(ops, count) && !overflow_prepare(op)))
+    if (!follow(op) || !launch_encode(op) || !mark(op, count) ||
+        (is_last(op) && is_grouped(ops, count) && !overflow_prepare(op)))
         return launch_failed(op, "encoding could not be launched");
     return COLL_SUCCESS;
 }

@@ -6,7 +6,7 @@
 
 #include "collective/engine/ccomm.h"
 #include "collective/engine/plan.h"
-#include "collective/call.h"
+#include "collective/api.h"
 
 /* ---- decide.c ---------------------------------------------------------------------------------------------------- */
 

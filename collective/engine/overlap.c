@@ -56,20 +56,6 @@ static uint8_t *raw_arrival_of(const struct plan *plan, const struct plan_raw_pa
     return plan->reduces ? memory + part->at + (uint64_t)rank * part->stride : target_of(plan, part, rank);
 }
 
-/* Where it is sent from. */
-static const uint8_t *departure_of(const struct plan *plan, const struct plan_raw_part *part, uint8_t *memory, int rank)
-{
-    return plan->copies ? memory + part->out_at + (plan->everybody ? 0 : (uint64_t)rank * part->stride)
-                        : source_of(plan, part, rank);
-}
-
-static bool prepare(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
-{
-    return !plan->copies ||
-           op->ccomm->gpu->copy_rows(launch_memory(op) + part->out_at, part->stride, source_of(plan, part, 0),
-                                     plan->stride, part->bytes, plan->out, op->call.stream);
-}
-
 static coll_result exchange(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
@@ -79,8 +65,9 @@ static coll_result exchange(const struct coll_op *op, const struct plan *plan, c
     for (int peer = 0; peer < op->ccomm->ranks && result == COLL_SUCCESS; peer++) {
         if (peer == op->ccomm->rank)
             continue;
-        result =
-            nccl->Send(departure_of(plan, part, memory, peer), part->bytes, COLL_UINT8, peer, op->call.comm, stream);
+        result = nccl->Send(plan->copies ? memory + part->out_at + (plan->everybody ? 0 : (uint64_t)peer * part->stride)
+                                         : source_of(plan, part, peer),
+                            part->bytes, COLL_UINT8, peer, op->call.comm, stream);
         if (result == COLL_SUCCESS)
             result = nccl->Recv(raw_arrival_of(plan, part, memory, peer), part->bytes, COLL_UINT8, peer, op->call.comm,
                                 stream);
@@ -99,7 +86,9 @@ static coll_result gather(const struct coll_op *op, const struct plan *plan, con
 static coll_result move_all(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
-    if (!prepare(op, plan, part))
+    if (plan->copies &&
+        !op->ccomm->gpu->copy_rows(launch_memory(op) + part->out_at, part->stride, source_of(plan, part, 0),
+                                   plan->stride, part->bytes, plan->out, op->call.stream))
         return launch_failed(op, "a head or tail could not be copied");
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
@@ -127,16 +116,6 @@ static bool put(const struct coll_op *op, const struct plan *plan, const struct 
                                      part->bytes, (size_t)(until - from), op->call.stream);
 }
 
-static bool add_up(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
-{
-    const struct coll_call call = phase_cut(&plan->whole, part->from, part->count);
-    struct coll_reduce sum = launch_sum_of(op, &call);
-    for (int rank = 0; rank < op->ccomm->ranks; rank++)
-        sum.source[rank] =
-            rank == op->ccomm->rank ? source_of(plan, part, rank) : raw_arrival_of(plan, part, launch_memory(op), rank);
-    return op->ccomm->gpu->reduce(&sum, op->call.stream);
-}
-
 bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
 {
     const struct plan *plan = launch_plan(op);
@@ -144,8 +123,13 @@ bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
     const int rank = op->ccomm->rank;
     if (part->count == 0)
         return true;
-    if (plan->reduces)
-        return add_up(op, plan, part);
+    if (plan->reduces) {
+        const struct coll_call call = phase_cut(&plan->whole, part->from, part->count);
+        struct coll_reduce sum = launch_sum_of(op, &call);
+        for (int i = 0; i < op->ccomm->ranks; i++)
+            sum.source[i] = i == rank ? source_of(plan, part, i) : raw_arrival_of(plan, part, launch_memory(op), i);
+        return op->ccomm->gpu->reduce(&sum, op->call.stream);
+    }
     return plan->whole.operation != COLL_ALL_GATHER ||
            (put(op, plan, part, 0, rank) && put(op, plan, part, rank + 1, op->ccomm->ranks));
 }
@@ -176,24 +160,11 @@ static coll_result move_coded(const struct coll_op *op)
     return result == COLL_SUCCESS ? ended : result;
 }
 
-/* `beside`: the same op, on the other stream. */
-static bool overlap_encode(const struct coll_op *op, const struct coll_op *beside)
-{
-    return launch_encode(beside) && follow(op, op->call.stream, beside->call.stream, op->staging->join) &&
-           launch_own(beside);
-}
-
 static bool overlap_decode(const struct coll_op *beside)
 {
     return beside->ccomm->gpu->event_follow(beside->call.stream, beside->staging->arrived) && launch_check(beside) &&
            overflow_finish(beside, false) && launch_decode(beside) && overlap_finish_raw(beside, PLAN_HEAD) &&
            launch_sums(beside);
-}
-
-static bool finish(const struct coll_op *op, const struct coll_op *beside)
-{
-    return follow(op, op->call.stream, beside->call.stream, op->staging->join) && overlap_finish_raw(op, PLAN_TAIL) &&
-           order_end(op->ccomm, op->staging, op->call.stream);
 }
 
 /* From the fork up to what is decoded. */
@@ -204,7 +175,8 @@ static coll_result pass(const struct coll_op *op, const struct coll_op *beside)
     coll_result result = overlap_send_raw(op, PLAN_HEAD);
     if (result != COLL_SUCCESS)
         return result;
-    if (!gpu->event_follow(staging->side, staging->fork) || !overlap_encode(op, beside))
+    if (!gpu->event_follow(staging->side, staging->fork) || !launch_encode(beside) ||
+        !follow(op, op->call.stream, beside->call.stream, op->staging->join) || !launch_own(beside))
         return launch_failed(op, "encoding could not be launched");
     result = move_coded(op);
     if (result == COLL_SUCCESS && !gpu->event_record(staging->arrived, op->call.stream))
@@ -225,8 +197,10 @@ static coll_result run(const struct coll_op *op)
     const coll_result result = pass(op, &beside);
     if (result != COLL_SUCCESS)
         return result;
-    return overlap_decode(&beside) && finish(op, &beside) ? COLL_SUCCESS
-                                                          : launch_failed(op, "decoding could not be launched");
+    return overlap_decode(&beside) && follow(op, op->call.stream, beside.call.stream, op->staging->join) &&
+                   overlap_finish_raw(op, PLAN_TAIL) && order_end(op->ccomm, op->staging, op->call.stream)
+               ? COLL_SUCCESS
+               : launch_failed(op, "decoding could not be launched");
 }
 
 coll_result overlap_run(struct coll_op *op)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <strait/codec.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 struct coll_ccomm;
 struct coll_op;

@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "tests/coll_engine/values.h"
 #include "tests/fakes/gpu.h"
 #include "tests/collective/fake_nccl.h"

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 struct maker {
     pid_t process;

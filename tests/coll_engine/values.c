@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/call.h"
-#include "collective/reduce_values.h"
+#include "collective/api.h"
+#include "collective/reduce.h"
 #include "tests/support.h"
 
 size_t element_bytes(int type)

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/rdv_server.h"
 #include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "tests/support.h"

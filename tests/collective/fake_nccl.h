@@ -3,7 +3,7 @@
 #ifndef STRAIT_TESTS_COLLECTIVE_FAKE_NCCL_H
 #define STRAIT_TESTS_COLLECTIVE_FAKE_NCCL_H
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 #define FAKE_VISIBLE __attribute__((visibility("default")))
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/rdv_server.h"
+#include "collective/rendezvous.h"
 #include "tests/support.h"
 
 /* In place of the system's, for time limits that nobody waits for. */

@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/rdv_server.h"
 #include "collective/rendezvous.h"
 #include "collective/comm.h"
 #include "tests/support.h"

@@ -2,10 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/engine.h"
 #include "collective/group.h"
-#include "collective/hooks.h"
 #include "collective/comm.h"
 #include "tests/run_suite.h"
 

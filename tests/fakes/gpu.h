@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 
 #define demand(condition)                                                                   \
     do {                                                                                    \

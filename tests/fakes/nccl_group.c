@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "tests/fakes/nccl.h"
 
 /* Being made, when the group ends. */

@@ -2,7 +2,7 @@
  * at once, and whoever comes second copies. */
 #include <string.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "collective/reduce.h"
 #include "tests/fakes/nccl.h"
 

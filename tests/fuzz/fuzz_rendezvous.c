@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/rdv_server.h"
+#include "collective/rendezvous.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { CLIENTS = 4, CLIENT = 3, HANG_UP = 4, SECRET = 8, HALF = 16, RECORD = 1 + RDV_FRAME_BYTES };

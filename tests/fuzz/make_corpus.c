@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "collective/rdv_server.h"
+#include "collective/rendezvous.h"
 #include "internal/bytes.h"
 #include "kernels/codebook_file.h"
 #include "kernels/container.h"

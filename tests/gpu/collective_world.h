@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "collective/call.h"
+#include "collective/api.h"
 #include "tests/coll_engine/values.h"
 #include "tests/gpu/device.h"
 
