@@ -18,39 +18,6 @@ if TYPE_CHECKING:
         def numpy(self) -> Any: ...
 
 
-class Values(Protocol):
-    """As much of numpy.dtype as is asked for here."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def hasobject(self) -> bool: ...
-    @property
-    def isnative(self) -> bool | None: ...
-
-
-class Memory(Protocol):
-    """As much of numpy.ndarray as pages are made of: strait.cuda.Array has it too."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def strides(self) -> tuple[int, ...]: ...
-    @property
-    def ndim(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def itemsize(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def flags(self) -> Any: ...
-    @property
-    def ctypes(self) -> Any: ...
-    def __len__(self) -> int: ...
-
-
 #: What the functions take as an array: numpy, the buffer protocol, __array_interface__, or a torch CPU tensor.
 ArrayLike: TypeAlias = Union[NDArray[Any], "Buffer", "SupportsArrayInterface", "SupportsNumpy"]
 
@@ -103,18 +70,18 @@ def byte_view(source: ArrayLike, what: str) -> NDArray[np.uint8]:
     """The memory of `source` as one row of bytes. ValueError when it is not contiguous."""
     array = array_view(source, what)
     if not array.flags.c_contiguous:
-        raise ValueError(f"{what} is not contiguous: copy it (numpy.ascontiguousarray), or describe it by a PageList")
+        raise ValueError(f"{what} is not contiguous: copy it, or describe it by a PageList")
     return array.reshape(-1).view(np.uint8)
 
 
-def can_hold(dtype: Values, element: str) -> bool:
+def can_hold(dtype: np.dtype[Any], element: str) -> bool:
     """Whether memory of that dtype is for such elements: it is of their type, of integers of their size or of bytes."""
     if element == "bytes":
         return not dtype.hasobject
     return dtype.name in _DTYPES[element] and bool(dtype.isnative)
 
 
-def check_dtype(dtype: Values, element: str, what: str) -> None:
+def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
     """TypeError unless can_hold()."""
     if not can_hold(dtype, element):
         raise TypeError(
@@ -123,7 +90,7 @@ def check_dtype(dtype: Values, element: str, what: str) -> None:
         )
 
 
-def check_writable(array: Memory, what: str) -> None:
+def check_writable(array: NDArray[Any], what: str) -> None:
     if not array.flags.writeable:
         raise ValueError(f"{what} is read-only")
 

@@ -95,12 +95,13 @@ class Run:
         stats.table_escapes = self._tables["escapes"].copy()
         stats.page_status = self.page_status
 
-    def raise_page_failure(self, what: str) -> None:
-        """For a result that is not OK because of single pages."""
-        failed = np.flatnonzero(self.page_status)
-        first = _abi.status_text(int(self.page_status[failed[0]]))
-        message = f"{what}: {len(failed)} of {len(self.page_status)} pages failed, first page {failed[0]}: {first}"
-        raise make_error(self.result.status, message, self.page_status)
+
+def page_failure(what: str, status: int, page_status: NDArray[np.int32]) -> Error:
+    """For a result that is not OK because of single pages."""
+    failed = np.flatnonzero(page_status)
+    first = _abi.status_text(int(page_status[failed[0]]))
+    message = f"{what}: {len(failed)} of {len(page_status)} pages failed, first page {failed[0]}: {first}"
+    return make_error(status, message, page_status)
 
 
 def variants() -> list[str]:
@@ -249,7 +250,7 @@ def encode(
     _abi.check(status, "encode")
     run.tell(stats, request.raw_bytes, run.result.bytes)
     if run.result.status != Status.OK:
-        run.raise_page_failure("encode")
+        raise page_failure("encode", run.result.status, run.page_status)
     chunk = buffer[: run.result.bytes]
     return chunk.tobytes() if out is None else chunk.data
 
@@ -352,7 +353,7 @@ class _Decoder:
         if failure is not None:
             raise failure
         if run.result.status != Status.OK and self._check:
-            run.raise_page_failure(what)
+            raise page_failure(what, run.result.status, run.page_status)
 
     def _chunk_failure(self, status: int, what: str) -> Error | None:
         """The exception for a chunk that is bad as a whole."""

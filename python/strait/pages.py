@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import CHUNK_PAGES_MAX, PAGE_BYTES_MAX, REGION
-from ._views import ArrayLike, Memory, array_view, check_dtype, check_writable
+from ._views import ArrayLike, array_view, check_dtype, check_writable
 from .codebook import ClassLike, Codebook, Role, class_of
 
 #: A table of a codebook: its index, or the class whose table Codebook.find() finds.
@@ -55,7 +55,7 @@ class Geometry(NamedTuple):
         return self.row_bytes <= self.page_stride and turn <= self.row_stride
 
 
-def geometry_of(array: Memory, what: str) -> Geometry:
+def geometry_of(array: NDArray[Any], what: str) -> Geometry:
     """Pages array[0], array[1], ... as rows at one distance. ValueError when they are not."""
     if array.ndim == 0 or array.size == 0:
         raise ValueError(f"{what} has no pages: its shape is {list(array.shape)}")
@@ -77,7 +77,7 @@ def geometry_of(array: Memory, what: str) -> Geometry:
     return Geometry(len(array), page_stride, rows, row_bytes, row_stride)
 
 
-def region_of(array: Memory, geometry: Geometry) -> tuple[Any, ...]:
+def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[Any, ...]:
     """A record of REGION, of table 0."""
     count, page_stride, rows, row_bytes, row_stride = geometry
     return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0, (0, 0)
@@ -113,9 +113,9 @@ class Request:
 
 
 class AnyPageList:
-    """Base of page lists in memory of the host and of GPUs."""
+    """Base of page lists in memory of the host and of GPUs; `_ids` is None where the ids are in memory of a GPU."""
 
-    __slots__ = ("_arrays", "_geometry", "_ids", "_regions", "_tables")
+    __slots__ = ("_arrays", "_geometry", "_id_count", "_ids", "_regions", "_tables")
 
     def __init__(self, pools: Any, ids: Any = None, *, tables: TableLike | list[Any] | None = None):
         members, keys = _members(pools)
@@ -124,42 +124,46 @@ class AnyPageList:
         self._arrays = tuple(self._view(pool, f"pool {i}") for i, pool in enumerate(members))
         self._geometry = tuple(geometry_of(array, f"pool {i}") for i, array in enumerate(self._arrays))
         self._tables: tuple[TableLike | None, ...] = keys or _per_pool(tables, len(self._arrays))
-        self._ids = self._number(ids)
         self._regions = np.array(
             [region_of(array, geometry) for array, geometry in zip(self._arrays, self._geometry)], REGION
         )
-        self._check_length()
+        self._number(ids)
 
-    def _view(self, pool: Any, what: str) -> Any:
-        """The pool's memory, with as much of numpy.ndarray's interface as is used here."""
+    def _view(self, pool: Any, what: str) -> NDArray[Any]:
+        """The pool's memory; of an array in memory of a GPU nothing but its layout is looked at."""
         raise NotImplementedError
 
-    def _number(self, ids: Any) -> Any:
-        return _ids(ids, [geometry.page_count for geometry in self._geometry])
+    def _number(self, ids: Any) -> None:
+        """Takes the ids given."""
+        found = _ids(ids, [geometry.page_count for geometry in self._geometry])
+        self._set_ids(found, len(found))
 
-    def _check_length(self) -> None:
+    def _set_ids(self, ids: NDArray[np.uint32] | None, count: int) -> None:
+        self._ids, self._id_count = ids, count
         if len(self) > CHUNK_PAGES_MAX:
             raise ValueError(f"{len(self)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
 
     def __len__(self) -> int:
         """Number of pages of the list: pools times ids."""
-        return len(self._arrays) * len(self._ids)
+        return len(self._arrays) * self._id_count
 
     @property
     def nbytes(self) -> int:
         """Bytes of all pages of the list."""
-        return len(self._ids) * sum(geometry.page_bytes for geometry in self._geometry)
+        return self._id_count * sum(geometry.page_bytes for geometry in self._geometry)
 
     def locate(self, page: int) -> tuple[int, int]:
         """(index of the pool, page id) of a page of the list, such as those of Error.failed_pages. IndexError."""
         if not 0 <= page < len(self):
             raise IndexError(f"page {page} of a list of {len(self)}")
-        pool, i = divmod(page, len(self._ids))
+        if self._ids is None:
+            raise TypeError("the ids are in memory of the GPU")
+        pool, i = divmod(page, self._id_count)
         return pool, int(self._ids[i])
 
     def __repr__(self) -> str:
         name = f"{type(self).__module__.removesuffix('.pages')}.{type(self).__name__}"
-        return f"<{name} of {len(self._arrays)} pools x {len(self._ids)} ids, {self.nbytes} bytes>"
+        return f"<{name} of {len(self._arrays)} pools x {self._id_count} ids, {self.nbytes} bytes>"
 
     def _tables_to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> tuple[int, ...]:
         """For encoding: the pools hold such elements; the index of each one's table."""
@@ -169,7 +173,7 @@ class AnyPageList:
 
     def _check_to_write(self) -> None:
         """For decoding: pools must be writable, and no byte may be written twice."""
-        if isinstance(self._ids, np.ndarray) and len(np.unique(self._ids)) != len(self._ids):
+        if self._ids is not None and len(np.unique(self._ids)) != len(self._ids):
             raise ValueError("a page id comes twice: a page can be decoded to once")
         if len(np.unique(self._regions["base"])) != len(self._arrays):
             raise ValueError("a pool comes twice")
@@ -223,8 +227,8 @@ class PageList(AnyPageList):
     @property
     def ids(self) -> NDArray[np.uint32]:
         """The page ids; read-only."""
-        ids: NDArray[np.uint32] = self._ids
-        return ids
+        assert self._ids is not None
+        return self._ids
 
     def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> Request:
         """For encode()."""
@@ -236,7 +240,7 @@ class PageList(AnyPageList):
         return self._request([0] * len(self._arrays))
 
     def _request(self, tables: Iterable[int]) -> Request:
-        return Request(self._regions_with(tables), self._ids, len(self._ids))
+        return Request(self._regions_with(tables), self._ids, self._id_count)
 
 
 def check_of_host(pages: Any) -> None:
@@ -286,7 +290,7 @@ def index_array(given: Any, what: str) -> NDArray[np.uint32]:
     return array.astype(np.uint32)
 
 
-def cut(data: Memory, page_bytes: int, table: int) -> Request:
+def cut(data: NDArray[Any], page_bytes: int, table: int) -> Request:
     """A row of bytes as pages of one size; the last may be shorter."""
     if not 1 <= page_bytes <= PAGE_BYTES_MAX:
         raise ValueError(f"page_bytes {page_bytes} is not in 1..{PAGE_BYTES_MAX}")
@@ -298,7 +302,7 @@ def cut(data: Memory, page_bytes: int, table: int) -> Request:
     return cut_unevenly(data, np.array([page_bytes] * whole + [rest], np.uint32), table=table)
 
 
-def cut_unevenly(data: Memory, lengths: NDArray[np.uint32], *, table: int = 0, align: int = 1) -> Request:
+def cut_unevenly(data: NDArray[Any], lengths: NDArray[np.uint32], *, table: int = 0, align: int = 1) -> Request:
     """A row of bytes as pages of these lengths, each beginning at a multiple of `align`: a region of one page each."""
     if len(lengths) > CHUNK_PAGES_MAX:
         raise ValueError(f"{len(lengths)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
@@ -318,7 +322,7 @@ def page_offsets(lengths: NDArray[np.uint32], align: int) -> NDArray[np.uint64]:
     return np.concatenate(([0], ends[:-1])).astype(np.uint64)
 
 
-def _one_region(data: Memory, count: int, page_bytes: int, table: int) -> Request:
+def _one_region(data: NDArray[Any], count: int, page_bytes: int, table: int) -> Request:
     if count > CHUNK_PAGES_MAX:
         raise ValueError(f"{count} pages are more than the {CHUNK_PAGES_MAX} of a chunk; use larger pages")
     regions = np.zeros(1, REGION)

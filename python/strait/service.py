@@ -32,6 +32,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from ctypes import byref, c_size_t, c_uint8, c_void_p, sizeof
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -43,8 +44,8 @@ from . import _abi
 from ._abi import ELEMENTS, check
 from ._views import ArrayLike, array_view, check_dtype
 from .codebook import ClassLike, class_of
-from .cuda._driver import on_device_if_any
-from .cuda.array import Array, Ready, StreamLike, current_handle, device_of, memory_handle, view
+from .cuda._driver import available, memory_handle, on_device
+from .cuda.array import StreamLike, current_handle, device_of, event_for, view
 from .errors import InvalidError, Status
 from .pages import geometry_of
 
@@ -346,13 +347,12 @@ def _place_on_host(address: int, extent: int, embedded: bool, what: str) -> dict
     raise ValueError(f"{what} is not in memory of strait.service.alloc(): a daemon cannot map it")
 
 
-def _place_on_device(array: Array, extent: int, embedded: bool, what: str) -> dict[str, Any]:
-    assert array.device is not None
+def _place_on_device(address: int, device: int, extent: int, embedded: bool, what: str) -> dict[str, Any]:
     if embedded:
-        return {"handle": _abi.HANDLES["pointer"], "pointer": array.pointer, "device": array.device}
-    handle, offset = memory_handle(array.pointer, extent, array.device, what)
+        return {"handle": _abi.HANDLES["pointer"], "pointer": address}
+    handle, offset = memory_handle(address, extent, device, what)
     ipc = (c_uint8 * len(handle)).from_buffer_copy(handle)
-    return {"handle": _abi.HANDLES["cuda_ipc"], "ipc": ipc, "offset": offset, "device": array.device}
+    return {"handle": _abi.HANDLES["cuda_ipc"], "ipc": ipc, "offset": offset}
 
 
 def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _abi.PoolRegion:
@@ -361,16 +361,19 @@ def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _
     element = region.element or element
     if element not in ELEMENTS:
         raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
-    array = array_view(region.array, what) if device_of(region.array) is None else view(region.array, what)
+    device = device_of(region.array, what)
+    array = array_view(region.array, what) if device is None else view(region.array, what).array
     check_dtype(array.dtype, element, what)
     geometry = geometry_of(array, what)
     role, layer = class_of(cls)
     extent = (geometry.page_count - 1) * geometry.page_stride + geometry.extent
-    if isinstance(array, Array):
-        place = _place_on_device(array, extent, embedded, what)
+    address = int(array.ctypes.data)
+    if device is None:
+        place = _place_on_host(address, extent, embedded, what)
     else:
-        place = {"device": -1, **_place_on_host(int(array.ctypes.data), extent, embedded, what)}
+        place = _place_on_device(address, device, extent, embedded, what)
     return _abi.PoolRegion(
+        device=-1 if device is None else device,
         page_stride=geometry.page_stride,
         row_stride=geometry.row_stride,
         page_count=geometry.page_count,
@@ -423,7 +426,7 @@ class Transfer(_Handle):
 
     def __init__(self, client: Client, handle: c_void_p):
         super().__init__(client, handle)
-        self._events: list[Ready] = []  # the daemon waits for these
+        self._events: list[Any] = []  # the daemon waits for these
 
     def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
         """Pairs it with one of the peer's pool; either side may, or both."""
@@ -443,10 +446,10 @@ class Transfer(_Handle):
         """More of an offer is ready: these pages, or (none) those announced as `later`; of `layers`, or of all.
 
         ready: with pools on a GPU, an event that has been recorded behind the work that fills the pages: they are ready
-            when it has completed. A strait.cuda.Event; a torch.cuda.Event(interprocess=True); or an IPC handle of 64
-            bytes, whose event must live until the pages have arrived.
+            when it has completed. A torch.cuda.Event(interprocess=True), or an IPC handle of 64 bytes, whose event must
+            live until the pages have arrived; for an embedded client any event of torch or cupy.
         """
-        lists, event = _Lists(pages), Ready(ready, self._client._embedded)
+        lists, (event, kept) = _Lists(pages), event_for(ready, self._client._embedded)
         if layers is not None and not isinstance(layers, range):
             raise TypeError(f"layers must be a range, not {type(layers).__name__}")
         if layers is not None and (layers.step != 1 or not layers):
@@ -457,13 +460,13 @@ class Transfer(_Handle):
             list_count=lists.count,
             layer_first=layers.start if layers is not None else 0,
             layer_count=len(layers) if layers is not None else 0,
-            ready=event.address,
+            ready=event,
             last=last,
             aux=aux,
             aux_size=len(aux),
         )
         check(lib.strait_append(self._handle, byref(params)), "append")
-        self._events.append(event)
+        self._events.append(kept)
 
     def wait_stream(self, stream: StreamLike = None, layer: int | None = None, device: int = 0) -> None:
         """Sink, pools on a GPU: work that is queued on the stream from now on runs when all expected pages of the layer
@@ -477,7 +480,7 @@ class Transfer(_Handle):
         memory, an embedded client, no CUDA here), DeviceError, OutOfMemoryError: the stream does not wait then.
         """
         number = -1 if layer is None else layer
-        with on_device_if_any(device):
+        with on_device(device) if available() else nullcontext():  # else the library says what is missing
             check(lib.strait_wait_stream(self._handle, number, current_handle(stream, device)), "wait_stream")
 
     def abort(self) -> None:
@@ -561,7 +564,7 @@ class Pool(_Handle):
         ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
         """
         name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
-        event = Ready(ready, self._client._embedded)
+        event, kept = event_for(ready, self._client._embedded)
         params = _abi.OfferParams(
             size=sizeof(_abi.OfferParams),
             key=name,
@@ -572,13 +575,13 @@ class Pool(_Handle):
             lease_ms=_milliseconds(lease),
             later=later,
             last=last,
-            ready=event.address,
+            ready=event,
             aux=aux,
             aux_size=len(aux),
         )
         check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
         transfer = self._client._add_transfer(handle)
-        transfer._events.append(event)
+        transfer._events.append(kept)
         return transfer
 
     def set_policy(self, coding: Coding) -> None:
@@ -659,7 +662,7 @@ class Client:
 
     def register(self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16") -> Pool:
         """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc(), or in memory
-        of a GPU: torch's, cupy's, strait.cuda.Array, which are kept until the pool has been removed.
+        of a GPU: torch's, cupy's, any other's, which are kept until the pool has been removed.
 
         It may be used at once; whether the daemon could map it comes as an event POOL. A GPU has the number that it has
         in this process: the daemon must see the same ones in the same order (CUDA_VISIBLE_DEVICES).

@@ -41,14 +41,27 @@ def rng():
     return np.random.default_rng(seed)
 
 
-@pytest.fixture
-def control():
-    """Of the fake driver."""
-    import fake_gpu
+@pytest.fixture(scope="module")
+def gpu():
+    """GPUs of the fake driver, with a stand-in for torch, or real ones. STRAIT_TEST_GPU=1: there must be some."""
+    import gpus
 
-    control = fake_gpu.find_control()
-    yield control
-    control.delay_us = control.mapped_only = control.capturing = control.fail = 0
+    found, why = gpus.find()
+    if found is None:
+        assert os.environ.get("STRAIT_TEST_GPU") != "1", why
+        pytest.skip(why)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", found.torch)
+        yield found
+
+
+@pytest.fixture
+def control(gpu):
+    """Of the fake driver."""
+    if gpu.control is None:
+        pytest.skip("needs the fake driver")
+    yield gpu.control
+    gpu.control.delay_us = gpu.control.mapped_only = gpu.control.capturing = gpu.control.fail = 0
 
 
 @pytest.fixture(scope="session")

@@ -5,18 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import (
-    POINTER,
-    byref,
-    c_char_p,
-    c_int,
-    c_size_t,
-    c_ubyte,
-    c_uint,
-    c_void_p,
-)  # fmt: skip
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,67 +18,39 @@ from numpy.typing import NDArray
 from .._abi import lib
 from ..errors import DeviceError, Error, OutOfMemoryError, Status
 
-_PROTOTYPES: dict[str, list[Any]] = {
-    "cuInit": [c_uint],
-    "cuDeviceGetCount": [POINTER(c_int)],
-    "cuDeviceGet": [POINTER(c_int), c_int],
-    "cuDevicePrimaryCtxRetain": [POINTER(c_void_p), c_int],
-    "cuCtxPushCurrent_v2": [c_void_p],
-    "cuCtxPopCurrent_v2": [POINTER(c_void_p)],
-    "cuGetErrorString": [c_int, POINTER(c_char_p)],
-    "cuMemAlloc_v2": [POINTER(c_void_p), c_size_t],
-    "cuMemFree_v2": [c_void_p],
-    "cuMemAllocAsync": [POINTER(c_void_p), c_size_t, c_void_p],
-    "cuMemFreeAsync": [c_void_p, c_void_p],
-    "cuMemHostAlloc": [POINTER(c_void_p), c_size_t, c_uint],
-    "cuMemcpyAsync": [c_void_p, c_void_p, c_size_t, c_void_p],
-    "cuMemsetD8Async": [c_void_p, c_ubyte, c_size_t, c_void_p],
-    "cuPointerGetAttribute": [c_void_p, c_int, c_void_p],
-    "cuMemGetAddressRange_v2": [POINTER(c_void_p), POINTER(c_size_t), c_void_p],
-    "cuIpcGetMemHandle": [c_void_p, c_void_p],
-    "cuIpcGetEventHandle": [c_void_p, c_void_p],
-    "cuStreamGetCtx": [c_void_p, POINTER(c_void_p)],
-    "cuStreamIsCapturing": [c_void_p, POINTER(c_int)],
-    "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
-    "cuEventCreate": [POINTER(c_void_p), c_uint],
-    "cuEventDestroy_v2": [c_void_p],
-    "cuEventRecord": [c_void_p, c_void_p],
-    "cuEventQuery": [c_void_p],
-    "cuEventSynchronize": [c_void_p],
-}
-
 IPC_BYTES = 64  # of a handle to memory, and of one to an event
+LEGACY, PER_THREAD = 1, 2  # default streams
+NO_TIMING = 2  # flag of events
 
 _OUT_OF_MEMORY, _NOT_READY = 2, 600
 _MEMORY_TYPE, _DEVICE_ORDINAL, _LEGACY_IPC_CAPABLE = 2, 9, 10
 _TYPE_HOST, _TYPE_DEVICE = 1, 2
 _HOST_ALLOC = 3  # portable, mapped
-_NO_TIMING, _INTERPROCESS = 2, 4
 
 
 @functools.cache
 def _driver() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL("libcuda.so.1")
-        for name, arguments in _PROTOTYPES.items():
-            entry = getattr(library, name)
-            entry.restype, entry.argtypes = c_int, arguments
-    except (OSError, AttributeError) as failure:  # absent; too old
+    except OSError as failure:
         raise DeviceError(f"no usable CUDA driver: {failure}", Status.ERR_DEVICE) from None
     result = library.cuInit(0)
     if result != 0:
-        raise DeviceError(f"the CUDA driver does not start: {_text(library, result)}", Status.ERR_DEVICE)
+        raise DeviceError(f"the CUDA driver does not start: error {result}", Status.ERR_DEVICE)
     return library
 
 
-def _text(library: ctypes.CDLL, result: int) -> str:
+def _result(name: str, *arguments: Any) -> int:
+    """Calls a function. All arguments of those used here fit into registers, which c_void_p fills."""
+    entry = getattr(_driver(), name)
+    entry.argtypes = [c_void_p] * len(arguments)
+    return int(entry(*arguments))
+
+
+def _failure(name: str, result: int) -> Error:
     text = c_char_p()
-    known = library.cuGetErrorString(result, byref(text)) == 0 and text.value is not None
-    return (text.value or b"").decode() if known else f"error {result}"
-
-
-def failure(name: str, result: int) -> Error:
-    message = f"{name}: {_text(_driver(), result)}"
+    _result("cuGetErrorString", result, byref(text))
+    message = f"{name}: {(text.value or b'').decode() or f'error {result}'}"
     if result == _OUT_OF_MEMORY:
         return OutOfMemoryError(message, Status.ERR_NO_MEMORY)
     return DeviceError(message, Status.ERR_DEVICE)
@@ -94,13 +58,13 @@ def failure(name: str, result: int) -> Error:
 
 def call(name: str, *arguments: Any) -> None:
     """DeviceError, OutOfMemoryError."""
-    result = getattr(_driver(), name)(*arguments)
+    result = _result(name, *arguments)
     if result != 0:
-        raise failure(name, result)
+        raise _failure(name, result)
 
 
-def _pointer(name: str, *arguments: Any) -> int:
-    """Calls a function that writes a pointer to its first argument; returns it. 0 only for handles that can be NULL."""
+def made(name: str, *arguments: Any) -> int:
+    """Calls a function that writes a pointer to its first argument, and returns that: memory, events, contexts."""
     place = c_void_p()
     call(name, byref(place), *arguments)
     return place.value or 0
@@ -126,49 +90,36 @@ def available() -> bool:
 
 
 @functools.cache
-def context_of(device: int) -> int:
+def _context_of(device: int) -> int:
     """The device's primary context, the one that frameworks use; it is kept for the life of the process."""
     if not 0 <= device < device_count():
         raise DeviceError(f"there is no GPU {device}: {device_count()} are here", Status.ERR_DEVICE)
     number = c_int()
     call("cuDeviceGet", byref(number), device)
-    return _pointer("cuDevicePrimaryCtxRetain", number)
+    return made("cuDevicePrimaryCtxRetain", number.value)
 
 
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
     """Makes the device the current one, of this thread."""
-    call("cuCtxPushCurrent_v2", context_of(device))
+    call("cuCtxPushCurrent_v2", _context_of(device))
     try:
         yield
     finally:
-        _pointer("cuCtxPopCurrent_v2")
+        made("cuCtxPopCurrent_v2")
 
 
-@contextmanager
-def on_device_if_any(device: int) -> Iterator[None]:
-    """The same; without a driver or a GPU nothing is done: whoever needs them says so."""
-    if not available():
-        yield
-        return
-    with on_device(device):
-        yield
-
-
-# ---- Memory ---------------------------------------------------------------------------------------------------------
+# ---- Memory of GPUs -------------------------------------------------------------------------------------------------
 
 
 def _attribute(address: int, attribute: int) -> int | None:
     value = c_int(-1)
-    result = _driver().cuPointerGetAttribute(byref(value), attribute, address)
-    return value.value if result == 0 else None
+    return value.value if _result("cuPointerGetAttribute", byref(value), attribute, address) == 0 else None
 
 
-def device_of(address: int) -> int | None:
+def device_at(address: int) -> int | None:
     """The GPU whose memory an address is of; None: of none."""
-    if _attribute(address, _MEMORY_TYPE) != _TYPE_DEVICE:
-        return None
-    return _attribute(address, _DEVICE_ORDINAL)
+    return _attribute(address, _DEVICE_ORDINAL) if _attribute(address, _MEMORY_TYPE) == _TYPE_DEVICE else None
 
 
 def is_pinned(address: int) -> bool:
@@ -176,31 +127,43 @@ def is_pinned(address: int) -> bool:
     return _attribute(address, _MEMORY_TYPE) == _TYPE_HOST
 
 
-def has_ipc_handle(address: int) -> bool:
-    """Whether the allocation that holds it is of the kind that other processes can open."""
-    return _attribute(address, _LEGACY_IPC_CAPABLE) == 1
+def memory_handle(address: int, extent: int, device: int, what: str) -> tuple[bytes, int]:
+    """The IPC handle of the allocation that holds these bytes, and where they begin in it. ValueError: it has none."""
+    with on_device(device):
+        if _attribute(address, _LEGACY_IPC_CAPABLE) != 1:
+            raise ValueError(
+                f"{what} is in memory that was mapped piece by piece (expandable segments of torch, cudaMallocAsync), "
+                "which has no handle for other processes: allocate it with strait.cuda.alloc(), or have torch run with "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or use an embedded client"
+            )
+        base, size = c_void_p(), c_size_t()
+        call("cuMemGetAddressRange_v2", byref(base), byref(size), address)
+        offset = address - (base.value or 0)
+        if offset + extent > size.value:
+            raise ValueError(f"{what} ends at byte {offset + extent} of an allocation of {size.value}")
+        handle = ctypes.create_string_buffer(IPC_BYTES)
+        call("cuIpcGetMemHandle", handle, base)
+        return handle.raw, offset
 
 
-def allocation_of(address: int) -> tuple[int, int]:
-    """Where the allocation that holds it begins, and its bytes."""
-    base, size = c_void_p(), c_size_t()
-    call("cuMemGetAddressRange_v2", byref(base), byref(size), address)
-    return base.value or 0, size.value
+class Memory:
+    """Memory of a GPU as a row of bytes, which is freed when nothing refers to it: for pools, see alloc()."""
+
+    def __init__(self, size: int, device: int):
+        if size <= 0:
+            raise ValueError(f"{size} bytes are no memory")
+        with on_device(device):
+            address = made("cuMemAlloc_v2", size)
+        weakref.finalize(self, call, "cuMemFree_v2", address).atexit = False
+        self.__cuda_array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
 
 
-def ipc_handle(name: str, thing: int) -> bytes:
-    """By cuIpcGetMemHandle or cuIpcGetEventHandle."""
-    handle = ctypes.create_string_buffer(IPC_BYTES)
-    call(name, handle, thing)
-    return handle.raw
+def alloc(size: int, device: int = 0) -> Memory:
+    """Memory that a daemon can open whatever torch's own allocator does, with __cuda_array_interface__:
 
-
-def mem_alloc(size: int) -> int:
-    return _pointer("cuMemAlloc_v2", size)
-
-
-def mem_alloc_async(size: int, stream: int) -> int:
-    return _pointer("cuMemAllocAsync", size, stream)
+    tensor = torch.as_tensor(cuda.alloc(size), device="cuda").view(torch.bfloat16).view(pages, 16, 8, 128)
+    """
+    return Memory(size, device)
 
 
 # ---- Pinned memory --------------------------------------------------------------------------------------------------
@@ -229,7 +192,7 @@ def take_block(size: int) -> Block:
         blocks = _free_blocks.get(whole)
         if blocks:
             return blocks.pop()
-    return Block(_pointer("cuMemHostAlloc", whole, _HOST_ALLOC), whole)
+    return Block(made("cuMemHostAlloc", whole, _HOST_ALLOC), whole)
 
 
 def give_block(block: Block) -> None:
@@ -241,10 +204,10 @@ def give_block(block: Block) -> None:
 # ---- Streams and events ---------------------------------------------------------------------------------------------
 
 
-def stream_context(stream: int) -> int:
+def is_of_device(stream: int, device: int) -> bool:
     context = c_void_p()
     call("cuStreamGetCtx", stream, byref(context))
-    return context.value or 0
+    return context.value == _context_of(device)
 
 
 def is_capturing(stream: int) -> bool:
@@ -253,16 +216,12 @@ def is_capturing(stream: int) -> bool:
     return status.value != 0
 
 
-def event_create(interprocess: bool = False) -> int:
-    return _pointer("cuEventCreate", _NO_TIMING | (_INTERPROCESS if interprocess else 0))
-
-
 def event_done(event: int) -> bool:
     """DeviceError: what it was recorded behind has failed."""
-    result = _driver().cuEventQuery(event)
+    result = _result("cuEventQuery", event)
     if result in (0, _NOT_READY):
-        return bool(result == 0)
-    raise failure("cuEventQuery", result)
+        return result == 0
+    raise _failure("cuEventQuery", result)
 
 
 # ---- The codec's plugin ---------------------------------------------------------------------------------------------
@@ -273,8 +232,6 @@ def load_plugin() -> None:
     """The codec looks for its plugin by name alone: that finds what is where libraries are, or is loaded already."""
     name = "libstrait-cuda.so.0"
     for candidate in (name, str(Path(lib._name).resolve().parent / name)):
-        try:
+        with suppress(OSError):  # whoever asks for the variant reports that it is missing
             ctypes.CDLL(candidate)
             return
-        except OSError:  # whoever asks for the variant reports that it is missing
-            continue

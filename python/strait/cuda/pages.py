@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _abi
-from .._views import check_dtype, check_writable
+from .._views import byte_view, check_dtype, check_writable
 from ..codebook import Codebook
 from ..errors import InvalidError
 from ..pages import AnyPageList, Request, TableLike, cut, table_index
-from .array import Array, device_of, flat_bytes, view
+from .array import device_of, view
 
-
-class IdsToPlace:
-    """Page ids of a call: on the host, until they are placed; or on the device already; or none."""
-
-    def __init__(self, ids: NDArray[np.uint32] | Array | None):
-        self.host = ids if isinstance(ids, np.ndarray) else None
-        self.address = ids.pointer if isinstance(ids, Array) else None
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.host is None else self.host.nbytes
+#: Page numbers of a call: on the host, to be placed; or the address where they are on the device; None: 0, 1, ...
+Numbers: TypeAlias = NDArray[np.uint32] | int | None
 
 
 class DeviceRequest(Request):
-    """struct strait_pages, whose ids get their address when they have been placed."""
+    """struct strait_pages without its ids, which get their address when they have been placed; and what it keeps alive:
+    the objects given as pools and ids, whose work calls wait for."""
 
-    def __init__(self, regions: NDArray[np.void], ids: NDArray[np.uint32] | Array | None, id_count: int):
+    def __init__(self, regions: NDArray[np.void], ids: Numbers, id_count: int, sources: list[Any], device: int):
         super().__init__(regions, None, id_count)
-        self.to_place = IdsToPlace(ids)
-
-    def place(self, address: int | None) -> _abi.Pages:
-        self.struct.ids = address
-        return self.struct
+        self.ids, self.sources, self.device = ids, sources, device
 
 
 class PageList(AnyPageList):
     """Pages of pools in memory of one GPU; otherwise what strait.PageList is.
 
-    pools: as there; arrays have __dlpack__ (torch, cupy, jax, ...), or are strait.cuda.Array.
+    pools: as there; arrays have __dlpack__ or __cuda_array_interface__ (torch, cupy, jax, ...).
     ids: as there; or a contiguous int32 or uint32 array in memory of the same GPU, which is read when the call runs: it
         is not checked here whether an id comes twice, and one that is out of range fails its page.
 
@@ -52,7 +39,8 @@ class PageList(AnyPageList):
     TypeError: memory of another kind, a dtype that is not known. InvalidError: of different GPUs.
     """
 
-    __slots__ = ("_ids_source", "_known", "_sources", "_whole", "device")
+    __slots__ = ("_ids_on_device", "_known", "_sources", "_whole", "device")
+    device: int
 
     def __init__(
         self,
@@ -64,48 +52,39 @@ class PageList(AnyPageList):
         self._sources: list[Any] = []
         self._known: dict[tuple[int, ...], NDArray[np.void]] = {}  # regions by their tables
         super().__init__(pools, ids, tables=tables)
-        self.device = check_one_device([(array.device, f"pool {i}") for i, array in enumerate(self._arrays)])
-        self._settle()
 
     def with_ids(self, ids: Iterable[int] | NDArray[np.integer[Any]] | Any | None) -> PageList:
         """The same pools with other page ids."""
         other = copy.copy(self)
-        other._ids = self._number(ids)
-        other._check_length()
-        other._settle()
+        other._number(ids)
         return other
 
-    def _view(self, pool: Any, what: str) -> Array:
+    def _view(self, pool: Any, what: str) -> NDArray[Any]:
+        array, device = view(pool, what)
+        assert device is not None
+        if self._sources and device != self.device:
+            raise InvalidError(f"{what} is on GPU {device}, pool 0 on GPU {self.device}")
+        self.device = device
         self._sources.append(pool)
-        return view(pool, what)
+        return array
 
-    def _number(self, ids: Any) -> Any:
-        on_device = device_of(ids) is not None
-        self._ids_source = [ids] if on_device else []
-        return _device_ids(ids) if on_device else super()._number(ids)
-
-    def _settle(self) -> None:
-        """When pools and ids are known."""
-        on_device = isinstance(self._ids, Array)
-        if on_device:
-            check_one_device([(self.device, "a pool"), (self._ids.device, "ids")])
-        self._whole = not on_device and bool((self._ids == np.arange(len(self._ids), dtype=np.uint32)).all())
-
-    @property
-    def sources(self) -> list[Any]:
-        """Objects given as pools and ids: calls keep them, and wait for their work."""
-        return self._sources + self._ids_source
+    def _number(self, ids: Any) -> None:
+        device = device_of(ids, "ids")
+        self._ids_on_device: tuple[Any, int] | None = None  # what was given, and its address
+        if device is None:
+            super()._number(ids)
+            self._whole = bool((self.ids == np.arange(self._id_count)).all())
+            return
+        if device != self.device:
+            raise InvalidError(f"ids is on GPU {device}, a pool on GPU {self.device}")
+        found = view(ids, "ids")
+        self._ids_on_device = ids, found.numbers("ids")
+        self._set_ids(None, len(found.array))
 
     @property
-    def ids(self) -> NDArray[np.uint32] | Array:
-        """The page ids; read-only, or memory of the GPU."""
-        ids: NDArray[np.uint32] | Array = self._ids
-        return ids
-
-    def locate(self, page: int) -> tuple[int, int]:
-        if isinstance(self._ids, Array):
-            raise TypeError("the ids are in memory of the GPU")
-        return super().locate(page)
+    def ids(self) -> NDArray[np.uint32] | Any:
+        """The page ids; read-only, or what was given in memory of the GPU."""
+        return self._ids if self._ids_on_device is None else self._ids_on_device[0]
 
     def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> DeviceRequest:
         """For encoding."""
@@ -122,58 +101,35 @@ class PageList(AnyPageList):
         regions = self._known.get(tables)
         if regions is None:
             regions = self._known[tables] = self._regions_with(tables)
-        return DeviceRequest(regions, None if self._whole else self._ids, len(self._ids))
+        if self._ids_on_device is not None:
+            source, address = self._ids_on_device
+            return DeviceRequest(regions, address, self._id_count, [*self._sources, source], self.device)
+        return DeviceRequest(regions, None if self._whole else self._ids, self._id_count, self._sources, self.device)
 
 
-def _device_ids(ids: Any) -> Array:
-    array = view(ids, "ids")
-    if array.dtype.name not in ("int32", "uint32") or array.ndim != 1 or not array.flags.c_contiguous:
-        raise TypeError(f"ids on a GPU must be a contiguous row of int32 or uint32, not {array!r}")
-    if array.size == 0:
-        raise ValueError("ids must be a row of at least one number")
-    return array
+def to_read(
+    pages: Any, element: str, codebook: Codebook | None, table: TableLike, page_bytes: int, what: str
+) -> DeviceRequest:
+    """Pages to encode: of a page list, or of a contiguous array that is cut."""
+    if isinstance(pages, PageList):
+        return pages.to_read(element, codebook, table)
+    return _cut(pages, element, table_index(table, codebook), page_bytes, what, write=False)
 
 
-def check_one_device(devices: list[tuple[int | None, str]]) -> int:
-    """The GPU that all are on; what is pinned is on every one. InvalidError."""
-    first, name = next(((device, what) for device, what in devices if device is not None), (None, ""))
-    for device, what in devices:
-        if device not in (None, first):
-            raise InvalidError(f"{what} is on GPU {device}, {name} on GPU {first}")
-    assert first is not None
-    return first
+def to_write(pages: Any, element: str, page_bytes: int, what: str) -> DeviceRequest:
+    """Pages to decode to."""
+    if isinstance(pages, PageList):
+        return pages.to_write(element)
+    return _cut(pages, element, 0, page_bytes, what, write=True)
 
 
-# ---- What calls take as pages ---------------------------------------------------------------------------------------
-
-
-class Pages:
-    """Pages of one call: of a page list, or of a contiguous array that is cut."""
-
-    def __init__(self, pages: Any, page_bytes: int, what: str):
-        self.given = pages if isinstance(pages, PageList) else None
-        if self.given is not None:
-            self.sources, self.device = self.given.sources, self.given.device
-            return
-        if isinstance(pages, AnyPageList):
-            raise TypeError(f"{what} are in memory of the host: strait.cuda.PageList is for that of a GPU")
-        array = view(pages, what)
-        assert array.device is not None
-        self._array, self._page_bytes, self._what = array, page_bytes, what
-        self.sources, self.device = [pages], array.device
-
-    def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> DeviceRequest:
-        if self.given is not None:
-            return self.given.to_read(element, codebook, table)
-        return self._cut(element, table_index(table, codebook))
-
-    def to_write(self, element: str) -> DeviceRequest:
-        if self.given is not None:
-            return self.given.to_write(element)
-        check_writable(self._array, self._what)
-        return self._cut(element, 0)
-
-    def _cut(self, element: str, table: int) -> DeviceRequest:
-        check_dtype(self._array.dtype, element, self._what)
-        request = cut(flat_bytes(self._array, self._what), self._page_bytes, table)
-        return DeviceRequest(request.regions, None, request.struct.id_count)
+def _cut(pages: Any, element: str, table: int, page_bytes: int, what: str, write: bool) -> DeviceRequest:
+    if isinstance(pages, AnyPageList):
+        raise TypeError(f"{what} are in memory of the host: strait.cuda.PageList is for that of a GPU")
+    array, device = view(pages, what)
+    assert device is not None
+    if write:
+        check_writable(array, what)
+    check_dtype(array.dtype, element, what)
+    request = cut(byte_view(array, what), page_bytes, table)
+    return DeviceRequest(request.regions, None, request.struct.id_count, [pages], device)
