@@ -119,7 +119,7 @@ static enum strait_status make_jobs(struct node *node)
     const struct devices_config config = {
         .codebook = node->codebook,
         .slot_bytes = receive->slot_bytes,
-        .far_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
+        .gpu_chunk_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
         .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
         .multiprocessors = node->options.gpu_multiprocessors,
         .busy_poll_ns = node_busy_poll_ns(node),

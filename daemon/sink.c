@@ -154,7 +154,7 @@ static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
     const uint32_t *ids = NULL;
     const struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
                                     .size = node->receive.slots[grant->slot].size,
-                                    .far = receive_arena_of(&node->receive, grant->slot)->device >= 0};
+                                    .on_gpu = receive_arena_of(&node->receive, grant->slot)->device >= 0};
     if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     enum strait_status status = STRAIT_ERR_INVALID;
@@ -300,8 +300,8 @@ uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, ui
                   uint32_t count)
 {
     const struct request *request = &sink->expectation->request;
-    if (arena->device >= 0 && count > FAR_PAGES_MAX)
-        count = FAR_PAGES_MAX;
+    if (arena->device >= 0 && count > GPU_CHUNK_PAGES_MAX)
+        count = GPU_CHUNK_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
     const bool is_new = first >= sink->leg.granted;
     uint64_t target = !is_new ? most : by_gpu ? gpu_chunk_target((uint32_t)most, sink->bytes) : arena->target;

@@ -142,8 +142,8 @@ static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
              limit = gpu_slot != 0 ? gpu_slot : host_limit(source);
     if (units == 0)
         return 0;
-    if (gpu_slot != 0 && units > FAR_PAGES_MAX)
-        units = FAR_PAGES_MAX;
+    if (gpu_slot != 0 && units > GPU_CHUNK_PAGES_MAX)
+        units = GPU_CHUNK_PAGES_MAX;
     if (gpu_slot != 0 && source->offer->last)
         target = gpu_tail_target(target, source->bytes / segments->units * units);
     return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
@@ -246,8 +246,8 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
 {
     struct peer *peer = source->peer;
     const bool on_gpu = grant->slot >= peer->slot_count;
-    struct job_chunk chunk = {.far = on_gpu,
-                              .away = tx->path.wire == WIRE_PEER,
+    struct job_chunk chunk = {.on_gpu = on_gpu,
+                              .on_peer_gpu = tx->path.wire == WIRE_PEER,
                               .size = on_gpu ? gpu_path_slot_bytes(peer, grant->slot) : host_limit(source)};
     tx->from = memory_for(source->node, tx->path, device);
     if (tx->path.wire == WIRE_PEER)

@@ -19,7 +19,7 @@ ORDER = {
     "daemon/base": "address auth fault lock log metrics option_table http options",
     "daemon/memory": "arena codebook_option job pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
-    "daemon/peers": "connection poll gpu_link kind peer_link peer dial peers",
+    "daemon/peers": "connection poll gpu_link transports peer_link peer dial peers",
     "daemon": "receive policy gpu_links gpu_path session request leg_queue sink source local expectation"
               " offer match exchange report clients node embed main",
 }

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define DEVICE_EVENT_BYTES  64u /* handle of an event that another process recorded: a cudaIpcEventHandle_t */
-#define FAR_PAGES_MAX       32768u
+#define GPU_CHUNK_PAGES_MAX 32768u
 #define DEVICE_HANDLE_BYTES 64u /* handle of memory that another process allocated: a cudaIpcMemHandle_t */
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
@@ -40,14 +40,14 @@ struct device_task {
     struct strait_pages pages;
     enum strait_element element; /* encode */
     enum strait_mode mode;       /* encode */
-    bool far;                    /* the chunk is in a GPU's arena: of any GPU (encode), of this device (decode) */
-    bool away;                   /* encode, far: in another GPU's arena: the chunk crosses a link while it is encoded */
-    void *dst;                   /* encode: in pinned memory; far: in reached memory, or in the arena */
-    const void *src;             /* decode: in pinned memory; far: in the arena */
-    uint64_t size;               /* of dst or src */
-    const void *metadata;        /* decode: a copy of the chunk's that nobody changes; far: the plugin makes it */
-    uint64_t metadata_size;      /* size of it; far: the same for any chunk that begins like `begins` */
-    uint8_t begins[16];          /* decode, far: if the chunk begins otherwise, its metadata is taken as zeroes */
+    bool on_gpu;                 /* the chunk is in a GPU's arena: of any GPU (encode), of this device (decode) */
+    bool on_peer_gpu;       /* encode, on_gpu: in another GPU's arena: the chunk crosses a link while it is encoded */
+    void *dst;              /* encode: in pinned memory; on_gpu: in reached memory, or in the arena */
+    const void *src;        /* decode: in pinned memory; on_gpu: in the arena */
+    uint64_t size;          /* of dst or src */
+    const void *metadata;   /* decode: a copy of the chunk's that nobody changes; on_gpu: the plugin makes it */
+    uint64_t metadata_size; /* size of it; on_gpu: the same for any chunk that begins like `begins` */
+    uint8_t begins[16];     /* decode, on_gpu: if the chunk begins otherwise, its metadata is taken as zeroes */
     uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client sent it; from this process: the bytes of a pointer */
     uint32_t event_size;
     bool forgotten; /* ready: nobody waits any more. Set at any time; the task then completes soon */
@@ -105,10 +105,10 @@ struct device_codec {
 struct device_setup {
     const struct device_codec *codec;
     const struct strait_codebook *codebook; /* NULL: none */
-    uint64_t slot_bytes;                    /* size of the largest chunk, except far ones, */
-    uint64_t far_bytes;                     /* whose largest size this is; they have at most FAR_PAGES_MAX pages */
-    uint32_t multiprocessors;               /* that one launch may occupy; 0: all */
-    uint64_t busy_poll_ns;                  /* how long its thread stays awake after the latest task */
+    uint64_t slot_bytes;                    /* size of the largest chunk, except those in GPU memory, */
+    uint64_t gpu_chunk_bytes; /* whose largest size this is; they have at most GPU_CHUNK_PAGES_MAX pages */
+    uint32_t multiprocessors; /* that one launch may occupy; 0: all */
+    uint64_t busy_poll_ns;    /* how long its thread stays awake after the latest task */
     /* A task is complete. Called on any thread; the plugin does not touch the task any more. */
     void (*done)(void *owner, struct device_task *task);
     /* This device has failed for good: `failure` tells the reason, and all tasks that have not come back yet do so.

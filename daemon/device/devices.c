@@ -25,8 +25,8 @@ struct devices {
     struct device *devices[DEVICES_MAX]; /* NULL: not in use. Also read without the lock */
     struct arena_range arenas[ARENAS_MAX];
     uint32_t arena_count;
-    uint64_t arena_bytes;                   /* size of each device's arena */
-    struct devices_arena *far[DEVICES_MAX]; /* made with the device, then constant */
+    uint64_t arena_bytes;                          /* size of each device's arena */
+    struct devices_arena *gpu_arenas[DEVICES_MAX]; /* made with the device, then constant */
 
     void (*failed)(void *owner);
     void *owner;
@@ -106,7 +106,7 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_c
     made->setup = (struct device_setup){.codec = &codec,
                                         .codebook = config->codebook,
                                         .slot_bytes = config->slot_bytes,
-                                        .far_bytes = config->far_bytes,
+                                        .gpu_chunk_bytes = config->gpu_chunk_bytes,
                                         .multiprocessors = config->multiprocessors,
                                         .busy_poll_ns = config->busy_poll_ns,
                                         .done = on_done,
@@ -137,11 +137,11 @@ void devices_destroy(struct devices *devices)
         if (devices->arenas[i].pinned)
             devices->ops->unpin(devices->arenas[i].base);
     for (int i = 0; i < DEVICES_MAX; i++) {
-        if (devices->far[i] != NULL && devices->far[i]->base != NULL)
-            devices->ops->arena_free(devices->devices[i], devices->far[i]->base);
+        if (devices->gpu_arenas[i] != NULL && devices->gpu_arenas[i]->base != NULL)
+            devices->ops->arena_free(devices->devices[i], devices->gpu_arenas[i]->base);
         if (devices->devices[i] != NULL)
             devices->ops->close(devices->devices[i]);
-        free(devices->far[i]);
+        free(devices->gpu_arenas[i]);
     }
     devices->failed = NULL;  /* no owner is left to be told */
     on_over(&devices->over); /* finishes the tasks of events that have not completed */
@@ -226,7 +226,7 @@ static void make_arena(struct devices *devices, int32_t number, struct device *d
     const struct device_why why = {arena->why, sizeof(arena->why)};
     if (devices->ops->arena(device, devices->arena_bytes, &arena->base, arena->handle, &why) != STRAIT_OK)
         arena->base = NULL;
-    devices->far[number] = arena;
+    devices->gpu_arenas[number] = arena;
 }
 
 static enum strait_status open_device(struct devices *devices, int32_t number, const struct device_why *why)
@@ -331,5 +331,5 @@ bool devices_state(struct devices *devices, int32_t number, struct device_state 
 const struct devices_arena *devices_arena(struct devices *devices, int32_t number)
 {
     struct device_state state;
-    return devices_state(devices, number, &state) ? devices->far[number] : NULL;
+    return devices_state(devices, number, &state) ? devices->gpu_arenas[number] : NULL;
 }

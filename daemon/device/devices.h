@@ -12,7 +12,7 @@ struct devices;
 
 struct devices_config {
     const struct strait_codebook *codebook; /* borrowed; NULL: none */
-    uint64_t slot_bytes, far_bytes;         /* largest chunks, see device.h */
+    uint64_t slot_bytes, gpu_chunk_bytes;   /* largest chunks, see device.h */
     uint64_t arena_bytes;                   /* size of each device's arena; 0: no arenas */
     uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
     uint64_t busy_poll_ns;                  /* see device.h */

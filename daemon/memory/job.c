@@ -49,7 +49,7 @@ struct job {
     void *dst;                     /* encode */
     const void *src;               /* decode */
     uint64_t size;                 /* encode: of dst; decode: of src */
-    bool far, away;                /* the chunk is in a GPU's memory; in another GPU's */
+    bool on_gpu, on_peer_gpu;      /* the chunk is in a GPU's memory; in another GPU's */
     struct strait_pages src_pages; /* copy */
     struct strait_class_stats *stats;
     uint32_t stats_count;
@@ -208,14 +208,14 @@ static enum strait_status describe(struct job *job)
                                      .pages = job->pages,
                                      .element = job->element,
                                      .mode = job->mode,
-                                     .far = job->far,
-                                     .away = job->away,
+                                     .on_gpu = job->on_gpu,
+                                     .on_peer_gpu = job->on_peer_gpu,
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};
     if (job->dst != NULL) /* a chunk that does not fit is refused here: in a launch it would fail others too */
         return strait_encode_bound(&job->pages) <= job->size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
-    if (job->far)
+    if (job->on_gpu)
         return foresee_metadata(job);
     enum strait_status status = job_copy_metadata(job, &job->metadata, &job->task.metadata_size);
     job->task.metadata = job->metadata;
@@ -286,9 +286,9 @@ void job_count_values(struct job *job, const struct strait_result *result)
 static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
 {
     job->size = chunk->size;
-    job->far = chunk->far;
-    job->away = chunk->away;
-    if (job->far && job->device < 0) {
+    job->on_gpu = chunk->on_gpu;
+    job->on_peer_gpu = chunk->on_peer_gpu;
+    if (job->on_gpu && job->device < 0) {
         job_drop(job);
         return STRAIT_ERR_INVALID;
     }

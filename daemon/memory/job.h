@@ -48,8 +48,8 @@ uint32_t jobs_running(const struct jobs *jobs);
 struct job_chunk {
     void *bytes;
     uint64_t size;
-    bool far;  /* in memory of a GPU, like the pages; device.h says which memory that may be */
-    bool away; /* encode, far: in another GPU's memory than the pages */
+    bool on_gpu;      /* in memory of a GPU, like the pages; device.h says which memory that may be */
+    bool on_peer_gpu; /* encode, on_gpu: in another GPU's memory than the pages */
 };
 
 /* Encodes the pages of `piece` in `pool` to one chunk of at most chunk->size; the call copies `ids`. Encodes raw when

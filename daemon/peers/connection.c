@@ -149,7 +149,7 @@ enum strait_status peer_send(struct peer *peer, const struct message *message)
 
 /* ---- Links ------------------------------------------------------------------------------------------------------- */
 
-enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **made)
+enum strait_status link_make(struct connection *c, struct peer_transport *transport, int fd, struct peer_link **made)
 {
     struct peer_link *link = calloc(1, sizeof(*link));
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
@@ -159,8 +159,8 @@ enum strait_status link_make(struct connection *c, struct kind *kind, int fd, st
         return status;
     }
     link->connection = c;
-    link->kind = kind;
-    status = link_open(kind->transport, fd, c->peer.dialled ? LINK_DIALLED : LINK_ACCEPTED, link, &link->link);
+    link->transport = transport;
+    status = link_open(transport->handle, fd, c->peer.dialled ? LINK_DIALLED : LINK_ACCEPTED, link, &link->link);
     if (status != STRAIT_OK) {
         free(link);
         return status;
@@ -178,23 +178,23 @@ void link_end(struct peer_link *link)
     link_close(link->link);
 }
 
-struct kind *kind_find(struct peers *peers, const char *name, size_t size)
+struct peer_transport *peer_transport_find(struct peers *peers, const char *name, size_t size)
 {
-    for (uint32_t i = 0; i < peers->kind_count; i++) {
-        const char *own = peers->kinds[i].ops->name;
+    for (uint32_t i = 0; i < peers->transport_count; i++) {
+        const char *own = peers->transports[i].ops->name;
         if (strlen(own) == size && memcmp(own, name, size) == 0)
-            return &peers->kinds[i];
+            return &peers->transports[i];
     }
     return NULL;
 }
 
-struct kind *gpu_kind_find(const struct peers *peers, enum message_link_by by, uint32_t device)
+struct peer_transport *gpu_transport_find(const struct peers *peers, enum message_link_by by, uint32_t device)
 {
-    struct kind *kind;
-    LIST_FOREACH(kind, &peers->gpu_kinds, entry)
+    struct peer_transport *transport;
+    LIST_FOREACH(transport, &peers->gpu_transports, entry)
     {
-        if (kind->by == by && kind->device == (int32_t)device)
-            return kind;
+        if (transport->by == by && transport->device == (int32_t)device)
+            return transport;
     }
     return NULL;
 }

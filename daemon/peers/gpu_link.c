@@ -105,9 +105,9 @@ static void give_up(struct connection *c, struct gpu_link *g, const char *why)
 
 static const char *open_link(struct connection *c, struct gpu_link *g)
 {
-    struct kind *kind = gpu_kind_find(peers_of(c), g->ends.by, g->ends.device);
-    enum strait_status status =
-        kind != NULL ? link_make(c, kind, -1, &g->link) : STRAIT_ERR_UNSUPPORTED; /* existed before the request */
+    struct peer_transport *transport = gpu_transport_find(peers_of(c), g->ends.by, g->ends.device);
+    enum strait_status status = transport != NULL ? link_make(c, transport, -1, &g->link)
+                                                  : STRAIT_ERR_UNSUPPORTED; /* existed before the request */
     if (status == STRAIT_OK)
         g->link->gpu = g;
     return status == STRAIT_OK          ? NULL
@@ -193,7 +193,7 @@ void gpu_link_receive(struct connection *c, const struct message_gpu_link *m)
         connection_protocol_error(c, "a wish for a link, of the side that makes them");
         return;
     }
-    if (gpu_kind_find(peers_of(c), ends.by, ends.device) != NULL)
+    if (gpu_transport_find(peers_of(c), ends.by, ends.device) != NULL)
         g = find_or_create(c, ends);
     if (g == NULL && m->why.size == 0)
         send_gpu_link(c, ends, view_of(NULL, 0),
@@ -254,7 +254,7 @@ void gpu_link_closed(struct gpu_link *g)
 void peer_want_gpu_link(struct peer *peer, struct gpu_ends ends)
 {
     struct connection *c = connection_of(peer);
-    if (peer->state != PEER_UP || gpu_kind_find(peers_of(c), ends.by, ends.device) == NULL)
+    if (peer->state != PEER_UP || gpu_transport_find(peers_of(c), ends.by, ends.device) == NULL)
         return;
     struct gpu_link *g = find_or_create(c, ends);
     if (g != NULL)

@@ -432,8 +432,8 @@ static void log_up(const struct connection *c)
     log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
     log_write(peers_of(c)->config.log, LOG_INFO,
               "msg=\"peer up\" peer=%s node=%016" PRIx64 " dialled=%d transport=%s codebook=%s note=%s", name,
-              c->peer.node, c->peer.dialled, c->current->kind->ops->name, c->peer.codebook_matches ? "same" : "none",
-              why);
+              c->peer.node, c->peer.dialled, c->current->transport->ops->name,
+              c->peer.codebook_matches ? "same" : "none", why);
 }
 
 /* A node that connects to us is alive, so dialling it need not wait for the back-off of earlier failed attempts. Not
@@ -453,7 +453,7 @@ void connection_up(struct connection *c)
     struct peers *peers = peers_of(c);
     c->peer.state = PEER_UP;
     c->peer.link = c->current->link;
-    c->peer.direct = c->current->kind->ops->direct;
+    c->peer.direct = c->current->transport->ops->direct;
     c->up_at = c->received_at = c->next_heartbeat = peers_now(peers);
     peers->config.metrics->peers_connected++;
     log_up(c);
@@ -493,7 +493,7 @@ enum strait_status peer_send_chunk(struct peer *peer, const void *header, size_t
     struct connection *c = connection_of(peer);
     if (peer->state != PEER_UP || c->failing)
         return STRAIT_ERR_AGAIN;
-    const struct fault_chunk chunk = {peer->link, header, header_size, data, size, c->current->kind->send_handle};
+    const struct fault_chunk chunk = {peer->link, header, header_size, data, size, c->current->transport->send_handle};
     (void)fault_at(FAULT_CHUNK, peer, &chunk);
     enum strait_status status = link_send(peer->link, header, header_size, data, size, chunk.handle, cookie);
     (void)fault_at(FAULT_CHUNK_SENT, peer, &chunk);

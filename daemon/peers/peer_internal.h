@@ -19,7 +19,7 @@
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
 
-#define PEER_KINDS_MAX        8u
+#define PEER_TRANSPORTS_MAX   8u
 #define PEER_RECORDS_MAX      4096u /* dialled connections, including IDLE ones */
 #define PEER_ACCEPTED_MAX     1280u /* accepted connections, including those not proved yet and CLOSING ones */
 #define PEER_HALF_OPEN_MAX    128u  /* accepted connections that are not proved yet */
@@ -34,13 +34,13 @@
 #define PEER_ACCEPTS_PER_TURN 64u
 
 /* A transport of this node, or of one of its GPUs. */
-struct kind {
-    LIST_ENTRY(kind) entry; /* of a GPU's */
+struct peer_transport {
+    LIST_ENTRY(peer_transport) entry; /* of a GPU's */
     struct peers *peers;
     int32_t device;          /* device of its arena's memory; -1: the host */
     enum message_link_by by; /* of a GPU's */
     const struct transport_ops *ops;
-    struct transport *transport;
+    struct transport *handle;
     struct port *port;
     void *send_handle;
     bool sends_known; /* send_handle is to be released */
@@ -50,7 +50,7 @@ struct kind {
 struct peer_link {
     LIST_ENTRY(peer_link) entry;
     struct connection *connection;
-    struct kind *kind;
+    struct peer_transport *transport;
     struct link *link;
     struct gpu_link *gpu; /* the GPU link that it serves; NULL: the connection's own link, or an attempt at that */
     bool connected, closing, abandoned;
@@ -109,8 +109,8 @@ struct connection {
     bool has_links; /* the peer's first PEER_LINKS has come */
     bool same_host;
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)]; /* "": no shm */
-    char offered[MESSAGE_ADDRESS_MAX + 1];                         /* kinds, as the peer lists them */
-    uint32_t attempt;                                              /* dialled: index of the kind being tried */
+    char offered[MESSAGE_ADDRESS_MAX + 1];                         /* transports, as the peer lists them */
+    uint32_t attempt;                                              /* dialled: index of the transport being tried */
     uint64_t attempt_deadline;
     bool shm_is_full;  /* dialled: the peer's unix socket has too many connections waiting; try again */
     bool wants_answer; /* dialled: the peer was asked for its link's address */
@@ -136,9 +136,9 @@ struct peers {
     struct node_options options;
     TAILQ_HEAD(, connection) connections; /* oldest first */
     TAILQ_HEAD(, connection) dirty;       /* to be flushed or ended */
-    struct kind kinds[PEER_KINDS_MAX];
-    uint32_t kind_count, ports;
-    LIST_HEAD(, kind) gpu_kinds;
+    struct peer_transport transports[PEER_TRANSPORTS_MAX];
+    uint32_t transport_count, ports;
+    LIST_HEAD(, peer_transport) gpu_transports;
     char offered[MESSAGE_ADDRESS_MAX + 1];
     char left_out[192]; /* transports that options name but that are not available, and why */
     bool alone;         /* shm is named, but there is no unix socket for it */
@@ -194,10 +194,10 @@ void connection_protocol_error(struct connection *c, const char *what);
 void connection_send(struct connection *c, const struct message *message);
 
 /* Creates a link. Takes the socket in any case. */
-enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
+enum strait_status link_make(struct connection *c, struct peer_transport *transport, int fd, struct peer_link **link);
 void link_end(struct peer_link *link);
-struct kind *kind_find(struct peers *peers, const char *name, size_t size);
-struct kind *gpu_kind_find(const struct peers *peers, enum message_link_by by, uint32_t device);
+struct peer_transport *peer_transport_find(struct peers *peers, const char *name, size_t size);
+struct peer_transport *gpu_transport_find(const struct peers *peers, enum message_link_by by, uint32_t device);
 
 void peers_tick_start(struct peers *peers);
 void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
@@ -218,18 +218,18 @@ void gpu_link_closed(struct gpu_link *g);
 
 /* ---- peer_link.c ------------------------------------------------------------------------------------------------- */
 
-extern const struct transport_events peer_transport_events; /* owner: the kind */
+extern const struct transport_events peer_transport_events; /* owner: the peer_transport */
 void links_send(struct connection *c);
 void links_receive(struct connection *c, const struct message_peer_links *links);
 void links_tick(struct connection *c);
 
-/* ---- kind.c: transports ------------------------------------------------------------------------------------------ */
+/* ---- transports.c ------------------------------------------------------------------------------------------------ */
 
 /* Checks the option texts that transports will parse. ERR_INVALID: `why`. */
-enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size);
+enum strait_status peer_transports_check(const struct peers *peers, char *why, size_t why_size);
 /* Opens the transports that the options name, and records which are not available. */
-void kinds_open(struct peers *peers);
-void kind_release_memory(struct kind *kind);
+void peer_transports_open(struct peers *peers);
+void peer_transport_release_memory(struct peer_transport *transport);
 
 /* ---- peer.c: handshake, messages, heartbeats, the end ------------------------------------------------------------ */
 

@@ -8,15 +8,15 @@
 #include "daemon/peers/peer_internal.h"
 
 /* Transport and link of a connection. The dialling side decides: it tries, one after the other,
- * the kinds on its own list that the other side offers. With shm it connects to a unix socket of the peer; for the
- * other kinds the two sides exchange the addresses of their links. */
+ * the transports on its own list that the other side offers. With shm it connects to a unix socket of the peer; for the
+ * other transports the two sides exchange the addresses of their links. */
 
 /* ---- Links ------------------------------------------------------------------------------------------------------- */
 
 /* Begins the connection's own link, or an attempt at it. Takes the socket in any case. */
-static enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
+static enum strait_status link_begin(struct connection *c, struct peer_transport *transport, int fd)
 {
-    return link_make(c, kind, fd, &c->current);
+    return link_make(c, transport, fd, &c->current);
 }
 
 static void current_end(struct connection *c)
@@ -33,7 +33,7 @@ static void current_end(struct connection *c)
 /* ---- shm: dialling ------------------------------------------------------------------------------------------- */
 
 /* Sends the hello on a connected socket. NULL, or why it failed. */
-static const char *shm_send_hello(struct connection *c, struct kind *kind, int fd)
+static const char *shm_send_hello(struct connection *c, struct peer_transport *transport, int fd)
 {
     const struct peers *peers = peers_of(c);
     struct channel *channel;
@@ -53,7 +53,7 @@ static const char *shm_send_hello(struct connection *c, struct kind *kind, int f
         return "its socket takes no hello";
     }
     fd = channel_release(channel);
-    if (fd < 0 || link_begin(c, kind, fd) != STRAIT_OK)
+    if (fd < 0 || link_begin(c, transport, fd) != STRAIT_OK)
         return "no link can be opened";
     return link_connect(c->current->link, NULL, 0) == STRAIT_OK ? NULL : "the link cannot be begun";
 }
@@ -74,7 +74,7 @@ static int shm_dial(const struct connection *c)
 
 /* Begins a link as the dialler. NULL, or why it failed. connect fails at once if the unix socket's backlog is full, and
  * nothing signals when it has room: then shm_is_full is set, and ticks try again. */
-static const char *shm_try(struct connection *c, struct kind *kind)
+static const char *shm_try(struct connection *c, struct peer_transport *transport)
 {
     if (!c->same_host || c->shm_path[0] == 0)
         return "on another host";
@@ -82,7 +82,7 @@ static const char *shm_try(struct connection *c, struct kind *kind)
     c->shm_is_full = fd < 0 && errno == EAGAIN;
     if (c->shm_is_full)
         return NULL;
-    return fd >= 0 ? shm_send_hello(c, kind, fd) : strerror(errno);
+    return fd >= 0 ? shm_send_hello(c, transport, fd) : strerror(errno);
 }
 
 /* ---- shm: accepting ------------------------------------------------------------------------------------------ */
@@ -101,15 +101,15 @@ static struct connection *find_token(struct peers *peers, uint64_t token)
 static const char *accept_shm(struct peers *peers, struct channel *channel, const struct message_shm_hello *hello)
 {
     struct connection *c = find_token(peers, hello->token);
-    struct kind *kind = kind_find(peers, "shm", 3);
+    struct peer_transport *transport = peer_transport_find(peers, "shm", 3);
     int fd = channel_release(channel);
     if (fd < 0)
         return "bytes followed the hello";
-    if (c == NULL || kind == NULL || c->current != NULL || hello->node != c->peer.node) {
+    if (c == NULL || transport == NULL || c->current != NULL || hello->node != c->peer.node) {
         close(fd);
         return "unknown token";
     }
-    if (link_begin(c, kind, fd) != STRAIT_OK)
+    if (link_begin(c, transport, fd) != STRAIT_OK)
         return "no link can be opened";
     if (link_connect(c->current->link, NULL, 0) == STRAIT_OK)
         return NULL;
@@ -124,12 +124,12 @@ void peers_accept_shm(struct peers *peers, struct channel *channel, const struct
         peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
 }
 
-static bool is_shm(const struct kind *kind)
+static bool is_shm(const struct peer_transport *transport)
 {
-    return strcmp(kind->ops->name, "shm") == 0;
+    return strcmp(transport->ops->name, "shm") == 0;
 }
 
-/* Is `name` among the kinds, separated by commas, that the peer offers? */
+/* Is `name` among the transports, separated by commas, that the peer offers? */
 static bool is_offered(const struct connection *c, const char *name)
 {
     const char *at = c->offered;
@@ -177,46 +177,46 @@ static bool send_address(struct connection *c)
     size_t size = link_address(c->current->link, address, sizeof(address));
     if (size == 0 || size > sizeof(address))
         return false;
-    send_links(c, c->current->kind->ops->name, address, size);
+    send_links(c, c->current->transport->ops->name, address, size);
     return true;
 }
 
 /* ---- Choice: dialling -------------------------------------------------------------------------------------------- */
 
-/* Records why a better kind is not used, or in the end why none is. */
+/* Records why a better transport is not used, or in the end why none is. */
 static void note(struct connection *c, const char *name, const char *why)
 {
     size_t used = strlen(c->peer.why);
     snprintf(c->peer.why + used, sizeof(c->peer.why) - used, "%s%s: %s", used > 0 ? "; " : "", name, why);
 }
 
-static const char *try_address(struct connection *c, struct kind *kind)
+static const char *try_address(struct connection *c, struct peer_transport *transport)
 {
-    if (link_begin(c, kind, -1) != STRAIT_OK)
+    if (link_begin(c, transport, -1) != STRAIT_OK)
         return "no link can be opened";
     c->wants_answer = send_address(c);
     return c->wants_answer ? NULL : "no address";
 }
 
-static const char *try_kind(struct connection *c, struct kind *kind)
+static const char *try_transport(struct connection *c, struct peer_transport *transport)
 {
-    if (!is_offered(c, kind->ops->name))
+    if (!is_offered(c, transport->ops->name))
         return "not offered by the peer";
-    return is_shm(kind) ? shm_try(c, kind) : try_address(c, kind);
+    return is_shm(transport) ? shm_try(c, transport) : try_address(c, transport);
 }
 
-/* Tries the next kind for half of the time that is left, the last one for all of it. */
-static void try_kinds(struct connection *c)
+/* Tries the next transport for half of the time that is left, the last one for all of it. */
+static void try_transports(struct connection *c)
 {
     struct peers *peers = peers_of(c);
     uint64_t now = peers_now(peers);
-    for (; c->attempt < peers->kind_count; c->attempt++) {
-        struct kind *kind = &peers->kinds[c->attempt];
-        const char *why = try_kind(c, kind);
-        c->attempt_deadline = c->attempt + 1 < peers->kind_count ? (now + c->deadline) / 2 : c->deadline;
+    for (; c->attempt < peers->transport_count; c->attempt++) {
+        struct peer_transport *transport = &peers->transports[c->attempt];
+        const char *why = try_transport(c, transport);
+        c->attempt_deadline = c->attempt + 1 < peers->transport_count ? (now + c->deadline) / 2 : c->deadline;
         if (why == NULL)
             return;
-        note(c, kind->ops->name, why);
+        note(c, transport->ops->name, why);
         current_end(c);
     }
     char tried[sizeof(c->peer.why)];
@@ -226,16 +226,17 @@ static void try_kinds(struct connection *c)
 
 static void attempt_failed(struct connection *c, const char *why)
 {
-    note(c, peers_of(c)->kinds[c->attempt].ops->name, why);
+    note(c, peers_of(c)->transports[c->attempt].ops->name, why);
     current_end(c);
     c->attempt++;
-    try_kinds(c);
+    try_transports(c);
 }
 
 static void take_answer(struct connection *c, const struct message_peer_links *links)
 {
-    struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
-    if (!c->wants_answer || c->current == NULL || kind != c->current->kind)
+    struct peer_transport *transport =
+        peer_transport_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
+    if (!c->wants_answer || c->current == NULL || transport != c->current->transport)
         return; /* belongs to an attempt that was given up */
     c->wants_answer = false;
     if (links->ucx_address.size == 0)
@@ -246,28 +247,31 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
 
 /* ---- Choice: accepting ------------------------------------------------------------------------------------------- */
 
-static bool answer_choice(struct connection *c, struct kind *kind, const struct message_peer_links *links)
+static bool answer_choice(struct connection *c, struct peer_transport *transport,
+                          const struct message_peer_links *links)
 {
-    return kind != NULL && !is_shm(kind) && links->ucx_address.size > 0 && link_begin(c, kind, -1) == STRAIT_OK &&
+    return transport != NULL && !is_shm(transport) && links->ucx_address.size > 0 &&
+           link_begin(c, transport, -1) == STRAIT_OK &&
            link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) == STRAIT_OK &&
            send_address(c);
 }
 
-/* A choice ends the previous attempt. The list of kinds bounds how many choices an honest peer makes. */
+/* A choice ends the previous attempt. The list of transports bounds how many choices an honest peer makes. */
 static void take_choice(struct connection *c, const struct message_peer_links *links)
 {
-    struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
+    struct peer_transport *transport =
+        peer_transport_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
     current_end(c);
-    if (c->attempt++ >= PEER_KINDS_MAX) {
+    if (c->attempt++ >= PEER_TRANSPORTS_MAX) {
         connection_protocol_error(c, "it cannot decide on a transport");
         return;
     }
-    if (answer_choice(c, kind, links))
+    if (answer_choice(c, transport, links))
         return;
     current_end(c);
     char name[MESSAGE_ADDRESS_MAX + 1];
     snprintf(name, sizeof(name), "%.*s", (int)links->transport.size, (const char *)links->transport.data);
-    note(c, kind != NULL ? kind->ops->name : "transport", "refused here");
+    note(c, transport != NULL ? transport->ops->name : "transport", "refused here");
     send_links(c, name, NULL, 0);
 }
 
@@ -285,7 +289,7 @@ static void copy_text(char *dst, size_t capacity, struct view text)
  * not be pinned for GPUs. */
 static bool has_its_slots(const struct connection *c)
 {
-    return !c->current->kind->ops->direct ||
+    return !c->current->transport->ops->direct ||
            link_map(c->current->link, 0, (size_t)c->peer.slot_bytes * c->peer.slot_count) != NULL;
 }
 
@@ -320,7 +324,7 @@ static void take_first(struct connection *c, const struct message_peer_links *li
     if (links->slot_bytes == 0 || links->slot_count == 0)
         connection_protocol_error(c, "an empty arena");
     else if (c->peer.dialled)
-        try_kinds(c);
+        try_transports(c);
     else
         up_if_ready(c);
 }
@@ -337,7 +341,7 @@ void links_receive(struct connection *c, const struct message_peer_links *links)
 
 static void shm_again(struct connection *c)
 {
-    const char *why = shm_try(c, &peers_of(c)->kinds[c->attempt]);
+    const char *why = shm_try(c, &peers_of(c)->transports[c->attempt]);
     if (why != NULL)
         attempt_failed(c, why);
 }
@@ -377,7 +381,7 @@ static void on_broken(void *owner, struct link *base, const char *why)
     if (link != c->current || link->closing || c->failing)
         return;
     if (c->peer.state == PEER_UP)
-        connection_fail(c, "%s: %s", link->kind->ops->name, why);
+        connection_fail(c, "%s: %s", link->transport->ops->name, why);
     else if (c->peer.state == PEER_LINKING && c->peer.dialled)
         attempt_failed(c, why);
     else if (c->peer.state == PEER_LINKING)
@@ -408,18 +412,19 @@ static bool is_of_peer(const struct peer_link *link)
 
 static struct landing on_arriving(void *owner, struct link *base, const void *header, size_t header_size, size_t size)
 {
-    struct kind *kind = owner;
+    struct peer_transport *transport = owner;
     struct peer_link *link = base->owner;
     if (!is_of_peer(link))
         return (struct landing){.address = NULL};
-    const struct peers_config *config = &kind->peers->config;
-    peers_turn_again(kind->peers);
-    return config->events->arriving(config->owner, &link->connection->peer, kind->device, header, header_size, size);
+    const struct peers_config *config = &transport->peers->config;
+    peers_turn_again(transport->peers);
+    return config->events->arriving(config->owner, &link->connection->peer, transport->device, header, header_size,
+                                    size);
 }
 
 static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
 {
-    struct peers *peers = ((struct kind *)owner)->peers;
+    struct peers *peers = ((struct peer_transport *)owner)->peers;
     const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
     if (!is_of_peer(link))
@@ -430,7 +435,7 @@ static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum str
 
 static void on_sent(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
 {
-    struct peers *peers = ((struct kind *)owner)->peers;
+    struct peers *peers = ((struct peer_transport *)owner)->peers;
     const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
     if (!is_of_peer(link))

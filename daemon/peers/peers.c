@@ -72,7 +72,7 @@ static void abandon_links(struct connection *c)
         log_write(peers_of(c)->config.log, LOG_WARN,
                   "msg=\"link abandoned\" peer=%s node=%016" PRIx64
                   " transport=%s error=\"the peer lives and does not close its side\"",
-                  name, c->peer.node, link->kind->ops->name);
+                  name, c->peer.node, link->transport->ops->name);
     }
 }
 
@@ -142,10 +142,10 @@ static void on_handle_closed(uv_handle_t *handle)
         return;
     void (*closed)(void *owner) = peers->config.events->closed;
     void *owner = peers->config.owner;
-    struct kind *kind;
-    while ((kind = LIST_FIRST(&peers->gpu_kinds)) != NULL) {
-        LIST_REMOVE(kind, entry);
-        free(kind);
+    struct peer_transport *transport;
+    while ((transport = LIST_FIRST(&peers->gpu_transports)) != NULL) {
+        LIST_REMOVE(transport, entry);
+        free(transport);
     }
     auth_secret_wipe(&peers->secret_bytes);
     free(peers);
@@ -155,14 +155,14 @@ static void on_handle_closed(uv_handle_t *handle)
 static void close_ports(struct peers *peers)
 {
     peers->ports_closing = true;
-    for (uint32_t i = 0; i < peers->kind_count; i++) {
-        kind_release_memory(&peers->kinds[i]);
-        port_close(peers->kinds[i].port);
+    for (uint32_t i = 0; i < peers->transport_count; i++) {
+        peer_transport_release_memory(&peers->transports[i]);
+        port_close(peers->transports[i].port);
     }
-    struct kind *kind;
-    LIST_FOREACH(kind, &peers->gpu_kinds, entry)
+    struct peer_transport *transport;
+    LIST_FOREACH(transport, &peers->gpu_transports, entry)
     {
-        port_close(kind->port);
+        port_close(transport->port);
     }
 }
 
@@ -269,7 +269,7 @@ static struct peers *peers_make(const struct peers_config *config)
     peers->watches.owner = peers;
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->dirty);
-    LIST_INIT(&peers->gpu_kinds);
+    LIST_INIT(&peers->gpu_transports);
     return peers;
 }
 
@@ -282,7 +282,7 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
     }
     enum strait_status status = read_secret(made, why, why_size);
     if (status == STRAIT_OK)
-        status = kinds_check(made, why, why_size);
+        status = peer_transports_check(made, why, why_size);
     if (status == STRAIT_OK)
         status = listener_open(made, why, why_size);
     if (status != STRAIT_OK) {
@@ -293,7 +293,7 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
     open_handles(made);
     set_host(made);
     set_shm_path(made);
-    kinds_open(made);
+    peer_transports_open(made);
     *peers = made;
     return STRAIT_OK;
 }

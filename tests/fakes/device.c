@@ -136,7 +136,7 @@ static struct device_task *take_batch(struct device *device, uint32_t *taken)
     *taken = 0;
     while ((task = *at) != NULL) {
         if (batch != NULL && (task->work != batch->work || task->element != batch->element ||
-                              task->mode != batch->mode || task->far != batch->far)) {
+                              task->mode != batch->mode || task->on_gpu != batch->on_gpu)) {
             at = &task->next;
             continue;
         }
@@ -219,7 +219,7 @@ static void code(struct device *device, struct device_task *task)
             .size = sizeof(params), .element = task->element, .mode = task->mode, .codebook = coded ? codebook : NULL};
         const struct strait_encode_item item = {
             .src = task->pages, .dst = task->dst, .dst_capacity = task->size, .result = &task->result};
-        require(is_within(task->dst, task->size, task->far ? device : NULL));
+        require(is_within(task->dst, task->size, task->on_gpu ? device : NULL));
         task->status = codec->encode(NULL, &params, &item, 1, &run);
     } else {
         struct strait_decode_item item = {.dst = task->pages,
@@ -227,10 +227,10 @@ static void code(struct device *device, struct device_task *task)
                                           .src_size = task->size,
                                           .metadata = task->metadata,
                                           .result = &task->result};
-        void *copy = task->far ? fetch_metadata(task) : NULL;
-        require(is_within(task->src, task->size, task->far ? device : NULL));
-        require((task->metadata != NULL) == !task->far);
-        if (task->far)
+        void *copy = task->on_gpu ? fetch_metadata(task) : NULL;
+        require(is_within(task->src, task->size, task->on_gpu ? device : NULL));
+        require((task->metadata != NULL) == !task->on_gpu);
+        if (task->on_gpu)
             item.metadata = copy;
         task->status = codec->decode(NULL, codebook, &item, 1, &run);
         free(copy);
@@ -245,7 +245,7 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     uint64_t began = now();
     if (fake_device_control.delay_us != 0)
         usleep(fake_device_control.delay_us);
-    if (!batch->far)
+    if (!batch->on_gpu)
         usleep(fake_device_control.bus_delay_us);
     usleep(atomic_exchange(&fake_device_control.stall_us[device->number], 0));
     bool broken = is_broken(device);

@@ -328,14 +328,14 @@ static struct lane *lane_of(struct device *device, const struct device_task *tas
 static void take_submitted(struct device *device)
 {
     struct device_task *task = device->submitted, *next;
-    struct lane *away = NULL;
+    struct lane *on_peer_gpu = NULL;
     device->submitted = NULL;
     device->submitted_end = &device->submitted;
     for (; task != NULL; task = next) {
         next = task->next;
-        struct lane *lane = task->away && away != NULL ? away : lane_of(device, task);
-        if (task->away)
-            away = lane;
+        struct lane *lane = task->on_peer_gpu && on_peer_gpu != NULL ? on_peer_gpu : lane_of(device, task);
+        if (task->on_peer_gpu)
+            on_peer_gpu = lane;
         lane_add(device, lane, task);
     }
 }
@@ -439,8 +439,8 @@ void *coder_run(void *arg)
 
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20)  /* bytes of pages: keeps the bus busy; with more, its first chunk would wait longer */
-#define FAR_BYTES     (64u << 20) /* the same for chunks that another GPU sent: nothing waits for the first of them */
-#define AWAY_BYTES                                                                                                    \
+#define GPU_BYTES     (64u << 20) /* the same for chunks that another GPU sent: nothing waits for the first of them */
+#define PEER_BYTES                                                                                                    \
     (128u << 20) /* for chunks stored into another GPU: results come one by one, and the launch takes the link's time \
                   */
 #define LINK_BYTES (17u << 20) /* for chunks that another library sends: it waits for the first of them */
@@ -471,12 +471,12 @@ static cudaError_t make_stream(const struct device *device, struct lane *lane)
 }
 
 /* Every block costs 40 bytes of scratch and every page at least 20 bytes of its chunk, so twice a slot is enough for a
- * near chunk. Far chunks have fewer blocks: FAR_PAGES_MAX, and one for every 8 KiB. */
+ * chunk in host memory. GPU chunks have fewer blocks: GPU_CHUNK_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
 {
     lane->waiting_end = &lane->waiting;
-    lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + FAR_PAGES_MAX * 64u +
-                         (size_t)device->setup.far_bytes / 128 + SCRATCH_FIXED;
+    lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + GPU_CHUNK_PAGES_MAX * 64u +
+                         (size_t)device->setup.gpu_chunk_bytes / 128 + SCRATCH_FIXED;
     cudaError_t error = make_stream(device, lane);
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
@@ -536,7 +536,7 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
 
 static bool is_alike(const struct device_task *a, const struct device_task *b)
 {
-    return a->far == b->far && a->away == b->away &&
+    return a->on_gpu == b->on_gpu && a->on_peer_gpu == b->on_peer_gpu &&
            (a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode));
 }
 
@@ -548,18 +548,18 @@ static bool is_coded(const struct device_task *task)
 /* The stage in which the task's chunk is coded; NULL: it is coded in place. */
 static struct stage *stage_of(struct device *device, const struct device_task *task)
 {
-    if (task->far)
+    if (task->on_gpu)
         return NULL;
     return task->work == DEVICE_ENCODE ? &device->out : &device->in;
 }
 
 static uint64_t most_bytes(const struct device_task *task)
 {
-    if (!task->far)
+    if (!task->on_gpu)
         return BATCH_BYTES;
     if (task->work == DEVICE_DECODE)
-        return FAR_BYTES;
-    return task->away ? AWAY_BYTES : LINK_BYTES;
+        return GPU_BYTES;
+    return task->on_peer_gpu ? PEER_BYTES : LINK_BYTES;
 }
 
 /* Moves waiting tasks that can be launched together to the batch, in order. */
@@ -614,11 +614,11 @@ static void *stage(struct batch *batch, size_t *used, const void *bytes, size_t 
  * launch together. An encoder for a link has the time to read ids from host memory, and so begins sooner. */
 static struct strait_pages place(struct batch *batch, uint32_t i, const struct strait_pages *before, size_t *used)
 {
-    const bool away = batch->tasks[i]->away;
+    const bool on_peer_gpu = batch->tasks[i]->on_peer_gpu;
     struct strait_pages pages = batch->tasks[i]->pages;
     const uint8_t *host = batch->staged + *used,
                   *there = stage(batch, used, pages.ids, pages.id_count * sizeof(uint32_t));
-    pages.ids = (const uint32_t *)(away ? host : there);
+    pages.ids = (const uint32_t *)(on_peer_gpu ? host : there);
     if (before != NULL && before->region_count == pages.region_count &&
         memcmp(before->regions, pages.regions, pages.region_count * sizeof(pages.regions[0])) == 0)
         pages.regions = before->regions;
@@ -628,7 +628,7 @@ static struct strait_pages place(struct batch *batch, uint32_t i, const struct s
 static struct strait_run run_of(struct device *device, struct lane *lane, const struct batch *batch)
 {
     bool counts = lane->escapes.counters != NULL && batch->tasks[0]->work == DEVICE_ENCODE && is_coded(batch->tasks[0]);
-    const bool away = batch->tasks[0]->away;
+    const bool on_peer_gpu = batch->tasks[0]->on_peer_gpu;
     lane->escapes.counted |= counts;
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = lane->scratch,
@@ -636,8 +636,8 @@ static struct strait_run run_of(struct device *device, struct lane *lane, const 
                                .stream = lane->stream,
                                .class_stats = counts ? lane->escapes.counters : NULL,
                                .class_count = counts ? device->table_count : 0,
-                               .caching = away ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO,
-                               .sm_budget = away ? device->away_multiprocessors : device->setup.multiprocessors,
+                               .caching = on_peer_gpu ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO,
+                               .sm_budget = on_peer_gpu ? device->peer_multiprocessors : device->setup.multiprocessors,
                                .tables = device->tables};
 }
 
@@ -655,9 +655,9 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     for (uint32_t i = 0; i < batch->count; i++) {
         const struct device_task *task = batch->tasks[i];
         items[i] = (struct strait_encode_item){.src = place(batch, i, i > 0 ? &items[i - 1].src : NULL, &used),
-                                               .dst = task->far ? task->dst : batch->slots[i]->memory,
-                                               .dst_capacity =
-                                                   task->far ? task->size : least(task->size, device->out.slot_bytes),
+                                               .dst = task->on_gpu ? task->dst : batch->slots[i]->memory,
+                                               .dst_capacity = task->on_gpu ? task->size
+                                                                            : least(task->size, device->out.slot_bytes),
                                                .result = &batch->results[i]};
     }
     while (batch->count > 1 && codec->encode_scratch(device->codec, items, batch->count) > lane->scratch_size)
@@ -669,13 +669,13 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
                                                 .codebook = is_coded(first) ? device->setup.codebook : NULL};
     const struct strait_run run = run_of(device, lane, batch);
     const struct prepare prepare = prepare_staged(batch, used);
-    if (!first->away)
+    if (!first->on_peer_gpu)
         *error = prepare_launch(&prepare, lane->stream);
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE : codec->encode(device->codec, &params, items, batch->count, &run);
 }
 
 /* Metadata that the device copies itself goes behind what is staged. */
-static struct prepare prepare_far(const struct batch *batch, struct strait_decode_item *items, size_t used)
+static struct prepare prepare_in_place(const struct batch *batch, struct strait_decode_item *items, size_t used)
 {
     struct prepare prepare = prepare_staged(batch, used);
     for (uint32_t i = 0; i < batch->count; i++) {
@@ -698,16 +698,17 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
     for (uint32_t i = 0; i < batch->count; i++) {
         const struct device_task *task = batch->tasks[i];
         items[i] = (struct strait_decode_item){.dst = place(batch, i, i > 0 ? &items[i - 1].dst : NULL, &used),
-                                               .src = task->far ? task->src : batch->slots[i]->memory,
+                                               .src = task->on_gpu ? task->src : batch->slots[i]->memory,
                                                .src_size = task->size,
                                                .result = &batch->results[i]};
-        if (!task->far)
+        if (!task->on_gpu)
             items[i].metadata = stage(batch, &used, task->metadata, task->metadata_size);
     }
     while (batch->count > 1 && codec->decode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(device, lane, batch, batch->count / 2);
     const struct strait_run run = run_of(device, lane, batch);
-    const struct prepare prepare = batch->tasks[0]->far ? prepare_far(batch, items, used) : prepare_staged(batch, used);
+    const struct prepare prepare =
+        batch->tasks[0]->on_gpu ? prepare_in_place(batch, items, used) : prepare_staged(batch, used);
     for (uint32_t i = 0; i < batch->count && *error == cudaSuccess; i++)
         if (batch->slots[i] != NULL)
             *error = stage_fetch(&device->in, batch->slots[i], batch->tasks[i], lane->stream);
@@ -738,7 +739,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
     }
 }
 
-/* A small launch would delay a large one: while a far batch is being decoded, wait for more tasks. */
+/* A small launch would delay a large one: while a batch of GPU chunks is being decoded, wait for more tasks. */
 bool lane_may_launch(struct device *device, const struct lane *lane)
 {
     uint64_t bytes = 0;
@@ -747,11 +748,11 @@ bool lane_may_launch(struct device *device, const struct lane *lane)
     const struct stage *on = stage_of(device, lane->waiting);
     if (on != NULL && on->taken == STAGE_SLOTS)
         return false;
-    if (!lane->waiting->far || lane->waiting->work == DEVICE_ENCODE || lane->running == 0)
+    if (!lane->waiting->on_gpu || lane->waiting->work == DEVICE_ENCODE || lane->running == 0)
         return true;
-    for (const struct device_task *task = lane->waiting; task != NULL && bytes < FAR_BYTES / 2; task = task->next)
+    for (const struct device_task *task = lane->waiting; task != NULL && bytes < GPU_BYTES / 2; task = task->next)
         bytes += task_bytes(task);
-    return bytes >= FAR_BYTES / 2;
+    return bytes >= GPU_BYTES / 2;
 }
 
 void lane_launch(struct device *device, struct lane *lane)

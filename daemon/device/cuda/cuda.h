@@ -98,7 +98,7 @@ struct device {
     void *tables; /* the codebook's, on the device; NULL: no codebook */
     uint32_t table_count;
     size_t staging_size;
-    uint32_t away_multiprocessors; /* limit for encoders that store to other GPUs */
+    uint32_t peer_multiprocessors; /* limit for encoders that store to other GPUs */
     struct lane lanes[LANES];      /* encoding lanes first, then decoding lanes */
     struct stage out, in;
     struct copier copier;

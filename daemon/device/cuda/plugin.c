@@ -140,12 +140,12 @@ static void release(struct device *device)
 }
 
 /* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes for every page; an id has 4. A
- * far chunk's has 20 bytes for every page and 4 for every other block, and at most FAR_PAGES_MAX pages. */
+ * GPU chunk's has 20 bytes for every page and 4 for every other block, and at most GPU_CHUNK_PAGES_MAX pages. */
 static size_t staging_size(const struct device_setup *setup)
 {
     size_t near = (size_t)setup->slot_bytes / 4 * 5 + 65536;
-    size_t far = FAR_PAGES_MAX * 24u + (size_t)setup->far_bytes / 1024 + 65536;
-    return near > far ? near : far;
+    size_t on_gpu = GPU_CHUNK_PAGES_MAX * 24u + (size_t)setup->gpu_chunk_bytes / 1024 + 65536;
+    return near > on_gpu ? near : on_gpu;
 }
 
 /* Half of the multiprocessors keep a link busy. The others are left for decoders, which would otherwise wait while
@@ -155,7 +155,7 @@ static cudaError_t count_multiprocessors(struct device *device)
     int all = (int)device->setup.multiprocessors;
     cudaError_t error =
         all > 0 ? cudaSuccess : cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device->number);
-    device->away_multiprocessors = all > 1 ? (uint32_t)all / 2 : 1;
+    device->peer_multiprocessors = all > 1 ? (uint32_t)all / 2 : 1;
     return error;
 }
 

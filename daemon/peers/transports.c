@@ -10,17 +10,17 @@
 
 static void on_port_failed(void *owner)
 {
-    struct kind *kind = owner;
+    struct peer_transport *transport = owner;
     struct connection *c;
-    log_write(kind->peers->config.log, LOG_ERROR, "msg=\"transport broken\" transport=%s", kind->ops->name);
-    TAILQ_FOREACH(c, &kind->peers->connections, entry)
+    log_write(transport->peers->config.log, LOG_ERROR, "msg=\"transport broken\" transport=%s", transport->ops->name);
+    TAILQ_FOREACH(c, &transport->peers->connections, entry)
     {
-        if (c->current != NULL && c->current->kind == kind)
-            connection_fail(c, "transport %s is broken", kind->ops->name);
+        if (c->current != NULL && c->current->transport == transport)
+            connection_fail(c, "transport %s is broken", transport->ops->name);
         struct gpu_link *g;
         LIST_FOREACH(g, &c->gpu_links, entry)
         {
-            if (g->link != NULL && g->link->kind == kind)
+            if (g->link != NULL && g->link->transport == transport)
                 gpu_link_broken(c, g, "its transport is broken");
         }
     }
@@ -28,11 +28,11 @@ static void on_port_failed(void *owner)
 
 static void on_port_closed(void *owner)
 {
-    struct kind *kind = owner;
-    transport_destroy(kind->transport);
-    kind->transport = NULL;
-    kind->peers->ports--;
-    kind->peers->on_part_closed(kind->peers);
+    struct peer_transport *transport = owner;
+    transport_destroy(transport->handle);
+    transport->handle = NULL;
+    transport->peers->ports--;
+    transport->peers->on_part_closed(transport->peers);
 }
 
 static const struct port_events port_events = {.failed = on_port_failed, .closed = on_port_closed};
@@ -49,7 +49,7 @@ static bool are_understood(const char *name, const char *options, char *why, siz
 }
 
 /* A typing error must not silently turn the network off. */
-enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size)
+enum strait_status peer_transports_check(const struct peers *peers, char *why, size_t why_size)
 {
     const struct node_options *options = &peers->options;
     return are_understood("ucx", options->ucx, why, why_size) && are_understood("nccl", options->nccl, why, why_size)
@@ -78,36 +78,36 @@ static void complete_options(const struct peers *peers, const char *name, const 
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-void kind_release_memory(struct kind *kind)
+void peer_transport_release_memory(struct peer_transport *transport)
 {
-    if (kind->sends_known)
-        transport_memory_release(kind->transport, kind->send_handle);
-    kind->sends_known = false;
+    if (transport->sends_known)
+        transport_memory_release(transport->handle, transport->send_handle);
+    transport->sends_known = false;
 }
 
 /* Makes the transport; its options are completed from the node's own. */
-static enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
-                                    const char *given)
+static enum strait_status open_transport(struct peers *peers, struct peer_transport *transport,
+                                         const struct transport_arena *arena, const char *given)
 {
     char options[OPTION_TEXT_MAX + ADDRESS_HOST_MAX + 16] = "";
-    const bool sends = kind->device < 0 && peers->config.send_size > 0;
+    const bool sends = transport->device < 0 && peers->config.send_size > 0;
     if (given != NULL)
-        complete_options(peers, kind->ops->name, given, options, sizeof(options));
+        complete_options(peers, transport->ops->name, given, options, sizeof(options));
     enum strait_status status =
-        transport_create(kind->ops, arena, &peer_transport_events, kind, options, &kind->transport);
+        transport_create(transport->ops, arena, &peer_transport_events, transport, options, &transport->handle);
     if (status != STRAIT_OK)
         return status;
     if (sends)
-        status =
-            transport_memory(kind->transport, peers->config.send_base, peers->config.send_size, &kind->send_handle);
-    kind->sends_known = status == STRAIT_OK && sends;
+        status = transport_memory(transport->handle, peers->config.send_base, peers->config.send_size,
+                                  &transport->send_handle);
+    transport->sends_known = status == STRAIT_OK && sends;
     if (status == STRAIT_OK)
-        status = port_create(peers->config.loop, kind->transport, &port_events, kind, &kind->port);
+        status = port_create(peers->config.loop, transport->handle, &port_events, transport, &transport->port);
     if (status == STRAIT_OK)
         return STRAIT_OK;
-    kind_release_memory(kind);
-    transport_destroy(kind->transport);
-    kind->transport = NULL;
+    peer_transport_release_memory(transport);
+    transport_destroy(transport->handle);
+    transport->handle = NULL;
     return status;
 }
 
@@ -126,27 +126,28 @@ static void leave_out(struct peers *peers, const char *name, const char *error)
 
 static void open_named(struct peers *peers, const char *name)
 {
-    struct kind *kind = &peers->kinds[peers->kind_count];
+    struct peer_transport *transport = &peers->transports[peers->transport_count];
     enum strait_status status = STRAIT_ERR_UNSUPPORTED;
-    if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
+    if (peers->transport_count == PEER_TRANSPORTS_MAX || peer_transport_find(peers, name, strlen(name)) != NULL)
         return;
     if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0) {
         peers->alone = true; /* without a unix socket no peer can reach it */
         return;
     }
-    *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};
-    if (kind->ops != NULL)
-        status = kind_open(peers, kind, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
+    *transport = (struct peer_transport){.peers = peers, .ops = transport_find(name), .device = -1};
+    if (transport->ops != NULL)
+        status =
+            open_transport(peers, transport, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
     if (status != STRAIT_OK) {
-        leave_out(peers, name, kind->ops == NULL ? "not in this build" : strait_status_string(status));
+        leave_out(peers, name, transport->ops == NULL ? "not in this build" : strait_status_string(status));
         return;
     }
-    peers->kind_count++;
+    peers->transport_count++;
     peers->ports++;
     offer(peers, name);
 }
 
-void kinds_open(struct peers *peers)
+void peer_transports_open(struct peers *peers)
 {
     char list[sizeof(peers->options.transports)], *rest = list, *name;
     memcpy(list, peers->options.transports, sizeof(list));
@@ -157,7 +158,7 @@ void kinds_open(struct peers *peers)
 
 bool peers_can_travel(const struct peers *peers, char *why, size_t why_size)
 {
-    if (peers->kind_count > 0 || peers->alone)
+    if (peers->transport_count > 0 || peers->alone)
         return true;
     snprintf(why, why_size, "transports = %s: none can be used (%s)", peers->options.transports, peers->left_out);
     return false;
@@ -169,14 +170,15 @@ enum strait_status peers_open_gpu(struct peers *peers, enum message_link_by by, 
                                   const struct transport_ops *ops, const struct transport_arena *arena,
                                   const char *options, char *why, size_t why_size)
 {
-    struct kind *kind = peers->closing || gpu_kind_find(peers, by, device) != NULL ? NULL : calloc(1, sizeof(*kind));
-    snprintf(why, why_size, "%s", kind != NULL ? "" : strait_status_string(STRAIT_ERR_INVALID));
-    if (kind == NULL)
+    struct peer_transport *transport =
+        peers->closing || gpu_transport_find(peers, by, device) != NULL ? NULL : calloc(1, sizeof(*transport));
+    snprintf(why, why_size, "%s", transport != NULL ? "" : strait_status_string(STRAIT_ERR_INVALID));
+    if (transport == NULL)
         return STRAIT_ERR_INVALID;
-    *kind = (struct kind){.peers = peers, .ops = ops, .device = (int32_t)device, .by = by};
-    enum strait_status status = kind_open(peers, kind, arena, options);
+    *transport = (struct peer_transport){.peers = peers, .ops = ops, .device = (int32_t)device, .by = by};
+    enum strait_status status = open_transport(peers, transport, arena, options);
     if (status == STRAIT_OK) {
-        LIST_INSERT_HEAD(&peers->gpu_kinds, kind, entry);
+        LIST_INSERT_HEAD(&peers->gpu_transports, transport, entry);
         peers->ports++;
         return status;
     }
@@ -184,11 +186,11 @@ enum strait_status peers_open_gpu(struct peers *peers, enum message_link_by by, 
         transport_missing(ops, why, why_size);
     if (why[0] == 0)
         snprintf(why, why_size, "%s", strait_status_string(status));
-    free(kind);
+    free(transport);
     return status;
 }
 
 bool peers_has_gpu(const struct peers *peers, enum message_link_by by, uint32_t device)
 {
-    return gpu_kind_find(peers, by, device) != NULL;
+    return gpu_transport_find(peers, by, device) != NULL;
 }
