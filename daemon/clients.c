@@ -116,61 +116,44 @@ static bool is_part(struct session *session, uint64_t transfer, bool more)
     return continues;
 }
 
-static void keep(struct session *session, struct request *request)
+/* EXPECT and OFFER: a request, or a further part of one. */
+static bool on_request(struct session *session, const struct message *message)
 {
-    HASH_ADD(by_transfer, session->requests, transfer, sizeof(request->transfer), request);
-}
-
-static bool on_expect(struct session *session, const struct message_expect *message)
-{
-    struct request *request = session_find(session, message->transfer);
-    bool continues = is_part(session, message->transfer, message->more);
+    const bool is_offer = message->type == MESSAGE_OFFER;
+    const struct message_expect *expect = &message->expect;
+    const struct message_offer *offer = &message->offer;
+    const uint64_t transfer = is_offer ? offer->transfer : expect->transfer;
+    const bool more = is_offer ? offer->more : expect->more;
+    struct request *request = session_find(session, transfer);
+    bool continues = is_part(session, transfer, more);
     if (request == NULL) {
         if (continues)
             return true; /* it has failed, and may be forgotten */
-        struct pool_ref *pool = admit(session, message->transfer, &message->pool, message->key, false);
-        struct expectation *made = pool == NULL ? NULL : expectation_create(session->node, session, pool, message);
-        if (pool != NULL && made == NULL)
-            refuse(session, message->transfer, STRAIT_REASON_NO_MEMORY, "");
-        if (made == NULL)
+        struct pool_ref *pool = admit(session, transfer, is_offer ? &offer->pool : &expect->pool,
+                                      is_offer ? offer->key : expect->key, is_offer);
+        if (pool == NULL)
             return true;
-        request = &made->request;
-        keep(session, request);
-    } else if (request->is_offer || request->begun) {
+        request = is_offer ? (struct request *)offer_create(session->node, session, pool, offer)
+                           : (struct request *)expectation_create(session->node, session, pool, expect);
+        if (request == NULL) {
+            refuse(session, transfer, STRAIT_REASON_NO_MEMORY, "");
+            return true;
+        }
+        HASH_ADD(by_transfer, session->requests, transfer, sizeof(request->transfer), request);
+    } else if (request->is_offer != is_offer || request->begun) {
         return request->decided; /* further parts of a failed request may still come */
     }
-    if (request->decided || !add_lists(request, message->lists, message->list_count))
+    if (request->decided ||
+        !add_lists(request, is_offer ? offer->lists : expect->lists,
+                   is_offer ? offer->list_count : expect->list_count) ||
+        more)
         return true;
-    if (!message->more) {
+    if (is_offer) {
+        offer_begin((struct offer *)request, offer);
+        match_offer((struct offer *)request);
+    } else {
         expectation_begin((struct expectation *)request);
         match_expectation((struct expectation *)request);
-    }
-    return true;
-}
-
-static bool on_offer(struct session *session, const struct message_offer *message)
-{
-    struct request *request = session_find(session, message->transfer);
-    bool continues = is_part(session, message->transfer, message->more);
-    if (request == NULL) {
-        if (continues)
-            return true; /* it has failed, and may be forgotten */
-        struct pool_ref *pool = admit(session, message->transfer, &message->pool, message->key, true);
-        struct offer *made = pool == NULL ? NULL : offer_create(session->node, session, pool, message);
-        if (pool != NULL && made == NULL)
-            refuse(session, message->transfer, STRAIT_REASON_NO_MEMORY, "");
-        if (made == NULL)
-            return true;
-        request = &made->request;
-        keep(session, request);
-    } else if (!request->is_offer || request->begun) {
-        return request->decided;
-    }
-    if (request->decided || !add_lists(request, message->lists, message->list_count))
-        return true;
-    if (!message->more) {
-        offer_begin((struct offer *)request, message);
-        match_offer((struct offer *)request);
     }
     return true;
 }
@@ -292,9 +275,8 @@ static bool handle_request(struct session *session, const struct message *messag
     case MESSAGE_POOL_REMOVE:
         return on_pool_remove(session, &message->pool_remove);
     case MESSAGE_EXPECT:
-        return on_expect(session, &message->expect);
     case MESSAGE_OFFER:
-        return on_offer(session, &message->offer);
+        return on_request(session, message);
     case MESSAGE_APPEND:
         return on_append(session, &message->append);
     case MESSAGE_START:

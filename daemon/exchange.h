@@ -8,10 +8,10 @@
 #ifndef STRAIT_DAEMON_EXCHANGE_H
 #define STRAIT_DAEMON_EXCHANGE_H
 
-#include "daemon/leg_queue.h"
+#include "daemon/protocol/leg.h"
 #include "daemon/peers/peer.h"
 #include "daemon/policy.h"
-#include "daemon/receive.h"
+#include "daemon/memory/arena.h"
 #include "daemon/gpu_links.h"
 
 struct expectation;

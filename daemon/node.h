@@ -13,7 +13,6 @@
 #include "daemon/memory/job.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
-#include "daemon/receive.h"
 
 /* One node of the service: everything that a daemon consists of. Only the loop's thread touches it; jobs and the log
  * have threads of their own and report through callbacks. */

@@ -6,7 +6,7 @@
 #include <uthash.h>
 
 #include "daemon/device/devices.h"
-#include "daemon/leg_queue.h"
+#include "daemon/protocol/leg.h"
 #include "daemon/protocol/page_set.h"
 #include "daemon/session.h"
 

@@ -6,7 +6,7 @@
 #include "daemon/memory/job.h"
 #include "daemon/peers/peer.h"
 #include "daemon/protocol/segments.h"
-#include "daemon/receive.h"
+#include "daemon/memory/arena.h"
 
 struct source;
 

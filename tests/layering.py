@@ -20,7 +20,7 @@ ORDER = {
     "daemon/memory": "arena codebook_option job pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link peer dial peers",
-    "daemon": "receive policy gpu_links gpu_path session request leg_queue sink source local expectation"
+    "daemon": "policy gpu_links gpu_path session request sink source local expectation"
               " offer match exchange report clients node embed main",
 }
 

@@ -171,8 +171,9 @@ const struct option_row option_rows[] = {
          "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory, between "
          "daemons of one host whose GPUs can do that (NVLink, or peer to peer over PCIe), unless NCCL_P2P_DISABLE=1 "
          "is in the environment; nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
-         "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
-         "was built with CUDA; pinned, through host memory, which is used when nothing else works. auto, alone: peer, "
+         "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, on one host or between hosts, when both name it "
+         "and have a UCX that was built with CUDA; pinned, through host memory, which is used when nothing else works. "
+         "auto, alone: peer, "
          "else what was measured to be the fastest of the others. nccl or ucx alone force it wherever it is available. "
          "Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL some of its own.",
      .danger = "NCCL and UCX listen on ports of their own, which have no authentication: keep them on a trusted "

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "daemon/receive.h"
+#include "daemon/memory/arena.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
