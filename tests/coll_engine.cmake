@@ -43,12 +43,6 @@ strait_coll_test(places TIMEOUT 240)
 strait_coll_test(silent TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/liveness.c) # the peer's
-add_executable(collective_apart collective/apart.c)
-target_link_libraries(collective_apart PRIVATE strait_collective strait_test_support)
-if(NOT CMAKE_CROSSCOMPILING)
-    strait_add_test(coll_apart LABELS collective TIMEOUT 60
-        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/collective/apart.sh $<TARGET_FILE:collective_apart>)
-endif()
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_overflow_tcp USES coll_engine LABELS collective)

@@ -17,7 +17,7 @@ set(long_thread
     layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce safetensors classes util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_memory coll_places coll_spaces coll_hosts coll_parts
-    coll_share coll_sizes coll_absent coll_apart receive node_coding node_limits node_hostile node_device_fails
+    coll_share coll_absent coll_apart receive node_coding node_limits node_hostile node_device_fails
     node_reach node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_carry fuzz_rendezvous fuzz_safetensors fuzz_options

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# matrix.sh SUBJECT LIBSTRAIT_COLL TESTS_DIR SCRATCH: libstrait-coll between programs and the fake NCCL, one way after
-# the other. The programs say what is wrong; see caller.c.
+# matrix.sh SUBJECT LIBSTRAIT_COLL PROGRAMS FAKE_CUDA SCRATCH NCCL_INCLUDE_DIR: libstrait-coll between programs and the fake
+# NCCL, one way after the other. The programs, in that folder, say what is wrong; see caller.c.
 set -euo pipefail
 subject=$1
 coll=$(realpath "$2")
 tests=$(realpath "$3")
-scratch=$4
+scratch=$5
+include=$6
 mkdir -p "$scratch"
 fake=$tests/fake_libnccl/libnccl.so.2
 old=$tests/fake_libnccl-old/libnccl.so.2
-export FAKE_NCCL=$fake FAKE_CUDA=$tests/fakes/cuda/libcuda.so.1
+export FAKE_NCCL=$fake FAKE_CUDA=$4
 unset STRAIT_COLL_NCCL STRAIT_COLL_PRINT LD_PRELOAD LD_LIBRARY_PATH
 export STRAIT_COLL=auto # there is no GPU, so nothing is compressed
 # What is preloaded comes before the runtime of the sanitizer, which it brings along.
@@ -45,6 +46,17 @@ said() {
     fi
 }
 
+# exports LIBRARY: the names of its functions.
+exports() { nm -D --defined-only "$1" | awk '$2 ~ /[TW]/ { sub(/@.*/, "", $3); print $3 }' | grep -v '^_' | sort; }
+
+# differ TEXT FILE FILE: ends with the text if they do.
+differ() {
+    diff "$2" "$3" || {
+        echo "$1"
+        exit 1
+    }
+}
+
 linked=("$tests/collective_linked")
 # LeakSanitizer does not survive the thread-local storage of libraries that are opened late: leaks show in other ways.
 leaking=(env "ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS")
@@ -74,7 +86,7 @@ preload)
     done
     # As Python opens a framework that brings its own NCCL: nothing of it is in the scope of what is preloaded.
     for use in $uses; do
-        expect 0 env "LD_PRELOAD=$coll" "$tests/collective_opener" "$tests/libcollective_module.so" $use
+        expect 0 env "LD_PRELOAD=$coll" "$tests/collective_by_name" --module "$tests/libcollective_module.so" $use
         quiet
     done
     # Another copy: that one counts, and each call only once.
@@ -110,7 +122,7 @@ find)
     # Opened by its own name: the NCCL that the loader finds, or that the process has already.
     expect 0 env "LD_LIBRARY_PATH=$tests/fake_libnccl" "${by_name[@]}" --local "$coll" counts
     expect 0 env "LD_LIBRARY_PATH=$tests/fake_libnccl" "${by_name[@]}" --global "$coll" every
-    expect 0 "$tests/collective_opener" "$tests/libcollective_module.so" --local "$coll" counts
+    expect 0 "$tests/collective_by_name" --module "$tests/libcollective_module.so" --local "$coll" counts
     # A path goes before the order of linking.
     expect 0 "${with_old[@]}" "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" "STRAIT_COLL_NCCL=$old" \
         "${linked[@]}" older
@@ -136,7 +148,7 @@ find)
 refuse)
     mkdir -p "$scratch/other" # another library, lest what this machine has is found
     ln -sf "$FAKE_CUDA" "$scratch/other/libnccl.so.2"
-    expect 0 env "LD_LIBRARY_PATH=$scratch/other:$tests/fakes" "${by_name[@]}" --local "$coll" missing
+    expect 0 env "LD_LIBRARY_PATH=$scratch/other:$(dirname "$FAKE_CUDA")/.." "${by_name[@]}" --local "$coll" missing
     said 1 strait-coll:
     said 1 "no NCCL: libnccl.so.2 has no ncclGetUniqueId. STRAIT_COLL_NCCL names NCCL's by its path"
     expect 0 env "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 missing
@@ -178,6 +190,41 @@ print)
     quiet
     expect 0 "${run[@]}" STRAIT_COLL_PRINT=0 "${linked[@]}" counts
     quiet
+    ;;
+# What it exports is what NCCL does, under both names, and what collective.h declares, no more; with a version. It needs
+# nothing but the system.
+exports)
+    exports "$coll" >"$scratch/exported"
+    cat "$(dirname "$0")"/../../include/strait/{collective,status}.h | tr '\n' ' ' | grep -oE 'STRAIT_API [^;{]*\(' |
+        grep -oE 'strait_[a-z_]+\($' | tr -d '(' | sort >"$scratch/declared"
+    grep '^strait' "$scratch/exported" >"$scratch/strait"
+    differ "not what collective.h declares" "$scratch/declared" "$scratch/strait"
+
+    grep -v '^strait' "$scratch/exported" >"$scratch/nccl"
+    exports "$fake" | grep -v '^fake_' >"$scratch/fake"
+    differ "not what the tests call" "$scratch/fake" "$scratch/nccl"
+    for real in ${REAL_NCCL:-/usr/local/cuda/lib/libnccl.so.2}; do
+        [ -e "$real" ] || continue
+        # One of its functions is for itself.
+        exports "$real" | grep -E '^p?nccl' | grep -v '^ncclResetDebugInitInternal$' >"$scratch/real"
+        [ "$(grep -c . "$scratch/real")" -eq 104 ] || { echo "$real is not 2.28: not compared" && continue; }
+        differ "not what $real exports" "$scratch/real" "$scratch/nccl"
+        echo "compared with $real"
+    done
+    if [ -e "$include/nccl.h" ] && grep -q 'NCCL_MINOR 28' "$include/nccl.h"; then
+        grep -oE '\bp?nccl[A-Z][A-Za-z]+\(' "$include/nccl.h" | tr -d '(' | sort -u >"$scratch/header"
+        missing=$(comm -23 "$scratch/header" "$scratch/nccl")
+        [ -z "$missing" ] || { echo "of nccl.h, not exported: $missing" && exit 1; }
+        echo "compared with $include/nccl.h"
+    fi
+    if nm -D --defined-only "$coll" | grep -E ' [TW] p?nccl' | grep -v '@@STRAIT_COLL_0'; then
+        echo "these have no version"
+        exit 1
+    fi
+    if readelf -d "$coll" | grep NEEDED | grep -E 'cuda|nccl|strait|ucp|uv'; then
+        echo "libstrait-coll must not need these"
+        exit 1
+    fi
     ;;
 *)
     echo "no subject $subject"

@@ -1,4 +1,4 @@
-/* The parts of libstrait-coll that need no NCCL: types, decisions, counts and reports. */
+/* The parts of libstrait-coll that need no NCCL: types, decisions, counts, reports, and tables of sizes as text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,9 @@
 #include "collective/engine.h"
 #include "collective/group.h"
 #include "collective/comm.h"
+#include "collective/settings.h"
 #include "tests/run_suite.h"
+#include "tests/support.h"
 
 #define COMM ((coll_comm)(uintptr_t)0x1000)
 
@@ -128,16 +130,122 @@ START_TEST(counts_of_a_communicator_end_with_it)
 }
 END_TEST
 
+/* ---- Tables of sizes --------------------------------------------------------------------------------------------- */
+
+static uint64_t from(const struct coll_sizes *sizes, enum coll_operation operation, coll_type type)
+{
+    return coll_sizes_from(sizes, &(struct coll_call){.operation = operation, .type = type});
+}
+
+START_TEST(of_two_entries_of_a_table_the_later_wins)
+{
+    struct coll_sizes sizes;
+    ck_assert(coll_sizes_read(&sizes, "all_gather=16M,all_gather:fp32=never,pairs:fp16=3K,all_gather:fp16=0"));
+    ck_assert_uint_eq(16 << 20, from(&sizes, COLL_ALL_GATHER, COLL_BF16));
+    ck_assert_uint_eq(COLL_SIZES_NEVER, from(&sizes, COLL_ALL_GATHER, COLL_FP32));
+    ck_assert_uint_eq(1, from(&sizes, COLL_ALL_GATHER, COLL_FP16));
+    ck_assert_uint_eq(3 << 10, from(&sizes, COLL_SEND, COLL_FP16));
+    ck_assert_uint_eq(3 << 10, from(&sizes, COLL_RECV, COLL_FP16));
+    ck_assert_uint_eq(0, from(&sizes, COLL_SEND, COLL_BF16));
+    ck_assert_uint_eq(0, from(&sizes, COLL_ALL_REDUCE, COLL_BF16));
+    ck_assert_uint_eq(0, from(&sizes, COLL_ALL_GATHER, COLL_INT8));
+    ck_assert_uint_eq(0, from(&sizes, COLL_BROADCAST, COLL_BF16));
+}
+END_TEST
+
+static const struct {
+    const char *text, *written; /* NULL: as it is */
+} good[] = {
+    {"all_gather=16M", NULL},
+    {"all_gather:bf16=1G,all_to_all=never,reduce_scatter:fp16=12345,reduce_scatter:fp32=1,all_reduce=96K", NULL},
+    {"pairs:fp32=2048K,pairs:bf16=1,pairs:fp16=1", "pairs:bf16=1,pairs:fp16=1,pairs:fp32=2M"},
+    {"all_reduce:bf16=8M,all_reduce:fp16=8192K,all_reduce:fp32=8388608", "all_reduce=8M"},
+    {"all_gather=0", "all_gather=1"},
+    {"all_gather=17179869183G", NULL},
+    {"all_gather=18446744073709551614", NULL},
+};
+
+START_TEST(a_table_that_is_written_says_what_was_read)
+{
+    struct coll_sizes sizes, again;
+    char text[COLL_SIZES_TEXT];
+    ck_assert(coll_sizes_read(&sizes, good[_i].text));
+    coll_sizes_write(&sizes, text);
+    ck_assert_str_eq(good[_i].written != NULL ? good[_i].written : good[_i].text, text);
+    ck_assert(coll_sizes_read(&again, text));
+    ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
+}
+END_TEST
+
+static const char *const bad[] = {
+    "",
+    ",",
+    "all_gather",
+    "all_gather=",
+    "=16M",
+    "all_gather=16M,",
+    ",all_gather=16M",
+    "all_gather=16MB",
+    "all_gather=16m",
+    "all_gather=-1",
+    "all_gather=+1",
+    "all_gather= 1",
+    "all_gather=0x10",
+    "all_gather=1.5M",
+    "all_gather=neve",
+    "all_gather=nevernever",
+    "all_gathe=1",
+    "all_gather2=1",
+    "broadcast=1",
+    "all_gather:=1",
+    "all_gather:int8=1",
+    "all_gather:bf16:fp16=1",
+    ":bf16=1",
+    "all_gather=17179869184G",
+    "all_gather=18446744073709551615",
+    "all_gather=18446744073709551616",
+    "all_gather=99999999999999999999999",
+    "all_gather=000000000000000000000000000000001",
+    "all_gather=1 all_to_all=1",
+    "all_gather=1;all_to_all=1",
+};
+
+START_TEST(texts_that_are_no_table_are_refused)
+{
+    struct coll_sizes sizes;
+    const struct coll_sizes nothing = {0};
+    ck_assert_msg(!coll_sizes_read(&sizes, bad[_i]), "%s", bad[_i]);
+    ck_assert_mem_eq(&nothing, &sizes, sizeof(sizes));
+}
+END_TEST
+
+START_TEST(the_longest_table_can_be_written)
+{
+    struct coll_sizes sizes = {.given = 1}, again;
+    char text[COLL_SIZES_TEXT];
+    for (unsigned row = 0; row < COLL_SIZES_OPERATIONS; row++)
+        for (unsigned column = 0; column < COLL_SIZES_TYPES; column++)
+            sizes.from[row][column] = COLL_SIZES_NEVER - 1 - row - column;
+    coll_sizes_write(&sizes, text);
+    ck_assert(coll_sizes_read(&again, text));
+    ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("collective");
-    TCase *parts = tcase_create("parts");
+    TCase *parts = add_case(suite, "parts");
     tcase_add_test(parts, bytes_are_those_of_the_type);
     tcase_add_test(parts, unknown_types_have_a_row_and_no_bytes);
     tcase_add_test(parts, what_stays_raw_is_told_why);
     tcase_add_test(parts, many_communicators_are_told_apart);
     tcase_add_test(parts, a_report_has_every_row);
     tcase_add_test(parts, counts_of_a_communicator_end_with_it);
-    suite_add_tcase(suite, parts);
+    TCase *table = add_case(suite, "table");
+    tcase_add_test(table, of_two_entries_of_a_table_the_later_wins);
+    tcase_add_loop_test(table, a_table_that_is_written_says_what_was_read, 0, COUNT(good));
+    tcase_add_loop_test(table, texts_that_are_no_table_are_refused, 0, COUNT(bad));
+    tcase_add_test(table, the_longest_table_can_be_written);
     return run_suite(suite);
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/reduce_values.h"
+#include "tests/collective/reduce_values.h"
 #include "tests/run_suite.h"
 
 enum { ALL = 65536, RANKS = 7, PARTNERS = 96 };

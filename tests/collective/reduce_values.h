@@ -1,6 +1,6 @@
 /* Values to add up, for the tests of collective/reduce.h. */
-#ifndef STRAIT_TESTS_REDUCE_VALUES_H
-#define STRAIT_TESTS_REDUCE_VALUES_H
+#ifndef STRAIT_TESTS_COLLECTIVE_REDUCE_VALUES_H
+#define STRAIT_TESTS_COLLECTIVE_REDUCE_VALUES_H
 
 #include "collective/reduce.h"
 #include "tests/support.h"

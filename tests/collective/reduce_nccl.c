@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/reduce_values.h"
+#include "tests/collective/reduce_values.h"
 
 #define require_cuda(call) require((call) == cudaSuccess)
 #define require_nccl(call) require((call) == ncclSuccess)
