@@ -7,8 +7,8 @@ set(STRAIT_LONG_TESTS
     soak_minute soak_one_slot soak_deadline soak_restart
     # Suites that the gate runs under one setting.
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
-    coll_failures_hosts1 coll_failures_hosts2 coll_stress_hosts1 coll_stress_hosts2 coll_late_hosts coll_late_end_hosts
-    coll_absent_hosts)
+    coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
+    coll_nonblocking_hosts1)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
 set(long_address)
@@ -16,8 +16,8 @@ set(long_address)
 set(long_thread
     layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce safetensors classes util calibrate straitd examples bench bench_runs
-    coll_operations coll_order coll_sums coll_choices coll_rings coll_memory coll_places coll_spaces coll_hosts coll_parts
-    coll_share coll_absent coll_apart receive node_coding node_limits node_hostile node_device_fails
+    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan
+    coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
     node_reach node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_carry fuzz_rendezvous fuzz_safetensors fuzz_options

@@ -1,97 +1,83 @@
-/* STRAIT_COLL=auto: what is compressed follows from what the link was found to cost, alike on all ranks. */
+/* STRAIT_COLL=auto: what is compressed follows from what the link was found to cost, and from the table of sizes, alike
+ * on all ranks. */
 #include <string.h>
 #include <unistd.h>
 
 #include "collective/settings.h"
 #include "tests/coll_engine/harness.h"
 
-enum { MOST = 4 << 20 };
+enum { RANKS = 3, MOST = 4 << 20, LINK_NS = 10000, LINK_FS = 400000 /* a byte: 2.5 GB/s */, NVLINK_FS = 2700 };
 
-/* Compressed, or why not, by what every rank's link costs. */
-struct link {
-    uint32_t fs[3]; /* a byte, of each rank */
+static void require_reason(coll_comm comm, const char *operation, const char *reason)
+{
+    const struct told told = told_of(comm, operation, "bf16");
+    if (strcmp(told.reason, reason) != 0)
+        fprintf(stderr, "%s: %s, not %s\n", operation, told.reason, reason);
+    require(told.calls == 1 && strcmp(told.reason, reason) == 0);
+}
+
+/* ---- The table and the link -------------------------------------------------------------------------------------- */
+
+static const char compressed[] = "the last: compressed", fast[] = "raw: the link is fast",
+                  small[] = "raw: too small, as it was told";
+
+static const struct choice {
+    uint32_t fs[RANKS]; /* a byte, by each rank's link */
+    uint32_t ring_fs;   /* of what does not fit */
     size_t count;
-    uint32_t ring_fs; /* of what does not fit */
     const char *reason;
+    const char *table; /* NULL: none */
+    bool forced;       /* STRAIT_COLL=compress */
+} choices[] = {
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 40000, fast, NULL, false}, /* too little for what the codec's launches take */
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, MOST, fast, NULL, false},
+    {{LINK_FS, LINK_FS, NVLINK_FS}, 0, MOST, fast, NULL, false}, /* the fastest counts for all */
+    {{4000000, LINK_FS, 1000000}, 0, MOST, compressed, NULL, false},
+    {{0, 0, 0}, 0, MOST, fast, NULL, false},
+    {{10000000, 10000000, 10000000}, 0, 32768, compressed, NULL, false}, /* slow, and no longer than head and tail */
+    {{LINK_FS, LINK_FS, LINK_FS}, 200000, 1 << 20, compressed, NULL, false}, /* of two other ranks */
+    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, "raw: what does not fit would take too long", NULL, false},
+    /* The table goes before the link. */
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_gather=4M", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_reduce=1,all_gather:bf16=2097153", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_gather=never", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, "all_gather=2M", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, "all_gather:fp32=never,all_to_all=never", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, "all_gather=neve", false}, /* not understood */
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, 1 << 20, compressed, "all_gather=2M", false},
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, 40000, compressed, "all_gather=0", false},
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, 4000, "raw: too small or too large", "all_gather=0", false},
+    /* It also bounds what is always compressed. */
+    {{0, 0, 0}, 0, 1 << 20, compressed, "all_gather=2M", true},
+    {{0, 0, 0}, 0, 1 << 19, small, "all_gather=2M", true},
 };
 
-static const struct link links[] = {
-    {{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, /* 2.5 GB/s */
-    {{400000, 400000, 400000}, 40000, 0, "raw: the link is fast"},  /* too little for what the codec's launches take */
-    {{2700, 2700, 2700}, MOST, 0, "raw: the link is fast"},         /* NVLink */
-    {{400000, 400000, 2700}, MOST, 0, "raw: the link is fast"},     /* the fastest counts for all */
-    {{4000000, 400000, 1000000}, MOST, 0, "the last: compressed"},
-    {{0, 0, 0}, MOST, 0, "raw: the link is fast"},
-    {{10000000, 10000000, 10000000}, 32768, 0, "the last: compressed"},  /* slow, and no longer than head and tail */
-    {{400000, 400000, 400000}, 1 << 20, 200000, "the last: compressed"}, /* of two other ranks */
-    {{400000, 400000, 400000}, 1 << 20, 1000000, "raw: what does not fit would take too long"},
-};
-
-static void gather(struct rank *rank)
+static void gather_as_chosen(struct rank *rank)
 {
-    const struct link *link = rank->argument;
-    uint8_t *own = values_new(COLL_BF16, link->count, 0), *all = values_new(COLL_BF16, link->count * 3, 0);
-    values_fill(own, COLL_BF16, link->count, VALUES_NORMAL, (unsigned)rank->rank);
-    require_ok(ncclAllGather(own, all, link->count, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    for (unsigned from = 0; from < 3; from++)
-        require(values_are(all + from * link->count * 2, COLL_BF16, link->count, VALUES_NORMAL, from));
-    const struct told told = told_of(rank->comm, "all_gather", "bf16");
-    require(told.calls == 1 && strcmp(told.reason, link->reason) == 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    const struct choice *choice = rank->argument;
+    const struct gather gather = gather_new(rank, COLL_BF16, choice->count, VALUES_NORMAL);
+    gather_run(rank, &gather, false);
+    require_reason(rank->comm, "all_gather", choice->reason);
 }
 
-static const struct told_table {
-    struct link link;
-    const char *table;
-} tables[] = {
-    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_gather=4M"},
-    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_reduce=1,all_gather:bf16=2097153"},
-    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_gather=never"},
-    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather=2M"},
-    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather:fp32=never,all_to_all=never"},
-    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather=neve"}, /* not understood */
-    {{{2700, 2700, 2700}, 1 << 20, 0, "the last: compressed"}, "all_gather=2M"},
-    {{{2700, 2700, 2700}, 40000, 0, "the last: compressed"}, "all_gather=0"},
-    {{{2700, 2700, 2700}, 4000, 0, "raw: too small or too large"}, "all_gather=0"},
-};
-
-START_TEST(the_table_decides_before_the_link)
+START_TEST(the_table_decides_and_else_the_link)
 {
-    setenv("STRAIT_COLL", "auto", 1);
-    setenv("STRAIT_COLL_TABLE", tables[_i].table, 1);
-    for (int rank = 0; rank < 3; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = tables[_i].link.fs[rank];
-    }
-    ranks_run(3, gather, (void *)(uintptr_t)&tables[_i].link);
-}
-END_TEST
-
-START_TEST(the_table_bounds_what_is_always_compressed)
-{
-    const struct link large = {.count = 1 << 20, .reason = "the last: compressed"},
-                      small = {.count = 1 << 19, .reason = "raw: too small, as it was told"};
-    setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_TABLE", "all_gather=2M", 1);
-    ranks_run(3, gather, (void *)(uintptr_t)(_i == 0 ? &large : &small));
+    const struct choice *choice = &choices[_i];
+    links_begin(LINK_NS, 0);
+    for (int rank = 0; rank < RANKS; rank++)
+        fake_gpu.link_fs[rank] = choice->fs[rank];
+    fake_gpu.ring_fs = choice->ring_fs;
+    if (choice->forced)
+        setenv("STRAIT_COLL", "compress", 1);
+    if (choice->table != NULL)
+        setenv("STRAIT_COLL_TABLE", choice->table, 1);
+    ranks_run(RANKS, gather_as_chosen, choice);
 }
 END_TEST
 
 /* What all ranks print is what they do. */
 static FILE *printed;
-
-static struct told gather_of(const struct rank *rank, coll_comm comm, size_t count)
-{
-    uint8_t *own = values_new(COLL_BF16, count, 0), *all = values_new(COLL_BF16, count * 2, 0);
-    values_fill(own, COLL_BF16, count, VALUES_NORMAL, 1);
-    require_ok(ncclAllGather(own, all, count, COLL_BF16, comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-    return told_of(comm, "all_gather", "bf16");
-}
 
 static void gather_as_printed(struct rank *rank)
 {
@@ -105,20 +91,19 @@ static void gather_as_printed(struct rank *rank)
     require(coll_sizes_read(&sizes, table + strlen(name)));
     const uint64_t from = coll_sizes_from(&sizes, &(struct coll_call){.operation = COLL_ALL_GATHER, .type = COLL_BF16});
     require(from > 32 << 10 && from <= 2 * MOST);
-    require(gather_of(rank, rank->comm, from / 2).compressed == 1);
-    require(gather_of(rank, rank->comm, from / 4).compressed == 1);
+    for (unsigned i = 0; i < 2; i++) { /* the size from which it pays, and half of it */
+        const struct gather gather = gather_new(rank, COLL_BF16, from / (i == 0 ? 2 : 4), VALUES_NORMAL);
+        gather_run(rank, &gather, false);
+        require(told_of(rank->comm, "all_gather", "bf16").compressed == 1);
+    }
 }
 
 START_TEST(the_table_is_printed)
 {
     printed = tmpfile();
     require(printed != NULL && dup2(fileno(printed), STDERR_FILENO) == STDERR_FILENO);
-    setenv("STRAIT_COLL", "auto", 1);
     setenv("STRAIT_COLL_PRINT", "1", 1);
-    for (int rank = 0; rank < 2; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = 400000;
-    }
+    links_begin(LINK_NS, LINK_FS);
     ranks_run(2, gather_as_printed, NULL);
 }
 END_TEST
@@ -128,114 +113,81 @@ END_TEST
 static void gather_mixed(struct rank *rank)
 {
     enum { BAND = 900000, LONG = 1200000, TURNS = 4 };
-    uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, (size_t)LONG * 8, 0);
-    values_fill(own, COLL_BF16, LONG, VALUES_NOISE, (unsigned)rank->rank);
+    struct gather gather = gather_new(rank, COLL_BF16, LONG, VALUES_NOISE);
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        const bool grouped = turn == 0 && rank->rank == 1;
-        if (grouped)
-            require_ok(ncclGroupStart());
-        require_ok(ncclAllGather(own, all, turn == 0 ? BAND : LONG, COLL_BF16, rank->comm, rank->stream));
-        if (grouped)
-            require_ok(ncclGroupEnd());
-        fake_stream_wait(rank->stream);
-        const size_t count = turn == 0 ? BAND : LONG;
-        for (unsigned from = 0; from < 8; from++)
-            require(values_are(all + from * count * 2, COLL_BF16, count, VALUES_NOISE, from));
+        gather.count = turn == 0 ? BAND : LONG;
+        gather_run(rank, &gather, turn == 0 && rank->rank == 1);
     }
-    require(told_of(rank->comm, "all_gather", "bf16").compressed == 2); /* until the data is known */
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    require_told(rank->comm, "all_gather", "bf16", TURNS, 2); /* until the data is known */
 }
 
 START_TEST(groups_do_not_change_what_is_counted)
 {
-    setenv("STRAIT_COLL", "auto", 1);
-    for (int rank = 0; rank < 8; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = 200000;
-    }
+    links_begin(LINK_NS, 200000);
     ranks_run(8, gather_mixed, NULL);
 }
 END_TEST
 
-START_TEST(the_link_decides)
-{
-    setenv("STRAIT_COLL", "auto", 1);
-    fake_gpu.ring_fs = links[_i].ring_fs;
-    for (int rank = 0; rank < 3; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = links[_i].fs[rank];
-    }
-    ranks_run(3, gather, (void *)(uintptr_t)&links[_i]);
-}
-END_TEST
+/* ---- What is measured -------------------------------------------------------------------------------------------- */
 
 /* Of two ranks, in the fake: a byte by send and recv costs twice what it does in a collective. */
 static void sum_and_exchange(struct rank *rank)
 {
-    const struct link *link = rank->argument;
-    const size_t count = link->count;
-    uint8_t *own = values_new(COLL_BF16, count * 2, 0), *all = values_new(COLL_BF16, count * 2, 0);
+    const size_t count = 1 << 20;
+    uint8_t *own = values_new(rank, COLL_BF16, count * 2), *all = values_new(rank, COLL_BF16, count * 2);
     values_fill(own, COLL_BF16, count * 2, VALUES_NORMAL, (unsigned)rank->rank);
     require_ok(ncclReduceScatter(own, all, count, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
     require_ok(ncclAlltoAll(own, all, count, COLL_BF16, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
-    require(strcmp(told_of(rank->comm, "reduce_scatter", "bf16").reason, link->reason) == 0);
-    require(strcmp(told_of(rank->comm, "all_to_all", "bf16").reason, "the last: compressed") == 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    require_reason(rank->comm, "reduce_scatter", rank->argument);
+    require_reason(rank->comm, "all_to_all", compressed);
 }
 
+/* The second time, what NCCL adds up takes as long as sends, too. */
 START_TEST(sends_and_sums_are_measured)
 {
-    const struct link fast = {.count = 1 << 20, .reason = "raw: the link is fast"},
-                      slow = {.count = 1 << 20, .reason = "the last: compressed"};
-    setenv("STRAIT_COLL", "auto", 1);
-    for (int rank = 0; rank < 2; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = 400000;
-    }
-    fake_gpu.sum_fs = _i == 0 ? 0 : 400000; /* what NCCL adds up takes as long as sends, too */
-    ranks_run(2, sum_and_exchange, (void *)(uintptr_t)(_i == 0 ? &fast : &slow));
+    links_begin(LINK_NS, LINK_FS);
+    fake_gpu.sum_fs = _i == 0 ? 0 : LINK_FS;
+    ranks_run(2, sum_and_exchange, _i == 0 ? fast : compressed);
 }
 END_TEST
 
-/* Rank 0 makes two communicators in one group, with a rank by a slow link and one by a fast link. */
+/* Rank 0 makes two communicators in one group, with rank 1 by a slow link and rank 2 by a fast one. */
 static coll_id ids[2];
 
 static void make_both(struct rank *rank)
 {
-    coll_comm slow = NULL, fast = NULL;
+    coll_comm comms[2] = {NULL, NULL};
+    const struct gather gather = gather_new(rank, COLL_BF16, 1 << 20, VALUES_NORMAL);
     fake_device_set(rank->rank);
     rank->stream = fake_stream_make();
     require_ok(ncclGroupStart());
-    if (rank->rank != 2)
-        require_ok(ncclCommInitRank(&slow, 2, ids[0], rank->rank));
-    if (rank->rank != 1)
-        require_ok(ncclCommInitRank(&fast, 2, ids[1], rank->rank / 2));
+    for (int i = 0; i < 2; i++)
+        if (rank->rank != 2 - i)
+            require_ok(ncclCommInitRank(&comms[i], 2, ids[i], rank->rank == 0 ? 0 : 1));
     require_ok(ncclGroupEnd());
-    if (slow != NULL)
-        require(strcmp(gather_of(rank, slow, 1 << 20).reason, "the last: compressed") == 0);
-    if (fast != NULL)
-        require(strcmp(gather_of(rank, fast, 1 << 20).reason, "raw: the link is fast") == 0);
+    for (int i = 0; i < 2; i++) {
+        rank->comm = comms[i];
+        if (comms[i] == NULL)
+            continue;
+        require_ok(gather_post(rank, &gather));
+        fake_stream_wait(rank->stream);
+        require_reason(comms[i], "all_gather", i == 0 ? compressed : fast);
+    }
     ranks_meet();
-    if (slow != NULL)
-        require_ok(ncclCommDestroy(slow));
-    if (fast != NULL)
-        require_ok(ncclCommDestroy(fast));
+    for (int i = 0; i < 2; i++)
+        if (comms[i] != NULL)
+            require_ok(ncclCommDestroy(comms[i]));
     fake_stream_end(rank->stream);
 }
 
 START_TEST(each_communicator_of_a_group_is_measured_by_itself)
 {
-    setenv("STRAIT_COLL", "auto", 1);
-    for (int rank = 0; rank < 3; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = rank == 2 ? 2700 : 400000;
-    }
+    links_begin(LINK_NS, LINK_FS);
+    fake_gpu.link_fs[2] = NVLINK_FS;
     for (unsigned i = 0; i < 2; i++)
         require_ok(ncclGetUniqueId(&ids[i]));
-    ranks_start(3, make_both, NULL);
+    ranks_start(RANKS, make_both, NULL);
 }
 END_TEST
 
@@ -243,91 +195,67 @@ END_TEST
  * more bytes, and the same values. */
 static void gather_many(struct rank *rank)
 {
-    enum { TIMES = 20, ALONE = 16, COUNT_OF = 1 << 20 };
-    const bool groups = rank->argument != NULL && rank->rank == 1;
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
+    enum { TIMES = 20, COUNT_OF = 1 << 20 };
+    const bool groups = *(const int *)rank->argument != 0;
+    struct gather gather = gather_new(rank, COLL_BF16, COUNT_OF, VALUES_NORMAL);
     unsigned long long wire[TIMES + 1] = {0};
     for (unsigned turn = 0; turn < TIMES; turn++) {
-        const bool grouped = groups && turn == 3;
-        if (grouped)
-            require_ok(ncclGroupStart());
-        values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 2 * turn + (unsigned)rank->rank);
-        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-        if (grouped)
-            require_ok(ncclGroupEnd());
-        fake_stream_wait(rank->stream);
-        for (unsigned from = 0; from < 2; from++)
-            require(values_are(all + from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, 2 * turn + from));
+        gather_fill(rank, &gather, VALUES_NORMAL, 2 * turn);
+        gather_run(rank, &gather, groups && rank->rank == 1 && turn == 3);
         ranks_meet();
         wire[turn + 1] = told_of(rank->comm, "all_gather", "bf16").wire;
     }
-    require(wire[ALONE] == ALONE * wire[1]);
-    require((wire[TIMES] > TIMES * wire[1]) == (rank->argument == NULL));
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    require(wire[OVERLAP_AFTER] == OVERLAP_AFTER * wire[1]);
+    require((wire[TIMES] > TIMES * wire[1]) == !groups);
 }
 
-START_TEST(what_is_alone_everywhere_overlaps_coding_with_moving)
+START_TEST(coding_overlaps_with_transfer_unless_a_rank_has_grouped_one)
 {
-    setenv("STRAIT_COLL", "auto", 1);
-    for (int rank = 0; rank < 2; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = 400000;
-    }
-    ranks_run(2, gather_many, _i == 0 ? NULL : (void *)(uintptr_t)&links[0]);
+    links_begin(LINK_NS, LINK_FS);
+    ranks_run(2, gather_many, &_i);
 }
 END_TEST
 
-/* Sends and receives of a pair are decided alike on both sides, of sizes around the one from which it pays. */
+/* ---- Sends and receives ------------------------------------------------------------------------------------------ */
+
+/* Of sizes around the one from which it pays. */
 static void send_sizes(struct rank *rank)
 {
-    unsigned long long compressed = 0;
-    uint8_t *values = values_new(COLL_BF16, MOST, 0);
+    unsigned long long before = 0;
+    uint8_t *values = values_new(rank, COLL_BF16, MOST);
     for (size_t count = 1000; count < MOST; count = count * 7 / 4) {
         values_fill(values, COLL_BF16, count, VALUES_NORMAL, rank->rank == 0 ? count : 0);
-        if (rank->rank == 0)
-            require_ok(ncclSend(values, count, COLL_BF16, 1, rank->comm, rank->stream));
-        else
-            require_ok(ncclRecv(values, count, COLL_BF16, 0, rank->comm, rank->stream));
+        require_ok(pair_post(rank, values, COLL_BF16, count));
         fake_stream_wait(rank->stream);
         require(values_are(values, COLL_BF16, count, VALUES_NORMAL, count));
         const struct told told = told_of(rank->comm, rank->rank == 0 ? "send" : "recv", "bf16");
-        require(told.compressed == compressed || told.compressed == compressed + 1);
-        require(told.compressed > compressed || compressed == 0); /* larger ones too */
-        compressed = told.compressed;
+        require(told.compressed == before || told.compressed == before + 1);
+        require(told.compressed > before || before == 0); /* larger ones too */
+        before = told.compressed;
     }
-    require(compressed > 2 && compressed < 10);
-    values_free(values, COLL_BF16, 0);
+    require(before > 2 && before < 10);
 }
 
-START_TEST(pairs_decide_alike_by_size)
+START_TEST(sender_and_receiver_decide_alike_by_size)
 {
-    setenv("STRAIT_COLL", "auto", 1);
-    for (int rank = 0; rank < 2; rank++) {
-        fake_gpu.link_ns[rank] = 10000;
-        fake_gpu.link_fs[rank] = 400000 + 30000 * (uint32_t)rank;
-    }
+    links_begin(LINK_NS, LINK_FS);
+    fake_gpu.link_fs[1] = 430000;
     ranks_run(2, send_sizes, NULL);
 }
 END_TEST
 
 static void send_one(struct rank *rank)
 {
-    uint8_t *values = values_new(COLL_BF16, MOST, 0);
+    uint8_t *values = values_new(rank, COLL_BF16, MOST);
     values_fill(values, COLL_BF16, MOST, VALUES_NORMAL, 3);
-    if (rank->rank == 0)
-        require_ok(ncclSend(values, MOST, COLL_BF16, 1, rank->comm, rank->stream));
-    else
-        require_ok(ncclRecv(values, MOST, COLL_BF16, 0, rank->comm, rank->stream));
+    require_ok(pair_post(rank, values, COLL_BF16, MOST));
     fake_stream_wait(rank->stream);
-    const struct told told = told_of(rank->comm, rank->rank == 0 ? "send" : "recv", "bf16");
-    require(told.compressed == 0 && strcmp(told.reason, "raw: sends and receives are to go raw") == 0);
-    values_free(values, COLL_BF16, 0);
+    require_told(rank->comm, rank->rank == 0 ? "send" : "recv", "bf16", 1, 0);
+    require_reason(rank->comm, rank->rank == 0 ? "send" : "recv", "raw: sends and receives are to go raw");
 }
 
-START_TEST(pairs_can_be_left_raw)
+START_TEST(sends_and_receives_can_be_left_raw)
 {
-    setenv("STRAIT_COLL", "compress", 1);
     setenv("STRAIT_COLL_PAIRS", "0", 1);
     ranks_run(2, send_one, NULL);
 }
@@ -336,16 +264,13 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("choices");
-    tcase_set_timeout(tests, 60);
-    add_loop(tests, the_table_decides_before_the_link, 0, COUNT(tables));
-    tcase_add_loop_test(tests, the_table_bounds_what_is_always_compressed, 0, 2);
+    add_loop(tests, the_table_decides_and_else_the_link, 0, COUNT(choices));
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
-    add_loop(tests, the_link_decides, 0, COUNT(links));
     tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);
     tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
-    tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
-    tcase_add_test(tests, pairs_decide_alike_by_size);
-    tcase_add_test(tests, pairs_can_be_left_raw);
+    tcase_add_loop_test(tests, coding_overlaps_with_transfer_unless_a_rank_has_grouped_one, 0, 2);
+    tcase_add_test(tests, sender_and_receiver_decide_alike_by_size);
+    tcase_add_test(tests, sends_and_receives_can_be_left_raw);
     return suite_run("choices", tests);
 }

@@ -1,7 +1,6 @@
 /* Ranks on several hosts: threads whose devices are told to be in different ones, so that what does not fit goes by
  * TCP, in one process. What arrives is right, levels are the same on all, and connections that end fail the
  * communicator. */
-#include <dirent.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,22 +9,17 @@
 
 enum { PAGE = 16384, PAGES = 4, COUNT_OF = PAGE * PAGES, LARGE = 9 << 20 };
 
-static void begin(void)
-{
-    fake_gpu.jitter_us = 200;
-    setenv("STRAIT_COLL", "compress", 1);
-    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-}
-
 /* So many neighbours are on one host. */
 static void set_hosts(const char *neighbours)
 {
     setenv("STRAIT_TEST_HOSTS", neighbours, 1);
 }
 
-static uint64_t seed_of(unsigned turn, int from)
+static void set_up(void)
 {
-    return 1 + 100 * turn + (unsigned)from;
+    fake_gpu.jitter_us = 200;
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    set_hosts("1");
 }
 
 /* ---- Connections of this process --------------------------------------------------------------------------------- */
@@ -69,9 +63,8 @@ static const struct {
 
 START_TEST(ranks_on_different_hosts_are_connected)
 {
-    begin();
     set_hosts(worlds[_i].neighbours);
-    ranks_run(worlds[_i].ranks, see_connections, (void *)(uintptr_t)&worlds[_i].ends);
+    ranks_run(worlds[_i].ranks, see_connections, &worlds[_i].ends);
     await_connected(0);
 }
 END_TEST
@@ -83,30 +76,26 @@ END_TEST
 static void gather_in_bursts(struct rank *rank)
 {
     enum { BURSTS = 12, BURST = 40 };
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * (size_t)rank->ranks, 0);
-    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, seed_of(0, rank->rank));
+    const struct gather gather = gather_new(rank, COLL_BF16, COUNT_OF, VALUES_NORMAL);
     if (rank->rank == 1)
-        values_fill(own, COLL_BF16, PAGE, VALUES_NOISE, seed_of(0, 1));
+        values_fill(gather.own, COLL_BF16, PAGE, VALUES_NOISE, 1);
     uint64_t taken = 0;
     for (unsigned burst = 0; burst < BURSTS; burst++) {
         ranks_meet();
         taken = fake_gpu.taken;
         ranks_meet();
         for (unsigned i = 0; i < BURST; i++)
-            require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+            require_ok(gather_post(rank, &gather));
         fake_stream_wait(rank->stream);
-        require(memcmp(all + (size_t)rank->rank * COUNT_OF * 2, own, COUNT_OF * 2) == 0);
+        require(memcmp(gather.all + (size_t)rank->rank * COUNT_OF * 2, gather.own, COUNT_OF * 2) == 0);
     }
     ranks_meet();
     require(fake_gpu.taken == taken && taken > 0); /* by now there is room */
     require(told_of(rank->comm, "all_gather", "bf16").compressed == BURSTS * BURST);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
 }
 
 START_TEST(levels_are_raised_by_all_hosts_alike)
 {
-    begin();
     fake_gpu.jitter_us = 0;
     set_hosts(_i % 2 == 0 ? "1" : "2");
     ranks_run(2 + _i, gather_in_bursts, NULL);
@@ -114,33 +103,26 @@ START_TEST(levels_are_raised_by_all_hosts_alike)
 END_TEST
 
 /* Every rank sends to the next one; what rank 0 sends needs more room, and gets it alone. */
-static void pass_on(struct rank *rank)
+static void send_around(struct rank *rank)
 {
     enum { TURNS = 120 };
-    const int next = (rank->rank + 1) % rank->ranks, before = (rank->rank + rank->ranks - 1) % rank->ranks;
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *in = values_new(COLL_BF16, COUNT_OF, 0);
+    struct operation operation = {
+        .what = COLL_SEND, .type = COLL_BF16, .count = COUNT_OF, .other = VALUES_NOISE, .others = 1};
+    operation_new(rank, &operation, 0, false);
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        const enum values kind = rank->rank == 0 ? VALUES_NOISE : VALUES_NORMAL;
-        values_fill(own, COLL_BF16, COUNT_OF, kind, seed_of(turn, rank->rank));
-        require_ok(ncclGroupStart());
-        require_ok(ncclSend(own, COUNT_OF, COLL_BF16, next, rank->comm, rank->stream));
-        require_ok(ncclRecv(in, COUNT_OF, COLL_BF16, before, rank->comm, rank->stream));
-        require_ok(ncclGroupEnd());
-        fake_stream_wait(rank->stream);
-        require(values_are(in, COLL_BF16, COUNT_OF, before == 0 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, before)));
+        operation.seed = seed_of(turn, 0, 0);
+        operation_fill(rank, &operation);
+        require_ok(operation_post(rank, &operation));
+        operation_check(rank, &operation);
     }
     const struct told sent = told_of(rank->comm, "send", "bf16"), received = told_of(rank->comm, "recv", "bf16");
     require((rank->rank == 0) == (sent.compressed < TURNS) && sent.compressed >= 2);
-    require((before == 0) == (received.compressed < TURNS));
-    values_free(own, COLL_BF16, 0);
-    values_free(in, COLL_BF16, 0);
+    require((rank_before(rank) == 0) == (received.compressed < TURNS));
 }
 
-START_TEST(sender_and_receiver_step_alike)
+START_TEST(sender_and_receiver_change_levels_alike)
 {
-    begin();
-    set_hosts("1");
-    ranks_run(_i, pass_on, NULL);
+    ranks_run(_i, send_around, NULL);
 }
 END_TEST
 
@@ -150,20 +132,16 @@ END_TEST
 static void leave_early(struct rank *rank)
 {
     enum { FEW = 3 << 20 }; /* finds room in a ring */
-    uint8_t *values = values_new(COLL_BF16, FEW, 0);
-    rank_begin(rank, *(coll_id *)rank->argument);
-    values_fill(values, COLL_BF16, FEW, VALUES_NOISE, seed_of(0, 0));
-    if (rank->rank == 0) {
-        require_ok(ncclSend(values, FEW, COLL_BF16, 1, rank->comm, rank->stream));
-        fake_stream_wait(rank->stream);
+    uint8_t *values = values_new(rank, COLL_BF16, FEW);
+    rank_begin(rank);
+    if (rank->rank == 0)
+        values_fill(values, COLL_BF16, FEW, VALUES_NOISE, 0);
+    require_ok(pair_post(rank, values, COLL_BF16, FEW));
+    fake_stream_wait(rank->stream);
+    if (rank->rank == 0)
         require_ok(ncclCommDestroy(rank->comm));
-    } else {
-        uint8_t *in = values_new(COLL_BF16, FEW, 0);
-        require_ok(ncclRecv(in, FEW, COLL_BF16, 0, rank->comm, rank->stream));
-        fake_stream_wait(rank->stream);
-        require(values_are(in, COLL_BF16, FEW, VALUES_NOISE, seed_of(0, 0)));
-        values_free(in, COLL_BF16, 0);
-    }
+    else
+        require(values_are(values, COLL_BF16, FEW, VALUES_NOISE, 0));
     ranks_meet(); /* and the other end has seen it */
     if (rank->rank == 1) {
         await_connected(0);
@@ -171,17 +149,11 @@ static void leave_early(struct rank *rank)
         require_ok(ncclCommDestroy(rank->comm));
     }
     fake_stream_end(rank->stream);
-    values_free(values, COLL_BF16, 0);
 }
 
 START_TEST(a_rank_that_leaves_is_no_failure)
 {
-    coll_id id;
-    begin();
-    set_hosts("1");
-    require_ok(ncclGetUniqueId(&id));
-    ranks_start(2, leave_early, &id);
-    require(fake_gpu.made == 0);
+    ranks_start(2, leave_early, NULL);
     await_connected(0);
 }
 END_TEST
@@ -203,12 +175,10 @@ static void await_two(coll_comm comm)
 /* While kernels wait for what does not come, the connection is cut: all of them fail at once. */
 static void be_cut_off(struct rank *rank)
 {
-    const size_t count = LARGE;
-    uint8_t *own = values_new(COLL_BF16, count, 0), *all = values_new(COLL_BF16, count * (size_t)rank->ranks, 0);
-    rank_begin(rank, *(coll_id *)rank->argument);
-    values_fill(own, COLL_BF16, count, VALUES_NOISE, seed_of(0, rank->rank));
+    const struct gather gather = gather_new(rank, COLL_BF16, LARGE, VALUES_NOISE);
+    rank_begin(rank);
     fake_gpu.lost = 1u << 1;
-    require_ok(ncclAllGather(own, all, count, COLL_BF16, rank->comm, rank->stream));
+    require_ok(gather_post(rank, &gather));
     while (fake_gpu.offered == 0)
         usleep(1000);
     ranks_meet();
@@ -218,21 +188,12 @@ static void be_cut_off(struct rank *rank)
     }
     await_two(rank->comm);
     ranks_meet();
-    require_ok(ncclCommAbort(rank->comm));
-    fake_stream_wait(rank->stream);
-    fake_stream_end(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    rank_abort(rank);
 }
 
 START_TEST(a_connection_that_ends_fails_the_communicator)
 {
-    coll_id id;
-    begin();
-    set_hosts("1");
-    require_ok(ncclGetUniqueId(&id));
-    ranks_start(_i, be_cut_off, &id);
-    require(fake_gpu.made == 0);
+    ranks_start(_i, be_cut_off, NULL);
     await_connected(0);
 }
 END_TEST
@@ -241,20 +202,12 @@ END_TEST
 
 static void stay_raw(struct rank *rank)
 {
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * (size_t)rank->ranks, 0);
-    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, seed_of(0, rank->rank));
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    require(told_of(rank->comm, "all_gather", "bf16").compressed == 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    rank_gather(rank, rank->comm, false);
 }
 
-START_TEST(without_an_address_all_stay_raw)
+START_TEST(ranks_without_an_address_stay_raw)
 {
-    begin();
     setenv("NCCL_SOCKET_IFNAME", "=no-such-interface", 1);
-    set_hosts("1");
     ranks_run(3, stay_raw, NULL);
     await_connected(0);
 }
@@ -263,12 +216,12 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("hosts");
-    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_loop_test(tests, ranks_on_different_hosts_are_connected, 0, COUNT(worlds));
     tcase_add_loop_test(tests, levels_are_raised_by_all_hosts_alike, 0, 3);
-    tcase_add_loop_test(tests, sender_and_receiver_step_alike, 2, 4);
+    tcase_add_loop_test(tests, sender_and_receiver_change_levels_alike, 2, 4);
     tcase_add_test(tests, a_rank_that_leaves_is_no_failure);
     tcase_add_loop_test(tests, a_connection_that_ends_fails_the_communicator, 2, 4);
-    tcase_add_test(tests, without_an_address_all_stay_raw);
+    tcase_add_test(tests, ranks_without_an_address_stay_raw);
     return suite_run("hosts", tests);
 }

@@ -6,15 +6,9 @@
 
 enum { MANY = 60000, TIMES = 4 };
 
-static uint64_t seed_of(unsigned turn, int from, int to)
-{
-    return 10000 * turn + 100 * (unsigned)from + (unsigned)to;
-}
-
-static void begin(void)
+static void set_up(void)
 {
     fake_gpu.jitter_us = 300;
-    setenv("STRAIT_COLL", "compress", 1);
 }
 
 /* ---- Collectives and pairs --------------------------------------------------------------------------------------- */
@@ -63,15 +57,10 @@ static coll_result call_collective(const struct rank *rank, enum coll_operation 
 
 static void call_pairs(const struct rank *rank, const struct scene *scene, const struct all *all)
 {
-    const bool sends = rank->rank == 0;
-    if (rank->rank > 1)
-        return;
-    if (scene->raw > 0)
-        require_ok(sends ? ncclSend(all->raw, scene->raw, COLL_INT32, 1, rank->comm, rank->stream)
-                         : ncclRecv(all->raw, scene->raw, COLL_INT32, 0, rank->comm, rank->stream));
-    if (scene->coded > 0)
-        require_ok(sends ? ncclSend(all->coded, scene->coded, COLL_BF16, 1, rank->comm, rank->stream)
-                         : ncclRecv(all->coded, scene->coded, COLL_BF16, 0, rank->comm, rank->stream));
+    if (rank->rank <= 1 && scene->raw > 0)
+        require_ok(pair_post(rank, all->raw, COLL_INT32, scene->raw));
+    if (rank->rank <= 1 && scene->coded > 0)
+        require_ok(pair_post(rank, all->coded, COLL_BF16, scene->coded));
 }
 
 static void call_all(struct rank *rank, const struct scene *scene, const struct all *all)
@@ -120,8 +109,8 @@ static void play(struct rank *rank)
 {
     const struct scene *scene = rank->argument;
     const size_t most = (size_t)MANY * (size_t)rank->ranks;
-    const struct all all = {values_new(COLL_FP32, most, 0), values_new(COLL_FP32, most, 0),
-                            values_new(COLL_INT32, scene->raw, 0), values_new(COLL_BF16, scene->coded, 0)};
+    const struct all all = {values_new(rank, COLL_FP32, most), values_new(rank, COLL_FP32, most),
+                            values_new(rank, COLL_INT32, scene->raw), values_new(rank, COLL_BF16, scene->coded)};
     for (unsigned turn = 0; turn < TIMES; turn++) {
         fill(rank, scene, &all, turn);
         call_all(rank, scene, &all);
@@ -129,34 +118,27 @@ static void play(struct rank *rank)
     }
     if (scene->compressed != NULL)
         require(told_of(rank->comm, scene->compressed, "fp32").compressed == TIMES);
-    values_free(all.own, COLL_FP32, 0);
-    values_free(all.result, COLL_FP32, 0);
-    values_free(all.raw, COLL_INT32, 0);
-    values_free(all.coded, COLL_BF16, 0);
 }
 
-START_TEST(who_groups_sends_with_a_collective_meets_who_does_not)
+START_TEST(a_rank_that_groups_sends_with_a_collective_meets_one_that_does_not)
 {
-    begin();
-    ranks_run(scenes[_i].ranks, play, (void *)(uintptr_t)&scenes[_i]);
+    ranks_run(scenes[_i].ranks, play, &scenes[_i]);
 }
 END_TEST
 
 /* NCCL makes sends and receives of an all_to_all, in the order of the calls; also of one that goes raw. */
-static void exchange_behind(struct rank *rank)
+static void exchange_after_send(struct rank *rank)
 {
     int32_t few[2] = {10 * rank->rank, 10 * rank->rank + 1}, got[2];
-    uint8_t *sent = values_new(COLL_BF16, MANY, 0), *out = values_new(COLL_BF16, 2 * MANY, 0),
-            *in = values_new(COLL_BF16, 2 * MANY, 0);
+    uint8_t *sent = values_new(rank, COLL_BF16, MANY), *out = values_new(rank, COLL_BF16, 2 * MANY),
+            *in = values_new(rank, COLL_BF16, 2 * MANY);
     for (unsigned turn = 0; turn < TIMES; turn++) {
         if (rank->rank == 0)
             values_fill(sent, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 0, 1));
-        for (int to = 0; to < 2; to++)
-            values_fill(out + to * MANY * 2, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 10 + rank->rank, to));
+        parts_fill(out, COLL_BF16, MANY, 2, VALUES_NORMAL, seed_of(turn, 10 + rank->rank, 0), 1);
         if (rank->rank == 0)
             require_ok(ncclGroupStart());
-        require_ok(rank->rank == 0 ? ncclSend(sent, MANY, COLL_BF16, 1, rank->comm, rank->stream)
-                                   : ncclRecv(sent, MANY, COLL_BF16, 0, rank->comm, rank->stream));
+        require_ok(pair_post(rank, sent, COLL_BF16, MANY));
         require_ok(ncclAlltoAll(few, got, 1, COLL_INT32, rank->comm, rank->stream));
         require_ok(ncclAlltoAll(out, in, MANY, COLL_BF16, rank->comm, rank->stream));
         if (rank->rank == 0)
@@ -164,20 +146,14 @@ static void exchange_behind(struct rank *rank)
         fake_stream_wait(rank->stream);
         require(got[0] == rank->rank && got[1] == 10 + rank->rank);
         require(values_are(sent, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 0, 1)));
-        for (int from = 0; from < 2; from++)
-            require(
-                values_are(in + from * MANY * 2, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 10 + from, rank->rank)));
+        require(parts_are(in, COLL_BF16, MANY, 2, VALUES_NORMAL, seed_of(turn, 10, rank->rank), SEED_STEP));
     }
     require(told_of(rank->comm, "all_to_all", "bf16").compressed == TIMES);
-    values_free(sent, COLL_BF16, 0);
-    values_free(out, COLL_BF16, 0);
-    values_free(in, COLL_BF16, 0);
 }
 
-START_TEST(an_exchange_comes_behind_the_send_before_it)
+START_TEST(an_all_to_all_comes_after_the_send_before_it)
 {
-    begin();
-    ranks_run(2, exchange_behind, NULL);
+    ranks_run(2, exchange_after_send, NULL);
 }
 END_TEST
 
@@ -187,53 +163,38 @@ END_TEST
  * before rank 1 comes to it, or after, which is an error, as rank 1 has cut its own; unless it only asks for an
  * estimate. */
 enum { LONG = 1 << 20, ALONE = 17, LINK_FS = 400000 }; /* as much as is cut over such a link */
-static coll_id id_for_all;
-static int long_type;
 
-static void gather_long(const struct rank *rank, uint8_t *own, uint8_t *all)
-{
-    require_ok(ncclAllGather(own, all, LONG, long_type, rank->comm, rank->stream));
-}
-
-static void check_long(const struct rank *rank, const uint8_t *all)
-{
-    fake_stream_wait(rank->stream);
-    for (unsigned from = 0; from < 2; from++)
-        require(values_are(all + from * (size_t)LONG * 2, long_type, LONG, VALUES_NORMAL, from));
-}
-
-static void group_first(struct rank *rank, uint8_t *own, uint8_t *all)
+static void group_first(struct rank *rank, const struct gather *gather)
 {
     if (rank->rank == 0)
         require_ok(ncclGroupStart());
     else
         ranks_meet();
-    gather_long(rank, own, all);
+    require_ok(gather_post(rank, gather));
     if (rank->rank == 0) {
         ranks_meet();
         require_ok(ncclGroupEnd());
     }
-    check_long(rank, all);
-    gather_long(rank, own, all);
-    check_long(rank, all);
+    gather_check(rank, gather);
+    gather_run(rank, gather, false);
     require_ok(ncclCommDestroy(rank->comm));
 }
 
 /* Rank 1 has begun it when rank 0 calls it in a group. */
-static void begin_behind(const struct rank *rank, uint8_t *own, uint8_t *all)
+static void begin_behind(const struct rank *rank, const struct gather *gather)
 {
     if (rank->rank == 1)
-        gather_long(rank, own, all);
+        require_ok(gather_post(rank, gather));
     ranks_meet();
     if (rank->rank == 0) {
         require_ok(ncclGroupStart());
-        gather_long(rank, own, all);
+        require_ok(gather_post(rank, gather));
     }
 }
 
-static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+static void group_behind(struct rank *rank, const struct gather *gather)
 {
-    begin_behind(rank, own, all);
+    begin_behind(rank, gather);
     if (rank->rank == 0) {
         require(ncclGroupEnd() == COLL_INVALID_USAGE);
         require(error_of(rank->comm) == COLL_INVALID_USAGE);
@@ -243,21 +204,21 @@ static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
     fake_stream_wait(rank->stream);
 }
 
-static void estimate_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+static void estimate_behind(struct rank *rank, const struct gather *gather)
 {
-    begin_behind(rank, own, all);
+    begin_behind(rank, gather);
     if (rank->rank == 0) {
         require_ok(ncclGroupSimulateEnd(NULL));
-        gather_long(rank, own, all);
+        require_ok(gather_post(rank, gather));
     }
-    check_long(rank, all);
+    gather_check(rank, gather);
     require_ok(error_of(rank->comm));
     ranks_meet();
     require_ok(ncclCommDestroy(rank->comm));
 }
 
 static const struct later {
-    void (*play)(struct rank *rank, uint8_t *own, uint8_t *all);
+    void (*play)(struct rank *rank, const struct gather *gather);
     int type;
 } laters[] = {{group_first, COLL_BF16},
               {group_behind, COLL_BF16},
@@ -267,32 +228,24 @@ static const struct later {
 static void cut(struct rank *rank)
 {
     const struct later *later = rank->argument;
-    uint8_t *own = values_new(later->type, LONG, 0), *all = values_new(later->type, 2 * LONG, 0);
-    rank_begin(rank, id_for_all);
-    values_fill(own, later->type, LONG, VALUES_NORMAL, (unsigned)rank->rank);
+    const struct gather gather = gather_new(rank, later->type, LONG, VALUES_NORMAL);
+    rank_begin(rank);
     for (unsigned i = 0; i < ALONE; i++) {
-        gather_long(rank, own, all);
+        require_ok(gather_post(rank, &gather));
         fake_stream_wait(rank->stream);
         ranks_meet();
     }
     require(told_of(rank->comm, "all_gather", type_name(later->type)).compressed > 0);
-    later->play(rank, own, all);
+    later->play(rank, &gather);
     fake_stream_end(rank->stream);
-    values_free(own, later->type, 0);
-    values_free(all, later->type, 0);
 }
 
-START_TEST(one_that_is_grouped_later_ends_cutting_or_fails)
+START_TEST(an_operation_that_one_rank_groups_later_ends_cutting_or_fails)
 {
     if (getenv("STRAIT_TEST_HOSTS") != NULL)
         return; /* nothing is cut there */
-    begin();
-    setenv("STRAIT_COLL", "auto", 1);
-    long_type = laters[_i].type;
-    for (int device = 0; device < 2; device++)
-        fake_gpu.link_fs[device] = LINK_FS;
-    require_ok(ncclGetUniqueId(&id_for_all));
-    ranks_start(2, cut, (void *)(uintptr_t)&laters[_i]);
+    links_begin(0, LINK_FS);
+    ranks_start_and_leak(2, cut, &laters[_i]);
 }
 END_TEST
 
@@ -322,46 +275,38 @@ static void queue_copy(coll_stream stream, uint8_t *to, const uint8_t *from, siz
  * The first has a call of its own in it, compressed or not. */
 static void cross_streams(struct rank *rank)
 {
-    const bool raw = rank->argument != NULL;
-    const size_t size = MANY * 2, all_size = size * (size_t)rank->ranks;
-    coll_stream first = rank->stream, second = fake_stream_make();
-    uint8_t *source = values_new(COLL_BF16, MANY, 0), *own = values_new(COLL_BF16, MANY, 0),
-            *other = values_new(COLL_BF16, MANY, 0), *all = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0),
-            *others = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0),
-            *read = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0);
-    values_fill(other, COLL_BF16, MANY, VALUES_NORMAL, 77);
+    const bool raw = *(const int *)rank->argument % 2 != 0;
+    const size_t size = MANY * 2, all = MANY * (size_t)rank->ranks;
+    struct rank second = *rank;
+    struct gather other = gather_new(rank, COLL_BF16, MANY, VALUES_NORMAL), gather = other;
+    uint8_t *source = values_new(rank, COLL_BF16, MANY), *read = values_new(rank, COLL_BF16, all);
+    gather.own = values_new(rank, COLL_BF16, MANY);
+    gather.all = values_new(rank, COLL_BF16, all);
+    other.count = raw ? 100 : MANY;
+    second.stream = fake_stream_make();
     for (unsigned turn = 0; turn < TIMES; turn++) {
         values_fill(source, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, rank->rank, 0));
-        memset(read, 0, all_size);
-        queue_copy(first, own, source, size);
+        memset(read, 0, all * 2);
+        queue_copy(rank->stream, gather.own, source, size);
         require_ok(ncclGroupStart());
-        require_ok(ncclAllGather(other, others, raw ? 100 : MANY, COLL_BF16, rank->comm, first));
-        require_ok(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, second));
+        require_ok(gather_post(rank, &other));
+        require_ok(gather_post(&second, &gather));
         require_ok(ncclGroupEnd());
-        queue_copy(first, read, all, all_size);
-        fake_stream_wait(first);
-        for (int from = 0; from < rank->ranks; from++)
-            require(values_are(read + (size_t)from * size, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, from, 0)));
+        queue_copy(rank->stream, read, gather.all, all * 2);
+        fake_stream_wait(rank->stream);
+        require(parts_are(read, COLL_BF16, MANY, rank->ranks, VALUES_NORMAL, seed_of(turn, 0, 0), SEED_STEP));
         ranks_meet();
     }
     require(told_of(rank->comm, "all_gather", "bf16").compressed == (raw ? TIMES : 2 * TIMES));
-    fake_stream_wait(second);
+    fake_stream_wait(second.stream);
     ranks_meet();
-    fake_stream_end(second);
-    values_free(source, COLL_BF16, 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(other, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-    values_free(others, COLL_BF16, 0);
-    values_free(read, COLL_BF16, 0);
+    fake_stream_end(second.stream);
 }
 
 START_TEST(streams_of_a_group_wait_for_each_other)
 {
-    static int raw;
-    begin();
     fake_gpu.jitter_us = 0;
-    ranks_run(2 + _i / 2, cross_streams, _i % 2 != 0 ? &raw : NULL);
+    ranks_run(2 + _i / 2, cross_streams, &_i);
 }
 END_TEST
 
@@ -369,13 +314,14 @@ END_TEST
 
 /* One rank's group is refused, and comes again without what was wrong: the refused one counts as nothing, or else
  * levels would change at different operations. */
-static void try_twice(struct rank *rank)
+static void post_again_after_refusal(struct rank *rank)
 {
     enum { SENT = 40000, TURNS = 40 };
     const int peer = 1 - rank->rank;
-    uint8_t *out = values_new(COLL_BF16, SENT, 0), *in = values_new(COLL_BF16, SENT, 0);
+    uint8_t *out = values_new(rank, COLL_BF16, SENT), *in = values_new(rank, COLL_BF16, SENT);
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        values_fill(out, COLL_BF16, SENT, turn < 30 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, rank->rank, 0));
+        const enum values kind = turn < 30 ? VALUES_NOISE : VALUES_NORMAL;
+        values_fill(out, COLL_BF16, SENT, kind, seed_of(turn, rank->rank, 0));
         if (rank->rank == 0 && turn < 5) {
             require_ok(ncclGroupStart());
             require_ok(ncclSend(out, SENT, COLL_BF16, peer, rank->comm, rank->stream));
@@ -383,65 +329,54 @@ static void try_twice(struct rank *rank)
                                   : ncclSend(out, 1, COLL_INT32, 99, rank->comm, rank->stream) != COLL_SUCCESS);
             require(ncclGroupEnd() != COLL_SUCCESS);
         }
-        require_ok(ncclGroupStart());
-        require_ok(ncclSend(out, SENT, COLL_BF16, peer, rank->comm, rank->stream));
-        require_ok(ncclRecv(in, SENT, COLL_BF16, peer, rank->comm, rank->stream));
-        require_ok(ncclGroupEnd());
+        require_ok(ring_post(rank, out, in, COLL_BF16, SENT));
         fake_stream_wait(rank->stream);
-        require(values_are(in, COLL_BF16, SENT, turn < 30 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, peer, 0)));
+        require(values_are(in, COLL_BF16, SENT, kind, seed_of(turn, peer, 0)));
         ranks_meet();
     }
-    values_free(out, COLL_BF16, 0);
-    values_free(in, COLL_BF16, 0);
 }
 
-START_TEST(what_is_refused_counts_as_nothing)
+START_TEST(a_group_with_a_refused_call_counts_as_nothing)
 {
-    begin();
-    ranks_run(2, try_twice, NULL);
+    ranks_run(2, post_again_after_refusal, NULL);
 }
 END_TEST
 
-/* One rank's group is refused when all of it was encoded: that cannot be taken back. */
-static void end_in_vain(struct rank *rank)
+/* When all of it was encoded, which cannot be taken back. */
+static void end_refused(struct rank *rank)
 {
-    uint8_t *own = values_new(COLL_BF16, MANY, 0), *all = values_new(COLL_BF16, 2 * MANY, 0);
-    rank_begin(rank, id_for_all);
+    const struct gather gather = gather_new(rank, COLL_BF16, MANY, VALUES_NORMAL);
+    rank_begin(rank);
     rank_gather(rank, rank->comm, true);
     ranks_meet();
     if (rank->rank == 0) {
         require_ok(ncclGroupStart());
-        require_ok(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, rank->stream));
+        require_ok(gather_post(rank, &gather));
         fake_nccl.refuse = 1;
         const coll_result ended = ncclGroupEnd();
         require(ended != COLL_SUCCESS && error_of(rank->comm) == ended);
-        require(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, rank->stream) == ended);
+        require(gather_post(rank, &gather) == ended);
     }
     ranks_meet();
     require_ok(ncclCommAbort(rank->comm));
     fake_stream_end(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
 }
 
-START_TEST(what_is_refused_at_its_end_fails_the_communicator)
+START_TEST(a_group_that_is_refused_at_its_end_fails_the_communicator)
 {
-    begin();
-    require_ok(ncclGetUniqueId(&id_for_all));
-    ranks_start(2, end_in_vain, NULL);
-    require(fake_gpu.made == 0);
+    ranks_start(2, end_refused, NULL);
 }
 END_TEST
 
 int main(void)
 {
     TCase *tests = tcase_create("order");
-    tcase_set_timeout(tests, 20);
-    add_loop(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
-    tcase_add_test(tests, an_exchange_comes_behind_the_send_before_it);
-    tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, COUNT(laters));
+    tcase_add_checked_fixture(tests, set_up, NULL);
+    add_loop(tests, a_rank_that_groups_sends_with_a_collective_meets_one_that_does_not, 0, COUNT(scenes));
+    tcase_add_test(tests, an_all_to_all_comes_after_the_send_before_it);
+    tcase_add_loop_test(tests, an_operation_that_one_rank_groups_later_ends_cutting_or_fails, 0, COUNT(laters));
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
-    tcase_add_test(tests, what_is_refused_counts_as_nothing);
-    tcase_add_test(tests, what_is_refused_at_its_end_fails_the_communicator);
+    tcase_add_test(tests, a_group_with_a_refused_call_counts_as_nothing);
+    tcase_add_test(tests, a_group_that_is_refused_at_its_end_fails_the_communicator);
     return suite_run("order", tests);
 }

@@ -4,60 +4,48 @@
 
 enum { TIMES = 4 };
 
-static uint64_t seed_of(unsigned turn, int from, int to)
-{
-    return 10000 * turn + 100 * (unsigned)from + (unsigned)to;
-}
-
-static void begin(void)
+static void set_up(void)
 {
     fake_gpu.jitter_us = 300;
-    setenv("STRAIT_COLL", "compress", 1);
 }
 
 /* Operations of one phase and of two, on two communicators and streams, in one group. */
 static void sum_in_groups(struct rank *rank)
 {
     enum { SUMS = 3 };
-    const size_t count = 10001 * (size_t)rank->ranks, ranks = (size_t)rank->ranks;
-    coll_comm second;
-    coll_stream stream = fake_stream_make();
+    const size_t count = 10001 * (size_t)rank->ranks;
+    struct rank second = *rank;
+    const struct rank *const sides[SUMS] = {rank, &second, rank};
     float *sums[SUMS];
-    uint8_t *own = values_new(COLL_BF16, 40000, 0), *all = values_new(COLL_BF16, 40000 * ranks, 0);
-    require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &second, NULL));
+    struct gather gather = gather_new(rank, COLL_BF16, 40000, VALUES_NORMAL);
+    second.stream = fake_stream_make();
+    require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &second.comm, NULL));
     for (unsigned i = 0; i < SUMS; i++)
-        sums[i] = values_new(COLL_FP32, count, 0);
+        sums[i] = values_new(rank, COLL_FP32, count);
     for (unsigned turn = 0; turn < TIMES; turn++) {
-        for (unsigned i = 0; i < SUMS; i++)
-            values_fill_whole(sums[i], count, true, 100 * turn + 10 * i + (unsigned)rank->rank);
-        values_fill(own, COLL_BF16, 40000, VALUES_NORMAL, seed_of(turn, rank->rank, 50));
+        gather_fill(rank, &gather, VALUES_NORMAL, seed_of(turn, 0, 50));
         require_ok(ncclGroupStart());
-        require_ok(ncclAllReduce(sums[0], sums[0], count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
-        require_ok(ncclAllGather(own, all, 40000, COLL_BF16, rank->comm, rank->stream));
-        require_ok(ncclAllReduce(sums[1], sums[1], count, COLL_FP32, COLL_SUM, second, stream));
-        require_ok(ncclAllReduce(sums[2], sums[2], count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
+        for (unsigned i = 0; i < SUMS; i++) {
+            values_fill_whole(sums[i], count, true, 100 * turn + 10 * i + (unsigned)rank->rank);
+            require_ok(ncclAllReduce(sums[i], sums[i], count, COLL_FP32, COLL_SUM, sides[i]->comm, sides[i]->stream));
+            if (i == 0)
+                require_ok(gather_post(rank, &gather));
+        }
         require_ok(ncclGroupEnd());
-        fake_stream_wait(rank->stream);
-        fake_stream_wait(stream);
+        gather_check(rank, &gather);
+        fake_stream_wait(second.stream);
         for (unsigned i = 0; i < SUMS; i++)
             require(values_are_sums(sums[i], count, rank->ranks, true, 100 * turn + 10 * i));
-        for (size_t from = 0; from < ranks; from++)
-            require(values_are(all + from * 80000, COLL_BF16, 40000, VALUES_NORMAL, seed_of(turn, (int)from, 50)));
     }
     require(told_of(rank->comm, "all_reduce", "fp32").compressed == 2 * TIMES);
-    require(told_of(second, "all_reduce", "fp32").compressed == TIMES);
+    require(told_of(second.comm, "all_reduce", "fp32").compressed == TIMES);
     ranks_meet();
-    require_ok(ncclCommDestroy(second));
-    fake_stream_end(stream);
-    for (unsigned i = 0; i < SUMS; i++)
-        values_free(sums[i], COLL_FP32, 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    require_ok(ncclCommDestroy(second.comm));
+    fake_stream_end(second.stream);
 }
 
 START_TEST(groups_run_phase_by_phase)
 {
-    begin();
     ranks_run(_i, sum_in_groups, NULL);
 }
 END_TEST
@@ -66,7 +54,7 @@ END_TEST
 static void replay_sums(struct rank *rank)
 {
     const size_t count = 20003 * (size_t)rank->ranks;
-    float *values = values_new(COLL_FP32, count, 0), *sum = values_new(COLL_FP32, count, 0);
+    float *values = values_new(rank, COLL_FP32, count), *sum = values_new(rank, COLL_FP32, count);
     fake_capture_begin(rank->stream);
     require_ok(ncclAllReduce(values, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
     struct fake_graph *graph = fake_capture_end(rank->stream);
@@ -81,13 +69,10 @@ static void replay_sums(struct rank *rank)
     require(told_of(rank->comm, "all_reduce", "fp32").compressed == 1);
     ranks_meet();
     fake_graph_end(graph);
-    values_free(values, COLL_FP32, 0);
-    values_free(sum, COLL_FP32, 0);
 }
 
 START_TEST(graphs_hold_both_phases)
 {
-    begin();
     ranks_run(_i, replay_sums, NULL);
     require(fake_gpu.taken > 0);
 }
@@ -123,7 +108,7 @@ static void sum_from_there(struct rank *rank)
 {
     const struct sending *sending = rank->argument;
     const size_t count = 100000, ranks = (size_t)rank->ranks;
-    float *own = values_new(COLL_FP32, count * ranks, 0), *sum = values_new(COLL_FP32, count, 0);
+    float *own = values_new(rank, COLL_FP32, count * ranks), *sum = values_new(rank, COLL_FP32, count);
     void *handle = NULL;
     overlap_warm_up(rank, rank->comm, COLL_FP32);
     for (size_t part = 0; part < ranks; part++)
@@ -142,21 +127,19 @@ static void sum_from_there(struct rank *rank)
     require((fake_nccl.watched_sent == 0) == (sending->registered || sending->captured));
     if (sending->registered)
         require_ok(ncclCommDeregister(rank->comm, handle));
-    values_free(own, COLL_FP32, 0);
-    values_free(sum, COLL_FP32, 0);
 }
 
 START_TEST(sums_are_not_sent_from_registered_memory)
 {
-    begin();
     overlap_begin();
-    ranks_run(sendings[_i].all ? 2 : 3, sum_from_there, (void *)(uintptr_t)&sendings[_i]);
+    ranks_run(sendings[_i].all ? 2 : 3, sum_from_there, &sendings[_i]);
 }
 END_TEST
 
 int main(void)
 {
     TCase *tests = tcase_create("sums");
+    tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_loop_test(tests, groups_run_phase_by_phase, 2, 5);
     tcase_add_loop_test(tests, graphs_hold_both_phases, 2, 5);
     tcase_add_loop_test(tests, sums_are_not_sent_from_registered_memory, 0, COUNT(sendings));

@@ -130,7 +130,7 @@ START_TEST(others_see_how_a_process_goes)
 END_TEST
 
 /* A number of a process may mean another one here, or none, or this one; what is not it is not opened. */
-START_TEST(what_is_not_it_is_not_found)
+START_TEST(a_card_of_another_process_is_not_found)
 {
     struct liveness own, second;
     struct liveness_info card, second_card;
@@ -181,7 +181,6 @@ struct scene {
     enum wait wait;
     enum way way;
     struct stand_in peer;
-    coll_id id;
 };
 
 static bool is_told_within(coll_comm comm, long milliseconds)
@@ -192,22 +191,14 @@ static bool is_told_within(coll_comm comm, long milliseconds)
     return error_of(comm) != COLL_SUCCESS;
 }
 
-static void begin_waiting(struct rank *rank, const struct scene *scene, uint8_t *own, uint8_t *all)
+static void begin_waiting(struct rank *rank, const struct scene *scene, struct gather *gather)
 {
     const bool together = scene->wait == IN_OURS;
-    values_fill(own, COLL_BF16, COUNT_OF, together ? VALUES_NOISE : VALUES_NORMAL, (unsigned)rank->rank);
+    gather_fill(rank, gather, together ? VALUES_NOISE : VALUES_NORMAL, 0);
     if (scene->wait != IDLE && (rank->rank == 0 || together))
-        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        require_ok(gather_post(rank, gather));
     const struct told told = told_of(rank->comm, "all_gather", "bf16");
     require(told.compressed == (told.calls > 0 && scene->wait != PASSED_ON));
-}
-
-static bool comes_to_its_end(coll_stream stream, long milliseconds)
-{
-    const long until = now_ms() + milliseconds;
-    while (!fake_stream_idle(stream) && now_ms() < until)
-        usleep(1000);
-    return fake_stream_idle(stream);
 }
 
 static void lose_peer(struct rank *rank, struct scene *scene)
@@ -216,62 +207,59 @@ static void lose_peer(struct rank *rank, struct scene *scene)
     require(!is_told_within(rank->comm, 100));
     stand_in_goes(&scene->peer, scene->way);
     if (told && scene->wait == IN_OURS) /* though nobody asks for errors */
-        require(comes_to_its_end(rank->stream, TOLD_MS));
+        require(ends_within(rank->stream, TOLD_MS));
     require(is_told_within(rank->comm, told ? TOLD_MS : UNTOLD_MS) == told);
     require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
 }
 
-/* Whoever does not ask for errors learns of it by the next call, alone or in a group. */
-static void require_failing(struct rank *rank, uint8_t *own, uint8_t *all)
+/* A rank that does not ask for errors learns of it by the next call, alone or in a group. */
+static void require_failing(const struct rank *rank, const struct gather *gather)
 {
-    require(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream) == COLL_REMOTE_ERROR);
+    require(gather_post(rank, gather) == COLL_REMOTE_ERROR);
     require_ok(ncclGroupStart());
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    require_ok(gather_post(rank, gather));
     require(ncclGroupEnd() == COLL_REMOTE_ERROR);
 }
 
 static void be_watched(struct rank *rank)
 {
     struct scene *scene = rank->argument;
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
-    rank_begin(rank, scene->id);
+    struct gather gather = gather_new(rank, COLL_BF16, COUNT_OF, VALUES_NORMAL);
+    rank_begin(rank);
     ranks_meet();
     fake_gpu.lost = 1u << 1;
-    begin_waiting(rank, scene, own, all);
+    begin_waiting(rank, scene, &gather);
     if (rank->rank == 0)
         lose_peer(rank, scene);
     if (rank->rank == 0 && scene->wait != PASSED_ON && error_of(rank->comm) != COLL_SUCCESS)
-        require_failing(rank, own, all);
+        require_failing(rank, &gather);
     ranks_meet();
     const long began = now_ms();
     require_ok(ncclCommAbort(rank->comm));
     fake_stream_wait(rank->stream);
     require(now_ms() - began < ABORT_MS);
     fake_stream_end(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
 }
 
 static void play(enum wait wait, enum way way)
 {
     struct scene scene = {.wait = wait, .way = way, .peer = stand_in_start()};
-    setenv("STRAIT_COLL", wait == PASSED_ON ? "auto" : "compress", 1);
+    if (wait == PASSED_ON)
+        setenv("STRAIT_COLL", "auto", 1);
     memcpy(fake_nccl.stand_in_bytes, &scene.peer.card, sizeof(scene.peer.card));
     fake_nccl.stand_in_size = sizeof(scene.peer.card);
     fake_nccl.stand_in = 2;
-    require_ok(ncclGetUniqueId(&scene.id));
     ranks_start(2, be_watched, &scene);
-    require(fake_gpu.made == 0);
     stand_in_end(&scene.peer);
 }
 
-START_TEST(a_rank_that_is_killed_is_told)
+START_TEST(a_rank_that_is_killed_is_an_error_of_the_others)
 {
     play((enum wait)_i, KILLED);
 }
 END_TEST
 
-START_TEST(how_a_rank_goes_decides)
+START_TEST(a_rank_that_leaves_or_is_stopped_is_no_error)
 {
     play(IDLE, (enum way)_i);
 }
@@ -296,7 +284,7 @@ static int count_left(int ranks)
 
 static void finalize(struct rank *rank)
 {
-    rank_begin(rank, *(coll_id *)rank->argument);
+    rank_begin(rank);
     ranks_meet();
     require(count_left(rank->ranks) == 0 && error_of(rank->comm) == COLL_SUCCESS);
     ranks_meet();
@@ -306,25 +294,21 @@ static void finalize(struct rank *rank)
     rank_end(rank);
 }
 
-START_TEST(who_has_finalized_has_left)
+START_TEST(a_rank_that_is_finalized_has_left)
 {
-    coll_id id;
-    setenv("STRAIT_COLL", "compress", 1);
-    require_ok(ncclGetUniqueId(&id));
-    ranks_start(3, finalize, &id);
-    require(fake_gpu.made == 0 && count_left(0) == 0);
+    ranks_start(3, finalize, NULL);
+    require(count_left(0) == 0);
 }
 END_TEST
 
 int main(void)
 {
     TCase *tests = tcase_create("watch");
-    tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, others_see_how_a_process_goes, 0, WAYS);
-    tcase_add_test(tests, what_is_not_it_is_not_found);
+    tcase_add_test(tests, a_card_of_another_process_is_not_found);
     tcase_add_test(tests, a_forked_child_is_not_its_parent);
-    tcase_add_loop_test(tests, a_rank_that_is_killed_is_told, 0, WAITS);
-    tcase_add_loop_test(tests, how_a_rank_goes_decides, 0, WAYS);
-    tcase_add_test(tests, who_has_finalized_has_left);
+    tcase_add_loop_test(tests, a_rank_that_is_killed_is_an_error_of_the_others, 0, WAITS);
+    tcase_add_loop_test(tests, a_rank_that_leaves_or_is_stopped_is_no_error, 0, WAYS);
+    tcase_add_test(tests, a_rank_that_is_finalized_has_left);
     return suite_run("watch", tests);
 }

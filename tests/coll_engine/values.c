@@ -123,6 +123,22 @@ bool values_are(const void *values, int type, size_t count, enum values kind, ui
     return true;
 }
 
+void parts_fill(void *values, int type, size_t count, int parts, enum values kind, uint64_t seed, uint64_t step)
+{
+    for (int part = 0; part < parts; part++)
+        values_fill((uint8_t *)values + (size_t)part * count * element_bytes(type), type, count, kind,
+                    seed + (uint64_t)part * step);
+}
+
+bool parts_are(const void *values, int type, size_t count, int parts, enum values kind, uint64_t seed, uint64_t step)
+{
+    bool same = true;
+    for (int part = 0; part < parts; part++)
+        same &= values_are((const uint8_t *)values + (size_t)part * count * element_bytes(type), type, count, kind,
+                           seed + (uint64_t)part * step);
+    return same;
+}
+
 void values_fill_whole(float *values, size_t count, bool fits, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {

@@ -19,6 +19,10 @@ void values_fill(void *values, int type, size_t count, enum values kind, uint64_
 /* Whether they are those; says where they are not. */
 bool values_are(const void *values, int type, size_t count, enum values kind, uint64_t seed);
 
+/* The same for parts that follow each other, whose seeds do so by `step`. */
+void parts_fill(void *values, int type, size_t count, int parts, enum values kind, uint64_t seed, uint64_t step);
+bool parts_are(const void *values, int type, size_t count, int parts, enum values kind, uint64_t seed, uint64_t step);
+
 /* FP32 of whole numbers, whose sums are exact in whatever order; `fits` false: with all bits of their mantissas, added
  * up from rank 0 on. Seeds of ranks follow each other. */
 void values_fill_whole(float *values, size_t count, bool fits, uint64_t seed);

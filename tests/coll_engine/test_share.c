@@ -1,5 +1,4 @@
 /* What ranks of one host share, by processes: the memory, the levels in it, and values that go through its rings. */
-#include <check.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "collective/engine/ccomm.h"
 #include "tests/fakes/exchange_thread.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
@@ -435,8 +435,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("coll_share");
-    TCase *tests = tcase_create("share");
-    tcase_set_timeout(tests, 120);
+    TCase *tests = add_case(suite, "share");
     tcase_add_test(tests, other_processes_find_the_memory);
     tcase_add_test(tests, what_is_not_the_memory_is_not_taken_for_it);
     tcase_add_test(tests, ranks_get_the_same_level_for_an_operation);
@@ -445,10 +444,5 @@ int main(void)
     tcase_add_test(tests, a_process_may_end_with_the_lock_held);
     tcase_add_test(tests, values_go_from_process_to_process);
     tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -1,12 +1,11 @@
 /* The engine's parts that need no GPU: levels, layouts of messages, plans of steps. */
-#include <check.h>
 #include <stdlib.h>
 
 #include "collective/engine/ccomm.h"
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
-
-#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#include "tests/run_suite.h"
+#include "tests/support.h"
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
@@ -396,8 +395,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll_parts");
-    TCase *tests = tcase_create("parts");
+    Suite *suite = suite_create("coll_plan");
+    TCase *tests = add_case(suite, "plan");
     tcase_add_loop_test(tests, shares_of_higher_levels_are_larger_and_end_raw, 0, COUNT(types));
     tcase_add_loop_test(tests, levels_are_the_lowest_that_fit, 0, COUNT(types));
     tcase_add_test(tests, one_overflow_alone_is_no_step);
@@ -415,10 +414,5 @@ int main(void)
     tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
     tcase_add_loop_test(tests, heads_and_tails_are_what_is_not_coded, 0, 4);
     tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -1,6 +1,5 @@
 /* Ranks on different hosts, as processes of this one: what is progressed between their rings, and how the end of one is
  * seen. */
-#include <check.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/ccomm.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { RANKS = 3, SLOTS_ALL = 200 };
@@ -241,14 +241,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("coll_link");
-    TCase *tests = tcase_create("link");
-    tcase_set_timeout(tests, 60);
+    TCase *tests = add_case(suite, "link");
     tcase_add_test(tests, slots_go_from_host_to_host);
     tcase_add_loop_test(tests, the_end_of_a_process_is_seen, 0, ENDS);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }
