@@ -18,7 +18,7 @@ set(long_thread
     collective_refuse collective_print collective_reduce safetensors classes util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan
     coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
-    node_reach node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
+    node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_carry fuzz_rendezvous fuzz_safetensors fuzz_options
     fuzz_http_request)

@@ -1,8 +1,10 @@
 /* Pools and transfers of the harness: memory and the image of what it should hold, requests and what became of them. */
+#include <dlfcn.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fakes/device.h"
+#include "daemon/device/device.h"
 #include "tests/node/harness.h"
 
 #define ROW_GAP  32u /* between the rows of a page */
@@ -131,7 +133,15 @@ struct test_pool *pool_open(struct party *party, struct geometry geometry)
     return pool;
 }
 
-static void fill_page(struct rng *rng, uint8_t *bytes, size_t size)
+void pool_refused(struct party *party, struct geometry geometry, enum strait_status status, const char *text)
+{
+    struct test_pool *pool = pool_try(party, geometry);
+    WAIT(pool->told);
+    ck_assert_int_eq(status, pool->status);
+    ck_assert_msg(strstr(pool->text, text) != NULL, "%s", pool->text);
+}
+
+UNWATCHED static void fill_page(struct rng *rng, uint8_t *bytes, size_t size)
 {
     for (size_t i = 0; i + 8 <= size; i += 8) {
         uint64_t random = rng_next(rng);
@@ -176,8 +186,9 @@ struct strait_peer *peer_of(struct party *party, struct test_pool *pool)
     return peer;
 }
 
-void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
-                    uint8_t *from_base, uint32_t from_id, uint32_t group)
+/* Copies all rows of a group's page; each base is that of the pool's memory, or of its image. */
+static void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
+                           uint8_t *from_base, uint32_t from_id, uint32_t group)
 {
     const struct geometry *g = &to->geometry;
     for (uint32_t r = group * group_regions(g); r < (group + 1) * group_regions(g); r++)
@@ -271,6 +282,35 @@ void flow_append(struct flow *flow, struct strait_append_params params)
     ck_assert_int_eq(STRAIT_OK, strait_append(flow->transfer, &params));
 }
 
+static uint32_t all_pages(const struct test_pool *pool, struct strait_page_list lists[GROUPS_MAX])
+{
+    ck_assert_uint_le(pool->geometry.groups, GROUPS_MAX);
+    for (uint32_t g = 0; g < pool->geometry.groups; g++)
+        lists[g] = (struct strait_page_list){.group = g, .count = pool->geometry.pages};
+    return pool->geometry.groups;
+}
+
+struct flow *offer_all(struct test_pool *pool, const char *name)
+{
+    struct strait_page_list lists[GROUPS_MAX];
+    uint32_t count = all_pages(pool, lists);
+    return OFFER(pool, name, .lists = lists, .list_count = count, .last = true);
+}
+
+struct flow *expect_all(struct test_pool *pool, const char *name, uint32_t deadline_ms)
+{
+    struct strait_page_list lists[GROUPS_MAX];
+    uint32_t count = all_pages(pool, lists);
+    return EXPECT(pool, name, .lists = lists, .list_count = count, .deadline_ms = deadline_ms);
+}
+
+const char *name_of(uint32_t number)
+{
+    static char name[16];
+    snprintf(name, sizeof(name), "%u", number);
+    return name;
+}
+
 void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
 {
     struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key};
@@ -360,6 +400,11 @@ void ends_failed(struct flow *flow, enum strait_reason reason)
                   strait_reason_string((int)reason), flow->text);
 }
 
+void ends(struct flow *sink, struct flow *source)
+{
+    WAIT(sink->decided && sink->drained && source->decided && source->drained);
+}
+
 static bool find_id(const struct flow *flow, uint32_t group, uint32_t index, uint32_t *id)
 {
     for (uint32_t i = 0; i < flow->list_count; i++) {
@@ -410,4 +455,107 @@ bool failed_page(const struct flow *sink, uint32_t group, uint32_t id)
         if (sink->failed[i].group == group && sink->failed[i].id == id)
             return true;
     return false;
+}
+
+void pull(struct flow *sink, struct flow *source)
+{
+    flow_start(sink, source->pool);
+    arrives(sink, source);
+}
+
+/* ---- Transfers of all pages -------------------------------------------------------------------------------------- */
+
+const char *const codings[] = {"auto", "raw", "top16", "tiered"};
+const struct geometry gpu_small = {.pages = 64, .layers = 2, .gpu = 1, .sink_gpu = 2};
+const struct geometry gpu_large = {.pages = 256, .layers = 8, .gpu = 1, .sink_gpu = 2};
+
+struct fake_control *fake_control(void)
+{
+    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
+    ck_assert_msg(plugin != NULL, "%s", dlerror());
+    struct fake_control *found = dlsym(plugin, "fake_device_control");
+    ck_assert_msg(found != NULL, "not the fake plugin");
+    return found;
+}
+
+struct fake_handle event_make(void)
+{
+    struct fake_handle event = {.pid = getpid(), .fd = eventfd(0, EFD_CLOEXEC)};
+    ck_assert_int_ge(event.fd, 0);
+    return event;
+}
+
+void event_complete(const struct fake_handle *event)
+{
+    ck_assert_int_eq(0, eventfd_write(event->fd, 1));
+}
+
+void event_fail(const struct fake_handle *event)
+{
+    ck_assert_int_eq(0, eventfd_write(event->fd, FAKE_EVENT_FAILED));
+}
+
+struct move move_begin(struct test_pool *source, struct test_pool *sink)
+{
+    static uint32_t turn;
+    char name[24];
+    snprintf(name, sizeof(name), "move %u", ++turn);
+    pool_fill(source, turn);
+    struct move move = {offer_all(source, name), expect_all(sink, name, 0)};
+    flow_start(move.expectation, source);
+    return move;
+}
+
+void move_all(struct test_pool *source, struct test_pool *sink)
+{
+    struct move move = move_begin(source, sink);
+    arrives(move.expectation, move.offer);
+    flow_release(move.expectation);
+    flow_release(move.offer);
+}
+
+double wire_bytes(struct test_pool *source, const char *wire)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "counters.wire_bytes_%s", wire);
+    WAIT(stat_of(source->party, "gauges.send_slots_used") == 0);
+    return stat_of(source->party, path);
+}
+
+void move_until(struct test_pool *source, struct test_pool *sink, const char *wire)
+{
+    const double before = wire_bytes(source, wire);
+    for (int i = 0; i < 400 && wire_bytes(source, wire) == before; i++) {
+        move_all(source, sink);
+        pump(5);
+    }
+    ck_assert_msg(wire_bytes(source, wire) > before, "nothing went by %s: %s", wire, stats_text(source->party));
+}
+
+void move_without(struct test_pool *source, struct test_pool *sink, const char *wire)
+{
+    for (int i = 0; i < 3; i++) {
+        move_all(source, sink);
+        pump_for(20);
+    }
+    ck_assert_double_eq(0, wire_bytes(source, wire));
+    ck_assert_double_gt(wire_bytes(source, "pinned"), 0);
+}
+
+struct move move_slowly(const struct pair *pair)
+{
+    fake_control()->delay_us = 50000; /* there is time for what the test does next */
+    uint32_t batches = fake_control()->batches;
+    struct move move = move_begin(pair->source, pair->sink);
+    WAIT(fake_control()->batches >= batches + 2);
+    return move;
+}
+
+void fail_device(struct pair *pair, int device, struct move move)
+{
+    fake_control()->fail = 1u << device;
+    ends_failed(device == 0 ? move.offer : move.expectation, STRAIT_REASON_LOCAL);
+    ends_failed(device == 0 ? move.expectation : move.offer, STRAIT_REASON_PEER_DOWN);
+    undefined(move.expectation);
+    pair_quiet(pair);
 }

@@ -83,15 +83,6 @@ static void on_gpu_failed(void *owner)
     __atomic_fetch_add(&node->gpu_failed, 1, __ATOMIC_RELAXED);
 }
 
-static void report_start(struct test_node *node, enum strait_status status)
-{
-    pthread_mutex_lock(&node->lock);
-    node->status = status;
-    node->started = true;
-    pthread_cond_signal(&node->ready);
-    pthread_mutex_unlock(&node->lock);
-}
-
 static void *run_node(void *arg)
 {
     struct test_node *node = arg;
@@ -104,14 +95,18 @@ static void *run_node(void *arg)
         node_stop(node->node, false);
     if (node->node != NULL)
         node->node->gpu_failed = on_gpu_failed;
-    report_start(node, status);
+    pthread_mutex_lock(&node->lock);
+    node->status = status;
+    node->started = true;
+    pthread_cond_signal(&node->ready);
+    pthread_mutex_unlock(&node->lock);
     uv_run(&node->loop, UV_RUN_DEFAULT);
     node_destroy(node->node);
     node->loop_closed = uv_loop_close(&node->loop);
     return NULL;
 }
 
-static enum strait_status test_node_try(struct test_node *node)
+void test_node_start(struct test_node *node)
 {
     node->started = node->drain = false;
     ck_assert_int_eq(0, pthread_create(&node->thread, NULL, run_node, node));
@@ -121,12 +116,6 @@ static enum strait_status test_node_try(struct test_node *node)
     enum strait_status status = node->status;
     pthread_mutex_unlock(&node->lock);
     node->running = true;
-    return status;
-}
-
-void test_node_start(struct test_node *node)
-{
-    enum strait_status status = test_node_try(node);
     ck_assert_msg(status == STRAIT_OK, "%s: %s", node->options.socket, node->why);
 }
 
@@ -160,18 +149,6 @@ unsigned reserve_port(void)
     return port;
 }
 
-static void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
-{
-    size_t size = strait_codebook_serialized_size(codebook);
-    void *bytes = keep(size);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(codebook, bytes, size));
-    snprintf(path, NODE_PATH, "%s/%s.codebook", folder, name);
-    FILE *file = fopen(path, "wb");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(size, fwrite(bytes, 1, size, file));
-    fclose(file);
-}
-
 void use_codebook(struct test_node *node, const char *name, uint8_t first)
 {
     uint8_t ranking[1][256];
@@ -179,8 +156,15 @@ void use_codebook(struct test_node *node, const char *name, uint8_t first)
     for (unsigned i = 0; i < 256; i++)
         ranking[0][i] = (uint8_t)(first + i);
     ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
+    size_t size = strait_codebook_serialized_size(codebook);
+    void *bytes = keep(size);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(codebook, bytes, size));
     strait_codebook_destroy(codebook);
+    snprintf(node->options.codebook, sizeof(node->options.codebook), "%s/%s.codebook", folder, name);
+    FILE *file = fopen(node->options.codebook, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(size, fwrite(bytes, 1, size, file));
+    fclose(file);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -238,6 +222,11 @@ uint64_t wait_clock(void)
 {
     uint64_t late = machine_late_ns();
     return uv_hrtime() - late;
+}
+
+uint64_t ms_since(uint64_t began)
+{
+    return (wait_clock() - began) / 1000000;
 }
 
 void pump(int ms)
@@ -329,31 +318,67 @@ void wait_quiet(struct party *party)
 
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
 
-void pair_init(struct pair *pair, enum wire wire)
+struct pair pair_init(int wire)
 {
     const char *transports = wire == SAME ? "shm" : wire_names[wire];
-    memset(pair, 0, sizeof(*pair));
-    pair->wire = wire;
-    pair->a = &nodes[0];
-    pair->b = wire == SAME ? &nodes[0] : &nodes[1];
+    struct pair pair = {.wire = (enum wire)wire, .a = &nodes[0], .b = wire == SAME ? &nodes[0] : &nodes[1]};
     test_node_init(&nodes[0], "a", transports);
     if (wire != SAME)
         test_node_init(&nodes[1], "b", transports);
+    return pair;
 }
 
-void pair_start(struct pair *pair)
+struct pair pair_coded(int wire, const char *coding)
+{
+    struct pair pair = pair_init(wire);
+    use_codebook(pair.a, "a", 0x7c);
+    use_codebook(pair.b, "b", 0x7c);
+    snprintf(pair.a->options.coding, sizeof(pair.a->options.coding), "%s", coding);
+    return pair;
+}
+
+void pair_connect(struct pair *pair)
 {
     test_node_start(pair->a);
     if (pair->b != pair->a)
         test_node_start(pair->b);
-    pair->source = party_open(pair->a);
-    pair->sink = party_open(pair->b);
+    pair->from = party_open(pair->a);
+    pair->to = party_open(pair->b);
 }
 
-void pair_open(struct pair *pair, enum wire wire)
+void pair_pools(struct pair *pair, struct geometry geometry)
 {
-    pair_init(pair, wire);
-    pair_start(pair);
+    pair->source = pool_open(pair->from, geometry);
+    geometry.gpu = geometry.sink_gpu != 0 ? geometry.sink_gpu : geometry.gpu;
+    pair->sink = pool_open(pair->to, geometry);
+    pool_fill(pair->source, 1);
+}
+
+void pair_start(struct pair *pair, struct geometry geometry)
+{
+    pair_connect(pair);
+    pair_pools(pair, geometry);
+}
+
+struct pair pair_open(int wire, struct geometry geometry)
+{
+    struct pair pair = pair_init(wire);
+    pair_start(&pair, geometry);
+    return pair;
+}
+
+struct pair pair_embedded(const char *options, struct geometry geometry)
+{
+    struct party *party = party_embedded(options);
+    struct pair pair = {.wire = SAME, .from = party, .to = party};
+    pair_pools(&pair, geometry);
+    return pair;
+}
+
+void pair_quiet(struct pair *pair)
+{
+    wait_quiet(pair->from);
+    wait_quiet(pair->to);
 }
 
 /* ---- The fixture ------------------------------------------------------------------------------------------------- */

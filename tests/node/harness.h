@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "daemon/node.h"
+#include "tests/fakes/device.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -31,7 +32,7 @@ enum wire {
     WIRES
 };
 
-enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, NODE_PATH = 96 };
+enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, GROUPS_MAX = 8 };
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
@@ -86,6 +87,7 @@ void wait_quiet(struct party *party);  /* until its node has no transfer, no slo
 struct geometry {
     uint32_t groups, layers, roles, pages, rows, row_bytes, element;
     bool pointers, apart;      /* apart: a memfd for each region */
+    uint32_t sink_gpu;         /* not 0: `gpu` of a pair's sink, where that is another one */
     uint32_t gpu, gpu_step;    /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */
     enum strait_handle handle; /* how GPU memory is named: CUDA_IPC, unless pointers */
 };
@@ -104,7 +106,8 @@ struct test_pool {
 
 struct test_pool *pool_try(struct party *party, struct geometry geometry);
 struct test_pool *pool_open(struct party *party, struct geometry geometry); /* waits until the daemon has it */
-void pool_fill(struct test_pool *pool, uint64_t seed);                      /* with values like those of a KV cache */
+void pool_refused(struct party *party, struct geometry geometry, enum strait_status status, const char *text);
+void pool_fill(struct test_pool *pool, uint64_t seed); /* with values like those of a KV cache */
 bool pool_as_imagined(const struct test_pool *pool);
 const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id); /* its first row */
 struct strait_peer *peer_of(struct party *party, struct test_pool *pool);
@@ -138,6 +141,14 @@ struct flow {
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
 struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
 void flow_append(struct flow *flow, struct strait_append_params params);
+#define OFFER(pool, name, ...)  flow_offer(pool, (struct strait_offer_params){KEY(name), __VA_ARGS__})
+#define EXPECT(pool, name, ...) flow_expect(pool, (struct strait_expect_params){KEY(name), __VA_ARGS__})
+#define APPEND(flow, ...)       flow_append(flow, (struct strait_append_params){__VA_ARGS__})
+/* All pages of the pool, in order; flow_expect's deadline when it is 0. */
+struct flow *offer_all(struct test_pool *pool, const char *name);
+struct flow *expect_all(struct test_pool *pool, const char *name, uint32_t deadline_ms);
+const char *name_of(uint32_t number); /* valid until the next call */
+
 void flow_start(struct flow *flow, struct test_pool *peer);
 void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key);
 void flow_release(struct flow *flow);
@@ -151,33 +162,74 @@ void flow_release(struct flow *flow);
             pump(20);                                               \
         ck_assert_msg(expression, #expression);                     \
     } while (0)
-uint64_t wait_clock(void); /* uv_hrtime less the time during which the machine stalled */
-void pump(int ms);         /* handles pending events; waits up to `ms` for the first one */
+uint64_t wait_clock(void);              /* uv_hrtime less the time during which the machine stalled */
+uint64_t ms_since(uint64_t wait_clock); /* of that clock */
+void pump(int ms);                      /* handles pending events; waits up to `ms` for the first one */
 void pump_for(int ms);
 
 void ends_done(struct flow *flow);
 void ends_failed(struct flow *flow, enum strait_reason reason); /* and drained */
+void ends(struct flow *sink, struct flow *source);              /* however, and drained */
 /* Requires DONE on both sides, and that exactly the pages that both list have landed. */
 void arrives(struct flow *sink, struct flow *source);
+void pull(struct flow *sink, struct flow *source);         /* starts the sink, and requires that it arrives */
 void landed(struct flow *sink, const struct flow *source); /* the pages of one of several sources */
 void undefined(struct flow *sink);                         /* its pages may hold anything */
 bool failed_page(const struct flow *sink, uint32_t group, uint32_t id);
 
 /* ---- A pair of parties ------------------------------------------------------------------------------------------- */
 
-/* Two nodes, or one, and a client of each. */
+/* Two nodes, or one, a client of each, and a pool of each client. */
 struct pair {
     enum wire wire;
     struct test_node *a, *b; /* the source's and the sink's */
-    struct party *source, *sink;
+    struct party *from, *to; /* their clients */
+    struct test_pool *source, *sink;
 };
 
 extern struct test_node nodes[NODES_MAX];
 extern char folder[64];
 
-void pair_init(struct pair *pair, enum wire wire); /* nodes are not started: options may be changed */
-void pair_start(struct pair *pair);
-void pair_open(struct pair *pair, enum wire wire); /* both */
+struct pair pair_init(int wire);                              /* nodes are not started: options may be changed */
+struct pair pair_coded(int wire, const char *coding);         /* the same, with equal codebooks */
+void pair_connect(struct pair *pair);                         /* starts nodes and opens clients */
+void pair_pools(struct pair *pair, struct geometry geometry); /* the source's is filled */
+void pair_start(struct pair *pair, struct geometry geometry); /* both */
+struct pair pair_open(int wire, struct geometry geometry);    /* all of these */
+/* A client that embeds a node of its own and has both pools. */
+struct pair pair_embedded(const char *options, struct geometry geometry);
+void pair_quiet(struct pair *pair); /* wait_quiet for both */
+
+/* ---- Transfers of all pages, filled anew and under a name of its own --------------------------------------------- */
+
+struct move {
+    struct flow *offer, *expectation;
+};
+
+struct move move_begin(struct test_pool *source, struct test_pool *sink);
+void move_all(struct test_pool *source, struct test_pool *sink); /* until it has arrived */
+
+/* Bytes that the source's node has sent over a wire: "peer", "nccl", "pinned", ... A chunk counts once its slot is
+ * free, possibly after its transfer is DONE, so this waits. */
+double wire_bytes(struct test_pool *source, const char *wire);
+/* Repeats moves until some bytes have gone over that wire, which is set up by a few messages. */
+void move_until(struct test_pool *source, struct test_pool *sink, const char *wire);
+/* Moves a few times; everything must go through the host, and nothing over that wire. */
+void move_without(struct test_pool *source, struct test_pool *sink, const char *wire);
+
+/* ---- Devices of the fake plugin ---------------------------------------------------------------------------------- */
+
+extern const char *const codings[4];
+extern const struct geometry gpu_small, gpu_large; /* of the first device, to the second one */
+
+struct fake_control *fake_control(void); /* of this process's devices */
+struct fake_handle event_make(void);     /* an eventfd */
+void event_complete(const struct fake_handle *event);
+void event_fail(const struct fake_handle *event);
+/* Begins a move whose device work is slow, and waits until some of it has begun. */
+struct move move_slowly(const struct pair *pair);
+/* Makes the first device (the source's) or the second (the sink's) fail: this move must fail, and nothing else. */
+void fail_device(struct pair *pair, int device, struct move move);
 
 uint64_t now_ms(void);
 uint32_t open_descriptors(void);
@@ -194,17 +246,13 @@ static inline int node_main(const char *name)
     return run_tests(name, node_setup, node_teardown);
 }
 
-/* Shared by the files of the harness. */
-
 /* Memory that lives until the end of the test. */
 void *keep(size_t size);
 
+/* Shared by the files of the harness. */
+
 void pools_event(const struct strait_event *event);
 void pools_close(void);
-/* Copies all rows of a group's page; each base is that of the pool's memory, or of its image. */
-void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
-                    uint8_t *from_base, uint32_t from_id, uint32_t group);
-
 void flow_event(struct flow *flow, const struct strait_event *event);
 
 #endif

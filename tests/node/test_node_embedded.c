@@ -15,30 +15,24 @@
 #define SIZES "arena-bytes = 2M\nchunk-bytes = 256K\n"
 #define SMALL SIZES "transports = shm\n" /* nothing but what the test needs */
 
+static const struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
+
 TEST(plain_memory_moves_inside_one_process)
 {
-    struct party *party = party_embedded(SMALL);
-    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
-    struct test_pool *source = pool_open(party, shape), *sink = pool_open(party, shape);
-    pool_fill(source, 1);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 32}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 32})});
-    flow_start(e, source);
-    arrives(e, o);
-    wait_quiet(party);
+    struct pair pair = pair_embedded(SMALL, shape);
+    move_all(pair.source, pair.sink);
+    pair_quiet(&pair);
 }
 
 #ifdef STRAIT_HAVE_UCX
 TEST(two_embedded_nodes_reach_each_other)
 {
     static const char options[] = SIZES "listen = 127.0.0.1:0\ntransports = ucx\nucx-options = tls=tcp\n";
-    struct party *a = party_embedded(options), *b = party_embedded(options);
-    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
-    struct test_pool *source = pool_open(a, shape), *sink = pool_open(b, shape);
+    struct test_pool *source = pool_open(party_embedded(options), shape);
+    struct test_pool *sink = pool_open(party_embedded(options), shape);
     nodes[3].options = (struct node_options){.transports = "ucx"}; /* it keeps descriptors */
     pool_fill(source, 1);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 32}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 32})});
+    struct flow *o = offer_all(source, "k"), *e = expect_all(sink, "k", 0);
     flow_start(o, sink);
     arrives(e, o);
 }
@@ -49,7 +43,6 @@ TEST(two_embedded_nodes_reach_each_other)
 #ifndef __SANITIZE_THREAD__
 TEST(closing_the_client_ends_its_node)
 {
-    struct geometry shape = {.pages = 8, .pointers = true};
     struct party *first = party_embedded(SMALL); /* what libuv keeps is there after it */
     (void)pool_open(first, shape);
     party_close(first);
@@ -58,7 +51,7 @@ TEST(closing_the_client_ends_its_node)
     for (int i = 0; i < 3; i++) {
         struct party *party = party_embedded(SMALL);
         struct test_pool *pool = pool_open(party, shape);
-        struct flow *e = flow_expect(pool, (struct strait_expect_params){KEY("k"), LISTS({.count = 8})});
+        struct flow *e = EXPECT(pool, "k", LISTS({.count = 8}));
         WAIT(stat_of(party, "gauges.live_expectations") == 1);
         flow_release(e); /* a live one */
         party_close(party);
@@ -71,7 +64,6 @@ TEST(closing_the_client_ends_its_node)
  * what a child inherits and cannot use is leaked. */
 TEST_LOOP(a_forked_child_may_embed_a_node_of_its_own, SANITIZED ? 0 : 1)
 {
-    struct geometry shape = {.pages = 8, .pointers = true};
     struct test_pool *pool = pool_open(party_embedded(SMALL), shape);
     uint64_t began = now_ms();
     pid_t child = fork();
@@ -143,25 +135,14 @@ static struct party *embedded_with_socket(int number)
     return party_embedded(options);
 }
 
-static void move(struct test_pool *source, struct test_pool *sink, const char *key)
-{
-    pool_fill(source, (uint64_t)key[0]);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY(key), LISTS({.count = 32}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY(key), LISTS({.count = 32})});
-    flow_start(e, source);
-    arrives(e, o);
-}
-
 /* A peer that wants shared memory comes to the socket, too, and leaves it as a client would. */
 TEST(two_embedded_nodes_share_memory)
 {
     struct party *a = embedded_with_socket(0), *b = embedded_with_socket(1);
-    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
     struct test_pool *source = pool_open(a, shape), *sink = pool_open(b, shape);
-    static const char *const keys[] = {"a", "b", "c"};
-    for (int i = 0; i < COUNT(keys); i++) {
-        move(source, sink, keys[i]);
-        move(sink, source, keys[i]);
+    for (int i = 0; i < 3; i++) {
+        move_all(source, sink);
+        move_all(sink, source);
         pump_for(50);
     }
     ck_assert_uint_eq(0, a->disconnects + b->disconnects);
@@ -171,16 +152,15 @@ TEST(two_embedded_nodes_share_memory)
 TEST(a_client_of_an_embedded_node_may_leave)
 {
     struct party *inside = embedded_with_socket(0);
-    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
     struct test_pool *pool = pool_open(inside, shape), *other = pool_open(inside, shape);
     for (int i = 0; i < 3; i++) {
         struct party *outside = party_open(&nodes[0]);
         struct test_pool *theirs = pool_open(outside, (struct geometry){.pages = 32, .layers = 3});
-        move(pool, theirs, "k");
+        move_all(pool, theirs);
         party_close(outside);
         pump_for(50);
     }
-    move(pool, other, "k");
+    move_all(pool, other);
     ck_assert_uint_eq(0, inside->disconnects);
 }
 

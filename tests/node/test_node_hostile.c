@@ -1,22 +1,158 @@
 /* Clients that send what no library does: bytes, descriptors and messages. It costs them their connection at most, and
  * others do not notice. */
-#include "tests/node/raw_client.h"
+#include "tests/node/harness.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "proto/channel.h"
 #include "tests/proto/frames.h"
+
+/* ---- A pair of clients that must not be affected, and a client whose bytes the test writes itself ---------------- */
+
+/* A client of nodes[0] with two pools that keeps working, and the state that must be unchanged in the end. */
+struct bystander {
+    struct party *party;
+    struct test_pool *source, *sink;
+    uint32_t descriptors;
+};
+
+static struct bystander bystander_open(void)
+{
+    struct bystander b = {0};
+    test_node_init(&nodes[0], "a", "shm");
+    nodes[0].options.clients = 4096;
+    test_node_start(&nodes[0]);
+    b.party = party_open(&nodes[0]);
+    b.source = pool_open(b.party, (struct geometry){0});
+    b.sink = pool_open(b.party, (struct geometry){0});
+    move_all(b.source, b.sink);
+    b.descriptors = open_descriptors();
+    return b;
+}
+
+static void bystander_works(struct bystander *b)
+{
+    move_all(b->source, b->sink);
+}
+
+static void bystander_close(struct bystander *b)
+{
+    WAIT(stat_of(b->party, "gauges.clients") == 1);
+    ck_assert_double_eq(2, stat_of(b->party, "gauges.pools"));
+    bystander_works(b);
+    WAIT(open_descriptors() <= b->descriptors);
+    ck_assert_uint_eq(0, b->party->disconnects);
+    wait_quiet(b->party);
+}
+
+static int dial(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, nodes[0].options.socket, strlen(nodes[0].options.socket) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_ge(fd, 0);
+    while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
+        ck_assert_int_eq(EAGAIN, errno); /* the backlog is full */
+        usleep(1000);
+    }
+    return fd;
+}
+
+static bool send_bytes(int fd, const void *bytes, size_t size)
+{
+    for (size_t sent = 0; sent < size;) {
+        struct pollfd ready = {.fd = fd, .events = POLLOUT};
+        ssize_t n = send(fd, (const uint8_t *)bytes + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0)
+            sent += (size_t)n;
+        else if (errno != EAGAIN || poll(&ready, 1, 10000) != 1)
+            return false;
+    }
+    return true;
+}
+
+static void send_message(int fd, const struct message *message)
+{
+    uint8_t *frame;
+    size_t size;
+    ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
+    (void)send_bytes(fd, frame, size);
+    free(frame);
+}
+
+static int dial_and_greet(void)
+{
+    struct message hello = {.type = MESSAGE_HELLO,
+                            .hello = {.version = PROTOCOL_VERSION, .version_min = PROTOCOL_VERSION_MIN, .pid = 1}};
+    int fd = dial();
+    send_message(fd, &hello);
+    return fd;
+}
+
+static bool is_let_go(int fd)
+{
+    char scrap[4096];
+    for (uint64_t end = now_ms() + 5000 * SLOW; now_ms() < end;) {
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        (void)poll(&ready, 1, 100);
+        ssize_t n = recv(fd, scrap, sizeof(scrap), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN))
+            return true;
+    }
+    return false;
+}
+
+static void send_with_fds(int fd, const struct message *message, int passed, uint32_t count)
+{
+    uint8_t *frame;
+    size_t size;
+    char control[CMSG_SPACE(8 * sizeof(int))] = {0};
+    ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
+    struct iovec bytes = {.iov_base = frame, .iov_len = size};
+    struct msghdr header = {.msg_iov = &bytes, .msg_iovlen = 1};
+    if (count != 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        for (uint32_t i = 0; i < count; i++)
+            memcpy(CMSG_DATA(c) + i * sizeof(int), &passed, sizeof(int));
+    }
+    ck_assert_int_eq((int)size, (int)sendmsg(fd, &header, MSG_NOSIGNAL));
+    free(frame);
+}
+
+static const struct pool_id own_pool = {{7}};
+
+static struct message registration(struct wire_region *region)
+{
+    *region = (struct wire_region){.handle = STRAIT_HANDLE_MEMFD,
+                                   .device = -1,
+                                   .page_stride = 4096,
+                                   .page_count = 16,
+                                   .rows = 1,
+                                   .row_bytes = 4096,
+                                   .element = STRAIT_ELEMENT_BF16,
+                                   .role = STRAIT_ROLE_K};
+    return (struct message){.type = MESSAGE_POOL_REGISTER,
+                            .pool_register = {.pool = own_pool, .fd_count = 1, .region_count = 1, .regions = region}};
+}
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
 TEST(random_bytes_end_their_connection_only)
 {
-    struct bystander b;
     enum { CHUNK = 1 << 20 };
     uint8_t *bytes = malloc(CHUNK);
     struct rng rng = rng_init(1);
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     for (int i = 0; i < 100; i++) {
         int fd = i % 2 != 0 ? dial() : dial_and_greet();
         rng_fill(&rng, bytes, CHUNK);
@@ -29,15 +165,14 @@ TEST(random_bytes_end_their_connection_only)
             bystander_works(&b);
     }
     free(bytes);
-    bystander_fini(&b);
+    bystander_close(&b);
 }
 
 TEST(half_open_connections_cost_nothing)
 {
     enum { MANY = 900 };
-    struct bystander b;
     static int fds[MANY];
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     for (int i = 0; i < MANY; i++) {
         fds[i] = dial();
         if (i % 3 == 0)
@@ -49,15 +184,14 @@ TEST(half_open_connections_cost_nothing)
     WAIT(stat_of(b.party, "gauges.clients") == MANY + 1);
     for (int i = 0; i < MANY; i++)
         close(fds[i]);
-    bystander_fini(&b);
+    bystander_close(&b);
 }
 
 /* Valid frames of every type with some bits of theirs changed. */
 TEST(mutated_frames_harm_nobody)
 {
-    struct bystander b;
     struct rng rng = rng_init(2);
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     int count;
     const struct golden *frames = golden_frames(&count);
     for (int round = 0; round < 600 / SLOW; round++) {
@@ -77,19 +211,18 @@ TEST(mutated_frames_harm_nobody)
         if (round % 100 == 0)
             bystander_works(&b);
     }
-    bystander_fini(&b);
+    bystander_close(&b);
 }
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */
 
 TEST(descriptors_that_do_not_belong_are_closed)
 {
-    struct bystander b;
     struct strait_memory memory;
     struct wire_region region;
     struct message pool = registration(&region), stats = {.type = MESSAGE_STATS};
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     for (uint32_t i = 0; i < 40; i++) {
         int fd = dial_and_greet();
         if (i % 4 == 0)
@@ -105,7 +238,7 @@ TEST(descriptors_that_do_not_belong_are_closed)
         close(fd);
     }
     strait_free(&memory);
-    bystander_fini(&b);
+    bystander_close(&b);
 }
 
 static void share_words(int fd, int words, uint32_t count)
@@ -133,12 +266,11 @@ static int huge_memory(void)
 
 TEST(words_that_cannot_be_shared_end_their_connection)
 {
-    struct bystander b;
     struct strait_memory memory;
     const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
     int unsealed = unsealed_memory(4096), huge = huge_memory();
     ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     for (uint32_t i = 0; i < 7; i++) {
         int fd = dial_and_greet();
         if (i == 0)
@@ -166,7 +298,7 @@ TEST(words_that_cannot_be_shared_end_their_connection)
     close(unsealed);
     close(huge);
     strait_free(&memory);
-    bystander_fini(&b);
+    bystander_close(&b);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
@@ -181,7 +313,7 @@ static int dial_with_pool(struct strait_memory *memory)
     return fd;
 }
 
-#define OFFER(number, ...)                \
+#define SAY_OFFER(number, ...)            \
     {                                     \
         .type = MESSAGE_OFFER, .offer = { \
             .transfer = (number),         \
@@ -192,7 +324,7 @@ static int dial_with_pool(struct strait_memory *memory)
             __VA_ARGS__                   \
         }                                 \
     }
-#define EXPECT(number, ...)                 \
+#define SAY_EXPECT(number, ...)             \
     {                                       \
         .type = MESSAGE_EXPECT, .expect = { \
             .transfer = (number),           \
@@ -203,11 +335,11 @@ static int dial_with_pool(struct strait_memory *memory)
             __VA_ARGS__                     \
         }                                   \
     }
-#define START(number)                                                               \
+#define SAY_START(number)                                                           \
     {                                                                               \
         .type = MESSAGE_START, .start = {.transfer = (number), .peer_pool = {{7}} } \
     }
-#define APPEND(number, ...)                                                    \
+#define SAY_APPEND(number, ...)                                                \
     {                                                                          \
         .type = MESSAGE_APPEND, .append = {.transfer = (number), __VA_ARGS__ } \
     }
@@ -221,57 +353,61 @@ static const struct {
     struct message messages[PLOT_MAX];
 } plots[] = {
     {"started before its lists are complete, of an offer that is",
-     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .more = true, .list_count = 1, .lists = &high),
-      START(2)}},
+     {SAY_OFFER(1, .last = true, .list_count = 1, .lists = &low),
+      SAY_EXPECT(2, .more = true, .list_count = 1, .lists = &high), SAY_START(2)}},
     {"started before its lists are complete, which then come",
-     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .more = true), START(2),
-      EXPECT(2, .list_count = 1, .lists = &high)}},
+     {SAY_OFFER(1, .last = true, .list_count = 1, .lists = &low), SAY_EXPECT(2, .more = true), SAY_START(2),
+      SAY_EXPECT(2, .list_count = 1, .lists = &high)}},
     {"an offer started before its lists are complete",
-     {EXPECT(2, .list_count = 1, .lists = &high), OFFER(1, .more = true, .list_count = 1, .lists = &low), START(1)}},
-    {"both started, neither complete", {OFFER(1, .more = true), EXPECT(2, .more = true), START(1), START(2)}},
+     {SAY_EXPECT(2, .list_count = 1, .lists = &high), SAY_OFFER(1, .more = true, .list_count = 1, .lists = &low),
+      SAY_START(1)}},
+    {"both started, neither complete",
+     {SAY_OFFER(1, .more = true), SAY_EXPECT(2, .more = true), SAY_START(1), SAY_START(2)}},
     {"the payload over and over",
-     {OFFER(1, .list_count = 0), APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"one", 3}),
-      APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"two", 3}),
-      APPEND(1, .last = true, .aux = {(const uint8_t *)"three", 5})}},
+     {SAY_OFFER(1, .list_count = 0), SAY_APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"one", 3}),
+      SAY_APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"two", 3}),
+      SAY_APPEND(1, .last = true, .aux = {(const uint8_t *)"three", 5})}},
     {"append after last",
-     {OFFER(1, .last = true, .list_count = 1, .lists = &low), APPEND(1, .list_count = 1, .lists = &high)}},
-    {"append to an expectation", {EXPECT(2, .list_count = 1, .lists = &high), APPEND(2, .last = true)}},
-    {"append before the lists are complete", {OFFER(1, .more = true), APPEND(1, .last = true)}},
+     {SAY_OFFER(1, .last = true, .list_count = 1, .lists = &low), SAY_APPEND(1, .list_count = 1, .lists = &high)}},
+    {"append to an expectation", {SAY_EXPECT(2, .list_count = 1, .lists = &high), SAY_APPEND(2, .last = true)}},
+    {"append before the lists are complete", {SAY_OFFER(1, .more = true), SAY_APPEND(1, .last = true)}},
     {"a number used twice",
-     {EXPECT(1, .list_count = 1, .lists = &high), EXPECT(1, .list_count = 1, .lists = &low), OFFER(1, .last = true)}},
+     {SAY_EXPECT(1, .list_count = 1, .lists = &high), SAY_EXPECT(1, .list_count = 1, .lists = &low),
+      SAY_OFFER(1, .last = true)}},
     {"to itself, its own pages",
-     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .list_count = 1, .lists = &low), START(2)}},
-    {"an offer that looks for itself", {OFFER(1, .last = true, .list_count = 1, .lists = &low), START(1), START(1)}},
+     {SAY_OFFER(1, .last = true, .list_count = 1, .lists = &low), SAY_EXPECT(2, .list_count = 1, .lists = &low),
+      SAY_START(2)}},
+    {"an offer that looks for itself",
+     {SAY_OFFER(1, .last = true, .list_count = 1, .lists = &low), SAY_START(1), SAY_START(1)}},
     {"ended before it is complete",
-     {EXPECT(2, .more = true, .list_count = 1, .lists = &high),
+     {SAY_EXPECT(2, .more = true, .list_count = 1, .lists = &high),
       {.type = MESSAGE_ABORT, .transfer = {2}},
-      EXPECT(2, .list_count = 1, .lists = &low),
+      SAY_EXPECT(2, .list_count = 1, .lists = &low),
       {.type = MESSAGE_RELEASE, .transfer = {2}}}},
     {"pages made ready twice",
-     {OFFER(1, .later = true, .list_count = 1, .lists = &low), EXPECT(2, .list_count = 1, .lists = &high), START(2),
-      APPEND(1, .layer_count = 1), APPEND(1, .layer_count = 1), APPEND(1, .last = true)}},
+     {SAY_OFFER(1, .later = true, .list_count = 1, .lists = &low), SAY_EXPECT(2, .list_count = 1, .lists = &high),
+      SAY_START(2), SAY_APPEND(1, .layer_count = 1), SAY_APPEND(1, .layer_count = 1), SAY_APPEND(1, .last = true)}},
     {"the pool goes while they run",
-     {OFFER(1, .list_count = 1, .lists = &low),
-      EXPECT(2, .list_count = 1, .lists = &high),
-      START(2),
-      START(1),
+     {SAY_OFFER(1, .list_count = 1, .lists = &low),
+      SAY_EXPECT(2, .list_count = 1, .lists = &high),
+      SAY_START(2),
+      SAY_START(1),
       {.type = MESSAGE_POOL_REMOVE, .pool_remove = {.pool = {{7}}}},
-      APPEND(1, .last = true),
-      START(2)}},
+      SAY_APPEND(1, .last = true),
+      SAY_START(2)}},
 };
 
 /* Turns of the loop pass between the parts, so that the first has been forgotten when the second comes. */
 TEST_LOOP(a_request_that_failed_stays_dead_when_its_other_parts_come, 2)
 {
     static const struct wire_page_list beyond = {.count = 4, .first_id = 15};
-    const struct message first[] = {EXPECT(1, .more = true, .list_count = 1, .lists = &beyond),
-                                    OFFER(1, .more = true, .list_count = 1, .lists = &beyond)};
-    const struct message second[] = {EXPECT(1, .list_count = 1, .lists = &low),
-                                     OFFER(1, .list_count = 1, .lists = &low)};
-    struct bystander b;
+    const struct message first[] = {SAY_EXPECT(1, .more = true, .list_count = 1, .lists = &beyond),
+                                    SAY_OFFER(1, .more = true, .list_count = 1, .lists = &beyond)};
+    const struct message second[] = {SAY_EXPECT(1, .list_count = 1, .lists = &low),
+                                     SAY_OFFER(1, .list_count = 1, .lists = &low)};
     struct strait_memory memory;
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     double expectations = stat_of(b.party, "gauges.live_expectations"), offers = stat_of(b.party, "gauges.live_offers");
     int fd = dial_with_pool(&memory);
     send_message(fd, &first[_i]);
@@ -283,17 +419,15 @@ TEST_LOOP(a_request_that_failed_stays_dead_when_its_other_parts_come, 2)
     bystander_works(&b);
     close(fd);
     strait_free(&memory);
-    bystander_fini(&b);
-    wait_quiet(b.party);
+    bystander_close(&b);
 }
 
 TEST_LOOP(what_no_library_says_harms_nobody, 2 * COUNT(plots))
 {
-    struct bystander b;
     struct strait_memory memory;
     bool leaves_at_once = _i % 2 != 0;
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    bystander_init(&b);
+    struct bystander b = bystander_open();
     int fd = dial_with_pool(&memory);
     for (int i = 0; i < PLOT_MAX && plots[_i / 2].messages[i].type != MESSAGE_NONE; i++)
         send_message(fd, &plots[_i / 2].messages[i]);
@@ -302,8 +436,7 @@ TEST_LOOP(what_no_library_says_harms_nobody, 2 * COUNT(plots))
     bystander_works(&b);
     close(fd);
     strait_free(&memory);
-    bystander_fini(&b);
-    wait_quiet(b.party);
+    bystander_close(&b);
 }
 
 int main(void)

@@ -1,314 +1,388 @@
-/* Chunks between GPUs of two nodes by a link of NCCL or of UCX, with devices and calls that need no GPU
- * (fakes/device.h, fakes/nccl_calls.h) and the host's memory in place of CUDA's for UCX: when they go that way, when
- * not, and how that ends. The fakes end the program when memory is touched that should not be. */
-#include "tests/node/far_harness.h"
+/* Chunks between GPUs of two nodes: stored into the other's memory, or by a link of NCCL or of UCX, with devices and
+ * calls that need no GPU (fakes/device.h, fakes/nccl_calls.h) and the host's memory in place of CUDA's for UCX. When
+ * they go that way, when not, and how that ends. The fakes end the program when memory is touched that should not be.
+ */
+#include "tests/node/harness.h"
 
 #include "tests/fakes/nccl_calls.h"
-#include "tests/support.h"
+#ifdef STRAIT_HAVE_UCX /* it carries what goes with NCCL's chunks */
 #include "transport/nccl.h"
 #include "transport/ucx.h"
+#endif
 
 #define CARRIER "tls=tcp"
 #define SOON    CARRIER " timeout_ms=1500" /* for what hangs; a busy machine takes no other operation for so long */
 
 #define SLOWLY_US 50000u /* more than a busy machine makes of the other way */
 
-static const enum wire wires[] = {SHM, UCX};
+enum kind {
+    PEER,
+#ifdef STRAIT_HAVE_UCX
+    NCCL,
+    BY_UCX,
+#endif
+    KINDS
+};
 
-static const struct link_kind {
+static const struct {
     const char *gpu_wires, *counter, *coding; /* option, metric, and how the policy calls it */
-} link_kinds[] = {{"nccl", "nccl", ": NCCL "}, {"ucx", "ucx_cuda", ": UCX between GPUs "}};
-#define LINK_KINDS COUNT(link_kinds)
-#define NCCL       (&link_kinds[0])
-#define BY_UCX     (&link_kinds[1])
+} kinds[] = {{"peer", "peer", "into the peer's GPU, raw "},
+             {"nccl", "nccl", ": NCCL "},
+             {"ucx", "ucx_cuda", ": UCX between GPUs "}};
 
-static void set_both(struct pair *pair, const char *gpu_wires, const char *nccl)
-{
-    for (int i = 0; i < 2; i++) {
-        struct node_options *o = i == 0 ? &pair->a->options : &pair->b->options;
-        snprintf(o->gpu_wires, sizeof(o->gpu_wires), "%s", gpu_wires);
-        snprintf(o->nccl, sizeof(o->nccl), "%s", nccl);
-        snprintf(o->ucx, sizeof(o->ucx), "tls=tcp");
-    }
-}
+/* Of kinds, and of the wires that their nodes are connected by. */
+static const struct {
+    enum kind kind;
+    enum wire wire;
+} links[] = {
+    {PEER, SHM},
+#ifdef STRAIT_HAVE_UCX
+    {NCCL, SHM}, {NCCL, UCX}, {BY_UCX, SHM}, {BY_UCX, UCX},
+#endif
+};
 
-static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+static struct pair prepare(int wire, const char *gpu_wires, const char *nccl)
 {
+    struct pair pair = pair_init(wire);
     fake_nccl_use();
+#ifdef STRAIT_HAVE_UCX
     if (strstr(gpu_wires, "ucx") != NULL)
         ucx_stand_in();
-    pair_init(pair, wire);
-    set_both(pair, gpu_wires, nccl);
+#endif
+    for (int i = 0; i < 2; i++) {
+        struct node_options *o = &nodes[i].options;
+        snprintf(o->gpu_wires, sizeof(o->gpu_wires), "%s", gpu_wires);
+        snprintf(o->nccl, sizeof(o->nccl), "%s", nccl);
+    }
+    return pair;
 }
 
-static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+static struct pair open_with(int wire, const char *gpu_wires, const char *nccl, struct geometry geometry)
 {
-    prepare(pair, wire, gpu_wires, nccl);
-    pair_start(pair);
+    struct pair pair = prepare(wire, gpu_wires, nccl);
+    pair_start(&pair, geometry);
+    return pair;
+}
+
+static struct pair open_kind(int kind, struct geometry geometry)
+{
+    return open_with(SHM, kinds[kind].gpu_wires, CARRIER, geometry);
+}
+
+static void move_times(const struct pair *pair, int times)
+{
+    for (int i = 0; i < times; i++)
+        move_all(pair->source, pair->sink);
+}
+
+static void told(const struct pair *pair, const char *text)
+{
+    ck_assert_msg(strstr(stats_text(pair->from), text) != NULL, "not told: %s: %s", text, stats_text(pair->from));
 }
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-TEST_LOOP(chunks_go_by_the_link, LINK_KINDS *COUNT(far_codings) * COUNT(wires))
+TEST_LOOP(chunks_go_by_the_link, COUNT(codings) * COUNT(links))
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    const char *coding = far_codings[_i / LINK_KINDS % COUNT(far_codings)];
-    prepare(&pair, wires[_i / LINK_KINDS / COUNT(far_codings)], kind->gpu_wires, CARRIER);
+    const enum kind kind = links[_i % COUNT(links)].kind;
+    const char *coding = codings[_i / COUNT(links)];
+    struct pair pair = prepare(links[_i % COUNT(links)].wire, kinds[kind].gpu_wires, CARRIER);
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, coding);
-    pair_start(&pair);
-    far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, kind->counter);
-    double pinned = far_bytes(source, "pinned"), ucx = far_bytes(source, "ucx");
-    for (int i = 0; i < 12; i++)
-        far_move(source, sink);
-    ck_assert_double_eq(pinned, far_bytes(source, "pinned"));
-    ck_assert_double_eq(ucx, far_bytes(source, "ucx"));
-    ck_assert_double_eq(0, far_bytes(source, "peer") + far_bytes(source, kind == NCCL ? "ucx_cuda" : "nccl"));
-    ck_assert_uint_eq(0, far_control()->reached);
-    if (strcmp(coding, "auto") == 0)
-        ck_assert_msg(strstr(stats_text(pair.source), kind->coding) != NULL, "%s", stats_text(pair.source));
-    char way[64], ready[32];
-    snprintf(way, sizeof(way), "\"wire\":\"%s\",\"why\":\"peer: off", kind->gpu_wires);
-    snprintf(ready, sizeof(ready), "\"%s\":\"ready\"", kind->gpu_wires);
-    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), way));
-    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), ready));
-    far_move_until(sink, source, kind->counter); /* and back */
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    pair_start(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1, .sink_gpu = 2});
+    move_until(pair.source, pair.sink, kinds[kind].counter);
+    double pinned = wire_bytes(pair.source, "pinned"), ucx = wire_bytes(pair.source, "ucx");
+    move_times(&pair, strcmp(coding, "auto") == 0 ? 12 : 3);
+    ck_assert_double_eq(pinned, wire_bytes(pair.source, "pinned"));
+    ck_assert_double_eq(ucx, wire_bytes(pair.source, "ucx"));
+    for (int other = 0; other < KINDS; other++)
+        ck_assert(other == (int)kind || wire_bytes(pair.source, kinds[other].counter) == 0);
+    if (strcmp(coding, "auto") == 0) /* each mode has been measured by now */
+        told(&pair, kinds[kind].coding);
+    if (kind != PEER) {
+        char text[64];
+        snprintf(text, sizeof(text), "\"wire\":\"%s\",\"why\":\"peer: off", kinds[kind].gpu_wires);
+        told(&pair, text);
+        snprintf(text, sizeof(text), "\"%s\":\"ready\"", kinds[kind].gpu_wires);
+        told(&pair, text);
+    }
+    move_until(pair.sink, pair.source, kinds[kind].counter); /* and back */
+    ck_assert(kind == PEER ? fake_control()->reached >= 2 : fake_control()->reached == 0);
+    pair_quiet(&pair);
 }
 
-TEST_LOOP(rows_and_odd_sizes_arrive, LINK_KINDS)
+TEST_LOOP(rows_and_odd_sizes_arrive, KINDS)
 {
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, kind->counter);
-    far_pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
-              &source, &sink);
-    far_move_until(source, sink, kind->counter);
+    static const struct geometry shapes[] = {
+        {.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1, .sink_gpu = 2},
+        {.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1, .sink_gpu = 2}};
+    struct pair pair = open_kind(_i, shapes[0]);
+    move_until(pair.source, pair.sink, kinds[_i].counter);
+    pair_pools(&pair, shapes[1]);
+    move_until(pair.source, pair.sink, kinds[_i].counter);
+}
+
+/* Four requests at once want more slots than there are, of the sink's to receive or of the source's to send; still,
+ * none may go through the host. */
+TEST_LOOP(slots_go_round, 2 * KINDS)
+{
+    const int kind = _i % KINDS;
+    struct pair pair = prepare(SHM, kinds[kind].gpu_wires, CARRIER), pairs[4];
+    struct test_node *few = _i / KINDS == 0 ? pair.b : pair.a;
+    struct move moves[4];
+    few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
+    pair_connect(&pair);
+    for (int i = 0; i < 4; i++) {
+        pairs[i] = pair;
+        pair_pools(&pairs[i], (struct geometry){.pages = 256, .layers = 2, .gpu = 1, .sink_gpu = 2});
+    }
+    move_until(pairs[0].source, pairs[0].sink, kinds[kind].counter);
+    pump_for(50);
+    double before = wire_bytes(pairs[0].source, "pinned");
+    for (int i = 0; i < 4; i++)
+        moves[i] = move_begin(pairs[i].source, pairs[i].sink);
+    for (int i = 0; i < 4; i++)
+        arrives(moves[i].expectation, moves[i].offer);
+    ck_assert_double_eq(before, wire_bytes(pairs[0].source, "pinned"));
+    pair_quiet(&pair);
+}
+
+TEST_LOOP(pools_come_and_go, KINDS)
+{
+    struct geometry shape = {.pages = 64, .gpu = 1, .sink_gpu = 2};
+    struct pair pair = open_kind(_i, shape);
+    for (int i = 0; i < 4; i++) {
+        move_until(pair.source, pair.sink, kinds[_i].counter);
+        strait_pool_remove(pair.source->pool);
+        WAIT(pair.source->removed);
+        shape.gpu = 1 + (uint32_t)i % 2;
+        pair.source = pool_open(pair.from, shape);
+    }
+}
+
+/* A pool of which a part is the host's is not stored to from there. */
+TEST(a_pool_of_the_host_crosses_the_host)
+{
+    struct pair pair = open_kind(PEER, (struct geometry){.pages = 64, .gpu = 1, .sink_gpu = 2});
+    struct test_pool *host = pool_open(pair.from, (struct geometry){.pages = 64});
+    move_until(pair.source, pair.sink, "peer");
+    double before = wire_bytes(host, "peer");
+    move_all(host, pair.sink);
+    move_all(pair.sink, host);
+    ck_assert_double_eq(before, wire_bytes(host, "peer"));
+}
+
+/* ---- When not ---------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    enum kind kind;
+    const char *lists[2];
+    bool no_arena, small_chunks, disabled, no_reach, refused_arena;
+} left_out[] = {
+    {PEER, .lists = {"pinned", "peer"}},
+    {PEER, .lists = {"peer", "pinned"}},
+    {PEER, .lists = {"peer", "peer"}, .no_arena = true},
+    {PEER, .lists = {"peer", "peer"}, .small_chunks = true}, /* those for the sink would be too large for the source */
+    {PEER, .lists = {"peer", "peer"}, .disabled = true},
+    {PEER, .lists = {"peer", "peer"}, .no_reach = true},
+    {PEER, .lists = {"peer", "peer"}, .refused_arena = true},
+#ifdef STRAIT_HAVE_UCX
+    {NCCL, .lists = {"nccl", "peer"}},
+    {NCCL, .lists = {"peer", "nccl"}},
+    {NCCL, .lists = {"pinned", "pinned"}},
+    {NCCL, .lists = {"pinned,nccl", "nccl"}},
+    {BY_UCX, .lists = {"ucx", "peer"}},
+    {BY_UCX, .lists = {"peer", "ucx"}},
+    {BY_UCX, .lists = {"pinned,ucx", "ucx"}},
+#endif
+};
+
+TEST_LOOP(either_side_can_leave_it_out, COUNT(left_out))
+{
+    struct pair pair = prepare(SHM, kinds[left_out[_i].kind].gpu_wires, CARRIER);
+    for (int i = 0; i < 2; i++)
+        strcpy(nodes[i].options.gpu_wires, left_out[_i].lists[i]);
+    if (left_out[_i].no_arena)
+        pair.b->options.gpu_arena_bytes = 0;
+    if (left_out[_i].small_chunks)
+        pair.a->options.gpu_chunk_bytes /= 2;
+    if (left_out[_i].disabled)
+        ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
+    fake_control()->refuse_reach = left_out[_i].no_reach;
+    fake_control()->refuse_arena = left_out[_i].refused_arena;
+    pair_start(&pair, gpu_small);
+    move_without(pair.source, pair.sink, kinds[left_out[_i].kind].counter);
+    ck_assert_uint_eq(0, fake_nccl.joined);
+    unsetenv("NCCL_P2P_DISABLE");
+}
+
+TEST(a_page_too_large_for_its_slots_crosses_the_host)
+{
+    struct pair pair = prepare(SHM, "peer", CARRIER);
+    pair.b->options.gpu_chunk_bytes = 64u << 10;
+    pair_start(&pair, (struct geometry){.pages = 16, .row_bytes = 100000, .gpu = 1, .sink_gpu = 2});
+    move_without(pair.source, pair.sink, "peer");
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* A move of which some chunks are under way. */
+static struct move begin_slowly(int kind, const struct pair *pair)
+{
+    if (strcmp(kinds[kind].gpu_wires, "nccl") != 0)
+        return move_slowly(pair);
+    uint32_t operations = fake_nccl.operations;
+    fake_nccl.delay_us = SLOWLY_US; /* of some sixty operations: there is time for what the test does next */
+    struct move move = move_begin(pair->source, pair->sink);
+    WAIT(fake_nccl.operations >= operations + 4);
+    return move;
+}
+
+TEST_LOOP(a_peer_that_stops_fails_its_transfers, 2 * COUNT(links))
+{
+    const int kind = links[_i / 2].kind;
+    struct pair pair = open_with(links[_i / 2].wire, kinds[kind].gpu_wires, CARRIER, gpu_large);
+    move_until(pair.source, pair.sink, kinds[kind].counter);
+    WAIT(kind != PEER || fake_control()->reached >= 2);
+    struct move move = begin_slowly(kind, &pair);
+    test_node_stop(_i % 2 == 0 ? pair.b : pair.a);
+    WAIT(move.offer->decided && move.expectation->decided);
+    WAIT(fake_control()->reached == 0 && fake_nccl.live == 0);
+    undefined(move.expectation);
+    wait_quiet(_i % 2 == 0 ? pair.from : pair.to);
+    ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
+}
+
+TEST_LOOP(a_device_that_fails_fails_what_it_does, 2 * KINDS)
+{
+    const int kind = _i / 2;
+    struct pair pair = open_kind(kind, gpu_large);
+    move_until(pair.source, pair.sink, kinds[kind].counter);
+    fail_device(&pair, _i % 2, begin_slowly(kind, &pair));
+}
+
+#ifdef STRAIT_HAVE_UCX
+/* In all states of a link: loading, being made, up, and with NCCL that never connects. */
+TEST_LOOP(a_node_stops_whatever_its_links_do, 12 * (KINDS - NCCL))
+{
+    const int kind = NCCL + _i / 12, state = _i % 12;
+    struct pair pair = prepare(SHM, kinds[kind].gpu_wires, CARRIER);
+    fake_nccl.hang_join = kind == NCCL && state % 2;
+    pair_start(&pair, (struct geometry){.pages = 64, .gpu = 1, .sink_gpu = 2});
+    move_all(pair.source, pair.sink);
+    pump_for(kind == NCCL ? state / 2 * 7 : state * 3);
+    test_node_stop(state % 3 == 0 ? pair.b : pair.a);
+    WAIT(fake_nccl.live == 0);
+}
+
+/* ---- NCCL and UCX: links of their own ---------------------------------------------------------------------------- */
+
+TEST(only_daemons_that_share_memory_store_into_each_others)
+{
+    struct pair pair = open_with(UCX, "peer", CARRIER, (struct geometry){.pages = 64, .gpu = 1});
+    move_all(pair.source, pair.sink);
+    pump_for(50);
+    move_all(pair.source, pair.sink);
+    ck_assert_double_eq(0, wire_bytes(pair.source, "peer"));
+    ck_assert_uint_eq(0, fake_control()->reached);
 }
 
 /* Pools on both devices of both sides: four links, each of two communicators at either end. */
 TEST(each_two_gpus_have_a_link)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl", CARRIER);
-    struct geometry shape = {.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1};
-    source = pool_open(pair.source, shape);
-    sink = pool_open(pair.sink, shape);
-    far_move_until(source, sink, "nccl");
+    struct pair pair = open_kind(NCCL, (struct geometry){.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1});
+    move_until(pair.source, pair.sink, "nccl");
     WAIT(fake_nccl.joined == 16);
     for (int i = 0; i < 5; i++)
-        far_move_until(source, sink, "nccl");
+        move_until(pair.source, pair.sink, "nccl");
     ck_assert_uint_eq(16, fake_nccl.joined);
 }
 
 /* The host's transport may have a port of its own: those of GPUs are others. */
 TEST(each_gpu_has_a_port)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    prepare(&pair, UCX, "ucx", CARRIER);
+    struct pair pair = prepare(UCX, "ucx", CARRIER);
     int reserved;
     snprintf(pair.a->options.ucx, sizeof(pair.a->options.ucx), "tls=tcp port=%u", port_reserve(&reserved));
-    pair_start(&pair);
-    struct geometry shape = {.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1};
-    source = pool_open(pair.source, shape);
-    sink = pool_open(pair.sink, shape);
-    far_move_until(source, sink, "ucx_cuda");
-    far_move_until(sink, source, "ucx_cuda");
+    pair_start(&pair, (struct geometry){.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1});
+    move_until(pair.source, pair.sink, "ucx_cuda");
+    move_until(pair.sink, pair.source, "ucx_cuda");
     close(reserved);
 }
 
-/* Four requests at once want more slots than there are, of the sink's to receive and of the source's to send. */
-TEST_LOOP(slots_go_round, 2 * LINK_KINDS)
-{
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    struct test_node *few;
-    prepare(&pair, SHM, kind->gpu_wires, CARRIER);
-    few = _i / LINK_KINDS == 0 ? pair.a : pair.b;
-    few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
-    pair_start(&pair);
-    far_slots_go_round(&pair, kind->counter);
-}
-
-/* ---- Which ------------------------------------------------------------------------------------------------------- */
-
-TEST(gpus_that_reach_each_other_need_no_nccl)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "peer,nccl", CARRIER);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, "peer");
-    pump_for(200);
-    far_move(source, sink);
-    ck_assert_double_eq(0, far_bytes(source, "nccl"));
-    ck_assert_uint_eq(0, fake_nccl.joined);
-}
-
-TEST_LOOP(gpus_that_do_not_reach_each_other_take_nccl, 4)
-{
-#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires or NCCL_P2P_DISABLE)\""
-    static const char *const why[] = {"\"wire\":\"nccl\",\"why\":\"peer: the devices do not reach each other\"", OFF,
-                                      OFF, "\"wire\":\"nccl\",\"why\":\"peer: not offered by the peer\""};
-    struct pair pair;
-    struct test_pool *source, *sink;
-    prepare(&pair, SHM, "peer,nccl", CARRIER);
-    far_control()->refuse_reach = _i == 0;
-    if (_i == 1)
-        ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
-    if (_i >= 2)
-        strcpy((_i == 2 ? pair.a : pair.b)->options.gpu_wires, "nccl");
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    ck_assert_double_eq(0, far_bytes(source, "peer"));
-    ck_assert_msg(strstr(stats_text(pair.source), why[_i]) != NULL, "%s", stats_text(pair.source));
-    unsetenv("NCCL_P2P_DISABLE");
-}
-
-TEST(nccl_may_be_preferred)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl,peer", CARRIER);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    double peer = far_bytes(source, "peer");
-    for (int i = 0; i < 3; i++)
-        far_move(source, sink);
-    ck_assert_double_eq(peer, far_bytes(source, "peer"));
-}
-
-/* The slower one of NCCL and the host is left when both have been measured. */
-TEST_LOOP(what_is_faster_is_taken, 2)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "auto", CARRIER);
-    far_control()->refuse_reach = 1;
-    if (_i == 0)
-        fake_nccl.delay_us = SLOWLY_US;
-    else
-        far_control()->bus_delay_us = SLOWLY_US;
-    far_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, "pinned");
-    far_move_until(source, sink, "nccl");
-    for (int i = 0; i < 12; i++)
-        far_move(source, sink);
-    WAIT(stat_of(pair.source, "gauges.live_offers") == 0);
-    double pinned = far_bytes(source, "pinned"), nccl = far_bytes(source, "nccl");
-    for (int i = 0; i < 3; i++)
-        far_move(source, sink);
-    ck_assert_msg((far_bytes(source, "nccl") == nccl) == (_i == 0), "%s", stats_text(pair.source));
-    ck_assert_msg((far_bytes(source, "pinned") == pinned) == (_i == 1), "%s", stats_text(pair.source));
-    if (_i == 0)
-        ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "nccl: carried 0."));
-}
-
-TEST(gpus_that_reach_each_other_need_no_measuring)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "auto", CARRIER);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, "peer");
-    for (int i = 0; i < 5; i++)
-        far_move(source, sink);
-    ck_assert_uint_eq(0, fake_nccl.joined);
-}
-
-TEST_LOOP(the_first_that_is_there_is_taken, 4)
+TEST_LOOP(the_first_that_is_there_is_taken, 7)
 {
     static const struct {
         const char *list, *taken, *not_taken;
-    } cases[] = {{"peer,ucx", "peer", "ucx_cuda"},
-                 {"ucx,peer", "ucx_cuda", NULL},
-                 {"nccl,ucx", "nccl", NULL},
-                 {"ucx,nccl", "ucx_cuda", NULL}};
-    struct pair pair;
-    struct test_pool *source, *sink;
-    prepare(&pair, SHM, cases[_i].list, CARRIER);
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, cases[_i].taken);
-    if (cases[_i].not_taken != NULL)
-        ck_assert_double_eq(0, far_bytes(source, cases[_i].not_taken));
+    } cases[] = {{"peer,ucx", "peer", "ucx_cuda"}, {"ucx,peer", "ucx_cuda", NULL}, {"nccl,ucx", "nccl", NULL},
+                 {"ucx,nccl", "ucx_cuda", NULL},   {"peer,nccl", "peer", "nccl"},  {"nccl,peer", "nccl", NULL},
+                 {"auto", "peer", "nccl"}}; /* those that reach each other need no measuring */
+    struct pair pair = open_with(SHM, cases[_i].list, CARRIER, gpu_small);
+    move_until(pair.source, pair.sink, cases[_i].taken);
     pump_for(200); /* the other one is there too by now */
-    double before = far_bytes(source, cases[_i].taken), sent = stat_of(source->party, "counters.wire_bytes_sent");
+    double before = wire_bytes(pair.source, cases[_i].taken), sent = stat_of(pair.from, "counters.wire_bytes_sent");
+    move_times(&pair, 5);
+    double taken = wire_bytes(pair.source, cases[_i].taken) - before;
+    ck_assert_double_eq(taken, stat_of(pair.from, "counters.wire_bytes_sent") - sent);
+    if (cases[_i].not_taken != NULL)
+        ck_assert_double_eq(0, wire_bytes(pair.source, cases[_i].not_taken));
+    ck_assert(strcmp(cases[_i].taken, "peer") != 0 || fake_nccl.joined == 0);
+}
+
+static const struct {
+    const char *lists[2];
+    bool no_reach, disabled;
+    const char *not_taken, *why;
+} next_best[] = {
+#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires or NCCL_P2P_DISABLE)\""
+    {{"peer,nccl", "peer,nccl"}, true, false, "peer", "\"why\":\"peer: the devices do not reach each other\""},
+    {{"peer,nccl", "peer,nccl"}, false, true, "peer", OFF},
+    {{"nccl", "peer,nccl"}, false, false, "peer", OFF},
+    {{"peer,nccl", "nccl"}, false, false, "peer", "\"wire\":\"nccl\",\"why\":\"peer: not offered by the peer\""},
+    {{"ucx,nccl", "nccl"}, false, false, "ucx_cuda", "ucx: not offered by the peer"},
+};
+
+/* What is preferred here, but cannot be, is passed over: NCCL is taken. */
+TEST_LOOP(what_both_have_is_taken, COUNT(next_best))
+{
+    struct pair pair = prepare(SHM, next_best[_i].lists[0], CARRIER);
+    strcpy(pair.b->options.gpu_wires, next_best[_i].lists[1]);
+    fake_control()->refuse_reach = next_best[_i].no_reach;
+    if (next_best[_i].disabled)
+        ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
+    pair_start(&pair, gpu_small);
+    move_until(pair.source, pair.sink, "nccl");
+    ck_assert_double_eq(0, wire_bytes(pair.source, next_best[_i].not_taken));
+    told(&pair, next_best[_i].why);
+    unsetenv("NCCL_P2P_DISABLE");
+}
+
+/* The host, NCCL and UCX, if it is there, are measured; the fastest is left. */
+TEST_LOOP(what_is_fastest_is_taken, 3)
+{
+    static const char *const ways[] = {"pinned", "nccl", "ucx_cuda"};
+    const int taken = _i;
+    double before[3];
+    struct pair pair = prepare(SHM, "auto", CARRIER);
+    if (taken == 2)
+        ucx_stand_in();
+    pair_connect(&pair);
+    fake_control()->refuse_reach = 1;
+    fake_nccl.delay_us = taken != 1 ? SLOWLY_US : 0;
+    fake_control()->bus_delay_us = taken != 0 ? SLOWLY_US : 0;
+    pair_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1, .sink_gpu = 2});
+    for (int i = 0; i < (taken == 2 ? 3 : 2); i++)
+        move_until(pair.source, pair.sink, ways[i]);
+    move_times(&pair, taken == 2 ? 16 : 12);
+    WAIT(stat_of(pair.from, "gauges.live_offers") == 0);
     for (int i = 0; i < 3; i++)
-        far_move(source, sink);
-    double taken = far_bytes(source, cases[_i].taken) - before;
-    ck_assert_double_eq(taken, stat_of(source->party, "counters.wire_bytes_sent") - sent);
-}
-
-/* A peer of NCCL alone is met by NCCL, though UCX is preferred here. */
-TEST(what_both_have_is_taken)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    prepare(&pair, SHM, "ucx,nccl", CARRIER);
-    strcpy(pair.b->options.gpu_wires, "nccl");
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    ck_assert_double_eq(0, far_bytes(source, "ucx_cuda"));
-    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "ucx: not offered by the peer"));
-}
-
-/* NCCL, UCX and the host are measured; the fastest is left. */
-TEST(what_is_fastest_is_taken)
-{
-    struct pair pair;
-    struct test_pool *source, *sink;
-    ucx_stand_in();
-    prepare(&pair, SHM, "auto", CARRIER);
-    pair_start(&pair);
-    far_control()->refuse_reach = 1;
-    fake_nccl.delay_us = far_control()->bus_delay_us = 50000; /* more than a busy machine makes of UCX */
-    far_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, "pinned");
-    far_move_until(source, sink, "nccl");
-    far_move_until(source, sink, "ucx_cuda");
-    for (int i = 0; i < 16; i++)
-        far_move(source, sink);
-    WAIT(stat_of(pair.source, "gauges.live_offers") == 0);
-    double pinned = far_bytes(source, "pinned"), nccl = far_bytes(source, "nccl"), ucx = far_bytes(source, "ucx_cuda");
+        before[i] = wire_bytes(pair.source, ways[i]);
+    move_times(&pair, 3);
     for (int i = 0; i < 3; i++)
-        far_move(source, sink);
-    ck_assert_msg(far_bytes(source, "ucx_cuda") > ucx, "%s", stats_text(pair.source));
-    ck_assert_double_eq(pinned + nccl, far_bytes(source, "pinned") + far_bytes(source, "nccl"));
-}
-
-/* ---- When not ---------------------------------------------------------------------------------------------------- */
-
-TEST_LOOP(either_side_can_leave_it_out, 7)
-{
-    static const struct {
-        const struct link_kind *kind;
-        const char *lists[2];
-    } cases[] = {{NCCL, {"nccl", "peer"}},        {NCCL, {"peer", "nccl"}},  {NCCL, {"pinned", "pinned"}},
-                 {NCCL, {"pinned,nccl", "nccl"}}, {BY_UCX, {"ucx", "peer"}}, {BY_UCX, {"peer", "ucx"}},
-                 {BY_UCX, {"pinned,ucx", "ucx"}}};
-    struct pair pair;
-    struct test_pool *source, *sink;
-    ucx_stand_in();
-    prepare(&pair, SHM, "", CARRIER);
-    strcpy(pair.a->options.gpu_wires, cases[_i].lists[0]);
-    strcpy(pair.b->options.gpu_wires, cases[_i].lists[1]);
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_without(source, sink, cases[_i].kind->counter);
-    ck_assert_uint_eq(0, fake_nccl.joined);
+        ck_assert_msg((wire_bytes(pair.source, ways[i]) > before[i]) == (i == taken), "%s", stats_text(pair.from));
+    if (taken == 0)
+        told(&pair, "nccl: carried 0.");
 }
 
 /* Each says why in the node's report. */
@@ -323,83 +397,39 @@ TEST_LOOP(what_nccl_lacks_is_reported, 4)
         {CARRIER, "both ends are on the same GPU", .same_gpu = true},
         {CARRIER, "no room for another link", .no_room = true},
     };
-    struct pair pair;
-    struct test_pool *source, *sink;
-    prepare(&pair, SHM, "nccl", cases[_i].options);
+    struct pair pair = prepare(SHM, "nccl", cases[_i].options);
     if (cases[_i].no_plugin)
         nccl_use_calls(NULL);
     fake_nccl.same_gpu = cases[_i].same_gpu;
     if (cases[_i].no_room)
         fake_nccl.multiprocessors = 8;
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_without(source, sink, "nccl");
-    WAIT(strstr(stats_text(pair.source), cases[_i].says) != NULL);
-    far_move_without(source, sink, "nccl");
+    pair_start(&pair, gpu_small);
+    move_without(pair.source, pair.sink, "nccl");
+    WAIT(strstr(stats_text(pair.from), cases[_i].says) != NULL);
+    move_without(pair.source, pair.sink, "nccl");
 }
 
 /* As it is on every machine without a GPU: this UCX does not know CUDA's memory. */
 TEST(what_ucx_lacks_is_reported)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    pair_init(&pair, SHM);
-    set_both(&pair, "ucx,peer", CARRIER);
+    struct pair pair = prepare(SHM, "peer", CARRIER);
     strcpy(pair.a->options.gpu_wires, "ucx"); /* the peer offers a way, which is not taken */
-    pair_start(&pair);
-    far_pools(&pair, far_small, &source, &sink);
-    far_move_without(source, sink, "ucx_cuda");
-    WAIT(strstr(stats_text(pair.source), "\"ucx\":\"UCX ") != NULL);
-    ck_assert_msg(strstr(stats_text(pair.source), "; ucx: UCX ") != NULL, "%s", stats_text(pair.source));
-    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "does not know CUDA's memory"));
+    strcpy(pair.b->options.gpu_wires, "ucx,peer");
+    pair_start(&pair, gpu_small);
+    move_without(pair.source, pair.sink, "ucx_cuda");
+    WAIT(strstr(stats_text(pair.from), "\"ucx\":\"UCX ") != NULL);
+    told(&pair, "; ucx: UCX ");
+    told(&pair, "does not know CUDA's memory");
 }
 
-/* ---- The end ----------------------------------------------------------------------------------------------------- */
-
-/* A transfer of which some chunks are under way. */
-static void begin_slowly(const struct link_kind *kind, struct test_pool *source, struct test_pool *sink,
-                         struct flow **o, struct flow **e)
-{
-    if (kind == BY_UCX) {
-        far_begin_slowly(source, sink, o, e);
-        return;
-    }
-    uint32_t operations = fake_nccl.operations;
-    fake_nccl.delay_us = 50000; /* of some sixty operations: there is time for what the test does next */
-    *o = far_offer(source);
-    *e = far_expect(sink);
-    flow_start(*e, source);
-    WAIT(fake_nccl.operations >= operations + 4);
-}
-
-TEST_LOOP(a_peer_that_stops_fails_its_transfers, 4 * LINK_KINDS)
-{
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    struct test_pool *source, *sink;
-    struct flow *o, *e;
-    open_with(&pair, wires[_i / LINK_KINDS / 2], kind->gpu_wires, CARRIER);
-    far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, kind->counter);
-    begin_slowly(kind, source, sink, &o, &e);
-    test_node_stop(_i / LINK_KINDS % 2 == 0 ? pair.b : pair.a);
-    WAIT(o->decided && e->decided);
-    WAIT(fake_nccl.live == 0);
-    undefined(e);
-    wait_quiet(_i / LINK_KINDS % 2 == 0 ? pair.source : pair.sink);
-    ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
-}
+/* ---- NCCL that fails or hangs ------------------------------------------------------------------------------------ */
 
 /* What was on the link fails, the peer stays, chunks go another way, and then by a new link. */
 TEST_LOOP(a_link_that_fails_is_made_again, 3)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    struct flow *o, *e;
-    open_with(&pair, SHM, "nccl", SOON);
-    far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    begin_slowly(NCCL, source, sink, &o, &e);
+    struct pair pair = open_with(SHM, "nccl", SOON, gpu_large);
+    move_until(pair.source, pair.sink, "nccl");
+    struct move move = begin_slowly(NCCL, &pair);
     uint32_t next = fake_nccl.operations + 3, joined = fake_nccl.joined;
     fake_nccl.fail_id = 1; /* no new link before it is seen that chunks go another way */
     if (_i == 0)
@@ -408,110 +438,58 @@ TEST_LOOP(a_link_that_fails_is_made_again, 3)
         fake_nccl.late_operation = next;
     if (_i == 2)
         fake_nccl.hang_operation = next;
-    ends_failed(e, STRAIT_REASON_PEER_DOWN);
-    WAIT(o->decided && o->drained);
+    ends_failed(move.expectation, STRAIT_REASON_PEER_DOWN);
+    WAIT(move.offer->decided && move.offer->drained);
     fake_nccl.hang_operation = fake_nccl.delay_us = 0;
-    undefined(e);
-    far_move_until(source, sink, "pinned");
+    undefined(move.expectation);
+    move_until(pair.source, pair.sink, "pinned");
     fake_nccl.fail_id = 0;
-    far_move_until(source, sink, "nccl");
+    move_until(pair.source, pair.sink, "nccl");
     ck_assert_uint_gt(fake_nccl.joined, joined);
-    ck_assert_double_eq(0, stat_of(pair.source, "counters.peers_lost"));
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    ck_assert_double_eq(0, stat_of(pair.from, "counters.peers_lost"));
+    pair_quiet(&pair);
 }
 
 /* The verdict comes in time, the slots when NCCL has let go of them. */
 TEST(a_gpu_that_hangs_holds_up_no_verdict)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl", SOON);
-    far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, "nccl");
+    struct pair pair = open_with(SHM, "nccl", SOON, gpu_large);
+    move_until(pair.source, pair.sink, "nccl");
     fake_nccl.hang_operation = fake_nccl.operations + 3;
-    struct flow *o = far_offer(source);
-    struct strait_page_list all = {.count = far_large.pages};
-    struct flow *e = flow_expect(
-        sink, (struct strait_expect_params){KEY("in time"), .lists = &all, .list_count = 1, .deadline_ms = 300});
-    flow_release(o);
-    o = flow_offer(source, (struct strait_offer_params){KEY("in time"), .lists = &all, .list_count = 1, .last = true});
-    uint64_t began = now_ms(), late = machine_late_ms();
-    flow_start(e, source);
+    struct flow *e = expect_all(pair.sink, "in time", 300), *o = offer_all(pair.source, "in time");
+    uint64_t began = wait_clock();
+    flow_start(e, pair.source);
     WAIT(e->decided);
     ck_assert_int_eq(STRAIT_REASON_TIMEOUT, e->reason);
-    ck_assert_uint_lt(now_ms() - began, 800 * SLOW + machine_late_ms() - late);
-    WAIT(o->decided && o->drained && e->drained);
+    ck_assert_uint_lt(ms_since(began), 800 * SLOW);
+    ends(e, o);
     undefined(e);
     fake_nccl.hang_operation = 0;
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    pair_quiet(&pair);
 }
 
 /* Nobody can tell what such a GPU still does: its slots stay in quarantine, and the node works on. */
 TEST(a_stream_that_does_not_drain_keeps_its_slots)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    struct flow *o, *e;
-    open_with(&pair, SHM, "nccl", SOON);
-    far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, "nccl");
+    struct pair pair = open_with(SHM, "nccl", SOON, gpu_large), other = pair;
+    move_until(pair.source, pair.sink, "nccl");
     fake_nccl.stuck = 1;
-    begin_slowly(NCCL, source, sink, &o, &e);
+    struct move move = begin_slowly(NCCL, &pair);
     fake_nccl.hang_operation = fake_nccl.operations + 1;
-    ends_failed(e, STRAIT_REASON_PEER_DOWN); /* the pages are nobody's: NCCL stores to slots alone */
-    WAIT(o->decided);
-    undefined(e);
-    ck_assert_double_gt(stat_of(pair.sink, "gauges.slots_quarantined"), 0);
+    ends_failed(move.expectation, STRAIT_REASON_PEER_DOWN); /* the pages are nobody's: NCCL stores to slots alone */
+    WAIT(move.offer->decided);
+    undefined(move.expectation);
+    ck_assert_double_gt(stat_of(pair.to, "gauges.slots_quarantined"), 0);
     fake_nccl.hang_operation = fake_nccl.delay_us = 0;
     pump_for(200);
-    ck_assert_double_gt(stat_of(pair.sink, "gauges.slots_quarantined"), 0);
-    struct test_pool *other_source, *other_sink;
-    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &other_source, &other_sink);
-    far_move(other_source, other_sink);
+    ck_assert_double_gt(stat_of(pair.to, "gauges.slots_quarantined"), 0);
+    pair_pools(&other, (struct geometry){.pages = 64, .gpu = 1, .sink_gpu = 2});
+    move_all(other.source, other.sink);
     fake_nccl.stuck = 0;
-    WAIT(o->drained);
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    WAIT(move.offer->drained);
+    pair_quiet(&pair);
 }
-
-TEST_LOOP(a_device_that_fails_fails_what_it_does, 2 * LINK_KINDS)
-{
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    struct test_pool *source, *sink;
-    struct flow *o, *e;
-    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
-    far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, kind->counter);
-    begin_slowly(kind, source, sink, &o, &e);
-    far_fail_device(&pair, _i / LINK_KINDS, o, e);
-}
-
-/* In all states of a link: loading, being made, up, and with NCCL that never connects. */
-TEST_LOOP(a_node_stops_whatever_its_links_do, 12 * LINK_KINDS)
-{
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
-    const int state = _i / LINK_KINDS;
-    fake_nccl.hang_join = kind == NCCL && state % 2;
-    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    far_move(source, sink);
-    pump_for(kind == NCCL ? state / 2 * 7 : state * 3);
-    test_node_stop(state % 3 == 0 ? pair.b : pair.a);
-    WAIT(fake_nccl.live == 0);
-}
-
-TEST_LOOP(pools_come_and_go, LINK_KINDS)
-{
-    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
-    struct pair pair;
-    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
-    far_pools_come_and_go(&pair, kind->counter);
-}
+#endif
 
 int main(void)
 {

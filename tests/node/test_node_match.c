@@ -1,44 +1,26 @@
-/* What both sides name is moved; what does not fit together fails, and says what. */
+/* What both sides name is moved, as it becomes ready; what does not fit together fails, and says what. */
 #include "tests/node/harness.h"
 
-static void open_pools(struct pair *pair, int wire, struct geometry shape, struct test_pool **source,
-                       struct test_pool **sink)
-{
-    pair_open(pair, (enum wire)wire);
-    *source = pool_open(pair->source, shape);
-    *sink = pool_open(pair->sink, shape);
-    pool_fill(*source, 1);
-}
+TEST_CASE(node_match);
 
 /* A prefix hit: the sink has the first pages already. */
 TEST_LOOP(a_suffix_of_what_is_offered_may_be_expected, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 32, .layers = 3}, &source, &sink);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32, .layers = 3});
     for (uint32_t hit = 0; hit <= 20; hit += 5) {
-        char key[8];
-        snprintf(key, sizeof(key), "%u", hit);
-        struct flow *o = flow_offer(
-            source, (struct strait_offer_params){KEY(key), LISTS({.count = 20, .first_id = 4}), .last = true});
-        struct flow *e = flow_expect(
-            sink, (struct strait_expect_params){KEY(key), LISTS({.first = hit, .count = 20 - hit, .first_id = 1})});
-        flow_start(e, source);
-        arrives(e, o);
+        struct flow *o = OFFER(pair.source, name_of(hit), LISTS({.count = 20, .first_id = 4}), .last = true);
+        struct flow *e = EXPECT(pair.sink, name_of(hit), LISTS({.first = hit, .count = 20 - hit, .first_id = 1}));
+        pull(e, o);
     }
 }
 
 TEST_LOOP(expected_pages_that_are_not_offered_are_named, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 32, .groups = 2, .layers = 2}, &source, &sink);
-    struct flow *o = flow_offer(
-        source, (struct strait_offer_params){KEY("k"), LISTS({.count = 10}, {.group = 1, .count = 4}), .last = true});
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32, .groups = 2, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 10}, {.group = 1, .count = 4}), .last = true);
     struct flow *e =
-        flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.first = 6, .count = 8, .first_id = 20},
-                                                                        {.group = 1, .first = 3, .count = 2})});
-    flow_start(e, source);
+        EXPECT(pair.sink, "k", LISTS({.first = 6, .count = 8, .first_id = 20}, {.group = 1, .first = 3, .count = 2}));
+    flow_start(e, pair.source);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(5, e->failed_count);
@@ -46,49 +28,43 @@ TEST_LOOP(expected_pages_that_are_not_offered_are_named, WIRES)
         ck_assert(failed_page(e, 0, id));
     ck_assert(failed_page(e, 1, 1));
     landed(e, o); /* the others are in place */
-    ck_assert(pool_as_imagined(sink));
-    wait_quiet(pair.sink);
+    ck_assert(pool_as_imagined(pair.sink));
+    wait_quiet(pair.to);
 }
 
 /* Every second page is missing: the list has as many holes as there are pages in it. */
 TEST_LOOP(all_missing_pages_are_named_however_scattered, WIRES)
 {
     enum { MISSING = 5000 };
-    struct pair pair;
-    struct test_pool *source, *sink;
     struct strait_page_list *lists = malloc(MISSING * sizeof(*lists));
-    open_pools(&pair, _i, (struct geometry){.pages = 2 * MISSING, .row_bytes = 64}, &source, &sink);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 2 * MISSING, .row_bytes = 64});
     for (uint32_t i = 0; i < MISSING; i++)
         lists[i] = (struct strait_page_list){.first = 2 * i, .count = 1, .first_id = i};
-    struct flow *o =
-        flow_offer(source, (struct strait_offer_params){KEY("k"), .lists = lists, .list_count = MISSING, .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 2 * MISSING})});
+    struct flow *o = OFFER(pair.source, "k", .lists = lists, .list_count = MISSING, .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 2 * MISSING}));
     free(lists);
-    flow_start(e, source);
+    flow_start(e, pair.source);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(MISSING, e->failed_count);
     for (uint32_t i = 0; i < MISSING; i++)
         ck_assert_uint_eq(1, e->failed[i].id % 2);
     landed(e, o);
-    ck_assert(pool_as_imagined(sink));
+    ck_assert(pool_as_imagined(pair.sink));
 }
 
 /* Up to a limit, which the client can tell from their number. */
 TEST(the_first_of_very_many_missing_pages_are_named)
 {
     enum { MANY = STRAIT_FAILED_PAGES_MAX + 1 };
-    struct pair pair;
-    struct test_pool *source, *sink;
     uint32_t *ids = malloc(MANY * sizeof(*ids));
-    open_pools(&pair, 0, (struct geometry){.layers = 1, .pages = MANY, .row_bytes = 64}, &source, &sink);
+    struct pair pair = pair_open(0, (struct geometry){.layers = 1, .pages = MANY, .row_bytes = 64});
     for (uint32_t i = 0; i < MANY; i++)
         ids[i] = MANY - 1 - i;
     for (uint32_t count = MANY; count >= MANY - 1; count--) {
         struct strait_page_list list = {.count = count, .ids = count == MANY ? ids : NULL};
         struct flow *e;
         do { /* until it is the daemon's verdict: the library gives its own when that is late */
-            e = flow_expect(
-                sink, (struct strait_expect_params){KEY("k"), .lists = &list, .list_count = 1, .deadline_ms = 50});
+            e = EXPECT(pair.sink, "k", .lists = &list, .list_count = 1, .deadline_ms = 50);
             ends_failed(e, STRAIT_REASON_TIMEOUT);
         } while (strstr(e->text, "no word from the daemon") != NULL);
         ck_assert_uint_eq(STRAIT_FAILED_PAGES_MAX, e->failed_count);
@@ -101,16 +77,14 @@ TEST(the_first_of_very_many_missing_pages_are_named)
 
 TEST_LOOP(nothing_offered_fails_all_that_is_expected, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 16}, &source, &sink);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 16})});
-    flow_start(e, source);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 16}));
+    flow_start(e, pair.source);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(16, e->failed_count);
-    ck_assert(pool_as_imagined(sink));
+    ck_assert(pool_as_imagined(pair.sink));
 }
 
 static const struct {
@@ -124,105 +98,95 @@ static const struct {
     {{.layers = 3}, STRAIT_MISMATCH_LAYERS},
 };
 
-TEST_LOOP(pools_that_do_not_match_are_told_and_refused, WIRES *COUNT(misfits))
+TEST_LOOP(pools_that_do_not_match_are_told_and_refused, COUNT(misfits) * WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink, *other;
-    open_pools(&pair, _i / COUNT(misfits), (struct geometry){.layers = 2}, &source, &sink);
-    other = pool_open(pair.sink, misfits[_i % COUNT(misfits)].shape);
-    struct strait_peer *peer = peer_of(pair.sink, source);
-    ck_assert_uint_eq(0, strait_peer_check(sink->pool, peer));
+    struct pair pair = pair_open(_i / COUNT(misfits), (struct geometry){.layers = 2});
+    struct test_pool *other = pool_open(pair.to, misfits[_i % COUNT(misfits)].shape);
+    struct strait_peer *peer = peer_of(pair.to, pair.source);
+    ck_assert_uint_eq(0, strait_peer_check(pair.sink->pool, peer));
     ck_assert_uint_ne(0, strait_peer_check(other->pool, peer) & misfits[_i % COUNT(misfits)].bits);
-    struct flow *e =
-        flow_expect(other, (struct strait_expect_params){KEY("k"), LISTS({.count = 1}), .deadline_ms = 50});
+    struct flow *e = EXPECT(other, "k", LISTS({.count = 1}), .deadline_ms = 50);
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(e->transfer, peer, NULL));
     ends_failed(e, STRAIT_REASON_TIMEOUT);
     struct strait_start_params push = {.size = sizeof(push), .direction = STRAIT_PUSH};
-    e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 1}), .deadline_ms = 50});
+    e = EXPECT(pair.sink, "k", LISTS({.count = 1}), .deadline_ms = 50);
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(e->transfer, peer, &push));
     ends_failed(e, STRAIT_REASON_TIMEOUT);
-    ck_assert(pool_as_imagined(sink) && pool_as_imagined(other));
+    ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(other));
 }
 
 /* ---- Several consumers, several sources -------------------------------------------------------------------------- */
 
 TEST_LOOP(three_consumers_take_one_offer, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
     struct geometry shape = {.pages = 32, .layers = 2};
-    open_pools(&pair, _i, shape, &source, &sink);
-    struct test_pool *other = pool_open(pair.sink, shape);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 12}), .last = true,
-                                                                     .consumers = 3, .aux = "token", .aux_size = 5});
+    struct pair pair = pair_open(_i, shape);
+    struct test_pool *other = pool_open(pair.to, shape);
+    struct flow *o =
+        OFFER(pair.source, "k", LISTS({.count = 12}), .last = true, .consumers = 3, .aux = "token", .aux_size = 5);
     struct flow *e[3];
-    e[0] = flow_expect(sink, (struct strait_expect_params){KEY("one"), LISTS({.count = 12})});
-    e[1] =
-        flow_expect(sink, (struct strait_expect_params){KEY("two"), LISTS({.first = 3, .count = 9, .first_id = 20})});
-    e[2] = flow_expect(other, (struct strait_expect_params){KEY("k"), LISTS({.count = 5, .first_id = 7})});
+    e[0] = EXPECT(pair.sink, "one", LISTS({.count = 12}));
+    e[1] = EXPECT(pair.sink, "two", LISTS({.first = 3, .count = 9, .first_id = 20}));
+    e[2] = EXPECT(other, "k", LISTS({.count = 5, .first_id = 7}));
     for (int i = 0; i < 3; i++) {
         ck_assert(!o->decided);
-        flow_start_as(e[i], source, "k");
+        flow_start_as(e[i], pair.source, "k");
         ends_done(e[i]);
         landed(e[i], o);
         ck_assert_uint_eq(5, e[i]->aux_size);
     }
     ends_done(o);
-    ck_assert(pool_as_imagined(sink) && pool_as_imagined(other) && pool_as_imagined(source));
+    ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(other) && pool_as_imagined(pair.source));
 }
 
 TEST_LOOP(one_of_three_consumers_fails_and_the_others_do_not, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 32}, &source, &sink);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 8}), .consumers = 3});
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .consumers = 3);
     struct flow *e[3];
     for (uint32_t i = 0; i < 3; i++) {
-        char key[4] = {(char)('a' + i), '\0'};
-        e[i] = flow_expect(sink, (struct strait_expect_params){KEY(key), LISTS({.count = 8, .first_id = 8 * i})});
-        flow_start_as(e[i], source, "k");
+        e[i] = EXPECT(pair.sink, name_of(i), LISTS({.count = 8, .first_id = 8 * i}));
+        flow_start_as(e[i], pair.source, "k");
         WAIT(e[i]->state >= STRAIT_READY || e[i]->decided);
     }
     strait_abort(e[1]->transfer);
     ends_failed(e[1], STRAIT_REASON_ABORTED);
-    flow_append(o, (struct strait_append_params){.last = true});
+    APPEND(o, .last = true);
     for (uint32_t i = 0; i < 3; i += 2) {
         ends_done(e[i]);
         landed(e[i], o);
     }
     ends_failed(o, STRAIT_REASON_PEER_ABORT);
     undefined(e[1]);
-    ck_assert(pool_as_imagined(sink));
-    wait_quiet(pair.source);
+    ck_assert(pool_as_imagined(pair.sink));
+    wait_quiet(pair.from);
 }
 
-/* Two sources under different daemons, or both under the sink's. */
-static void two_sources(struct pair *pair, int wire, struct test_pool *source[2], struct test_pool **sink)
+/* Another source, under another daemon, or under the sink's, too. */
+static struct pair two_sources(int wire, struct test_pool *source[2])
 {
     struct geometry shape = {.pages = 32, .layers = 4};
-    open_pools(pair, wire, shape, &source[0], sink);
-    struct party *second = pair->source;
-    if (pair->wire != SAME) {
+    struct pair pair = pair_open(wire, shape);
+    struct party *second = pair.from;
+    if (wire != SAME) {
         test_node_init(&nodes[2], "c", nodes[0].options.transports);
         test_node_start(&nodes[2]);
         second = party_open(&nodes[2]);
     }
+    source[0] = pair.source;
     source[1] = pool_open(second, shape);
     pool_fill(source[1], 2);
+    return pair;
 }
 
 TEST_LOOP(two_sources_bring_disjoint_parts, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source[2], *sink;
-    two_sources(&pair, _i, source, &sink);
+    struct test_pool *source[2];
+    struct pair pair = two_sources(_i, source);
     struct flow *o[2];
-    o[0] = flow_offer(source[0], (struct strait_offer_params){KEY("k"), LISTS({.count = 10}), .last = true});
-    o[1] = flow_offer(source[1], (struct strait_offer_params){
-                                     KEY("k"), LISTS({.first = 10, .count = 10, .first_id = 3}), .last = true});
-    struct flow *e =
-        flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 20, .first_id = 5}), .sources = 2});
+    o[0] = OFFER(source[0], "k", LISTS({.count = 10}), .last = true);
+    o[1] = OFFER(source[1], "k", LISTS({.first = 10, .count = 10, .first_id = 3}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20, .first_id = 5}), .sources = 2);
     flow_start(e, source[0]);
     pump_for(50);
     ck_assert(!e->decided);
@@ -232,36 +196,33 @@ TEST_LOOP(two_sources_bring_disjoint_parts, WIRES)
     ends_done(o[1]);
     landed(e, o[0]);
     landed(e, o[1]);
-    ck_assert(pool_as_imagined(sink));
+    ck_assert(pool_as_imagined(pair.sink));
     ck_assert_uint_eq(4, e->layer_count);
 }
 
 TEST_LOOP(sources_that_overlap_fail, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source[2], *sink;
-    two_sources(&pair, _i, source, &sink);
+    struct test_pool *source[2];
+    struct pair pair = two_sources(_i, source);
     struct flow *o[2];
-    o[0] = flow_offer(source[0], (struct strait_offer_params){KEY("k"), LISTS({.count = 11}), .last = true});
-    o[1] =
-        flow_offer(source[1], (struct strait_offer_params){KEY("k"), LISTS({.first = 10, .count = 10}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 20}), .sources = 2});
+    o[0] = OFFER(source[0], "k", LISTS({.count = 11}), .last = true);
+    o[1] = OFFER(source[1], "k", LISTS({.first = 10, .count = 10}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}), .sources = 2);
     flow_start(e, source[0]);
     flow_start(e, source[1]);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     WAIT(o[0]->decided && o[1]->decided);
     ck_assert(o[0]->state == STRAIT_FAILED || o[1]->state == STRAIT_FAILED);
     undefined(e);
-    ck_assert(pool_as_imagined(sink));
-    wait_quiet(pair.sink);
+    ck_assert(pool_as_imagined(pair.sink));
+    wait_quiet(pair.to);
 }
 
 TEST_LOOP(more_sources_than_expected_fail, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source[2], *sink;
-    two_sources(&pair, _i, source, &sink);
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 20})});
+    struct test_pool *source[2];
+    struct pair pair = two_sources(_i, source);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
     flow_start(e, source[0]);
     flow_start(e, source[1]);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
@@ -270,93 +231,69 @@ TEST_LOOP(more_sources_than_expected_fail, WIRES)
 
 TEST_LOOP(more_consumers_than_an_offer_may_have_fail_it, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    char key[8];
-    open_pools(&pair, _i, (struct geometry){.pages = 8}, &source, &sink);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 8}), .last = true});
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 8});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true);
     for (uint32_t i = 0; i < STRAIT_PARTS_MAX; i++) {
-        snprintf(key, sizeof(key), "%u", i);
-        flow_start_as(o, sink, key);
-        flow_start_as(o, sink, key); /* says nothing new */
+        flow_start_as(o, pair.sink, name_of(i));
+        flow_start_as(o, pair.sink, name_of(i)); /* says nothing new */
     }
-    (void)stats_text(source->party); /* all of that has been read */
+    (void)stats_text(pair.source->party); /* all of that has been read */
     ck_assert(!o->decided);
-    flow_start_as(o, sink, "one more");
+    flow_start_as(o, pair.sink, "one more");
     ends_failed(o, STRAIT_REASON_GEOMETRY);
-    wait_quiet(pair.source);
+    wait_quiet(pair.from);
 }
 
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
 TEST_LOOP(a_page_is_in_one_live_expectation_or_in_offers, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 32}, &source, &sink);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("o"), LISTS({.count = 8}), .last = true});
-    struct flow *o2 =
-        flow_offer(source, (struct strait_offer_params){KEY("o2"), LISTS({.count = 8, .first_id = 4}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("o"), LISTS({.count = 8})});
-    ends_failed(flow_expect(source, (struct strait_expect_params){KEY("x"), LISTS({.count = 1, .first_id = 11})}),
-                STRAIT_REASON_BUSY);
-    ends_failed(flow_expect(sink, (struct strait_expect_params){KEY("x"), LISTS({.count = 2, .first_id = 7})}),
-                STRAIT_REASON_BUSY);
-    ends_failed(
-        flow_offer(sink, (struct strait_offer_params){KEY("x"), LISTS({.count = 2, .first_id = 7}), .last = true}),
-        STRAIT_REASON_BUSY);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
+    struct flow *o = OFFER(pair.source, "o", LISTS({.count = 8}), .last = true);
+    struct flow *o2 = OFFER(pair.source, "o2", LISTS({.count = 8, .first_id = 4}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "o", LISTS({.count = 8}));
+    ends_failed(EXPECT(pair.source, "x", LISTS({.count = 1, .first_id = 11})), STRAIT_REASON_BUSY);
+    ends_failed(EXPECT(pair.sink, "x", LISTS({.count = 2, .first_id = 7})), STRAIT_REASON_BUSY);
+    ends_failed(OFFER(pair.sink, "x", LISTS({.count = 2, .first_id = 7}), .last = true), STRAIT_REASON_BUSY);
     static const uint32_t twice[] = {20, 21, 20};
-    struct flow *same = flow_expect(sink, (struct strait_expect_params){KEY("x"), LISTS({.count = 3, .ids = twice})});
+    struct flow *same = EXPECT(pair.sink, "x", LISTS({.count = 3, .ids = twice}));
     ends_failed(same, STRAIT_REASON_BUSY);
     ck_assert_ptr_nonnull(strstr(same->text, "named twice"));
     /* What was refused holds nothing. */
-    struct flow *free_again = flow_expect(
-        sink, (struct strait_expect_params){KEY("x"), LISTS({.count = 24, .first_id = 8}), .deadline_ms = 100});
+    struct flow *free_again = EXPECT(pair.sink, "x", LISTS({.count = 24, .first_id = 8}), .deadline_ms = 100);
     ends_failed(free_again, STRAIT_REASON_TIMEOUT);
-    flow_start(e, source);
-    arrives(e, o);
+    pull(e, o);
     /* Drained: free for anything, at once. */
-    struct flow *again = flow_expect(sink, (struct strait_expect_params){KEY("o2"), LISTS({.count = 8})});
-    flow_start(again, source);
+    struct flow *again = EXPECT(pair.sink, "o2", LISTS({.count = 8}));
+    flow_start(again, pair.source);
     ends_done(again);
     ends_done(o2);
     landed(again, o2);
-    ck_assert(pool_as_imagined(sink));
-    struct flow *turned = flow_offer(sink, (struct strait_offer_params){KEY("t"), LISTS({.count = 8}), .last = true});
-    struct flow *back = flow_expect(source, (struct strait_expect_params){KEY("t"), LISTS({.count = 8})});
-    flow_start(back, sink);
-    arrives(back, turned);
+    ck_assert(pool_as_imagined(pair.sink));
+    struct flow *turned = OFFER(pair.sink, "t", LISTS({.count = 8}), .last = true);
+    pull(EXPECT(pair.source, "t", LISTS({.count = 8})), turned);
 }
 
 TEST_LOOP(a_name_is_one_live_request_and_free_after_it, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
-    open_pools(&pair, _i, (struct geometry){.pages = 32}, &source, &sink);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 4}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 4})});
-    ends_failed(flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 4}), .last = true}),
-                STRAIT_REASON_BUSY);
-    ends_failed(flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 4, .first_id = 8})}),
-                STRAIT_REASON_BUSY);
-    flow_start(e, source);
-    arrives(e, o);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 4}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 4}));
+    ends_failed(OFFER(pair.source, "k", LISTS({.count = 4}), .last = true), STRAIT_REASON_BUSY);
+    ends_failed(EXPECT(pair.sink, "k", LISTS({.count = 4, .first_id = 8})), STRAIT_REASON_BUSY);
+    pull(e, o);
     for (int i = 0; i < 5; i++) { /* at once; the other side is asked when both are there */
-        pool_fill(source, 10 + (uint64_t)i);
-        o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 4}), .last = true});
-        (void)stats_text(pair.source); /* answered in order: the offer is known */
-        e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 4})});
-        flow_start(e, source);
-        arrives(e, o);
+        pool_fill(pair.source, 10 + (uint64_t)i);
+        o = OFFER(pair.source, "k", LISTS({.count = 4}), .last = true);
+        (void)stats_text(pair.from); /* answered in order: the offer is known */
+        pull(EXPECT(pair.sink, "k", LISTS({.count = 4})), o);
     }
 }
 
 TEST_LOOP(pages_that_do_not_exist_are_bad_arguments, WIRES)
 {
-    struct pair pair;
-    struct test_pool *source, *sink;
     struct strait_transfer *transfer = NULL;
-    open_pools(&pair, _i, (struct geometry){.pages = 32}, &source, &sink);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
     static const uint32_t beyond[] = {1, 32};
     const struct strait_page_list bad[] = {{.count = 33},
                                            {.count = 1, .first_id = 32},
@@ -367,15 +304,202 @@ TEST_LOOP(pages_that_do_not_exist_are_bad_arguments, WIRES)
     for (int i = 0; i < COUNT(bad); i++) {
         struct strait_expect_params params = {
             .size = sizeof(params), KEY("k"), .lists = &bad[i], .list_count = 1, .deadline_ms = 1000};
-        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_expect(sink->pool, &params, &transfer));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_expect(pair.sink->pool, &params, &transfer));
     }
-    ends_failed(
-        flow_expect(sink, (struct strait_expect_params){KEY("k"),
-                                                        LISTS({.count = 4}, {.first = 3, .count = 1, .first_id = 9})}),
-        STRAIT_REASON_GEOMETRY); /* an index twice */
-    struct flow *e =
-        flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 32}), .deadline_ms = 50});
+    ends_failed(EXPECT(pair.sink, "k", LISTS({.count = 4}, {.first = 3, .count = 1, .first_id = 9})),
+                STRAIT_REASON_GEOMETRY); /* an index twice */
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 32}), .deadline_ms = 50);
     ends_failed(e, STRAIT_REASON_TIMEOUT);
+}
+
+/* ---- Pages that become ready while others travel ----------------------------------------------------------------- */
+
+TEST_CASE(node_stream);
+
+TEST_LOOP(pages_are_appended_by_chunks, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 100, .layers = 2});
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 100}));
+    struct flow *o = OFFER(pair.source, "k", .list_count = 0);
+    flow_start(o, pair.sink);
+    for (uint32_t i = 0; i < 10; i++) {
+        APPEND(o, LISTS({.first = 10 * i, .count = 10, .first_id = 90 - 10 * i}));
+        if (i % 3 != 0)
+            pump_for(5);
+        ck_assert(!e->decided && !o->decided);
+        ck_assert_uint_eq(0, e->layer_count);
+    }
+    pump_for(30);
+    ck_assert(!e->decided);
+    APPEND(o, .last = true, .aux = "late", .aux_size = 4); /* without pages */
+    arrives(e, o);
+    ck_assert_uint_eq(4, e->aux_size);
+    ck_assert_mem_eq("late", e->aux, 4);
+    ck_assert_uint_eq(2, e->layer_count);
+    struct strait_append_params more = {.size = sizeof(more), .last = true};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(o->transfer, &more));
+}
+
+TEST_LOOP(layers_are_ready_one_after_another, WIRES)
+{
+    enum { LAYERS = 8 };
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = LAYERS, .roles = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
+    flow_start(e, pair.source);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        ck_assert_uint_eq((uint32_t)layer, e->layer_count);
+        APPEND(o, .layer_first = layer, .layer_count = 1, .last = layer == LAYERS - 1);
+        WAIT(e->layers[layer] == 1); /* each one lands before the next is computed */
+    }
+    arrives(e, o);
+}
+
+TEST_LOOP(layers_may_come_in_ranges_and_in_any_order, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 8, .groups = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}, {.group = 1, .count = 3}), .later = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}, {.group = 1, .count = 3}));
+    flow_start(e, pair.source);
+    APPEND(o, .layer_first = 5, .layer_count = 3);
+    WAIT(e->layer_count == 3);
+    ck_assert(e->layers[5] && e->layers[6] && e->layers[7]);
+    APPEND(o, .layer_first = 0, .layer_count = 4);
+    WAIT(e->layer_count == 7);
+    APPEND(o, .layer_first = 4, .layer_count = 1);
+    WAIT(e->layer_count == 8);
+    ck_assert(!e->decided);
+    APPEND(o, .last = true, .layer_first = 8, .layer_count = 1000); /* of none */
+    arrives(e, o);
+}
+
+TEST_LOOP(last_alone_completes_the_layers_that_are_left, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 8});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
+    flow_start(e, pair.source);
+    APPEND(o, .layer_first = 0, .layer_count = 6);
+    APPEND(o, .layer_first = 2, .layer_count = 1); /* again: left alone */
+    WAIT(e->layer_count == 6);
+    APPEND(o, .last = true);
+    arrives(e, o);
+}
+
+TEST_LOOP(a_layer_made_ready_twice_moves_once, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
+    flow_start(e, pair.source);
+    APPEND(o, .layer_first = 0, .layer_count = 1);
+    WAIT(e->layer_count == 1);
+    APPEND(o, .layer_first = 0, .layer_count = 2, .last = true);
+    arrives(e, o);
+}
+
+/* ---- Small arenas ------------------------------------------------------------------------------------------------ */
+
+enum { MANY = 64 };
+static const uint64_t slot_sizes[] = {64u << 10, 1u << 20};
+
+static struct pair open_small(int wire, uint64_t slot, struct geometry geometry)
+{
+    struct pair pair = pair_init(wire);
+    for (int i = 0; i < 2; i++) {
+        struct node_options *o = &nodes[i].options;
+        o->chunk_bytes = o->arena_bytes = o->send_bytes = slot;
+        o->grant_ms = 20;
+    }
+    pair_start(&pair, geometry);
+    return pair;
+}
+
+TEST_LOOP(one_slot_serves_64_transfers_each_way, COUNT(slot_sizes) * WIRES)
+{
+    struct geometry shape = {.pages = 4 * MANY, .layers = 2, .row_bytes = 16384};
+    struct pair pair = open_small(_i / COUNT(slot_sizes), slot_sizes[_i % COUNT(slot_sizes)], shape);
+    struct test_pool *from[2] = {pair.source, pool_open(pair.to, shape)};
+    struct test_pool *to[2] = {pair.sink, pool_open(pair.from, shape)};
+    struct flow *o[2][MANY], *e[2][MANY];
+    pool_fill(from[1], 2);
+    for (uint32_t i = 0; i < MANY; i++)
+        for (int way = 0; way < 2; way++) {
+            o[way][i] = OFFER(from[way], name_of(i), LISTS({.count = 4, .first_id = 4 * i}), .last = true);
+            e[way][i] = EXPECT(to[way], name_of(i), LISTS({.count = 4, .first_id = 4 * (MANY - 1 - i)}));
+            flow_start(e[way][i], from[way]);
+        }
+    for (int way = 0; way < 2; way++) {
+        for (int i = 0; i < MANY; i++) {
+            ends_done(e[way][i]);
+            ends_done(o[way][i]);
+            landed(e[way][i], o[way][i]);
+        }
+        ck_assert(pool_as_imagined(to[way]) && pool_as_imagined(from[way]));
+    }
+    pair_quiet(&pair);
+}
+
+/* Requests that wait for their producer hold no slot: one that is ready is not kept waiting by them. */
+TEST_LOOP(ready_requests_overtake_those_that_are_appended_to, WIRES)
+{
+    struct pair pair = open_small(_i, 64u << 10, (struct geometry){.pages = 4 * MANY, .row_bytes = 16384});
+    struct flow *o[MANY], *e[MANY];
+    for (uint32_t i = 0; i < MANY - 1; i++) {
+        o[i] = OFFER(pair.source, name_of(i), LISTS({.count = 1, .first_id = 4 * i}));
+        e[i] = EXPECT(pair.sink, name_of(i), LISTS({.count = 4, .first_id = 4 * i}));
+        flow_start(e[i], pair.source);
+    }
+    struct flow *last_o = OFFER(pair.source, "ready", LISTS({.count = 4, .first_id = 4 * (MANY - 1)}), .last = true);
+    struct flow *last_e = EXPECT(pair.sink, "ready", LISTS({.count = 4, .first_id = 4 * (MANY - 1)}));
+    flow_start(last_e, pair.source);
+    WAIT_MS(last_e->decided, 3000 * SLOW);
+    ends_done(last_e);
+    ends_done(last_o);
+    for (uint32_t i = 0; i < MANY - 1; i++) {
+        ck_assert(!e[i]->decided);
+        APPEND(o[i], LISTS({.first = 1, .count = 3, .first_id = 4 * i + 1}), .last = true);
+    }
+    landed(last_e, last_o);
+    for (uint32_t i = 0; i < MANY - 1; i++) {
+        ends_done(e[i]);
+        landed(e[i], o[i]);
+    }
+    ck_assert(pool_as_imagined(pair.sink));
+}
+
+/* A large request and small ones that come after it: slots go round. */
+TEST_LOOP(a_large_request_does_not_keep_the_arena, WIRES)
+{
+    struct pair pair = open_small(_i, 64u << 10, (struct geometry){.pages = 4000, .row_bytes = 16384});
+    struct flow *big_o = OFFER(pair.source, "big", LISTS({.count = 3900}), .last = true);
+    struct flow *big_e = EXPECT(pair.sink, "big", LISTS({.count = 3900}));
+    flow_start(big_e, pair.source);
+    WAIT(big_e->moved);
+    struct flow *o = OFFER(pair.source, "small", LISTS({.count = 4, .first_id = 3950}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "small", LISTS({.count = 4, .first_id = 3950}));
+    flow_start(e, pair.source);
+    ends_done(e);
+    ends_done(big_e);
+    ends_done(o);
+    ends_done(big_o);
+    if (pair.wire != SAME) /* there it may be over before the small one is asked for */
+        ck_assert_uint_lt(e->decided_at, big_e->decided_at);
+    landed(e, o);
+    landed(big_e, big_o);
+    ck_assert(pool_as_imagined(pair.sink));
+}
+
+TEST_LOOP(a_page_that_fits_no_slot_fails_with_its_reason, WIRES - 1)
+{
+    struct pair pair = open_small(1 + _i, 64u << 10, (struct geometry){.pages = 4, .row_bytes = 128 << 10});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 4}), .last = true);
+    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 4}));
+    flow_start(e, pair.source);
+    ends_failed(e, STRAIT_REASON_GEOMETRY);
+    ends_failed(o, STRAIT_REASON_GEOMETRY);
+    ck_assert(pool_as_imagined(pair.sink));
+    ck_assert_uint_eq(4, e->failed_count);
 }
 
 int main(void)

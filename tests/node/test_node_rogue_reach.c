@@ -1,6 +1,6 @@
 /* A peer that says of its GPUs, and of what it reaches, what is not so: no memory is written to that it has not given
  * away, its connection ends or what it says is of no use, and the node goes on. */
-#include "tests/node/far_harness.h"
+#include "tests/node/harness.h"
 #include "tests/node/rogue.h"
 
 #include <unistd.h>
@@ -14,7 +14,6 @@ static const struct wire_span all_pages = {.count = PAGES};
 /* Two nodes with a GPU's pool each, between which chunks go from GPU to GPU. */
 struct scene {
     struct pair pair;
-    struct test_pool *source, *sink;
     struct rogue rogue;
     struct fake_handle handle;
     uint32_t reached; /* mappings of the honest ones */
@@ -23,14 +22,10 @@ struct scene {
 static void scene_begin(struct scene *s)
 {
     memset(s, 0, sizeof(*s));
-    pair_open(&s->pair, SHM);
-    struct geometry shape = {.pages = PAGES, .layers = LAYERS, .gpu = 1};
-    s->source = pool_open(s->pair.source, shape);
-    shape.gpu = 2;
-    s->sink = pool_open(s->pair.sink, shape);
-    far_move_until(s->source, s->sink, "peer");
-    WAIT(far_control()->reached == 2); /* each the other's */
-    s->reached = far_control()->reached;
+    s->pair = pair_open(SHM, (struct geometry){.pages = PAGES, .layers = LAYERS, .gpu = 1, .sink_gpu = 2});
+    move_until(s->pair.source, s->pair.sink, "peer");
+    WAIT(fake_control()->reached == 2); /* each the other's */
+    s->reached = fake_control()->reached;
     rogue_init(&s->rogue, FAR_SLOT_BYTES);
     s->handle = rogue_handle(&s->rogue);
 }
@@ -38,12 +33,11 @@ static void scene_begin(struct scene *s)
 static void scene_end(struct scene *s)
 {
     rogue_leave(&s->rogue);
-    WAIT(far_control()->reached == s->reached); /* nothing of the rogue's stays mapped */
-    double before = far_bytes(s->source, "peer");
-    far_move(s->source, s->sink);
-    ck_assert_double_gt(far_bytes(s->source, "peer"), before);
-    wait_quiet(s->pair.source);
-    wait_quiet(s->pair.sink);
+    WAIT(fake_control()->reached == s->reached); /* nothing of the rogue's stays mapped */
+    double before = wire_bytes(s->pair.source, "peer");
+    move_all(s->pair.source, s->pair.sink);
+    ck_assert_double_gt(wire_bytes(s->pair.source, "peer"), before);
+    pair_quiet(&s->pair);
     rogue_fini(&s->rogue);
 }
 
@@ -64,55 +58,35 @@ static void settle(struct scene *s)
 
 /* ---- ARENA that cannot be used ----------------------------------------------------------------------------------- */
 
-static void no_such_descriptor(struct scene *s, struct message *arena)
-{
-    (void)arena;
-    s->handle.fd = 999;
-}
-
-static void no_such_process(struct scene *s, struct message *arena)
-{
-    (void)arena;
-    s->handle.pid = INT32_MAX;
-}
-
-static void no_memory_at_all(struct scene *s, struct message *arena)
-{
-    (void)arena;
-    s->handle.fd = s->rogue.listener;
-}
-
-static void more_slots_than_memory(struct scene *s, struct message *arena)
-{
-    (void)s;
-    arena->arena.slot_count = 2 * ROGUE_FAR_SLOTS + 1;
-}
-
-static void as_many_slots_as_can_be_named(struct scene *s, struct message *arena)
-{
-    (void)s;
-    arena->arena.slot_count = UINT32_MAX - FAR_FIRST;
-}
-
-static void slots_larger_than_ours(struct scene *s, struct message *arena)
-{
-    (void)s;
-    arena->arena.slot_bytes = gpu_slot_bytes(s->pair.a->options.gpu_chunk_bytes) + 4096;
-    arena->arena.slot_count = 1;
-}
-
-static void the_largest_slots(struct scene *s, struct message *arena)
-{
-    (void)s;
-    arena->arena.slot_bytes = UINT32_MAX;
-}
+enum { LISTENER = -1, LARGER = 1 };
 
 static const struct {
-    void (*spoil)(struct scene *s, struct message *arena);
-    bool unknown; /* its slots are none: who grants one is let go */
-} useless[] = {{no_such_descriptor, false},           {no_such_process, false},       {no_memory_at_all, false},
-               {more_slots_than_memory, false},       {slots_larger_than_ours, true}, {the_largest_slots, true},
-               {as_many_slots_as_can_be_named, false}};
+    int32_t fd, pid;                 /* of the handle; 0: as they are, LISTENER: no memory at all */
+    uint32_t slot_bytes, slot_count; /* 0: as they are, LARGER: than the node's */
+    bool unknown;                    /* its slots are none: who grants one is let go */
+} useless[] = {{.fd = 999},
+               {.pid = INT32_MAX},
+               {.fd = LISTENER},
+               {.slot_count = 2 * ROGUE_FAR_SLOTS + 1},
+               {.slot_bytes = LARGER, .slot_count = 1, .unknown = true},
+               {.slot_bytes = UINT32_MAX, .unknown = true},
+               {.slot_count = UINT32_MAX - FAR_FIRST}};
+
+static struct message useless_arena(struct scene *s, int i)
+{
+    if (useless[i].fd != 0)
+        s->handle.fd = useless[i].fd == LISTENER ? s->rogue.listener : useless[i].fd;
+    if (useless[i].pid != 0)
+        s->handle.pid = useless[i].pid;
+    struct message arena = arena_of(s);
+    if (useless[i].slot_bytes != 0)
+        arena.arena.slot_bytes = useless[i].slot_bytes;
+    if (useless[i].slot_bytes == LARGER)
+        arena.arena.slot_bytes = gpu_slot_bytes(s->pair.a->options.gpu_chunk_bytes) + 4096;
+    if (useless[i].slot_count != 0)
+        arena.arena.slot_count = useless[i].slot_count;
+    return arena;
+}
 
 /* The offer's chunks cross the host's memory; a grant of such a slot fails it. */
 static void grant_one(struct scene *s, uint64_t leg, uint32_t slot)
@@ -125,11 +99,10 @@ static void grant_one(struct scene *s, uint64_t leg, uint32_t slot)
 
 static struct flow *offer_to_rogue(struct scene *s, const char *key, uint64_t leg)
 {
-    struct pool_blob blob = blob_of(s->source);
+    struct pool_blob blob = blob_of(s->pair.source);
     struct message request = rogue_request(&blob, key, leg, &all_pages);
     s->rogue.heard.last = false;
-    struct flow *offer =
-        flow_offer(s->source, (struct strait_offer_params){KEY(key), LISTS({.count = PAGES}), .last = true});
+    struct flow *offer = offer_all(s->pair.source, key);
     rogue_say(&s->rogue, &request);
     ROGUE_WAIT(&s->rogue, s->rogue.heard.last);
     blob_fini(&blob);
@@ -141,8 +114,7 @@ TEST_LOOP(an_arena_that_cannot_be_reached_is_not_used, COUNT(useless))
     struct scene s;
     scene_begin(&s);
     rogue_meet(&s.rogue, s.pair.a);
-    struct message arena = arena_of(&s);
-    useless[_i].spoil(&s, &arena);
+    struct message arena = useless_arena(&s, _i);
     rogue_say(&s.rogue, &arena);
     settle(&s);
     struct flow *near = offer_to_rogue(&s, "near", 1), *far = offer_to_rogue(&s, "far", 2);
@@ -254,7 +226,7 @@ TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
     struct flow *offer = offer_to_rogue(&s, "k", 1);
     grant_one(&s, 1, FAR_FIRST);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
-    ck_assert(pool_as_imagined(s.sink));
+    ck_assert(pool_as_imagined(s.pair.sink));
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
     rogue_leave(&s.rogue);
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
@@ -327,13 +299,13 @@ TEST_LOOP(what_is_said_of_other_pools_changes_nothing, 2)
     struct scene s;
     scene_begin(&s);
     rogue_meet(&s.rogue, s.pair.b);
-    struct pool_blob blob = blob_of(s.source);
+    struct pool_blob blob = blob_of(s.pair.source);
     struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = blob.pool, .devices = _i == 0 ? UINT64_MAX : 0}};
     rogue_say(&s.rogue, &reach);
     settle(&s);
-    double before = far_bytes(s.source, "pinned");
-    far_move(s.source, s.sink); /* as its own daemon reaches it */
-    ck_assert_double_eq(before, far_bytes(s.source, "pinned"));
+    double before = wire_bytes(s.pair.source, "pinned");
+    move_all(s.pair.source, s.pair.sink); /* as its own daemon reaches it */
+    ck_assert_double_eq(before, wire_bytes(s.pair.source, "pinned"));
     ck_assert(!s.rogue.went_down);
     blob_fini(&blob);
     scene_end(&s);

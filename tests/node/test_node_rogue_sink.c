@@ -1,46 +1,39 @@
 /* A malicious sink, for a node whose pages are in GPU memory: grants, also open ones that come with requests, that no
  * honest sink sends. Nothing is written but where a chunk may be, the request alone fails, and the node goes on. */
-#include "tests/node/far_harness.h"
+#include "tests/node/harness.h"
 #include "tests/node/rogue.h"
 
 enum { PAGES = 64, LAYERS = 2, UNITS = PAGES * LAYERS, FAR_FIRST = 100, FAR_SLOT_BYTES = 260 << 10 };
 
 enum where { NEAR, FAR, WHERES }; /* the host's slots, the GPU's */
 
-extern const uint32_t first_slots[];
-extern const struct wire_span all_pages;
+static const uint32_t first_slots[] = {0, FAR_FIRST};
+static const struct wire_span all_pages = {.count = PAGES};
 
 struct scene {
     enum where where;
     struct pair pair;
-    struct test_pool *source, *sink;
     struct rogue rogue;
     struct pool_blob blob;
     struct flow *offer;
 };
 
 /* The pools and the rogue are there; scene_meet makes it known to the node and, where it is to be, reached. */
-static void scene_init(struct scene *s, enum where where);
-static void scene_meet(struct scene *s);
-/* All pages are offered, and the rogue knows that they are ready. */
-static void scene_offer(struct scene *s);
-static void scene_begin(struct scene *s, enum where where); /* all of these */
-/* The node has nothing left of it, has written to no other slots, and serves others as before. */
-static void scene_end(struct scene *s, uint32_t written);
-
-static struct message grant_of(const struct scene *s, uint64_t id, uint32_t first, uint32_t count, uint32_t slot);
-static void grant(struct scene *s, uint64_t id, uint32_t first, uint32_t count, uint32_t slot);
-static void end_done(struct scene *s); /* the rogue says that all is well */
-
-const uint32_t first_slots[] = {0, FAR_FIRST};
-const struct wire_span all_pages = {.count = PAGES};
+static void scene_init(struct scene *s, int where)
+{
+    memset(s, 0, sizeof(*s));
+    s->where = (enum where)where;
+    s->pair = pair_open(SHM, (struct geometry){.pages = PAGES, .layers = LAYERS, .gpu = 1, .sink_gpu = 2});
+    rogue_init(&s->rogue, FAR_SLOT_BYTES);
+    move_all(s->pair.source, s->pair.sink);
+}
 
 static void scene_meet(struct scene *s)
 {
     struct fake_handle handle = rogue_handle(&s->rogue);
     struct message arena = rogue_arena(&s->rogue, &handle, 1, FAR_FIRST);
     rogue_meet(&s->rogue, s->pair.a);
-    s->blob = blob_of(s->source);
+    s->blob = blob_of(s->pair.source);
     if (s->where != FAR)
         return;
     rogue_say(&s->rogue, &arena);
@@ -49,46 +42,34 @@ static void scene_meet(struct scene *s)
     ck_assert_uint_eq(1u << 1, s->rogue.heard.reach.devices);
 }
 
-static void scene_init(struct scene *s, enum where where)
-{
-    memset(s, 0, sizeof(*s));
-    s->where = where;
-    pair_open(&s->pair, SHM);
-    struct geometry shape = {.pages = PAGES, .layers = LAYERS, .gpu = 1};
-    s->source = pool_open(s->pair.source, shape);
-    shape.gpu = 2;
-    s->sink = pool_open(s->pair.sink, shape);
-    rogue_init(&s->rogue, FAR_SLOT_BYTES);
-    far_move(s->source, s->sink);
-}
-
+/* All pages are offered, and the rogue knows that they are ready. */
 static void scene_offer(struct scene *s)
 {
     struct message request = rogue_request(&s->blob, "r", 1, &all_pages);
-    pool_fill(s->source, 1);
-    s->offer = flow_offer(s->source, (struct strait_offer_params){KEY("r"), LISTS({.count = PAGES}), .last = true});
+    pool_fill(s->pair.source, 1);
+    s->offer = offer_all(s->pair.source, "r");
     rogue_say(&s->rogue, &request);
     ROGUE_WAIT(&s->rogue, s->rogue.heard.last);
     ck_assert_uint_eq(UNITS, s->rogue.heard.units);
 }
 
-static void scene_begin(struct scene *s, enum where where)
+static void scene_begin(struct scene *s, int where)
 {
     scene_init(s, where);
     scene_meet(s);
     scene_offer(s);
 }
 
+/* The node has nothing left of it, has written to no other slots, and serves others as before. */
 static void scene_end(struct scene *s, uint32_t written)
 {
     rogue_leave(&s->rogue);
     WAIT(s->offer == NULL || (s->offer->decided && s->offer->drained));
     ck_assert(rogue_untouched(&s->rogue, s->where == NEAR ? written : 0, s->where == FAR ? written : 0));
-    ck_assert(pool_as_imagined(s->source));
-    far_move(s->source, s->sink);
-    wait_quiet(s->pair.source);
-    wait_quiet(s->pair.sink);
-    ck_assert_uint_eq(0, s->pair.source->disconnects);
+    ck_assert(pool_as_imagined(s->pair.source));
+    move_all(s->pair.source, s->pair.sink);
+    pair_quiet(&s->pair);
+    ck_assert_uint_eq(0, s->pair.from->disconnects);
     blob_fini(&s->blob);
     rogue_fini(&s->rogue);
 }
@@ -110,6 +91,7 @@ static void grant(struct scene *s, uint64_t id, uint32_t first, uint32_t count, 
     rogue_say(&s->rogue, &message);
 }
 
+/* The rogue says that all is well. */
 static void end_done(struct scene *s)
 {
     const struct message done = {
@@ -120,10 +102,6 @@ static void end_done(struct scene *s)
     ends_done(s->offer);
 }
 
-/* A peer that grants what no honest sink does, to a node whose pages are in a GPU's memory: into slots of that peer's
- * own GPU, and of its host's memory. Nothing is written but where a chunk may be, the request alone fails, and the node
- * goes on. */
-
 TEST_CASE(node_rogue);
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
@@ -133,7 +111,7 @@ TEST_LOOP(honest_grants_are_filled, WHERES)
 {
     struct scene s;
     struct strait_chunk_info info;
-    scene_begin(&s, (enum where)_i);
+    scene_begin(&s, _i);
     for (uint32_t i = 0; i < 4; i++)
         grant(&s, 1 + i, 8 * i, 8, 2 * i);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 4);
@@ -173,11 +151,11 @@ static const struct {
      .dropped = true},
 };
 
-TEST_LOOP(a_bad_grant_fails_its_request_alone, WHERES *COUNT(bad))
+TEST_LOOP(a_bad_grant_fails_its_request_alone, COUNT(bad) * WHERES)
 {
     struct scene s;
     int which = _i / WHERES;
-    scene_begin(&s, (enum where)(_i % WHERES));
+    scene_begin(&s, _i % WHERES);
     uint32_t right = bad[which].grants[1].id != 0 ? 2 : 0;
     for (uint32_t i = 0; i < COUNT(bad[which].grants) && bad[which].grants[i].id != 0; i++)
         grant(&s, bad[which].grants[i].id, bad[which].grants[i].first, bad[which].grants[i].count,
@@ -196,7 +174,7 @@ TEST_LOOP(a_bad_grant_fails_its_request_alone, WHERES *COUNT(bad))
 TEST_LOOP(grants_of_other_legs_and_epochs_are_released, WHERES)
 {
     struct scene s;
-    scene_begin(&s, (enum where)_i);
+    scene_begin(&s, _i);
     struct message others[] = {grant_of(&s, 11, 0, 1, 0), grant_of(&s, 12, 0, 1, 0), grant_of(&s, 13, 0, 1, 0)};
     others[0].grant.leg = 2;
     others[1].grant.epoch.counter = 2;
@@ -220,8 +198,8 @@ TEST_LOOP(grants_beyond_the_window_are_released, WHERES)
     enum { MANY = 60 };
     struct scene s;
     const struct rogue_heard *heard = &s.rogue.heard;
-    scene_begin(&s, (enum where)_i);
-    far_control()->stall_us[0] = 20000;
+    scene_begin(&s, _i);
+    fake_control()->stall_us[0] = 20000;
     for (uint32_t i = 0; i < MANY; i++)
         grant(&s, 1 + i, i, 1, i % ROGUE_SLOTS);
     ROGUE_WAIT(&s.rogue, heard->chunk_count + heard->released_count == MANY);
@@ -235,7 +213,7 @@ TEST_LOOP(grants_beyond_the_window_are_released, WHERES)
 TEST_LOOP(a_slot_may_be_granted_twice, WHERES)
 {
     struct scene s;
-    scene_begin(&s, (enum where)_i);
+    scene_begin(&s, _i);
     grant(&s, 1, 0, 8, 2);
     grant(&s, 2, 8, 8, 2);
     grant(&s, 3, 0, 8, 2); /* and units, too */
@@ -249,7 +227,7 @@ TEST_LOOP(a_slot_may_be_granted_twice, WHERES)
 TEST_LOOP(grants_to_a_request_that_is_over_are_released, WHERES)
 {
     struct scene s;
-    scene_begin(&s, (enum where)_i);
+    scene_begin(&s, _i);
     strait_abort(s.offer->transfer);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.end_count == 1);
     grant(&s, 1, 0, 8, 0);
@@ -264,11 +242,11 @@ TEST_LOOP(done_waits_until_nothing_reads_the_pages, WHERES)
 {
     enum { STALL = 300 };
     struct scene s;
-    scene_begin(&s, (enum where)_i);
-    far_control()->stall_us[0] = STALL * 1000;
+    scene_begin(&s, _i);
+    fake_control()->stall_us[0] = STALL * 1000;
     const uint64_t began = uv_hrtime();
     grant(&s, 1, 0, 8, 0);
-    ROGUE_WAIT(&s.rogue, far_control()->stall_us[0] == 0);
+    ROGUE_WAIT(&s.rogue, fake_control()->stall_us[0] == 0);
     end_done(&s);
     ck_assert(s.offer->drained);
     ck_assert_uint_ge(s.offer->decided_at - began, STALL * 1000000ull);
@@ -305,8 +283,8 @@ TEST_LOOP(an_arena_smaller_than_its_slots_is_not_taken, 2)
         s.rogue.slot_count++;
     else
         s.rogue.slot_bytes += 4096;
-    double before = stat_of(s.pair.source, "counters.peer_errors");
-    ROGUE_WAIT(&s.rogue, (rogue_dial(&s.rogue, s.pair.a), stat_of(s.pair.source, "counters.peer_errors") > before));
+    double before = stat_of(s.pair.from, "counters.peer_errors");
+    ROGUE_WAIT(&s.rogue, (rogue_dial(&s.rogue, s.pair.a), stat_of(s.pair.from, "counters.peer_errors") > before));
     scene_end(&s, 0);
 }
 
@@ -322,9 +300,9 @@ static struct message open_request(const struct scene *s, uint64_t grant, const 
     return request;
 }
 
-static void offer_all(struct scene *s)
+static void offer_early(struct scene *s)
 {
-    s->offer = flow_offer(s->source, (struct strait_offer_params){KEY("r"), LISTS({.count = PAGES}), .last = true});
+    s->offer = offer_all(s->pair.source, "r");
     pump_for(20);
 }
 
@@ -385,8 +363,8 @@ TEST_LOOP(open_grants_are_used_at_once_as_far_as_needed, COUNT(opened))
     scene_meet(&s);
     some_slots(&s, slots);
     struct message request = open_request(&s, opened[_i].first, slots, ROGUE_SLOTS);
-    offer_all(&s);
-    far_control()->stall_us[0] = 20000;
+    offer_early(&s);
+    fake_control()->stall_us[0] = 20000;
     rogue_say(&s.rogue, &request);
     ROGUE_WAIT(&s.rogue, heard->segments_count != 0);
     ck_assert_uint_eq(0, heard->chunk_count);
@@ -406,14 +384,14 @@ TEST_LOOP(open_grants_that_come_too_soon_or_in_vain_come_back, 2 * WHERES)
 {
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
-    scene_init(&s, (enum where)(_i % WHERES));
+    scene_init(&s, _i % WHERES);
     scene_meet(&s);
     some_slots(&s, slots);
     struct message request = open_request(&s, 1, slots, ROGUE_SLOTS);
     if (_i / WHERES == 0) { /* no offer */
         rogue_say(&s.rogue, &request);
     } else {
-        offer_all(&s);
+        offer_early(&s);
         request.request.geometry ^= 1;
         rogue_say(&s.rogue, &request);
         ROGUE_WAIT(&s.rogue, s.rogue.heard.end_count == 1);
@@ -433,7 +411,7 @@ TEST_LOOP(open_grants_of_a_request_that_was_refused_half_way_come_back, WHERES)
     static const struct wire_span falling[] = {{.first = 1, .count = 1}, {.count = 1}};
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
-    scene_init(&s, (enum where)_i);
+    scene_init(&s, _i);
     scene_meet(&s);
     some_slots(&s, slots);
     struct message first = rogue_request(&s.blob, "r", 1, falling), last = open_request(&s, 1, slots, ROGUE_SLOTS);
@@ -452,11 +430,11 @@ TEST_LOOP(open_grants_of_a_request_that_was_refused_half_way_come_back, WHERES)
 TEST_LOOP(a_slot_may_be_open_twice, WHERES)
 {
     struct scene s;
-    scene_init(&s, (enum where)_i);
+    scene_init(&s, _i);
     scene_meet(&s);
     const uint32_t slot = first_slots[_i] + 2, slots[] = {slot, slot, slot, slot};
     struct message request = open_request(&s, 1, slots, COUNT(slots));
-    offer_all(&s);
+    offer_early(&s);
     rogue_say(&s.rogue, &request);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count + s.rogue.heard.released_count == COUNT(slots));
     end_done(&s);
@@ -468,12 +446,12 @@ TEST_LOOP(an_open_grant_behind_the_arena_ends_the_connection, 2 * ROGUE_SLOTS * 
     static const uint32_t behind[] = {ROGUE_SLOTS, UINT32_MAX - FAR_FIRST};
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
-    scene_init(&s, (enum where)(_i % WHERES));
+    scene_init(&s, _i % WHERES);
     scene_meet(&s);
     some_slots(&s, slots);
     slots[_i / WHERES % ROGUE_SLOTS] = first_slots[s.where] + behind[_i / WHERES / ROGUE_SLOTS];
     struct message request = open_request(&s, 1, slots, ROGUE_SLOTS);
-    offer_all(&s);
+    offer_early(&s);
     rogue_say(&s.rogue, &request);
     ROGUE_WAIT(&s.rogue, s.rogue.went_down);
     ck_assert(!s.offer->decided); /* nobody who asked for it in order has come */
@@ -486,11 +464,11 @@ TEST_LOOP(a_request_that_comes_again_is_not_served_again, WHERES)
 {
     struct scene s;
     uint32_t slots[ROGUE_SLOTS];
-    scene_init(&s, (enum where)_i);
+    scene_init(&s, _i);
     scene_meet(&s);
     some_slots(&s, slots);
     struct message request = open_request(&s, 1, slots, 2);
-    offer_all(&s);
+    offer_early(&s);
     rogue_say(&s.rogue, &request);
     rogue_say(&s.rogue, &request);
     request.request.grant = 3;
