@@ -226,7 +226,8 @@ uint64_t wait_clock(void)
 
 uint64_t ms_since(uint64_t began)
 {
-    return (wait_clock() - began) / 1000000;
+    uint64_t now = wait_clock(); /* it may stand still, and then catch up */
+    return now > began ? (now - began) / 1000000 : 0;
 }
 
 void pump(int ms)
