@@ -200,9 +200,8 @@ static void print_help(const struct bench_command *command, const struct option_
 
 /* ---- All options ------------------------------------------------------------------------------------------------- */
 
-/* The input that comes with the program: in its installation, or in the source tree around a build folder. NULL: there
- * is none. */
-static const char *default_input(void)
+/* In an installation of the program, or in the source tree around a build folder. */
+const char *default_input(void)
 {
     static const char *const places[] = {"../share/strait/kv-slice.safetensors",
                                          "../../../tests/data/kv-slice.safetensors"};

@@ -103,6 +103,8 @@ struct bench_values {
     struct strait_codebook *codebook;
 };
 
+/* The KV cache that comes with the program. NULL: there is none. */
+const char *default_input(void);
 /* Whether there is an input, given or default; if not, the error is on stderr. */
 bool inputs_exist(const struct bench_options *options);
 /* Opens the inputs and loads the codebook, or calibrates one as `strait calibrate` does it: a table for each class and

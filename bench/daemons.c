@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -122,7 +123,7 @@ void node_figures_report(const struct node_figures *used, unsigned count, double
     cJSON_AddStringToObject(row, "policy", coding == STRAIT_CODING_AUTO ? used->policy : "");
 }
 
-#define READY_NS    10000000000ull
+#define READY_NS    20000000000ull
 #define EVENTS      32u
 #define STATE_CHECK 200000000ull /* interval for checking whether the daemons still run */
 
@@ -171,10 +172,15 @@ bool daemon_options_good(const struct text_list *daemon)
 
 bool bench_site_init(struct bench_site *site, const struct text_list *daemon, const struct strait_codebook *codebook)
 {
+    static const char name[] = "/strait-bench-XXXXXX";
+    const char *place = getenv("TMPDIR");
+
     *site = (struct bench_site){.daemon = daemon, .straitd = process_find_straitd()};
     if (site->straitd == NULL)
         return false;
-    snprintf(site->folder, sizeof(site->folder), "/tmp/strait-bench-XXXXXX");
+    if (place == NULL || place[0] != '/' || strlen(place) + sizeof(name) > sizeof(site->folder))
+        place = "/tmp";
+    snprintf(site->folder, sizeof(site->folder), "%s%s", place, name);
     if (mkdtemp(site->folder) == NULL) {
         print_error(site->folder, "%s", strerror(errno));
         free(site->straitd);
@@ -216,13 +222,33 @@ void bench_path_print_logs(const struct bench_path *path)
     print_log(&path->sink);
 }
 
+/* Reports how the daemon has ended. */
+static void print_end(const struct bench_side *side, int status)
+{
+    if (WIFSIGNALED(status))
+        print_error(NULL, "the daemon of %s was ended by signal %d", side->name, WTERMSIG(status));
+    else
+        print_error(NULL, "the daemon of %s ended with status %d", side->name, WEXITSTATUS(status));
+    print_log(side);
+}
+
 static bool side_runs(struct bench_side *side)
 {
-    if (side->pid == 0 || process_runs(&side->pid))
+    int status;
+
+    if (side->pid == 0 || process_runs(&side->pid, &status))
         return true;
-    print_error(NULL, "the daemon of %s has ended", side->name);
-    print_log(side);
+    print_end(side, status);
     return false;
+}
+
+static bool side_stop(struct bench_side *side)
+{
+    int status = process_stop(&side->pid);
+
+    if (status != 0)
+        print_end(side, status);
+    return status == 0;
 }
 
 static void add_option(struct command *command, const char *name, const char *value)
@@ -288,6 +314,15 @@ static bool start_daemons(struct bench_path *path, const char *option, const str
     return true;
 }
 
+/* Waits for the daemon's socket, without which a client tries again only after a while. */
+static bool await_socket(struct bench_side *side)
+{
+    for (uint64_t end = clock_ns() + READY_NS; access(side->socket, F_OK) != 0 && clock_ns() < end; sleep_ms(2))
+        if (interrupted() || !side_runs(side))
+            return false;
+    return true;
+}
+
 static bool open_client(struct bench_side *side)
 {
     struct strait_client_config config = {.size = sizeof(config), .socket = side->socket};
@@ -302,7 +337,8 @@ static bool connect_clients(struct bench_path *path)
 {
     uint64_t end = clock_ns() + READY_NS;
 
-    if (!open_client(&path->source) || !open_client(&path->sink))
+    if (!await_socket(&path->source) || !await_socket(&path->sink) || !open_client(&path->source) ||
+        !open_client(&path->sink))
         return false;
     while (!strait_client_connected(path->source.client) || !strait_client_connected(path->sink.client)) {
         if (clock_ns() > end) {
@@ -330,15 +366,18 @@ bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *n
     return true;
 }
 
-void bench_path_close(struct bench_path *path)
+bool bench_path_close(struct bench_path *path)
 {
+    bool ended;
+
     strait_client_close(path->source.client);
     strait_client_close(path->sink.client);
     path->source.client = path->sink.client = NULL;
-    process_stop(&path->source.pid);
-    process_stop(&path->sink.pid);
+    ended = side_stop(&path->source);
+    ended = side_stop(&path->sink) && ended;
     bench_link_close(&path->link);
     path->up = false;
+    return ended;
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */

@@ -30,10 +30,10 @@ void command_add(struct command *command, const char *word);
 /* Starts the command in its own process group, without STRAITD_ variables from the environment, with output to the file
  * (NULL: discarded); it dies with this process. 0: failed, errno is set. */
 pid_t process_start(const struct command *command, const char *output);
-/* Whether the process still runs; if it has ended, reaps it and sets *pid to 0. */
-bool process_runs(pid_t *pid);
-/* Asks the process to end, waits a while, then kills it. Safe on 0. */
-void process_stop(pid_t *pid);
+/* Whether the process still runs; if it has ended, reaps it, with its status (NULL: forgotten), and sets *pid to 0. */
+bool process_runs(pid_t *pid, int *status);
+/* Asks the process to end, waits a while, then kills it. Returns its status. Safe on 0. */
+int process_stop(pid_t *pid);
 /* Processor time of a process in milliseconds (utime + stime); 0 when it is gone. */
 uint64_t process_cpu_ms(pid_t pid);
 /* $STRAITD, or the straitd installed with this program. The caller frees it. NULL: there is none, which was printed to
@@ -42,6 +42,8 @@ char *process_find_straitd(void);
 
 /* From now on a terminating signal is only recorded, so that daemons, files and namespaces can be removed first. */
 void interrupts_catch(void);
+/* Called after the cleanup: ends the process by the recorded signal, if there was one. */
+void interrupts_obey(void);
 bool interrupted(void);
 /* Sleeps; returns early when interrupted. */
 void sleep_ms(unsigned ms);
@@ -133,7 +135,7 @@ void node_figures_report(const struct node_figures *used, unsigned count, double
         "policy", NULL, "latest coding", COLUMN_TEXT                                                          \
     }
 
-/* The folder of sockets, logs and the codebook set, and what all daemons have in common. */
+/* The folder, in $TMPDIR, of sockets, logs and the codebook set, and what all daemons have in common. */
 struct bench_site {
     const struct text_list *daemon; /* further options of every one: "name=value" */
     char *straitd;                  /* owned */
@@ -174,7 +176,8 @@ struct bench_path {
  * the daemons, "--name=value", or NULL. The caller must bench_path_close() it either way. */
 bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *name, const char *option,
                      const struct bench_site *site);
-void bench_path_close(struct bench_path *path); /* safe on zeroes */
+/* Ends the daemons. False: one of them did not end cleanly, which was printed to stderr. Safe on zeroes. */
+bool bench_path_close(struct bench_path *path);
 
 /* Prints the daemons' warnings to stderr. */
 void bench_path_print_logs(const struct bench_path *path);

@@ -19,7 +19,7 @@
 #include "bench/daemons.h"
 #include "tools/util.h"
 
-#define STOP_MS        3000u
+#define STOP_MS        10000u
 #define TOOL_MS        5000u
 #define LOOK_MS        20u
 #define BUCKET_LATENCY "20ms" /* of the queue before the bucket, like the buffer of a switch port */
@@ -34,6 +34,9 @@ extern char **environ;
 
 /* ---- Interrupts ------------------------------------------------------------------------------------------------ */
 
+static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+#define ENDS (sizeof(end_signals) / sizeof(end_signals[0]))
+
 static volatile sig_atomic_t caught;
 
 static void on_signal(int number)
@@ -41,14 +44,24 @@ static void on_signal(int number)
     caught = number;
 }
 
+/* A signal that the parent process had ignored (nohup) stays ignored. If the reader of the report goes away, namespaces
+ * must still be removed. */
 void interrupts_catch(void)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, before;
 
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* if the reader of the report goes away, namespaces must still be removed */
+    for (size_t i = 0; i < ENDS; i++)
+        if (sigaction(end_signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(end_signals[i], &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+void interrupts_obey(void)
+{
+    if (caught == 0)
+        return;
+    signal(caught, SIG_DFL);
+    raise(caught);
 }
 
 bool interrupted(void)
@@ -88,13 +101,24 @@ static void clean_environment(void)
     }
 }
 
+/* In a child: signals that the bench records end the child, also those that came while they were blocked. */
+static void signals_reset(const sigset_t *before)
+{
+    struct sigaction now;
+
+    for (size_t i = 0; i < ENDS; i++)
+        if (sigaction(end_signals[i], NULL, &now) == 0 && now.sa_handler == on_signal)
+            signal(end_signals[i], SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, before, NULL);
+}
+
 /* Runs in the child. Ctrl-C must reach only the bench, which then ends its children. */
 static void become(const struct command *command, int output, pid_t parent)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
     setpgid(0, 0);
-    signal(SIGPIPE, SIG_DFL);
     clean_environment();
     for (unsigned i = 0; command->environment != NULL && command->environment[i] != NULL; i++)
         putenv((char *)(uintptr_t)command->environment[i]);
@@ -107,11 +131,19 @@ static void become(const struct command *command, int output, pid_t parent)
 
 static pid_t spawn(const struct command *command, int output)
 {
-    pid_t parent = getpid();
-    pid_t pid = fork();
+    pid_t parent = getpid(), pid;
+    sigset_t set, before;
 
-    if (pid == 0)
+    sigemptyset(&set);
+    for (size_t i = 0; i < ENDS; i++)
+        sigaddset(&set, end_signals[i]);
+    sigprocmask(SIG_BLOCK, &set, &before); /* a child must not record the signal that is to end it */
+    pid = fork();
+    if (pid == 0) {
+        signals_reset(&before);
         become(command, output, parent);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
     return pid < 0 ? 0 : pid;
 }
 
@@ -129,23 +161,26 @@ pid_t process_start(const struct command *command, const char *output)
 
 /* ---- Ending ---------------------------------------------------------------------------------------------------- */
 
-bool process_runs(pid_t *pid)
+bool process_runs(pid_t *pid, int *status)
 {
-    if (*pid != 0 && waitpid(*pid, NULL, WNOHANG) != 0)
+    if (*pid != 0 && waitpid(*pid, status, WNOHANG) != 0)
         *pid = 0;
     return *pid != 0;
 }
 
-void process_stop(pid_t *pid)
+int process_stop(pid_t *pid)
 {
-    if (!process_runs(pid))
-        return;
+    int status = 0;
+
+    if (!process_runs(pid, &status))
+        return status;
     kill(*pid, SIGTERM);
-    for (unsigned waited = 0; process_runs(pid); waited += 2) {
+    for (unsigned waited = 0; process_runs(pid, &status); waited += 2) {
         if (waited == STOP_MS)
             kill(*pid, SIGKILL);
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
+    return status;
 }
 
 /* Reads until the end of the pipe, the deadline or an interrupt. False: the end was not reached. */
@@ -221,8 +256,12 @@ char *process_find_straitd(void)
     char program[PATH_MAX], *path = NULL;
     ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
-    if (choice != NULL && choice[0] != '\0')
-        return strdup(choice);
+    if (choice != NULL && choice[0] != '\0') {
+        if (access(choice, X_OK) == 0)
+            return strdup(choice);
+        print_error(choice, "STRAITD names no program: %s", strerror(errno));
+        return NULL;
+    }
     program[size > 0 ? size : 0] = '\0';
     char *slash = strrchr(program, '/');
     if (slash != NULL)
@@ -357,7 +396,7 @@ void bench_link_close(struct bench_link *link)
         command_add(&command, "delete");
         command_add(&command, link->ends[i].space);
         pid_t pid = process_start(&command, NULL);
-        for (unsigned waited = 0; process_runs(&pid) && waited < TOOL_MS; waited += 2)
+        for (unsigned waited = 0; process_runs(&pid, NULL) && waited < TOOL_MS; waited += 2)
             usleep(2000);
     }
     link->made = false;
@@ -396,7 +435,7 @@ static bool run_pair(const struct command *server, const struct command *client,
     for (unsigned i = 0; pid != 0 && !good && i < TRIES && !interrupted(); i++) {
         sleep_ms(TRY_MS);
         good = process_run(client, CLIENT_MS, text, size);
-        if (!good && !process_runs(&pid)) /* the server has served a client, or never listened */
+        if (!good && !process_runs(&pid, NULL)) /* the server has served a client, or never listened */
             break;
     }
     process_stop(&pid);

@@ -93,8 +93,8 @@ def check_transfer():
     assert all(row["by_base"] > 0 and row["base"] == "memcpy" for row in found["rows"] if row["case"] == "strait")
     one = TRANSFER + ["--path", "local", "--pages", "1", "--repeats", "1", "--no-rivals"]
     assert "WRONG" in run(1, "not what was sent", one + ["--fault", "flip"])
-    run(1, "has ended", one + ["--daemon", "chunk-bytes=1"])
-    run(1, "has ended", one, {"STRAITD": "/nonexistent"})
+    run(1, "ended with status 2", one + ["--daemon", "chunk-bytes=1"])
+    run(1, "STRAITD names no program", one, {"STRAITD": "/nonexistent"})
     run(1, "refused a pool", one + ["--page", "1M", "--daemon", "pool-bytes=64K"])
     run(2, "name=value", one + ["--daemon", "x"])
 
@@ -119,7 +119,7 @@ def check_device():
         saved = os.path.join(folder, "saved.json")
         assert run(0, "", small + ["--json", "--save", saved]) == open(saved, encoding="utf-8").read()
         open(saved, "w", encoding="utf-8").write("old")
-        run(1, "has ended", small + ["--daemon", "chunk-bytes=1", "--save", saved])
+        run(1, "ended with status 2", small + ["--daemon", "chunk-bytes=1", "--save", saved])
         assert open(saved, encoding="utf-8").read() == "old"
     assert run(1, "cannot be written: No such file", small + ["--save", "/nonexistent/file"]) == ""
     assert "WRONG" in run(1, "not what was sent", small + ["--fault", "flip"])

@@ -7,7 +7,7 @@ int cmd_decode(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_bench(int argc, char **argv); /* in bench/ */
-int cmd_demo(int argc, char **argv);
+int cmd_demo(int argc, char **argv);  /* in bench/ */
 int cmd_status(int argc, char **argv);
 
 #endif

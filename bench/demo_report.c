@@ -3,8 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "tools/demo.h"
-#include "tools/util.h"
+#include "bench/demo.h"
 #include "tools/report.h"
 
 #define MIB (1024.0 * 1024)
@@ -13,37 +12,42 @@ static const char *const role_names[] = {[STRAIT_ROLE_OTHER] = "other", [STRAIT_
 
 /* ---- Shared ------------------------------------------------------------------------------------------------------ */
 
-static bool row_verified(const struct demo_row *row, const struct demo_sample *sample)
+static bool row_verified(const struct demo *demo, const struct demo_row *row)
 {
-    return row->bad_count == 0 && row->pages_right == demo_pages(sample);
+    return row->bad_count == 0 && row->pages_right == demo_pages(demo);
 }
 
-static bool all_rows_verified(const struct demo_report *report)
+static bool all_rows_verified(const struct demo *demo)
 {
-    for (uint32_t i = 0; i < report->row_count; i++)
-        if (!row_verified(&report->rows[i], report->sample))
+    for (uint32_t i = 0; i < demo->row_count; i++)
+        if (!row_verified(demo, &demo->rows[i]))
             return false;
-    return report->row_count > 0;
+    return demo->row_count > 0;
 }
 
-bool demo_verified(const struct demo_report *report)
+bool demo_verified(const struct demo *demo)
 {
-    return report->complete && all_rows_verified(report);
+    return demo->complete && all_rows_verified(demo);
 }
 
-static double gigabytes_per_second(const struct demo_row *row)
+static double gigabytes_per_second(const struct demo *demo, const struct demo_row *row)
 {
-    return row->seconds > 0 ? (double)row->raw_bytes * 1e-9 / row->seconds : 0;
+    return row->seconds > 0 ? (double)demo_bytes(demo) * 1e-9 / row->seconds : 0;
 }
 
-static double ratio(const struct demo_row *row)
+static double ratio(const struct demo *demo, const struct demo_row *row)
 {
-    return (double)row->raw_bytes / (double)row->wire_bytes;
+    return (double)demo_bytes(demo) / (double)row->wire_bytes;
+}
+
+static struct strait_class class_at(const struct demo *demo, uint32_t region)
+{
+    return demo->values.tensors.spans.list[region].class;
 }
 
 /* ---- For people -------------------------------------------------------------------------------------------------- */
 
-void demo_print_head(const struct demo_sample *sample, FILE *stream)
+void demo_print_head(const struct demo *demo, FILE *stream)
 {
     fprintf(
         stream,
@@ -51,20 +55,20 @@ void demo_print_head(const struct demo_sample *sample, FILE *stream)
         "in no order. Each row: the same pages, moved %u times, every page compared; the median time.\n"
         "network is UCX over TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n\n"
         "%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n",
-        (double)demo_bytes(sample) / MIB, demo_pages(sample), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
+        (double)demo_bytes(demo) / MIB, demo_pages(demo), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
         "coding", "raw MiB", "wire MiB", "ratio", "time ms", "GB/s", "verified");
     fflush(stream);
 }
 
-void demo_print_row(const struct demo_row *row, const struct demo_sample *sample, FILE *stream)
+void demo_print_row(const struct demo *demo, const struct demo_row *row, FILE *stream)
 {
-    fprintf(stream, "%-8s %-9s %-7s %9.2f ", row->path, row->transport, row->coding, (double)row->raw_bytes / MIB);
+    fprintf(stream, "%-8s %-9s %-7s %9.2f ", row->path, row->transport, row->coding, (double)demo_bytes(demo) / MIB);
     if (row->wire_bytes > 0)
-        fprintf(stream, "%9.2f %6.3f ", (double)row->wire_bytes / MIB, ratio(row));
+        fprintf(stream, "%9.2f %6.3f ", (double)row->wire_bytes / MIB, ratio(demo, row));
     else
         fprintf(stream, "%9s %6s ", "-", "-");
-    fprintf(stream, "%9.2f %6.2f  %s%" PRIu32 " of %" PRIu32 " pages\n", row->seconds * 1e3, gigabytes_per_second(row),
-            row_verified(row, sample) ? "" : "NO: ", row->pages_right, demo_pages(sample));
+    fprintf(stream, "%9.2f %6.2f  %s%" PRIu32 " of %" PRIu32 " pages\n", row->seconds * 1e3,
+            gigabytes_per_second(demo, row), row_verified(demo, row) ? "" : "NO: ", row->pages_right, demo_pages(demo));
     fflush(stream);
 }
 
@@ -75,13 +79,13 @@ static void print_hash(const char *name, const uint8_t bytes[DEMO_HASH_BYTES], F
         fprintf(stream, "%02x", bytes[i]);
 }
 
-static void print_bad(const struct demo_row *row, const struct demo_sample *sample, FILE *stream)
+static void print_bad(const struct demo *demo, const struct demo_row *row, FILE *stream)
 {
     for (uint32_t i = 0; i < row->bad_count; i++) {
         const struct demo_bad *bad = &row->bad[i];
         fprintf(stream,
                 "WRONG: %s, %s: layer %" PRId32 " %s, page %" PRIu32 " (page %" PRIu32 " of the source): ", row->path,
-                row->coding, sample->classes[bad->region].layer, role_names[sample->classes[bad->region].role],
+                row->coding, class_at(demo, bad->region).layer, role_names[class_at(demo, bad->region).role],
                 bad->sink_page, bad->source_page);
         print_hash("sent", bad->sent, stream);
         print_hash(", landed", bad->landed, stream);
@@ -89,44 +93,44 @@ static void print_bad(const struct demo_row *row, const struct demo_sample *samp
     }
 }
 
-void demo_print_end(const struct demo_report *report, FILE *stream)
+void demo_print_end(const struct demo *demo, FILE *stream)
 {
-    if (report->row_count > 0)
-        print_hash("\nXXH3-128 over the XXH3-128 of all pages: source", report->rows[0].sent, stream);
-    fputs(all_rows_verified(report) ? ", landed the same in every row\n" : "\n", stream);
-    for (uint32_t i = 0; i < report->row_count; i++)
-        print_bad(&report->rows[i], report->sample, stream);
-    if (report->flip)
+    if (demo->row_count > 0)
+        print_hash("\nXXH3-128 over the XXH3-128 of all pages: source", demo->rows[0].sent, stream);
+    fputs(all_rows_verified(demo) ? ", landed the same in every row\n" : "\n", stream);
+    for (uint32_t i = 0; i < demo->row_count; i++)
+        print_bad(demo, &demo->rows[i], stream);
+    if (demo->flip)
         fputs("--fault flip turned one bit of a landed page over, after its transfer was DONE and checked by straitd,\n"
               "to show that this comparison can fail.\n",
               stream);
-    fprintf(stream, "verified: %s\n", demo_verified(report) ? "true" : "false");
+    fprintf(stream, "verified: %s\n", demo_verified(demo) ? "true" : "false");
 }
 
 /* ---- For machines ------------------------------------------------------------------------------------------------ */
 
-static cJSON *row_object(const struct demo_row *row, const struct demo_sample *sample)
+static cJSON *row_object(const struct demo *demo, const struct demo_row *row)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "path", row->path);
     cJSON_AddStringToObject(object, "transport", row->transport);
     cJSON_AddStringToObject(object, "coding", row->coding);
-    cJSON_AddNumberToObject(object, "raw_bytes", (double)row->raw_bytes);
+    cJSON_AddNumberToObject(object, "raw_bytes", (double)demo_bytes(demo));
     cJSON_AddNumberToObject(object, "wire_bytes", (double)row->wire_bytes);
     if (row->wire_bytes > 0)
-        cJSON_AddNumberToObject(object, "ratio", ratio(row));
+        cJSON_AddNumberToObject(object, "ratio", ratio(demo, row));
     else
         cJSON_AddNullToObject(object, "ratio");
     cJSON_AddNumberToObject(object, "seconds", row->seconds);
-    cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(row));
+    cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(demo, row));
     cJSON_AddNumberToObject(object, "pages_right", row->pages_right);
     json_add_hex(object, "source_hash", row->sent, DEMO_HASH_BYTES);
     json_add_hex(object, "landed_hash", row->landed, DEMO_HASH_BYTES);
-    cJSON_AddBoolToObject(object, "verified", row_verified(row, sample));
+    cJSON_AddBoolToObject(object, "verified", row_verified(demo, row));
     return object;
 }
 
-static void add_bad(cJSON *array, const struct demo_row *row, const struct demo_sample *sample)
+static void add_bad(cJSON *array, const struct demo *demo, const struct demo_row *row)
 {
     for (uint32_t i = 0; i < row->bad_count; i++) {
         const struct demo_bad *bad = &row->bad[i];
@@ -134,8 +138,8 @@ static void add_bad(cJSON *array, const struct demo_row *row, const struct demo_
         cJSON_AddItemToArray(array, object);
         cJSON_AddStringToObject(object, "path", row->path);
         cJSON_AddStringToObject(object, "coding", row->coding);
-        cJSON_AddNumberToObject(object, "layer", sample->classes[bad->region].layer);
-        cJSON_AddStringToObject(object, "role", role_names[sample->classes[bad->region].role]);
+        cJSON_AddNumberToObject(object, "layer", class_at(demo, bad->region).layer);
+        cJSON_AddStringToObject(object, "role", role_names[class_at(demo, bad->region).role]);
         cJSON_AddNumberToObject(object, "page", bad->sink_page);
         cJSON_AddNumberToObject(object, "source_page", bad->source_page);
         json_add_hex(object, "source_hash", bad->sent, DEMO_HASH_BYTES);
@@ -151,23 +155,23 @@ static void add_errors(cJSON *array)
         cJSON_AddItemToArray(array, cJSON_CreateString(errors[i]));
 }
 
-bool demo_print_json(const struct demo_report *report, FILE *stream)
+bool demo_print_json(const struct demo *demo, FILE *stream)
 {
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddBoolToObject(object, "verified", demo_verified(report));
+    cJSON_AddBoolToObject(object, "verified", demo_verified(demo));
     cJSON_AddStringToObject(object, "version", strait_version());
     cJSON_AddStringToObject(object, "codec", strait_codec_name(strait_codec_get(NULL)));
-    if (report->flip)
+    if (demo->flip)
         cJSON_AddStringToObject(object, "fault", "flip");
     else
         cJSON_AddNullToObject(object, "fault");
-    cJSON_AddNumberToObject(object, "pages", demo_pages(report->sample));
+    cJSON_AddNumberToObject(object, "pages", demo_pages(demo));
     cJSON_AddNumberToObject(object, "page_bytes", DEMO_PAGE_BYTES);
     cJSON_AddNumberToObject(object, "rounds", DEMO_ROUNDS);
     cJSON *rows = cJSON_AddArrayToObject(object, "transfers"), *bad = cJSON_AddArrayToObject(object, "bad_pages");
-    for (uint32_t i = 0; i < report->row_count; i++) {
-        cJSON_AddItemToArray(rows, row_object(&report->rows[i], report->sample));
-        add_bad(bad, &report->rows[i], report->sample);
+    for (uint32_t i = 0; i < demo->row_count; i++) {
+        cJSON_AddItemToArray(rows, row_object(demo, &demo->rows[i]));
+        add_bad(bad, demo, &demo->rows[i]);
     }
     add_errors(cJSON_AddArrayToObject(object, "errors"));
     return json_print(object, stream);
