@@ -241,29 +241,20 @@ START_TEST(random_bytes_fill_what_they_should_and_differ)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *auth_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("auth");
-    TCase *file = tcase_create("file"), *proof = tcase_create("proof");
+    TCase *file = add_case(suite, "file"), *proof = add_case(suite, "proof");
     tcase_add_checked_fixture(file, setup, teardown);
     tcase_add_loop_test(file, a_secret_file_is_read_whole_or_refused_with_a_reason, 0, COUNT(files));
     tcase_add_test(file, what_is_no_regular_file_is_refused_at_once);
     tcase_add_test(file, a_file_of_another_user_is_refused);
     tcase_add_test(file, a_link_to_a_good_file_will_do);
-    suite_add_tcase(suite, file);
     tcase_add_test(proof, both_sides_compute_the_same_proof);
     tcase_add_loop_test(proof, every_field_of_either_hello_changes_the_proof, 0, 2 * CHANGES);
     tcase_add_test(proof, the_role_the_order_and_the_secret_change_the_proof);
     tcase_add_test(proof, the_proof_is_the_one_that_is_written_down);
     tcase_add_test(proof, equal_means_every_bit);
     tcase_add_test(proof, random_bytes_fill_what_they_should_and_differ);
-    suite_add_tcase(suite, proof);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(auth_suite());
+    return run_suite(suite);
 }

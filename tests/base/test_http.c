@@ -537,17 +537,15 @@ START_TEST(an_address_that_cannot_be_had_is_an_error)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *http_suite(void)
+int main(void)
 {
+    (void)machine_watch();
     Suite *suite = suite_create("http");
-    TCase *parser = tcase_create("parser"), *answers = tcase_create("answers"), *company = tcase_create("company"),
-          *impatient = tcase_create("impatient");
+    TCase *parser = add_case(suite, "parser"), *answers = add_case(suite, "answers"),
+          *company = add_case(suite, "company"), *impatient = add_case(suite, "impatient");
     tcase_add_loop_test(parser, a_head_is_understood_or_refused, 0, COUNT(heads));
     tcase_add_test(parser, a_request_has_method_path_and_what_comes_after);
     tcase_add_test(parser, a_head_has_a_limit);
-    suite_add_tcase(suite, parser);
     tcase_add_checked_fixture(answers, setup, NULL);
     tcase_add_test(answers, metrics_and_health_are_answered);
     tcase_add_test(answers, health_decides_its_own_status);
@@ -558,24 +556,13 @@ static Suite *http_suite(void)
     tcase_add_test(answers, a_connection_serves_many_requests);
     tcase_add_test(answers, pipelined_requests_are_answered_in_order);
     tcase_add_test(answers, a_request_may_come_byte_by_byte);
-    suite_add_tcase(suite, answers);
     tcase_add_checked_fixture(company, setup, NULL);
     tcase_add_test(company, a_head_without_end_is_refused);
     tcase_add_test(company, three_hundred_half_open_connections_keep_nobody_out);
     tcase_add_test(company, who_asks_and_never_listens_keeps_nobody_out);
     tcase_add_test(company, closing_ends_every_connection);
     tcase_add_test(company, an_address_that_cannot_be_had_is_an_error);
-    tcase_set_timeout(company, 20);
-    suite_add_tcase(suite, company);
     tcase_add_checked_fixture(impatient, setup_impatient, NULL);
     tcase_add_test(impatient, a_slow_request_is_cut_off_after_a_while_but_not_at_once);
-    tcase_set_timeout(impatient, 20);
-    suite_add_tcase(suite, impatient);
-    return suite;
-}
-
-int main(void)
-{
-    (void)machine_watch();
-    return run_suite(http_suite());
+    return run_suite(suite);
 }

@@ -245,12 +245,10 @@ START_TEST(a_folder_that_is_not_there_is_an_error)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *lock_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("lock");
-    TCase *lock = tcase_create("lock"), *sockets = tcase_create("sockets");
+    TCase *lock = add_case(suite, "lock"), *sockets = add_case(suite, "sockets");
     tcase_add_checked_fixture(lock, setup, teardown);
     tcase_add_test(lock, one_holds_the_lock_and_the_other_learns_who);
     tcase_add_test(lock, a_killed_holder_leaves_nothing_that_hinders);
@@ -258,17 +256,10 @@ static Suite *lock_suite(void)
     tcase_add_test(lock, a_lock_file_that_was_removed_is_made_again);
     tcase_add_test(lock, a_missing_folder_is_made_and_two_are_not);
     tcase_add_test(lock, paths_have_limits);
-    suite_add_tcase(suite, lock);
     tcase_add_checked_fixture(sockets, setup, teardown);
     tcase_add_loop_test(sockets, a_socket_has_exactly_the_permissions_asked_for, 0, 4);
     tcase_add_test(sockets, a_live_socket_is_not_replaced);
     tcase_add_test(sockets, what_is_no_socket_is_not_replaced);
     tcase_add_test(sockets, a_folder_that_is_not_there_is_an_error);
-    suite_add_tcase(suite, sockets);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(lock_suite());
+    return run_suite(suite);
 }

@@ -383,19 +383,17 @@ START_TEST(a_value_is_quoted_where_needed_and_cut_to_fit)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *log_suite(void)
+int main(void)
 {
+    (void)machine_watch();
     Suite *suite = suite_create("log");
-    TCase *lines = tcase_create("lines"), *stalls = tcase_create("stalls"), *values = tcase_create("values");
+    TCase *lines = add_case(suite, "lines"), *stalls = add_case(suite, "stalls"), *values = add_case(suite, "values");
     tcase_add_checked_fixture(lines, setup, NULL);
     tcase_add_test(lines, a_line_has_time_level_and_text);
     tcase_add_loop_test(lines, only_lines_of_the_level_and_above_are_written, 0, 4);
     tcase_add_test(lines, without_a_log_nothing_happens);
     tcase_add_test(lines, one_event_is_one_line);
     tcase_add_test(lines, a_line_that_is_too_long_is_cut_and_stays_logfmt);
-    suite_add_tcase(suite, lines);
     tcase_add_checked_fixture(stalls, setup, NULL);
     tcase_add_test(stalls, a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told);
     tcase_add_test(stalls, the_loss_is_told_where_it_happened);
@@ -404,14 +402,6 @@ static Suite *log_suite(void)
     tcase_add_test(stalls, a_reader_that_went_away_ends_nothing);
     tcase_add_test(stalls, a_descriptor_that_does_not_block_loses_nothing);
     tcase_add_test(stalls, lines_of_many_threads_do_not_mix);
-    suite_add_tcase(suite, stalls);
     tcase_add_loop_test(values, a_value_is_quoted_where_needed_and_cut_to_fit, 0, COUNT(quotes));
-    suite_add_tcase(suite, values);
-    return suite;
-}
-
-int main(void)
-{
-    (void)machine_watch();
-    return run_suite(log_suite());
+    return run_suite(suite);
 }

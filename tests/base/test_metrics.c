@@ -353,29 +353,19 @@ START_TEST(extra_figures_come_under_their_own_names)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *metrics_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("metrics");
-    TCase *histograms = tcase_create("histograms"), *text = tcase_create("text"), *json = tcase_create("json");
+    TCase *histograms = add_case(suite, "histograms"), *text = add_case(suite, "text"), *json = add_case(suite, "json");
     tcase_add_test(histograms, a_value_is_counted_in_the_bucket_whose_bound_it_does_not_exceed);
     tcase_add_test(histograms, a_quantile_is_the_bound_of_its_bucket);
-    suite_add_tcase(suite, histograms);
     tcase_add_loop_test(text, the_text_is_what_prometheus_reads, 0, 2);
     tcase_add_test(text, every_figure_is_in_the_text_with_its_own_value);
     tcase_add_test(text, no_figure_is_in_two_rows_and_none_is_forgotten);
     tcase_add_test(text, histograms_are_in_seconds);
     tcase_add_test(text, every_reason_has_a_name);
-    suite_add_tcase(suite, text);
     tcase_add_test(json, json_has_the_same_figures);
     tcase_add_test(json, json_keeps_every_digit);
     tcase_add_loop_test(json, extra_figures_come_under_their_own_names, 0, COUNT(extras));
-    suite_add_tcase(suite, json);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(metrics_suite());
+    return run_suite(suite);
 }

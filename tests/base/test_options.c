@@ -538,12 +538,10 @@ START_TEST(addresses_are_split_whole_or_not_at_all)
 }
 END_TEST
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
-
-static Suite *options_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("options");
-    TCase *tests = tcase_create("options");
+    TCase *tests = add_case(suite, "options");
     tcase_add_checked_fixture(tests, setup, NULL);
     tcase_add_test(tests, defaults_are_the_documented_ones);
     tcase_add_test(tests, what_is_no_option_follows_from_the_options);
@@ -570,11 +568,5 @@ static Suite *options_suite(void)
     tcase_add_test(tests, the_sample_sets_every_option_to_its_default);
     tcase_add_test(tests, the_installed_sample_is_the_printed_one);
     tcase_add_test(tests, addresses_are_split_whole_or_not_at_all);
-    suite_add_tcase(suite, tests);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(options_suite());
+    return run_suite(suite);
 }

@@ -192,10 +192,10 @@ START_TEST(where_nothing_is_mapped_populating_says_so)
 }
 END_TEST
 
-static Suite *arena_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("arena");
-    TCase *tcase = tcase_create("arena");
+    TCase *tcase = add_case(suite, "arena");
     tcase_add_checked_fixture(tcase, NULL, teardown);
     tcase_add_loop_test(tcase, slots_are_apart_zeroed_and_writable_to_the_last_byte, 0, 2);
     tcase_add_test(tcase, the_slot_given_last_is_taken_first);
@@ -208,11 +208,5 @@ static Suite *arena_suite(void)
     tcase_add_test(tcase, touching_memory_loses_nothing_that_others_write_meanwhile);
     tcase_add_test(tcase, touching_reaches_every_page_and_no_other);
     tcase_add_test(tcase, where_nothing_is_mapped_populating_says_so);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(arena_suite());
+    return run_suite(suite);
 }

@@ -32,8 +32,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("devices");
-    TCase *tcase = tcase_create("missing");
+    TCase *tcase = add_case(suite, "missing");
     tcase_add_test(tcase, what_is_missing_is_told);
-    suite_add_tcase(suite, tcase);
     return run_suite(suite);
 }

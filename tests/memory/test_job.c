@@ -782,7 +782,7 @@ int main(void)
 {
     print_conditions();
     Suite *suite = suite_create("job");
-    TCase *chunks = tcase_create("chunks"), *copies = tcase_create("copies");
+    TCase *chunks = add_case(suite, "chunks"), *copies = add_case(suite, "copies");
     tcase_add_checked_fixture(chunks, setup, teardown);
     tcase_add_loop_test(chunks, pages_come_back_at_other_places_and_nothing_else_is_written, 0, 2 * COUNT(modes));
     tcase_add_test(chunks, statistics_are_those_of_the_codec);
@@ -796,7 +796,6 @@ int main(void)
 #if !defined(__SANITIZE_THREAD__)
     tcase_add_loop_test(chunks, a_chunk_that_changes_under_the_decoder_harms_no_other_page, 1, COUNT(modes));
 #endif
-    suite_add_tcase(suite, chunks);
     tcase_add_checked_fixture(copies, setup, teardown);
     tcase_add_loop_test(copies, pages_are_copied_whatever_their_rows_and_nothing_else_is_written, 0, 2);
     tcase_add_loop_test(copies, large_pieces_are_copied_to_the_byte, 0, 2);
@@ -809,6 +808,5 @@ int main(void)
     tcase_add_test(copies, ids_are_the_jobs_own);
     tcase_add_test(copies, jobs_run_side_by_side);
     tcase_add_test(copies, any_function_runs_on_a_worker_and_is_told_of_on_the_loop);
-    suite_add_tcase(suite, copies);
     return run_suite(suite);
 }

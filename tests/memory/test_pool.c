@@ -755,7 +755,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("pool");
-    TCase *tcase = tcase_create("map");
+    TCase *tcase = add_case(suite, "map");
     tcase_add_checked_fixture(tcase, open_fds, close_fds);
     tcase_add_loop_test(tcase, a_region_that_cannot_be_is_refused, 0, COUNT(bad_regions));
     tcase_add_test(tcase, numbers_of_regions_and_codings_are_checked);
@@ -778,8 +778,7 @@ int main(void)
     tcase_add_test(tcase, a_pointer_to_no_memory_is_refused);
     tcase_add_test(tcase, a_codebook_is_read_from_its_file);
     tcase_add_test(tcase, what_is_no_codebook_file_is_told_apart);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("use");
+    tcase = add_case(suite, "use");
     tcase_add_checked_fixture(tcase, setup_uses, teardown_uses);
     tcase_add_test(tcase, a_pool_knows_its_page_ids);
     tcase_add_test(tcase, an_expected_page_is_in_nothing_else);
@@ -787,6 +786,5 @@ int main(void)
     tcase_add_test(tcase, a_page_twice_in_one_list_can_be_offered_but_not_expected);
     tcase_add_test(tcase, what_was_not_marked_is_not_given_back);
     tcase_add_test(tcase, random_uses_agree_with_counting_them);
-    suite_add_tcase(suite, tcase);
     return run_suite(suite);
 }

@@ -431,12 +431,11 @@ START_TEST(regions_are_sorted_and_equal_ones_keep_their_order)
 }
 END_TEST
 
-/* ---- The suite ------------------------------------------------------------------------------------------------- */
-
-static Suite *blob_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("blob");
-    TCase *form = tcase_create("form"), *bodies = tcase_create("bodies"), *comparing = tcase_create("comparing");
+    TCase *form = add_case(suite, "form"), *bodies = add_case(suite, "bodies"),
+          *comparing = add_case(suite, "comparing");
     tcase_add_checked_fixture(form, setup, teardown);
     tcase_add_loop_test(form, a_pool_comes_back, 0, 5);
     tcase_add_test(form, the_largest_pool_comes_back);
@@ -444,21 +443,13 @@ static Suite *blob_suite(void)
     tcase_add_test(form, no_beginning_of_a_blob_is_one);
     tcase_add_test(form, no_changed_bit_is_overlooked);
     tcase_add_loop_test(form, a_header_with_one_fault_is_refused, 0, COUNT(header_cases));
-    suite_add_tcase(suite, form);
     tcase_add_checked_fixture(bodies, setup, teardown);
     tcase_add_loop_test(bodies, a_body_with_one_fault_is_refused, 0, COUNT(body_faults));
     tcase_add_test(bodies, a_body_that_is_no_message_is_refused);
     tcase_add_test(bodies, fields_of_a_later_version_are_ignored);
     tcase_add_loop_test(bodies, a_pool_outside_the_limits_is_not_packed, 0, COUNT(spoils));
-    suite_add_tcase(suite, bodies);
     tcase_add_loop_test(comparing, a_mismatch_is_told_by_its_bits_and_by_the_geometry, 0, COUNT(mismatches));
     tcase_add_loop_test(comparing, regions_are_sorted_and_equal_ones_keep_their_order, 0, 20);
     tcase_add_loop_test(comparing, regions_are_sorted_and_equal_ones_keep_their_order, 199, 201);
-    suite_add_tcase(suite, comparing);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(blob_suite());
+    return run_suite(suite);
 }

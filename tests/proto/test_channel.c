@@ -655,12 +655,11 @@ START_TEST(no_more_is_read_than_a_frame_of_the_largest_size)
 }
 END_TEST
 
-/* ---- The suite ------------------------------------------------------------------------------------------------- */
-
-static Suite *channel_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("channel");
-    TCase *messages = tcase_create("messages"), *fds = tcase_create("descriptors"), *caps = tcase_create("caps");
+    TCase *messages = add_case(suite, "messages"), *fds = add_case(suite, "descriptors"),
+          *caps = add_case(suite, "caps");
     tcase_add_loop_test(messages, every_message_arrives_in_order, 0, 2);
     tcase_add_loop_test(messages, large_frames_arrive_piece_by_piece, 0, 2);
     tcase_add_loop_test(messages, frames_are_found_however_the_bytes_are_cut, 1, 9);
@@ -672,7 +671,6 @@ static Suite *channel_suite(void)
     tcase_add_loop_test(messages, a_unix_socket_knows_its_peer, 0, 2);
     tcase_add_loop_test(messages, a_channel_releases_its_socket_when_nothing_is_left_in_it, 0, 2);
     tcase_add_test(messages, a_channel_with_an_unread_frame_does_not_release_its_socket);
-    suite_add_tcase(suite, messages);
     tcase_add_test(fds, descriptors_stay_with_their_frame);
     tcase_add_test(fds, many_pools_with_many_descriptors_arrive);
     tcase_add_test(fds, descriptors_of_a_frame_that_is_written_in_pieces_arrive_once);
@@ -682,18 +680,11 @@ static Suite *channel_suite(void)
     tcase_add_test(fds, a_flood_of_descriptors_is_refused_before_it_takes_many);
     tcase_add_loop_test(fds, a_frame_with_other_descriptors_than_its_message_has_is_refused, 0, COUNT(wrong_fds));
     tcase_add_test(fds, a_process_without_free_descriptors_refuses_and_leaks_none);
-    suite_add_tcase(suite, fds);
     tcase_add_test(caps, a_frame_beyond_the_cap_is_refused_when_it_is_its_turn);
     tcase_add_test(caps, a_cap_that_is_raised_in_time_lets_a_longer_frame_in);
     if (MEASURES)
         tcase_add_test(caps, an_announced_frame_takes_no_memory_until_it_comes);
     tcase_add_loop_test(caps, a_frame_that_is_no_message_breaks_the_channel, 0, COUNT(bad_frame_cases));
     tcase_add_test(caps, no_more_is_read_than_a_frame_of_the_largest_size);
-    suite_add_tcase(suite, caps);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(channel_suite());
+    return run_suite(suite);
 }

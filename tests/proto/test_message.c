@@ -836,24 +836,25 @@ START_TEST(a_changed_message_is_refused_or_is_another_valid_one)
 }
 END_TEST
 
-/* ---- Suite ------------------------------------------------------------------------------------------------------- */
-
-static Suite *message_suite(void)
+int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--fields") == 0) {
+        print_all_fields(stdout);
+        return EXIT_SUCCESS;
+    }
+    printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     Suite *suite = suite_create("message");
-    TCase *golden = tcase_create("golden"), *rows = tcase_create("rows"), *sizes = tcase_create("sizes");
-    TCase *later = tcase_create("later versions"), *random = tcase_create("random");
+    TCase *golden = add_case(suite, "golden"), *rows = add_case(suite, "rows"), *sizes = add_case(suite, "sizes");
+    TCase *later = add_case(suite, "later versions"), *random = add_case(suite, "random");
     tcase_add_loop_test(golden, a_golden_frame_comes_out_as_it_went_in, 0, GOLDEN_COUNT);
     tcase_add_loop_test(golden, no_beginning_of_a_frame_is_one, 0, GOLDEN_COUNT);
     tcase_add_test(golden, every_type_has_a_name_and_a_frame_and_no_other_number_has);
-    suite_add_tcase(suite, golden);
     tcase_add_unchecked_fixture(rows, fill_faults, free_faults);
     tcase_add_checked_fixture(rows, pieces_init, pieces_fini);
     tcase_add_test(rows, fields_and_bounds_are_those_of_protocol_version_1);
     tcase_add_loop_test(rows, every_row_holds_at_its_bounds_and_not_beyond, 0, (int)message_kind_count);
     tcase_add_loop_test(rows, a_message_with_one_fault_is_refused, 0, COUNT(wire_faults));
     tcase_add_test(rows, a_message_outside_the_limits_is_not_packed);
-    suite_add_tcase(suite, rows);
     tcase_add_checked_fixture(sizes, pieces_init, pieces_fini);
     tcase_add_test(sizes, a_frame_holds_8_mib_and_no_more);
     tcase_add_test(sizes, the_longest_lists_come_back);
@@ -863,24 +864,11 @@ static Suite *message_suite(void)
     tcase_add_loop_test(sizes, a_long_text_is_cut_between_characters, 0, COUNT(text_cases));
     if (MEASURES)
         tcase_add_test(sizes, a_hundred_thousand_ids_are_packed_in_well_under_a_millisecond);
-    suite_add_tcase(suite, sizes);
     tcase_add_checked_fixture(later, pieces_init, pieces_fini);
     tcase_add_loop_test(later, unknown_fields_of_the_envelope_and_of_the_message_come_out_again, 0, GOLDEN_COUNT);
     tcase_add_test(later, unknown_fields_of_list_items_come_out_again);
     tcase_add_test(later, unknown_fields_survive_a_change_of_known_ones);
     tcase_add_loop_test(later, a_body_is_one_message_of_a_known_type, 0, COUNT(body_cases));
-    suite_add_tcase(suite, later);
     tcase_add_loop_test(random, a_changed_message_is_refused_or_is_another_valid_one, 0, GOLDEN_COUNT);
-    suite_add_tcase(suite, random);
-    return suite;
-}
-
-int main(int argc, char **argv)
-{
-    if (argc == 2 && strcmp(argv[1], "--fields") == 0) {
-        print_all_fields(stdout);
-        return EXIT_SUCCESS;
-    }
-    printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
-    return run_suite(message_suite());
+    return run_suite(suite);
 }

@@ -331,10 +331,10 @@ START_TEST(random_pieces_are_covered_as_in_a_table)
 }
 END_TEST
 
-static Suite *coverage_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("coverage");
-    TCase *tcase = tcase_create("coverage");
+    TCase *tcase = add_case(suite, "coverage");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, no_pages_are_complete_at_once);
     tcase_add_test(tcase, what_lands_must_be_claimed_and_lands_once);
@@ -346,11 +346,5 @@ static Suite *coverage_suite(void)
     tcase_add_test(tcase, long_ranges_come_in_pieces_that_leave_nothing_out);
     tcase_add_test(tcase, too_large_an_expectation_is_refused);
     tcase_add_loop_test(tcase, random_pieces_are_covered_as_in_a_table, 0, 20);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(coverage_suite());
+    return run_suite(suite);
 }

@@ -422,19 +422,12 @@ START_TEST(long_random_paths_break_no_promise)
 }
 END_TEST
 
-static Suite *model_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("model");
-    TCase *tcase = tcase_create("model");
-    tcase_set_timeout(tcase, 30); /* times CK_TIMEOUT_MULTIPLIER */
+    TCase *tcase = add_case(suite, "model");
     tcase_add_loop_test(tcase, no_order_of_events_breaks_a_promise, 0, COUNT(settings));
     tcase_add_loop_test(tcase, every_planted_bug_is_found, 0, COUNT(planted));
     tcase_add_loop_test(tcase, long_random_paths_break_no_promise, 0, 4);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(model_suite());
+    return run_suite(suite);
 }

@@ -346,10 +346,10 @@ START_TEST(spans_of_others_are_as_many_as_a_set_has)
 }
 END_TEST
 
-static Suite *page_set_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("page_set");
-    TCase *tcase = tcase_create("page_set");
+    TCase *tcase = add_case(suite, "page_set");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, lists_that_go_on_become_one_span);
     tcase_add_test(tcase, neighbours_in_another_order_stay_apart);
@@ -365,11 +365,5 @@ static Suite *page_set_suite(void)
     tcase_add_test(tcase, spans_of_others_are_as_many_as_a_set_has);
     tcase_add_test(tcase, a_zeroed_set_can_be_let_go);
     tcase_add_loop_test(tcase, random_lists_are_found_as_in_a_table, 0, 40);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(page_set_suite());
+    return run_suite(suite);
 }

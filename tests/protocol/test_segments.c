@@ -285,10 +285,10 @@ START_TEST(random_offers_meet_what_is_wanted_page_by_page)
 }
 END_TEST
 
-static Suite *segments_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("segments");
-    TCase *tcase = tcase_create("segments");
+    TCase *tcase = add_case(suite, "segments");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_loop_test(tcase, units_are_a_rectangle_or_none, 0, COUNT(pieces));
     tcase_add_loop_test(tcase, a_refused_segment_changes_nothing, 0, COUNT(invalid));
@@ -302,11 +302,5 @@ static Suite *segments_suite(void)
     tcase_add_test(tcase, what_is_wanted_of_an_offer_keeps_its_regions);
     tcase_add_test(tcase, nothing_in_common_is_nothing);
     tcase_add_loop_test(tcase, random_offers_meet_what_is_wanted_page_by_page, 0, 40);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(segments_suite());
+    return run_suite(suite);
 }

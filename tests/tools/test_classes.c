@@ -214,17 +214,14 @@ START_TEST(no_rules_can_be_destroyed)
 }
 END_TEST
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
-
-static Suite *classes_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("classes");
-    TCase *defaults = tcase_create("defaults"), *own = tcase_create("rules");
+    TCase *defaults = add_case(suite, "defaults"), *own = add_case(suite, "rules");
     tcase_add_checked_fixture(defaults, setup, teardown);
     tcase_add_loop_test(defaults, a_name_tells_the_class, 0, COUNT(names));
     tcase_add_test(defaults, a_name_of_megabytes_has_no_class);
     tcase_add_test(defaults, a_long_name_has_a_class);
-    suite_add_tcase(suite, defaults);
     tcase_add_checked_fixture(own, setup, teardown);
     tcase_add_test(own, a_rule_goes_before_the_defaults);
     tcase_add_test(own, a_later_rule_goes_before_an_earlier_one);
@@ -232,11 +229,5 @@ static Suite *classes_suite(void)
     tcase_add_test(own, the_first_group_of_digits_is_the_layer);
     tcase_add_loop_test(own, a_bad_rule_is_refused_and_changes_nothing, 0, COUNT(bad_rules));
     tcase_add_test(own, no_rules_can_be_destroyed);
-    suite_add_tcase(suite, own);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(classes_suite());
+    return run_suite(suite);
 }

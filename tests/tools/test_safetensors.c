@@ -370,32 +370,22 @@ START_TEST(other_files_are_not_taken_for_safetensors)
 }
 END_TEST
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
-
-static Suite *safetensors_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("safetensors");
-    TCase *good = tcase_create("good files"), *bad = tcase_create("bad files"), *lengths_case = tcase_create("lengths");
+    TCase *good = add_case(suite, "good files"), *bad = add_case(suite, "bad files"),
+          *lengths_case = add_case(suite, "lengths");
     tcase_add_loop_test(good, a_good_file_is_read, 0, COUNT(good_cases));
     tcase_add_test(good, tensors_come_in_the_order_of_their_place);
     tcase_add_test(good, escapes_in_names_are_undone);
     tcase_add_test(good, a_list_can_be_ended_twice);
     tcase_add_test(good, dtypes_have_their_element_types);
-    suite_add_tcase(suite, good);
-    tcase_set_timeout(bad, 30);
     tcase_add_loop_test(bad, a_bad_file_is_refused_and_says_why, 0, COUNT(bad_cases));
     tcase_add_test(bad, deep_nesting_is_refused);
     tcase_add_test(bad, no_beginning_of_a_header_is_a_header);
     tcase_add_test(bad, a_header_cut_short_by_its_own_length_is_refused);
     tcase_add_test(bad, a_header_with_one_byte_changed_is_refused_or_sound);
-    suite_add_tcase(suite, bad);
     tcase_add_loop_test(lengths_case, the_length_of_the_header_is_checked, 0, COUNT(lengths));
     tcase_add_test(lengths_case, other_files_are_not_taken_for_safetensors);
-    suite_add_tcase(suite, lengths_case);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(safetensors_suite());
+    return run_suite(suite);
 }

@@ -344,16 +344,14 @@ START_TEST(a_clock_does_not_step_back)
 }
 END_TEST
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
-
-static Suite *util_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("util");
-    TCase *numbers = tcase_create("numbers"), *files = tcase_create("files"), *cutting = tcase_create("cutting");
-    TCase *threads = tcase_create("threads");
+    TCase *numbers = add_case(suite, "numbers"), *files = add_case(suite, "files"),
+          *cutting = add_case(suite, "cutting");
+    TCase *threads = add_case(suite, "threads");
     tcase_add_loop_test(numbers, a_size_is_read_or_refused, 0, COUNT(sizes));
     tcase_add_test(numbers, a_number_has_no_unit);
-    suite_add_tcase(suite, numbers);
     tcase_add_checked_fixture(files, setup, teardown);
     tcase_add_test(files, an_output_appears_when_it_is_committed);
     tcase_add_test(files, an_abandoned_output_changes_nothing);
@@ -362,17 +360,9 @@ static Suite *util_suite(void)
     tcase_add_test(files, a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own);
     tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 7);
     tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
-    suite_add_tcase(suite, files);
     tcase_add_test(cutting, short_pages_and_a_long_one_are_not_cut_into_one_chunk);
-    suite_add_tcase(suite, cutting);
     tcase_add_loop_test(threads, every_thread_runs_once, 0, 4);
     tcase_add_test(threads, nothing_is_taken_after_a_refusal);
     tcase_add_test(threads, a_clock_does_not_step_back);
-    suite_add_tcase(suite, threads);
-    return suite;
-}
-
-int main(void)
-{
-    return run_suite(util_suite());
+    return run_suite(suite);
 }
