@@ -75,6 +75,16 @@ uint64_t machine_late_ns(void)
     return late;
 }
 
+double machine_late_s(void)
+{
+    return 1e-9 * (double)machine_late_ns();
+}
+
+double clock_s(void)
+{
+    return 1e-9 * (double)now_ns();
+}
+
 /* ---- Random numbers -------------------------------------------------------------------------------------------- */
 
 uint64_t test_seed(void)

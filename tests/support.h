@@ -22,6 +22,8 @@ bool machine_watch(void);
 
 /* Total stall time since machine_watch; 0 if it was not called. On a machine that keeps up it does not grow. */
 uint64_t machine_late_ns(void);
+double machine_late_s(void);
+double clock_s(void); /* seconds of a clock that never steps back */
 
 static inline uint64_t machine_late_ms(void)
 {

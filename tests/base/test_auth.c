@@ -103,7 +103,7 @@ static const uint8_t nonces[2][NONCE_BYTES] = {{1, 2, 3}, {4, 5, 6}};
 
 static struct message_peer_hello hello(int side)
 {
-    struct message_peer_hello h = {
+    return (struct message_peer_hello){
         .version = 1,
         .version_min = 1,
         .node = 100 + (uint64_t)side,
@@ -113,52 +113,31 @@ static struct message_peer_hello hello(int side)
         .address = view_of(side == 0 ? "a:1" : "bb:2", side == 0 ? 3 : 4),
         .dialled = view_of("bb:2", side == 0 ? 4 : 0),
     };
-    return h;
 }
+
+enum { CHANGES = 12 };
 
 static void change(struct message_peer_hello *h, int field)
 {
     static const uint8_t other_nonce[NONCE_BYTES] = {1, 2, 3, [NONCE_BYTES - 1] = 1};
-    switch (field) {
-    case 0:
-        h->version++;
-        break;
-    case 1:
-        h->version_min++;
-        break;
-    case 2:
-        h->node ^= (uint64_t)1 << 63;
-        break;
-    case 3:
-        h->incarnation ^= (uint64_t)1 << 32;
-        break;
-    case 4:
-        h->secret = false;
-        break;
-    case 5:
-        h->nonce.data = other_nonce;
-        break;
-    case 6:
-        h->nonce.size--;
-        break;
-    case 7:
-        h->address.data = (const uint8_t *)"c:33";
-        break;
-    case 8:
-        h->address.size--;
-        break;
-    case 9:
-        h->dialled = view_of("cc:2", 4);
-        break;
-    case 10:
-        h->dialled = view_of("bb:", 3);
-        break;
-    default: /* the texts' bytes in another place */
-        h->dialled = h->address;
-        h->address = view_of(NULL, 0);
-    }
+    struct message_peer_hello changed[CHANGES];
+    for (int i = 0; i < CHANGES; i++)
+        changed[i] = *h;
+    changed[0].version++;
+    changed[1].version_min++;
+    changed[2].node ^= (uint64_t)1 << 63;
+    changed[3].incarnation ^= (uint64_t)1 << 32;
+    changed[4].secret = false;
+    changed[5].nonce.data = other_nonce;
+    changed[6].nonce.size--;
+    changed[7].address.data = (const uint8_t *)"c:33";
+    changed[8].address.size--;
+    changed[9].dialled = view_of("cc:2", 4);
+    changed[10].dialled = view_of("bb:", 3);
+    changed[11].dialled = h->address; /* the texts' bytes in another place */
+    changed[11].address = view_of(NULL, 0);
+    *h = changed[field];
 }
-enum { CHANGES = 12 };
 
 static const struct secret key = {.size = 16, .bytes = "0123456789abcdef"};
 

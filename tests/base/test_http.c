@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -170,6 +169,7 @@ static void open_server(unsigned request_ms)
     ck_assert_uint_ne(0, server.port);
 }
 
+/* A server that a test may give other answers before it starts; each test starts its own. */
 static void setup(void)
 {
     open_server(0);
@@ -243,13 +243,6 @@ static void hear_one(int fd, char *text, size_t capacity)
     }
 }
 
-static char *ask(const char *text)
-{
-    int fd = dial();
-    say(fd, text);
-    return hear_all(fd);
-}
-
 static void assert_status(const char *answer, int status)
 {
     char line[32];
@@ -257,16 +250,14 @@ static void assert_status(const char *answer, int status)
     ck_assert_msg(strncmp(answer, line, strlen(line)) == 0, "%d: %.200s", status, answer);
 }
 
-static double seconds(void)
+/* The answer to this text, which has that status. The caller frees it. */
+static char *ask(const char *text, int status)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static double machine_late_s(void)
-{
-    return (double)machine_late_ns() / 1e9;
+    int fd = dial();
+    say(fd, text);
+    char *answer = hear_all(fd);
+    assert_status(answer, status);
+    return answer;
 }
 
 #define CLOSE "Host: a\r\nConnection: close\r\n\r\n"
@@ -277,18 +268,15 @@ static double machine_late_s(void)
 START_TEST(metrics_and_health_are_answered)
 {
     start();
-    char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE);
-    assert_status(text, 200);
+    char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200);
     ck_assert_ptr_nonnull(strstr(text, "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
     ck_assert_ptr_nonnull(strstr(text, "Content-Length: 100\r\n"));
     ck_assert_uint_eq(100, strspn(strstr(text, "\r\n\r\n") + 4, "m"));
     free(text);
-    text = ask("GET /health HTTP/1.0\r\n\r\n");
-    assert_status(text, 200);
+    text = ask("GET /health HTTP/1.0\r\n\r\n", 200);
     ck_assert_ptr_nonnull(strstr(text, "Content-Type: application/json\r\n"));
     ck_assert_str_eq("{\"good\":true}", strstr(text, "\r\n\r\n") + 4);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -296,11 +284,9 @@ START_TEST(health_decides_its_own_status)
 {
     server.health = 503;
     start();
-    char *text = ask("GET /health HTTP/1.1\r\n" CLOSE);
-    assert_status(text, 503);
+    char *text = ask("GET /health HTTP/1.1\r\n" CLOSE, 503);
     ck_assert_str_eq("{\"good\":true}", strstr(text, "\r\n\r\n") + 4);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -308,22 +294,17 @@ START_TEST(without_a_text_the_answer_is_500)
 {
     server.broken = true;
     start();
-    char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE);
-    assert_status(text, 500);
-    free(text);
-    stop();
+    free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 500));
 }
 END_TEST
 
 START_TEST(head_gets_the_head_alone)
 {
     start();
-    char *text = ask("HEAD /metrics HTTP/1.1\r\n" CLOSE);
-    assert_status(text, 200);
+    char *text = ask("HEAD /metrics HTTP/1.1\r\n" CLOSE, 200);
     ck_assert_ptr_nonnull(strstr(text, "Content-Length: 100\r\n"));
     ck_assert_str_eq("", strstr(text, "\r\n\r\n") + 4);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -346,13 +327,11 @@ static const struct refusal_case {
 START_TEST(everything_else_is_refused_and_the_connection_closed)
 {
     start();
-    char *text = ask(refusals[_i].text);
-    assert_status(text, refusals[_i].status);
+    char *text = ask(refusals[_i].text, refusals[_i].status);
     ck_assert_ptr_nonnull(strstr(text, "Connection: close\r\n"));
     ck_assert_int_eq(refusals[_i].status == 405, strstr(text, "Allow: GET, HEAD\r\n") != NULL);
     ck_assert_int_eq(0, server.calls);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -360,10 +339,9 @@ START_TEST(a_long_answer_arrives_whole)
 {
     server.metrics_size = 3 << 20;
     start();
-    char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE);
+    char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200);
     ck_assert_uint_eq(3 << 20, strspn(strstr(text, "\r\n\r\n") + 4, "m"));
     free(text);
-    stop();
 }
 END_TEST
 
@@ -381,7 +359,6 @@ START_TEST(a_connection_serves_many_requests)
         ck_assert_ptr_nonnull(strstr(text, "Connection: keep-alive\r\n"));
     }
     close(fd);
-    stop();
 }
 END_TEST
 
@@ -401,7 +378,6 @@ START_TEST(pipelined_requests_are_answered_in_order)
     char *rest = hear_all(fd); /* nothing behind the one that closes */
     ck_assert_str_eq("", rest);
     free(rest);
-    stop();
 }
 END_TEST
 
@@ -416,7 +392,6 @@ START_TEST(a_request_may_come_byte_by_byte)
     char *text = hear_all(fd);
     assert_status(text, 200);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -434,7 +409,6 @@ START_TEST(a_head_without_end_is_refused)
     char *text = hear_all(fd);
     assert_status(text, 431);
     free(text);
-    stop();
 }
 END_TEST
 
@@ -442,20 +416,19 @@ START_TEST(a_slow_request_is_cut_off_after_a_while_but_not_at_once)
 {
     start();
     int fd = dial();
-    double begin = seconds(), late = machine_late_s();
+    double begin = clock_s(), late = machine_late_s();
     char byte;
     say(fd, "GET /metrics HTTP/1.1\r\n");
-    while (seconds() - begin < 20) { /* no byte extends it */
+    while (clock_s() - begin < 20) { /* no byte extends it */
         struct pollfd polled = {.fd = fd, .events = POLLIN};
         if (poll(&polled, 1, 50) == 1)
             break;
         send(fd, "X", 1, MSG_NOSIGNAL);
     }
     ck_assert_int_le(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
-    ck_assert_double_gt(seconds() - begin, 0.9);
-    ck_assert_double_lt(seconds() - begin, 2.5 + machine_late_s() - late);
+    ck_assert_double_gt(clock_s() - begin, 0.9);
+    ck_assert_double_lt(clock_s() - begin, 2.5 + machine_late_s() - late);
     close(fd);
-    stop();
 }
 END_TEST
 
@@ -468,16 +441,13 @@ START_TEST(three_hundred_half_open_connections_keep_nobody_out)
         if (i % 2 == 0)
             send(fds[i], "GET /metrics HT", 15, MSG_NOSIGNAL);
     }
-    double begin = seconds(), late = machine_late_s();
+    double begin = clock_s(), late = machine_late_s();
     for (int i = 0; i < 10; i++) {
-        char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE);
-        assert_status(text, 200);
-        free(text);
+        free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200));
     }
-    ck_assert_double_lt(seconds() - begin, 4 + machine_late_s() - late); /* they have not just timed out */
+    ck_assert_double_lt(clock_s() - begin, 4 + machine_late_s() - late); /* they have not just timed out */
     for (int i = 0; i < COUNT(fds); i++)
         close(fds[i]);
-    stop();
 }
 END_TEST
 
@@ -490,12 +460,9 @@ START_TEST(who_asks_and_never_listens_keeps_nobody_out)
         fds[i] = dial();
         say(fds[i], "GET /metrics HTTP/1.1\r\n" KEEP);
     }
-    char *text = ask("GET /health HTTP/1.1\r\n" CLOSE);
-    assert_status(text, 200);
-    free(text);
+    free(ask("GET /health HTTP/1.1\r\n" CLOSE, 200));
     for (int i = 0; i < COUNT(fds); i++)
         close(fds[i]);
-    stop();
 }
 END_TEST
 
@@ -533,7 +500,6 @@ START_TEST(an_address_that_cannot_be_had_is_an_error)
     ck_assert(http == NULL && port == 7);
     http_close(NULL);
     start();
-    stop();
 }
 END_TEST
 
@@ -542,11 +508,12 @@ int main(void)
     (void)machine_watch();
     Suite *suite = suite_create("http");
     TCase *parser = add_case(suite, "parser"), *answers = add_case(suite, "answers"),
-          *company = add_case(suite, "company"), *impatient = add_case(suite, "impatient");
+          *company = add_case(suite, "company"), *closing = add_case(suite, "closing"),
+          *impatient = add_case(suite, "impatient");
     tcase_add_loop_test(parser, a_head_is_understood_or_refused, 0, COUNT(heads));
     tcase_add_test(parser, a_request_has_method_path_and_what_comes_after);
     tcase_add_test(parser, a_head_has_a_limit);
-    tcase_add_checked_fixture(answers, setup, NULL);
+    tcase_add_checked_fixture(answers, setup, stop);
     tcase_add_test(answers, metrics_and_health_are_answered);
     tcase_add_test(answers, health_decides_its_own_status);
     tcase_add_test(answers, without_a_text_the_answer_is_500);
@@ -556,13 +523,14 @@ int main(void)
     tcase_add_test(answers, a_connection_serves_many_requests);
     tcase_add_test(answers, pipelined_requests_are_answered_in_order);
     tcase_add_test(answers, a_request_may_come_byte_by_byte);
-    tcase_add_checked_fixture(company, setup, NULL);
+    tcase_add_checked_fixture(company, setup, stop);
     tcase_add_test(company, a_head_without_end_is_refused);
     tcase_add_test(company, three_hundred_half_open_connections_keep_nobody_out);
     tcase_add_test(company, who_asks_and_never_listens_keeps_nobody_out);
-    tcase_add_test(company, closing_ends_every_connection);
     tcase_add_test(company, an_address_that_cannot_be_had_is_an_error);
-    tcase_add_checked_fixture(impatient, setup_impatient, NULL);
+    tcase_add_checked_fixture(closing, setup, NULL);
+    tcase_add_test(closing, closing_ends_every_connection);
+    tcase_add_checked_fixture(impatient, setup_impatient, stop);
     tcase_add_test(impatient, a_slow_request_is_cut_off_after_a_while_but_not_at_once);
     return run_suite(suite);
 }

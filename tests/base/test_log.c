@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/log.h"
@@ -42,16 +41,10 @@ static char *close_and_read(void)
     return text;
 }
 
-static double seconds(void)
+static void close_ends(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static double machine_late_s(void)
-{
-    return (double)machine_late_ns() / 1e9;
+    close(ends[0]);
+    close(ends[1]);
 }
 
 /* ---- Lines ------------------------------------------------------------------------------------------------------- */
@@ -92,8 +85,7 @@ START_TEST(without_a_log_nothing_happens)
     ck_assert(!log_enabled(NULL, LOG_ERROR));
     log_write(NULL, LOG_ERROR, "x=%d", 1);
     log_destroy(NULL);
-    close(ends[0]);
-    close(ends[1]);
+    close_ends();
 }
 END_TEST
 
@@ -189,79 +181,84 @@ static void *read_all(void *arg)
 
 static void start_reading(struct reader *reader)
 {
+    reader->text = calloc(1, 8 << 20);
     ck_assert_int_eq(0, sem_init(&reader->told, 0, 0));
     ck_assert_int_eq(0, pthread_create(&reader->thread, NULL, read_all, reader));
 }
 
-START_TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
+/* Ends the log; the reader then has all that was written, NUL-terminated. The caller frees it. */
+static char *end_reading(struct reader *reader)
 {
-    struct reader reader = {.text = calloc(1, 8 << 20)};
-    double begin = seconds(), late = machine_late_s();
-    open_log(LOG_INFO);
-    for (int i = 0; i < MANY; i++)
-        log_write(logger, LOG_INFO, "msg=\"something long enough to fill a queue soon\" number=%d.", i);
-    ck_assert_double_lt(seconds() - begin, 2.0 * STRIDE + machine_late_s() - late);
-    start_reading(&reader);
     log_destroy(logger);
     close(ends[1]);
-    pthread_join(reader.thread, NULL);
+    pthread_join(reader->thread, NULL);
     close(ends[0]);
-    uint64_t written = count(reader.text, " number="), lost = told_lost(reader.text);
+    return reader->text;
+}
+
+/* More than the queue and a pipe take. */
+static void write_many(const char *what)
+{
+    for (int i = 0; i < MANY; i++)
+        log_write(logger, LOG_INFO, "msg=\"%s\" number=%d.", what, i);
+}
+
+START_TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
+{
+    struct reader reader = {0};
+    double begin = clock_s(), late = machine_late_s();
+    open_log(LOG_INFO);
+    write_many("something long enough to fill a queue soon");
+    ck_assert_double_lt(clock_s() - begin, 2.0 * STRIDE + machine_late_s() - late);
+    start_reading(&reader);
+    char *text = end_reading(&reader);
+    uint64_t written = count(text, " number="), lost = told_lost(text);
     ck_assert_uint_gt(lost, 0);
     ck_assert_uint_eq(MANY, written + lost);
-    ck_assert_ptr_nonnull(strstr(reader.text, " number=0.\n"));
-    free(reader.text);
+    ck_assert_ptr_nonnull(strstr(text, " number=0.\n"));
+    free(text);
 }
 END_TEST
 
 START_TEST(the_loss_is_told_where_it_happened)
 {
-    struct reader reader = {.text = calloc(1, 8 << 20)};
+    struct reader reader = {0};
     open_log(LOG_INFO);
-    for (int i = 0; i < MANY; i++)
-        log_write(logger, LOG_INFO, "msg=before");
+    write_many("before");
     start_reading(&reader);
     while (sem_wait(&reader.told) != 0) /* the queue is empty */
         ck_assert_int_eq(EINTR, errno);
     log_write(logger, LOG_INFO, "msg=after");
-    log_destroy(logger);
-    close(ends[1]);
-    pthread_join(reader.thread, NULL);
-    close(ends[0]);
-    const char *told = strstr(reader.text, "log lines lost"), *after = strstr(reader.text, "msg=after");
+    char *text = end_reading(&reader);
+    const char *told = strstr(text, "log lines lost"), *after = strstr(text, "msg=after");
     ck_assert(told != NULL && after != NULL && told < after);
-    free(reader.text);
+    free(text);
 }
 END_TEST
 
 START_TEST(the_end_waits_a_second_for_a_stalled_reader_and_no_longer)
 {
     open_log(LOG_INFO);
-    for (int i = 0; i < MANY; i++)
-        log_write(logger, LOG_INFO, "msg=something number=%d", i);
-    double begin = seconds(), late = machine_late_s();
+    write_many("something");
+    double begin = clock_s(), late = machine_late_s();
     log_destroy(logger);
-    double took = seconds() - begin;
+    double took = clock_s() - begin;
     ck_assert_double_gt(took, 0.9);
     ck_assert_double_lt(took, 3.0 + machine_late_s() - late);
-    close(ends[0]);
-    close(ends[1]);
+    close_ends();
 }
 END_TEST
 
 START_TEST(a_socket_that_nobody_reads_does_not_hold_up_the_end)
 {
-    close(ends[0]);
-    close(ends[1]);
+    close_ends();
     ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
     open_log(LOG_INFO);
-    for (int i = 0; i < MANY; i++)
-        log_write(logger, LOG_INFO, "msg=something number=%d", i);
-    double begin = seconds(), late = machine_late_s();
+    write_many("something");
+    double begin = clock_s(), late = machine_late_s();
     log_destroy(logger);
-    ck_assert_double_lt(seconds() - begin, 3.0 + machine_late_s() - late);
-    close(ends[0]);
-    close(ends[1]);
+    ck_assert_double_lt(clock_s() - begin, 3.0 + machine_late_s() - late);
+    close_ends();
 }
 END_TEST
 
@@ -280,7 +277,7 @@ END_TEST
 
 START_TEST(a_descriptor_that_does_not_block_loses_nothing)
 {
-    struct reader reader = {.text = calloc(1, 8 << 20)};
+    struct reader reader = {0};
     ck_assert_int_eq(0, fcntl(ends[1], F_SETFL, O_NONBLOCK));
     ck_assert_int_ge(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
     open_log(LOG_INFO);
@@ -288,12 +285,9 @@ START_TEST(a_descriptor_that_does_not_block_loses_nothing)
         log_write(logger, LOG_INFO, "number=%d.", i);
     usleep(100000); /* it waits for room by now */
     start_reading(&reader);
-    log_destroy(logger);
-    close(ends[1]);
-    pthread_join(reader.thread, NULL);
-    close(ends[0]);
-    ck_assert_uint_eq(1000, count(reader.text, " number="));
-    free(reader.text);
+    char *text = end_reading(&reader);
+    ck_assert_uint_eq(1000, count(text, " number="));
+    free(text);
 }
 END_TEST
 
@@ -325,19 +319,16 @@ static void check_lines(const char *text)
 START_TEST(lines_of_many_threads_do_not_mix)
 {
     pthread_t threads[THREADS];
-    struct reader reader = {.text = calloc(1, 8 << 20)};
+    struct reader reader = {0};
     open_log(LOG_INFO);
     start_reading(&reader);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(0, pthread_create(&threads[i], NULL, write_lines, (void *)(intptr_t)i));
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    log_destroy(logger);
-    close(ends[1]);
-    pthread_join(reader.thread, NULL);
-    close(ends[0]);
-    check_lines(reader.text);
-    free(reader.text);
+    char *text = end_reading(&reader);
+    check_lines(text);
+    free(text);
 }
 END_TEST
 
