@@ -1,5 +1,5 @@
 /* How kernels move messages that overflow, uncompressed, through the rings of rings.h. The same text is compiled for
- * GPUs (collective/cuda/exchange.cu) and for tests (tests/fakes/coll_kernels.c). A call does one step of one thread
+ * GPUs (collective/cuda/exchange.cu) and for tests (tests/fakes/coll_plugin.c). A call does one step of one thread
  * block and never waits inside it.
  *
  * A block serves one end of a ring, together with the other blocks of that end, each with its team's slots: in each

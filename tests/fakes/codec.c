@@ -1,9 +1,9 @@
-#include "tests/fakes/codec.h"
-
+/* The codec of the fake GPUs, as kernels/device.h has it. */
 #include <string.h>
 
 #include "kernels/codebook.h"
 #include "kernels/device.h"
+#include "tests/fakes/gpu.h"
 
 #define SCRATCH_ENDS 64u /* bytes at both ends of scratch that are looked at */
 

@@ -1,7 +1,7 @@
 /* The codec's plugin for the fake CUDA driver. */
 #include <unistd.h>
 
-#include "tests/fakes/codec.h"
+#include "kernels/device.h"
 #include "tests/fakes/cuda.h"
 
 static bool fails(void)

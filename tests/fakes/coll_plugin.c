@@ -1,4 +1,5 @@
-/* collective/engine/gpu.h by the fake GPUs, as the plugin that libstrait-coll loads. */
+/* collective/engine/gpu.h by the fake GPUs, as the plugin that libstrait-coll loads: its kernels are what
+ * collective/cuda/control.cu does, by one thread. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -6,8 +7,7 @@
 #include "collective/engine.h"
 #include "collective/engine/gpu.h"
 #include "kernels/codec.h"
-#include "tests/fakes/codec.h"
-#include "tests/fakes/coll_kernels.h"
+#include "tests/fakes/exchange_thread.h"
 #include "tests/fakes/gpu.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */
@@ -106,17 +106,17 @@ struct block {
     size_t size;
 };
 
-static struct block *blocks;
-static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *allocations;
+static pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_ours(const void *memory)
 {
     bool found = false;
-    pthread_mutex_lock(&blocks_lock);
-    for (struct block *block = blocks; block != NULL; block = block->next)
+    pthread_mutex_lock(&allocations_lock);
+    for (struct block *block = allocations; block != NULL; block = block->next)
         found |= (const uint8_t *)memory >= (uint8_t *)(block + 1) &&
                  (const uint8_t *)memory < (uint8_t *)(block + 1) + block->size;
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&allocations_lock);
     return found;
 }
 
@@ -128,10 +128,10 @@ static void *allocate_any(size_t size, bool zero)
     demand(posix_memalign(&memory, 256, sizeof(struct block) + size) == 0);
     struct block *block = memory;
     block->size = size;
-    pthread_mutex_lock(&blocks_lock);
-    block->next = blocks;
-    blocks = block;
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_lock(&allocations_lock);
+    block->next = allocations;
+    allocations = block;
+    pthread_mutex_unlock(&allocations_lock);
     return memset(block + 1, zero ? 0 : 0xa5, size);
 }
 
@@ -141,13 +141,13 @@ static void release(void *memory)
     if (memory == NULL)
         return;
     fake_device_wait(fake_device());
-    pthread_mutex_lock(&blocks_lock);
-    struct block **at = &blocks, *block = (struct block *)memory - 1;
+    pthread_mutex_lock(&allocations_lock);
+    struct block **at = &allocations, *block = (struct block *)memory - 1;
     while (*at != NULL && *at != block)
         at = &(*at)->next;
     demand(*at != NULL);
     *at = block->next;
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&allocations_lock);
     unmade();
     free(block);
 }
@@ -302,20 +302,314 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
     return true;
 }
 
-#define KERNEL(name, type)                                            \
-    static bool name(const struct type *argument, coll_stream stream) \
-    {                                                                 \
-        if (!can_work(stream))                                        \
-            return false;                                             \
-        kernel_##name(argument, stream);                              \
-        return true;                                                  \
+static struct message_head *head_of(const struct message_list *list, uint32_t i)
+{
+    return (void *)(list->base + i * list->stride);
+}
+
+static uint32_t parts_of(const struct message_list *list)
+{
+    return (list->tail_at != 0) + (list->main_at != 0);
+}
+
+/* ---- Heads ------------------------------------------------------------------------------------------------------- */
+
+struct verdict {
+    const struct strait_result *tail, *main;
+    bool fits;
+};
+
+static struct verdict verdict_of(const struct gpu_write_headers *headers, uint32_t i)
+{
+    const uint32_t before = i - (headers->list.skip < i), parts = parts_of(&headers->list);
+    const struct strait_result *results = headers->results + before * parts;
+    struct verdict is = {parts > 1 ? results : NULL, results + (parts - 1), false};
+    is.fits = is.main->status == STRAIT_OK && is.main->bytes <= headers->list.main_room &&
+              (is.tail == NULL || (is.tail->status == STRAIT_OK));
+    return is;
+}
+
+static uint64_t need_of(struct verdict is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : UINT64_MAX;
+}
+
+static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS],
+                       uint64_t most)
+{
+    head->magic = MESSAGE_MAGIC;
+    head->tail_status = is.tail != NULL ? (uint32_t)is.tail->status : 0;
+    head->main_status = (uint32_t)is.main->status;
+    head->reserved = 0;
+    head->tail_bytes = is.tail != NULL ? is.tail->bytes : 0;
+    head->main_bytes = is.main->bytes;
+    head->first = first;
+    memcpy(head->row, row, sizeof(head->row));
+    head->most = most;
+    head->sum = head_sum(head);
+}
+
+static uint64_t count_message(const struct gpu_write_headers *headers)
+{
+    struct ring_ends *ends = headers->ends;
+    if (headers->job.peer < 0)
+        return ends->collectives++;
+    return headers->job.sent != NULL ? ends->peers[headers->job.peer].sends++
+                                     : ends->peers[headers->job.peer].receives++;
+}
+
+static void record(const struct gpu_write_headers *headers, uint32_t peer, const uint64_t row[ROW_WORDS])
+{
+    const uint32_t i = headers->job.sent_stride != 0 ? peer : 0;
+    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
+    struct ring_flags *flags = &headers->rings.flags[ring_number(&headers->rings, headers->rings.rank, peer)];
+    struct ring_record *record = &flags->records[headers->job.peer >= 0][headers->place->number % RING_RECORDS];
+    __atomic_store_n(&record->number, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&record->first, fits ? RING_NONE : headers->ends->next, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->number, headers->place->number + 1, __ATOMIC_RELEASE);
+}
+
+static void run_write_headers(coll_stream stream, void *argument)
+{
+    const struct gpu_write_headers *headers = argument;
+    uint64_t row[ROW_WORDS] = {0}, most = 0;
+    bool any = false;
+    (void)stream;
+    *headers->place = headers->job;
+    headers->place->number = count_message(headers);
+    for (uint32_t i = 0; i < headers->list.count; i++) {
+        if (i == headers->list.skip)
+            continue;
+        const struct verdict is = verdict_of(headers, i);
+        most = need_of(is) > most ? need_of(is) : most;
+        row[i / 64] |= (uint64_t)!is.fits << i % 64;
+        any |= !is.fits;
+    }
+    for (uint32_t i = 0; i < headers->list.count; i++)
+        if (i != headers->list.skip)
+            write_head(head_of(&headers->list, i), verdict_of(headers, i), headers->ends->next, row, most);
+    for (uint32_t peer = 0; peer < headers->rings.ranks && headers->list.count > 0; peer++)
+        if (peer != headers->rings.rank && (headers->job.peer < 0 || (uint32_t)headers->job.peer == peer))
+            record(headers, peer, row);
+    headers->ends->next += any ? headers->slots : 0;
+}
+
+/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+
+static bool has_overflow(const struct message_head *head)
+{
+    uint64_t any = 0;
+    for (uint32_t word = 0; word < ROW_WORDS; word++)
+        any |= head->row[word];
+    return any != 0;
+}
+
+static bool is_whole(const struct message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
+static void say_failed(struct host_status *host_status, uint32_t status)
+{
+    if (__atomic_load_n(&host_status->failed, __ATOMIC_ACQUIRE) == 0)
+        __atomic_store_n(&host_status->failed, status, __ATOMIC_RELEASE);
+}
+
+static void say_bad_head(struct host_status *host_status)
+{
+    say_failed(host_status, STATUS_BAD_HEADER);
+    __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Adds a head to what is known of an operation. */
+static void take_head(const struct message_head *head, bool *any, uint64_t *need)
+{
+    *any |= has_overflow(head);
+    *need = head->most > *need ? head->most : *need;
+}
+
+static uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : (uint32_t)((need + unit - 1) / unit);
+}
+
+static void report(const struct gpu_check *check)
+{
+    struct host_status *host_status = check->host_status;
+    const struct report report = {.count = ++check->overflow_counter->count,
+                                  .index = check->index,
+                                  .local_class = check->local_class,
+                                  .share = check->overflow_counter->share};
+    check->overflow_counter->share = 0;
+    host_status->reports[host_status->reported % REPORTS_MAX] = report;
+    __atomic_store_n(&host_status->reported, host_status->reported + 1, __ATOMIC_RELEASE);
+}
+
+static void clear_chunks(const struct message_list *list, uint32_t i)
+{
+    uint8_t *message = list->base + i * list->stride;
+    if (list->tail_at != 0)
+        memset(message + list->tail_at, 0, STRAIT_CHUNK_HEADER_BYTES);
+    memset(message + list->main_at, 0, STRAIT_CHUNK_HEADER_BYTES);
+}
+
+static void run_check(coll_stream stream, void *argument)
+{
+    const struct gpu_check *check = argument;
+    bool any = false, strange = false;
+    uint64_t need = 0;
+    (void)stream;
+    if (check->own != NULL)
+        take_head((const void *)check->own, &any, &need);
+    for (uint32_t i = 0; i < check->list.count; i++) {
+        const struct message_head *head = head_of(&check->list, i);
+        if (i == check->list.skip)
+            continue;
+        const bool whole = is_whole(head), overflows = (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
+        strange |= !whole;
+        check->found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+        take_head(head, &any, &need);
+        if (check->found[i] != MESSAGE_FITS)
+            clear_chunks(&check->list, i);
+    }
+    if (strange) {
+        say_bad_head(check->host_status);
+        return;
+    }
+    if (share_of(need, check->unit) > check->overflow_counter->share)
+        check->overflow_counter->share = share_of(need, check->unit);
+    if (any)
+        report(check);
+}
+
+/* ---- Decoding ---------------------------------------------------------------------------------------------------- */
+
+static void run_verify(coll_stream stream, void *argument)
+{
+    const struct gpu_verify *verify = argument;
+    const struct strait_result *result = verify->results;
+    (void)stream;
+    for (uint32_t i = 0; i < verify->list.count; i++)
+        for (uint32_t part = 0; part < parts_of(&verify->list) && i != verify->list.skip; part++, result++)
+            if (verify->found[i] == 0 && result->status != STRAIT_OK)
+                say_failed(verify->host_status, (uint32_t)result->status);
+}
+
+static void run_reduce(coll_stream stream, void *argument)
+{
+    (void)stream;
+    demand(coll_reduce_scalar(argument) == STRAIT_OK);
+}
+
+/* ---- Exchange of what did not fit: the text of collective/engine/exchange.h, with blocks of one thread that alternate
+ * - */
+
+static _Thread_local uint64_t bytes_taken; /* by the kernel that runs */
+
+EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
+{
+    atomic_fetch_add(&fake_gpu.offered, 1);
+    memcpy(slot, values, bytes);
+}
+
+EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)
+{
+    atomic_fetch_add(&fake_gpu.taken, 1);
+    bytes_taken += bytes;
+    memcpy(values, slot, bytes);
+}
+
+#include "collective/engine/exchange.h"
+
+enum { BLOCKS_MAX = 128, PAUSE_US = 100 };
+
+struct running {
+    struct gpu_exchange call;
+    coll_stream stream;
+};
+
+/* Of one block. True: it is over. */
+static bool step(const struct gpu_exchange *call, struct exchange_block *block, bool waits, uint64_t *waited_ns)
+{
+    enum exchange_state state = exchange_step(call, block);
+    *waited_ns = state == EXCHANGE_MOVED ? 0 : *waited_ns;
+    return state == EXCHANGE_DONE || (state == EXCHANGE_WAITS && !waits);
+}
+
+static void give_up(struct host_status *host_status)
+{
+    __atomic_store_n(&host_status->failed, (uint32_t)STRAIT_ERR_IO, __ATOMIC_RELEASE);
+    __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Branches of a fake graph run one after another: there the one beside cannot wait for what comes behind it. */
+static void move_all(coll_stream stream, const struct running *running)
+{
+    const struct gpu_exchange call = running->call;
+    const bool waits = call.kind == EXCHANGE_BEHIND || stream == running->stream;
+    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
+    const uint32_t count = ring_blocks(&call.rings);
+    struct exchange_block blocks[BLOCKS_MAX];
+    uint64_t waited_ns[BLOCKS_MAX] = {0};
+    bool over[BLOCKS_MAX] = {false};
+    demand(count > 0 && count <= BLOCKS_MAX);
+    if ((fake_gpu.lost >> fake_stream_device(stream) & 1) != 0)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = exchange_begin(&call, i);
+    for (uint32_t left = count; left > 0 && __atomic_load_n(&call.host_status->abort, __ATOMIC_ACQUIRE) == 0;) {
+        bool moved = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t before = waited_ns[i];
+            if (over[i])
+                continue;
+            over[i] = step(&call, &blocks[i], waits, &waited_ns[i]);
+            left -= over[i];
+            waited_ns[i] += PAUSE_US * 1000 * hurry;
+            moved |= over[i] || waited_ns[i] <= before;
+            if (over[i] || waited_ns[i] < exchange_patience(&call, &blocks[i]))
+                continue;
+            if (!exchange_fails(&call))
+                return;
+            give_up(call.host_status);
+        }
+        if (!moved)
+            usleep(PAUSE_US);
+    }
+}
+
+static void run_exchange(coll_stream stream, void *argument)
+{
+    bytes_taken = 0;
+    move_all(stream, argument);
+    fake_pass_time(stream, (double)fake_gpu.ring_fs * 1e-15 * (double)bytes_taken);
+}
+
+/* Arguments are copied. */
+#define KERNEL(name, type)                                                 \
+    static bool name(const struct type *argument, coll_stream stream)      \
+    {                                                                      \
+        if (!can_work(stream))                                             \
+            return false;                                                  \
+        fake_queue(stream, run_##name, NULL, argument, sizeof(*argument)); \
+        return true;                                                       \
     }
 KERNEL(write_headers, gpu_write_headers)
 KERNEL(check, gpu_check)
-KERNEL(exchange, gpu_exchange)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
 #undef KERNEL
+
+static bool exchange(const struct gpu_exchange *argument, coll_stream stream)
+{
+    const struct running running = {*argument, stream};
+    if (!can_work(stream))
+        return false;
+    fake_queue(stream, run_exchange, NULL, &running, sizeof(running));
+    return true;
+}
+
+/* ---- The plugin -------------------------------------------------------------------------------------------------- */
 
 static const struct gpu_ops ops = {.trouble = trouble,
                                    .host = host,

@@ -142,4 +142,23 @@ void fake_graph_launch(struct fake_graph *graph, coll_stream stream);
 void fake_graph_end(struct fake_graph *graph);
 #pragma GCC visibility pop
 
+/* ---- The codec --------------------------------------------------------------------------------------------------- */
+
+struct device_ops; /* of the codec: kernels/device.h */
+
+/* A codec whose calls are work of fake streams: the best variant for the host does them when the stream comes to them.
+ * It demands what the kernels demand of addresses, scratch and tables.
+ *
+ * What differs between the fakes that have it: */
+struct codec_host {
+    coll_stream (*stream)(void *handle);                         /* as a call names it */
+    int (*device)(void);                                         /* the current one; -1: none is */
+    bool (*fails)(void);                                         /* this launch is refused */
+    bool (*reaches)(const void *bytes, size_t size, int device); /* NULL: devices reach all memory */
+    void (*begin)(void); /* called by the stream before a launch runs; may be NULL */
+};
+
+extern const struct codec_host fake_codec_host; /* defined by the library that has the codec */
+extern const struct device_ops fake_codec_ops;
+
 #endif
