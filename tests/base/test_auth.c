@@ -53,7 +53,9 @@ static const struct file_case {
     {4097, 0600, false}, {100, 0640, false}, {100, 0604, false}, {100, 0620, false}, {100, 0601, false},
 };
 
-START_TEST(a_secret_file_is_read_whole_or_refused_with_a_reason)
+TEST_FIXTURE(file, setup, teardown);
+
+TEST_LOOP(a_secret_file_is_read_whole_or_refused_with_a_reason, COUNT(files))
 {
     const struct file_case *test = &files[_i];
     write_secret(test->size, test->mode);
@@ -63,9 +65,8 @@ START_TEST(a_secret_file_is_read_whole_or_refused_with_a_reason)
         ck_assert_uint_eq(i < secret.size ? i % 251 : 0, secret.bytes[i]);
     ck_assert(test->good || (strstr(why, path) != NULL && strlen(why) > strlen(path) + 5));
 }
-END_TEST
 
-START_TEST(what_is_no_regular_file_is_refused_at_once)
+TEST(what_is_no_regular_file_is_refused_at_once)
 {
     ck_assert_int_eq(STRAIT_ERR_IO, read_secret()); /* nothing there */
     ck_assert_int_eq(0, mkfifo(path, 0600));
@@ -73,9 +74,8 @@ START_TEST(what_is_no_regular_file_is_refused_at_once)
     ck_assert_int_eq(0, unlink(path));
     ck_assert_int_eq(STRAIT_ERR_INVALID, auth_secret_read(folder, &secret, why, sizeof(why)));
 }
-END_TEST
 
-START_TEST(a_file_of_another_user_is_refused)
+TEST(a_file_of_another_user_is_refused)
 {
     if (geteuid() != 0)
         return; /* cannot be made */
@@ -83,9 +83,8 @@ START_TEST(a_file_of_another_user_is_refused)
     ck_assert_int_eq(0, chown(path, 12345, 0));
     ck_assert_int_eq(STRAIT_ERR_INVALID, read_secret());
 }
-END_TEST
 
-START_TEST(a_link_to_a_good_file_will_do)
+TEST(a_link_to_a_good_file_will_do)
 {
     char target[sizeof(path) + 8];
     write_secret(100, 0600);
@@ -95,7 +94,6 @@ START_TEST(a_link_to_a_good_file_will_do)
     ck_assert_int_eq(STRAIT_OK, read_secret());
     ck_assert_int_eq(0, unlink(target));
 }
-END_TEST
 
 /* ---- Proofs ------------------------------------------------------------------------------------------------------ */
 
@@ -141,7 +139,9 @@ static void change(struct message_peer_hello *h, int field)
 
 static const struct secret key = {.size = 16, .bytes = "0123456789abcdef"};
 
-START_TEST(both_sides_compute_the_same_proof)
+TEST_FIXTURE(proof, NULL, NULL);
+
+TEST(both_sides_compute_the_same_proof)
 {
     struct message_peer_hello dialler = hello(0), acceptor = hello(1);
     uint8_t a[MAC_BYTES], b[MAC_BYTES];
@@ -149,9 +149,8 @@ START_TEST(both_sides_compute_the_same_proof)
     auth_proof(&key, true, &dialler, &acceptor, b);
     ck_assert(auth_equal(a, b));
 }
-END_TEST
 
-START_TEST(every_field_of_either_hello_changes_the_proof)
+TEST_LOOP(every_field_of_either_hello_changes_the_proof, 2 * CHANGES)
 {
     struct message_peer_hello hellos[2] = {hello(0), hello(1)};
     uint8_t before[MAC_BYTES], after[MAC_BYTES];
@@ -160,9 +159,8 @@ START_TEST(every_field_of_either_hello_changes_the_proof)
     auth_proof(&key, true, &hellos[0], &hellos[1], after);
     ck_assert(!auth_equal(before, after));
 }
-END_TEST
 
-START_TEST(the_role_the_order_and_the_secret_change_the_proof)
+TEST(the_role_the_order_and_the_secret_change_the_proof)
 {
     struct message_peer_hello dialler = hello(0), acceptor = hello(1);
     struct secret other = key, longer = key;
@@ -179,10 +177,9 @@ START_TEST(the_role_the_order_and_the_secret_change_the_proof)
         for (int j = 0; j < i; j++)
             ck_assert(!auth_equal(macs[i], macs[j]));
 }
-END_TEST
 
 /* Computed with Python's hmac from the text in auth.c: what peers of other releases send. */
-START_TEST(the_proof_is_the_one_that_is_written_down)
+TEST(the_proof_is_the_one_that_is_written_down)
 {
     static const uint8_t expected[MAC_BYTES] = {
         0xaf, 0x70, 0x63, 0xc9, 0x50, 0xe6, 0x9c, 0x30, 0x87, 0x85, 0x8a, 0x00, 0x70, 0xce, 0xb7, 0xd4,
@@ -193,9 +190,8 @@ START_TEST(the_proof_is_the_one_that_is_written_down)
     auth_proof(&key, true, &dialler, &acceptor, mac);
     ck_assert_mem_eq(expected, mac, MAC_BYTES);
 }
-END_TEST
 
-START_TEST(equal_means_every_bit)
+TEST(equal_means_every_bit)
 {
     uint8_t a[MAC_BYTES] = {0}, b[MAC_BYTES] = {0};
     ck_assert(auth_equal(a, b));
@@ -205,9 +201,8 @@ START_TEST(equal_means_every_bit)
         b[bit / 8] = 0;
     }
 }
-END_TEST
 
-START_TEST(random_bytes_fill_what_they_should_and_differ)
+TEST(random_bytes_fill_what_they_should_and_differ)
 {
     static uint8_t a[1000], b[1000];
     auth_random(a + 1, sizeof(a) - 2);
@@ -218,22 +213,8 @@ START_TEST(random_bytes_fill_what_they_should_and_differ)
     ck_assert_mem_ne(a + 901, a + 1, 32);
     ck_assert_mem_ne(a + sizeof(a) - 33, (uint8_t[32]){0}, 32);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("auth");
-    TCase *file = add_case(suite, "file"), *proof = add_case(suite, "proof");
-    tcase_add_checked_fixture(file, setup, teardown);
-    tcase_add_loop_test(file, a_secret_file_is_read_whole_or_refused_with_a_reason, 0, COUNT(files));
-    tcase_add_test(file, what_is_no_regular_file_is_refused_at_once);
-    tcase_add_test(file, a_file_of_another_user_is_refused);
-    tcase_add_test(file, a_link_to_a_good_file_will_do);
-    tcase_add_test(proof, both_sides_compute_the_same_proof);
-    tcase_add_loop_test(proof, every_field_of_either_hello_changes_the_proof, 0, 2 * CHANGES);
-    tcase_add_test(proof, the_role_the_order_and_the_secret_change_the_proof);
-    tcase_add_test(proof, the_proof_is_the_one_that_is_written_down);
-    tcase_add_test(proof, equal_means_every_bit);
-    tcase_add_test(proof, random_bytes_fill_what_they_should_and_differ);
-    return run_suite(suite);
+    return run_tests("auth", NULL, NULL);
 }

@@ -61,7 +61,9 @@ static const struct head_case {
     {"GET / HTTP/0.9\r\n\r\n", 505},
 };
 
-START_TEST(a_head_is_understood_or_refused)
+TEST_FIXTURE(parser, NULL, NULL);
+
+TEST_LOOP(a_head_is_understood_or_refused, COUNT(heads))
 {
     struct http_request request, longer;
     const char *text = heads[_i].text;
@@ -74,9 +76,8 @@ START_TEST(a_head_is_understood_or_refused)
     for (size_t part = 0; part < size; part++)
         ck_assert_int_eq(HTTP_INCOMPLETE, http_request_parse(text, part, &longer));
 }
-END_TEST
 
-START_TEST(a_request_has_method_path_and_what_comes_after)
+TEST(a_request_has_method_path_and_what_comes_after)
 {
     static const char close[] = "HEAD /a?b HTTP/1.1\r\n" HOST "Connection: keep-alive, Close\r\n\r\nrest";
     static const char absolute[] = "GET HTTP://h:1/a/b?c=/d HTTP/1.1\r\n" HOST "\r\n";
@@ -90,9 +91,8 @@ START_TEST(a_request_has_method_path_and_what_comes_after)
     ck_assert_int_eq(HTTP_GOOD, http_request_parse("get / HTTP/1.0\r\n\r\n", 18, &request));
     ck_assert(request.method == HTTP_OTHER && request.close);
 }
-END_TEST
 
-START_TEST(a_head_has_a_limit)
+TEST(a_head_has_a_limit)
 {
     static char text[HTTP_HEAD_MAX + 8];
     static const char end[] = "\r\n\r\n";
@@ -107,7 +107,6 @@ START_TEST(a_head_has_a_limit)
     memcpy(text + HTTP_HEAD_MAX - 3, end, 4);
     ck_assert_int_eq(431, http_request_parse(text, HTTP_HEAD_MAX + 1, &request));
 }
-END_TEST
 
 /* ---- A server in a thread ---------------------------------------------------------------------------------------- */
 
@@ -265,7 +264,9 @@ static char *ask(const char *text, int status)
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(metrics_and_health_are_answered)
+TEST_FIXTURE(answers, setup, stop);
+
+TEST(metrics_and_health_are_answered)
 {
     start();
     char *text = ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200);
@@ -278,9 +279,8 @@ START_TEST(metrics_and_health_are_answered)
     ck_assert_str_eq("{\"good\":true}", strstr(text, "\r\n\r\n") + 4);
     free(text);
 }
-END_TEST
 
-START_TEST(health_decides_its_own_status)
+TEST(health_decides_its_own_status)
 {
     server.health = 503;
     start();
@@ -288,17 +288,15 @@ START_TEST(health_decides_its_own_status)
     ck_assert_str_eq("{\"good\":true}", strstr(text, "\r\n\r\n") + 4);
     free(text);
 }
-END_TEST
 
-START_TEST(without_a_text_the_answer_is_500)
+TEST(without_a_text_the_answer_is_500)
 {
     server.broken = true;
     start();
     free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 500));
 }
-END_TEST
 
-START_TEST(head_gets_the_head_alone)
+TEST(head_gets_the_head_alone)
 {
     start();
     char *text = ask("HEAD /metrics HTTP/1.1\r\n" CLOSE, 200);
@@ -306,7 +304,6 @@ START_TEST(head_gets_the_head_alone)
     ck_assert_str_eq("", strstr(text, "\r\n\r\n") + 4);
     free(text);
 }
-END_TEST
 
 static const struct refusal_case {
     const char *text;
@@ -324,7 +321,7 @@ static const struct refusal_case {
     {"GET /metrics HTTP/2.0\r\n" KEEP, 505},
 };
 
-START_TEST(everything_else_is_refused_and_the_connection_closed)
+TEST_LOOP(everything_else_is_refused_and_the_connection_closed, COUNT(refusals))
 {
     start();
     char *text = ask(refusals[_i].text, refusals[_i].status);
@@ -333,9 +330,8 @@ START_TEST(everything_else_is_refused_and_the_connection_closed)
     ck_assert_int_eq(0, server.calls);
     free(text);
 }
-END_TEST
 
-START_TEST(a_long_answer_arrives_whole)
+TEST(a_long_answer_arrives_whole)
 {
     server.metrics_size = 3 << 20;
     start();
@@ -343,11 +339,10 @@ START_TEST(a_long_answer_arrives_whole)
     ck_assert_uint_eq(3 << 20, strspn(strstr(text, "\r\n\r\n") + 4, "m"));
     free(text);
 }
-END_TEST
 
 /* ---- Connections that stay --------------------------------------------------------------------------------------- */
 
-START_TEST(a_connection_serves_many_requests)
+TEST(a_connection_serves_many_requests)
 {
     char text[1024];
     start();
@@ -360,9 +355,8 @@ START_TEST(a_connection_serves_many_requests)
     }
     close(fd);
 }
-END_TEST
 
-START_TEST(pipelined_requests_are_answered_in_order)
+TEST(pipelined_requests_are_answered_in_order)
 {
     char text[1024];
     start();
@@ -379,9 +373,8 @@ START_TEST(pipelined_requests_are_answered_in_order)
     ck_assert_str_eq("", rest);
     free(rest);
 }
-END_TEST
 
-START_TEST(a_request_may_come_byte_by_byte)
+TEST(a_request_may_come_byte_by_byte)
 {
     start();
     int fd = dial();
@@ -393,11 +386,10 @@ START_TEST(a_request_may_come_byte_by_byte)
     assert_status(text, 200);
     free(text);
 }
-END_TEST
 
 /* ---- Bad company ------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_head_without_end_is_refused)
+TEST(a_head_without_end_is_refused)
 {
     static char huge[1 << 20];
     start();
@@ -410,9 +402,81 @@ START_TEST(a_head_without_end_is_refused)
     assert_status(text, 431);
     free(text);
 }
-END_TEST
 
-START_TEST(a_slow_request_is_cut_off_after_a_while_but_not_at_once)
+TEST(three_hundred_half_open_connections_keep_nobody_out)
+{
+    static int fds[300];
+    start();
+    for (int i = 0; i < COUNT(fds); i++) {
+        fds[i] = dial();
+        if (i % 2 == 0)
+            send(fds[i], "GET /metrics HT", 15, MSG_NOSIGNAL);
+    }
+    double begin = clock_s(), late = machine_late_s();
+    for (int i = 0; i < 10; i++) {
+        free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200));
+    }
+    ck_assert_double_lt(clock_s() - begin, 4 + machine_late_s() - late); /* they have not just timed out */
+    for (int i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+}
+
+TEST(who_asks_and_never_listens_keeps_nobody_out)
+{
+    static int fds[60];
+    server.metrics_size = 8 << 20; /* more than a socket takes */
+    start();
+    for (int i = 0; i < COUNT(fds); i++) {
+        fds[i] = dial();
+        say(fds[i], "GET /metrics HTTP/1.1\r\n" KEEP);
+    }
+    free(ask("GET /health HTTP/1.1\r\n" CLOSE, 200));
+    for (int i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+}
+
+TEST_FIXTURE(closing, setup, NULL);
+
+TEST(closing_ends_every_connection)
+{
+    int fds[20];
+    char byte;
+    start();
+    for (int i = 0; i < COUNT(fds); i++) {
+        fds[i] = dial();
+        say(fds[i], i % 2 == 0 ? "GET" : "GET /health HTTP/1.1\r\n" KEEP);
+    }
+    usleep(100000);
+    stop();
+    for (int i = 0; i < COUNT(fds); i++) {
+        while (recv(fds[i], &byte, 1, 0) > 0)
+            ;
+        close(fds[i]);
+    }
+}
+
+TEST_FIXTURE(company, setup, stop);
+
+TEST(an_address_that_cannot_be_had_is_an_error)
+{
+    static const struct http_handlers handlers = {give_metrics, give_health, 0};
+    char taken[64];
+    struct http *http = NULL;
+    unsigned port = 7;
+    snprintf(taken, sizeof(taken), "127.0.0.1:%u", server.port);
+    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, taken, &handlers, NULL, &http, &port));
+    ck_assert_int_eq(EADDRINUSE, errno);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "localhost:0", &handlers, NULL, &http, &port));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "", &handlers, NULL, &http, &port));
+    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, "192.0.2.1:1", &handlers, NULL, &http, &port));
+    ck_assert(http == NULL && port == 7);
+    http_close(NULL);
+    start();
+}
+
+TEST_FIXTURE(impatient, setup_impatient, stop);
+
+TEST(a_slow_request_is_cut_off_after_a_while_but_not_at_once)
 {
     start();
     int fd = dial();
@@ -430,107 +494,9 @@ START_TEST(a_slow_request_is_cut_off_after_a_while_but_not_at_once)
     ck_assert_double_lt(clock_s() - begin, 2.5 + machine_late_s() - late);
     close(fd);
 }
-END_TEST
-
-START_TEST(three_hundred_half_open_connections_keep_nobody_out)
-{
-    static int fds[300];
-    start();
-    for (int i = 0; i < COUNT(fds); i++) {
-        fds[i] = dial();
-        if (i % 2 == 0)
-            send(fds[i], "GET /metrics HT", 15, MSG_NOSIGNAL);
-    }
-    double begin = clock_s(), late = machine_late_s();
-    for (int i = 0; i < 10; i++) {
-        free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200));
-    }
-    ck_assert_double_lt(clock_s() - begin, 4 + machine_late_s() - late); /* they have not just timed out */
-    for (int i = 0; i < COUNT(fds); i++)
-        close(fds[i]);
-}
-END_TEST
-
-START_TEST(who_asks_and_never_listens_keeps_nobody_out)
-{
-    static int fds[60];
-    server.metrics_size = 8 << 20; /* more than a socket takes */
-    start();
-    for (int i = 0; i < COUNT(fds); i++) {
-        fds[i] = dial();
-        say(fds[i], "GET /metrics HTTP/1.1\r\n" KEEP);
-    }
-    free(ask("GET /health HTTP/1.1\r\n" CLOSE, 200));
-    for (int i = 0; i < COUNT(fds); i++)
-        close(fds[i]);
-}
-END_TEST
-
-START_TEST(closing_ends_every_connection)
-{
-    int fds[20];
-    char byte;
-    start();
-    for (int i = 0; i < COUNT(fds); i++) {
-        fds[i] = dial();
-        say(fds[i], i % 2 == 0 ? "GET" : "GET /health HTTP/1.1\r\n" KEEP);
-    }
-    usleep(100000);
-    stop();
-    for (int i = 0; i < COUNT(fds); i++) {
-        while (recv(fds[i], &byte, 1, 0) > 0)
-            ;
-        close(fds[i]);
-    }
-}
-END_TEST
-
-START_TEST(an_address_that_cannot_be_had_is_an_error)
-{
-    static const struct http_handlers handlers = {give_metrics, give_health, 0};
-    char taken[64];
-    struct http *http = NULL;
-    unsigned port = 7;
-    snprintf(taken, sizeof(taken), "127.0.0.1:%u", server.port);
-    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, taken, &handlers, NULL, &http, &port));
-    ck_assert_int_eq(EADDRINUSE, errno);
-    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "localhost:0", &handlers, NULL, &http, &port));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "", &handlers, NULL, &http, &port));
-    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, "192.0.2.1:1", &handlers, NULL, &http, &port));
-    ck_assert(http == NULL && port == 7);
-    http_close(NULL);
-    start();
-}
-END_TEST
 
 int main(void)
 {
     (void)machine_watch();
-    Suite *suite = suite_create("http");
-    TCase *parser = add_case(suite, "parser"), *answers = add_case(suite, "answers"),
-          *company = add_case(suite, "company"), *closing = add_case(suite, "closing"),
-          *impatient = add_case(suite, "impatient");
-    tcase_add_loop_test(parser, a_head_is_understood_or_refused, 0, COUNT(heads));
-    tcase_add_test(parser, a_request_has_method_path_and_what_comes_after);
-    tcase_add_test(parser, a_head_has_a_limit);
-    tcase_add_checked_fixture(answers, setup, stop);
-    tcase_add_test(answers, metrics_and_health_are_answered);
-    tcase_add_test(answers, health_decides_its_own_status);
-    tcase_add_test(answers, without_a_text_the_answer_is_500);
-    tcase_add_test(answers, head_gets_the_head_alone);
-    tcase_add_loop_test(answers, everything_else_is_refused_and_the_connection_closed, 0, COUNT(refusals));
-    tcase_add_test(answers, a_long_answer_arrives_whole);
-    tcase_add_test(answers, a_connection_serves_many_requests);
-    tcase_add_test(answers, pipelined_requests_are_answered_in_order);
-    tcase_add_test(answers, a_request_may_come_byte_by_byte);
-    tcase_add_checked_fixture(company, setup, stop);
-    tcase_add_test(company, a_head_without_end_is_refused);
-    tcase_add_test(company, three_hundred_half_open_connections_keep_nobody_out);
-    tcase_add_test(company, who_asks_and_never_listens_keeps_nobody_out);
-    tcase_add_test(company, an_address_that_cannot_be_had_is_an_error);
-    tcase_add_checked_fixture(closing, setup, NULL);
-    tcase_add_test(closing, closing_ends_every_connection);
-    tcase_add_checked_fixture(impatient, setup_impatient, stop);
-    tcase_add_test(impatient, a_slow_request_is_cut_off_after_a_while_but_not_at_once);
-    return run_suite(suite);
+    return run_tests("http", setup, stop);
 }

@@ -58,7 +58,7 @@ static bool can_connect(void)
 
 /* ---- The lock ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(one_holds_the_lock_and_the_other_learns_who)
+TEST(one_holds_the_lock_and_the_other_learns_who)
 {
     int fd = -1, second = -7;
     ck_assert_int_eq(STRAIT_OK, acquire(&fd));
@@ -71,7 +71,6 @@ START_TEST(one_holds_the_lock_and_the_other_learns_who)
     ck_assert_int_eq(STRAIT_OK, acquire(&fd));
     close(fd);
 }
-END_TEST
 
 /* Holds the lock and a listening socket, says so and waits to be killed. */
 static pid_t start_holder(void)
@@ -91,7 +90,7 @@ static pid_t start_holder(void)
     return child;
 }
 
-START_TEST(a_killed_holder_leaves_nothing_that_hinders)
+TEST(a_killed_holder_leaves_nothing_that_hinders)
 {
     int lock, fd;
     pid_t child = start_holder();
@@ -108,9 +107,8 @@ START_TEST(a_killed_holder_leaves_nothing_that_hinders)
     close(fd);
     close(lock);
 }
-END_TEST
 
-START_TEST(of_many_that_start_at_once_one_wins)
+TEST(of_many_that_start_at_once_one_wins)
 {
     enum { CHILDREN = 16 };
     int go[2], tried[2], won = 0, status, fd;
@@ -139,9 +137,8 @@ START_TEST(of_many_that_start_at_once_one_wins)
     close(tried[0]);
     ck_assert_int_eq(1, won);
 }
-END_TEST
 
-START_TEST(a_lock_file_that_was_removed_is_made_again)
+TEST(a_lock_file_that_was_removed_is_made_again)
 {
     char lock[sizeof(path) + 8];
     int first, second;
@@ -153,9 +150,8 @@ START_TEST(a_lock_file_that_was_removed_is_made_again)
     close(first);
     close(second);
 }
-END_TEST
 
-START_TEST(a_missing_folder_is_made_and_two_are_not)
+TEST(a_missing_folder_is_made_and_two_are_not)
 {
     char deep[sizeof(path) + 16];
     int fd;
@@ -170,9 +166,8 @@ START_TEST(a_missing_folder_is_made_and_two_are_not)
     snprintf(deep, sizeof(deep), "%s/a", folder);
     ck_assert_int_eq(0, rmdir(deep));
 }
-END_TEST
 
-START_TEST(paths_have_limits)
+TEST(paths_have_limits)
 {
     char longest[LISTEN_PATH_MAX + 2];
     int fd;
@@ -188,11 +183,10 @@ START_TEST(paths_have_limits)
     ck_assert_int_eq(0, unlink(longest));
     close(fd);
 }
-END_TEST
 
 /* ---- The socket -------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_socket_has_exactly_the_permissions_asked_for)
+TEST_LOOP(a_socket_has_exactly_the_permissions_asked_for, 4)
 {
     static const mode_t masks[] = {0, 022, 077, 0777};
     struct stat info;
@@ -207,9 +201,8 @@ START_TEST(a_socket_has_exactly_the_permissions_asked_for)
     ck_assert(can_connect());
     close(fd);
 }
-END_TEST
 
-START_TEST(a_live_socket_is_not_replaced)
+TEST(a_live_socket_is_not_replaced)
 {
     int first, second;
     ck_assert_int_eq(STRAIT_OK, listen_here(0660, &first));
@@ -219,9 +212,8 @@ START_TEST(a_live_socket_is_not_replaced)
     ck_assert_int_eq(STRAIT_OK, listen_here(0660, &second));
     close(second);
 }
-END_TEST
 
-START_TEST(what_is_no_socket_is_not_replaced)
+TEST(what_is_no_socket_is_not_replaced)
 {
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     struct stat info;
@@ -234,32 +226,16 @@ START_TEST(what_is_no_socket_is_not_replaced)
     ck_assert_int_eq(0, symlink("/nowhere", path));
     ck_assert_int_eq(STRAIT_ERR_INVALID, listen_here(0660, &fd));
 }
-END_TEST
 
-START_TEST(a_folder_that_is_not_there_is_an_error)
+TEST(a_folder_that_is_not_there_is_an_error)
 {
     int fd = -7;
     ck_assert_int_eq(STRAIT_ERR_IO, listen_unix("/nowhere/at/all", 0660, &fd, why, sizeof(why)));
     ck_assert_int_eq(-7, fd);
     ck_assert_ptr_nonnull(strstr(why, strerror(ENOENT)));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("lock");
-    TCase *lock = add_case(suite, "lock"), *sockets = add_case(suite, "sockets");
-    tcase_add_checked_fixture(lock, setup, teardown);
-    tcase_add_test(lock, one_holds_the_lock_and_the_other_learns_who);
-    tcase_add_test(lock, a_killed_holder_leaves_nothing_that_hinders);
-    tcase_add_test(lock, of_many_that_start_at_once_one_wins);
-    tcase_add_test(lock, a_lock_file_that_was_removed_is_made_again);
-    tcase_add_test(lock, a_missing_folder_is_made_and_two_are_not);
-    tcase_add_test(lock, paths_have_limits);
-    tcase_add_checked_fixture(sockets, setup, teardown);
-    tcase_add_loop_test(sockets, a_socket_has_exactly_the_permissions_asked_for, 0, 4);
-    tcase_add_test(sockets, a_live_socket_is_not_replaced);
-    tcase_add_test(sockets, what_is_no_socket_is_not_replaced);
-    tcase_add_test(sockets, a_folder_that_is_not_there_is_an_error);
-    return run_suite(suite);
+    return run_tests("lock", setup, teardown);
 }

@@ -49,7 +49,7 @@ static void close_ends(void)
 
 /* ---- Lines ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_line_has_time_level_and_text)
+TEST(a_line_has_time_level_and_text)
 {
     static const char shape[] = "ts=dddd-dd-ddTdd:dd:dd.dddZ level=warn msg=hello n=7\n";
     open_log(LOG_INFO);
@@ -62,9 +62,8 @@ START_TEST(a_line_has_time_level_and_text)
     }
     free(text);
 }
-END_TEST
 
-START_TEST(only_lines_of_the_level_and_above_are_written)
+TEST_LOOP(only_lines_of_the_level_and_above_are_written, 4)
 {
     open_log((enum log_level)_i);
     for (enum log_level level = LOG_ERROR; level <= LOG_DEBUG; level++) {
@@ -78,18 +77,16 @@ START_TEST(only_lines_of_the_level_and_above_are_written)
     }
     free(text);
 }
-END_TEST
 
-START_TEST(without_a_log_nothing_happens)
+TEST(without_a_log_nothing_happens)
 {
     ck_assert(!log_enabled(NULL, LOG_ERROR));
     log_write(NULL, LOG_ERROR, "x=%d", 1);
     log_destroy(NULL);
     close_ends();
 }
-END_TEST
 
-START_TEST(one_event_is_one_line)
+TEST(one_event_is_one_line)
 {
     open_log(LOG_INFO);
     log_write(logger, LOG_INFO, "msg=%s", "a\nlevel=error\r\x1b[0m\x7f");
@@ -98,7 +95,6 @@ START_TEST(one_event_is_one_line)
     ck_assert_ptr_nonnull(strstr(text, "msg=a level=error  [0m \n"));
     free(text);
 }
-END_TEST
 
 /* Is it a value in quotes, to the end of it? */
 static const char *skip_quoted(const char *at)
@@ -114,7 +110,7 @@ static const char *skip_quoted(const char *at)
     return at + 1;
 }
 
-START_TEST(a_line_that_is_too_long_is_cut_and_stays_logfmt)
+TEST(a_line_that_is_too_long_is_cut_and_stays_logfmt)
 {
     static char value[8192], bytes[8192];
     memset(bytes, 0xfe, sizeof(bytes));
@@ -136,7 +132,6 @@ START_TEST(a_line_that_is_too_long_is_cut_and_stays_logfmt)
     ck_assert_ptr_nonnull(strstr(line, "msg=next\n"));
     free(text);
 }
-END_TEST
 
 /* ---- Readers that stall ------------------------------------------------------------------------------------------ */
 
@@ -203,7 +198,7 @@ static void write_many(const char *what)
         log_write(logger, LOG_INFO, "msg=\"%s\" number=%d.", what, i);
 }
 
-START_TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
+TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
 {
     struct reader reader = {0};
     double begin = clock_s(), late = machine_late_s();
@@ -218,9 +213,8 @@ START_TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
     ck_assert_ptr_nonnull(strstr(text, " number=0.\n"));
     free(text);
 }
-END_TEST
 
-START_TEST(the_loss_is_told_where_it_happened)
+TEST(the_loss_is_told_where_it_happened)
 {
     struct reader reader = {0};
     open_log(LOG_INFO);
@@ -234,9 +228,8 @@ START_TEST(the_loss_is_told_where_it_happened)
     ck_assert(told != NULL && after != NULL && told < after);
     free(text);
 }
-END_TEST
 
-START_TEST(the_end_waits_a_second_for_a_stalled_reader_and_no_longer)
+TEST(the_end_waits_a_second_for_a_stalled_reader_and_no_longer)
 {
     open_log(LOG_INFO);
     write_many("something");
@@ -247,9 +240,8 @@ START_TEST(the_end_waits_a_second_for_a_stalled_reader_and_no_longer)
     ck_assert_double_lt(took, 3.0 + machine_late_s() - late);
     close_ends();
 }
-END_TEST
 
-START_TEST(a_socket_that_nobody_reads_does_not_hold_up_the_end)
+TEST(a_socket_that_nobody_reads_does_not_hold_up_the_end)
 {
     close_ends();
     ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
@@ -260,9 +252,8 @@ START_TEST(a_socket_that_nobody_reads_does_not_hold_up_the_end)
     ck_assert_double_lt(clock_s() - begin, 3.0 + machine_late_s() - late);
     close_ends();
 }
-END_TEST
 
-START_TEST(a_reader_that_went_away_ends_nothing)
+TEST(a_reader_that_went_away_ends_nothing)
 {
     open_log(LOG_INFO);
     close(ends[0]);
@@ -273,9 +264,8 @@ START_TEST(a_reader_that_went_away_ends_nothing)
     log_destroy(logger); /* and SIGPIPE would have ended this process */
     close(ends[1]);
 }
-END_TEST
 
-START_TEST(a_descriptor_that_does_not_block_loses_nothing)
+TEST(a_descriptor_that_does_not_block_loses_nothing)
 {
     struct reader reader = {0};
     ck_assert_int_eq(0, fcntl(ends[1], F_SETFL, O_NONBLOCK));
@@ -289,7 +279,6 @@ START_TEST(a_descriptor_that_does_not_block_loses_nothing)
     ck_assert_uint_eq(1000, count(text, " number="));
     free(text);
 }
-END_TEST
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
@@ -316,7 +305,7 @@ static void check_lines(const char *text)
         ck_assert_int_eq(LINES, next[i]);
 }
 
-START_TEST(lines_of_many_threads_do_not_mix)
+TEST(lines_of_many_threads_do_not_mix)
 {
     pthread_t threads[THREADS];
     struct reader reader = {0};
@@ -330,7 +319,6 @@ START_TEST(lines_of_many_threads_do_not_mix)
     check_lines(text);
     free(text);
 }
-END_TEST
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -361,7 +349,9 @@ static const struct quote_case {
     {"", 0, 2, ""},
 };
 
-START_TEST(a_value_is_quoted_where_needed_and_cut_to_fit)
+TEST_FIXTURE(values, NULL, NULL);
+
+TEST_LOOP(a_value_is_quoted_where_needed_and_cut_to_fit, COUNT(quotes))
 {
     const struct quote_case *test = &quotes[_i];
     struct guarded guarded;
@@ -372,27 +362,9 @@ START_TEST(a_value_is_quoted_where_needed_and_cut_to_fit)
     guarded_fini(&guarded);
     ck_assert_str_eq("", log_quote(NULL, 0, test->bytes, test->size));
 }
-END_TEST
 
 int main(void)
 {
     (void)machine_watch();
-    Suite *suite = suite_create("log");
-    TCase *lines = add_case(suite, "lines"), *stalls = add_case(suite, "stalls"), *values = add_case(suite, "values");
-    tcase_add_checked_fixture(lines, setup, NULL);
-    tcase_add_test(lines, a_line_has_time_level_and_text);
-    tcase_add_loop_test(lines, only_lines_of_the_level_and_above_are_written, 0, 4);
-    tcase_add_test(lines, without_a_log_nothing_happens);
-    tcase_add_test(lines, one_event_is_one_line);
-    tcase_add_test(lines, a_line_that_is_too_long_is_cut_and_stays_logfmt);
-    tcase_add_checked_fixture(stalls, setup, NULL);
-    tcase_add_test(stalls, a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told);
-    tcase_add_test(stalls, the_loss_is_told_where_it_happened);
-    tcase_add_test(stalls, the_end_waits_a_second_for_a_stalled_reader_and_no_longer);
-    tcase_add_test(stalls, a_socket_that_nobody_reads_does_not_hold_up_the_end);
-    tcase_add_test(stalls, a_reader_that_went_away_ends_nothing);
-    tcase_add_test(stalls, a_descriptor_that_does_not_block_loses_nothing);
-    tcase_add_test(stalls, lines_of_many_threads_do_not_mix);
-    tcase_add_loop_test(values, a_value_is_quoted_where_needed_and_cut_to_fit, 0, COUNT(quotes));
-    return run_suite(suite);
+    return run_tests("log", setup, NULL);
 }

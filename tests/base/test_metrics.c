@@ -31,7 +31,7 @@ static struct metrics numbered(void)
 
 /* ---- Histograms -------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_value_is_counted_in_the_bucket_whose_bound_it_does_not_exceed)
+TEST(a_value_is_counted_in_the_bucket_whose_bound_it_does_not_exceed)
 {
     for (unsigned b = 0; b < HISTOGRAM_BUCKETS - 1; b++) {
         struct histogram h = {0};
@@ -48,9 +48,8 @@ START_TEST(a_value_is_counted_in_the_bucket_whose_bound_it_does_not_exceed)
     ck_assert_uint_eq(1, h.buckets[0]);
     ck_assert_uint_eq(1, h.buckets[HISTOGRAM_BUCKETS - 1]);
 }
-END_TEST
 
-START_TEST(a_quantile_is_the_bound_of_its_bucket)
+TEST(a_quantile_is_the_bound_of_its_bucket)
 {
     struct histogram h = {0};
     ck_assert_uint_eq(0, histogram_quantile(&h, 0.5));
@@ -67,7 +66,6 @@ START_TEST(a_quantile_is_the_bound_of_its_bucket)
     histogram_record(&h, UINT64_MAX);
     ck_assert_uint_eq(UINT64_MAX, histogram_quantile(&h, 1));
 }
-END_TEST
 
 /* ---- A checker of the text format -------------------------------------------------------------------------------- */
 
@@ -189,7 +187,7 @@ static bool has_line(const char *text, const char *line)
 
 /* ---- Text -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_text_is_what_prometheus_reads)
+TEST_LOOP(the_text_is_what_prometheus_reads, 2)
 {
     const struct metrics cases[] = {numbered(), {.source_done = 0}};
     size_t size = 0;
@@ -202,9 +200,8 @@ START_TEST(the_text_is_what_prometheus_reads)
                       (unsigned)c.samples);
     free(text);
 }
-END_TEST
 
-START_TEST(every_figure_is_in_the_text_with_its_own_value)
+TEST(every_figure_is_in_the_text_with_its_own_value)
 {
     struct metrics metrics = numbered();
     size_t size = 0;
@@ -221,9 +218,8 @@ START_TEST(every_figure_is_in_the_text_with_its_own_value)
     ck_assert(has_line(text, "strait_transfers_failed_total{role=\"sink\",reason=\"busy\"} 4011"));
     free(text);
 }
-END_TEST
 
-START_TEST(no_figure_is_in_two_rows_and_none_is_forgotten)
+TEST(no_figure_is_in_two_rows_and_none_is_forgotten)
 {
     struct metrics metrics = numbered();
     size_t rows = metric_counter_count + metric_gauge_count;
@@ -235,9 +231,8 @@ START_TEST(no_figure_is_in_two_rows_and_none_is_forgotten)
                           metric_value(&metrics, i < metric_counter_count ? &metric_counters[i]
                                                                           : &metric_gauges[i - metric_counter_count]));
 }
-END_TEST
 
-START_TEST(histograms_are_in_seconds)
+TEST(histograms_are_in_seconds)
 {
     struct metrics metrics = {0};
     size_t size = 0;
@@ -255,9 +250,8 @@ START_TEST(histograms_are_in_seconds)
     ck_assert(has_line(text, "strait_loop_stall_seconds_count 0"));
     free(text);
 }
-END_TEST
 
-START_TEST(every_reason_has_a_name)
+TEST(every_reason_has_a_name)
 {
     static const char *const names[] = {
 #define X(name, value, text) [value] = #name,
@@ -269,7 +263,6 @@ START_TEST(every_reason_has_a_name)
     ck_assert_ptr_null(metric_reason_name(COUNT(names)));
     ck_assert_int_le(COUNT(names), COUNT(((struct metrics *)0)->source_failed));
 }
-END_TEST
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
@@ -280,7 +273,7 @@ static double number_at(const cJSON *root, const char *object, const char *name)
     return item->valuedouble;
 }
 
-START_TEST(json_has_the_same_figures)
+TEST(json_has_the_same_figures)
 {
     struct metrics metrics = numbered();
     size_t size = 0;
@@ -302,9 +295,8 @@ START_TEST(json_has_the_same_figures)
     cJSON_Delete(root);
     free(text);
 }
-END_TEST
 
-START_TEST(json_keeps_every_digit)
+TEST(json_keeps_every_digit)
 {
     struct metrics metrics = {.raw_bytes_sent = UINT64_MAX, .clients = ((uint64_t)1 << 53) + 1};
     size_t size = 0;
@@ -316,7 +308,6 @@ START_TEST(json_keeps_every_digit)
     ck_assert_ptr_nonnull(strstr(text, "\"p99_us\":null"));
     free(text);
 }
-END_TEST
 
 static const struct extra_case {
     const char *extra;
@@ -337,7 +328,7 @@ static const struct extra_case {
     {"{\"gauges\":1}", false, 0},
 };
 
-START_TEST(extra_figures_come_under_their_own_names)
+TEST_LOOP(extra_figures_come_under_their_own_names, COUNT(extras))
 {
     const struct metrics metrics = {0};
     size_t size = 0;
@@ -351,21 +342,8 @@ START_TEST(extra_figures_come_under_their_own_names)
     cJSON_Delete(root);
     free(text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("metrics");
-    TCase *histograms = add_case(suite, "histograms"), *text = add_case(suite, "text"), *json = add_case(suite, "json");
-    tcase_add_test(histograms, a_value_is_counted_in_the_bucket_whose_bound_it_does_not_exceed);
-    tcase_add_test(histograms, a_quantile_is_the_bound_of_its_bucket);
-    tcase_add_loop_test(text, the_text_is_what_prometheus_reads, 0, 2);
-    tcase_add_test(text, every_figure_is_in_the_text_with_its_own_value);
-    tcase_add_test(text, no_figure_is_in_two_rows_and_none_is_forgotten);
-    tcase_add_test(text, histograms_are_in_seconds);
-    tcase_add_test(text, every_reason_has_a_name);
-    tcase_add_test(json, json_has_the_same_figures);
-    tcase_add_test(json, json_keeps_every_digit);
-    tcase_add_loop_test(json, extra_figures_come_under_their_own_names, 0, COUNT(extras));
-    return run_suite(suite);
+    return run_tests("metrics", NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void print_current(FILE *out)
 
 /* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(defaults_are_the_documented_ones)
+TEST(defaults_are_the_documented_ones)
 {
     ck_assert_str_eq("/run/strait/straitd.sock", options.socket);
     ck_assert_str_eq("127.0.0.1:7350", options.listen);
@@ -69,9 +69,8 @@ START_TEST(defaults_are_the_documented_ones)
     ck_assert_uint_eq(256, options.clients);
     ck_assert_int_eq(STRAIT_OK, options_check(&options, &error));
 }
-END_TEST
 
-START_TEST(what_is_no_option_follows_from_the_options)
+TEST(what_is_no_option_follows_from_the_options)
 {
     options_complete(&options);
     ck_assert_uint_eq((uint64_t)128 << 20, options.send_bytes);
@@ -93,9 +92,8 @@ START_TEST(what_is_no_option_follows_from_the_options)
     ck_assert_uint_eq(300, options.connect_ms);
     ck_assert_uint_eq(7, options.grant_ms);
 }
-END_TEST
 
-START_TEST(only_users_other_than_root_have_their_socket_in_their_own_folder)
+TEST(only_users_other_than_root_have_their_socket_in_their_own_folder)
 {
     ck_assert_int_eq(0, setenv("XDG_RUNTIME_DIR", "/run/user/7", 1));
     options_default(&options);
@@ -107,7 +105,6 @@ START_TEST(only_users_other_than_root_have_their_socket_in_their_own_folder)
         ck_assert_str_eq("/run/user/7/strait/straitd.sock", options.socket);
     }
 }
-END_TEST
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -214,7 +211,7 @@ static const struct value_case {
     {"Listen = 127.0.0.1:1", false},
 };
 
-START_TEST(a_value_is_taken_or_refused_with_its_place_and_nothing_changed)
+TEST_LOOP(a_value_is_taken_or_refused_with_its_place_and_nothing_changed, COUNT(values))
 {
     const struct node_options before = options;
     enum strait_status status = set_text(values[_i].text);
@@ -224,9 +221,8 @@ START_TEST(a_value_is_taken_or_refused_with_its_place_and_nothing_changed)
     ck_assert_mem_eq(&before, &options, sizeof(options));
     ck_assert_msg(strncmp(error.text, "here:1: ", 8) == 0, "%s", error.text);
 }
-END_TEST
 
-START_TEST(units_mean_what_they_say)
+TEST(units_mean_what_they_say)
 {
     ck_assert_int_eq(STRAIT_OK,
                      set_text("arena-bytes = 3G\nchunk-bytes=128K\ndrain-timeout = 2s\npeer-timeout = 5000ms\n"));
@@ -235,9 +231,8 @@ START_TEST(units_mean_what_they_say)
     ck_assert_uint_eq(2000, options.drain_ms);
     ck_assert_uint_eq(5000, options.peer_timeout_ms);
 }
-END_TEST
 
-START_TEST(texts_have_limits)
+TEST(texts_have_limits)
 {
     char text[512] = "codebook = ", path[512] = "socket = ";
     memset(text + strlen(text), 'a', OPTION_TEXT_MAX - 1);
@@ -252,20 +247,18 @@ START_TEST(texts_have_limits)
     strcat(path, "a");
     ck_assert_int_eq(STRAIT_ERR_INVALID, set_text(path));
 }
-END_TEST
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_file_has_comments_blank_lines_and_blanks)
+TEST(a_file_has_comments_blank_lines_and_blanks)
 {
     ck_assert_int_eq(STRAIT_OK, set_text("# one\n\n  #two\n\t \n  clients =  7 \r\ncodebook=/a b#c\nworkers = 9"));
     ck_assert_uint_eq(7, options.clients);
     ck_assert_str_eq("/a b#c", options.codebook);
     ck_assert_uint_eq(9, options.workers);
 }
-END_TEST
 
-START_TEST(the_error_names_the_line_and_no_line_is_taken)
+TEST(the_error_names_the_line_and_no_line_is_taken)
 {
     ck_assert_int_eq(STRAIT_ERR_INVALID, set_text("clients = 7\n\nclinets = 8\n"));
     ck_assert_str_eq("here:3: no option is called clinets", error.text);
@@ -273,25 +266,22 @@ START_TEST(the_error_names_the_line_and_no_line_is_taken)
     ck_assert_int_eq(STRAIT_ERR_INVALID, set_text("clients = 7\nworkers = \xff\n"));
     ck_assert_str_eq("here:2: workers: \"\\xff\" is not a number from 0 to 1024", error.text);
 }
-END_TEST
 
-START_TEST(a_zero_byte_does_not_hide_the_rest)
+TEST(a_zero_byte_does_not_hide_the_rest)
 {
     static const char text[] = "codebook = a\0b";
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_text(&options, text, sizeof(text) - 1, "here", &error));
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_text(&options, "clients\0= 1", 11, "here", &error));
     ck_assert_str_eq("", options.codebook);
 }
-END_TEST
 
-START_TEST(of_an_option_given_twice_the_later_one_counts)
+TEST(of_an_option_given_twice_the_later_one_counts)
 {
     ck_assert_int_eq(STRAIT_OK, set_text("clients = 7\nclients = 8\n"));
     ck_assert_uint_eq(8, options.clients);
 }
-END_TEST
 
-START_TEST(what_is_printed_gives_the_same_options)
+TEST(what_is_printed_gives_the_same_options)
 {
     struct node_options back;
     ck_assert_int_eq(STRAIT_OK, set_text("socket =\nlisten = [::]:1\nadvertise = n:2\nsecret-file = /s s\n"
@@ -304,9 +294,8 @@ START_TEST(what_is_printed_gives_the_same_options)
     ck_assert_mem_eq(&options, &back, sizeof(options));
     free(text);
 }
-END_TEST
 
-START_TEST(files_are_read_or_say_why_not)
+TEST(files_are_read_or_say_why_not)
 {
     char path[] = "/tmp/strait-test-options-XXXXXX";
     int fd = mkstemp(path);
@@ -324,11 +313,10 @@ START_TEST(files_are_read_or_say_why_not)
     ck_assert_int_eq(STRAIT_ERR_IO, options_file(&options, "/tmp", &error));
     ck_assert_uint_eq(7, options.clients);
 }
-END_TEST
 
 /* ---- Environment and flags --------------------------------------------------------------------------------------- */
 
-START_TEST(variables_set_options)
+TEST(variables_set_options)
 {
     char *good[] = {"HOME=/", "STRAITD_CHUNK_BYTES=1M", "STRAITD_INSECURE_NO_AUTH=yes", "STRAITD_LISTEN=", NULL};
     ck_assert_int_eq(STRAIT_OK, options_environment(&options, good, &error));
@@ -336,9 +324,8 @@ START_TEST(variables_set_options)
     ck_assert(options.insecure_no_auth);
     ck_assert_str_eq("", options.listen);
 }
-END_TEST
 
-START_TEST(an_unknown_or_bad_variable_is_named)
+TEST(an_unknown_or_bad_variable_is_named)
 {
     char *unknown[] = {"STRAITD_CLIENTS=7", "STRAITD_CLINETS=8", NULL};
     char *lower[] = {"STRAITD_clients=7", NULL}, *dash[] = {"STRAITD_CHUNK-BYTES=1M", NULL};
@@ -351,18 +338,16 @@ START_TEST(an_unknown_or_bad_variable_is_named)
     ck_assert_str_eq("STRAITD_CLIENTS: clients: many is not a number from 1 to 65536", error.text);
     ck_assert_uint_eq(256, options.clients);
 }
-END_TEST
 
-START_TEST(variables_of_the_program_and_of_a_service_called_straitd_are_not_options)
+TEST(variables_of_the_program_and_of_a_service_called_straitd_are_not_options)
 {
     char *links[] = {
         "STRAITD_CONFIG=/etc/x",         "STRAITD_SERVICE_HOST=10.0.0.1",       "STRAITD_SERVICE_PORT_PEERS=7350",
         "STRAITD_PORT=tcp://10.0.0.1:1", "STRAITD_PORT_7350_TCP_ADDR=10.0.0.1", NULL};
     ck_assert_int_eq(STRAIT_OK, options_environment(&options, links, &error));
 }
-END_TEST
 
-START_TEST(flags_set_options)
+TEST(flags_set_options)
 {
     char *flags[] = {"straitd",  "--clients", "7",         "--chunk-bytes=1M", "--insecure-no-auth",
                      "--listen", "",          "--workers", "--workers=3"};
@@ -376,9 +361,8 @@ START_TEST(flags_set_options)
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 9, flags, &error)); /* the value is taken as it is */
     ck_assert_uint_eq(0, options.workers);
 }
-END_TEST
 
-START_TEST(a_switch_takes_a_value_only_behind_an_equals_sign)
+TEST(a_switch_takes_a_value_only_behind_an_equals_sign)
 {
     char *off[] = {"straitd", "--insecure-no-auth", "--insecure-no-auth=no"};
     char *apart[] = {"straitd", "--insecure-no-auth", "no"};
@@ -388,20 +372,18 @@ START_TEST(a_switch_takes_a_value_only_behind_an_equals_sign)
     ck_assert_str_eq("no: is not an option; write --insecure-no-auth=no", error.text);
     ck_assert(!options.insecure_no_auth);
 }
-END_TEST
 
 static const char *const not_flags[] = {"clients", "-c", "--", "--clinets", "--=1", "--client", "-clients=7", ""};
 
-START_TEST(what_is_no_option_is_refused)
+TEST_LOOP(what_is_no_option_is_refused, COUNT(not_flags))
 {
     char *flags[] = {"straitd", (char *)not_flags[_i], "7"};
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 3, flags, &error));
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 2, flags, &error));
     ck_assert_str_ne("", error.text);
 }
-END_TEST
 
-START_TEST(what_became_of_an_option_is_said)
+TEST(what_became_of_an_option_is_said)
 {
     char *flags[] = {"straitd", "--gpu-peer=no"}, *environment[] = {"STRAITD_GPU_ATTENTION=5ms", NULL};
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 2, flags, &error));
@@ -411,7 +393,6 @@ START_TEST(what_became_of_an_option_is_said)
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_environment(&options, environment, &error));
     ck_assert_ptr_nonnull(strstr(error.text, "option gpu-attention is now busy-poll, in microseconds"));
 }
-END_TEST
 
 /* ---- What no single option can tell ------------------------------------------------------------------------------ */
 
@@ -443,15 +424,14 @@ static const struct check_case {
     {"listen = 0.0.0.0:1\ninsecure-no-auth = yes\nadvertise = node7:1", true},
 };
 
-START_TEST(options_that_do_not_fit_together_are_refused)
+TEST_LOOP(options_that_do_not_fit_together_are_refused, COUNT(checks))
 {
     ck_assert_int_eq(STRAIT_OK, set_text(checks[_i].text));
     ck_assert_int_eq(checks[_i].good ? STRAIT_OK : STRAIT_ERR_INVALID, options_check(&options, &error));
     ck_assert(checks[_i].good || error.text[0] != 0);
 }
-END_TEST
 
-START_TEST(a_secret_opens_other_addresses_unless_others_can_read_it)
+TEST(a_secret_opens_other_addresses_unless_others_can_read_it)
 {
     char path[] = "/tmp/strait-test-options-XXXXXX";
     int fd = mkstemp(path);
@@ -469,11 +449,10 @@ START_TEST(a_secret_opens_other_addresses_unless_others_can_read_it)
     ck_assert_int_eq(0, unlink(path));
     ck_assert_int_eq(STRAIT_ERR_IO, options_check(&options, &error));
 }
-END_TEST
 
 /* ---- For people -------------------------------------------------------------------------------------------------- */
 
-START_TEST(help_names_every_option)
+TEST(help_names_every_option)
 {
     char *text = printed(options_help), flag[64];
     for (size_t i = 0; i < option_row_count; i++) {
@@ -483,7 +462,6 @@ START_TEST(help_names_every_option)
     ck_assert_ptr_nonnull(strstr(text, "  --insecure-no-auth, --insecure-no-auth=no   (default: no)\n"));
     free(text);
 }
-END_TEST
 
 /* Removes the # in front of "#name = value", not of "# text". */
 static void uncomment(char *text)
@@ -495,7 +473,7 @@ static void uncomment(char *text)
     }
 }
 
-START_TEST(the_sample_sets_every_option_to_its_default)
+TEST(the_sample_sets_every_option_to_its_default)
 {
     struct node_options empty = {0};
     char *text = printed(options_sample);
@@ -506,9 +484,8 @@ START_TEST(the_sample_sets_every_option_to_its_default)
     ck_assert_mem_eq(&options, &empty, sizeof(options));
     free(text);
 }
-END_TEST
 
-START_TEST(the_installed_sample_is_the_printed_one)
+TEST(the_installed_sample_is_the_printed_one)
 {
     char *text = printed(options_sample), installed[65536] = "";
     FILE *file = fopen(SAMPLE, "r");
@@ -518,9 +495,8 @@ START_TEST(the_installed_sample_is_the_printed_one)
     ck_assert_str_eq(text, installed);
     free(text);
 }
-END_TEST
 
-START_TEST(addresses_are_split_whole_or_not_at_all)
+TEST(addresses_are_split_whole_or_not_at_all)
 {
     char host[ADDRESS_HOST_MAX] = "before", longest[300];
     unsigned port = 1;
@@ -536,37 +512,8 @@ START_TEST(addresses_are_split_whole_or_not_at_all)
     strcpy(longest + 254, ":1");
     ck_assert(!address_split(longest, host, &port));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("options");
-    TCase *tests = add_case(suite, "options");
-    tcase_add_checked_fixture(tests, setup, NULL);
-    tcase_add_test(tests, defaults_are_the_documented_ones);
-    tcase_add_test(tests, what_is_no_option_follows_from_the_options);
-    tcase_add_test(tests, what_became_of_an_option_is_said);
-    tcase_add_test(tests, only_users_other_than_root_have_their_socket_in_their_own_folder);
-    tcase_add_loop_test(tests, a_value_is_taken_or_refused_with_its_place_and_nothing_changed, 0, COUNT(values));
-    tcase_add_test(tests, units_mean_what_they_say);
-    tcase_add_test(tests, texts_have_limits);
-    tcase_add_test(tests, a_file_has_comments_blank_lines_and_blanks);
-    tcase_add_test(tests, the_error_names_the_line_and_no_line_is_taken);
-    tcase_add_test(tests, a_zero_byte_does_not_hide_the_rest);
-    tcase_add_test(tests, of_an_option_given_twice_the_later_one_counts);
-    tcase_add_test(tests, what_is_printed_gives_the_same_options);
-    tcase_add_test(tests, files_are_read_or_say_why_not);
-    tcase_add_test(tests, variables_set_options);
-    tcase_add_test(tests, an_unknown_or_bad_variable_is_named);
-    tcase_add_test(tests, variables_of_the_program_and_of_a_service_called_straitd_are_not_options);
-    tcase_add_test(tests, flags_set_options);
-    tcase_add_test(tests, a_switch_takes_a_value_only_behind_an_equals_sign);
-    tcase_add_loop_test(tests, what_is_no_option_is_refused, 0, COUNT(not_flags));
-    tcase_add_loop_test(tests, options_that_do_not_fit_together_are_refused, 0, COUNT(checks));
-    tcase_add_test(tests, a_secret_opens_other_addresses_unless_others_can_read_it);
-    tcase_add_test(tests, help_names_every_option);
-    tcase_add_test(tests, the_sample_sets_every_option_to_its_default);
-    tcase_add_test(tests, the_installed_sample_is_the_printed_one);
-    tcase_add_test(tests, addresses_are_split_whole_or_not_at_all);
-    return run_suite(suite);
+    return run_tests("options", setup, NULL);
 }

@@ -20,7 +20,7 @@ static void teardown(void)
     arena_fini(&arena);
 }
 
-START_TEST(slots_are_apart_zeroed_and_writable_to_the_last_byte)
+TEST_LOOP(slots_are_apart_zeroed_and_writable_to_the_last_byte, 2)
 {
     ck_assert_int_eq(arena_init(&arena, _i == 1, SLOT, SLOTS), STRAIT_OK);
     ck_assert_uint_eq(arena.size, (size_t)SLOT * SLOTS);
@@ -34,9 +34,8 @@ START_TEST(slots_are_apart_zeroed_and_writable_to_the_last_byte)
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         ck_assert(is_filled(arena_slot(&arena, slot), SLOT, (uint8_t)(slot + 1)));
 }
-END_TEST
 
-START_TEST(the_slot_given_last_is_taken_first)
+TEST(the_slot_given_last_is_taken_first)
 {
     ck_assert_int_eq(arena_init(&arena, false, SLOT, SLOTS), STRAIT_OK);
     for (uint32_t i = 0; i < 9; i++)
@@ -48,9 +47,8 @@ START_TEST(the_slot_given_last_is_taken_first)
     ck_assert_uint_eq(arena_take(&arena), 3);
     ck_assert_uint_eq(arena_take(&arena), 9);
 }
-END_TEST
 
-START_TEST(a_slot_is_never_taken_twice_whatever_is_given)
+TEST(a_slot_is_never_taken_twice_whatever_is_given)
 {
     struct rng rng = rng_init(1);
     bool mine[SLOTS] = {false};
@@ -75,9 +73,8 @@ START_TEST(a_slot_is_never_taken_twice_whatever_is_given)
         ck_assert_uint_eq(arena.used, held);
     }
 }
-END_TEST
 
-START_TEST(a_shared_arena_is_one_memory_for_all_who_map_it_and_cannot_be_resized)
+TEST(a_shared_arena_is_one_memory_for_all_who_map_it_and_cannot_be_resized)
 {
     ck_assert_int_eq(arena_init(&arena, true, SLOT, SLOTS), STRAIT_OK);
     uint8_t *other = mmap(NULL, arena.size, PROT_READ | PROT_WRITE, MAP_SHARED, arena.fd, 0);
@@ -91,9 +88,8 @@ START_TEST(a_shared_arena_is_one_memory_for_all_who_map_it_and_cannot_be_resized
     ck_assert_int_eq(fcntl(arena.fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     munmap(other, arena.size);
 }
-END_TEST
 
-START_TEST(memory_is_there_when_the_arena_is)
+TEST_LOOP(memory_is_there_when_the_arena_is, 2)
 {
     unsigned char there[SLOTS * SLOT / 4096];
     ck_assert_int_eq(arena_init(&arena, _i == 1, SLOT, SLOTS), STRAIT_OK);
@@ -101,18 +97,16 @@ START_TEST(memory_is_there_when_the_arena_is)
     for (size_t i = 0; i < sizeof(there); i++)
         ck_assert_uint_eq(there[i] & 1, 1);
 }
-END_TEST
 
-START_TEST(sizes_that_cannot_be_are_refused)
+TEST_LOOP(sizes_that_cannot_be_are_refused, 12)
 {
     static const uint32_t sizes[][2] = {{0, 4}, {4096, 0}, {4095, 4}, {4097, 4}, {2048, 4}, {4096, UINT32_MAX}};
     ck_assert_int_eq(arena_init(&arena, _i % 2 == 1, sizes[_i / 2][0], sizes[_i / 2][1]), STRAIT_ERR_INVALID);
     arena_fini(&arena);
     ck_assert_int_eq(fcntl(0, F_GETFD) < 0 ? errno : 0, 0); /* descriptor 0 is not an arena's */
 }
-END_TEST
 
-START_TEST(more_than_there_is_room_for_is_no_memory_and_leaves_nothing_open)
+TEST_LOOP(more_than_there_is_room_for_is_no_memory_and_leaves_nothing_open, 2)
 {
     int before = dup(0), after;
     close(before);
@@ -122,9 +116,8 @@ START_TEST(more_than_there_is_room_for_is_no_memory_and_leaves_nothing_open)
     close(after);
     ck_assert_int_eq(before, after);
 }
-END_TEST
 
-START_TEST(a_zeroed_arena_can_be_finished_and_so_can_one_twice)
+TEST(a_zeroed_arena_can_be_finished_and_so_can_one_twice)
 {
     struct arena zeroed = {0};
     arena_fini(&zeroed);
@@ -136,7 +129,6 @@ START_TEST(a_zeroed_arena_can_be_finished_and_so_can_one_twice)
     arena_fini(&arena);
     ck_assert_ptr_null(arena.base);
 }
-END_TEST
 
 /* ---- Faulting in ------------------------------------------------------------------------------------------------ */
 
@@ -151,7 +143,7 @@ static void *count_up(void *arg)
     return NULL;
 }
 
-START_TEST(touching_memory_loses_nothing_that_others_write_meanwhile)
+TEST(touching_memory_loses_nothing_that_others_write_meanwhile)
 {
     pthread_t thread;
     uint64_t *words = map_huge(TOUCHED_PAGES * 4096, -1);
@@ -164,9 +156,8 @@ START_TEST(touching_memory_loses_nothing_that_others_write_meanwhile)
         ck_assert_uint_eq(words[p * 512], ROUNDS);
     map_drop(words, TOUCHED_PAGES * 4096);
 }
-END_TEST
 
-START_TEST(touching_reaches_every_page_and_no_other)
+TEST(touching_reaches_every_page_and_no_other)
 {
     const size_t page = 4096;
     uint8_t *base = map_huge(16 * page, -1);
@@ -178,9 +169,8 @@ START_TEST(touching_reaches_every_page_and_no_other)
         ck_assert_uint_eq(there[i] & 1, i >= 3 && i <= 8);
     map_drop(base, 16 * page);
 }
-END_TEST
 
-START_TEST(where_nothing_is_mapped_populating_says_so)
+TEST(where_nothing_is_mapped_populating_says_so)
 {
     uint8_t *base = map_huge(4 * 4096, -1);
     ck_assert_int_eq(map_populate(base + 1, 4 * 4096 - 1), 0);
@@ -190,23 +180,8 @@ START_TEST(where_nothing_is_mapped_populating_says_so)
     ck_assert_int_eq(map_populate(base + 8192, 4096), EACCES);
     map_drop(base, 4 * 4096);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("arena");
-    TCase *tcase = add_case(suite, "arena");
-    tcase_add_checked_fixture(tcase, NULL, teardown);
-    tcase_add_loop_test(tcase, slots_are_apart_zeroed_and_writable_to_the_last_byte, 0, 2);
-    tcase_add_test(tcase, the_slot_given_last_is_taken_first);
-    tcase_add_test(tcase, a_slot_is_never_taken_twice_whatever_is_given);
-    tcase_add_test(tcase, a_shared_arena_is_one_memory_for_all_who_map_it_and_cannot_be_resized);
-    tcase_add_loop_test(tcase, memory_is_there_when_the_arena_is, 0, 2);
-    tcase_add_loop_test(tcase, sizes_that_cannot_be_are_refused, 0, 12);
-    tcase_add_loop_test(tcase, more_than_there_is_room_for_is_no_memory_and_leaves_nothing_open, 0, 2);
-    tcase_add_test(tcase, a_zeroed_arena_can_be_finished_and_so_can_one_twice);
-    tcase_add_test(tcase, touching_memory_loses_nothing_that_others_write_meanwhile);
-    tcase_add_test(tcase, touching_reaches_every_page_and_no_other);
-    tcase_add_test(tcase, where_nothing_is_mapped_populating_says_so);
-    return run_suite(suite);
+    return run_tests("arena", NULL, teardown);
 }

@@ -7,7 +7,7 @@
 #include "daemon/device/devices.h"
 #include "tests/run_suite.h"
 
-START_TEST(what_is_missing_is_told)
+TEST(what_is_missing_is_told)
 {
     char text[256] = "";
     const struct device_why why = {.text = text, .size = sizeof(text)};
@@ -27,12 +27,8 @@ START_TEST(what_is_missing_is_told)
     ck_assert_int_eq(0, uv_run(&loop, UV_RUN_DEFAULT));
     ck_assert_int_eq(0, uv_loop_close(&loop));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("devices");
-    TCase *tcase = add_case(suite, "missing");
-    tcase_add_test(tcase, what_is_missing_is_told);
-    return run_suite(suite);
+    return run_tests("devices", NULL, NULL);
 }

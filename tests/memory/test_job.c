@@ -268,7 +268,7 @@ static void teardown(void)
 
 /* ---- Encode and decode ------------------------------------------------------------------------------------------- */
 
-START_TEST(pages_come_back_at_other_places_and_nothing_else_is_written)
+TEST_LOOP(pages_come_back_at_other_places_and_nothing_else_is_written, 2 * COUNT(modes))
 {
     struct rng rng = rng_init((uint64_t)_i);
     jobs_open(codebook, _i % 2 == 0 ? 0 : UINT64_MAX); /* on workers, in place */
@@ -292,9 +292,8 @@ START_TEST(pages_come_back_at_other_places_and_nothing_else_is_written)
             ck_assert(only_pages_touched(&a, piece, ids_there));
         }
 }
-END_TEST
 
-START_TEST(statistics_are_those_of_the_codec)
+TEST(statistics_are_those_of_the_codec)
 {
     struct rng rng = rng_init(9);
     jobs_open(codebook, 0);
@@ -315,9 +314,8 @@ START_TEST(statistics_are_those_of_the_codec)
     ck_assert_uint_eq(out.coded_values, values);
     ck_assert_mem_eq(out.values, result.values, sizeof(out.values));
 }
-END_TEST
 
-START_TEST(a_raw_chunk_names_no_codebook_and_is_read_without_one)
+TEST(a_raw_chunk_names_no_codebook_and_is_read_without_one)
 {
     static const uint8_t none[STRAIT_CODEBOOK_ID_BYTES];
     const struct strait_class classes[2] = {{0}, {STRAIT_ROLE_K, 0}};
@@ -344,9 +342,8 @@ START_TEST(a_raw_chunk_names_no_codebook_and_is_read_without_one)
         arrived(&a, ids_there, &b, ids_here, &pieces[0]);
     }
 }
-END_TEST
 
-START_TEST(a_chunk_of_another_codebook_is_refused_and_nothing_is_written)
+TEST(a_chunk_of_another_codebook_is_refused_and_nothing_is_written)
 {
     struct rng rng = rng_init(11);
     uint8_t ranking[1][256];
@@ -363,20 +360,18 @@ START_TEST(a_chunk_of_another_codebook_is_refused_and_nothing_is_written)
     }
     strait_codebook_destroy(other);
 }
-END_TEST
 
-START_TEST(a_chunk_that_does_not_fit_its_slot_is_not_written)
+TEST(a_chunk_that_does_not_fit_its_slot_is_not_written)
 {
     jobs_open(codebook, 0);
     struct job_result out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_AUTO, chunk, raw_bytes(&pieces[0]));
     ck_assert_int_eq(out.reason, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(out.bytes, 0);
 }
-END_TEST
 
 /* ---- Hostile chunks ---------------------------------------------------------------------------------------------- */
 
-START_TEST(a_chunk_of_other_pages_is_refused_and_nothing_is_written)
+TEST_LOOP(a_chunk_of_other_pages_is_refused_and_nothing_is_written, 2)
 {
     jobs_open(codebook, _i == 1 ? UINT64_MAX : 0);
     struct job_result out = make_chunk(0, STRAIT_MODE_TIERED);
@@ -394,9 +389,8 @@ START_TEST(a_chunk_of_other_pages_is_refused_and_nothing_is_written)
     ck_assert_int_eq(decode(&b, &bytes, ids_here, chunk, out.bytes).reason, STRAIT_REASON_CODEC);
     ck_assert(is_filled(b.memory, b.size, CANARY));
 }
-END_TEST
 
-START_TEST(equal_bytes_of_another_element_type_are_refused)
+TEST(equal_bytes_of_another_element_type_are_refused)
 {
     struct wire_region region = with_rows(region_of(0, 0, STRAIT_ROLE_K, 0), 1, 4096, 0, 4096, STRAIT_ELEMENT_BF16);
     const struct piece piece = {.region_count = 1, .count = 3};
@@ -408,9 +402,8 @@ START_TEST(equal_bytes_of_another_element_type_are_refused)
     ck_assert_int_eq(decode(&b, &piece, ids_here, chunk, out.bytes).reason, STRAIT_REASON_CODEC);
     ck_assert_int_eq(decode(&a, &piece, ids_here, chunk, out.bytes).reason, STRAIT_REASON_NONE);
 }
-END_TEST
 
-START_TEST(a_chunk_cut_short_is_refused_and_its_end_is_not_read)
+TEST(a_chunk_cut_short_is_refused_and_its_end_is_not_read)
 {
     jobs_open(codebook, UINT64_MAX);
     struct job_result out = make_chunk(2, STRAIT_MODE_TIERED);
@@ -424,9 +417,8 @@ START_TEST(a_chunk_cut_short_is_refused_and_its_end_is_not_read)
     ck_assert_int_eq(decode(&b, &pieces[2], ids_here, chunk, out.bytes + 16).reason, STRAIT_REASON_CODEC);
     ck_assert(is_filled(b.memory, b.size, CANARY));
 }
-END_TEST
 
-START_TEST(a_damaged_chunk_fails_and_only_its_pages_are_touched)
+TEST_LOOP(a_damaged_chunk_fails_and_only_its_pages_are_touched, COUNT(modes))
 {
     struct rng rng = rng_init(21);
     jobs_open(codebook, UINT64_MAX);
@@ -447,7 +439,6 @@ START_TEST(a_damaged_chunk_fails_and_only_its_pages_are_touched)
     ck_assert_int_eq(decode(&b, &pieces[4], ids_here, chunk, out.bytes).reason, STRAIT_REASON_NONE);
     arrived(&a, ids_there, &b, ids_here, &pieces[4]);
 }
-END_TEST
 
 #if !defined(__SANITIZE_THREAD__) /* the race is the point, and what the decoder is made to bear */
 
@@ -472,7 +463,7 @@ static void *vandalise(void *arg)
     return NULL;
 }
 
-START_TEST(a_chunk_that_changes_under_the_decoder_harms_no_other_page)
+TEST_RANGE(a_chunk_that_changes_under_the_decoder_harms_no_other_page, 1, COUNT(modes))
 {
     pthread_t thread;
     jobs_open(codebook, UINT64_MAX);
@@ -491,12 +482,11 @@ START_TEST(a_chunk_that_changes_under_the_decoder_harms_no_other_page)
     ck_assert_int_gt(failed, 0);
     ck_assert(only_pages_touched(&b, &pieces[3], ids_here));
 }
-END_TEST
 #endif
 
 /* ---- Copy -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(pages_are_copied_whatever_their_rows_and_nothing_else_is_written)
+TEST_LOOP(pages_are_copied_whatever_their_rows_and_nothing_else_is_written, 2)
 {
     struct rng rng = rng_init(30);
     jobs_open(no_codebook, _i == 0 ? 0 : UINT64_MAX);
@@ -511,10 +501,9 @@ START_TEST(pages_are_copied_whatever_their_rows_and_nothing_else_is_written)
         ck_assert(only_pages_touched(&a, &pieces[p], ids_there));
     }
 }
-END_TEST
 
 /* Pieces large enough for stores past the caches: pages of odd sizes at odd places, with and without rows. */
-START_TEST(large_pieces_are_copied_to_the_byte)
+TEST_LOOP(large_pieces_are_copied_to_the_byte, 2)
 {
     const uint32_t rows = _i == 0 ? 1 : 37, row_bytes = _i == 0 ? 98765 : 2669;
     const struct piece piece = {.region_count = 1, .count = 24};
@@ -536,9 +525,8 @@ START_TEST(large_pieces_are_copied_to_the_byte)
     arrived(&a, from, &b, to, &piece);
     ck_assert(only_pages_touched(&b, &piece, to));
 }
-END_TEST
 
-START_TEST(pages_are_copied_within_one_pool_and_onto_themselves)
+TEST(pages_are_copied_within_one_pool_and_onto_themselves)
 {
     const uint32_t same[] = {2}, from[] = {4, 5, 6}, to[] = {14, 15, 2};
     const struct piece three = {.group = 1, .region_count = 2, .count = 3},
@@ -551,9 +539,8 @@ START_TEST(pages_are_copied_within_one_pool_and_onto_themselves)
     ck_assert_int_eq(copy(&a, same, &a, same, &one).reason, STRAIT_REASON_NONE);
     arrived(&a, from, &a, to, &three);
 }
-END_TEST
 
-START_TEST(streamed_copies_are_memcpy_at_every_offset_and_size)
+TEST(streamed_copies_are_memcpy_at_every_offset_and_size)
 {
     uint8_t src[600], dst[600], expected[600];
     struct rng rng = rng_init(33);
@@ -569,11 +556,10 @@ START_TEST(streamed_copies_are_memcpy_at_every_offset_and_size)
             ck_assert_mem_eq(dst, expected, sizeof(dst));
         }
 }
-END_TEST
 
 /* ---- Pieces that are none ---------------------------------------------------------------------------------------- */
 
-START_TEST(a_piece_that_is_none_of_the_pools_makes_no_job)
+TEST(a_piece_that_is_none_of_the_pools_makes_no_job)
 {
     static const struct piece none[] = {
         {.group = 3, .region_count = 1, .count = 1},
@@ -603,9 +589,8 @@ START_TEST(a_piece_that_is_none_of_the_pools_makes_no_job)
     uv_run(&loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(told.count, 0);
 }
-END_TEST
 
-START_TEST(pages_of_another_size_are_not_copied)
+TEST(pages_of_another_size_are_not_copied)
 {
     struct wire_region region = with_rows(region_of(0, 0, STRAIT_ROLE_K, 0), 2, 64, 64, 128, STRAIT_ELEMENT_BF16);
     const struct piece piece = {.region_count = 1, .count = 1};
@@ -616,7 +601,6 @@ START_TEST(pages_of_another_size_are_not_copied)
     jobs_open(codebook, 0);
     ck_assert_int_eq(job_copy(jobs, a.pool, ids_here, b.pool, ids_here, &piece, on_told, &told, 0), STRAIT_ERR_INVALID);
 }
-END_TEST
 
 /* ---- When it is told --------------------------------------------------------------------------------------------- */
 
@@ -630,7 +614,7 @@ static void on_closed(uv_handle_t *handle)
     (void)handle;
 }
 
-START_TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
+TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
 {
     struct told told = {0};
     bool waited = false;
@@ -652,7 +636,6 @@ START_TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
     uv_close((uv_handle_t *)&timer, on_closed);
     uv_run(&loop, UV_RUN_DEFAULT);
 }
-END_TEST
 
 struct chain {
     int left, inside;
@@ -673,7 +656,7 @@ static void on_link(void *owner, uint64_t cookie, const struct job_result *resul
     chain->inside--;
 }
 
-START_TEST(callbacks_may_start_jobs_and_the_last_one_may_end_them)
+TEST_LOOP(callbacks_may_start_jobs_and_the_last_one_may_end_them, 3)
 {
     struct chain chain = {.left = 50};
     const uint64_t small[] = {0, UINT64_MAX, raw_bytes(&pieces[1])}; /* workers, in place, by turns */
@@ -686,9 +669,8 @@ START_TEST(callbacks_may_start_jobs_and_the_last_one_may_end_them)
     ck_assert_int_eq(uv_loop_close(&loop), 0);
     jobs = NULL;
 }
-END_TEST
 
-START_TEST(ids_are_the_jobs_own)
+TEST(ids_are_the_jobs_own)
 {
     uint32_t ids[7];
     struct told told = {0};
@@ -703,11 +685,10 @@ START_TEST(ids_are_the_jobs_own)
     ck_assert_int_eq(told.result.reason, STRAIT_REASON_NONE);
     arrived(&a, ids_there, &b, ids_here, &pieces[0]);
 }
-END_TEST
 
 /* ---- Many at once ------------------------------------------------------------------------------------------------ */
 
-START_TEST(jobs_run_side_by_side)
+TEST(jobs_run_side_by_side)
 {
     enum { MANY = 64 };
     static uint8_t chunks[MANY][40000];
@@ -742,7 +723,6 @@ START_TEST(jobs_run_side_by_side)
     arrived(&a, ids, &b, ids, &all);
     ck_assert(only_pages_touched(&b, &all, ids));
 }
-END_TEST
 
 struct called {
     pthread_t worker, teller;
@@ -764,7 +744,7 @@ static void on_call(void *arg)
     called->done++;
 }
 
-START_TEST(any_function_runs_on_a_worker_and_is_told_of_on_the_loop)
+TEST(any_function_runs_on_a_worker_and_is_told_of_on_the_loop)
 {
     struct called called = {.worked = 0};
     jobs_open(no_codebook, UINT64_MAX);
@@ -776,37 +756,9 @@ START_TEST(any_function_runs_on_a_worker_and_is_told_of_on_the_loop)
     ck_assert(!pthread_equal(called.worker, pthread_self()));
     ck_assert(pthread_equal(called.teller, pthread_self()));
 }
-END_TEST
 
 int main(void)
 {
     print_conditions();
-    Suite *suite = suite_create("job");
-    TCase *chunks = add_case(suite, "chunks"), *copies = add_case(suite, "copies");
-    tcase_add_checked_fixture(chunks, setup, teardown);
-    tcase_add_loop_test(chunks, pages_come_back_at_other_places_and_nothing_else_is_written, 0, 2 * COUNT(modes));
-    tcase_add_test(chunks, statistics_are_those_of_the_codec);
-    tcase_add_test(chunks, a_raw_chunk_names_no_codebook_and_is_read_without_one);
-    tcase_add_test(chunks, a_chunk_of_another_codebook_is_refused_and_nothing_is_written);
-    tcase_add_test(chunks, a_chunk_that_does_not_fit_its_slot_is_not_written);
-    tcase_add_loop_test(chunks, a_chunk_of_other_pages_is_refused_and_nothing_is_written, 0, 2);
-    tcase_add_test(chunks, equal_bytes_of_another_element_type_are_refused);
-    tcase_add_test(chunks, a_chunk_cut_short_is_refused_and_its_end_is_not_read);
-    tcase_add_loop_test(chunks, a_damaged_chunk_fails_and_only_its_pages_are_touched, 0, COUNT(modes));
-#if !defined(__SANITIZE_THREAD__)
-    tcase_add_loop_test(chunks, a_chunk_that_changes_under_the_decoder_harms_no_other_page, 1, COUNT(modes));
-#endif
-    tcase_add_checked_fixture(copies, setup, teardown);
-    tcase_add_loop_test(copies, pages_are_copied_whatever_their_rows_and_nothing_else_is_written, 0, 2);
-    tcase_add_loop_test(copies, large_pieces_are_copied_to_the_byte, 0, 2);
-    tcase_add_test(copies, pages_are_copied_within_one_pool_and_onto_themselves);
-    tcase_add_test(copies, streamed_copies_are_memcpy_at_every_offset_and_size);
-    tcase_add_test(copies, a_piece_that_is_none_of_the_pools_makes_no_job);
-    tcase_add_test(copies, pages_of_another_size_are_not_copied);
-    tcase_add_test(copies, small_jobs_are_told_of_in_the_next_turn_which_does_not_wait);
-    tcase_add_loop_test(copies, callbacks_may_start_jobs_and_the_last_one_may_end_them, 0, 3);
-    tcase_add_test(copies, ids_are_the_jobs_own);
-    tcase_add_test(copies, jobs_run_side_by_side);
-    tcase_add_test(copies, any_function_runs_on_a_worker_and_is_told_of_on_the_loop);
-    return run_suite(suite);
+    return run_tests("job", setup, teardown);
 }

@@ -176,7 +176,7 @@ static const struct bad_region bad_regions[] = {
     {STRAIT_ERR_INVALID, {SET(rows, 2), SET(row_bytes, 64), SET(row_stride, 0), SET(page_stride, 64)}},
 };
 
-START_TEST(a_region_that_cannot_be_is_refused)
+TEST_LOOP(a_region_that_cannot_be_is_refused, COUNT(bad_regions))
 {
     const struct bad_region *bad = &bad_regions[_i];
     struct wire_region region = layer_region(0);
@@ -184,9 +184,8 @@ START_TEST(a_region_that_cannot_be_is_refused)
         memcpy((uint8_t *)&region + bad->changes[i].offset, &bad->changes[i].value, bad->changes[i].size);
     refused(&region, 1, false, bad->status);
 }
-END_TEST
 
-START_TEST(numbers_of_regions_and_codings_are_checked)
+TEST(numbers_of_regions_and_codings_are_checked)
 {
     struct wire_region region = layer_region(0);
     struct message_pool_register registration = {.fd_count = 1, .regions = &region};
@@ -199,7 +198,6 @@ START_TEST(numbers_of_regions_and_codings_are_checked)
     registration.coding = STRAIT_CODING_TIERED + 1;
     ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, NULL, 0), STRAIT_ERR_UNSUPPORTED);
 }
-END_TEST
 
 /* ---- Descriptors that cannot be ---------------------------------------------------------------------------------- */
 
@@ -252,13 +250,12 @@ static void refuse_descriptor(int fd)
     fds[2] = good;
 }
 
-START_TEST(a_descriptor_that_is_no_sealed_memfd_is_refused_and_what_was_mapped_before_is_let_go)
+TEST_LOOP(a_descriptor_that_is_no_sealed_memfd_is_refused_and_what_was_mapped_before_is_let_go, COUNT(bad_fds))
 {
     refuse_descriptor(open_bad(&bad_fds[_i]));
 }
-END_TEST
 
-START_TEST(a_pipe_and_a_socket_are_no_memory)
+TEST(a_pipe_and_a_socket_are_no_memory)
 {
     int ends[2];
     ck_assert_int_eq(pipe(ends), 0);
@@ -266,9 +263,8 @@ START_TEST(a_pipe_and_a_socket_are_no_memory)
     refuse_descriptor(ends[0]);
     refuse_descriptor(socket(AF_UNIX, SOCK_STREAM, 0));
 }
-END_TEST
 
-START_TEST(huge_pages_are_mapped_where_there_are_any)
+TEST(huge_pages_are_mapped_where_there_are_any)
 {
     const size_t size = (size_t)2 << 20;
     struct wire_region region = layer_region(0);
@@ -292,11 +288,10 @@ START_TEST(huge_pages_are_mapped_where_there_are_any)
         close(fds[0]);
     fds[0] = good;
 }
-END_TEST
 
 /* ---- Several regions --------------------------------------------------------------------------------------------- */
 
-START_TEST(regions_must_come_in_the_order_of_the_pool)
+TEST(regions_must_come_in_the_order_of_the_pool)
 {
     struct wire_region regions[3] = {layer_region(0), layer_region(1), layer_region(2)};
     regions[1].layer = 3;
@@ -307,9 +302,8 @@ START_TEST(regions_must_come_in_the_order_of_the_pool)
     regions[0].role = STRAIT_ROLE_K;
     pool_unmap(map_good(regions, 3, false)); /* equal ones in the order they have */
 }
-END_TEST
 
-START_TEST(groups_have_no_gaps_and_one_element_type)
+TEST(groups_have_no_gaps_and_one_element_type)
 {
     struct wire_region regions[3] = {layer_region(0), layer_region(1), layer_region(2)};
     regions[2].group = 2;
@@ -321,9 +315,8 @@ START_TEST(groups_have_no_gaps_and_one_element_type)
     regions[2].element = STRAIT_ELEMENT_FP8_E4M3;
     pool_unmap(map_good(regions, 3, false));
 }
-END_TEST
 
-START_TEST(one_tensor_under_two_layers_of_a_group_is_refused)
+TEST(one_tensor_under_two_layers_of_a_group_is_refused)
 {
     struct wire_region regions[2] = {layer_region(0), layer_region(1)};
     regions[1].offset = PAGE - 2;
@@ -336,9 +329,8 @@ START_TEST(one_tensor_under_two_layers_of_a_group_is_refused)
     regions[1].fd = 1;
     pool_unmap(map_good(regions, 2, false));
 }
-END_TEST
 
-START_TEST(k_and_v_may_be_interleaved_and_so_may_rows_of_pages)
+TEST(k_and_v_may_be_interleaved_and_so_may_rows_of_pages)
 {
     struct wire_region regions[3] = {layer_region(0), layer_region(0), layer_region(1)};
     regions[0].page_stride = regions[1].page_stride = 2 * PAGE;
@@ -352,7 +344,6 @@ START_TEST(k_and_v_may_be_interleaved_and_so_may_rows_of_pages)
     ck_assert_uint_eq(pool->mapping_count, 1);
     pool_unmap(pool);
 }
-END_TEST
 
 /* ---- What is mapped ---------------------------------------------------------------------------------------------- */
 
@@ -363,7 +354,7 @@ static uint8_t *map_own(int fd)
     return bytes;
 }
 
-START_TEST(regions_are_where_the_client_has_them)
+TEST(regions_are_where_the_client_has_them)
 {
     struct wire_region regions[4] = {layer_region(0), layer_region(1), layer_region(2), layer_region(3)};
     regions[1].fd = regions[3].fd = 2;
@@ -396,9 +387,8 @@ START_TEST(regions_are_where_the_client_has_them)
     munmap(memory[0], BYTES);
     munmap(memory[2], BYTES);
 }
-END_TEST
 
-START_TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
+TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
 {
     struct wire_region region = layer_region(1);
     struct stat info;
@@ -414,9 +404,8 @@ START_TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
     ck_assert(is_filled(memory + PAGE * PAGES + 3 * PAGE, PAGE, 77));
     munmap(memory, BYTES);
 }
-END_TEST
 
-START_TEST(no_more_is_mapped_than_the_quota_has_left)
+TEST(no_more_is_mapped_than_the_quota_has_left)
 {
     struct wire_region regions[2] = {layer_region(0), layer_region(1)};
     struct pool *pool;
@@ -429,9 +418,8 @@ START_TEST(no_more_is_mapped_than_the_quota_has_left)
     ck_assert_uint_eq(pool->bytes, 2 * PAGE * PAGES);
     pool_unmap(pool);
 }
-END_TEST
 
-START_TEST(a_part_of_a_page_of_memory_counts_whole)
+TEST(a_part_of_a_page_of_memory_counts_whole)
 {
     struct wire_region region = layer_region(0);
     struct pool *pool;
@@ -443,9 +431,8 @@ START_TEST(a_part_of_a_page_of_memory_counts_whole)
     ck_assert_uint_eq(pool->bytes, 4096);
     pool_unmap(pool);
 }
-END_TEST
 
-START_TEST(the_last_page_may_end_with_an_unround_file)
+TEST(the_last_page_may_end_with_an_unround_file)
 {
     struct wire_region region = layer_region(0);
     close(fds[0]);
@@ -457,9 +444,8 @@ START_TEST(the_last_page_may_end_with_an_unround_file)
     region.row_bytes += 2;
     refused(&region, 1, false, STRAIT_ERR_INVALID);
 }
-END_TEST
 
-START_TEST(the_codebook_gives_each_class_its_table)
+TEST(the_codebook_gives_each_class_its_table)
 {
     uint8_t rankings[4][256];
     const struct strait_class classes[4] = {{0}, {STRAIT_ROLE_K, 1}, {STRAIT_ROLE_V, -1}, {STRAIT_ROLE_K, 0}};
@@ -478,9 +464,8 @@ START_TEST(the_codebook_gives_each_class_its_table)
     pool_unmap(pool);
     strait_codebook_destroy(codebook);
 }
-END_TEST
 
-START_TEST(the_geometry_is_that_of_the_regions_and_not_of_their_places)
+TEST(the_geometry_is_that_of_the_regions_and_not_of_their_places)
 {
     struct wire_region regions[2] = {layer_region(0), layer_region(1)};
     struct pool *a = map_good(regions, 2, false);
@@ -496,7 +481,6 @@ START_TEST(the_geometry_is_that_of_the_regions_and_not_of_their_places)
     pool_unmap(b);
     pool_unmap(c);
 }
-END_TEST
 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
@@ -508,7 +492,7 @@ static struct wire_region pointer_region(const void *at, int32_t layer)
     return region;
 }
 
-START_TEST(pointers_are_used_in_place_and_left_alone)
+TEST(pointers_are_used_in_place_and_left_alone)
 {
     uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct wire_region regions[3] = {pointer_region(memory, 0), pointer_region(memory, 1),
@@ -524,9 +508,8 @@ START_TEST(pointers_are_used_in_place_and_left_alone)
     memory[0] = memory[BYTES - 1] = 1; /* still there */
     munmap(memory, BYTES);
 }
-END_TEST
 
-START_TEST(a_pointer_to_no_memory_is_refused)
+TEST(a_pointer_to_no_memory_is_refused)
 {
     uint8_t *memory = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct wire_region region = pointer_region(memory, 0);
@@ -540,7 +523,6 @@ START_TEST(a_pointer_to_no_memory_is_refused)
     region.pointer = 4097; /* and two bytes a value */
     refused(&region, 1, true, STRAIT_ERR_INVALID);
 }
-END_TEST
 
 /* ---- Uses -------------------------------------------------------------------------------------------------------- */
 
@@ -593,7 +575,9 @@ static void uses_are(uint32_t group, const uint32_t *uses, uint32_t count)
         ck_assert_uint_eq(use_of(&pool->groups[group], i), i < count ? uses[i] : 0);
 }
 
-START_TEST(a_pool_knows_its_page_ids)
+TEST_FIXTURE(uses, setup_uses, teardown_uses);
+
+TEST(a_pool_knows_its_page_ids)
 {
     const uint32_t ids[] = {0, PAGES - 1, PAGES};
     struct wire_page_list lists[] = {run_of(0, 0, PAGES),      run_of(1, PAGES - 1, 1),   run_of(0, PAGES, 0),
@@ -608,9 +592,8 @@ START_TEST(a_pool_knows_its_page_ids)
     }
     uses_are(0, NULL, 0);
 }
-END_TEST
 
-START_TEST(an_expected_page_is_in_nothing_else)
+TEST(an_expected_page_is_in_nothing_else)
 {
     uint32_t ids[] = {3, 1, 4};
     struct wire_page_list list = ids_of(0, ids, 3), overlaps = run_of(0, 0, 2), same_elsewhere = run_of(1, 0, PAGES);
@@ -624,9 +607,8 @@ START_TEST(an_expected_page_is_in_nothing_else)
     uses_are(0, NULL, 0);
     ck_assert(pool_offer(pool, &overlaps));
 }
-END_TEST
 
-START_TEST(a_page_may_be_offered_many_times_but_not_expected_meanwhile)
+TEST(a_page_may_be_offered_many_times_but_not_expected_meanwhile)
 {
     uint32_t ids[] = {5, 6}, more[] = {6};
     struct wire_page_list both = ids_of(0, ids, 2), one = ids_of(0, more, 1), before = run_of(0, 4, 2);
@@ -641,9 +623,8 @@ START_TEST(a_page_may_be_offered_many_times_but_not_expected_meanwhile)
     give_back(0, more, 1, false);
     ck_assert(pool_expect(pool, &one));
 }
-END_TEST
 
-START_TEST(a_page_twice_in_one_list_can_be_offered_but_not_expected)
+TEST(a_page_twice_in_one_list_can_be_offered_but_not_expected)
 {
     uint32_t ids[] = {2, 9, 2};
     struct wire_page_list list = ids_of(1, ids, 3);
@@ -653,9 +634,8 @@ START_TEST(a_page_twice_in_one_list_can_be_offered_but_not_expected)
     give_back(1, ids, 3, false);
     uses_are(1, NULL, 0);
 }
-END_TEST
 
-START_TEST(what_was_not_marked_is_not_given_back)
+TEST(what_was_not_marked_is_not_given_back)
 {
     uint32_t ids[] = {0, 1, PAGES, UINT32_MAX};
     struct wire_page_list expected = run_of(0, 0, 1), offered = run_of(0, 1, 1);
@@ -667,9 +647,8 @@ START_TEST(what_was_not_marked_is_not_given_back)
     give_back(1, ids, 4, false);
     uses_are(1, NULL, 0);
 }
-END_TEST
 
-START_TEST(random_uses_agree_with_counting_them)
+TEST(random_uses_agree_with_counting_them)
 {
     struct rng rng = rng_init(3);
     uint32_t counts[PAGES] = {0};
@@ -700,7 +679,6 @@ START_TEST(random_uses_agree_with_counting_them)
         uses_are(0, counts, PAGES);
     }
 }
-END_TEST
 
 /* ---- The codebook's file ----------------------------------------------------------------------------------------- */
 
@@ -712,7 +690,9 @@ static void write_file(const char *path, const void *bytes, size_t size)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-START_TEST(a_codebook_is_read_from_its_file)
+TEST_FIXTURE(codebooks, NULL, NULL);
+
+TEST(a_codebook_is_read_from_its_file)
 {
     char path[] = "/tmp/strait-test-XXXXXX";
     struct strait_codebook *made = test_codebook(), *read = NULL;
@@ -731,9 +711,8 @@ START_TEST(a_codebook_is_read_from_its_file)
     free(bytes);
     strait_codebook_destroy(made);
 }
-END_TEST
 
-START_TEST(what_is_no_codebook_file_is_told_apart)
+TEST(what_is_no_codebook_file_is_told_apart)
 {
     char path[] = "/tmp/strait-test-XXXXXX";
     struct strait_codebook *codebook = (struct strait_codebook *)why;
@@ -750,41 +729,8 @@ START_TEST(what_is_no_codebook_file_is_told_apart)
     ck_assert_int_eq(codebook_load("", &codebook, why, WHY), STRAIT_OK);
     ck_assert_ptr_null(codebook);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("pool");
-    TCase *tcase = add_case(suite, "map");
-    tcase_add_checked_fixture(tcase, open_fds, close_fds);
-    tcase_add_loop_test(tcase, a_region_that_cannot_be_is_refused, 0, COUNT(bad_regions));
-    tcase_add_test(tcase, numbers_of_regions_and_codings_are_checked);
-    tcase_add_loop_test(tcase, a_descriptor_that_is_no_sealed_memfd_is_refused_and_what_was_mapped_before_is_let_go, 0,
-                        COUNT(bad_fds));
-    tcase_add_test(tcase, a_pipe_and_a_socket_are_no_memory);
-    tcase_add_test(tcase, huge_pages_are_mapped_where_there_are_any);
-    tcase_add_test(tcase, regions_must_come_in_the_order_of_the_pool);
-    tcase_add_test(tcase, groups_have_no_gaps_and_one_element_type);
-    tcase_add_test(tcase, one_tensor_under_two_layers_of_a_group_is_refused);
-    tcase_add_test(tcase, k_and_v_may_be_interleaved_and_so_may_rows_of_pages);
-    tcase_add_test(tcase, regions_are_where_the_client_has_them);
-    tcase_add_test(tcase, memory_is_faulted_in_and_keeps_what_is_in_it);
-    tcase_add_test(tcase, no_more_is_mapped_than_the_quota_has_left);
-    tcase_add_test(tcase, a_part_of_a_page_of_memory_counts_whole);
-    tcase_add_test(tcase, the_last_page_may_end_with_an_unround_file);
-    tcase_add_test(tcase, the_codebook_gives_each_class_its_table);
-    tcase_add_test(tcase, the_geometry_is_that_of_the_regions_and_not_of_their_places);
-    tcase_add_test(tcase, pointers_are_used_in_place_and_left_alone);
-    tcase_add_test(tcase, a_pointer_to_no_memory_is_refused);
-    tcase_add_test(tcase, a_codebook_is_read_from_its_file);
-    tcase_add_test(tcase, what_is_no_codebook_file_is_told_apart);
-    tcase = add_case(suite, "use");
-    tcase_add_checked_fixture(tcase, setup_uses, teardown_uses);
-    tcase_add_test(tcase, a_pool_knows_its_page_ids);
-    tcase_add_test(tcase, an_expected_page_is_in_nothing_else);
-    tcase_add_test(tcase, a_page_may_be_offered_many_times_but_not_expected_meanwhile);
-    tcase_add_test(tcase, a_page_twice_in_one_list_can_be_offered_but_not_expected);
-    tcase_add_test(tcase, what_was_not_marked_is_not_given_back);
-    tcase_add_test(tcase, random_uses_agree_with_counting_them);
-    return run_suite(suite);
+    return run_tests("pool", open_fds, close_fds);
 }

@@ -187,7 +187,7 @@ static void require_next_with_fds(struct pair *pair, int first, uint32_t count)
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
-START_TEST(every_message_arrives_in_order)
+TEST_LOOP(every_message_arrives_in_order, 2)
 {
     int count;
     const struct golden *frames = golden_frames(&count);
@@ -206,9 +206,8 @@ START_TEST(every_message_arrives_in_order)
     require_status(&pair, STRAIT_ERR_AGAIN);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(large_frames_arrive_piece_by_piece)
+TEST_LOOP(large_frames_arrive_piece_by_piece, 2)
 {
     struct pair pair = pair_init(_i == 1);
     size_t size = 4 * 1024 * 1024;
@@ -228,10 +227,11 @@ START_TEST(large_frames_arrive_piece_by_piece)
     free(text);
     pair_fini(&pair);
 }
-END_TEST
 
 /* Bytes one by one, as a slow peer's, or two frames and a half at once. */
-START_TEST(frames_are_found_however_the_bytes_are_cut)
+static const size_t pieces[] = {1, 2, 3, 4, 5, 6, 7, 8, 97, 98, 99};
+
+TEST_LOOP(frames_are_found_however_the_bytes_are_cut, COUNT(pieces))
 {
     int count;
     const struct golden *frames = golden_frames(&count);
@@ -252,7 +252,7 @@ START_TEST(frames_are_found_however_the_bytes_are_cut)
     int fds[CHANNEL_FDS_MAX], came = 0, wanted = 0;
     uint32_t fd_count;
     for (size_t at = 0, piece; at < total; at += piece) {
-        piece = at + (size_t)_i > total ? total - at : (size_t)_i;
+        piece = at + pieces[_i] > total ? total - at : pieces[_i];
         ck_assert_int_eq((int)piece, (int)write(pair.raw, stream + at, piece));
         ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
         for (; channel_next(pair.b, &message, fds, &fd_count) == STRAIT_OK; came++) {
@@ -265,9 +265,8 @@ START_TEST(frames_are_found_however_the_bytes_are_cut)
     ck_assert_int_eq(sent, came);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(what_was_sent_before_the_end_is_still_handed_out)
+TEST(what_was_sent_before_the_end_is_still_handed_out)
 {
     struct pair pair = pair_init(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
@@ -282,9 +281,8 @@ START_TEST(what_was_sent_before_the_end_is_still_handed_out)
     ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
+TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
 {
     struct pair pair = pair_init(false);
     channel_destroy(pair.b);
@@ -295,9 +293,8 @@ START_TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
     ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_queue_takes_what_fits_and_no_more)
+TEST(a_queue_takes_what_fits_and_no_more)
 {
     struct pair pair = pair_with_raw(0);
     uint8_t *frame;
@@ -316,9 +313,8 @@ START_TEST(a_queue_takes_what_fits_and_no_more)
     close(fds[1]);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused_and_take_nothing)
+TEST_LOOP(bad_arguments_are_refused_and_take_nothing, 2)
 {
     struct pair pair = pair_init(_i == 1);
     struct channel *none = NULL;
@@ -343,9 +339,8 @@ START_TEST(bad_arguments_are_refused_and_take_nothing)
     channel_destroy(NULL);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_unix_socket_knows_its_peer)
+TEST_LOOP(a_unix_socket_knows_its_peer, 2)
 {
     struct pair pair = pair_init(_i == 1);
     uint32_t pid = 1, uid = 2, gid = 3;
@@ -361,9 +356,8 @@ START_TEST(a_unix_socket_knows_its_peer)
     ck_assert_int_ne(0, fcntl(channel_fd(pair.b), F_GETFL) & O_NONBLOCK);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_channel_releases_its_socket_when_nothing_is_left_in_it)
+TEST_LOOP(a_channel_releases_its_socket_when_nothing_is_left_in_it, 2)
 {
     struct pair pair = pair_init(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
@@ -387,9 +381,8 @@ START_TEST(a_channel_releases_its_socket_when_nothing_is_left_in_it)
         close(b);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
+TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
 {
     struct pair pair = pair_init(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
@@ -399,11 +392,10 @@ START_TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
     pair.b = NULL;
     pair_fini(&pair);
 }
-END_TEST
 
 /* ---- Descriptors ----------------------------------------------------------------------------------------------- */
 
-START_TEST(descriptors_stay_with_their_frame)
+TEST(descriptors_stay_with_their_frame)
 {
     struct pair pair = pair_init(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
@@ -424,10 +416,9 @@ START_TEST(descriptors_stay_with_their_frame)
     require_next(&pair, golden_message("grant"));
     pair_fini(&pair);
 }
-END_TEST
 
 /* More at once than a channel lets wait. */
-START_TEST(many_pools_with_many_descriptors_arrive)
+TEST(many_pools_with_many_descriptors_arrive)
 {
     struct pair pair = pair_init(false);
     for (int i = 0; i < 10; i++)
@@ -437,10 +428,9 @@ START_TEST(many_pools_with_many_descriptors_arrive)
         require_next_with_fds(&pair, 1000 * i, CHANNEL_FDS_MAX);
     pair_fini(&pair);
 }
-END_TEST
 
 /* A frame of several hundred KiB is written in pieces: the descriptors go with the first. */
-START_TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
+TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
 {
     struct pair pair = pair_init(false);
     struct wire_region *regions = malloc(STRAIT_REGIONS_MAX * sizeof(*regions));
@@ -460,9 +450,8 @@ START_TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
     free(regions);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(descriptors_in_transit_are_closed_with_the_channel)
+TEST(descriptors_in_transit_are_closed_with_the_channel)
 {
     struct pair pair = pair_init(false);
     send_with_fds(pair.a, 1, 5);
@@ -471,7 +460,6 @@ START_TEST(descriptors_in_transit_are_closed_with_the_channel)
     send_with_fds(pair.a, 1, 6); /* not even written */
     pair_fini(&pair);
 }
-END_TEST
 
 static bool raw_send(int fd, const void *bytes, size_t size, uint32_t fd_count)
 {
@@ -491,17 +479,18 @@ static bool raw_send(int fd, const void *bytes, size_t size, uint32_t fd_count)
     return sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size;
 }
 
-START_TEST(more_descriptors_than_a_frame_may_have_break_the_channel)
+static const uint32_t too_many[] = {CHANNEL_FDS_MAX + 1, CHANNEL_FDS_MAX + 2, 253};
+
+TEST_LOOP(more_descriptors_than_a_frame_may_have_break_the_channel, COUNT(too_many))
 {
     struct pair pair = pair_with_raw(1024);
-    ck_assert(raw_send(pair.raw, "\x05", 1, (uint32_t)_i));
+    ck_assert(raw_send(pair.raw, "\x05", 1, too_many[_i]));
     require_status(&pair, STRAIT_ERR_CORRUPT);
     require_status(&pair, STRAIT_ERR_CORRUPT);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
+TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
 {
     struct pair pair = pair_with_raw(1024);
     uint8_t head[4] = {0, 4, 0, 0};
@@ -517,7 +506,6 @@ START_TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, channel_next(pair.b, &message, fds, &fd_count));
     pair_fini(&pair);
 }
-END_TEST
 
 static const struct wrong_fds {
     const char *golden;
@@ -526,7 +514,7 @@ static const struct wrong_fds {
     {"hello", 1}, {"pool-register", 1}, {"pool-register", 3}, {"pool-register", 0}, {"shm-hello", 1},
 };
 
-START_TEST(a_frame_with_other_descriptors_than_its_message_has_is_refused)
+TEST_LOOP(a_frame_with_other_descriptors_than_its_message_has_is_refused, COUNT(wrong_fds))
 {
     struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
     uint8_t *frame;
@@ -537,9 +525,8 @@ START_TEST(a_frame_with_other_descriptors_than_its_message_has_is_refused)
     free(frame);
     pair_fini(&pair);
 }
-END_TEST
 
-START_TEST(a_process_without_free_descriptors_refuses_and_leaks_none)
+TEST(a_process_without_free_descriptors_refuses_and_leaks_none)
 {
     struct pair pair = pair_with_raw(1024);
     struct rlimit before, limit;
@@ -552,7 +539,6 @@ START_TEST(a_process_without_free_descriptors_refuses_and_leaks_none)
     require(setrlimit(RLIMIT_NOFILE, &before) == 0);
     pair_fini(&pair);
 }
-END_TEST
 
 /* ---- Frames that are too long ----------------------------------------------------------------------------------- */
 
@@ -565,7 +551,7 @@ static void raw_frame(int fd, const struct message *message)
     free(frame);
 }
 
-START_TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
+TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
 {
     struct pair pair = pair_with_raw(64);
     raw_frame(pair.raw, golden_message("stats"));
@@ -575,10 +561,9 @@ START_TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
     require_status(&pair, STRAIT_ERR_NO_SPACE);
     pair_fini(&pair);
 }
-END_TEST
 
 /* The large frame is there before the one that makes it welcome is looked at. */
-START_TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
+TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
 {
     struct pair pair = pair_with_raw(64);
     raw_frame(pair.raw, golden_message("peer-proof"));
@@ -591,7 +576,6 @@ START_TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
     require_next(&pair, golden_message("stats"));
     pair_fini(&pair);
 }
-END_TEST
 
 static size_t address_space(void)
 {
@@ -602,7 +586,7 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-START_TEST(an_announced_frame_takes_no_memory_until_it_comes)
+TEST_LOOP(an_announced_frame_takes_no_memory_until_it_comes, MEASURES)
 {
     enum { CHANNELS = 64 };
     struct pair pairs[CHANNELS];
@@ -616,7 +600,6 @@ START_TEST(an_announced_frame_takes_no_memory_until_it_comes)
     for (int i = CHANNELS; i-- > 0;)
         pair_fini(&pairs[i]);
 }
-END_TEST
 
 static const char *const bad_frames[] = {"\x00\x00\x00\x00", "\x02\x00\x00\x00\x00\x00",
                                          "\x03\x00\x00\x00\x9a\x06\x00"};
@@ -625,7 +608,7 @@ static const struct bad_frame {
     enum strait_status status;
 } bad_frame_cases[] = {{4, STRAIT_ERR_CORRUPT}, {6, STRAIT_ERR_CORRUPT}, {7, STRAIT_ERR_UNSUPPORTED}};
 
-START_TEST(a_frame_that_is_no_message_breaks_the_channel)
+TEST_LOOP(a_frame_that_is_no_message_breaks_the_channel, COUNT(bad_frame_cases))
 {
     struct pair pair = pair_with_raw(1024);
     ck_assert(raw_send(pair.raw, bad_frames[_i], bad_frame_cases[_i].size, 0));
@@ -634,10 +617,9 @@ START_TEST(a_frame_that_is_no_message_breaks_the_channel)
     require_status(&pair, bad_frame_cases[_i].status);
     pair_fini(&pair);
 }
-END_TEST
 
 /* A reader that does not take its frames is not buried under them. */
-START_TEST(no_more_is_read_than_a_frame_of_the_largest_size)
+TEST(no_more_is_read_than_a_frame_of_the_largest_size)
 {
     struct pair pair = pair_with_raw(4096);
     static const uint8_t stream[8 * 4096]; /* frames of no bytes */
@@ -653,38 +635,8 @@ START_TEST(no_more_is_read_than_a_frame_of_the_largest_size)
     ck_assert_uint_le(sent, (size_t)filled + 2 * sizeof(stream));
     pair_fini(&pair);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("channel");
-    TCase *messages = add_case(suite, "messages"), *fds = add_case(suite, "descriptors"),
-          *caps = add_case(suite, "caps");
-    tcase_add_loop_test(messages, every_message_arrives_in_order, 0, 2);
-    tcase_add_loop_test(messages, large_frames_arrive_piece_by_piece, 0, 2);
-    tcase_add_loop_test(messages, frames_are_found_however_the_bytes_are_cut, 1, 9);
-    tcase_add_loop_test(messages, frames_are_found_however_the_bytes_are_cut, 97, 100);
-    tcase_add_test(messages, what_was_sent_before_the_end_is_still_handed_out);
-    tcase_add_test(messages, writing_to_a_peer_that_is_gone_is_an_error_and_no_signal);
-    tcase_add_test(messages, a_queue_takes_what_fits_and_no_more);
-    tcase_add_loop_test(messages, bad_arguments_are_refused_and_take_nothing, 0, 2);
-    tcase_add_loop_test(messages, a_unix_socket_knows_its_peer, 0, 2);
-    tcase_add_loop_test(messages, a_channel_releases_its_socket_when_nothing_is_left_in_it, 0, 2);
-    tcase_add_test(messages, a_channel_with_an_unread_frame_does_not_release_its_socket);
-    tcase_add_test(fds, descriptors_stay_with_their_frame);
-    tcase_add_test(fds, many_pools_with_many_descriptors_arrive);
-    tcase_add_test(fds, descriptors_of_a_frame_that_is_written_in_pieces_arrive_once);
-    tcase_add_test(fds, descriptors_in_transit_are_closed_with_the_channel);
-    tcase_add_loop_test(fds, more_descriptors_than_a_frame_may_have_break_the_channel, 65, 67);
-    tcase_add_loop_test(fds, more_descriptors_than_a_frame_may_have_break_the_channel, 253, 254);
-    tcase_add_test(fds, a_flood_of_descriptors_is_refused_before_it_takes_many);
-    tcase_add_loop_test(fds, a_frame_with_other_descriptors_than_its_message_has_is_refused, 0, COUNT(wrong_fds));
-    tcase_add_test(fds, a_process_without_free_descriptors_refuses_and_leaks_none);
-    tcase_add_test(caps, a_frame_beyond_the_cap_is_refused_when_it_is_its_turn);
-    tcase_add_test(caps, a_cap_that_is_raised_in_time_lets_a_longer_frame_in);
-    if (MEASURES)
-        tcase_add_test(caps, an_announced_frame_takes_no_memory_until_it_comes);
-    tcase_add_loop_test(caps, a_frame_that_is_no_message_breaks_the_channel, 0, COUNT(bad_frame_cases));
-    tcase_add_test(caps, no_more_is_read_than_a_frame_of_the_largest_size);
-    return run_suite(suite);
+    return run_tests("channel", NULL, NULL);
 }

@@ -95,7 +95,7 @@ static uint8_t *wire_packed(const Strait__Wire__Envelope *envelope, size_t *size
 
 /* ---- Golden frames ----------------------------------------------------------------------------------------------- */
 
-START_TEST(a_golden_frame_comes_out_as_it_went_in)
+TEST_LOOP(a_golden_frame_comes_out_as_it_went_in, GOLDEN_COUNT)
 {
     const struct golden *golden = golden_number(_i);
     struct message message;
@@ -113,9 +113,8 @@ START_TEST(a_golden_frame_comes_out_as_it_went_in)
     ck_assert_ptr_null(message.owner);
     message_fini(&message);
 }
-END_TEST
 
-START_TEST(no_beginning_of_a_frame_is_one)
+TEST_LOOP(no_beginning_of_a_frame_is_one, GOLDEN_COUNT)
 {
     const struct golden *golden = golden_number(_i);
     struct message message;
@@ -125,9 +124,8 @@ START_TEST(no_beginning_of_a_frame_is_one)
         ck_assert_ptr_null(message.owner);
     }
 }
-END_TEST
 
-START_TEST(every_type_has_a_name_and_a_frame_and_no_other_number_has)
+TEST(every_type_has_a_name_and_a_frame_and_no_other_number_has)
 {
     int types = 0;
     for (int type = -1; type < 100; type++) {
@@ -142,7 +140,6 @@ START_TEST(every_type_has_a_name_and_a_frame_and_no_other_number_has)
     ck_assert_str_eq("none", message_name(MESSAGE_NONE));
     ck_assert_str_eq("unknown", message_name((enum message_type)61));
 }
-END_TEST
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
@@ -174,7 +171,7 @@ static void print_all_fields(FILE *file)
         print_fields(file, message_kinds[i].name, &message_kinds[i].layout);
 }
 
-START_TEST(fields_and_bounds_are_those_of_protocol_version_1)
+TEST(fields_and_bounds_are_those_of_protocol_version_1)
 {
     char *now = NULL, was[32768];
     size_t size = 0;
@@ -188,7 +185,6 @@ START_TEST(fields_and_bounds_are_those_of_protocol_version_1)
     ck_assert_str_eq(was, now);
     free(now);
 }
-END_TEST
 
 /* A message's plain struct and its generated one, which a test may change as it likes. */
 struct both {
@@ -396,7 +392,7 @@ static int rows_of(const struct message_layout *layout)
     return rows;
 }
 
-START_TEST(every_row_holds_at_its_bounds_and_not_beyond)
+TEST_LOOP(every_row_holds_at_its_bounds_and_not_beyond, (int)message_kind_count)
 {
     const struct message_kind *kind = &message_kinds[_i];
     int count;
@@ -412,7 +408,6 @@ START_TEST(every_row_holds_at_its_bounds_and_not_beyond)
         }
     ck_assert_int_ge(checked, rows_of(&kind->layout));
 }
-END_TEST
 
 /* ---- Rules across fields ----------------------------------------------------------------------------------------- */
 
@@ -492,27 +487,23 @@ static void fill_faults(void)
     wide_segment.count = STRAIT_TRANSFER_PAGES_MAX;
 }
 
-static void free_faults(void)
-{
-    free(long_list.ids.data);
-}
-
 /* Neither read nor, by a writer that has the fault itself, written. */
-START_TEST(a_message_with_one_fault_is_refused)
+TEST_LOOP(a_message_with_one_fault_is_refused, COUNT(wire_faults))
 {
     const struct wire_fault *fault = &wire_faults[_i];
     size_t size;
     struct message message;
+    fill_faults();
     Strait__Wire__Envelope *envelope = wire_of(golden_message(fault->golden));
     fault->change(envelope);
     uint8_t *body = wire_packed(envelope, &size);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, message_unpack(body, size, &message));
     message_fini(&message);
     free(body);
+    free(long_list.ids.data);
 }
-END_TEST
 
-START_TEST(a_message_outside_the_limits_is_not_packed)
+TEST(a_message_outside_the_limits_is_not_packed)
 {
     struct message messages[] = {*golden_message("stats"), *golden_message("stats"), *golden_message("append"),
                                  *golden_message("end"), *golden_message("policy")};
@@ -529,11 +520,10 @@ START_TEST(a_message_outside_the_limits_is_not_packed)
         ck_assert_uint_eq(17, size);
     }
 }
-END_TEST
 
 /* ---- Sizes ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_frame_holds_8_mib_and_no_more)
+TEST(a_frame_holds_8_mib_and_no_more)
 {
     uint8_t *text = malloc(MESSAGE_BYTES_MAX + 1), *frame = NULL;
     size_t size;
@@ -549,10 +539,9 @@ START_TEST(a_frame_holds_8_mib_and_no_more)
     ck_assert_int_eq(STRAIT_ERR_NO_SPACE, message_unpack(text, MESSAGE_BYTES_MAX + 1, &back));
     free(text);
 }
-END_TEST
 
 /* Lists of every length that is allowed at once: the budget of the unpacker has to bear it. */
-START_TEST(the_longest_lists_come_back)
+TEST(the_longest_lists_come_back)
 {
     uint32_t *ids = malloc(MESSAGE_IDS_MAX * sizeof(*ids));
     struct wire_page_list *lists = calloc(MESSAGE_LIST_MAX, sizeof(*lists));
@@ -568,9 +557,8 @@ START_TEST(the_longest_lists_come_back)
     free(lists);
     free(ids);
 }
-END_TEST
 
-START_TEST(the_largest_pool_comes_back)
+TEST(the_largest_pool_comes_back)
 {
     struct wire_region *regions = malloc(STRAIT_REGIONS_MAX * sizeof(*regions));
     struct message message = *golden_message("pool-register");
@@ -581,9 +569,8 @@ START_TEST(the_largest_pool_comes_back)
     require_comes_back(&message);
     free(regions);
 }
-END_TEST
 
-START_TEST(ids_are_aligned_wherever_they_were_on_the_wire)
+TEST_RANGE(ids_are_aligned_wherever_they_were_on_the_wire, 1, 9)
 {
     struct message message = *golden_message("expect");
     message.expect.key = view_of(many_bytes, (size_t)_i);
@@ -592,10 +579,9 @@ START_TEST(ids_are_aligned_wherever_they_were_on_the_wire)
     ck_assert_uint_eq(0, (uintptr_t)back.expect.lists[3].ids % sizeof(uint32_t));
     message_fini(&back);
 }
-END_TEST
 
 /* Two bytes of an unknown field are kept as forty: 8 MiB of them would be 160. */
-START_TEST(a_peer_cannot_make_the_unpacker_take_much_memory)
+TEST(a_peer_cannot_make_the_unpacker_take_much_memory)
 {
     uint8_t *body = malloc(MESSAGE_BYTES_MAX);
     struct message message;
@@ -604,7 +590,6 @@ START_TEST(a_peer_cannot_make_the_unpacker_take_much_memory)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, message_unpack(body, MESSAGE_BYTES_MAX, &message));
     free(body);
 }
-END_TEST
 
 static double fastest_pack(const struct message *message)
 {
@@ -620,7 +605,7 @@ static double fastest_pack(const struct message *message)
     return fastest;
 }
 
-START_TEST(a_hundred_thousand_ids_are_packed_in_well_under_a_millisecond)
+TEST_LOOP(a_hundred_thousand_ids_are_packed_in_well_under_a_millisecond, MEASURES)
 {
     static uint32_t ids[100000];
     const struct wire_page_list list = {.count = COUNT(ids), .ids = ids};
@@ -629,7 +614,6 @@ START_TEST(a_hundred_thousand_ids_are_packed_in_well_under_a_millisecond)
     message.expect.list_count = 1;
     ck_assert_double_lt(fastest_pack(&message), 300e-6);
 }
-END_TEST
 
 /* ---- Texts ----------------------------------------------------------------------------------------------------- */
 
@@ -672,7 +656,7 @@ static size_t text_from_wire(const struct message *message, const char *text)
     return kept;
 }
 
-START_TEST(a_long_text_is_cut_between_characters)
+TEST_LOOP(a_long_text_is_cut_between_characters, COUNT(text_cases))
 {
     const struct text_case *of = &text_cases[_i];
     char text[2048];
@@ -683,7 +667,6 @@ START_TEST(a_long_text_is_cut_between_characters)
     ck_assert_uint_eq(of->kept, text_back(&message));
     ck_assert_uint_eq(of->kept, text_from_wire(&message, text));
 }
-END_TEST
 
 /* ---- What a later version may send ------------------------------------------------------------------------------ */
 
@@ -711,7 +694,7 @@ static void require_comes_out_again(const uint8_t *body, size_t size)
     message_fini(&message);
 }
 
-START_TEST(unknown_fields_of_the_envelope_and_of_the_message_come_out_again)
+TEST_LOOP(unknown_fields_of_the_envelope_and_of_the_message_come_out_again, GOLDEN_COUNT)
 {
     size_t size;
     Strait__Wire__Envelope *envelope = wire_of(&golden_number(_i)->message);
@@ -721,9 +704,8 @@ START_TEST(unknown_fields_of_the_envelope_and_of_the_message_come_out_again)
     require_comes_out_again(body, size);
     free(body);
 }
-END_TEST
 
-START_TEST(unknown_fields_of_list_items_come_out_again)
+TEST(unknown_fields_of_list_items_come_out_again)
 {
     size_t size;
     Strait__Wire__Envelope *envelopes[] = {wire_of(golden_message("pool-register")), wire_of(golden_message("state")),
@@ -739,9 +721,8 @@ START_TEST(unknown_fields_of_list_items_come_out_again)
         free(body);
     }
 }
-END_TEST
 
-START_TEST(unknown_fields_survive_a_change_of_known_ones)
+TEST(unknown_fields_survive_a_change_of_known_ones)
 {
     size_t size, changed_size;
     struct message message;
@@ -760,7 +741,6 @@ START_TEST(unknown_fields_survive_a_change_of_known_ones)
     free(frame);
     message_fini(&message);
 }
-END_TEST
 
 static const struct body_case {
     const char *bytes;
@@ -784,7 +764,7 @@ static const struct body_case {
     {"\x42\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 13, STRAIT_OK, 0}, /* ABORT of 2^64 - 1 */
 };
 
-START_TEST(a_body_is_one_message_of_a_known_type)
+TEST_LOOP(a_body_is_one_message_of_a_known_type, COUNT(body_cases))
 {
     const struct body_case *of = &body_cases[_i];
     struct message message;
@@ -793,7 +773,6 @@ START_TEST(a_body_is_one_message_of_a_known_type)
         require_comes_out_again((const uint8_t *)of->bytes + of->skipped, of->size - of->skipped);
     message_fini(&message);
 }
-END_TEST
 
 /* ---- Random changes -------------------------------------------------------------------------------------------- */
 
@@ -805,7 +784,7 @@ static void mutate(struct rng *rng, uint8_t *body, size_t size)
     }
 }
 
-START_TEST(a_changed_message_is_refused_or_is_another_valid_one)
+TEST_LOOP(a_changed_message_is_refused_or_is_another_valid_one, GOLDEN_COUNT)
 {
     struct rng rng = rng_init(500 + (uint64_t)_i);
     size_t size;
@@ -826,7 +805,6 @@ START_TEST(a_changed_message_is_refused_or_is_another_valid_one)
     free(body);
     free(frame);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
@@ -835,32 +813,5 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
-    Suite *suite = suite_create("message");
-    TCase *golden = add_case(suite, "golden"), *rows = add_case(suite, "rows"), *sizes = add_case(suite, "sizes");
-    TCase *later = add_case(suite, "later versions"), *random = add_case(suite, "random");
-    tcase_add_loop_test(golden, a_golden_frame_comes_out_as_it_went_in, 0, GOLDEN_COUNT);
-    tcase_add_loop_test(golden, no_beginning_of_a_frame_is_one, 0, GOLDEN_COUNT);
-    tcase_add_test(golden, every_type_has_a_name_and_a_frame_and_no_other_number_has);
-    tcase_add_unchecked_fixture(rows, fill_faults, free_faults);
-    tcase_add_checked_fixture(rows, pieces_init, pieces_fini);
-    tcase_add_test(rows, fields_and_bounds_are_those_of_protocol_version_1);
-    tcase_add_loop_test(rows, every_row_holds_at_its_bounds_and_not_beyond, 0, (int)message_kind_count);
-    tcase_add_loop_test(rows, a_message_with_one_fault_is_refused, 0, COUNT(wire_faults));
-    tcase_add_test(rows, a_message_outside_the_limits_is_not_packed);
-    tcase_add_checked_fixture(sizes, pieces_init, pieces_fini);
-    tcase_add_test(sizes, a_frame_holds_8_mib_and_no_more);
-    tcase_add_test(sizes, the_longest_lists_come_back);
-    tcase_add_test(sizes, the_largest_pool_comes_back);
-    tcase_add_loop_test(sizes, ids_are_aligned_wherever_they_were_on_the_wire, 1, 9);
-    tcase_add_test(sizes, a_peer_cannot_make_the_unpacker_take_much_memory);
-    tcase_add_loop_test(sizes, a_long_text_is_cut_between_characters, 0, COUNT(text_cases));
-    if (MEASURES)
-        tcase_add_test(sizes, a_hundred_thousand_ids_are_packed_in_well_under_a_millisecond);
-    tcase_add_checked_fixture(later, pieces_init, pieces_fini);
-    tcase_add_loop_test(later, unknown_fields_of_the_envelope_and_of_the_message_come_out_again, 0, GOLDEN_COUNT);
-    tcase_add_test(later, unknown_fields_of_list_items_come_out_again);
-    tcase_add_test(later, unknown_fields_survive_a_change_of_known_ones);
-    tcase_add_loop_test(later, a_body_is_one_message_of_a_known_type, 0, COUNT(body_cases));
-    tcase_add_loop_test(random, a_changed_message_is_refused_or_is_another_valid_one, 0, GOLDEN_COUNT);
-    return run_suite(suite);
+    return run_tests("message", pieces_init, pieces_fini);
 }

@@ -84,7 +84,7 @@ static uint32_t missing(struct wire_span *spans, uint32_t capacity)
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(no_pages_are_complete_at_once)
+TEST(no_pages_are_complete_at_once)
 {
     create();
     ck_assert(coverage_complete(coverage));
@@ -92,9 +92,8 @@ START_TEST(no_pages_are_complete_at_once)
     ck_assert_uint_eq(missing(&(struct wire_span){0}, 1), 0);
     ck_assert(!claim((struct piece){0, 0, 1, 0, 1}));
 }
-END_TEST
 
-START_TEST(what_lands_must_be_claimed_and_lands_once)
+TEST(what_lands_must_be_claimed_and_lands_once)
 {
     const struct piece piece = {0, 1, 2, 102, 3}, part = {0, 2, 1, 104, 1};
     expect(0, 100, 10);
@@ -108,9 +107,8 @@ START_TEST(what_lands_must_be_claimed_and_lands_once)
     ck_assert(!land(part));
     ck_assert(!coverage_complete(coverage));
 }
-END_TEST
 
-START_TEST(a_unit_is_claimed_once_and_by_all_or_none)
+TEST(a_unit_is_claimed_once_and_by_all_or_none)
 {
     expect(0, 100, 200);
     create();
@@ -122,7 +120,6 @@ START_TEST(a_unit_is_claimed_once_and_by_all_or_none)
     ck_assert(land((struct piece){0, 0, 5, 100, 200}));
     ck_assert(coverage_complete(coverage));
 }
-END_TEST
 
 static const struct piece outside[] = {
     {2, 0, 1, 100, 1},          {0, 5, 1, 100, 1},          {0, 0, 6, 100, 1}, {0, UINT32_MAX, 1, 100, 1},
@@ -130,7 +127,7 @@ static const struct piece outside[] = {
     {0, 0, 1, 100, UINT32_MAX}, {0, 0, UINT32_MAX, 100, 1}, {1, 0, 1, 100, 1},
 };
 
-START_TEST(what_is_not_expected_is_refused)
+TEST_LOOP(what_is_not_expected_is_refused, COUNT(outside))
 {
     expect(0, 100, 10);
     create();
@@ -139,9 +136,8 @@ START_TEST(what_is_not_expected_is_refused)
     ck_assert(!land(outside[_i]));
     ck_assert(land((struct piece){0, 0, 5, 100, 10}));
 }
-END_TEST
 
-START_TEST(a_layer_is_told_when_all_its_regions_are_in_place)
+TEST(a_layer_is_told_when_all_its_regions_are_in_place)
 {
     expect(0, 0, 70);
     expect(1, 0, 3);
@@ -160,9 +156,8 @@ START_TEST(a_layer_is_told_when_all_its_regions_are_in_place)
     ck_assert_uint_eq(coverage_layers_landed(coverage), 3);
     ck_assert(coverage_complete(coverage));
 }
-END_TEST
 
-START_TEST(layers_of_which_nothing_is_expected_are_not_told)
+TEST(layers_of_which_nothing_is_expected_are_not_told)
 {
     expect(0, 7, 1);
     create();
@@ -171,9 +166,8 @@ START_TEST(layers_of_which_nothing_is_expected_are_not_told)
     ck_assert_uint_eq(coverage_layers_landed(coverage), 2);
     ck_assert(coverage_complete(coverage));
 }
-END_TEST
 
-START_TEST(a_page_is_missing_until_its_last_region_is_in_place)
+TEST(a_page_is_missing_until_its_last_region_is_in_place)
 {
     struct wire_span spans[4];
     expect(0, 10, 5);
@@ -194,10 +188,9 @@ START_TEST(a_page_is_missing_until_its_last_region_is_in_place)
     ck_assert_uint_eq(missing(spans, 1), 1); /* enough is enough */
     ck_assert_mem_eq(spans, rest, sizeof(rest[0]));
 }
-END_TEST
 
 /* Ranges that cross words and stretches, and ordinals that begin anywhere in a word. */
-START_TEST(long_ranges_come_in_pieces_that_leave_nothing_out)
+TEST(long_ranges_come_in_pieces_that_leave_nothing_out)
 {
     enum { LONG = 5 * COVERAGE_RANGE_MAX + 77, LANDED = 2 * COVERAGE_RANGE_MAX + 63 };
     static struct wire_span spans[16];
@@ -221,9 +214,8 @@ START_TEST(long_ranges_come_in_pieces_that_leave_nothing_out)
     ck_assert_uint_eq(next, 1000 + LONG);
     ck_assert_uint_eq(missing(spans, 2), 2);
 }
-END_TEST
 
-START_TEST(too_large_an_expectation_is_refused)
+TEST(too_large_an_expectation_is_refused)
 {
     enum { MANY = STRAIT_REGIONS_MAX };
     static int32_t layers[MANY];
@@ -233,7 +225,6 @@ START_TEST(too_large_an_expectation_is_refused)
     ck_assert_int_eq(coverage_create(&pages, large, 1, &coverage), STRAIT_ERR_INVALID);
     ck_assert_ptr_null(coverage);
 }
-END_TEST
 
 /* ---- A byte for each unit knows better --------------------------------------------------------------------------- */
 
@@ -302,7 +293,7 @@ static void expect_random(struct rng *rng, struct naive *naive)
         }
 }
 
-START_TEST(random_pieces_are_covered_as_in_a_table)
+TEST_LOOP(random_pieces_are_covered_as_in_a_table, 20)
 {
     struct rng rng = rng_init(600 + (uint64_t)_i);
     static struct naive naive;
@@ -329,22 +320,8 @@ START_TEST(random_pieces_are_covered_as_in_a_table)
     compare(&naive);
     ck_assert(coverage_complete(coverage));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coverage");
-    TCase *tcase = add_case(suite, "coverage");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, no_pages_are_complete_at_once);
-    tcase_add_test(tcase, what_lands_must_be_claimed_and_lands_once);
-    tcase_add_test(tcase, a_unit_is_claimed_once_and_by_all_or_none);
-    tcase_add_loop_test(tcase, what_is_not_expected_is_refused, 0, COUNT(outside));
-    tcase_add_test(tcase, a_layer_is_told_when_all_its_regions_are_in_place);
-    tcase_add_test(tcase, layers_of_which_nothing_is_expected_are_not_told);
-    tcase_add_test(tcase, a_page_is_missing_until_its_last_region_is_in_place);
-    tcase_add_test(tcase, long_ranges_come_in_pieces_that_leave_nothing_out);
-    tcase_add_test(tcase, too_large_an_expectation_is_refused);
-    tcase_add_loop_test(tcase, random_pieces_are_covered_as_in_a_table, 0, 20);
-    return run_suite(suite);
+    return run_tests("coverage", setup, teardown);
 }

@@ -287,7 +287,8 @@ static struct rule {
 } rules[RULES_MAX];
 static int rule_count;
 
-static void read_rules(void)
+/* Before the tests list themselves. */
+static void __attribute__((constructor)) read_rules(void)
 {
     char line[256];
     FILE *file = fopen(RULES_FILE, "r");
@@ -346,7 +347,7 @@ static void follow(const struct rule *rule)
     }
 }
 
-START_TEST(a_rule_holds)
+TEST_LOOP(a_rule_holds, rule_count)
 {
     uint32_t window;
     if (sscanf(rules[_i].head, "sink %u:", &window) == 1)
@@ -357,10 +358,9 @@ START_TEST(a_rule_holds)
         ck_abort_msg("neither a sink nor a source: %s", rules[_i].head);
     follow(&rules[_i]);
 }
-END_TEST
 
 /* Its units are granted like all others, and chunks for what was never open are refused. */
-START_TEST(a_false_source_names_what_was_not_open)
+TEST_LOOP(a_false_source_names_what_was_not_open, 5)
 {
     static const struct {
         int id;
@@ -381,9 +381,8 @@ START_TEST(a_false_source_names_what_was_not_open)
     }
     step("arriving id=0 | wants=6+0");
 }
-END_TEST
 
-START_TEST(ranges_are_not_cut_into_more_pieces_than_can_be_remembered)
+TEST(ranges_are_not_cut_into_more_pieces_than_can_be_remembered)
 {
     begin_sink(LEG_GRANTS);
     step("start > request");
@@ -399,9 +398,8 @@ START_TEST(ranges_are_not_cut_into_more_pieces_than_can_be_remembered)
     step("decoded id=9 > free");
     step("grant slot=0 count=3 > grant | wants=7+1"); /* now there is room */
 }
-END_TEST
 
-START_TEST(grants_may_come_before_the_last_chunks_are_known_to_be_sent)
+TEST(grants_may_come_before_the_last_chunks_are_known_to_be_sent)
 {
     begin_source();
     step("bind count=100 last > state, segments");
@@ -414,16 +412,14 @@ START_TEST(grants_may_come_before_the_last_chunks_are_known_to_be_sent)
     step("sent id=4 > free");
     step("grant id=%u count=1 | wants=1", SOURCE_GRANTS + 2);
 }
-END_TEST
 
-START_TEST(failures_of_the_peer_are_seen_from_here)
+TEST(failures_of_the_peer_are_seen_from_here)
 {
     ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_NONE), STRAIT_REASON_NONE);
     ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_ABORTED), STRAIT_REASON_PEER_ABORT);
     ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_LOCAL), STRAIT_REASON_PEER_DOWN);
     ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_INTEGRITY), STRAIT_REASON_INTEGRITY);
 }
-END_TEST
 
 /* ---- Any event in any state -------------------------------------------------------------------------------------- */
 
@@ -521,7 +517,7 @@ static uint32_t units_elsewhere(void)
     return units;
 }
 
-START_TEST(a_sink_keeps_its_books_whatever_happens)
+TEST_LOOP(a_sink_keeps_its_books_whatever_happens, 4)
 {
     struct rng rng = rng_init(500 + (uint64_t)_i);
     for (int run = 0; run < 300 / STRIDE; run++) {
@@ -556,7 +552,6 @@ START_TEST(a_sink_keeps_its_books_whatever_happens)
         ck_assert(ledger.closed);
     }
 }
-END_TEST
 
 /* A grant is used, or comes back; a false one too. */
 static bool is_answered(uint64_t id)
@@ -571,7 +566,7 @@ static bool is_answered(uint64_t id)
            source.opened_units[id - source.opened] != 0;
 }
 
-START_TEST(a_source_keeps_its_books_whatever_happens)
+TEST_LOOP(a_source_keeps_its_books_whatever_happens, 4)
 {
     struct rng rng = rng_init(550 + (uint64_t)_i);
     for (int run = 0; run < 300 / STRIDE; run++) {
@@ -604,7 +599,6 @@ START_TEST(a_source_keeps_its_books_whatever_happens)
         ck_assert_int_eq(ledger.slots, 0);
     }
 }
-END_TEST
 
 /* ---- The queue of events ----------------------------------------------------------------------------------------- */
 
@@ -624,7 +618,7 @@ static void take_one(void)
 }
 
 /* When a leg is added, and when events do not fit: the ring has no room left and has wrapped. */
-START_TEST(a_queue_that_grows_keeps_its_order)
+TEST_LOOP(a_queue_that_grows_keeps_its_order, 2)
 {
     ck_assert(leg_queue_reserve(&queue));
     const uint32_t capacity = queue.capacity;
@@ -644,20 +638,8 @@ START_TEST(a_queue_that_grows_keeps_its_order)
     ck_assert(!leg_queue_take(&queue, &(struct leg_post){0}));
     leg_queue_fini(&queue);
 }
-END_TEST
 
 int main(void)
 {
-    read_rules();
-    Suite *suite = suite_create("leg");
-    TCase *cases = add_case(suite, "rules"), *books = add_case(suite, "books"), *events = add_case(suite, "queue");
-    tcase_add_loop_test(cases, a_rule_holds, 0, rule_count);
-    tcase_add_loop_test(cases, a_false_source_names_what_was_not_open, 0, 5);
-    tcase_add_test(cases, ranges_are_not_cut_into_more_pieces_than_can_be_remembered);
-    tcase_add_test(cases, grants_may_come_before_the_last_chunks_are_known_to_be_sent);
-    tcase_add_test(cases, failures_of_the_peer_are_seen_from_here);
-    tcase_add_loop_test(books, a_sink_keeps_its_books_whatever_happens, 0, 4);
-    tcase_add_loop_test(books, a_source_keeps_its_books_whatever_happens, 0, 4);
-    tcase_add_loop_test(events, a_queue_that_grows_keeps_its_order, 0, 2);
-    return run_suite(suite);
+    return run_tests("leg", NULL, NULL);
 }

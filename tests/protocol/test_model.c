@@ -339,7 +339,7 @@ static void print_setting(const struct tally *tally)
     fflush(stdout);
 }
 
-START_TEST(no_order_of_events_breaks_a_promise)
+TEST_LOOP(no_order_of_events_breaks_a_promise, COUNT(settings))
 {
     setting = settings[_i];
     setting.depth = deeper(setting.depth);
@@ -349,7 +349,6 @@ START_TEST(no_order_of_events_breaks_a_promise)
     ck_assert_msg(violation == NULL, "not so: %s", violation);
     ck_assert_uint_gt(tally.states, 100);
 }
-END_TEST
 
 /* How far to look for what each planted bug does, and where. */
 static const struct planted {
@@ -375,7 +374,7 @@ static const struct planted {
     {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, false, false, 0, 20, 0}},
 };
 
-START_TEST(every_planted_bug_is_found)
+TEST_LOOP(every_planted_bug_is_found, COUNT(planted))
 {
     setting = planted[_i].setting;
     bug = planted[_i].bug;
@@ -385,10 +384,9 @@ START_TEST(every_planted_bug_is_found)
     fflush(stdout);
     ck_assert_ptr_nonnull(violation);
 }
-END_TEST
 
 /* Long paths with many faults, a few of all that there are. */
-START_TEST(long_random_paths_break_no_promise)
+TEST_LOOP(long_random_paths_break_no_promise, 4)
 {
     struct rng rng = rng_init(900 + (uint64_t)_i);
     struct world world, next;
@@ -420,14 +418,8 @@ START_TEST(long_random_paths_break_no_promise)
         ck_assert_msg(violation == NULL, "walk %d: not so: %s", walk, violation);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model");
-    TCase *tcase = add_case(suite, "model");
-    tcase_add_loop_test(tcase, no_order_of_events_breaks_a_promise, 0, COUNT(settings));
-    tcase_add_loop_test(tcase, every_planted_bug_is_found, 0, COUNT(planted));
-    tcase_add_loop_test(tcase, long_random_paths_break_no_promise, 0, 4);
-    return run_suite(suite);
+    return run_tests("model", NULL, NULL);
 }

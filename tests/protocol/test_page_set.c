@@ -26,7 +26,7 @@ static enum strait_status add(uint32_t group, uint32_t first, uint32_t count, ui
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(lists_that_go_on_become_one_span)
+TEST(lists_that_go_on_become_one_span)
 {
     static const uint32_t ids[] = {7, 3, 9};
     ck_assert_int_eq(add(1, 100, 5, 40), STRAIT_OK);
@@ -39,9 +39,8 @@ START_TEST(lists_that_go_on_become_one_span)
     ck_assert_mem_eq(found, expected, sizeof(expected));
     ck_assert_uint_eq(set.total, 8);
 }
-END_TEST
 
-START_TEST(neighbours_in_another_order_stay_apart)
+TEST(neighbours_in_another_order_stay_apart)
 {
     ck_assert_int_eq(add(0, 10, 10, 0), STRAIT_OK);
     ck_assert_int_eq(add(0, 0, 10, 50), STRAIT_OK);
@@ -51,9 +50,8 @@ START_TEST(neighbours_in_another_order_stay_apart)
     ck_assert_uint_eq(*page_set_ids(&set, 0, 5, 5), 55);
     ck_assert_uint_eq(*page_set_ids(&set, 0, 19, 1), 9);
 }
-END_TEST
 
-START_TEST(what_is_not_in_the_set_is_not_found)
+TEST(what_is_not_in_the_set_is_not_found)
 {
     ck_assert_int_eq(add(0, 10, 10, 0), STRAIT_OK);
     ck_assert_uint_eq(page_set_run(&set, 0, 9), 0);
@@ -66,7 +64,6 @@ START_TEST(what_is_not_in_the_set_is_not_found)
     ck_assert_ptr_null(page_set_ids(&set, 0, 10, 0));
     ck_assert_ptr_null(page_set_ids(&set, 7, 10, 1));
 }
-END_TEST
 
 static const struct wire_page_list refused[] = {
     {.group = 3, .first = 0, .count = 1},                              /* no such group */
@@ -81,7 +78,7 @@ static const struct wire_page_list refused[] = {
     {.group = 1, .first = 0, .count = STRAIT_TRANSFER_PAGES_MAX - 9},  /* too many in all */
 };
 
-START_TEST(a_refused_list_changes_nothing)
+TEST_LOOP(a_refused_list_changes_nothing, COUNT(refused))
 {
     ck_assert_int_eq(add(0, 10, 10, 5), STRAIT_OK);
     const struct wire_page_list list = refused[_i];
@@ -91,26 +88,23 @@ START_TEST(a_refused_list_changes_nothing)
     ck_assert_uint_eq(set.groups[0].id_count, 10);
     ck_assert_uint_eq(page_set_run(&set, 0, 10), 10);
 }
-END_TEST
 
-START_TEST(an_empty_list_adds_nothing)
+TEST(an_empty_list_adds_nothing)
 {
     ck_assert_int_eq(add(0, 10, 0, 5), STRAIT_OK);
     ck_assert_uint_eq(set.total, 0);
     ck_assert_uint_eq(set.groups[0].span_count, 0);
 }
-END_TEST
 
-START_TEST(as_many_pages_as_allowed_can_be_added)
+TEST(as_many_pages_as_allowed_can_be_added)
 {
     ck_assert_int_eq(add(0, 0, STRAIT_TRANSFER_PAGES_MAX / 2, 0), STRAIT_OK);
     ck_assert_int_eq(add(1, 0, STRAIT_TRANSFER_PAGES_MAX / 2, 0), STRAIT_OK);
     ck_assert_int_eq(add(2, 0, 1, 0), STRAIT_ERR_INVALID);
     ck_assert_uint_eq(page_set_run(&set, 1, 5), STRAIT_TRANSFER_PAGES_MAX / 2 - 5);
 }
-END_TEST
 
-START_TEST(too_little_order_is_refused)
+TEST(too_little_order_is_refused)
 {
     for (uint32_t i = 0; i < PAGE_SET_SPANS_MAX; i++)
         ck_assert_int_eq(add(0, 2 * i, 1, i), STRAIT_OK);
@@ -120,7 +114,6 @@ START_TEST(too_little_order_is_refused)
     ck_assert_int_eq(add(1, 1, 1, 0), STRAIT_OK);
     ck_assert_uint_eq(set.groups[0].span_count, PAGE_SET_SPANS_MAX);
 }
-END_TEST
 
 /* What the cursor shows must be in order, and all of it. */
 static void check_order(uint32_t group)
@@ -140,14 +133,13 @@ static void check_order(uint32_t group)
     ck_assert_uint_eq(count, set.groups[group].id_count);
 }
 
-START_TEST(the_cursor_of_no_pages_is_at_the_end)
+TEST(the_cursor_of_no_pages_is_at_the_end)
 {
     check_order(0);
     ck_assert_int_eq(add(1, 7, 1, 0), STRAIT_OK);
     check_order(0);
     check_order(1);
 }
-END_TEST
 
 enum { LISTS = 60000 };
 enum order { RISING, FALLING, RANDOM, INWARD, ORDERS };
@@ -182,7 +174,7 @@ static double cpu_seconds(void)
 #define SECONDS_MAX 0.02
 #endif
 
-START_TEST(many_lists_take_little_time_in_any_order)
+TEST_LOOP(many_lists_take_little_time_in_any_order, ORDERS)
 {
     static uint32_t indexes[LISTS];
     make_order(indexes, (enum order)_i);
@@ -201,10 +193,9 @@ START_TEST(many_lists_take_little_time_in_any_order)
         ck_assert_int_eq(add(0, 2 * indexes[i], 1, 0), STRAIT_ERR_INVALID);
     }
 }
-END_TEST
 
 /* One list after another goes on from the one before, and the holes between others are filled to the brim. */
-START_TEST(gaps_between_many_spans_are_filled_exactly)
+TEST(gaps_between_many_spans_are_filled_exactly)
 {
     for (uint32_t i = 0; i < 1000; i++)
         ck_assert_int_eq(add(0, 10 * i, 4, 0), STRAIT_OK);
@@ -217,9 +208,8 @@ START_TEST(gaps_between_many_spans_are_filled_exactly)
     ck_assert_uint_eq(set.total, 999 * 10 + 11);
     check_order(0);
 }
-END_TEST
 
-START_TEST(a_zeroed_set_can_be_let_go)
+TEST(a_zeroed_set_can_be_let_go)
 {
     struct page_set zeroed = {0};
     page_set_fini(&zeroed);
@@ -228,7 +218,6 @@ START_TEST(a_zeroed_set_can_be_let_go)
     ck_assert_int_eq(page_set_add(&zeroed, &(struct wire_page_list){.count = 1}), STRAIT_ERR_INVALID);
     page_set_fini(&zeroed);
 }
-END_TEST
 
 /* ---- A table of all indexes knows better ------------------------------------------------------------------------- */
 
@@ -273,7 +262,7 @@ static void compare(const struct naive *naive)
         }
 }
 
-START_TEST(random_lists_are_found_as_in_a_table)
+TEST_LOOP(random_lists_are_found_as_in_a_table, 40)
 {
     struct rng rng = rng_init(700 + (uint64_t)_i);
     struct naive naive;
@@ -295,7 +284,6 @@ START_TEST(random_lists_are_found_as_in_a_table)
     check_order(1);
     ck_assert_uint_eq(set.total, naive.count[0] + naive.count[1]);
 }
-END_TEST
 
 /* ---- Spans of others --------------------------------------------------------------------------------------------- */
 
@@ -318,7 +306,7 @@ static const struct {
     {"around the corner", {{0, UINT32_MAX - 1, 1}, {0, UINT32_MAX, UINT32_MAX}, {0, 5, 1}}, false},
 };
 
-START_TEST(spans_of_others_are_as_a_set_has_them)
+TEST_LOOP(spans_of_others_are_as_a_set_has_them, COUNT(foreign))
 {
     ck_assert(page_spans_valid(foreign[_i].spans, 0, 3) == foreign[_i].valid);
     ck_assert(page_spans_valid(foreign[_i].spans, 3, 3)); /* all known */
@@ -326,9 +314,8 @@ START_TEST(spans_of_others_are_as_a_set_has_them)
                     page_spans_valid(foreign[_i].spans, 2, 3);
     ck_assert(by_parts == foreign[_i].valid);
 }
-END_TEST
 
-START_TEST(spans_of_others_are_as_many_as_a_set_has)
+TEST(spans_of_others_are_as_many_as_a_set_has)
 {
     enum { MANY = PAGE_SET_SPANS_MAX + 1 };
     struct wire_span *spans = calloc(2 * MANY, sizeof(*spans));
@@ -344,26 +331,8 @@ START_TEST(spans_of_others_are_as_many_as_a_set_has)
     ck_assert(!page_spans_valid(spans, 0, 2 * PAGE_SET_SPANS_MAX + 1));
     free(spans);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("page_set");
-    TCase *tcase = add_case(suite, "page_set");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, lists_that_go_on_become_one_span);
-    tcase_add_test(tcase, neighbours_in_another_order_stay_apart);
-    tcase_add_test(tcase, what_is_not_in_the_set_is_not_found);
-    tcase_add_loop_test(tcase, a_refused_list_changes_nothing, 0, COUNT(refused));
-    tcase_add_test(tcase, an_empty_list_adds_nothing);
-    tcase_add_test(tcase, as_many_pages_as_allowed_can_be_added);
-    tcase_add_test(tcase, too_little_order_is_refused);
-    tcase_add_test(tcase, the_cursor_of_no_pages_is_at_the_end);
-    tcase_add_loop_test(tcase, many_lists_take_little_time_in_any_order, 0, ORDERS);
-    tcase_add_test(tcase, gaps_between_many_spans_are_filled_exactly);
-    tcase_add_loop_test(tcase, spans_of_others_are_as_a_set_has_them, 0, COUNT(foreign));
-    tcase_add_test(tcase, spans_of_others_are_as_many_as_a_set_has);
-    tcase_add_test(tcase, a_zeroed_set_can_be_let_go);
-    tcase_add_loop_test(tcase, random_lists_are_found_as_in_a_table, 0, 40);
-    return run_suite(suite);
+    return run_tests("page_set", setup, teardown);
 }

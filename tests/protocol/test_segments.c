@@ -66,7 +66,7 @@ static const struct {
     {4, UINT32_MAX - 3, false, {0}},
 };
 
-START_TEST(units_are_a_rectangle_or_none)
+TEST_LOOP(units_are_a_rectangle_or_none, COUNT(pieces))
 {
     struct piece piece;
     add(0, 1, 3, 10, 4);
@@ -76,23 +76,21 @@ START_TEST(units_are_a_rectangle_or_none)
     if (pieces[_i].valid)
         ck_assert_mem_eq(&piece, &pieces[_i].piece, sizeof(piece));
 }
-END_TEST
 
 static const struct segment invalid[] = {
     {0, 0, 0, 0, 1},          {0, 0, 1, 0, 0},         {0, UINT32_MAX, 1, 0, 1},
     {0, 0, 1, UINT32_MAX, 1}, {0, 0, 65536, 0, 65536}, {0, 0, 1, 0, UINT32_MAX - 2},
 };
 
-START_TEST(a_refused_segment_changes_nothing)
+TEST_LOOP(a_refused_segment_changes_nothing, COUNT(invalid))
 {
     add(0, 0, 1, 0, 3);
     ck_assert_int_eq(segments_add(&segments, &invalid[_i]), STRAIT_ERR_INVALID);
     ck_assert_uint_eq(segments.units, 3);
     ck_assert_uint_eq(segments.count, 1);
 }
-END_TEST
 
-START_TEST(units_may_count_to_the_last_number)
+TEST(units_may_count_to_the_last_number)
 {
     add(0, 0, 1, 0, 3);
     add(0, 0, 1, 0, UINT32_MAX - 3);
@@ -101,7 +99,6 @@ START_TEST(units_may_count_to_the_last_number)
     ck_assert(!segments_piece(&segments, UINT32_MAX, 1, &piece));
     ck_assert_uint_eq(piece.first, UINT32_MAX - 4);
 }
-END_TEST
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------ */
 
@@ -122,18 +119,17 @@ static const struct {
     {{0, 0, 1, 0, 0}, 0},
 };
 
-START_TEST(a_segment_has_the_bytes_of_its_pages)
+TEST_LOOP(a_segment_has_the_bytes_of_its_pages, COUNT(sized))
 {
     for (uint32_t g = 0; g < 2; g++)
         for (uint32_t r = 0; r < REGIONS; r++)
             regions[g][r].row_bytes = 1000 * (g + 1) + 4 * r;
     ck_assert_uint_eq(sized[_i].bytes, segment_bytes(&sized[_i].segment, &sizes));
 }
-END_TEST
 
 /* ---- Cutting ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(as_many_rows_as_fit_are_cut)
+TEST(as_many_rows_as_fit_are_cut)
 {
     add(0, 0, 6, 0, 4);
     ck_assert_uint_eq(segments_cut(&segments, 0, 24, &sizes, NULL, bound(0, 0, 6, 4)), 24);
@@ -143,9 +139,8 @@ START_TEST(as_many_rows_as_fit_are_cut)
     ck_assert_uint_eq(segments_cut(&segments, 0, 11, &sizes, NULL, UINT64_MAX), 8);
     ck_assert_uint_eq(segments_cut(&segments, 8, 24, &sizes, NULL, bound(0, 0, 3, 4)), 12);
 }
-END_TEST
 
-START_TEST(parts_of_a_row_are_cut_where_it_does_not_fit)
+TEST(parts_of_a_row_are_cut_where_it_does_not_fit)
 {
     add(0, 0, 6, 0, 4);
     ck_assert_uint_eq(segments_cut(&segments, 0, 24, &sizes, NULL, bound(0, 0, 1, 4) - 1), 3);
@@ -155,9 +150,8 @@ START_TEST(parts_of_a_row_are_cut_where_it_does_not_fit)
     ck_assert_uint_eq(segments_cut(&segments, 0, 24, &sizes, NULL, bound(0, 0, 1, 1) - 1), 0);
     ck_assert_uint_eq(segments_cut(&segments, 0, 24, &sizes, NULL, 0), 0);
 }
-END_TEST
 
-START_TEST(what_is_not_there_is_not_cut)
+TEST(what_is_not_there_is_not_cut)
 {
     add(0, 4, 3, 0, 4);
     add(2, 0, 1, 0, 4);
@@ -168,9 +162,8 @@ START_TEST(what_is_not_there_is_not_cut)
     ck_assert_uint_eq(segments_cut(&segments, 24, 24, &sizes, NULL, UINT64_MAX), 0); /* the end */
     ck_assert_uint_eq(segments_cut(&segments, 16, 0, &sizes, NULL, UINT64_MAX), 0);
 }
-END_TEST
 
-START_TEST(chunks_end_where_the_ids_break)
+TEST(chunks_end_where_the_ids_break)
 {
     struct page_set pages;
     ck_assert_int_eq(page_set_init(&pages, 1), STRAIT_OK);
@@ -188,10 +181,9 @@ START_TEST(chunks_end_where_the_ids_break)
     }
     page_set_fini(&pages);
 }
-END_TEST
 
 /* All units are cut, each chunk is a piece within the capacity, and one more row or page would have been too much. */
-START_TEST(random_segments_are_cut_without_waste)
+TEST_LOOP(random_segments_are_cut_without_waste, 20)
 {
     struct rng rng = rng_init(800 + (uint64_t)_i);
     struct piece piece;
@@ -216,7 +208,6 @@ START_TEST(random_segments_are_cut_without_waste)
                 ck_assert_uint_gt(bound(0, piece.region_first, piece.region_count, piece.count), capacity);
     }
 }
-END_TEST
 
 /* ---- What is wanted --------------------------------------------------------------------------------------------- */
 
@@ -232,7 +223,7 @@ static enum strait_status emit(void *owner, const struct segment *segment)
     return found->count == found->stop_at ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
 }
 
-START_TEST(what_is_wanted_of_an_offer_keeps_its_regions)
+TEST(what_is_wanted_of_an_offer_keeps_its_regions)
 {
     static const struct wire_span wanted[] = {{0, 0, 100}, {1, 0, 5}, {1, 8, 4}, {1, 13, 0}, {1, 15, 10}, {2, 12, 3}};
     static const struct segment expected[] = {{1, 2, 3, 10, 2}, {1, 2, 3, 15, 5}};
@@ -245,9 +236,8 @@ START_TEST(what_is_wanted_of_an_offer_keeps_its_regions)
     ck_assert_int_eq(segment_intersect(&offered, wanted, COUNT(wanted), emit, &found), STRAIT_ERR_NO_MEMORY);
     ck_assert_int_eq(found.count, 1);
 }
-END_TEST
 
-START_TEST(nothing_in_common_is_nothing)
+TEST(nothing_in_common_is_nothing)
 {
     static const struct wire_span wanted[] = {{0, 0, 10}, {0, 20, 5}, {2, 0, 100}};
     struct found found = {0};
@@ -256,9 +246,8 @@ START_TEST(nothing_in_common_is_nothing)
     ck_assert_int_eq(segment_intersect(&(struct segment){0, 0, 1, 0, 10}, NULL, 0, emit, &found), STRAIT_OK);
     ck_assert_int_eq(found.count, 0);
 }
-END_TEST
 
-START_TEST(random_offers_meet_what_is_wanted_page_by_page)
+TEST_LOOP(random_offers_meet_what_is_wanted_page_by_page, 40)
 {
     struct rng rng = rng_init(850 + (uint64_t)_i);
     struct wire_span wanted[12];
@@ -283,24 +272,8 @@ START_TEST(random_offers_meet_what_is_wanted_page_by_page)
         ck_assert(hit[p] == (inside && table[offered.group][p]));
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("segments");
-    TCase *tcase = add_case(suite, "segments");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, units_are_a_rectangle_or_none, 0, COUNT(pieces));
-    tcase_add_loop_test(tcase, a_refused_segment_changes_nothing, 0, COUNT(invalid));
-    tcase_add_loop_test(tcase, a_segment_has_the_bytes_of_its_pages, 0, COUNT(sized));
-    tcase_add_test(tcase, units_may_count_to_the_last_number);
-    tcase_add_test(tcase, as_many_rows_as_fit_are_cut);
-    tcase_add_test(tcase, parts_of_a_row_are_cut_where_it_does_not_fit);
-    tcase_add_test(tcase, what_is_not_there_is_not_cut);
-    tcase_add_test(tcase, chunks_end_where_the_ids_break);
-    tcase_add_loop_test(tcase, random_segments_are_cut_without_waste, 0, 20);
-    tcase_add_test(tcase, what_is_wanted_of_an_offer_keeps_its_regions);
-    tcase_add_test(tcase, nothing_in_common_is_nothing);
-    tcase_add_loop_test(tcase, random_offers_meet_what_is_wanted_page_by_page, 0, 40);
-    return run_suite(suite);
+    return run_tests("segments", setup, teardown);
 }

@@ -112,13 +112,12 @@ static const struct name_case {
     {"\xff\xfe.layers.3.\x80.k", K, 3},
 };
 
-START_TEST(a_name_tells_the_class)
+TEST_LOOP(a_name_tells_the_class, COUNT(names))
 {
     assert_class(names[_i].name, names[_i].role, names[_i].layer);
 }
-END_TEST
 
-START_TEST(a_name_of_megabytes_has_no_class)
+TEST(a_name_of_megabytes_has_no_class)
 {
     size_t size = 10 * 1000 * 1000;
     char *name = malloc(size + 1);
@@ -127,37 +126,33 @@ START_TEST(a_name_of_megabytes_has_no_class)
     assert_class(name, OTHER, -1);
     free(name);
 }
-END_TEST
 
-START_TEST(a_long_name_has_a_class)
+TEST(a_long_name_has_a_class)
 {
     char name[4097];
     memset(name, '.', sizeof(name));
     strcpy(name + sizeof(name) - 12, ".layers.3.k");
     assert_class(name, K, 3);
 }
-END_TEST
 
 /* ---- Rules ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_rule_goes_before_the_defaults)
+TEST(a_rule_goes_before_the_defaults)
 {
     add_rule("^layers\\.([0-9]+)\\.k$=v");
     assert_class("layers.3.k", V, 3);
     assert_class("layers.3.k.k", K, 3);
 }
-END_TEST
 
-START_TEST(a_later_rule_goes_before_an_earlier_one)
+TEST(a_later_rule_goes_before_an_earlier_one)
 {
     add_rule("^a=k");
     add_rule("^ab=v");
     assert_class("ab", V, -1);
     assert_class("ac", K, -1);
 }
-END_TEST
 
-START_TEST(a_rule_may_hold_equals_signs)
+TEST(a_rule_may_hold_equals_signs)
 {
     add_rule("a=b=OTHER");
     add_rule("c==K");
@@ -165,9 +160,8 @@ START_TEST(a_rule_may_hold_equals_signs)
     assert_class("c=", K, -1);
     assert_class("c", OTHER, -1);
 }
-END_TEST
 
-START_TEST(the_first_group_of_digits_is_the_layer)
+TEST(the_first_group_of_digits_is_the_layer)
 {
     add_rule("(req[0-9]*)_(stage([0-9]+))?_([0-9]+)=k");
     assert_class("req1_stage2_3", K, 2);
@@ -179,7 +173,6 @@ START_TEST(the_first_group_of_digits_is_the_layer)
     assert_class("y+3z", V, -1);
     assert_class("y007z", V, 7);
 }
-END_TEST
 
 static const struct bad_rule {
     const char *rule, *why;
@@ -198,7 +191,7 @@ static const struct bad_rule {
     {"()()()()()()()()()()()()()()()()()()()()()()()()()()()()()()()()=k", "groups"},
 };
 
-START_TEST(a_bad_rule_is_refused_and_changes_nothing)
+TEST_LOOP(a_bad_rule_is_refused_and_changes_nothing, COUNT(bad_rules))
 {
     const char *why = NULL;
     ck_assert_int_eq(STRAIT_ERR_INVALID, class_rules_add(rules, bad_rules[_i].rule, &why));
@@ -206,28 +199,13 @@ START_TEST(a_bad_rule_is_refused_and_changes_nothing)
     ck_assert_msg(strstr(why, bad_rules[_i].why) != NULL, "'%s' has no '%s'", why, bad_rules[_i].why);
     assert_class("layers.3.k", K, 3);
 }
-END_TEST
 
-START_TEST(no_rules_can_be_destroyed)
+TEST(no_rules_can_be_destroyed)
 {
     class_rules_destroy(NULL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("classes");
-    TCase *defaults = add_case(suite, "defaults"), *own = add_case(suite, "rules");
-    tcase_add_checked_fixture(defaults, setup, teardown);
-    tcase_add_loop_test(defaults, a_name_tells_the_class, 0, COUNT(names));
-    tcase_add_test(defaults, a_name_of_megabytes_has_no_class);
-    tcase_add_test(defaults, a_long_name_has_a_class);
-    tcase_add_checked_fixture(own, setup, teardown);
-    tcase_add_test(own, a_rule_goes_before_the_defaults);
-    tcase_add_test(own, a_later_rule_goes_before_an_earlier_one);
-    tcase_add_test(own, a_rule_may_hold_equals_signs);
-    tcase_add_test(own, the_first_group_of_digits_is_the_layer);
-    tcase_add_loop_test(own, a_bad_rule_is_refused_and_changes_nothing, 0, COUNT(bad_rules));
-    tcase_add_test(own, no_rules_can_be_destroyed);
-    return run_suite(suite);
+    return run_tests("classes", setup, teardown);
 }

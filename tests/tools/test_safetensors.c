@@ -85,7 +85,7 @@ static const struct good_case {
     {"{" TENSOR("__metadata__2", "U8", "1", 0, 1) "}", 1, 1},
 };
 
-START_TEST(a_good_file_is_read)
+TEST_LOOP(a_good_file_is_read, COUNT(good_cases))
 {
     struct safetensors list;
     const char *why = "unset";
@@ -95,9 +95,8 @@ START_TEST(a_good_file_is_read)
     ck_assert_uint_eq(8 + strlen(good_cases[_i].json), list.data_begin);
     safetensors_fini(&list);
 }
-END_TEST
 
-START_TEST(tensors_come_in_the_order_of_their_place)
+TEST(tensors_come_in_the_order_of_their_place)
 {
     struct safetensors list;
     const char *why;
@@ -115,9 +114,8 @@ START_TEST(tensors_come_in_the_order_of_their_place)
     }
     safetensors_fini(&list);
 }
-END_TEST
 
-START_TEST(escapes_in_names_are_undone)
+TEST(escapes_in_names_are_undone)
 {
     struct safetensors list;
     const char *why;
@@ -125,9 +123,8 @@ START_TEST(escapes_in_names_are_undone)
     ck_assert_str_eq("a.\"b/\xc3\xa9", list.tensors[0].name);
     safetensors_fini(&list);
 }
-END_TEST
 
-START_TEST(a_list_can_be_ended_twice)
+TEST(a_list_can_be_ended_twice)
 {
     struct safetensors list;
     const char *why;
@@ -136,9 +133,8 @@ START_TEST(a_list_can_be_ended_twice)
     safetensors_fini(&list);
     ck_assert_uint_eq(0, list.count);
 }
-END_TEST
 
-START_TEST(dtypes_have_their_element_types)
+TEST(dtypes_have_their_element_types)
 {
     static const struct {
         const char *dtype;
@@ -152,7 +148,6 @@ START_TEST(dtypes_have_their_element_types)
     for (int i = 0; i < COUNT(known); i++)
         ck_assert_int_eq(known[i].element, safetensors_element(known[i].dtype));
 }
-END_TEST
 
 /* ---- Bad files ------------------------------------------------------------------------------------------------- */
 
@@ -228,7 +223,7 @@ static const struct bad_case {
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "comes twice"},
 };
 
-START_TEST(a_bad_file_is_refused_and_says_why)
+TEST_LOOP(a_bad_file_is_refused_and_says_why, COUNT(bad_cases))
 {
     struct safetensors list = {0};
     const char *why = NULL;
@@ -237,9 +232,8 @@ START_TEST(a_bad_file_is_refused_and_says_why)
     ck_assert_msg(strstr(why, bad_cases[_i].why) != NULL, "'%s' has no '%s': %s", why, bad_cases[_i].why,
                   bad_cases[_i].json);
 }
-END_TEST
 
-START_TEST(deep_nesting_is_refused)
+TEST(deep_nesting_is_refused)
 {
     size_t depth = 1000000;
     char *json = malloc(depth + 6);
@@ -251,12 +245,11 @@ START_TEST(deep_nesting_is_refused)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, parse(&list, json, 0, &why));
     free(json);
 }
-END_TEST
 
 static const char whole[] = "{\"__metadata__\":{\"by\":\"\\u00e9\"}," TENSOR("a.0.k", "BF16", "2,2", 0,
                                                                              8) "," TENSOR("b", "U8", "3", 8, 11) "}";
 
-START_TEST(no_beginning_of_a_header_is_a_header)
+TEST(no_beginning_of_a_header_is_a_header)
 {
     for (size_t cut = 0; cut < 8 + strlen(whole); cut++) {
         struct file file, all;
@@ -272,9 +265,8 @@ START_TEST(no_beginning_of_a_header_is_a_header)
         file_fini(&all);
     }
 }
-END_TEST
 
-START_TEST(a_header_cut_short_by_its_own_length_is_refused)
+TEST(a_header_cut_short_by_its_own_length_is_refused)
 {
     struct file file;
     file_init(&file, whole);
@@ -289,7 +281,6 @@ START_TEST(a_header_cut_short_by_its_own_length_is_refused)
     }
     file_fini(&file);
 }
-END_TEST
 
 static void assert_sound(const struct safetensors *list, uint64_t file_size)
 {
@@ -303,7 +294,7 @@ static void assert_sound(const struct safetensors *list, uint64_t file_size)
 }
 
 /* Some stay good: a name is as good as another. But no list ever points outside the file. */
-START_TEST(a_header_with_one_byte_changed_is_refused_or_sound)
+TEST(a_header_with_one_byte_changed_is_refused_or_sound)
 {
     struct file file;
     file_init(&file, whole);
@@ -323,7 +314,6 @@ START_TEST(a_header_with_one_byte_changed_is_refused_or_sound)
     }
     file_fini(&file);
 }
-END_TEST
 
 /* ---- Lengths --------------------------------------------------------------------------------------------------- */
 
@@ -344,7 +334,7 @@ static const struct length_case {
     {UINT64_MAX - 7, 10, STRAIT_ERR_CORRUPT, false},
 };
 
-START_TEST(the_length_of_the_header_is_checked)
+TEST_LOOP(the_length_of_the_header_is_checked, COUNT(lengths))
 {
     const struct length_case *test = &lengths[_i];
     uint8_t head[10];
@@ -356,9 +346,8 @@ START_TEST(the_length_of_the_header_is_checked)
     ck_assert_int_eq(test->probed, safetensors_probe(head, sizeof(head), test->file_size));
     safetensors_fini(&list);
 }
-END_TEST
 
-START_TEST(other_files_are_not_taken_for_safetensors)
+TEST(other_files_are_not_taken_for_safetensors)
 {
     uint8_t head[10] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     for (size_t size = 0; size <= 8; size++)
@@ -368,24 +357,8 @@ START_TEST(other_files_are_not_taken_for_safetensors)
     ck_assert(!safetensors_probe(head, 10, 10));
     ck_assert(!safetensors_probe("\x89PNG\r\n\x1a\n{}", 10, 10));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("safetensors");
-    TCase *good = add_case(suite, "good files"), *bad = add_case(suite, "bad files"),
-          *lengths_case = add_case(suite, "lengths");
-    tcase_add_loop_test(good, a_good_file_is_read, 0, COUNT(good_cases));
-    tcase_add_test(good, tensors_come_in_the_order_of_their_place);
-    tcase_add_test(good, escapes_in_names_are_undone);
-    tcase_add_test(good, a_list_can_be_ended_twice);
-    tcase_add_test(good, dtypes_have_their_element_types);
-    tcase_add_loop_test(bad, a_bad_file_is_refused_and_says_why, 0, COUNT(bad_cases));
-    tcase_add_test(bad, deep_nesting_is_refused);
-    tcase_add_test(bad, no_beginning_of_a_header_is_a_header);
-    tcase_add_test(bad, a_header_cut_short_by_its_own_length_is_refused);
-    tcase_add_test(bad, a_header_with_one_byte_changed_is_refused_or_sound);
-    tcase_add_loop_test(lengths_case, the_length_of_the_header_is_checked, 0, COUNT(lengths));
-    tcase_add_test(lengths_case, other_files_are_not_taken_for_safetensors);
-    return run_suite(suite);
+    return run_tests("safetensors", NULL, NULL);
 }

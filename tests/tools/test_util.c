@@ -50,16 +50,17 @@ static const struct size_case {
     {"1.5M", UINT64_MAX, false, 0},
 };
 
-START_TEST(a_size_is_read_or_refused)
+TEST_FIXTURE(numbers, NULL, NULL);
+
+TEST_LOOP(a_size_is_read_or_refused, COUNT(sizes))
 {
     const struct size_case *test = &sizes[_i];
     uint64_t value = 12345;
     ck_assert_int_eq(test->good, parse_size(test->text, test->max, &value));
     ck_assert_uint_eq(test->good ? test->value : 12345, value);
 }
-END_TEST
 
-START_TEST(a_number_has_no_unit)
+TEST(a_number_has_no_unit)
 {
     uint64_t value = 12345;
     ck_assert(!parse_number("4K", UINT64_MAX, &value));
@@ -68,7 +69,6 @@ START_TEST(a_number_has_no_unit)
     ck_assert(parse_number("10", 10, &value));
     ck_assert_uint_eq(10, value);
 }
-END_TEST
 
 /* ---- Files ----------------------------------------------------------------------------------------------------- */
 
@@ -106,7 +106,9 @@ static void write_file(const char *text)
     ck_assert(output_commit(&output));
 }
 
-START_TEST(an_output_appears_when_it_is_committed)
+TEST_FIXTURE(files, setup, teardown);
+
+TEST(an_output_appears_when_it_is_committed)
 {
     struct output output;
     ck_assert(output_open(&output, path, 0666, true));
@@ -117,9 +119,8 @@ START_TEST(an_output_appears_when_it_is_committed)
     ck_assert(output_commit(&output));
     assert_holds("abc");
 }
-END_TEST
 
-START_TEST(an_abandoned_output_changes_nothing)
+TEST(an_abandoned_output_changes_nothing)
 {
     struct output output;
     write_file("before");
@@ -128,17 +129,15 @@ START_TEST(an_abandoned_output_changes_nothing)
     output_abandon(&output);
     assert_holds("before");
 }
-END_TEST
 
-START_TEST(a_committed_output_replaces_the_file)
+TEST(a_committed_output_replaces_the_file)
 {
     write_file("before");
     write_file("");
     assert_holds("");
 }
-END_TEST
 
-START_TEST(a_file_that_appears_meanwhile_is_not_replaced_unasked)
+TEST(a_file_that_appears_meanwhile_is_not_replaced_unasked)
 {
     struct output output;
     ck_assert(output_open(&output, path, 0666, false));
@@ -147,7 +146,6 @@ START_TEST(a_file_that_appears_meanwhile_is_not_replaced_unasked)
     ck_assert(!output_commit(&output));
     assert_holds("early");
 }
-END_TEST
 
 static unsigned mode_of_file(void)
 {
@@ -156,7 +154,7 @@ static unsigned mode_of_file(void)
     return info.st_mode & 07777;
 }
 
-START_TEST(a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own)
+TEST(a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own)
 {
     struct output output;
     mode_t mask = umask(027);
@@ -169,9 +167,8 @@ START_TEST(a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own)
     ck_assert_uint_eq(0642, mode_of_file());
     umask(mask);
 }
-END_TEST
 
-START_TEST(a_signal_removes_the_unfinished_output)
+TEST_LOOP(a_signal_removes_the_unfinished_output, 7)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ};
     write_file("before");
@@ -189,9 +186,8 @@ START_TEST(a_signal_removes_the_unfinished_output)
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == signals[_i]);
     assert_holds("before"); /* and teardown finds nothing else */
 }
-END_TEST
 
-START_TEST(a_file_that_shrinks_ends_the_process_with_a_message)
+TEST(a_file_that_shrinks_ends_the_process_with_a_message)
 {
     write_file("x");
     ck_assert_int_eq(0, truncate(path, 1 << 20));
@@ -209,7 +205,6 @@ START_TEST(a_file_that_shrinks_ends_the_process_with_a_message)
     ck_assert(WIFEXITED(status));
     ck_assert_int_eq(EXIT_CODE_DATA, WEXITSTATUS(status));
 }
-END_TEST
 
 /* ---- Cutting --------------------------------------------------------------------------------------------------- */
 
@@ -228,7 +223,9 @@ static void plan_tiny_and_long(struct plan *plan, uint64_t long_bytes)
     plan->segments[TINY - 1].end += long_bytes;
 }
 
-START_TEST(short_pages_and_a_long_one_are_not_cut_into_one_chunk)
+TEST_FIXTURE(cutting, NULL, NULL);
+
+TEST(short_pages_and_a_long_one_are_not_cut_into_one_chunk)
 {
     struct plan plan;
     struct cut cut = {0};
@@ -250,7 +247,6 @@ START_TEST(short_pages_and_a_long_one_are_not_cut_into_one_chunk)
     cut_fini(&cut);
     plan_fini(&plan);
 }
-END_TEST
 
 /* ---- Threads --------------------------------------------------------------------------------------------------- */
 
@@ -266,7 +262,7 @@ static void note_call(void *arg, unsigned index)
     atomic_fetch_or(&shared->indices, (uint64_t)1 << index);
 }
 
-START_TEST(every_thread_runs_once)
+TEST_LOOP(every_thread_runs_once, 4)
 {
     static const unsigned threads[] = {1, 2, 3, 64};
     struct shared shared = {0};
@@ -275,7 +271,6 @@ START_TEST(every_thread_runs_once)
     ck_assert_uint_eq(UINT64_MAX >> (64 - threads[_i]), shared.indices);
     ck_assert_uint_ge(cpu_count(), 1);
 }
-END_TEST
 
 /* A run that the first piece of a thread other than the caller stops, while the next piece is being taken and further
  * threads wait for their turn to take. The stop is known to the run when the refusing thread ends, not when `give`
@@ -320,7 +315,7 @@ static bool refuse_chosen(void *job, void *slot)
     return !*(bool *)slot;
 }
 
-START_TEST(nothing_is_taken_after_a_refusal)
+TEST(nothing_is_taken_after_a_refusal)
 {
     static const struct ordered_steps steps = {take_until_the_end, wait_for_another, refuse_chosen};
     struct stopping stopping = {.caller = pthread_self()};
@@ -331,9 +326,8 @@ START_TEST(nothing_is_taken_after_a_refusal)
     ck_assert_uint_le(stopping.later, 1);
     pthread_key_delete(stopping.end);
 }
-END_TEST
 
-START_TEST(a_clock_does_not_step_back)
+TEST(a_clock_does_not_step_back)
 {
     uint64_t before = clock_ns();
     for (int i = 0; i < 1000; i++) {
@@ -342,27 +336,8 @@ START_TEST(a_clock_does_not_step_back)
         before = now;
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("util");
-    TCase *numbers = add_case(suite, "numbers"), *files = add_case(suite, "files"),
-          *cutting = add_case(suite, "cutting");
-    TCase *threads = add_case(suite, "threads");
-    tcase_add_loop_test(numbers, a_size_is_read_or_refused, 0, COUNT(sizes));
-    tcase_add_test(numbers, a_number_has_no_unit);
-    tcase_add_checked_fixture(files, setup, teardown);
-    tcase_add_test(files, an_output_appears_when_it_is_committed);
-    tcase_add_test(files, an_abandoned_output_changes_nothing);
-    tcase_add_test(files, a_committed_output_replaces_the_file);
-    tcase_add_test(files, a_file_that_appears_meanwhile_is_not_replaced_unasked);
-    tcase_add_test(files, a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own);
-    tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 7);
-    tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
-    tcase_add_test(cutting, short_pages_and_a_long_one_are_not_cut_into_one_chunk);
-    tcase_add_loop_test(threads, every_thread_runs_once, 0, 4);
-    tcase_add_test(threads, nothing_is_taken_after_a_refusal);
-    tcase_add_test(threads, a_clock_does_not_step_back);
-    return run_suite(suite);
+    return run_tests("util", setup, teardown);
 }
