@@ -15,7 +15,7 @@ set(long_address)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
     layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
-    collective_refuse collective_print collective_reduce safetensors classes util calibrate straitd examples bench bench_runs
+    collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan
     coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
     node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire

@@ -12,7 +12,7 @@ from conftest import values_like_kv
 import strait
 from strait import Class, Role
 
-COMMAND_NAMES = Path(__file__).resolve().parents[2] / "tests" / "test_classes.c"
+COMMAND_NAMES = Path(__file__).resolve().parents[2] / "tests" / "tools" / "test_input.c"
 
 
 def exponents(values):
@@ -85,7 +85,7 @@ def test_class_names(name, expected):
     assert strait.class_of(name) == expected
 
 
-@pytest.mark.skipif(not COMMAND_NAMES.is_file(), reason="tests/test_classes.c is not there")
+@pytest.mark.skipif(not COMMAND_NAMES.is_file(), reason="tests/tools/test_input.c is not there")
 def test_names_are_read_as_the_command_reads_them():
     table = COMMAND_NAMES.read_text().partition("} names[] = {")[2].partition("};")[0]
     rows = re.findall(r'^ *\{"(.*)", (K|V|OTHER), (-1|\d+|INT32_MAX)\},$', table, re.MULTILINE)
