@@ -30,11 +30,11 @@ enum { MEASURES = 1 };
 /* ---- Two ends -------------------------------------------------------------------------------------------------- */
 
 /* `raw` is an end without a channel, for tests that play a peer who breaks the rules. */
-struct pair {
+static struct pair {
     struct channel *a, *b;
     int raw;
-    int open_before;
-};
+    int open_before; /* descriptors */
+} pair;
 
 static int open_descriptors(void)
 {
@@ -60,86 +60,82 @@ static void connect_tcp(int fds[2])
     close(listener);
 }
 
-static struct pair pair_of(int fds[2], int open_before)
+static void setup(void)
 {
-    struct pair pair = {.raw = -1, .open_before = open_before};
-    ck_assert_int_eq(STRAIT_OK, channel_create(fds[0], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.a));
-    ck_assert_int_eq(STRAIT_OK, channel_create(fds[1], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.b));
-    return pair;
+    pair = (struct pair){.raw = -1, .open_before = open_descriptors()};
 }
 
-static struct pair pair_init(bool tcp)
+/* Every descriptor that was opened is closed again. */
+static void teardown(void)
 {
-    int fds[2], open_before = open_descriptors();
+    channel_destroy(pair.a);
+    channel_destroy(pair.b);
+    if (pair.raw >= 0)
+        close(pair.raw);
+    ck_assert_int_eq(pair.open_before, open_descriptors());
+}
+
+static void open_pair(bool tcp)
+{
+    int fds[2];
     if (tcp)
         connect_tcp(fds);
     else
         require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-    return pair_of(fds, open_before);
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[0], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[1], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.b));
 }
 
 /* Only b is a channel. */
-static struct pair pair_with_raw(size_t body_max)
+static void open_raw(size_t body_max)
 {
     int fds[2];
-    struct pair pair = {.open_before = open_descriptors()};
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
     pair.raw = fds[0];
     ck_assert_int_eq(STRAIT_OK, channel_create(fds[1], body_max, QUEUE_MAX, &pair.b));
-    return pair;
 }
 
-/* Every descriptor that was opened is closed again. */
-static void pair_fini(struct pair *pair)
+static void wait_for_either(void)
 {
-    channel_destroy(pair->a);
-    channel_destroy(pair->b);
-    if (pair->raw >= 0)
-        close(pair->raw);
-    ck_assert_int_eq(pair->open_before, open_descriptors());
-}
-
-static void wait_for_either(const struct pair *pair)
-{
-    struct pollfd ends[] = {{.fd = channel_fd(pair->a), .events = POLLOUT},
-                            {.fd = channel_fd(pair->b), .events = POLLIN}};
+    struct pollfd ends[] = {{.fd = channel_fd(pair.a), .events = POLLOUT},
+                            {.fd = channel_fd(pair.b), .events = POLLIN}};
     poll(ends, COUNT(ends), 1000);
 }
 
 /* Reads until there is a message, lets the other side write meanwhile. */
-static enum strait_status next(struct pair *pair, struct message *message, int *fds, uint32_t *fd_count)
+static enum strait_status next(struct message *message, int *fds, uint32_t *fd_count)
 {
     enum strait_status status = STRAIT_ERR_AGAIN;
     for (int rounds = 0; rounds < 10000 && status == STRAIT_ERR_AGAIN; rounds++) {
-        if (pair->a != NULL)
-            channel_flush(pair->a);
-        if (channel_read(pair->b) != STRAIT_OK)
+        if (pair.a != NULL)
+            channel_flush(pair.a);
+        if (channel_read(pair.b) != STRAIT_OK)
             rounds = 10000;
-        status = channel_next(pair->b, message, fds, fd_count);
-        if (status == STRAIT_ERR_AGAIN && pair->a != NULL && channel_wants_write(pair->a))
-            wait_for_either(pair);
+        status = channel_next(pair.b, message, fds, fd_count);
+        if (status == STRAIT_ERR_AGAIN && pair.a != NULL && channel_wants_write(pair.a))
+            wait_for_either();
     }
     return status;
 }
 
-static void require_next(struct pair *pair, const struct message *wanted)
+static void require_next(const struct message *wanted)
 {
     struct message message;
     int fds[CHANNEL_FDS_MAX];
     uint32_t fd_count = 99;
-    ck_assert_int_eq(STRAIT_OK, next(pair, &message, fds, &fd_count));
+    ck_assert_int_eq(STRAIT_OK, next(&message, fds, &fd_count));
     require_same_message(wanted, &message);
     message_fini(&message);
     for (uint32_t i = 0; i < fd_count; i++)
         close(fds[i]);
 }
 
-static void require_status(struct pair *pair, enum strait_status status)
+static void require_status(enum strait_status status)
 {
     struct message message;
     int fds[CHANNEL_FDS_MAX];
     uint32_t fd_count;
-    ck_assert_int_eq(status, next(pair, &message, fds, &fd_count));
+    ck_assert_int_eq(status, next(&message, fds, &fd_count));
 }
 
 /* ---- Descriptors that can be told apart ------------------------------------------------------------------------- */
@@ -172,12 +168,12 @@ static void send_with_fds(struct channel *channel, int first, uint32_t count)
         close(fds[i]);
 }
 
-static void require_next_with_fds(struct pair *pair, int first, uint32_t count)
+static void require_next_with_fds(int first, uint32_t count)
 {
     struct message message;
     int fds[CHANNEL_FDS_MAX];
     uint32_t fd_count;
-    ck_assert_int_eq(STRAIT_OK, next(pair, &message, fds, &fd_count));
+    ck_assert_int_eq(STRAIT_OK, next(&message, fds, &fd_count));
     ck_assert_int_eq(MESSAGE_POOL_REGISTER, message.type);
     ck_assert_uint_eq(count, fd_count);
     for (uint32_t i = 0; i < fd_count; i++)
@@ -191,7 +187,7 @@ TEST_LOOP(every_message_arrives_in_order, 2)
 {
     int count;
     const struct golden *frames = golden_frames(&count);
-    struct pair pair = pair_init(_i == 1);
+    open_pair(_i == 1);
     const int null[2] = {STDIN_FILENO, STDIN_FILENO};
     for (int i = 0; i < count; i++)
         if (_i == 0 || channel_fds_of(&frames[i].message) == 0)
@@ -200,16 +196,15 @@ TEST_LOOP(every_message_arrives_in_order, 2)
     ck_assert(channel_wants_write(pair.a));
     for (int i = 0; i < count; i++)
         if (_i == 0 || channel_fds_of(&frames[i].message) == 0)
-            require_next(&pair, &frames[i].message);
+            require_next(&frames[i].message);
     ck_assert(!channel_wants_write(pair.a));
     ck_assert_uint_eq(0, channel_queued(pair.a));
-    require_status(&pair, STRAIT_ERR_AGAIN);
-    pair_fini(&pair);
+    require_status(STRAIT_ERR_AGAIN);
 }
 
 TEST_LOOP(large_frames_arrive_piece_by_piece, 2)
 {
-    struct pair pair = pair_init(_i == 1);
+    open_pair(_i == 1);
     size_t size = 4 * 1024 * 1024;
     char *text = malloc(size);
     struct message large = {.type = MESSAGE_STATS_TEXT, .text = {view_of(text, size)}};
@@ -221,11 +216,10 @@ TEST_LOOP(large_frames_arrive_piece_by_piece, 2)
         ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
     }
     for (int i = 0; i < 3; i++) {
-        require_next(&pair, &large);
-        require_next(&pair, golden_message("heartbeat"));
+        require_next(&large);
+        require_next(golden_message("heartbeat"));
     }
     free(text);
-    pair_fini(&pair);
 }
 
 /* Bytes one by one, as a slow peer's, or two frames and a half at once. */
@@ -235,7 +229,7 @@ TEST_LOOP(frames_are_found_however_the_bytes_are_cut, COUNT(pieces))
 {
     int count;
     const struct golden *frames = golden_frames(&count);
-    struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
+    open_raw(MESSAGE_BYTES_MAX);
     uint8_t stream[65536], *frame;
     size_t size, total = 0;
     int sent = 0;
@@ -263,40 +257,37 @@ TEST_LOOP(frames_are_found_however_the_bytes_are_cut, COUNT(pieces))
         }
     }
     ck_assert_int_eq(sent, came);
-    pair_fini(&pair);
 }
 
 TEST(what_was_sent_before_the_end_is_still_handed_out)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("stats"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     channel_destroy(pair.a);
     pair.a = NULL;
     ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
-    require_next(&pair, golden_message("hello"));
-    require_next(&pair, golden_message("stats"));
-    require_status(&pair, STRAIT_ERR_AGAIN);
+    require_next(golden_message("hello"));
+    require_next(golden_message("stats"));
+    require_status(STRAIT_ERR_AGAIN);
     ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
-    pair_fini(&pair);
 }
 
 TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     channel_destroy(pair.b);
     pair.b = NULL;
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
     ck_assert(!channel_wants_write(pair.a));
     ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
-    pair_fini(&pair);
 }
 
 TEST(a_queue_takes_what_fits_and_no_more)
 {
-    struct pair pair = pair_with_raw(0);
+    open_raw(0);
     uint8_t *frame;
     size_t size;
     int fds[2];
@@ -311,12 +302,11 @@ TEST(a_queue_takes_what_fits_and_no_more)
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("heartbeat"), NULL, 0));
     close(fds[1]);
-    pair_fini(&pair);
 }
 
 TEST_LOOP(bad_arguments_are_refused_and_take_nothing, 2)
 {
-    struct pair pair = pair_init(_i == 1);
+    open_pair(_i == 1);
     struct channel *none = NULL;
     int pipe_fds[2], many[CHANNEL_FDS_MAX + 1] = {0};
     require(pipe(pipe_fds) == 0);
@@ -337,12 +327,11 @@ TEST_LOOP(bad_arguments_are_refused_and_take_nothing, 2)
     pool.pool_register.fd_count = CHANNEL_FDS_MAX + 1;
     ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &pool, many, CHANNEL_FDS_MAX + 1));
     channel_destroy(NULL);
-    pair_fini(&pair);
 }
 
 TEST_LOOP(a_unix_socket_knows_its_peer, 2)
 {
-    struct pair pair = pair_init(_i == 1);
+    open_pair(_i == 1);
     uint32_t pid = 1, uid = 2, gid = 3;
     if (_i == 1) {
         ck_assert_int_eq(STRAIT_ERR_IO, channel_peer(pair.b, &pid, &uid, &gid));
@@ -354,15 +343,14 @@ TEST_LOOP(a_unix_socket_knows_its_peer, 2)
     }
     ck_assert_int_eq(FD_CLOEXEC, fcntl(channel_fd(pair.b), F_GETFD));
     ck_assert_int_ne(0, fcntl(channel_fd(pair.b), F_GETFL) & O_NONBLOCK);
-    pair_fini(&pair);
 }
 
 TEST_LOOP(a_channel_releases_its_socket_when_nothing_is_left_in_it, 2)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
     if (_i == 0)
-        require_next(&pair, golden_message("shm-hello"));
+        require_next(golden_message("shm-hello"));
     int a = channel_release(pair.a);
     channel_read(pair.b);
     int b = channel_release(pair.b);
@@ -379,25 +367,23 @@ TEST_LOOP(a_channel_releases_its_socket_when_nothing_is_left_in_it, 2)
     }
     if (_i == 1 && b >= 0)
         close(b);
-    pair_fini(&pair);
 }
 
 TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("shm-hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
     ck_assert_int_eq(-1, channel_release(pair.b));
     pair.b = NULL;
-    pair_fini(&pair);
 }
 
 /* ---- Descriptors ----------------------------------------------------------------------------------------------- */
 
 TEST(descriptors_stay_with_their_frame)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("hello"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("stats"), NULL, 0));
     send_with_fds(pair.a, 100, 3);
@@ -407,32 +393,30 @@ TEST(descriptors_stay_with_their_frame)
     ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, golden_message("grant"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b)); /* all of it at once */
-    require_next(&pair, golden_message("hello"));
-    require_next(&pair, golden_message("stats"));
-    require_next_with_fds(&pair, 100, 3);
-    require_next_with_fds(&pair, 200, CHANNEL_FDS_MAX);
-    require_next(&pair, golden_message("heartbeat"));
-    require_next_with_fds(&pair, 300, 2);
-    require_next(&pair, golden_message("grant"));
-    pair_fini(&pair);
+    require_next(golden_message("hello"));
+    require_next(golden_message("stats"));
+    require_next_with_fds(100, 3);
+    require_next_with_fds(200, CHANNEL_FDS_MAX);
+    require_next(golden_message("heartbeat"));
+    require_next_with_fds(300, 2);
+    require_next(golden_message("grant"));
 }
 
 /* More at once than a channel lets wait. */
 TEST(many_pools_with_many_descriptors_arrive)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     for (int i = 0; i < 10; i++)
         send_with_fds(pair.a, 1000 * i, CHANNEL_FDS_MAX);
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     for (int i = 0; i < 10; i++)
-        require_next_with_fds(&pair, 1000 * i, CHANNEL_FDS_MAX);
-    pair_fini(&pair);
+        require_next_with_fds(1000 * i, CHANNEL_FDS_MAX);
 }
 
 /* A frame of several hundred KiB is written in pieces: the descriptors go with the first. */
 TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     struct wire_region *regions = malloc(STRAIT_REGIONS_MAX * sizeof(*regions));
     struct message pool = *golden_message("pool-register");
     for (uint32_t i = 0; i < STRAIT_REGIONS_MAX; i++)
@@ -446,19 +430,17 @@ TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
     close(fds[0]);
     close(fds[1]);
     for (int i = 0; i < 3; i++)
-        require_next_with_fds(&pair, 7, 2);
+        require_next_with_fds(7, 2);
     free(regions);
-    pair_fini(&pair);
 }
 
 TEST(descriptors_in_transit_are_closed_with_the_channel)
 {
-    struct pair pair = pair_init(false);
+    open_pair(false);
     send_with_fds(pair.a, 1, 5);
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
     send_with_fds(pair.a, 1, 6); /* not even written */
-    pair_fini(&pair);
 }
 
 static bool raw_send(int fd, const void *bytes, size_t size, uint32_t fd_count)
@@ -483,16 +465,15 @@ static const uint32_t too_many[] = {CHANNEL_FDS_MAX + 1, CHANNEL_FDS_MAX + 2, 25
 
 TEST_LOOP(more_descriptors_than_a_frame_may_have_break_the_channel, COUNT(too_many))
 {
-    struct pair pair = pair_with_raw(1024);
+    open_raw(1024);
     ck_assert(raw_send(pair.raw, "\x05", 1, too_many[_i]));
-    require_status(&pair, STRAIT_ERR_CORRUPT);
-    require_status(&pair, STRAIT_ERR_CORRUPT);
-    pair_fini(&pair);
+    require_status(STRAIT_ERR_CORRUPT);
+    require_status(STRAIT_ERR_CORRUPT);
 }
 
 TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
 {
-    struct pair pair = pair_with_raw(1024);
+    open_raw(1024);
     uint8_t head[4] = {0, 4, 0, 0};
     struct message message;
     int fds[CHANNEL_FDS_MAX], sent = 0;
@@ -504,7 +485,6 @@ TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
     channel_read(pair.b);
     ck_assert_int_le(open_descriptors(), pair.open_before + 2 + 40);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, channel_next(pair.b, &message, fds, &fd_count));
-    pair_fini(&pair);
 }
 
 static const struct wrong_fds {
@@ -516,28 +496,26 @@ static const struct wrong_fds {
 
 TEST_LOOP(a_frame_with_other_descriptors_than_its_message_has_is_refused, COUNT(wrong_fds))
 {
-    struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
+    open_raw(MESSAGE_BYTES_MAX);
     uint8_t *frame;
     size_t size;
     ck_assert_int_eq(STRAIT_OK, message_pack(golden_message(wrong_fds[_i].golden), &frame, &size));
     ck_assert(raw_send(pair.raw, frame, size, wrong_fds[_i].count));
-    require_status(&pair, STRAIT_ERR_CORRUPT);
+    require_status(STRAIT_ERR_CORRUPT);
     free(frame);
-    pair_fini(&pair);
 }
 
 TEST(a_process_without_free_descriptors_refuses_and_leaks_none)
 {
-    struct pair pair = pair_with_raw(1024);
+    open_raw(1024);
     struct rlimit before, limit;
     require(getrlimit(RLIMIT_NOFILE, &before) == 0);
     limit = before;
     limit.rlim_cur = (rlim_t)channel_fd(pair.b) + 1;
     ck_assert(raw_send(pair.raw, "\x05", 1, 20));
     require(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    require_status(&pair, STRAIT_ERR_CORRUPT);
+    require_status(STRAIT_ERR_CORRUPT);
     require(setrlimit(RLIMIT_NOFILE, &before) == 0);
-    pair_fini(&pair);
 }
 
 /* ---- Frames that are too long ----------------------------------------------------------------------------------- */
@@ -553,28 +531,26 @@ static void raw_frame(int fd, const struct message *message)
 
 TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
 {
-    struct pair pair = pair_with_raw(64);
+    open_raw(64);
     raw_frame(pair.raw, golden_message("stats"));
     ck_assert(raw_send(pair.raw, "\x41\x00\x00\x00", 4, 0));
-    require_next(&pair, golden_message("stats"));
-    require_status(&pair, STRAIT_ERR_NO_SPACE);
-    require_status(&pair, STRAIT_ERR_NO_SPACE);
-    pair_fini(&pair);
+    require_next(golden_message("stats"));
+    require_status(STRAIT_ERR_NO_SPACE);
+    require_status(STRAIT_ERR_NO_SPACE);
 }
 
 /* The large frame is there before the one that makes it welcome is looked at. */
 TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
 {
-    struct pair pair = pair_with_raw(64);
+    open_raw(64);
     raw_frame(pair.raw, golden_message("peer-proof"));
     raw_frame(pair.raw, golden_message("request"));
     raw_frame(pair.raw, golden_message("stats"));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
-    require_next(&pair, golden_message("peer-proof"));
+    require_next(golden_message("peer-proof"));
     channel_set_body_max(pair.b, SIZE_MAX);
-    require_next(&pair, golden_message("request"));
-    require_next(&pair, golden_message("stats"));
-    pair_fini(&pair);
+    require_next(golden_message("request"));
+    require_next(golden_message("stats"));
 }
 
 static size_t address_space(void)
@@ -592,13 +568,17 @@ TEST_LOOP(an_announced_frame_takes_no_memory_until_it_comes, MEASURES)
     struct pair pairs[CHANNELS];
     size_t before = address_space();
     for (int i = 0; i < CHANNELS; i++) {
-        pairs[i] = pair_with_raw(MESSAGE_BYTES_MAX);
-        ck_assert(raw_send(pairs[i].raw, "\x00\x00\x80\x00xx", 6, 0));
-        require_status(&pairs[i], STRAIT_ERR_AGAIN);
+        setup();
+        open_raw(MESSAGE_BYTES_MAX);
+        ck_assert(raw_send(pair.raw, "\x00\x00\x80\x00xx", 6, 0));
+        require_status(STRAIT_ERR_AGAIN);
+        pairs[i] = pair;
     }
     ck_assert_uint_lt(address_space() - before, CHANNELS * MESSAGE_BYTES_MAX / 8);
-    for (int i = CHANNELS; i-- > 0;)
-        pair_fini(&pairs[i]);
+    for (int i = CHANNELS - 1; i > 0; i--) {
+        teardown();
+        pair = pairs[i - 1];
+    }
 }
 
 static const char *const bad_frames[] = {"\x00\x00\x00\x00", "\x02\x00\x00\x00\x00\x00",
@@ -610,18 +590,17 @@ static const struct bad_frame {
 
 TEST_LOOP(a_frame_that_is_no_message_breaks_the_channel, COUNT(bad_frame_cases))
 {
-    struct pair pair = pair_with_raw(1024);
+    open_raw(1024);
     ck_assert(raw_send(pair.raw, bad_frames[_i], bad_frame_cases[_i].size, 0));
     raw_frame(pair.raw, golden_message("stats"));
-    require_status(&pair, bad_frame_cases[_i].status);
-    require_status(&pair, bad_frame_cases[_i].status);
-    pair_fini(&pair);
+    require_status(bad_frame_cases[_i].status);
+    require_status(bad_frame_cases[_i].status);
 }
 
 /* A reader that does not take its frames is not buried under them. */
 TEST(no_more_is_read_than_a_frame_of_the_largest_size)
 {
-    struct pair pair = pair_with_raw(4096);
+    open_raw(4096);
     static const uint8_t stream[8 * 4096]; /* frames of no bytes */
     size_t sent = 0;
     for (int i = 0; i < 100; i++) {
@@ -633,10 +612,9 @@ TEST(no_more_is_read_than_a_frame_of_the_largest_size)
     socklen_t size = sizeof(filled);
     ck_assert_int_eq(0, getsockopt(pair.raw, SOL_SOCKET, SO_SNDBUF, &filled, &size));
     ck_assert_uint_le(sent, (size_t)filled + 2 * sizeof(stream));
-    pair_fini(&pair);
 }
 
 int main(void)
 {
-    return run_tests("channel", NULL, NULL);
+    return run_tests("channel", setup, teardown);
 }
