@@ -238,27 +238,24 @@ static void push(coll_stream stream, struct work *work)
     pthread_mutex_unlock(&stream->lock);
 }
 
-void fake_queue(coll_stream stream, fake_run *what, fake_end *end, const void *argument, size_t size)
+static struct work *work_of(fake_run *what, fake_launch *launch, fake_end *end, const void *argument, size_t size)
 {
-    struct work *work = calloc(1, sizeof(*work));
-    demand(stream != NULL && work != NULL);
-    *work = (struct work){what, NULL, end, malloc(size), 0};
+    struct work *work = malloc(sizeof(*work));
+    demand(work != NULL);
+    *work = (struct work){what, launch, end, malloc(size), 0};
     demand(work->argument != NULL);
     memcpy(work->argument, argument, size);
+    return work;
+}
+
+void fake_queue(coll_stream stream, fake_run *what, fake_end *end, const void *argument, size_t size)
+{
+    demand(stream != NULL);
+    struct work *work = work_of(what, NULL, end, argument, size);
     if (stream->capture != NULL)
         append(&stream->capture->list, work);
     else
         push(stream, work);
-}
-
-static void queue_launch(coll_stream stream, fake_launch *launch, fake_end *end, const void *argument, size_t size)
-{
-    struct work *work = calloc(1, sizeof(*work));
-    demand(work != NULL && stream->capture != NULL);
-    *work = (struct work){NULL, launch, end, malloc(size), 0};
-    demand(work->argument != NULL);
-    memcpy(work->argument, argument, size);
-    append(&stream->capture->list, work);
 }
 
 void fake_pass_time(coll_stream stream, double seconds)
@@ -370,9 +367,10 @@ void fake_event_end(struct CUevent_st *event)
     free(event);
 }
 
+/* Of a mark or a crossing: both begin with their event. */
 static void end_mark(void *argument)
 {
-    fake_event_end(((struct mark *)argument)->event);
+    fake_event_end(*(struct CUevent_st **)argument);
 }
 
 static void reach(coll_stream stream, void *argument)
@@ -450,11 +448,6 @@ struct crossing {
     bool record;
 };
 
-static void end_crossing(void *argument)
-{
-    fake_event_end(((struct crossing *)argument)->event);
-}
-
 static void cross_at_launch(coll_stream stream, const void *argument)
 {
     const struct crossing *crossing = argument;
@@ -468,7 +461,8 @@ static void cross(struct CUevent_st *event, coll_stream stream, bool record)
     pthread_mutex_lock(&event->lock);
     event->references++;
     pthread_mutex_unlock(&event->lock);
-    queue_launch(stream, cross_at_launch, end_crossing, &crossing, sizeof(crossing));
+    demand(stream->capture != NULL);
+    append(&stream->capture->list, work_of(NULL, cross_at_launch, end_mark, &crossing, sizeof(crossing)));
 }
 
 void fake_event_record_outside(struct CUevent_st *event, coll_stream stream)
