@@ -50,7 +50,7 @@ static struct strait_codebook *calibrate(struct tensors *tensors, unsigned threa
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
 
     progress_begin(&progress, "calibrating", tensors->bytes, false);
-    if (spans_count(&tensors->spans, threads, &progress, &histograms))
+    if (spans_count(&tensors->spans, NULL, threads, &progress, &histograms))
         status = histograms_codebook(&histograms, false, &codebook);
     progress_end(&progress);
     histograms_fini(&histograms);
@@ -199,17 +199,17 @@ bool data_measure(const struct data *data, const struct strait_codebook *codeboo
 
     for (uint32_t i = 0; counted && i < data->plan.segment_count; i++) {
         const struct segment *segment = &data->plan.segments[i];
-        counted = spans_add(&spans, segment->class, STRAIT_ELEMENT_BF16, data->bytes + segment->begin,
-                            (segment->end - segment->begin) / 2);
+        counted = spans_add(&spans, (struct span){.class = segment->class,
+                                                  .element = STRAIT_ELEMENT_BF16,
+                                                  .data = data->bytes + segment->begin,
+                                                  .values = (segment->end - segment->begin) / 2});
     }
     progress_begin(&progress, "counting", data->size, false);
-    counted = counted && spans_count(&spans, threads, &progress, &histograms);
+    counted = counted && spans_count(&spans, NULL, threads, &progress, &histograms);
     progress_end(&progress);
     spans_fini(&spans);
     if (counted)
         sum_figures(&histograms, codebook, figures);
-    else
-        print_error(NULL, "out of memory");
     histograms_fini(&histograms);
     return counted;
 }

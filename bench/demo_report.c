@@ -8,8 +8,6 @@
 
 #define MIB (1024.0 * 1024)
 
-static const char *const role_names[] = {[STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v"};
-
 /* ---- Shared ------------------------------------------------------------------------------------------------------ */
 
 static bool row_verified(const struct demo *demo, const struct demo_row *row)

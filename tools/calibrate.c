@@ -109,20 +109,21 @@ out:
 
 /* ---- Spans ----------------------------------------------------------------------------------------------------- */
 
-bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
-               uint64_t values)
+bool spans_add(struct spans *spans, struct span span)
 {
-    if (values == 0)
+    if (span.values == 0)
         return true;
     if (spans->count == spans->capacity) {
         size_t capacity = spans->capacity == 0 ? 256 : 2 * spans->capacity;
         struct span *grown = realloc(spans->list, sizeof(*grown) * capacity);
-        if (grown == NULL)
+        if (grown == NULL) {
+            print_error(NULL, "out of memory");
             return false;
+        }
         spans->list = grown;
         spans->capacity = capacity;
     }
-    spans->list[spans->count++] = (struct span){.class = class, .element = element, .data = data, .values = values};
+    spans->list[spans->count++] = span;
     return true;
 }
 
@@ -138,10 +139,11 @@ static int by_span_class(const void *a, const void *b)
     return codebook_class_compare(x->class, y->class);
 }
 
-static int by_address(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
     const struct span *x = a, *y = b;
-    return (x->data > y->data) - (x->data < y->data);
+    return x->data != y->data ? (x->data > y->data) - (x->data < y->data)
+                              : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
 /* Gives every class of the spans an empty histogram. */
@@ -169,7 +171,9 @@ static bool assign_histograms(struct spans *spans, struct histograms *histograms
 
 struct counting {
     const struct spans *spans;
+    const struct source *source; /* NULL: the values are in memory */
     struct progress *progress;
+    atomic_bool failed;
     pthread_mutex_t lock; /* guards the fields below and the histograms */
     size_t next;          /* the span to take from */
     uint64_t taken;       /* values already taken from that span */
@@ -179,10 +183,10 @@ struct counting {
 static bool take_piece(struct counting *counting, struct span *piece)
 {
     pthread_mutex_lock(&counting->lock);
-    bool found = counting->next < counting->spans->count;
+    bool found = counting->next < counting->spans->count && !counting->failed;
     if (found) {
         *piece = counting->spans->list[counting->next];
-        piece->data += element_bytes(piece->element) * counting->taken;
+        piece->offset += element_bytes(piece->element) * counting->taken;
         piece->values -= counting->taken;
         if (piece->values > PIECE_VALUES) {
             piece->values = PIECE_VALUES;
@@ -196,38 +200,57 @@ static bool take_piece(struct counting *counting, struct span *piece)
     return found;
 }
 
+/* The values of a piece: in memory, or read into the buffer. NULL: failed. */
+static const uint8_t *piece_data(struct counting *counting, const struct span *piece, struct buffer *buffer)
+{
+    uint64_t bytes = element_bytes(piece->element) * piece->values;
+
+    if (counting->source == NULL)
+        return piece->data + piece->offset;
+    if (!buffer_reserve(buffer, 0, bytes)) {
+        print_error(counting->source->name, "out of memory");
+        return NULL;
+    }
+    return source_read_at(counting->source, piece->offset, buffer->data, bytes) ? buffer->data : NULL;
+}
+
 /* Adds each piece to the shared histograms: the cost is negligible next to counting, and saves a set per thread. */
 static void count_pieces(void *arg, unsigned index)
 {
     struct counting *counting = arg;
+    struct buffer buffer = {0};
     struct span piece;
     (void)index;
     while (take_piece(counting, &piece)) {
         uint64_t counts[256] = {0};
-        strait_histogram_add_values(counts, piece.element, piece.data, piece.values);
+        const uint8_t *data = piece_data(counting, &piece, &buffer);
+        if (data == NULL) {
+            counting->failed = true;
+            break;
+        }
+        strait_histogram_add_values(counts, piece.element, data, piece.values);
         pthread_mutex_lock(&counting->lock);
         histogram_sum(piece.histogram->counts, counts);
         pthread_mutex_unlock(&counting->lock);
         progress_add(counting->progress, element_bytes(piece.element) * piece.values);
     }
+    buffer_fini(&buffer);
 }
 
-bool spans_count(struct spans *spans, unsigned threads, struct progress *progress, struct histograms *histograms)
+bool spans_count(struct spans *spans, const struct source *source, unsigned threads, struct progress *progress,
+                 struct histograms *histograms)
 {
-    struct counting counting = {.spans = spans, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
-    if (!assign_histograms(spans, histograms))
+    struct counting counting = {
+        .spans = spans, .source = source, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (!assign_histograms(spans, histograms)) {
+        print_error(NULL, "out of memory");
         return false;
+    }
     if (spans->count > 0)
-        qsort(spans->list, spans->count, sizeof(spans->list[0]), by_address); /* files are read from front to back */
+        qsort(spans->list, spans->count, sizeof(spans->list[0]), by_place); /* files are read from front to back */
     parallel_run(threads, count_pieces, &counting);
     pthread_mutex_destroy(&counting.lock);
-    return true;
-}
-
-static bool out_of_memory(const char *file)
-{
-    print_error(file, "out of memory");
-    return false;
+    return !counting.failed;
 }
 
 static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class,
@@ -236,7 +259,7 @@ static bool add_values(struct tensors *tensors, const struct input *input, struc
     uint64_t values = (end - begin) / element_bytes(element);
 
     tensors->bytes += element_bytes(element) * values;
-    return spans_add(&tensors->spans, class, element, input->data + begin, values) || out_of_memory(input->path);
+    return spans_add(&tensors->spans, (struct span){class, element, input->data + begin, 0, values, NULL});
 }
 
 static bool is_wanted(const struct tensors *tensors, const char *name)
@@ -305,8 +328,10 @@ static bool take_files(struct tensors *tensors, const char *const *paths, unsign
                        const struct class_rules *rules)
 {
     tensors->inputs = calloc(count, sizeof(tensors->inputs[0]));
-    if (tensors->inputs == NULL)
-        return out_of_memory(NULL);
+    if (tensors->inputs == NULL) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
     for (unsigned i = 0; i < count; i++) {
         if (!input_open(&tensors->inputs[i], paths[i]))
             return false;
@@ -350,144 +375,65 @@ void tensors_close(struct tensors *tensors)
     *tensors = (struct tensors){0};
 }
 
-typedef uint64_t histogram[256];
+/* ---- The input itself ------------------------------------------------------------------------------------------ */
 
-struct tally {
-    const struct source *source;
-    uint64_t data_begin;
-    struct cutter cutter;
-    struct progress *progress;
-    atomic_bool failed;
-    pthread_mutex_t lock; /* guards counts */
-    histogram *counts;    /* one per table */
-};
-
-/* Buffers of one thread. */
-struct tally_slot {
-    struct cut cut;
-    struct buffer buffer;
-};
-
-/* ---- The pass -------------------------------------------------------------------------------------------------- */
-
-static bool read_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+/* The spans of the plan's values with tables; the layer of a span's class is the number of its table. */
+static bool add_segments(struct spans *spans, const struct plan *plan)
 {
-    if (!buffer_reserve(&slot->buffer, 0, run->bytes)) {
-        print_error(tally->source->name, "out of memory");
-        return false;
+    bool added = true;
+
+    for (uint32_t i = 0; added && i < plan->segment_count; i++) {
+        const struct segment *segment = &plan->segments[i];
+        if (plan_tables(plan, segment->element))
+            added = spans_add(spans, (struct span){
+                                         .class = {STRAIT_ROLE_OTHER, (int32_t)segment->table},
+                                         .element = segment->element,
+                                         .offset = plan->preamble_bytes + segment->begin,
+                                         .values = (segment->end - segment->begin) / element_bytes(segment->element),
+                                     });
     }
-    return source_read_at(tally->source, tally->data_begin + run->offset, slot->buffer.data, run->bytes);
+    return added;
 }
 
-static void count_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+/* NULL: out of memory. */
+static struct strait_codebook *rank(const struct histograms *histograms, uint32_t table_count)
 {
-    histogram counts = {0};
-
-    if (!read_run(tally, slot, run)) {
-        tally->failed = true;
-        return;
-    }
-    strait_histogram_add_values(counts, slot->cut.element, slot->buffer.data,
-                                run->bytes / element_bytes(slot->cut.element));
-    pthread_mutex_lock(&tally->lock);
-    histogram_sum(tally->counts[run->table], counts);
-    pthread_mutex_unlock(&tally->lock);
-}
-
-static bool tally_take(void *job, void *slot_)
-{
-    struct tally *tally = job;
-    struct tally_slot *slot = slot_;
-    enum cut_result result = cutter_next(&tally->cutter, &slot->cut);
-
-    if (result == CUT_NO_MEMORY) {
-        print_error(tally->source->name, "out of memory");
-        tally->failed = true;
-    }
-    return result == CUT_OK && !tally->failed;
-}
-
-static void tally_work(void *job, void *slot_)
-{
-    struct tally *tally = job;
-    struct tally_slot *slot = slot_;
-
-    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
-        if (plan_tables(tally->cutter.plan, slot->cut.element) && !tally->failed)
-            count_run(tally, slot, &slot->cut.runs[i]);
-        progress_add(tally->progress, slot->cut.runs[i].bytes);
-    }
-}
-
-static bool tally_give(void *job, void *slot)
-{
-    (void)slot;
-    return !((struct tally *)job)->failed;
-}
-
-/* ---- From counts to tables ------------------------------------------------------------------------------------- */
-
-static struct strait_codebook *rank(const histogram *counts, uint32_t table_count)
-{
+    static const uint64_t none[256];
     struct strait_codebook *codebook = NULL;
     uint8_t(*rankings)[256] = malloc((size_t)table_count * sizeof(*rankings));
 
-    if (rankings == NULL)
-        return NULL;
-    for (uint32_t t = 0; t < table_count; t++)
-        strait_histogram_rank(rankings[t], counts[t]);
-    if (strait_codebook_create((const uint8_t(*)[256])rankings, NULL, table_count, &codebook) != STRAIT_OK)
+    for (uint32_t t = 0; rankings != NULL && t < table_count; t++)
+        strait_histogram_rank(rankings[t], none);
+    for (uint32_t i = 0; rankings != NULL && i < histograms->count; i++)
+        strait_histogram_rank(rankings[histograms->list[i].class.layer], histograms->list[i].counts);
+    if (rankings == NULL ||
+        strait_codebook_create((const uint8_t(*)[256])rankings, NULL, table_count, &codebook) != STRAIT_OK)
         codebook = NULL;
     free(rankings);
     return codebook;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
-
-static void slots_destroy(struct tally_slot *slots, unsigned threads)
+struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, unsigned threads,
+                                       struct progress *progress)
 {
-    for (unsigned t = 0; slots != NULL && t < threads; t++) {
-        cut_fini(&slots[t].cut);
-        buffer_fini(&slots[t].buffer);
-    }
-    free(slots);
-}
-
-static struct strait_codebook *run_tally(struct tally *tally, uint32_t table_count, unsigned threads)
-{
-    static const struct ordered_steps steps = {tally_take, tally_work, tally_give};
-    struct tally_slot *slots = calloc(threads, sizeof(*slots));
+    struct spans spans = {0};
+    struct histograms histograms = {0};
     struct strait_codebook *codebook = NULL;
-
-    tally->counts = calloc(table_count, sizeof(histogram));
-    if (slots != NULL && tally->counts != NULL) {
-        ordered_run(&steps, tally, slots, sizeof(*slots), threads);
-        if (!tally->failed)
-            codebook = rank((const histogram *)tally->counts, table_count);
-    }
-    free(tally->counts);
-    slots_destroy(slots, threads);
-    return codebook;
-}
-
-struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, uint64_t chunk_bytes,
-                                       unsigned threads, struct progress *progress)
-{
-    struct tally tally = {
-        .source = source,
-        .data_begin = plan->preamble_bytes,
-        .cutter = {.plan = plan, .page_bytes = PLAN_PAGE_MULTIPLE, .chunk_bytes = chunk_bytes},
-        .progress = progress,
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-    };
     uint32_t table_count = plan_number_tables(plan);
-    struct strait_codebook *codebook = table_count == 0 ? NULL : run_tally(&tally, table_count, threads);
 
-    pthread_mutex_destroy(&tally.lock);
-    if (codebook == NULL && !tally.failed) /* earlier failures have been printed */
+    if (table_count == 0)
         print_error(source->name, "cannot build a codebook: out of memory");
+    else if (add_segments(&spans, plan) && spans_count(&spans, source, threads, progress, &histograms)) {
+        codebook = rank(&histograms, table_count);
+        if (codebook == NULL)
+            print_error(source->name, "cannot build a codebook: out of memory");
+    }
+    histograms_fini(&histograms);
+    spans_fini(&spans);
     return codebook;
 }
+
+/* ---- Costs ----------------------------------------------------------------------------------------------------- */
 
 /* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count
  * of a block with escapes, padding, tables, and blocks that stay raw. */
@@ -552,12 +498,6 @@ static struct cost class_cost(const struct calibrate_report *report, const struc
     uint32_t table = strait_codebook_find(report->codebook, counts->class);
     return cost_of(counts->counts, strait_codebook_ranking(report->codebook, table));
 }
-
-static const char *const role_names[] = {
-    [STRAIT_ROLE_OTHER] = "other",
-    [STRAIT_ROLE_K] = "k",
-    [STRAIT_ROLE_V] = "v",
-};
 
 /* ---- For people ------------------------------------------------------------------------------------------------ */
 

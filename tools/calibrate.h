@@ -41,11 +41,12 @@ enum strait_status histograms_codebook(const struct histograms *histograms, bool
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* Values in memory, borrowed. */
+/* Values in memory, borrowed, or in a source. */
 struct span {
     struct strait_class class;
     enum strait_element element; /* one that has tables */
-    const uint8_t *data;
+    const uint8_t *data;         /* NULL: in a source */
+    uint64_t offset;             /* of the values, in data or in the source */
     uint64_t values;
     struct codebook_histogram *histogram; /* of its class; valid while counting */
 };
@@ -56,14 +57,15 @@ struct spans {
     size_t count, capacity;
 };
 
-/* Appends; a span without values is left out. False when out of memory. */
-bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
-               uint64_t values);
+/* Appends; a span without values is left out. False: out of memory, which was printed to stderr. */
+bool spans_add(struct spans *spans, struct span span);
 void spans_fini(struct spans *spans);
 
 /* Counts all spans, in `threads` threads, into *histograms, which must be empty; the result does not depend on
- * `threads`. Reorders the list. `progress` moves by bytes. False when out of memory. */
-bool spans_count(struct spans *spans, unsigned threads, struct progress *progress, struct histograms *histograms);
+ * `threads`. Reorders the list. `progress` moves by bytes. source: NULL: the values are in memory. False: failed, with
+ * the error on stderr. */
+bool spans_count(struct spans *spans, const struct source *source, unsigned threads, struct progress *progress,
+                 struct histograms *histograms);
 
 /* The tensors of input files that can be counted for tables, each with the class derived from its name. */
 
@@ -101,8 +103,8 @@ void tensors_close(struct tensors *tensors);
 
 /* Reads the source, which must be seekable, and numbers the plan's tables (plan_number_tables). The plan must have BF16
  * segments. The caller owns the codebook; its tables have no classes. NULL when it failed, with the error on stderr. */
-struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, uint64_t chunk_bytes,
-                                       unsigned threads, struct progress *progress);
+struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, unsigned threads,
+                                       struct progress *progress);
 
 /* Report of `strait calibrate` about the data it counted, class by class. */
 

@@ -164,12 +164,6 @@ static bool parse_options(struct options *options, int argc, char **argv, bool *
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
-static bool out_of_memory(void)
-{
-    print_error(NULL, "out of memory");
-    return false;
-}
-
 /* Prints a hint for files that hold no tensors. */
 static bool take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
 {
@@ -198,7 +192,7 @@ static bool count_files(const struct options *options, struct histograms *histog
                       options->elements == 0 ? TENSORS_BF16 : options->elements))
         return false;
     progress_begin(&progress, "counting", tensors.bytes, options->quiet);
-    bool counted = spans_count(&tensors.spans, options->threads, &progress, histograms) || out_of_memory();
+    bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms);
     progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
         print_error(NULL, "skipped %" PRIu64 " tensor%s not %s", tensors.skipped,
@@ -362,7 +356,7 @@ int cmd_calibrate(int argc, char **argv)
     if (options.rules != NULL)
         code = run(&options, argc, argv);
     else
-        out_of_memory();
+        print_error(NULL, "out of memory");
     class_rules_destroy(options.rules);
     return code;
 }

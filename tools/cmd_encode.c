@@ -213,7 +213,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
     if (!makes_codebook(options) || !plan_has_tables(plan))
         return true;
     progress_begin(&progress, "calibrating", source->size - plan->preamble_bytes, options->quiet);
-    *codebook = tally_codebook(source, plan, options->chunk_bytes, options->threads, &progress);
+    *codebook = tally_codebook(source, plan, options->threads, &progress);
     progress_end(&progress);
     return *codebook != NULL;
 }

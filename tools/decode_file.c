@@ -234,16 +234,16 @@ static bool compare_footer(struct file_reader *reader, struct buffer *found, con
 }
 
 bool file_reader_finish(struct file_reader *reader, const struct container_chunk *chunks, uint32_t count,
-                        const struct original *original)
+                        const struct digest *digest)
 {
     struct container_tail seen = {
         .footer_offset = reader->offset - sizeof(reader->footer_head),
-        .original_bytes = original->bytes,
+        .original_bytes = digest->bytes,
     };
     struct buffer found = {0};
     bool ok;
 
-    original_hash(original, seen.hash);
+    digest_hash(digest, seen.hash);
     ok = compare_footer(reader, &found, chunks, count, &seen) && check_end(reader);
     buffer_fini(&found);
     return ok;
@@ -416,32 +416,32 @@ bool chunk_decoder_piece(struct chunk_decoder *decoder, const struct strait_code
     return true;
 }
 
-bool original_init(struct original *original)
+bool digest_init(struct digest *digest)
 {
-    *original = (struct original){.state = XXH3_createState()};
-    return original->state != NULL && XXH3_128bits_reset(original->state) == XXH_OK;
+    *digest = (struct digest){.state = XXH3_createState()};
+    return digest->state != NULL && XXH3_128bits_reset(digest->state) == XXH_OK;
 }
 
-void original_fini(struct original *original)
+void digest_fini(struct digest *digest)
 {
-    XXH3_freeState(original->state);
-    original->state = NULL;
+    XXH3_freeState(digest->state);
+    digest->state = NULL;
 }
 
-void original_add(struct original *original, const void *data, size_t size)
+void digest_add(struct digest *digest, const void *data, size_t size)
 {
     if (size > 0)
-        XXH3_128bits_update(original->state, data, size);
-    original->bytes += size;
+        XXH3_128bits_update(digest->state, data, size);
+    digest->bytes += size;
 }
 
-void original_hash(const struct original *original, uint8_t hash[16])
+void digest_hash(const struct digest *digest, uint8_t hash[16])
 {
-    XXH128_hash_t sum = XXH3_128bits_digest(original->state);
+    XXH128_hash_t sum = XXH3_128bits_digest(digest->state);
     container_store_hash(hash, sum.low64, sum.high64);
 }
 
-void original_hex(char hex[ORIGINAL_HEX_BYTES], const uint8_t hash[16])
+void digest_hex(char hex[DIGEST_HEX_BYTES], const uint8_t hash[16])
 {
     for (unsigned i = 0; i < 16; i++)
         snprintf(hex + 2 * i, 3, "%02x", hash[15 - i]);
@@ -459,7 +459,7 @@ struct decode_job {
     const struct decode_task *task;
     struct file_reader reader; /* used by the taking thread */
     bool take_failed;
-    struct original original; /* used by the giving thread, like everything below */
+    struct digest digest; /* used by the giving thread, like everything below */
     struct chunk_list chunks;
     struct totals totals;
     bool give_failed;
@@ -503,7 +503,7 @@ static bool tell_chunk(const struct decode_job *job, const struct decode_slot *s
 {
     print_error(job->task->source->name,
                 "chunk %" PRIu64 " at byte %" PRIu64 ", from byte %" PRIu64 " of the original: %s", job->totals.chunks,
-                slot->file_offset, job->original.bytes, chunk_text(slot->decoder.status));
+                slot->file_offset, job->digest.bytes, chunk_text(slot->decoder.status));
     return false;
 }
 
@@ -512,7 +512,7 @@ static void tell_pages(const struct decode_job *job, const struct decode_slot *s
 {
     const struct chunk_decoder *decoder = &slot->decoder;
     const int32_t *status = (const int32_t *)decoder->page_status.data;
-    uint64_t begin = job->original.bytes;
+    uint64_t begin = job->digest.bytes;
 
     for (uint32_t i = 0; i < decoder->count; i++) {
         uint64_t end = begin + chunk_decoder_page(decoder, decoder->first + i)->page_bytes;
@@ -538,7 +538,7 @@ static bool give_piece(struct decode_job *job, struct decode_slot *slot)
     }
     if (!ok && job->task->output != NULL)
         return false;
-    original_add(&job->original, decoder->raw.data, decoder->piece_bytes);
+    digest_add(&job->digest, decoder->raw.data, decoder->piece_bytes);
     progress_add(job->task->progress, decoder->piece_bytes);
     return job->task->output == NULL || output_write(job->task->output, decoder->raw.data, decoder->piece_bytes);
 }
@@ -549,7 +549,7 @@ static bool note_chunk(struct decode_job *job, const struct decode_slot *slot)
 
     return chunk_list_add(&job->chunks, (struct container_chunk){
                                             .file_offset = slot->file_offset,
-                                            .raw_offset = job->original.bytes - job->reader.header.preamble_bytes,
+                                            .raw_offset = job->digest.bytes - job->reader.header.preamble_bytes,
                                             .chunk_bytes = (uint32_t)decoder->info.chunk_bytes,
                                             .page_count = decoder->info.page_count,
                                         });
@@ -595,7 +595,7 @@ static bool copy_preamble(struct decode_job *job)
     while (ok && got > 0) {
         ok = file_reader_preamble(&job->reader, step, PREAMBLE_STEP, &got);
         if (ok) {
-            original_add(&job->original, step, got);
+            digest_add(&job->digest, step, got);
             ok = job->task->output == NULL || output_write(job->task->output, step, got);
         }
     }
@@ -642,13 +642,13 @@ static bool decode_chunks(struct decode_job *job)
 
 static bool decode_all(struct decode_job *job)
 {
-    if (!original_init(&job->original)) {
+    if (!digest_init(&job->digest)) {
         print_error(NULL, "out of memory");
         return false;
     }
     return file_reader_init(&job->reader, job->task->source) && copy_preamble(job) &&
            file_reader_tables(&job->reader) && decode_chunks(job) &&
-           file_reader_finish(&job->reader, job->chunks.list, job->chunks.count, &job->original);
+           file_reader_finish(&job->reader, job->chunks.list, job->chunks.count, &job->digest);
 }
 
 bool decode_file(const struct decode_task *task, struct decode_outcome *outcome)
@@ -657,14 +657,14 @@ bool decode_file(const struct decode_task *task, struct decode_outcome *outcome)
     bool ok = decode_all(&job);
 
     if (ok) {
-        outcome->original_bytes = job.original.bytes;
+        outcome->uncompressed_bytes = job.digest.bytes;
         outcome->file_bytes = job.reader.offset;
         outcome->table_count = job.reader.header.table_count;
         outcome->totals = job.totals;
-        original_hash(&job.original, outcome->hash);
+        digest_hash(&job.digest, outcome->hash);
     }
     file_reader_fini(&job.reader);
-    original_fini(&job.original);
+    digest_fini(&job.digest);
     chunk_list_fini(&job.chunks);
     return ok;
 }

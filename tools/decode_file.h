@@ -12,27 +12,27 @@
 #include "tools/files.h"
 #include "tools/report.h"
 
-/* Length and XXH3-128 of the original, computed as its bytes pass through. */
+/* Length and XXH3-128 of the uncompressed bytes, computed as they pass. */
 
 struct XXH3_state_s;
 
-struct original {
+struct digest {
     struct XXH3_state_s *state;
     uint64_t bytes;
 };
 
-/* False: out of memory. original_fini may follow in any case. */
-bool original_init(struct original *original);
-void original_fini(struct original *original);
+/* False: out of memory. digest_fini may follow in any case. */
+bool digest_init(struct digest *digest);
+void digest_fini(struct digest *digest);
 
-void original_add(struct original *original, const void *data, size_t size);
+void digest_add(struct digest *digest, const void *data, size_t size);
 
 /* The hash so far, in the byte order of the file format. */
-void original_hash(const struct original *original, uint8_t hash[16]);
+void digest_hash(const struct digest *digest, uint8_t hash[16]);
 
 /* 32 digits, most significant first, as xxhsum -H2 prints them. */
-#define ORIGINAL_HEX_BYTES 33
-void original_hex(char hex[ORIGINAL_HEX_BYTES], const uint8_t hash[16]);
+#define DIGEST_HEX_BYTES 33
+void digest_hex(char hex[DIGEST_HEX_BYTES], const uint8_t hash[16]);
 
 /* Reads a Strait file (FORMAT.md section 7) forward, so that it may come from a pipe. The file is untrusted: everything
  * that can be checked without decoding is checked; failures are printed to stderr with their place in the file. */
@@ -63,7 +63,7 @@ enum file_part file_reader_chunk(struct file_reader *reader, struct buffer *chun
 
 /* After FILE_PART_FOOTER: reads the footer to the end of the file; the footer must describe what was read. */
 bool file_reader_finish(struct file_reader *reader, const struct container_chunk *chunks, uint32_t count,
-                        const struct original *original);
+                        const struct digest *digest);
 
 /* The chunks of a file, as its footer lists them. */
 
@@ -130,10 +130,10 @@ struct decode_task {
 };
 
 struct decode_outcome {
-    uint64_t original_bytes;
+    uint64_t uncompressed_bytes;
     uint64_t file_bytes;
     uint32_t table_count;
-    uint8_t hash[16]; /* XXH3-128 of the original */
+    uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */
     struct totals totals;
 };
 

@@ -46,17 +46,17 @@ bool file_writer_init(struct file_writer *writer, struct output *output, const v
         writer->header.table_count = strait_codebook_count(codebook);
         memcpy(writer->header.codebook_id, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
     }
-    if (!original_init(&writer->original)) {
+    if (!digest_init(&writer->digest)) {
         print_error(NULL, "out of memory");
         return false;
     }
-    original_add(&writer->original, preamble, preamble_bytes);
+    digest_add(&writer->digest, preamble, preamble_bytes);
     return put_head(writer, preamble, codebook);
 }
 
 void file_writer_fini(struct file_writer *writer)
 {
-    original_fini(&writer->original);
+    digest_fini(&writer->digest);
     chunk_list_fini(&writer->chunks);
 }
 
@@ -65,7 +65,7 @@ void file_writer_fini(struct file_writer *writer)
 bool file_writer_chunk(struct file_writer *writer, const void *chunk, uint32_t chunk_bytes, uint32_t page_count,
                        uint64_t raw_bytes)
 {
-    uint64_t raw_end = writer->original.bytes - writer->header.preamble_bytes;
+    uint64_t raw_end = writer->digest.bytes - writer->header.preamble_bytes;
 
     return chunk_list_add(&writer->chunks, (struct container_chunk){.file_offset = writer->offset,
                                                                     .raw_offset = raw_end - raw_bytes,
@@ -76,7 +76,7 @@ bool file_writer_chunk(struct file_writer *writer, const void *chunk, uint32_t c
 
 bool file_writer_finish(struct file_writer *writer)
 {
-    struct container_tail tail = {.footer_offset = writer->offset, .original_bytes = writer->original.bytes};
+    struct container_tail tail = {.footer_offset = writer->offset, .original_bytes = writer->digest.bytes};
     uint64_t size = container_footer_bytes(writer->chunks.count);
     uint8_t *footer = malloc(size);
     bool ok = footer != NULL;
@@ -84,7 +84,7 @@ bool file_writer_finish(struct file_writer *writer)
     if (!ok) {
         print_error(NULL, "out of memory");
     } else {
-        original_hash(&writer->original, tail.hash);
+        digest_hash(&writer->digest, tail.hash);
         container_write_footer(footer, writer->chunks.list, writer->chunks.count, &tail);
         ok = put(writer, footer, size);
     }
@@ -217,17 +217,17 @@ static uint64_t table_bytes(const struct encode_report *report)
     return codebook == NULL ? 0 : (uint64_t)strait_codebook_count(codebook) * CONTAINER_TABLE_BYTES;
 }
 
-/* Bytes of the original per nanosecond. */
+/* Uncompressed bytes per nanosecond. */
 static double gigabytes_per_second(const struct encode_report *report)
 {
-    return report->seconds > 0 ? (double)report->outcome->original_bytes / 1e9 / report->seconds : 0;
+    return report->seconds > 0 ? (double)report->outcome->uncompressed_bytes / 1e9 / report->seconds : 0;
 }
 
 /* The type of plain values, which the plan's list does not name. NULL when there are none, or for tensors. */
 static const char *plain_type(const struct encode_report *report)
 {
     const struct plan *plan = report->task->plan;
-    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->original_bytes > 0;
+    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->uncompressed_bytes > 0;
     return plain ? element_names[plan->segments[0].element] : NULL;
 }
 
@@ -242,7 +242,7 @@ static void print_carried_plain(const struct encode_report *report, FILE *stream
 
     if (type != NULL && !plan_codes(report->task->plan, report->task->plan->segments[0].element))
         fprintf(stream, "  carried uncompressed (%s): %" PRIu64 " bytes%s%s\n", why_carried(report->task->plan),
-                report->outcome->original_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
+                report->outcome->uncompressed_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
                 strcmp(type, "bytes") == 0 ? "" : type);
 }
 
@@ -270,8 +270,8 @@ void encode_report_print(const struct encode_report *report, FILE *stream)
     const struct encode_outcome *outcome = report->outcome;
 
     fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s)\n",
-            report->task->source->name, outcome->original_bytes, outcome->file_bytes,
-            ratio_of(outcome->original_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
+            report->task->source->name, outcome->uncompressed_bytes, outcome->file_bytes,
+            ratio_of(outcome->uncompressed_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
             strait_codec_name(report->task->codec));
     if (table_bytes(report) > 0)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
@@ -298,7 +298,7 @@ static void add_dtypes(cJSON *object, const struct encode_report *report)
     cJSON *list = cJSON_AddArrayToObject(object, "dtypes");
 
     if (type != NULL)
-        add_dtype(list, type, 0, report->outcome->original_bytes, plan_codes(plan, plan->segments[0].element));
+        add_dtype(list, type, 0, report->outcome->uncompressed_bytes, plan_codes(plan, plan->segments[0].element));
     for (uint32_t i = 0; i < plan->dtype_count; i++) {
         const struct dtype_sum *sum = &plan->dtypes[i];
         add_dtype(list, sum->name, sum->tensors, sum->bytes, plan_codes(plan, sum->element));
@@ -308,15 +308,15 @@ static void add_dtypes(cJSON *object, const struct encode_report *report)
 static cJSON *describe(const struct encode_report *report)
 {
     const struct encode_outcome *outcome = report->outcome;
-    char hex[ORIGINAL_HEX_BYTES];
+    char hex[DIGEST_HEX_BYTES];
     cJSON *object = cJSON_CreateObject();
 
-    original_hex(hex, outcome->hash);
+    digest_hex(hex, outcome->hash);
     cJSON_AddStringToObject(object, "input", report->task->source->name);
     cJSON_AddStringToObject(object, "output", report->output);
-    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->original_bytes);
+    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->uncompressed_bytes);
     cJSON_AddNumberToObject(object, "compressed_bytes", (double)outcome->file_bytes);
-    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->original_bytes, outcome->file_bytes));
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->uncompressed_bytes, outcome->file_bytes));
     cJSON_AddNumberToObject(object, "seconds", report->seconds);
     cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(report));
     cJSON_AddStringToObject(object, "codec", strait_codec_name(report->task->codec));
@@ -513,14 +513,14 @@ static void encode_work(void *job_, void *slot_)
 
 /* ---- Writing --------------------------------------------------------------------------------------------------- */
 
-/* Adds the slot's bytes to the hash of the original; returns their number. */
-static uint64_t add_original(struct file_writer *writer, const struct encode_slot *slot)
+/* Adds the slot's bytes to the digest; returns their number. */
+static uint64_t add_digest(struct file_writer *writer, const struct encode_slot *slot)
 {
     const uint8_t *src = slot->raw.data;
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < slot->cut.run_count; i++) {
-        original_add(&writer->original, src, slot->cut.runs[i].bytes);
+        digest_add(&writer->digest, src, slot->cut.runs[i].bytes);
         src += round_up(slot->cut.runs[i].bytes);
         bytes += slot->cut.runs[i].bytes;
     }
@@ -540,7 +540,7 @@ static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
                     strait_status_string(slot->status));
         return false;
     }
-    raw_bytes = add_original(&job->writer, slot);
+    raw_bytes = add_digest(&job->writer, slot);
     if (!file_writer_chunk(&job->writer, slot->chunk.data, (uint32_t)slot->result.bytes, pages, raw_bytes))
         return false;
     totals_add(&job->totals, pages, &slot->result, (struct strait_class_stats *)slot->stats.data, table_count(task));
@@ -616,10 +616,10 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
     task->source->position = plan->preamble_bytes; /* the preamble was peeked at, so it is in the head */
     ok = ok && encode_all(&job);
     if (ok) {
-        outcome->original_bytes = job.writer.original.bytes;
+        outcome->uncompressed_bytes = job.writer.digest.bytes;
         outcome->file_bytes = job.writer.offset;
         outcome->totals = job.totals;
-        original_hash(&job.writer.original, outcome->hash);
+        digest_hash(&job.writer.digest, outcome->hash);
     }
     file_writer_fini(&job.writer);
     return ok;

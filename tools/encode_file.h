@@ -15,23 +15,23 @@
 #include "tools/files.h"
 #include "tools/report.h"
 
-/* Writes a Strait file (FORMAT.md section 7) forward, part by part, and hashes the original as it goes. */
+/* Writes a Strait file (FORMAT.md section 7) forward, part by part, and hashes the uncompressed bytes as it goes. */
 
 struct file_writer {
     struct output *output; /* borrowed */
     uint64_t offset;       /* bytes written */
     struct container_header header;
-    struct original original;
+    struct digest digest;
     struct chunk_list chunks;
 };
 
-/* Writes header, preamble (bytes of the original) and tables; codebook NULL: no tables. Errors of this and the
+/* Writes header, preamble and tables; codebook NULL: no tables. Errors of this and the
  * functions below are printed to stderr. Call file_writer_fini in any case. */
 bool file_writer_init(struct file_writer *writer, struct output *output, const void *preamble, uint64_t preamble_bytes,
                       const struct strait_codebook *codebook);
 void file_writer_fini(struct file_writer *writer);
 
-/* Writes a chunk. The caller has added the bytes that it holds to writer->original before. */
+/* Writes a chunk. The caller has added the bytes that it holds to writer->digest before. */
 bool file_writer_chunk(struct file_writer *writer, const void *chunk, uint32_t chunk_bytes, uint32_t page_count,
                        uint64_t raw_bytes);
 
@@ -118,9 +118,9 @@ struct encode_task {
 };
 
 struct encode_outcome {
-    uint64_t original_bytes;
+    uint64_t uncompressed_bytes;
     uint64_t file_bytes;
-    uint8_t hash[16]; /* XXH3-128 of the original */
+    uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */
     struct totals totals;
 };
 

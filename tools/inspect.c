@@ -161,12 +161,6 @@ bool inspect_chunk(const struct input *input, const struct inspect_options *opti
 
 /* A codebook set, or the histograms that sets are made of. */
 
-static const char *const role_names[] = {
-    [STRAIT_ROLE_OTHER] = "other",
-    [STRAIT_ROLE_K] = "k",
-    [STRAIT_ROLE_V] = "v",
-};
-
 static void print_class(struct strait_class class)
 {
     if (class.layer < 0)
@@ -364,7 +358,7 @@ static void open_tensors(struct file_view *view)
         view->tensors = (struct safetensors){0};
 }
 
-/* The tensor at an offset of the original, or NULL. Tensors are sorted by offset. */
+/* The tensor at an offset of the uncompressed bytes, or NULL. Tensors are sorted by offset. */
 static const char *tensor_at(const struct file_view *view, uint64_t offset)
 {
     uint32_t low = 0, high = view->tensors.count;
@@ -456,9 +450,9 @@ static void print_tables(const struct file_view *view)
 static void print_file(const struct file_view *view)
 {
     const struct container_tail *tail = &view->tail;
-    char hex[ORIGINAL_HEX_BYTES];
+    char hex[DIGEST_HEX_BYTES];
 
-    original_hex(hex, tail->hash);
+    digest_hex(hex, tail->hash);
     printf("%s: Strait file, format %u\n", view->input->path, CONTAINER_VERSION);
     printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", tail->original_bytes, view->input->size,
            ratio_of(tail->original_bytes, view->input->size));
@@ -502,9 +496,9 @@ static bool print_file_json(struct file_view *view)
 {
     const struct container_tail *tail = &view->tail;
     cJSON *object = cJSON_CreateObject();
-    char hex[ORIGINAL_HEX_BYTES];
+    char hex[DIGEST_HEX_BYTES];
 
-    original_hex(hex, tail->hash);
+    digest_hex(hex, tail->hash);
     cJSON_AddStringToObject(object, "input", view->input->path);
     cJSON_AddStringToObject(object, "kind", "file");
     cJSON_AddNumberToObject(object, "format", CONTAINER_VERSION);

@@ -27,7 +27,7 @@ bool inspect_set(const struct input *input, const struct inspect_options *option
 struct page_place {
     uint64_t chunk;
     uint32_t page;
-    uint64_t offset;    /* in the original, of its first byte */
+    uint64_t offset;    /* in the uncompressed bytes, of its first one */
     const char *tensor; /* NULL: unknown */
 };
 
