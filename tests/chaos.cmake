@@ -3,7 +3,7 @@
 add_executable(straitd-chaos ${PROJECT_SOURCE_DIR}/daemon/main.c chaos/inject.c chaos/hold.c)
 target_link_libraries(straitd-chaos PRIVATE strait_node)
 add_executable(chaos-driver chaos/main.c chaos/scenario.c chaos/world.c chaos/pages.c chaos/client.c)
-target_link_libraries(chaos-driver PRIVATE strait_client strait_kernels strait_test_support)
+target_link_libraries(chaos-driver PRIVATE strait_client strait_test_daemon)
 
 # strait_chaos_plugin(NAME SOURCES ...): in front of the daemon's plugin for devices, found before it by the same name.
 function(strait_chaos_plugin name)

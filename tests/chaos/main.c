@@ -27,7 +27,7 @@ struct plan {
     bool local, keep, verbose;
     bool fail_fast; /* the first violation ends the run */
     bool partly;    /* cells that were not met when the time is up are not failures */
-    char folder[128];
+    char folder[64];
 };
 
 /* ---- What all worlds share ------------------------------------------------------------------------------------ */
@@ -56,12 +56,12 @@ void totals_max(_Atomic int64_t *most, int64_t value)
 /* ---- Codebooks ------------------------------------------------------------------------------------------------ */
 
 /* The two sets rank the exponents differently: good enough to code with, and with different ids. */
-static bool write_codebook(const char *folder, uint32_t number)
+static bool make_codebook(const char *folder, uint32_t number)
 {
     static const struct strait_class other = {.role = STRAIT_ROLE_OTHER, .layer = -1};
-    uint8_t rankings[1][256], bytes[4096];
+    uint8_t rankings[1][256];
     uint64_t counts[256];
-    char path[256];
+    char name[32];
     struct strait_codebook *codebook;
     for (uint32_t e = 0; e < 256; e++)
         counts[e] = e < 120 ? e / 8 : 1u << (20 - (e - 120) / 8 - (e == 120 + number ? 1 : 0));
@@ -73,13 +73,10 @@ static bool write_codebook(const char *folder, uint32_t number)
     }
     if (strait_codebook_create((const uint8_t(*)[256])rankings, &other, 1, &codebook) != STRAIT_OK)
         return false;
-    size_t size = strait_codebook_serialized_size(codebook);
-    bool good = size <= sizeof(bytes) && strait_codebook_serialize(codebook, bytes, sizeof(bytes)) == STRAIT_OK;
+    snprintf(name, sizeof(name), "codebook-%u", number);
+    bool good = codebook_write(folder, name, codebook);
     strait_codebook_destroy(codebook);
-    snprintf(path, sizeof(path), "%s/codebook-%u", folder, number);
-    FILE *file = good ? fopen(path, "we") : NULL;
-    good = file != NULL && fwrite(bytes, 1, size, file) == size;
-    return file != NULL && fclose(file) == 0 && good;
+    return good;
 }
 
 /* ---- One world ------------------------------------------------------------------------------------------------ */
@@ -376,9 +373,7 @@ static int take_options(struct plan *plan, int argc, char **argv)
 
 static bool ended_well(pid_t pid)
 {
-    int status = 1;
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    int status = pid > 0 ? process_reap(pid) : 1;
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -399,16 +394,6 @@ static bool run_worlds(const struct plan *plan, struct totals *totals)
     return good;
 }
 
-static void remove_folder(const struct plan *plan)
-{
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", plan->folder);
-    if (!plan->keep && system(command) != 0)
-        fprintf(stderr, "chaos: cannot remove %s\n", plan->folder);
-    else if (plan->keep)
-        printf("logs are in %s\n", plan->folder);
-}
-
 int main(int argc, char **argv)
 {
     struct plan plan = {
@@ -422,11 +407,9 @@ int main(int argc, char **argv)
         printf("skipped: no device of kind %s here\n", plan.setting.memory->name);
         return 77;
     }
-    const char *temporary = getenv("TMPDIR");
-    snprintf(plan.folder, sizeof(plan.folder), "%s/strait-chaos-XXXXXX", temporary != NULL ? temporary : "/tmp");
     struct totals *totals = mmap(NULL, sizeof(*totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (totals == MAP_FAILED || mkdtemp(plan.folder) == NULL || !write_codebook(plan.folder, 0) ||
-        !write_codebook(plan.folder, 1)) {
+    if (totals == MAP_FAILED || !folder_make(plan.folder, "chaos") || !make_codebook(plan.folder, 0) ||
+        !make_codebook(plan.folder, 1)) {
         fprintf(stderr, "chaos: cannot prepare %s\n", plan.folder);
         return 1;
     }
@@ -441,6 +424,9 @@ int main(int argc, char **argv)
     totals->late_ns[SOURCE] = totals->late_ns[SINK] = INT64_MIN / 2;
     bool good = run_worlds(&plan, totals);
     status = report(&plan, totals);
-    remove_folder(&plan);
+    if (plan.keep)
+        printf("logs are in %s\n", plan.folder);
+    else
+        folder_remove(plan.folder);
     return good ? status : 1;
 }

@@ -1,7 +1,6 @@
 /* Pools in memory of the host, and what must be true of pools and daemons. */
 #include "tests/chaos/pages.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +8,6 @@
 #include <strait/codec.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/chaos/world.h"
@@ -344,7 +342,7 @@ static bool holds_others(const struct world *w, pid_t pid)
         const struct side *s = &w->sides[daemon_of(w, side)];
         if (s->daemon != pid)
             continue;
-        char *text = known == 0 && pools < 0 ? metrics_fetch(s->metrics) : NULL;
+        char *text = known == 0 && pools < 0 ? metrics_fetch(s->metrics, 1000) : NULL;
         pools = text != NULL ? metric_read(text, "strait_pools") : pools;
         known += w->sides[side].registered;
         free(text);
@@ -386,94 +384,13 @@ void world_check(struct world *w)
 
 /* ---- Daemons at rest ------------------------------------------------------------------------------------------ */
 
-char *metrics_fetch(unsigned port)
-{
-    static const char request[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
-    const struct timeval patience = {.tv_sec = 1};
-    size_t capacity = 128 * 1024, used = 0;
-    char *text = malloc(capacity);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ssize_t got = -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    if (text != NULL && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-        send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) > 0)
-        while ((got = recv(fd, text + used, capacity - 1 - used, 0)) > 0)
-            used += (size_t)got;
-    if (fd >= 0)
-        close(fd);
-    if (got != 0 || used == 0) {
-        free(text);
-        return NULL;
-    }
-    text[used] = 0;
-    return text;
-}
-
-int64_t metric_read(const char *text, const char *name)
-{
-    size_t size = strlen(name);
-    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, size) == 0 && line[size] == ' ')
-            return atoll(line + size);
-    }
-    return -1;
-}
-
-/* Of the metrics that must be zero when nothing is under way, the first that is not. */
-static const char *left_over(unsigned port, int64_t *value)
-{
-    static const char *const names[] = {"strait_slots_used",
-                                        "strait_slots_quarantined",
-                                        "strait_send_slots_used",
-                                        "strait_quarantined_pages",
-                                        "strait_transfers_live{role=\"source\"}",
-                                        "strait_transfers_live{role=\"sink\"}"};
-    char *text = metrics_fetch(port);
-    const char *found = text == NULL ? "metrics" : NULL;
-    *value = -1;
-    for (size_t i = 0; found == NULL && i < sizeof(names) / sizeof(names[0]); i++)
-        if ((*value = metric_read(text, names[i])) != 0)
-            found = names[i];
-    free(text);
-    return found;
-}
-
-static uint32_t count_descriptors(pid_t pid)
-{
-    char path[64];
-    uint32_t count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    if (folder != NULL)
-        closedir(folder);
-    return count;
-}
-
-/* KiB of anonymous memory: what was mapped from pools and arenas is not a leak of the heap. */
-static uint32_t resident(pid_t pid)
-{
-    char path[64], line[128];
-    unsigned kib = 0;
-    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "re");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "RssAnon: %u", &kib) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return kib;
-}
-
 /* Checks what a life of many faults has added to a daemon. */
 static void check_growth(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
-    uint32_t descriptors = count_descriptors(s->daemon), kib = resident(s->daemon);
+    struct process_size size;
+    (void)process_size_read(s->daemon, &size);
+    uint32_t descriptors = size.descriptors, kib = (uint32_t)(size.anonymous / 1024);
     if (++s->rests == 2) {
         s->descriptors = descriptors;
         s->resident = kib;
@@ -528,7 +445,8 @@ void world_at_rest(struct world *w)
         uint64_t until = fair_ns() + REST_MS * (uint64_t)MS;
         const char *left;
         int64_t value;
-        while ((left = left_over(w->sides[side].metrics, &value)) != NULL && fair_ns() < until && !daemon_died(w, side))
+        while ((left = metrics_left_over(w->sides[side].metrics, 1000, &value)) != NULL && fair_ns() < until &&
+               !daemon_died(w, side))
             (void)world_pump(w, 5, NULL, NULL);
         if (w->sides[side].daemon == 0)
             continue;

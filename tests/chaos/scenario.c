@@ -676,7 +676,7 @@ static int64_t sum_of(const struct world *w, const char *metric)
     for (int side = 0; side <= daemon_of(w, SINK); side++) {
         char *text = NULL;
         for (int i = 0; i < 5 && text == NULL; i++)
-            text = metrics_fetch(w->sides[side].metrics);
+            text = metrics_fetch(w->sides[side].metrics, 1000);
         sum += text != NULL ? metric_read(text, metric) : 0;
         free(text);
     }

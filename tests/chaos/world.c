@@ -2,7 +2,6 @@
 #include "tests/chaos/world.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,32 +9,17 @@
 #include <strait/strait.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "tests/daemon.h"
 #include "tests/support.h"
-
-uint64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 uint64_t fair_ns(void)
 {
     uint64_t late = machine_late_ns();
     return now_ns() - late;
-}
-
-void rest_ms(uint32_t ms)
-{
-    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * MS};
-    nanosleep(&time, NULL);
 }
 
 uint32_t draw(struct world *w, uint32_t below)
@@ -48,12 +32,6 @@ uint32_t draw(struct world *w, uint32_t below)
 
 /* ---- Daemons -------------------------------------------------------------------------------------------------- */
 
-static void close_inherited(void)
-{
-    for (int fd = 3; fd < 256; fd++)
-        close(fd);
-}
-
 static const char *const common_options[] = {"--ucx-options",   "tls=tcp devices=lo",
                                              "--peer-timeout",  "300ms",
                                              "--drain-timeout", "100ms",
@@ -62,72 +40,44 @@ static const char *const common_options[] = {"--ucx-options",   "tls=tcp devices
                                              "--workers",       "2",
                                              "--log-level",     "info"};
 
-/* The daemon finds this plugin by name, before its own. */
-static void put_plugin_in_front(const struct setting *setting)
-{
-    char folders[1024];
-    const char *others = getenv("LD_LIBRARY_PATH");
-    snprintf(folders, sizeof(folders), "%s%s%s", setting->plugin, others != NULL ? ":" : "",
-             others != NULL ? others : "");
-    setenv("LD_LIBRARY_PATH", folders, 1);
-    setenv(CHAOS_PLUGIN, setting->behind, 1);
-}
-
 static void log_path(const struct world *w, int side, char *path, size_t size)
 {
     snprintf(path, size, "%s/world-%u-%s.log", w->setting->folder, w->number, side == SOURCE ? "source" : "sink");
 }
 
-static void __attribute__((noreturn)) become_daemon(const struct world *w, int side)
-{
-    const struct side *s = &w->sides[side];
-    char listen[64], metrics[64], codebook[256], log[256], variable[256];
-    snprintf(listen, sizeof(listen), "127.0.0.1:%u", s->port);
-    snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
-    const char *folder = w->setting->folder;
-    snprintf(codebook, sizeof(codebook), "%s/codebook-%u", folder, s->codebook);
-    log_path(w, side, log, sizeof(log));
-    snprintf(variable, sizeof(variable), "%s:%d", w->shared_path, side);
-    setenv(CHAOS_VARIABLE, variable, 1);
-    if (w->setting->plugin != NULL)
-        put_plugin_in_front(w->setting);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (out < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
-        _exit(120);
-    close_inherited();
-    const char *transports = strcmp(w->transport, "shm") == 0 || w->is_local ? "shm,ucx" : w->transport;
-    const char *arguments[13 + COUNT(common_options) + COUNT(w->setting->options)] = {w->setting->program,
-                                                                                      "--socket",
-                                                                                      s->socket,
-                                                                                      "--listen",
-                                                                                      listen,
-                                                                                      "--metrics",
-                                                                                      metrics,
-                                                                                      "--transports",
-                                                                                      transports,
-                                                                                      "--codebook",
-                                                                                      codebook,
-                                                                                      "--coding",
-                                                                                      w->number % 4 < 2 ? "tiered"
-                                                                                                        : "auto"};
-    uint32_t count = 0;
-    while (arguments[count] != NULL)
-        count++;
-    memcpy(arguments + count, common_options, sizeof(common_options));
-    memcpy(arguments + count + COUNT(common_options), w->setting->options, sizeof(w->setting->options));
-    execv(w->setting->program, (char **)(uintptr_t)arguments);
-    _exit(121);
-}
-
 void daemon_start(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0)
-        become_daemon(w, side);
-    s->daemon = pid;
+    const struct setting *setting = w->setting;
+    char listen[64], metrics[64], codebook[256], log[256];
+    snprintf(listen, sizeof(listen), "127.0.0.1:%u", s->port);
+    snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
+    snprintf(codebook, sizeof(codebook), "%s/codebook-%u", setting->folder, s->codebook);
+    log_path(w, side, log, sizeof(log));
+    const char *transports = strcmp(w->transport, "shm") == 0 || w->is_local ? "shm,ucx" : w->transport;
+    const char *own[] = {setting->program,
+                         "--socket",
+                         s->socket,
+                         "--listen",
+                         listen,
+                         "--metrics",
+                         metrics,
+                         "--codebook",
+                         codebook,
+                         "--transports",
+                         transports,
+                         "--coding",
+                         w->number % 4 < 2 ? "tiered" : "auto"};
+    const char *arguments[COUNT(own) + COUNT(common_options) + COUNT(setting->options)];
+    memcpy(arguments, own, sizeof(own));
+    memcpy(arguments + COUNT(own), common_options, sizeof(common_options));
+    memcpy(arguments + COUNT(own) + COUNT(common_options), setting->options, sizeof(setting->options));
+    s->daemon = daemon_spawn(&(struct daemon_start){.arguments = arguments,
+                                                    .log = log,
+                                                    .faults = w->shared_path,
+                                                    .side = side,
+                                                    .plugin = setting->plugin,
+                                                    .behind = setting->behind});
     s->rests = 0;
     s->attacked = false;
     atomic_fetch_add(&w->totals->lives, 1);
@@ -145,25 +95,17 @@ static void reset_side(struct world *w, int side)
 
 void daemon_reap(struct world *w, int side)
 {
-    int status;
-    while (waitpid(w->sides[side].daemon, &status, 0) < 0 && errno == EINTR)
-        ;
+    (void)process_reap(w->sides[side].daemon);
     reset_side(w, side);
 }
 
-/* Prints them now, as the logs are removed at the end of the test. */
+/* Prints its end now, as the logs are removed at the end of the test. */
 static void print_last_lines(const struct world *w, int side)
 {
-    char path[256], lines[4096];
+    char path[256], what[64];
     log_path(w, side, path, sizeof(path));
-    FILE *log = fopen(path, "re");
-    if (log == NULL)
-        return;
-    if (fseek(log, -(long)sizeof(lines), SEEK_END) != 0)
-        rewind(log);
-    size_t size = fread(lines, 1, sizeof(lines), log);
-    fclose(log);
-    printf("daemon %d of world %u said last:\n%.*s\n", side, w->number, (int)size, lines);
+    snprintf(what, sizeof(what), "daemon %d of world %u said last", side, w->number);
+    log_print(path, -4096, what);
 }
 
 bool daemon_died(struct world *w, int side)
@@ -249,9 +191,7 @@ static void leave_orphan(struct world *w, int side)
 static int worker_over(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
-    int status;
-    while (waitpid(s->client, &status, 0) < 0 && errno == EINTR)
-        ;
+    int status = process_reap(s->client);
     (void)world_pump(w, 0, NULL, NULL); /* news that it sent before */
     close(s->channel);
     s->client = 0;

@@ -10,6 +10,7 @@
 
 #include "tests/chaos/client.h"
 #include "tests/chaos/inject.h"
+#include "tests/daemon.h"
 
 /* Faults, states, and how often each pair was met; shared by the processes of all worlds. */
 
@@ -162,9 +163,7 @@ static inline uint32_t ready_ms(const struct world *w)
     return w->setting->memory->has_driver ? 12000 : 5000;
 }
 
-uint64_t now_ns(void);
 uint64_t fair_ns(void); /* a clock that stands still while the machine stalls: for limits */
-void rest_ms(uint32_t ms);
 uint32_t draw(struct world *w, uint32_t below);
 
 bool world_open(struct world *w);
@@ -211,9 +210,5 @@ bool scenario_is_local(enum fault fault, enum phase phase);
 /* Holds one transfer in a state, lets a fault strike, checks everything, and requires that a transfer over the same
  * pages is soon DONE. False: the world cannot go on. */
 bool scenario_run(struct world *w, enum fault fault, enum phase phase);
-
-/* Value of a daemon's metric; -1: it does not answer. `name` is the beginning of a line. */
-int64_t metric_read(const char *text, const char *name);
-char *metrics_fetch(unsigned port); /* malloc'ed, NULL */
 
 #endif

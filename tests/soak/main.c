@@ -6,9 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/soak/world.h"
 #include "tests/support.h"
-#include "tests/soak/daemon.h"
-#include "tests/soak/soak.h"
 
 static const char usage_text[] =
     "usage: soak --daemon PATH [options]\n"
@@ -24,14 +23,6 @@ static int usage(FILE *out)
     return out == stdout ? 0 : 2;
 }
 
-static bool one_of(const char *text, const char *const *names)
-{
-    for (; *names != NULL; names++)
-        if (strcmp(text, *names) == 0)
-            return true;
-    return false;
-}
-
 static bool read_number(const char *text, uint32_t most, uint32_t *number)
 {
     char *end;
@@ -40,68 +31,41 @@ static bool read_number(const char *text, uint32_t most, uint32_t *number)
     return *text >= '0' && *text <= '9' && *end == '\0' && value >= 1 && value <= most;
 }
 
-static bool take_option(struct soak_options *options, int option, const char *text)
-{
-    switch (option) {
-    case 'd':
-        options->daemon = text;
-        return true;
-    case 'n':
-        options->scenario = text;
-        return one_of(text, (const char *const[]){"mixed", "one-slot", "deadline", "restart", NULL});
-    case 't':
-        options->transport = text;
-        return one_of(text, (const char *const[]){"mixed", "shm", "ucx", "local", NULL});
-    case 's':
-        return read_number(text, 7 * 24 * 3600, &options->seconds);
-    case 'c':
-        return read_number(text, 1024, &options->concurrency);
-    case 'l':
-        return read_number(text, 60000, &options->stall_ms);
-    default:
-        return false;
-    }
-}
-
 static bool read_options(struct soak_options *options, int argc, char **argv)
 {
-    static const struct option known[] = {{"daemon", required_argument, NULL, 'd'},
-                                          {"scenario", required_argument, NULL, 'n'},
-                                          {"transport", required_argument, NULL, 't'},
-                                          {"seconds", required_argument, NULL, 's'},
-                                          {"concurrency", required_argument, NULL, 'c'},
-                                          {"stall-ms", required_argument, NULL, 'l'},
-                                          {0}};
-    int option;
-    while ((option = getopt_long(argc, argv, "", known, NULL)) != -1)
-        if (!take_option(options, option, optarg))
+    const struct {
+        const char *name, **text;
+        uint32_t *number, most;
+    } rows[] = {{"daemon", &options->daemon, NULL, 0},
+                {"scenario", &options->scenario, NULL, 0},
+                {"transport", &options->transport, NULL, 0},
+                {"seconds", NULL, &options->seconds, 7 * 24 * 3600},
+                {"concurrency", NULL, &options->concurrency, 1024},
+                {"stall-ms", NULL, &options->stall_ms, 60000}};
+    struct option known[COUNT(rows) + 1] = {{.name = NULL}};
+    for (int i = 0; i < COUNT(rows); i++)
+        known[i] = (struct option){rows[i].name, required_argument, NULL, i};
+    for (int i; (i = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        if (i == '?' || (rows[i].number != NULL && !read_number(optarg, rows[i].most, rows[i].number)))
             return false;
-    bool local = strcmp(options->transport, "local") == 0;
-    return optind == argc && options->daemon != NULL && !(local && strcmp(options->scenario, "mixed") != 0);
+        if (rows[i].text != NULL)
+            *rows[i].text = optarg;
+    }
+    return optind == argc && options->daemon != NULL;
 }
 
-typedef void scenario(const struct soak_options *options, const char *transport);
-
-/* Over the transport that was asked for, or over all. */
-static void run_scenario(const struct soak_options *options, scenario *run)
+/* False: there is no such scenario over this transport. */
+static bool run(const struct soak_options *options)
 {
-    bool all = strcmp(options->transport, "mixed") == 0;
-    if (all || strcmp(options->transport, "shm") == 0)
-        run(options, "shm");
-    if ((all && SOAK_UCX) || strcmp(options->transport, "ucx") == 0)
-        run(options, "ucx");
-}
-
-static void run(const struct soak_options *options)
-{
-    if (strcmp(options->scenario, "mixed") == 0)
-        soak_mixed(options);
-    else if (strcmp(options->scenario, "one-slot") == 0)
-        run_scenario(options, soak_one_slot);
-    else if (strcmp(options->scenario, "deadline") == 0)
-        run_scenario(options, soak_deadline);
-    else
-        run_scenario(options, soak_restart);
+    const char *transport = options->transport;
+    bool mixed = strcmp(options->scenario, "mixed") == 0, local = strcmp(transport, "local") == 0;
+    if (strcmp(transport, "mixed") != 0 && strcmp(transport, "shm") != 0 && strcmp(transport, "ucx") != 0 &&
+        !(mixed && local))
+        return false;
+    if (!mixed)
+        return soak_scenario(options);
+    soak_mixed(options);
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -117,7 +81,8 @@ int main(int argc, char **argv)
         return 2;
     }
     (void)machine_watch();
-    run(&options);
+    if (!run(&options))
+        return usage(stderr);
     if (complaints() != 0)
         printf("soak: %u rules broken\n", complaints());
     else

@@ -9,10 +9,76 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/soak/daemon.h"
 #include "tests/soak/move.h"
-#include "tests/soak/soak.h"
 #include "tests/support.h"
+
+/* ---- What daemons take of the machine, second by second -------------------------------------------------------------
+ */
+
+#define SPREAD_MAX       0.02
+#define HEAP_MORE        (4 * MIB) /* the heap is small: a leak of a page per transfer is more than this in minutes */
+#define DESCRIPTORS_MORE 2u
+#define WATCH_SETTLED_S  180u /* by then a daemon has what it needs */
+#define WATCH_JUDGED_S   240u /* runs that are shorter tell nothing */
+
+struct watch {
+    const struct soak_daemon *daemon; /* borrowed */
+    struct process_size *samples;     /* one a second */
+    size_t count, room;
+};
+
+static void watch_sample(struct watch *watch)
+{
+    if (watch->count == watch->room) {
+        watch->room = watch->room != 0 ? 2 * watch->room : 64;
+        watch->samples = realloc(watch->samples, watch->room * sizeof(*watch->samples));
+        require(watch->samples != NULL);
+    }
+    if (process_size_read(watch->daemon->pid, &watch->samples[watch->count]))
+        watch->count++;
+}
+
+/* Zeroes when there is none. */
+static struct process_size watch_last(const struct watch *watch)
+{
+    return watch->count != 0 ? watch->samples[watch->count - 1] : (struct process_size){0};
+}
+
+static bool is_judged(const struct watch *watch)
+{
+    return watch->count >= WATCH_JUDGED_S;
+}
+
+/* By how much the largest sample after minute 3 exceeds the smallest, as a share of that; -1: too short a run. */
+static double watch_resident_spread(const struct watch *watch)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = WATCH_SETTLED_S; is_judged(watch) && i < watch->count; i++) {
+        uint64_t resident = watch->samples[i].resident;
+        least = resident < least ? resident : least;
+        most = resident > most ? resident : most;
+    }
+    return most != 0 ? (double)(most - least) / (double)least : -1;
+}
+
+/* Complains when resident memory was not flat, or heap or descriptors grew. */
+static void watch_judge(const struct watch *watch)
+{
+    if (!is_judged(watch))
+        return;
+    const struct process_size then = watch->samples[WATCH_SETTLED_S], now = watch_last(watch);
+    double spread = watch_resident_spread(watch);
+    if (spread > SPREAD_MAX)
+        complain("daemon %s: resident memory varied by %.1f %% after minute 3", watch->daemon->name, spread * 100);
+    if (now.anonymous > then.anonymous + HEAP_MORE)
+        complain("daemon %s: %" PRIu64 " KiB of heap at minute 3, %" PRIu64 " KiB in the end", watch->daemon->name,
+                 then.anonymous / 1024, now.anonymous / 1024);
+    if (now.descriptors > then.descriptors + DESCRIPTORS_MORE)
+        complain("daemon %s: %u descriptors at minute 3, %u in the end", watch->daemon->name, then.descriptors,
+                 now.descriptors);
+}
+
+/* ---- The run ----------------------------------------------------------------------------------------------------- */
 
 struct slot {
     bool used;
@@ -30,9 +96,6 @@ struct mixed {
     uint64_t by_style[STYLES], by_starter[STARTERS], by_form[FORMS_MAX];
     uint64_t live_sum, live_samples;
 };
-
-/* Compares what daemons and clients counted, looks at stalls and memory, and prints all of it. */
-void mixed_judge(struct mixed *mixed);
 
 #define STALLS "strait_loop_stall_seconds"
 
@@ -53,7 +116,7 @@ static uint32_t workers_at(const struct world *world, uint32_t node)
 
 static void compare(const struct soak_daemon *daemon, const char *text, const struct row *row)
 {
-    int64_t value = figure_read(text, row->name);
+    int64_t value = metric_read(text, row->name);
     bool equal = value >= 0 && (uint64_t)value == row->clients;
     printf("  %-52s %16" PRId64 " %16" PRIu64 "%s\n", row->name, value, row->clients, equal ? "" : "  DIFFERENT");
     if (!equal)
@@ -86,17 +149,17 @@ static void check_faults(const struct soak_daemon *daemon, const char *text)
                                         "strait_client_errors_total",  "strait_peers_lost_total",
                                         "strait_peer_errors_total",    "strait_auth_failures_total"};
     for (int i = 0; i < COUNT(names); i++)
-        if (figure_read(text, names[i]) != 0)
-            complain("daemon %s: %s is %" PRId64, daemon->name, names[i], figure_read(text, names[i]));
-    if (figure_sum(text, "strait_transfers_failed_total") != 0)
+        if (metric_read(text, names[i]) != 0)
+            complain("daemon %s: %s is %" PRId64, daemon->name, names[i], metric_read(text, names[i]));
+    if (metric_sum(text, "strait_transfers_failed_total") != 0)
         complain("daemon %s: strait_transfers_failed_total is %" PRId64 " in all", daemon->name,
-                 figure_sum(text, "strait_transfers_failed_total"));
+                 metric_sum(text, "strait_transfers_failed_total"));
 }
 
 static void judge_daemon(struct mixed *mixed, uint32_t node, const char *text)
 {
     const struct soak_daemon *daemon = &mixed->world.daemons[node];
-    double half = figure_quantile(text, STALLS, 0.5), most = figure_quantile(text, STALLS, 0.999);
+    double half = metric_quantile(text, STALLS, 0.5), most = metric_quantile(text, STALLS, 0.999);
     double spread = watch_resident_spread(&mixed->watches[node]);
     const struct process_size size = watch_last(&mixed->watches[node]);
     printf("\ndaemon %s (%s)%*s %16s %16s\n", daemon->name, daemon->options.transports,
@@ -104,7 +167,7 @@ static void judge_daemon(struct mixed *mixed, uint32_t node, const char *text)
     compare_all(mixed, node, text);
     check_faults(daemon, text);
     printf("  loop stalls: p50 %.3f ms, p99.9 %.3f ms, of %" PRId64 " turns\n", half * 1e3, most * 1e3,
-           figure_read(text, STALLS "_count"));
+           metric_read(text, STALLS "_count"));
     if (most < 0 || most >= mixed->stall_seconds)
         complain("daemon %s: p99.9 of loop stalls is %.3f ms", daemon->name, most * 1e3);
     printf("  resident %.1f MiB, heap %.1f MiB, %u descriptors, %u threads", (double)size.resident / MIB,
@@ -124,11 +187,11 @@ struct sums {
 
 static void add(struct sums *sums, const char *text)
 {
-    int64_t local = figure_read(text, "strait_chunks_sent_total{coding=\"local\"}");
-    sums->chunks_sent += figure_sum(text, "strait_chunks_sent_total") - local;
-    sums->chunks_landed += figure_read(text, "strait_chunks_landed_total");
-    sums->wire_sent += figure_read(text, "strait_chunk_wire_bytes_total{direction=\"sent\"}");
-    sums->wire_landed += figure_read(text, "strait_chunk_wire_bytes_total{direction=\"landed\"}");
+    int64_t local = metric_read(text, "strait_chunks_sent_total{coding=\"local\"}");
+    sums->chunks_sent += metric_sum(text, "strait_chunks_sent_total") - local;
+    sums->chunks_landed += metric_read(text, "strait_chunks_landed_total");
+    sums->wire_sent += metric_read(text, "strait_chunk_wire_bytes_total{direction=\"sent\"}");
+    sums->wire_landed += metric_read(text, "strait_chunk_wire_bytes_total{direction=\"landed\"}");
 }
 
 static void compare_sums(const struct sums *sums)
@@ -169,14 +232,15 @@ static void check_load(const struct mixed *mixed)
         complain("the load was not of all kinds");
 }
 
-void mixed_judge(struct mixed *mixed)
+/* Compares what daemons and clients counted, looks at stalls and memory, and prints all of it. */
+static void mixed_judge(struct mixed *mixed)
 {
     struct sums sums = {0};
     world_check_rest(&mixed->world);
     print_load(mixed);
     check_load(mixed);
     for (uint32_t node = 0; node < mixed->world.daemon_count; node++) {
-        char *text = figures_fetch(&mixed->world.daemons[node]);
+        char *text = daemon_metrics(&mixed->world.daemons[node]);
         if (text == NULL) {
             complain("daemon %s does not serve /metrics", mixed->world.daemons[node].name);
             continue;
@@ -382,13 +446,13 @@ static void begin(struct mixed *mixed, const struct soak_options *options)
     mixed->slots = calloc(options->concurrency, sizeof(*mixed->slots));
     require(mixed->slots != NULL);
     for (uint32_t i = 0; i < mixed->world.daemon_count; i++)
-        watch_init(&mixed->watches[i], &mixed->world.daemons[i]);
+        mixed->watches[i].daemon = &mixed->world.daemons[i];
 }
 
 static void end(struct mixed *mixed)
 {
     for (uint32_t i = 0; i < DAEMONS_MAX; i++)
-        watch_fini(&mixed->watches[i]);
+        free(mixed->watches[i].samples);
     world_fini(&mixed->world);
     free(mixed->slots);
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "tests/soak/daemon.h"
 #include "tests/support.h"
 
 #define AUX_MAX 4096u
@@ -427,25 +426,27 @@ void group_begin(struct group *group)
 static bool all(struct group *group, bool (*reached)(const struct move *move))
 {
     bool all_reached = true;
-    for (uint32_t i = 0; i < group->count; i++) {
+    for (uint32_t i = 0; group != NULL && i < group->count; i++) {
         move_turn(&group->moves[i]);
         all_reached = reached(&group->moves[i]) && all_reached;
     }
     return all_reached;
 }
 
-bool group_until(struct group *group, struct world *world, bool (*reached)(const struct move *move), uint64_t ms,
-                 const char *what)
+bool groups_until(struct world *world, struct group *group, struct group *other,
+                  bool (*reached)(const struct move *move), uint64_t ms, const char *what)
 {
-    for (uint64_t end = now_ms() + ms; !all(group, reached);) {
-        if (!world_pump(world, 2))
+    for (uint64_t end = now_ms() + ms;;) {
+        bool first = all(group, reached), second = all(other, reached);
+        if (first && second)
+            return true;
+        if (!world_pump(world, 1))
             return false;
         if (now_ms() > end) {
             complain("%s: not within %u ms", what, (unsigned)ms);
             return false;
         }
     }
-    return true;
 }
 
 uint32_t group_finish(struct group *group)

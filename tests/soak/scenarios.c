@@ -1,41 +1,15 @@
 /* Scenarios of the soak test: shared arenas of one slot, a transfer that runs out of time, restarts. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "tests/soak/daemon.h"
 #include "tests/soak/move.h"
-#include "tests/soak/soak.h"
 #include "tests/support.h"
 
 struct scene {
     struct world world;
     const struct route *ways[2];
 };
-
-/* False: complained. scene_fini in any case. */
-bool scene_init(struct scene *scene, const char *program, const struct daemon_options *options,
-                const struct form *form);
-void scene_fini(struct scene *scene);
-
-bool scene_init(struct scene *scene, const char *program, const struct daemon_options *options, const struct form *form)
-{
-    const struct world_plan plan = {.daemon_count = 2,
-                                    .worker_count = 2,
-                                    .form_count = 1,
-                                    .daemons = {*options, *options},
-                                    .worker_nodes = {0, 1},
-                                    .forms = form};
-    if (!world_init(&scene->world, program, &plan))
-        return false;
-    scene->ways[0] = world_route(&scene->world, 0, 1, 0);
-    scene->ways[1] = world_route(&scene->world, 1, 0, 0);
-    return scene->ways[0] != NULL && scene->ways[1] != NULL;
-}
-
-void scene_fini(struct scene *scene)
-{
-    world_fini(&scene->world);
-}
 
 /* Arenas of one chunk: 64 transfers each way, of which half append every 200 ms. A slow source that kept the only slot
  * while it computes would hold up all others for seconds; the ready ones may take twice as long as by themselves. */
@@ -49,8 +23,6 @@ enum { HALF = 32, ROUNDS = 5 };
 
 static const struct form one_slot_form = {
     .name = "16 KiB, 8 layers", .page_bytes = 16384, .layers = 8, .roles = 2, .ids = 1408, .interleaved = true};
-static const struct daemon_options one_slot = {NULL, MIB, MIB};
-
 static void add_ready(struct group *group, const struct scene *scene)
 {
     for (uint32_t i = 0; i < 2 * HALF; i++)
@@ -96,35 +68,6 @@ static double last_decided(const struct group *group)
     return last;
 }
 
-static bool is_over(const struct group *group)
-{
-    for (uint32_t i = 0; i < group->count; i++)
-        if (!move_over(&group->moves[i]))
-            return false;
-    return true;
-}
-
-static void turn_all(struct group *group)
-{
-    for (uint32_t i = 0; i < group->count; i++)
-        move_turn(&group->moves[i]);
-}
-
-static bool await_both(struct scene *scene, struct group *ready, struct group *slow)
-{
-    for (uint64_t end = now_ms() + ROUND_MS + 5000; !is_over(ready) || !is_over(slow);) {
-        turn_all(ready);
-        turn_all(slow);
-        if (!world_pump(&scene->world, 1))
-            return false;
-        if (now_ms() > end) {
-            complain("transfers through one slot have no end");
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Seconds from the beginning of the ready ones until the last of them was DONE. */
 static double one_slot_round_of(struct scene *scene, bool with_slow)
 {
@@ -137,7 +80,7 @@ static double one_slot_round_of(struct scene *scene, bool with_slow)
     begin_slow(scene, &slow);
     double begin = now_seconds();
     group_begin(&ready);
-    bool over = await_both(scene, &ready, &slow);
+    bool over = groups_until(&scene->world, &ready, &slow, move_over, ROUND_MS + 5000, "transfers through one slot");
     double seconds = last_decided(&ready) - begin;
     if (over && with_slow && last_decided(&slow) < last_decided(&ready))
         complain("the slow ones were not slow"); /* then nothing was compared */
@@ -175,32 +118,21 @@ static void one_slot_run(struct scene *scene, const char *transport)
         complain("slow sources delay ready ones by %.2f x", b / a);
 }
 
-void soak_one_slot(const struct soak_options *options, const char *transport)
-{
-    static struct scene scene;
-    struct daemon_options daemon = one_slot;
-    daemon.transports = transport;
-    if (scene_init(&scene, options->daemon, &daemon, &one_slot_form))
-        one_slot_run(&scene, transport);
-    scene_fini(&scene);
-}
-
 /* 64 transfers in flight, one of which cannot meet its deadline of 50 ms: it alone fails, by TIMEOUT and in time, and
  * what it held of the arenas serves others. */
 
 enum { OTHERS = 63 };
-#define deadline_DEADLINE_MS 50u
-#define EARLY_MS             2u                   /* timers count whole milliseconds */
-#define LATE_MS              (200u * SOAK_SLOWER) /* after its deadline, at most */
-#define PATIENCE_MS          60000u
-#define OTHER_PAGES          4u   /* of 1 MiB */
-#define LATE_PAGES           128u /* more than its share of the arenas, by far */
+#define LATE_DEADLINE_MS 50u
+#define EARLY_MS         2u                   /* timers count whole milliseconds */
+#define LATE_MS          (200u * SOAK_SLOWER) /* after its deadline, at most */
+#define PATIENCE_MS      60000u
+#define OTHER_PAGES      4u   /* of 1 MiB */
+#define LATE_PAGES       128u /* more than its share of the arenas, by far */
 
 static const struct form deadline_form = {
     .name = "64 KiB, 8 layers", .page_bytes = 65536, .layers = 8, .roles = 2, .ids = 448};
-static const struct daemon_options small = {NULL, 8 * MIB, MIB};
 
-static bool deadline_moves_pages(const struct move *move)
+static bool has_begun_to_move(const struct move *move)
 {
     return move->sink.state == STRAIT_TRANSFERRING || move->sink.decided;
 }
@@ -228,7 +160,7 @@ static void add_late(struct group *group, const struct scene *scene)
                                          .starter = START_PULL,
                                          .held = true,
                                          .source_first = true,
-                                         .deadline_ms = deadline_DEADLINE_MS});
+                                         .deadline_ms = LATE_DEADLINE_MS});
 }
 
 /* `kept`: while it had its time, the machine ran nobody for so many ms. */
@@ -241,29 +173,14 @@ static void check_late(const struct move *late, double kept)
         complain("the late transfer did not fail by TIMEOUT");
     if (late->source.state != STRAIT_FAILED)
         complain("the late transfer's source did not fail");
-    if (ms < deadline_DEADLINE_MS - EARLY_MS || ms > deadline_DEADLINE_MS + LATE_MS + kept)
-        complain("the verdict of a deadline of %u ms came after %.1f ms", deadline_DEADLINE_MS, ms);
+    if (ms < LATE_DEADLINE_MS - EARLY_MS || ms > LATE_DEADLINE_MS + LATE_MS + kept)
+        complain("the verdict of a deadline of %u ms came after %.1f ms", LATE_DEADLINE_MS, ms);
 }
 
-static void release_all(struct group *group)
+/* The others turn meanwhile. */
+static bool is_not_late(const struct move *move)
 {
-    for (uint32_t i = 0; i < group->count; i++)
-        move_release(&group->moves[i]);
-}
-
-/* Both groups turn until the late one has its verdict. */
-static bool await_late(struct scene *scene, struct group *others, struct group *late)
-{
-    for (uint64_t end = now_ms() + PATIENCE_MS; !move_over(&late->moves[0]);) {
-        for (uint32_t i = 0; i < others->count; i++)
-            move_turn(&others->moves[i]);
-        move_turn(&late->moves[0]);
-        if (!world_pump(&scene->world, 1) || now_ms() > end) {
-            complain("the late transfer has no end");
-            return false;
-        }
-    }
-    return true;
+    return move->plan.deadline_ms != LATE_DEADLINE_MS || move_over(move);
 }
 
 static void deadline_round_of(struct scene *scene, bool held)
@@ -275,14 +192,15 @@ static void deadline_round_of(struct scene *scene, bool held)
     add_late(&late, scene);
     group_begin(&others);
     bool good =
-        !held || group_until(&others, &scene->world, deadline_moves_pages, PATIENCE_MS, "63 transfers in flight");
+        !held || groups_until(&scene->world, &others, NULL, has_begun_to_move, PATIENCE_MS, "63 transfers in flight");
     uint64_t kept = machine_late_ms();
     group_begin(&late);
-    good = good && await_late(scene, &others, &late);
+    good = good && groups_until(&scene->world, &others, &late, is_not_late, PATIENCE_MS, "the late transfer");
     if (good)
         check_late(&late.moves[0], (double)(machine_late_ms() - kept));
-    release_all(&others);
-    (void)group_until(&others, &scene->world, move_over, PATIENCE_MS, "the other transfers");
+    for (uint32_t i = 0; i < others.count; i++)
+        move_release(&others.moves[i]);
+    (void)groups_until(&scene->world, &others, NULL, move_over, PATIENCE_MS, "the other transfers");
     uint32_t done = group_finish(&others);
     printf("  %u of %u others DONE\n", done, OTHERS);
     (void)move_finish(&late.moves[0]);
@@ -297,24 +215,18 @@ static void round_after(struct scene *scene)
     group_init(&group, OTHERS);
     add_others(&group, scene, false);
     group_begin(&group);
-    (void)group_until(&group, &scene->world, move_over, PATIENCE_MS, "transfers after a missed deadline");
+    (void)groups_until(&scene->world, &group, NULL, move_over, PATIENCE_MS, "transfers after a missed deadline");
     (void)group_finish(&group);
     world_check_rest(&scene->world);
 }
 
-void soak_deadline(const struct soak_options *options, const char *transport)
+static void deadline_run(struct scene *scene, const char *transport)
 {
-    static struct scene scene;
-    struct daemon_options daemon = small;
-    daemon.transports = transport;
-    if (scene_init(&scene, options->daemon, &daemon, &deadline_form)) {
-        printf("deadline, %s: the others wait for more\n", transport);
-        deadline_round_of(&scene, true);
-        printf("deadline, %s: the others move\n", transport);
-        deadline_round_of(&scene, false);
-        round_after(&scene);
-    }
-    scene_fini(&scene);
+    printf("deadline, %s: the others wait for more\n", transport);
+    deadline_round_of(scene, true);
+    printf("deadline, %s: the others move\n", transport);
+    deadline_round_of(scene, false);
+    round_after(scene);
 }
 
 enum { IN_FLIGHT = 8 };
@@ -322,8 +234,8 @@ enum { IN_FLIGHT = 8 };
 #define VERDICT_MS  15000u
 #define DEADLINE_MS 10000u
 
-static const struct form form = {.name = "16 KiB, 4 layers", .page_bytes = 16384, .layers = 4, .roles = 2, .ids = 256};
-static const struct daemon_options options_of_both = {NULL, 16 * MIB, MIB};
+static const struct form restart_form = {
+    .name = "16 KiB, 4 layers", .page_bytes = 16384, .layers = 4, .roles = 2, .ids = 256};
 
 static struct move_plan plan_of(const struct scene *scene, uint32_t i, bool held, uint32_t deadline_ms)
 {
@@ -351,13 +263,13 @@ static void begin_flight(struct scene *scene, struct group *group)
         group_add(group, &plan);
     }
     group_begin(group);
-    (void)group_until(group, &scene->world, moves_pages, VERDICT_MS, "transfers in flight before a restart");
+    (void)groups_until(&scene->world, group, NULL, moves_pages, VERDICT_MS, "transfers in flight before a restart");
 }
 
 /* They were not complete: all have to fail, none may be silent. */
 static void end_flight(struct scene *scene, struct group *group)
 {
-    (void)group_until(group, &scene->world, move_over, VERDICT_MS, "verdicts of what a restart interrupted");
+    (void)groups_until(&scene->world, group, NULL, move_over, VERDICT_MS, "verdicts of what a restart interrupted");
     for (uint32_t i = 0; i < group->count; i++) {
         const struct move *move = &group->moves[i];
         if (move->source.state != STRAIT_FAILED || move->sink.state != STRAIT_FAILED)
@@ -471,13 +383,14 @@ static void check_healthy(struct scene *scene)
         group_add(&group, &plan);
     }
     group_begin(&group);
-    (void)group_until(&group, &scene->world, move_over, VERDICT_MS, "transfers after a restart");
+    (void)groups_until(&scene->world, &group, NULL, move_over, VERDICT_MS, "transfers after a restart");
     (void)group_finish(&group);
     world_check_rest(&scene->world);
 }
 
-static void run(struct scene *scene)
+static void restart_run(struct scene *scene, const char *transport)
 {
+    printf("restart, %s\n", transport);
     scene->world.workers[0].may_lose = scene->world.workers[1].may_lose = true;
     for (unsigned which = FIRST; which <= BOTH; which++)
         for (int killed = 0; killed < 2 && complaints() == 0; killed++) {
@@ -486,13 +399,48 @@ static void run(struct scene *scene)
         }
 }
 
-void soak_restart(const struct soak_options *options, const char *transport)
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static const struct scenario {
+    const char *name;
+    uint64_t arena_bytes;
+    const struct form *form;
+    void (*run)(struct scene *scene, const char *transport);
+} scenarios[] = {
+    {"one-slot", MIB, &one_slot_form, one_slot_run},
+    {"deadline", 8 * MIB, &deadline_form, deadline_run},
+    {"restart", 16 * MIB, &restart_form, restart_run},
+};
+
+static void run(const struct scenario *scenario, const char *program, const char *transport)
 {
     static struct scene scene;
-    struct daemon_options daemon = options_of_both;
-    daemon.transports = transport;
-    printf("restart, %s\n", transport);
-    if (scene_init(&scene, options->daemon, &daemon, &form))
-        run(&scene);
-    scene_fini(&scene);
+    const struct daemon_options daemon = {transport, scenario->arena_bytes, MIB};
+    const struct world_plan plan = {.daemon_count = 2,
+                                    .worker_count = 2,
+                                    .form_count = 1,
+                                    .daemons = {daemon, daemon},
+                                    .worker_nodes = {0, 1},
+                                    .forms = scenario->form};
+    bool good = world_init(&scene.world, program, &plan);
+    for (uint32_t i = 0; i < 2 && good; i++)
+        good = (scene.ways[i] = world_route(&scene.world, i, 1 - i, 0)) != NULL;
+    if (good)
+        scenario->run(&scene, transport);
+    world_fini(&scene.world);
+}
+
+bool soak_scenario(const struct soak_options *options)
+{
+    for (int i = 0; i < COUNT(scenarios); i++) {
+        bool all = strcmp(options->transport, "mixed") == 0;
+        if (strcmp(options->scenario, scenarios[i].name) != 0)
+            continue;
+        if (all || strcmp(options->transport, "shm") == 0)
+            run(&scenarios[i], options->daemon, "shm");
+        if ((all && SOAK_UCX) || strcmp(options->transport, "ucx") == 0)
+            run(&scenarios[i], options->daemon, "ucx");
+        return true;
+    }
+    return false;
 }

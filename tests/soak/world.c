@@ -1,17 +1,184 @@
 #include "tests/soak/world.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/soak/daemon.h"
 #include "tests/soak/move.h"
 #include "tests/support.h"
+
+#define TOLD_MAX 20u
+
+static uint32_t complaint_count;
+
+void complain(const char *format, ...)
+{
+    va_list arguments;
+    if (complaint_count++ >= TOLD_MAX)
+        return;
+    fflush(stdout);
+    fprintf(stderr, "soak: FAIL: ");
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\n");
+}
+
+uint32_t complaints(void)
+{
+    return complaint_count;
+}
+
+bool too_many_complaints(void)
+{
+    return complaint_count >= TOLD_MAX;
+}
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+#define READY_MS 20000u
+#define STOP_MS  30000u
+#define STEP_MS  2u
+
+static void daemon_init(struct soak_daemon *daemon, const char *program, const char *folder, const char *name,
+                        const struct daemon_options *options)
+{
+    *daemon = (struct soak_daemon){.program = program, .folder = folder, .options = *options};
+    snprintf(daemon->name, sizeof(daemon->name), "%s", name);
+    snprintf(daemon->socket, sizeof(daemon->socket), "%s/%s.sock", folder, name);
+    snprintf(daemon->log, sizeof(daemon->log), "%s/%s.log", folder, name);
+}
+
+bool daemon_launch(struct soak_daemon *daemon)
+{
+    char listen[32], metrics[32], arena[32], chunk[32], codebook[DAEMON_PATH_MAX];
+    struct stat log;
+    if (daemon->port == 0 && ((daemon->port = port_reserve(&daemon->reserved[0])) == 0 ||
+                              (daemon->metrics_port = port_reserve(&daemon->reserved[1])) == 0)) {
+        complain("there is no port for daemon %s", daemon->name);
+        return false;
+    }
+    snprintf(listen, sizeof(listen), "127.0.0.1:%u", daemon->port);
+    snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", daemon->metrics_port);
+    snprintf(arena, sizeof(arena), "%" PRIu64, daemon->options.arena_bytes);
+    snprintf(chunk, sizeof(chunk), "%" PRIu64, daemon->options.chunk_bytes);
+    snprintf(codebook, sizeof(codebook), "%s/codebook", daemon->folder);
+    const char *const arguments[] = {daemon->program,
+                                     "--socket",
+                                     daemon->socket,
+                                     "--listen",
+                                     listen,
+                                     "--metrics",
+                                     metrics,
+                                     "--transports",
+                                     daemon->options.transports,
+                                     "--ucx-options",
+                                     "tls=tcp devices=lo",
+                                     "--codebook",
+                                     codebook,
+                                     "--arena-bytes",
+                                     arena,
+                                     "--chunk-bytes",
+                                     chunk,
+                                     "--workers",
+                                     "2",
+                                     "--drain-timeout",
+                                     "2s",
+                                     NULL};
+    daemon->log_begin = stat(daemon->log, &log) == 0 ? (long)log.st_size : 0;
+    pid_t pid = daemon_spawn(&(struct daemon_start){.arguments = arguments, .log = daemon->log});
+    if (pid < 0)
+        complain("daemon %s cannot be started: %s", daemon->name, strerror(errno));
+    daemon->pid = pid > 0 ? pid : 0;
+    return pid > 0;
+}
+
+/* True until it has ended; then *status is how. */
+static bool lives(struct soak_daemon *daemon, int *status)
+{
+    if (daemon->pid == 0 || waitpid(daemon->pid, status, WNOHANG) == 0)
+        return daemon->pid != 0;
+    daemon->pid = 0;
+    return false;
+}
+
+static void tell_log(const struct soak_daemon *daemon)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "the log of daemon %s begins with", daemon->name);
+    log_print(daemon->log, daemon->log_begin, what);
+}
+
+/* A daemon whose loop runs answers. */
+bool daemon_await_ready(struct soak_daemon *daemon)
+{
+    int status;
+    for (uint64_t end = now_ms() + READY_MS; now_ms() < end && lives(daemon, &status); rest_ms(STEP_MS)) {
+        char *text = daemon_metrics(daemon);
+        free(text);
+        if (text != NULL)
+            return true;
+    }
+    complain("daemon %s does not become ready", daemon->name);
+    tell_log(daemon);
+    return false;
+}
+
+bool daemon_runs(struct soak_daemon *daemon)
+{
+    int status;
+    if (daemon->pid == 0)
+        return false;
+    if (lives(daemon, &status))
+        return true;
+    complain("daemon %s ended by itself, with status 0x%x", daemon->name, (unsigned)status);
+    tell_log(daemon);
+    return false;
+}
+
+void daemon_stop(struct soak_daemon *daemon)
+{
+    int status = 0;
+    if (daemon->pid == 0)
+        return;
+    kill(daemon->pid, SIGTERM);
+    for (unsigned waited = 0; lives(daemon, &status); waited += STEP_MS) {
+        if (waited >= STOP_MS) {
+            complain("daemon %s does not end", daemon->name);
+            daemon_kill(daemon);
+            return;
+        }
+        rest_ms(STEP_MS);
+    }
+    if (status != 0) {
+        complain("daemon %s ended with status 0x%x", daemon->name, (unsigned)status);
+        tell_log(daemon);
+    }
+}
+
+void daemon_kill(struct soak_daemon *daemon)
+{
+    if (daemon->pid == 0)
+        return;
+    kill(daemon->pid, SIGKILL);
+    (void)process_reap(daemon->pid);
+    daemon->pid = 0;
+}
+
+char *daemon_metrics(const struct soak_daemon *daemon)
+{
+    return metrics_fetch(daemon->metrics_port, 10000);
+}
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 #define SAMPLE_BYTES (1u << 20)
 
@@ -125,50 +292,6 @@ void pool_give(struct pool *pool, const uint32_t *ids, uint32_t count)
 #define CONNECT_MS 20000u
 #define REST_MS    10000u
 
-/* ---- The folder -------------------------------------------------------------------------------------------------- */
-
-static bool write_codebook(const char *folder)
-{
-    char path[DAEMON_PATH_MAX];
-    struct strait_codebook *codebook = test_codebook();
-    size_t size = strait_codebook_serialized_size(codebook);
-    void *bytes = malloc(size);
-    snprintf(path, sizeof(path), "%s/codebook", folder);
-    FILE *file = fopen(path, "we");
-    bool good = bytes != NULL && file != NULL && strait_codebook_serialize(codebook, bytes, size) == STRAIT_OK &&
-                fwrite(bytes, 1, size, file) == size;
-    if (file != NULL)
-        good = fclose(file) == 0 && good;
-    free(bytes);
-    strait_codebook_destroy(codebook);
-    return good;
-}
-
-static bool make_folder(char *folder, size_t capacity)
-{
-    const char *place = getenv("TMPDIR");
-    if (place == NULL || place[0] != '/' || strlen(place) > 40)
-        place = "/tmp";
-    snprintf(folder, capacity, "%s/strait-soak-XXXXXX", place);
-    if (mkdtemp(folder) != NULL && write_codebook(folder))
-        return true;
-    complain("%s: %s", folder, strerror(errno));
-    return false;
-}
-
-/* It is flat. */
-static void remove_folder(const char *path)
-{
-    DIR *folder = opendir(path);
-    if (folder == NULL)
-        return;
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(folder), entry->d_name, 0);
-    closedir(folder);
-    rmdir(path);
-}
-
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static void on_pool(struct worker *worker, const struct strait_event *event)
@@ -271,12 +394,17 @@ bool world_init(struct world *world, const char *program, const struct world_pla
 {
     static const char *const names[DAEMONS_MAX] = {"a", "b", "c"};
     *world = (struct world){.form_count = plan->form_count};
-    if (!make_folder(world->folder, sizeof(world->folder)))
+    struct strait_codebook *codebook = test_codebook();
+    bool made = folder_make(world->folder, "soak") && codebook_write(world->folder, "codebook", codebook);
+    strait_codebook_destroy(codebook);
+    if (!made) {
+        complain("%s: %s", world->folder, strerror(errno));
         return false;
+    }
     for (uint32_t i = 0; i < plan->daemon_count; i++) {
         daemon_init(&world->daemons[i], program, world->folder, names[i], &plan->daemons[i]);
         world->daemon_count++;
-        if (!daemon_start(&world->daemons[i]))
+        if (!daemon_launch(&world->daemons[i]) || !daemon_await_ready(&world->daemons[i]))
             return false;
     }
     for (uint32_t i = 0; i < plan->worker_count; i++)
@@ -296,11 +424,11 @@ void world_fini(struct world *world)
     }
     for (uint32_t i = 0; i < world->daemon_count; i++) {
         daemon_stop(&world->daemons[i]);
-        if (world->daemons[i].port != 0)
-            close(world->daemons[i].reserved);
+        for (int r = 0; r < 2 && world->daemons[i].port != 0; r++)
+            close(world->daemons[i].reserved[r]);
     }
     if (world->folder[0] != '\0')
-        remove_folder(world->folder);
+        folder_remove(world->folder);
 }
 
 const struct route *world_route(struct world *world, uint32_t from, uint32_t to, uint32_t form)
@@ -321,33 +449,13 @@ const struct route *world_route(struct world *world, uint32_t from, uint32_t to,
 
 /* ---- At rest ----------------------------------------------------------------------------------------------------- */
 
-/* What must be zero when nothing is under way; the first that is not. */
-static const char *left_over(const struct soak_daemon *daemon, int64_t *value)
-{
-    static const char *const names[] = {"strait_slots_used",
-                                        "strait_slots_quarantined",
-                                        "strait_send_slots_used",
-                                        "strait_quarantined_pages",
-                                        "strait_parked",
-                                        "strait_transfers_live{role=\"source\"}",
-                                        "strait_transfers_live{role=\"sink\"}"};
-    char *text = figures_fetch(daemon);
-    const char *found = text == NULL ? "/metrics" : NULL;
-    *value = -1;
-    for (int i = 0; found == NULL && i < COUNT(names); i++)
-        if ((*value = figure_read(text, names[i])) != 0)
-            found = names[i];
-    free(text);
-    return found;
-}
-
 void world_check_rest(struct world *world)
 {
     for (uint32_t i = 0; i < world->daemon_count; i++) {
         const char *name;
         int64_t value;
         uint64_t end = now_ms() + REST_MS;
-        while ((name = left_over(&world->daemons[i], &value)) != NULL && now_ms() < end)
+        while ((name = metrics_left_over(world->daemons[i].metrics_port, 10000, &value)) != NULL && now_ms() < end)
             (void)world_pump(world, 10);
         if (name != NULL)
             complain("daemon %s at rest: %s is %" PRId64, world->daemons[i].name, name, value);

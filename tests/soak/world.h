@@ -1,4 +1,5 @@
-/* Daemons and the workers at them: every worker a client of libstrait with a pool of each form. */
+/* Daemons of our own, on loopback, and the workers at them: every worker a client of libstrait with a pool of each
+ * form; and the runs of the soak test. */
 #ifndef STRAIT_TESTS_SOAK_WORLD_H
 #define STRAIT_TESTS_SOAK_WORLD_H
 
@@ -6,9 +7,48 @@
 #include <stdint.h>
 #include <strait/strait.h>
 
-#include "tests/soak/daemon.h"
+#include "tests/daemon.h"
 
-/* The memory of a pool, with contents that tell where every page came from. */
+/* A rule was broken: told on stderr (the first ones), and counted. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+uint32_t complaints(void);
+/* So many that nothing is learned from going on. */
+bool too_many_complaints(void);
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+#define DAEMON_PATH_MAX 128u
+
+struct daemon_options {
+    const char *transports;
+    uint64_t arena_bytes, chunk_bytes;
+};
+
+struct soak_daemon {
+    const char *program, *folder; /* borrowed; in the folder is a file "codebook" */
+    char name[16];
+    struct daemon_options options;
+    pid_t pid;                   /* 0: not running */
+    unsigned port, metrics_port; /* the same in every life, as blobs tell the first; 0: not chosen yet */
+    int reserved[2];             /* keep them */
+    long log_begin;              /* of this life */
+    char socket[DAEMON_PATH_MAX], log[DAEMON_PATH_MAX];
+};
+
+/* Starts it; daemon_await_ready follows. False: complained. */
+bool daemon_launch(struct soak_daemon *daemon);
+bool daemon_await_ready(struct soak_daemon *daemon);
+/* False: it has ended by itself, which was complained about. */
+bool daemon_runs(struct soak_daemon *daemon);
+/* By SIGTERM; complains when it does not end, or with another status than 0. Nothing happens to one that does not run.
+ */
+void daemon_stop(struct soak_daemon *daemon);
+/* By SIGKILL. */
+void daemon_kill(struct soak_daemon *daemon);
+/* The text of its metrics; the caller frees it. NULL: no answer. */
+char *daemon_metrics(const struct soak_daemon *daemon);
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 #define BLOB_MAX 4096u
 
@@ -53,6 +93,8 @@ uint8_t *pool_page(const struct pool *pool, uint32_t region, uint32_t id);
 /* Takes `count` pages, in no order, which must be vacant; gives them back. */
 void pool_take(struct pool *pool, uint32_t *ids, uint32_t count);
 void pool_give(struct pool *pool, const uint32_t *ids, uint32_t count);
+
+/* ---- Worlds ------------------------------------------------------------------------------------------------------ */
 
 enum { DAEMONS_MAX = 3, WORKERS_MAX = 6, FORMS_MAX = 5, ROUTES_MAX = 96 };
 
@@ -104,5 +146,20 @@ static inline bool route_is_local(const struct route *route)
 {
     return route->source->worker->node == route->sink->worker->node;
 }
+
+/* ---- Runs: each complains about what is wrong, which decides the exit status ----------------------------------------
+ */
+
+struct soak_options {
+    const char *daemon; /* the program */
+    const char *transport, *scenario;
+    uint32_t seconds, concurrency, stall_ms;
+};
+
+/* A load of everything for `seconds`, its errors, its figures. */
+void soak_mixed(const struct soak_options *options);
+/* One that is named: arenas of one chunk, shared by slow and ready sources ("one-slot"); one transfer that runs out of
+ * time among many ("deadline"); either daemon comes back, then both ("restart"). False: there is no such scenario. */
+bool soak_scenario(const struct soak_options *options);
 
 #endif
