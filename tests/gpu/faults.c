@@ -7,9 +7,9 @@
 
 #include "tests/chaos/gpu.h"
 #include "tests/chaos/inject.h"
-#include "tests/gpu/scenes.h"
+#include "tests/gpu/world.h"
 
-struct sick {
+struct faulty {
     struct daemon_process daemons[2];
     struct strait_client *clients[2];
     struct gpu_pool *pool, *peers; /* the one on that GPU, and whom it moves pages with */
@@ -18,27 +18,16 @@ struct sick {
     bool sinks;            /* it is the sink's */
 };
 
-/* `more`: an option of that daemon, or NULL. False: nothing can be done to GPUs here. */
-bool sick_open(struct sick *sick, bool sinks, const char *more);
-void sick_close(struct sick *sick);
-void sick_break(struct sick *sick); /* its first GPU; nobody has been told yet */
-
 /* A transfer of all pages between that GPU and the peer. */
-struct pair {
-    struct flow offer, expect;
-    struct flow *own, *others; /* the sick daemon's, and the other */
+struct loss {
+    struct request r;
+    struct flow *own, *others; /* the faulty daemon's, and the other */
 };
-void pair_begin(struct pair *pair, struct sick *sick, const char *key);
-/* Both sides are told soon, and the sick daemon's why. */
-void pair_fails(struct pair *pair, struct sick *sick, const char *what);
-/* Of a pair that begins when the GPU has failed. */
-void later_fails(struct pair *p, struct sick *s);
-/* LOCAL, as the first GPU has failed. */
-void require_reason(const struct flow *flow);
 
-bool sick_open(struct sick *s, bool sinks, const char *more)
+/* `more`: an option of that daemon, or NULL. False: nothing can be done to GPUs here. */
+static bool faulty_open(struct faulty *s, bool sinks, const char *more)
 {
-    *s = (struct sick){.sinks = sinks};
+    *s = (struct faulty){.sinks = sinks};
     if (!daemon_start_faulty(&s->daemons[0], "a", "shm", "tiered", more))
         return false;
     daemon_start(&s->daemons[1], "b", "shm", "tiered", NULL);
@@ -59,7 +48,7 @@ bool sick_open(struct sick *s, bool sinks, const char *more)
     return true;
 }
 
-void sick_close(struct sick *s)
+static void faulty_close(struct faulty *s)
 {
     for (int i = 0; i < 2; i++)
         strait_client_close(s->clients[i]);
@@ -67,19 +56,16 @@ void sick_close(struct sick *s)
         daemon_stop(&s->daemons[i]);
 }
 
-void pair_begin(struct pair *p, struct sick *s, const char *key)
+static void loss_begin(struct loss *l, struct faulty *s, const char *key)
 {
-    struct gpu_pool *source = s->sinks ? s->peers : s->pool, *sink = s->sinks ? s->pool : s->peers;
-    struct strait_peer *peer = pool_peer(source, sink->client);
-    p->own = s->sinks ? &p->expect : &p->offer;
-    p->others = s->sinks ? &p->offer : &p->expect;
-    flow_offer(&p->offer, source, key, NULL, medium.pages, false);
-    flow_expect(&p->expect, sink, key, NULL, medium.pages);
-    require(strait_start(p->expect.transfer, peer, NULL) == STRAIT_OK);
-    strait_peer_remove(peer);
+    l->r = (struct request){.source = s->sinks ? s->peers : s->pool, .sink = s->sinks ? s->pool : s->peers};
+    l->own = s->sinks ? &l->r.expect : &l->r.offer;
+    l->others = s->sinks ? &l->r.offer : &l->r.expect;
+    request_begin(&l->r, key);
 }
 
-void require_reason(const struct flow *flow)
+/* LOCAL, as the first GPU has failed. */
+static void require_reason(const struct flow *flow)
 {
     if (flow->state != STRAIT_FAILED || flow->reason != STRAIT_REASON_LOCAL ||
         strstr(flow->text, "GPU 0 failed") == NULL)
@@ -89,32 +75,33 @@ void require_reason(const struct flow *flow)
     require(strstr(flow->text, "GPU 0 failed") != NULL);
 }
 
-void pair_fails(struct pair *p, struct sick *s, const char *what)
+/* Both sides are told soon, and the faulty daemon's why. */
+static void loss_is_told(struct loss *l, struct faulty *s, const char *what)
 {
     uint64_t began = now_ns();
-    WAIT(s->clients, 2, p->own->decided && p->own->drained && p->others->decided && p->others->drained, 5000);
+    WAIT(s->clients, 2, request_over(&l->r), 5000);
     printf("  %s: failed after %.1f ms: %s; the other side: %s\n", what,
-           (double)(int64_t)(p->own->decided_at - began) * 1e-6, p->own->text, strait_reason_string(p->others->reason));
-    require_reason(p->own);
-    require(p->others->state == STRAIT_FAILED);
-    strait_release(p->offer.transfer);
-    strait_release(p->expect.transfer);
+           (double)(int64_t)(l->own->decided_at - began) * 1e-6, l->own->text, strait_reason_string(l->others->reason));
+    require_reason(l->own);
+    require(l->others->state == STRAIT_FAILED);
+    request_end(&l->r);
 }
 
-void later_fails(struct pair *p, struct sick *s)
+/* Of one that begins when the GPU has failed. */
+static void later_is_told(struct loss *l, struct faulty *s)
 {
-    WAIT(s->clients, 2, p->own->decided && p->own->drained, 5000);
-    printf("  what comes later: %s\n", p->own->text);
-    require_reason(p->own);
+    WAIT(s->clients, 2, l->own->decided && l->own->drained, 5000);
+    printf("  what comes later: %s\n", l->own->text);
+    require_reason(l->own);
     if (s->sinks) /* an expectation that is refused asks nobody */
-        strait_abort(p->offer.transfer);
-    WAIT(s->clients, 2, p->others->decided && p->others->drained, 5000);
-    require(p->others->state == STRAIT_FAILED);
-    strait_release(p->offer.transfer);
-    strait_release(p->expect.transfer);
+        strait_abort(l->r.offer.transfer);
+    WAIT(s->clients, 2, l->others->decided && l->others->drained, 5000);
+    require(l->others->state == STRAIT_FAILED);
+    request_end(&l->r);
 }
 
-void sick_break(struct sick *s)
+/* Its first GPU; nobody has been told yet. */
+static void faulty_break(struct faulty *s)
 {
     struct chaos_side *faults = s->daemons[0].faults;
     uint32_t before = atomic_load(&faults->broken);
@@ -125,88 +112,59 @@ void sick_break(struct sick *s)
 /* ---- Daemons that are killed ------------------------------------------------------------------------------------- */
 
 /* What is told when a daemon is gone is that its GPU has let go too, not only its processes. */
-static void kill_in_the_middle(struct daemon_process *sinks, struct strait_client **clients, struct gpu_pool *source,
-                               struct gpu_pool *sink, int turn)
+static void kill_in_the_middle(struct pair *pair, int turn)
 {
-    struct strait_peer *peer = pool_peer(source, clients[1]);
-    struct flow offer, expect;
+    struct daemon_process *sinks = &pair->daemons[1];
+    struct request r = {.source = pair->source, .sink = pair->sink};
     char key[16];
-    snprintf(key, sizeof(key), "doomed%d", turn);
+    snprintf(key, sizeof(key), "lost%d", turn);
     if (turn % 2 == 0)
-        move_all(source, sink, 1, false); /* else kernels are being loaded */
-    flow_offer(&offer, source, key, NULL, large.pages, false);
-    flow_expect(&expect, sink, key, NULL, large.pages);
-    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
-    WAIT(clients, 2, expect.moved || expect.decided, 5000);
+        move_all(r.source, r.sink, 1, false); /* else kernels are being loaded */
+    request_begin(&r, key);
+    WAIT(pair->clients, 2, r.expect.moved || r.expect.decided, 5000);
     usleep(700u * (unsigned)turn);
     kill(sinks->pid, SIGKILL);
-    WAIT(clients + 1, 1, expect.decided && expect.drained, 8000);
-    pool_overwrite(sink);
+    WAIT(pair->clients + 1, 1, r.expect.decided && r.expect.drained, 8000);
+    pool_overwrite(r.sink);
     uint64_t told = now_ns();
-    require(waitpid(sinks->pid, NULL, 0) == sinks->pid);
+    (void)process_reap(sinks->pid);
     printf("  killed after %u us: %s (%s); its process was gone %.1f ms after the pages had been overwritten\n",
-           700u * (unsigned)turn, strait_state_string(expect.state), strait_reason_string(expect.reason),
+           700u * (unsigned)turn, strait_state_string(r.expect.state), strait_reason_string(r.expect.reason),
            (double)(now_ns() - told) * 1e-6);
     usleep(100000);
-    pool_check(sink);
-    WAIT(clients, 2, offer.decided && offer.drained, 8000);
-    strait_release(offer.transfer);
-    strait_release(expect.transfer);
-    strait_peer_remove(peer);
+    pool_check(r.sink);
+    WAIT(pair->clients, 2, r.offer.decided && r.offer.drained, 8000);
+    request_end(&r);
 }
 
 void scene_silence(void)
 {
-    struct daemon_process daemons[2];
-    daemon_start(&daemons[0], "a", "shm", "tiered", NULL);
-    daemon_start(&daemons[1], "b", "shm", "tiered", NULL);
-    struct strait_client *clients[] = {client_open(&daemons[0]), client_open(&daemons[1])};
-    struct gpu_pool *source = pool_make(clients[0], on(large, 0, STRAIT_HANDLE_CUDA_IPC));
-    struct gpu_pool *sink = pool_make(clients[1], on(large, last_device(), STRAIT_HANDLE_CUDA_IPC));
-    pool_fill(source, 1);
+    struct pair pair;
+    pair_start(&pair, "shm", "tiered", NULL);
+    pair_connect(&pair);
+    pair_pools(&pair, large, STRAIT_HANDLE_CUDA_IPC);
     for (int turn = 0; turn < 8; turn++) {
-        kill_in_the_middle(&daemons[1], clients, source, sink, turn);
-        sink->told = false;
-        daemon_restart(&daemons[1]);
-        WAIT(clients, 2, sink->told, 15000);
-        require(sink->status == STRAIT_OK);
+        kill_in_the_middle(&pair, turn);
+        pair_restart(&pair, 1);
     }
-    pool_check(source);
-    strait_client_close(clients[0]);
-    strait_client_close(clients[1]);
-    daemon_stop(&daemons[0]);
-    daemon_stop(&daemons[1]);
+    pool_check(pair.source);
+    pair_close(&pair);
 }
 
 /* ---- Clients that stumble ---------------------------------------------------------------------------------------- */
 
-struct clients {
-    struct strait_client *both[2];
-    struct gpu_pool *source, *sink;
-    struct strait_peer *peer;
-};
-
-static struct clients clients_open(const struct daemon_process *daemons, struct pool_shape shape)
-{
-    struct clients c = {.both = {client_open(&daemons[0]), client_open(&daemons[1])}};
-    c.source = pool_make(c.both[0], on(shape, 0, STRAIT_HANDLE_CUDA_IPC));
-    c.sink = pool_make(c.both[1], on(shape, last_device(), STRAIT_HANDLE_CUDA_IPC));
-    c.peer = pool_peer(c.source, c.both[1]);
-    pool_fill(c.source, 1);
-    return c;
-}
-
 /* A process that moves pages and looks at them until it is told to end; its exit status is 0 when all was right. */
-static pid_t bystander(const struct daemon_process *daemons, int stop, int ready)
+static pid_t bystander(struct pair *pair, int stop, int ready)
 {
     pid_t pid = fork();
     if (pid != 0)
         return pid;
-    struct clients c = clients_open(daemons, small);
+    pair_connect(pair);
+    pair_pools(pair, small, STRAIT_HANDLE_CUDA_IPC);
     struct pollfd polled = {.fd = stop, .events = POLLIN};
     uint64_t turns = 0;
     while (poll(&polled, 1, 0) == 0) {
-        move_all(c.source, c.sink, turns, true);
+        move_all(pair->source, pair->sink, turns, true);
         if (turns++ == 0)
             require(write(ready, "", 1) == 1);
     }
@@ -217,58 +175,56 @@ static pid_t bystander(const struct daemon_process *daemons, int stop, int ready
 
 static void ends_well(pid_t pid, const char *who)
 {
-    int status;
-    require(waitpid(pid, &status, 0) == pid);
+    int status = process_reap(pid);
     if (status != 0)
         fprintf(stderr, "%s ended with status %x\n", who, (unsigned)status);
     require(status == 0);
 }
 
-static void tell_verdicts(const char *what, const struct flow *offer, const struct flow *expect)
-{
-    printf("  %s: source %s (%s%s%s), sink %s (%s%s%s)\n", what, strait_state_string(offer->state),
-           strait_reason_string(offer->reason), offer->text[0] != 0 ? ": " : "", offer->text,
-           strait_state_string(expect->state), strait_reason_string(expect->reason), expect->text[0] != 0 ? ": " : "",
-           expect->text);
-}
+/* A mistake of a client, before pages move or meanwhile; the verdicts must come all the same. */
+struct mistake {
+    void (*make)(struct pair *pair, int which);
+    int count;
+    const char *what[2];
+};
 
-/* Lets `stumble` happen while pages move, or before they do; the verdicts must come all the same. */
-static void move_and_stumble(struct clients *c, const char *what, bool before,
-                             void (*stumble)(struct clients *c, int arg), int arg)
+static void make_mistake(struct pair *pair, const struct mistake *mistake, int turn)
 {
-    struct flow offer, expect;
+    const bool before = turn % 2 == 0;
+    char what[64];
+    pair_connect(pair);
+    pair_pools(pair, medium, STRAIT_HANDLE_CUDA_IPC);
+    move_all(pair->source, pair->sink, 1, true);
+    struct request r = {.source = pair->source, .sink = pair->sink, .deadline_ms = 5000};
+    snprintf(what, sizeof(what), "%s %s", mistake->what[turn / 2], before ? "before" : "meanwhile");
     if (before)
-        stumble(c, arg);
-    flow_offer(&offer, c->source, what, NULL, c->source->shape.pages, false);
-    flow_expect_for(&expect, c->sink, what, NULL, c->sink->shape.pages, 5000);
-    require(strait_start(expect.transfer, c->peer, NULL) == STRAIT_OK);
+        mistake->make(pair, turn / 2);
+    request_begin(&r, what);
     if (!before) {
-        WAIT(c->both, 2, expect.moved || expect.decided, 5000);
-        stumble(c, arg);
+        WAIT(pair->clients, 2, r.expect.moved || r.expect.decided, 5000);
+        mistake->make(pair, turn / 2);
     }
-    WAIT(c->both, 2, offer.decided && expect.decided && offer.drained && expect.drained, 8000);
-    tell_verdicts(what, &offer, &expect);
-    strait_release(offer.transfer);
-    strait_release(expect.transfer);
+    WAIT(pair->clients, 2, request_over(&r), 8000);
+    request_print(&r, what);
+    request_end(&r);
 }
 
-/* Runs `body` in a child beside a bystander. Nothing of CUDA may have been begun here before. */
-static void run_beside(void (*body)(const struct daemon_process *daemons, int arg), int count)
+/* Each in a child, beside a bystander. Nothing of CUDA may have been begun here before. */
+static void run_beside(const struct mistake *mistake)
 {
-    struct daemon_process daemons[2];
+    struct pair pair;
     int stop[2], ready[2];
     char byte;
-    daemon_start(&daemons[0], "a", "shm", "tiered", NULL);
-    daemon_start(&daemons[1], "b", "shm", "tiered", NULL);
+    pair_start(&pair, "shm", "tiered", NULL);
     require(pipe(stop) == 0 && pipe(ready) == 0);
     fflush(stdout);
-    pid_t other = bystander(daemons, stop[0], ready[1]);
+    pid_t other = bystander(&pair, stop[0], ready[1]);
     require(read(ready[0], &byte, 1) == 1);
-    for (int arg = 0; arg < count; arg++) {
+    for (int turn = 0; turn < 2 * mistake->count; turn++) {
         fflush(stdout);
         pid_t pid = fork();
         if (pid == 0) {
-            body(daemons, arg);
+            make_mistake(&pair, mistake, turn);
             fflush(stdout);
             _exit(0);
         }
@@ -277,33 +233,24 @@ static void run_beside(void (*body)(const struct daemon_process *daemons, int ar
     usleep(100000);
     require(write(stop[1], "", 1) == 1);
     ends_well(other, "the bystander");
-    daemon_stop(&daemons[0]);
-    daemon_stop(&daemons[1]);
+    daemon_stop(&pair.daemons[0]);
+    daemon_stop(&pair.daemons[1]);
 }
 
-static void trap(struct clients *c, int fault)
+static void fail_own_kernel(struct pair *pair, int fault)
 {
-    (void)c;
+    (void)pair;
     printf("  the client's own kernel: %s\n", gpu_break(0, (enum gpu_fault)fault));
-}
-
-static void stumble_in_own_kernel(const struct daemon_process *daemons, int arg)
-{
-    struct clients c = clients_open(daemons, medium);
-    move_all(c.source, c.sink, 1, true);
-    move_and_stumble(&c, arg % 2 == 0 ? "before" : "meanwhile", arg % 2 == 0, trap, arg / 2);
 }
 
 void scene_client_faults(void)
 {
-    run_beside(stumble_in_own_kernel, 2 * GPU_FAULTS);
+    run_beside(&(struct mistake){fail_own_kernel, GPU_FAULTS, {"trap", "bad address"}});
 }
 
-/* ---- Memory that is gone ----------------------------------------------------------------------------------------- */
-
-static void free_one(struct clients *c, int which)
+static void free_pool(struct pair *pair, int which)
 {
-    const struct gpu_pool *pool = which == 0 ? c->source : c->sink;
+    const struct gpu_pool *pool = which == 0 ? pair->source : pair->sink;
     require_cuda(cudaSetDevice(pool->shape.device));
     require_cuda(cudaFree(pool->memory));
     /* and something else has the memory now */
@@ -313,19 +260,10 @@ static void free_one(struct clients *c, int which)
     require_cuda(cudaDeviceSynchronize());
 }
 
-static void free_a_pool(const struct daemon_process *daemons, int arg)
-{
-    static const char *const what[] = {"source freed before", "source freed meanwhile", "sink freed before",
-                                       "sink freed meanwhile"};
-    struct clients c = clients_open(daemons, medium);
-    move_all(c.source, c.sink, 1, true);
-    move_and_stumble(&c, what[arg], arg % 2 == 0, free_one, arg / 2);
-}
-
 /* A client must not do this; when one does, it has itself to blame for its bytes, and nobody else notices. */
 void scene_freed(void)
 {
-    run_beside(free_a_pool, 4);
+    run_beside(&(struct mistake){free_pool, 2, {"source freed", "sink freed"}});
 }
 
 /* GPUs that fail or stall under a daemon. One that fails takes all of that daemon's with it, as their process is of no
@@ -338,7 +276,7 @@ void scene_freed(void)
 
 /* The second chunk of what follows waits in front of the device: without it, a transfer can be over before a device has
  * been broken, which takes up to half a second. */
-static void hold_second_chunk(struct sick *s)
+static void hold_second_chunk(struct faulty *s)
 {
     struct chaos_side *faults = s->daemons[0].faults;
     atomic_store(&faults->go, 0);
@@ -356,7 +294,7 @@ static void slow_host(void *arg)
 }
 
 /* An offer that waits for an event when its device fails. */
-static void offer_late(struct sick *s, struct flow *flow)
+static void offer_late(struct faulty *s, struct flow *flow)
 {
     cudaIpcEventHandle_t handle;
     cudaEvent_t event;
@@ -379,20 +317,20 @@ struct waiting {
     struct gpu_pool *second;
 };
 
-static void wait_beside(struct sick *s, struct waiting *w)
+static void wait_beside(struct faulty *s, struct waiting *w)
 {
     if (s->near == NULL)
         return;
     w->second = pool_make(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_VMM));
     flow_offer(&w->offer, s->near, "nobody", NULL, small.pages, false);
-    flow_expect(&w->expect, w->second, "nobody else", NULL, small.pages);
+    flow_expect(&w->expect, w->second, "nobody else", NULL, small.pages, 0);
     pump(s->clients, 2, 20);
     require(!w->offer.decided && !w->expect.decided);
 }
 
 /* ---- What is told ------------------------------------------------------------------------------------------------ */
 
-static void late_fails(struct sick *s, struct flow *late)
+static void late_fails(struct faulty *s, struct flow *late)
 {
     WAIT(s->clients, 2, late->decided, 1000);
     WAIT(s->clients, 2, late->drained, 1000);
@@ -402,7 +340,7 @@ static void late_fails(struct sick *s, struct flow *late)
 }
 
 /* LOCAL, drained, and as another GPU than this one has failed. */
-static void require_beside(struct sick *s, struct flow *flow)
+static void require_beside(struct faulty *s, struct flow *flow)
 {
     char wanted[64];
     snprintf(wanted, sizeof(wanted), "GPU %d cannot be used since GPU 0 failed", last_device());
@@ -415,7 +353,7 @@ static void require_beside(struct sick *s, struct flow *flow)
 }
 
 /* `since`: when the failure was known to the daemon. */
-static void beside_is_told(struct sick *s, struct waiting *w, uint64_t since)
+static void beside_is_told(struct faulty *s, struct waiting *w, uint64_t since)
 {
     if (s->near == NULL)
         return;
@@ -426,7 +364,7 @@ static void beside_is_told(struct sick *s, struct waiting *w, uint64_t since)
 }
 
 /* Nothing of it can be used, old or new, and it says so instead of trying. */
-static void beside_is_refused(struct sick *s)
+static void beside_is_refused(struct faulty *s)
 {
     struct flow offer, expect;
     if (s->near == NULL)
@@ -434,63 +372,47 @@ static void beside_is_refused(struct sick *s)
     uint64_t began = now_ns();
     flow_offer(&offer, s->near, "late", NULL, small.pages, false);
     require_beside(s, &offer);
-    flow_expect(&expect, s->near, "later", NULL, small.pages);
+    flow_expect(&expect, s->near, "later", NULL, small.pages, 0);
     require_beside(s, &expect);
     printf("  its other GPU refuses requests after %.1f ms\n", (double)(now_ns() - began) * 0.5e-6);
     refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC), 0, 0, STRAIT_ERR_DEVICE);
     refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_VMM), 0, 0, STRAIT_ERR_DEVICE);
 }
 
-/* A number of the statistics: of an object in it. */
-static long number_of(const char *json, const char *object, const char *name)
-{
-    char wanted[64];
-    snprintf(wanted, sizeof(wanted), "\"%s\":", object);
-    const char *at = strstr(json, wanted);
-    snprintf(wanted, sizeof(wanted), "\"%s\":", name);
-    at = at != NULL ? strstr(at, wanted) : NULL;
-    require(at != NULL);
-    return strtol(at + strlen(wanted), NULL, 10);
-}
-
-static void tells_of_it(struct sick *s)
+static void tells_of_it(struct faulty *s)
 {
     const char *json = client_stats(s->clients[0]);
     require(strstr(json, "\"state\":\"failed\"") != NULL && strstr(json, "GPU 0 failed") != NULL);
     require(strstr(json, "\"state\":\"in use\"") == NULL);
-    require(number_of(json, s->sinks ? "sink_failed" : "source_failed", "local") > 0);
-    require(number_of(json, "gauges", "gpus_failed") == (s->near != NULL ? 2 : 1));
-    require(number_of(json, "gauges", "live_offers") == 0 && number_of(json, "gauges", "live_expectations") == 0);
-    require(number_of(json, "gauges", "slots_used") == 0 && number_of(json, "gauges", "quarantined_pages") == 0);
+    require(json_number(json, s->sinks ? "sink_failed" : "source_failed", "local") > 0);
+    require(json_number(json, "gauges", "gpus_failed") == (s->near != NULL ? 2 : 1));
+    require(json_number(json, "gauges", "live_offers") == 0 && json_number(json, "gauges", "live_expectations") == 0);
+    require(json_number(json, "gauges", "slots_used") == 0 && json_number(json, "gauges", "quarantined_pages") == 0);
     refused(s->clients[0], on(small, 0, STRAIT_HANDLE_CUDA_IPC), 0, 0, STRAIT_ERR_DEVICE);
 }
 
 /* From the other GPU to the failed one, under this daemon. */
-static void copies_fail(struct sick *s)
+static void copies_fail(struct faulty *s)
 {
-    struct flow offer, expect;
     if (s->near == NULL)
         return;
-    struct gpu_pool *pool = pool_try(s->clients[0], on(small, 0, STRAIT_HANDLE_CUDA_IPC), 0, 0);
-    if (pool->status != STRAIT_OK) {
-        require(pool->status == STRAIT_ERR_DEVICE && strstr(pool->text, "GPU 0 failed") != NULL);
+    struct request r = {.source = s->near};
+    r.sink = pool_try(s->clients[0], on(small, 0, STRAIT_HANDLE_CUDA_IPC), 0, 0);
+    if (r.sink->status != STRAIT_OK) {
+        require(r.sink->status == STRAIT_ERR_DEVICE && strstr(r.sink->text, "GPU 0 failed") != NULL);
         return; /* it is known by that */
     }
-    struct strait_peer *peer = pool_peer(s->near, s->clients[0]);
-    flow_offer(&offer, s->near, "across", NULL, small.pages, false);
-    flow_expect(&expect, pool, "across", NULL, small.pages);
-    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
-    WAIT(s->clients, 2, offer.decided && offer.drained && expect.decided && expect.drained, 5000);
-    require_reason(&expect);
-    require_reason(&offer);
-    printf("  a copy to it failed: %s; the source: %s\n", expect.text, offer.text);
-    strait_release(offer.transfer);
-    strait_release(expect.transfer);
+    request_begin(&r, "across");
+    WAIT(s->clients, 2, request_over(&r), 5000);
+    require_reason(&r.expect);
+    require_reason(&r.offer);
+    request_print(&r, "a copy to it failed");
+    request_end(&r);
 }
 
 /* ---- What goes on ------------------------------------------------------------------------------------------------ */
 
-static void hosts_go_on(struct sick *s)
+static void hosts_go_on(struct faulty *s)
 {
     move_all(s->host, s->hosts, 1, true);
     move_all(s->hosts, s->host, 2, true);
@@ -498,7 +420,7 @@ static void hosts_go_on(struct sick *s)
 }
 
 /* The other daemon's GPUs, the failed one too: it is of no use to that process alone. */
-static void peers_go_on(struct sick *s)
+static void peers_go_on(struct faulty *s)
 {
     struct gpu_pool *pool = pool_make(s->clients[1], on(small, 0, STRAIT_HANDLE_CUDA_IPC)),
                     *second = pool_make(s->clients[1], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC));
@@ -510,7 +432,7 @@ static void peers_go_on(struct sick *s)
 }
 
 /* All of its GPUs, by itself: clients find the new daemon. */
-static void works_again(struct sick *s)
+static void works_again(struct faulty *s)
 {
     uint64_t began = now_ns();
     s->pool->told = s->host->told = false;
@@ -533,7 +455,7 @@ static void works_again(struct sick *s)
     printf("  and all of it works when it is started again\n");
 }
 
-static void start_again(struct sick *s)
+static void start_again(struct faulty *s)
 {
     uint64_t began = now_ns();
     daemon_stop(&s->daemons[0]);
@@ -546,50 +468,50 @@ static void start_again(struct sick *s)
 /* In the middle of a transfer. */
 static bool fails_while_it_works(bool sinks)
 {
-    struct sick s;
-    struct pair doomed, next;
+    struct faulty s;
+    struct loss lost, next;
     struct flow late;
     struct waiting beside;
-    if (!sick_open(&s, sinks, NULL))
+    if (!faulty_open(&s, sinks, NULL))
         return false;
     move_all(sinks ? s.peers : s.pool, sinks ? s.pool : s.peers, 1, true);
     if (!sinks)
         offer_late(&s, &late);
     wait_beside(&s, &beside);
     hold_second_chunk(&s);
-    pair_begin(&doomed, &s, "doomed");
+    loss_begin(&lost, &s, "lost");
     WAIT(s.clients, 2, atomic_load(&s.daemons[0].faults->held) != 0, 5000);
-    sick_break(&s);
-    require(!doomed.own->decided || doomed.own->state == STRAIT_FAILED);
+    faulty_break(&s);
+    require(!lost.own->decided || lost.own->state == STRAIT_FAILED);
     atomic_store(&s.daemons[0].faults->go, 1);
-    pair_fails(&doomed, &s, sinks ? "the sink's GPU" : "the source's GPU");
-    beside_is_told(&s, &beside, doomed.own->decided_at);
+    loss_is_told(&lost, &s, sinks ? "the sink's GPU" : "the source's GPU");
+    beside_is_told(&s, &beside, lost.own->decided_at);
     pool_check_gaps(s.pool);
     pool_check_gaps(s.peers);
     if (!sinks)
         late_fails(&s, &late);
-    pair_begin(&next, &s, "next");
-    later_fails(&next, &s);
+    loss_begin(&next, &s, "next");
+    later_is_told(&next, &s);
     beside_is_refused(&s);
     tells_of_it(&s);
     hosts_go_on(&s);
     peers_go_on(&s);
     start_again(&s);
-    sick_close(&s);
+    faulty_close(&s);
     return true;
 }
 
 /* While nothing is asked of it: a copy to it is the first to notice, or who waits for an event. */
 static void fails_at_rest(bool waits)
 {
-    struct sick s;
+    struct faulty s;
     struct flow late;
-    if (!sick_open(&s, false, NULL))
+    if (!faulty_open(&s, false, NULL))
         return;
     move_all(s.pool, s.peers, 1, true);
     if (waits)
         offer_late(&s, &late);
-    sick_break(&s);
+    faulty_break(&s);
     if (waits) {
         late_fails(&s, &late);
         printf("  who waited for its event was told\n");
@@ -598,55 +520,51 @@ static void fails_at_rest(bool waits)
         copies_fail(&s);
     }
     hosts_go_on(&s);
-    sick_close(&s);
+    faulty_close(&s);
 }
 
 /* While the other GPU is busy, which nobody interrupts: once its pages are told to be drained, nothing comes there. */
 static void fails_beside_work(void)
 {
-    struct sick s;
-    struct flow offer, expect;
-    if (last_device() == 0 || !sick_open(&s, true, NULL))
+    struct faulty s;
+    if (last_device() == 0 || !faulty_open(&s, true, NULL))
         return;
-    struct gpu_pool *sink = pool_make(s.clients[0], on(medium, last_device(), STRAIT_HANDLE_CUDA_IPC));
-    struct strait_peer *peer = pool_peer(s.peers, s.clients[0]);
+    struct request r = {.source = s.peers};
+    r.sink = pool_make(s.clients[0], on(medium, last_device(), STRAIT_HANDLE_CUDA_IPC));
     hold_second_chunk(&s);
-    flow_offer(&offer, s.peers, "beside", NULL, medium.pages, false);
-    flow_expect(&expect, sink, "beside", NULL, medium.pages);
-    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    request_begin(&r, "beside");
     WAIT(s.clients, 2, atomic_load(&s.daemons[0].faults->held) != 0, 5000);
-    sick_break(&s);
+    faulty_break(&s);
     atomic_store(&s.daemons[0].faults->go, 1);
     uint64_t began = now_ns();
-    WAIT(s.clients, 2, offer.decided && offer.drained && expect.decided && expect.drained, 5000);
-    pool_overwrite(sink);
+    WAIT(s.clients, 2, request_over(&r), 5000);
+    pool_overwrite(r.sink);
     printf("  work on its other GPU: verdict after %.1f ms, drained after %.1f ms: %s\n",
-           (double)(int64_t)(expect.decided_at - began) * 1e-6, (double)(int64_t)(expect.drained_at - began) * 1e-6,
-           expect.text);
-    require(expect.state == STRAIT_FAILED && expect.reason == STRAIT_REASON_LOCAL);
-    require(strstr(expect.text, "failed") != NULL && strstr(expect.text, "must be started again") != NULL);
-    require(offer.state == STRAIT_FAILED);
+           (double)(int64_t)(r.expect.decided_at - began) * 1e-6, (double)(int64_t)(r.expect.drained_at - began) * 1e-6,
+           r.expect.text);
+    require(r.expect.state == STRAIT_FAILED && r.expect.reason == STRAIT_REASON_LOCAL);
+    require(strstr(r.expect.text, "failed") != NULL && strstr(r.expect.text, "must be started again") != NULL);
+    require(r.offer.state == STRAIT_FAILED);
     usleep(200000);
-    pool_check(sink);
+    pool_check(r.sink);
     hosts_go_on(&s);
-    strait_release(offer.transfer);
-    strait_release(expect.transfer);
-    sick_close(&s);
+    request_end(&r);
+    faulty_close(&s);
 }
 
 /* A daemon that is to end of it, with nobody who tells it to. */
 static void ends_by_itself(void)
 {
-    struct sick s;
-    struct pair doomed;
+    struct faulty s;
+    struct loss lost;
     struct flow idle;
-    if (!sick_open(&s, false, "--gpu-failure=exit"))
+    if (!faulty_open(&s, false, "--gpu-failure=exit"))
         return;
     move_all(s.pool, s.peers, 1, true);
     flow_offer(&idle, s.host, "idle", NULL, small.pages, false);
-    sick_break(&s);
-    pair_begin(&doomed, &s, "doomed");
-    pair_fails(&doomed, &s, "the GPU of a daemon that is to end");
+    faulty_break(&s);
+    loss_begin(&lost, &s, "lost");
+    loss_is_told(&lost, &s, "the GPU of a daemon that is to end");
     uint64_t began = now_ns();
     WAIT(s.clients, 2, idle.decided && idle.drained, 3000);
     require(idle.state == STRAIT_FAILED && idle.reason == STRAIT_REASON_LOCAL);
@@ -654,7 +572,7 @@ static void ends_by_itself(void)
     require(daemon_ended(&s.daemons[0], 15000) == 3);
     printf("  its daemon ended by itself, %.0f ms after the verdict\n", (double)(now_ns() - began) * 1e-6);
     works_again(&s);
-    sick_close(&s);
+    faulty_close(&s);
 }
 
 void scene_device_fails(void)
@@ -671,7 +589,7 @@ void scene_device_fails(void)
 #define DEADLINE_MS 700u
 #define LATE_MS     200u
 
-static void stall_device(struct sick *s)
+static void stall_device(struct faulty *s)
 {
     struct chaos_side *faults = s->daemons[0].faults;
     atomic_store(&faults->stall_ms, STALL_MS);
@@ -683,32 +601,28 @@ static void stall_device(struct sick *s)
  * what does not need it goes on. */
 void scene_device_stalls(void)
 {
-    struct sick s;
-    struct flow offer, expect;
-    if (!sick_open(&s, true, NULL))
+    struct faulty s;
+    if (!faulty_open(&s, true, NULL))
         return;
+    struct request r = {.source = s.peers, .sink = s.pool, .deadline_ms = DEADLINE_MS};
     move_all(s.peers, s.pool, 1, true);
-    struct strait_peer *peer = pool_peer(s.peers, s.clients[0]);
     stall_device(&s);
     uint64_t began = now_ns();
-    flow_offer(&offer, s.peers, "held up", NULL, medium.pages, false);
-    flow_expect_for(&expect, s.pool, "held up", NULL, medium.pages, DEADLINE_MS);
-    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    request_begin(&r, "held up");
     move_all(s.host, s.hosts, 2, true);
     double host_ms = (double)(now_ns() - began) * 1e-6;
-    WAIT(s.clients, 2, expect.decided && expect.drained && offer.decided && offer.drained, 8000);
+    WAIT(s.clients, 2, request_over(&r), 8000);
     pool_overwrite(s.pool);
     printf("  verdict after %.0f ms (%s), drained after %.0f ms; the host's pools meanwhile: %.0f ms\n",
-           (double)(expect.decided_at - began) * 1e-6, strait_reason_string(expect.reason),
-           (double)(expect.drained_at - began) * 1e-6, host_ms);
-    require(expect.state == STRAIT_FAILED && expect.reason == STRAIT_REASON_TIMEOUT);
-    require(expect.decided_at - began < (DEADLINE_MS + LATE_MS) * UINT64_C(1000000));
-    require(expect.drained_at > expect.decided_at && expect.drained_at - began > UINT64_C(1500000000));
+           (double)(r.expect.decided_at - began) * 1e-6, strait_reason_string(r.expect.reason),
+           (double)(r.expect.drained_at - began) * 1e-6, host_ms);
+    require(r.expect.state == STRAIT_FAILED && r.expect.reason == STRAIT_REASON_TIMEOUT);
+    require(r.expect.decided_at - began < (DEADLINE_MS + LATE_MS) * UINT64_C(1000000));
+    require(r.expect.drained_at > r.expect.decided_at && r.expect.drained_at - began > UINT64_C(1500000000));
     usleep(100000);
     pool_check(s.pool);
-    strait_release(offer.transfer);
-    strait_release(expect.transfer);
+    request_end(&r);
     pool_fill(s.peers, 3);
     move_all(s.peers, s.pool, 3, true);
-    sick_close(&s);
+    faulty_close(&s);
 }

@@ -42,52 +42,16 @@ struct nccl_side {
     size_t size[RECEIVE_SLOTS];
 };
 
-uint64_t now_us(void);
-uint64_t now_ms(void);
-
-/* False: NCCL is not to be had here, and why was printed. */
-bool side_create(struct nccl_side *side, const char *options);
-void side_destroy(struct nccl_side *side);
-
-/* Progress, then sleep for at most `timeout` ms, but not when something is due. */
-void side_step(struct nccl_side *side, int timeout);
-#define SIDE_AWAIT(side, seconds, condition)                    \
-    do {                                                        \
-        uint64_t await_start_ = now_ms();                       \
-        while (!(condition)) {                                  \
-            require(now_ms() - await_start_ < (seconds)*1000u); \
-            side_step(side, 100);                               \
-        }                                                       \
-    } while (0)
-
-/* Tells the other side something, and hears what it tells. */
-void side_tell(struct nccl_side *side, const void *bytes, size_t size);
-void side_hear(struct nccl_side *side, void *bytes, size_t size);
-/* Until the other side is there, too. */
-void side_meet(struct nccl_side *side);
-
-/* With the other side, which does the same. */
-void side_open(struct nccl_side *side);
-void side_connect(struct nccl_side *side);
-void side_close(struct nccl_side *side);  /* and waits for the end */
-void side_forget(struct nccl_side *side); /* the counters */
-
-/* Sends the next chunk when a slot is free. False: none is. */
-bool side_send(struct nccl_side *side, size_t size);
-unsigned side_under_way(const struct nccl_side *side);
-/* Nothing may come any more: what is written over the arena stays for some time. */
-void side_watch_arena(struct nccl_side *side);
-
 #define HEADER_BYTES 16u /* number, size */
 
-uint64_t now_us(void)
+static uint64_t now_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-uint64_t now_ms(void)
+static uint64_t now_ms(void)
 {
     return now_us() / 1000;
 }
@@ -122,6 +86,14 @@ static size_t shift_of(uint64_t sequence, size_t size)
 {
     size_t shift = sequence % 4 == 3 ? 13 : 0;
     return shift + size <= SLOT_BYTES ? shift : 0;
+}
+
+static unsigned side_under_way(const struct nccl_side *side)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < SEND_SLOTS; i++)
+        count += side->sending[i];
+    return count;
 }
 
 /* ---- Callbacks --------------------------------------------------------------------------------------------------- */
@@ -219,7 +191,8 @@ static const struct transport_events events = {.arriving = on_arriving,
 
 /* ---- Sides ------------------------------------------------------------------------------------------------------- */
 
-bool side_create(struct nccl_side *side, const char *options)
+/* False: NCCL is not to be had here, and why was printed. */
+static bool side_create(struct nccl_side *side, const char *options)
 {
     char why[256];
     struct transport_arena arena = {.size = RECEIVE_SLOTS * SLOT_BYTES, .fd = -1, .memory = TRANSPORT_CUDA};
@@ -236,7 +209,7 @@ bool side_create(struct nccl_side *side, const char *options)
     return status == STRAIT_OK;
 }
 
-void side_destroy(struct nccl_side *side)
+static void side_destroy(struct nccl_side *side)
 {
     transport_destroy(side->transport);
     require_cuda(cudaFree(side->arena));
@@ -244,7 +217,8 @@ void side_destroy(struct nccl_side *side)
     require_cuda(cudaFreeHost(side->staging));
 }
 
-void side_step(struct nccl_side *side, int timeout)
+/* Progress, then sleep for at most `timeout` ms, but not when something is due. */
+static void side_step(struct nccl_side *side, int timeout)
 {
     bool any = false;
     while (transport_progress(side->transport))
@@ -255,12 +229,22 @@ void side_step(struct nccl_side *side, int timeout)
     poll(&poller, 1, timeout);
 }
 
-void side_tell(struct nccl_side *side, const void *bytes, size_t size)
+#define SIDE_AWAIT(side, seconds, condition)                    \
+    do {                                                        \
+        uint64_t await_start_ = now_ms();                       \
+        while (!(condition)) {                                  \
+            require(now_ms() - await_start_ < (seconds)*1000u); \
+            side_step(side, 100);                               \
+        }                                                       \
+    } while (0)
+
+/* Tells the other side something, which hears it. */
+static void side_tell(struct nccl_side *side, const void *bytes, size_t size)
 {
     require(write(side->control, bytes, size) == (ssize_t)size);
 }
 
-void side_hear(struct nccl_side *side, void *bytes, size_t size)
+static void side_hear(struct nccl_side *side, void *bytes, size_t size)
 {
     for (size_t done = 0; done < size;) {
         ssize_t got = read(side->control, (char *)bytes + done, size - done);
@@ -269,8 +253,8 @@ void side_hear(struct nccl_side *side, void *bytes, size_t size)
     }
 }
 
-/* Works on while it waits: the link may have something to do for the other side. */
-void side_meet(struct nccl_side *side)
+/* Until the other side is there, too. Works on while it waits: the link may have something to do for the other side. */
+static void side_meet(struct nccl_side *side)
 {
     char byte = 'm';
     struct pollfd poller = {.fd = side->control, .events = POLLIN};
@@ -280,7 +264,8 @@ void side_meet(struct nccl_side *side)
     side_hear(side, &byte, 1);
 }
 
-void side_open(struct nccl_side *side)
+/* With the other side, which does the same. */
+static void side_open(struct nccl_side *side)
 {
     uint8_t address[LINK_ADDRESS_MAX];
     enum link_side which = side->number == 0 ? LINK_ACCEPTED : LINK_DIALLED;
@@ -294,7 +279,7 @@ void side_open(struct nccl_side *side)
     require(link_connect(side->link, address, size) == STRAIT_OK);
 }
 
-void side_connect(struct nccl_side *side)
+static void side_connect(struct nccl_side *side)
 {
     side_open(side);
     SIDE_AWAIT(side, 30, side->connected || side->broken);
@@ -303,14 +288,14 @@ void side_connect(struct nccl_side *side)
     require(!side->broken);
 }
 
-void side_close(struct nccl_side *side)
+static void side_close(struct nccl_side *side)
 {
     if (side->link != NULL)
         link_close(side->link);
     SIDE_AWAIT(side, 20, side->closed);
 }
 
-void side_forget(struct nccl_side *side)
+static void side_forget(struct nccl_side *side)
 {
     side->connected = side->broken = side->closed = side->arriving = side->refused = 0;
     side->arrived = side->arrived_badly = side->sent = side->sent_badly = 0;
@@ -318,7 +303,8 @@ void side_forget(struct nccl_side *side)
 
 /* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
-bool side_send(struct nccl_side *side, size_t size)
+/* Sends the next chunk when a slot is free. False: none is. */
+static bool side_send(struct nccl_side *side, size_t size)
 {
     uint8_t header[HEADER_BYTES];
     unsigned slot = free_slot(side->sending, SEND_SLOTS);
@@ -336,15 +322,8 @@ bool side_send(struct nccl_side *side, size_t size)
     return side->sending[slot] = true;
 }
 
-unsigned side_under_way(const struct nccl_side *side)
-{
-    unsigned count = 0;
-    for (unsigned i = 0; i < SEND_SLOTS; i++)
-        count += side->sending[i];
-    return count;
-}
-
-void side_watch_arena(struct nccl_side *side)
+/* Nothing may come any more: what is written over the arena stays for some time. */
+static void side_watch_arena(struct nccl_side *side)
 {
     require_cuda(cudaMemset(side->arena, 0xa5, RECEIVE_SLOTS * SLOT_BYTES));
     require_cuda(cudaDeviceSynchronize());

@@ -4,11 +4,9 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,15 +14,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/chaos/inject.h"
-#include "tests/support.h"
-
-/* At least *size bytes, which become what was taken, mapped for all that the process does with this device. *fd: the
- * exported descriptor. */
-uint8_t *vmm_alloc(int device, size_t *size, int *fd);
 
 static void *entry(const char *name, unsigned version)
 {
@@ -37,7 +29,9 @@ static void *entry(const char *name, unsigned version)
 
 #define ENTRY(name) ((PFN_##name##_v10020)(uintptr_t)entry(#name, 10020))
 
-uint8_t *vmm_alloc(int device, size_t *size, int *fd)
+/* At least *size bytes, which become what was taken, mapped for all that the process does with this device. *fd: the
+ * exported descriptor. */
+static uint8_t *vmm_alloc(int device, size_t *size, int *fd)
 {
     const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                             .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -57,63 +51,35 @@ uint8_t *vmm_alloc(int device, size_t *size, int *fd)
     return (uint8_t *)(uintptr_t)base;
 }
 
-extern char **environ;
-
 const char *straitd_path = "straitd";
 char world_folder[64];
-
-uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 uint64_t patience(void)
 {
     return getenv("GPU_TEST_UNDER") != NULL ? 10 : 1;
 }
 
-/* ---- The folder -------------------------------------------------------------------------------------------------- */
-
-static void write_codebook(void)
+void world_begin(void)
 {
-    char path[96];
     uint8_t ranking[1][256];
     struct strait_codebook *codebook;
     for (unsigned i = 0; i < 256; i++)
         ranking[0][i] = (uint8_t)(0x7f - i);
     require(strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook) == STRAIT_OK);
-    size_t size = strait_codebook_serialized_size(codebook);
-    void *bytes = malloc(size);
-    require(strait_codebook_serialize(codebook, bytes, size) == STRAIT_OK);
-    snprintf(path, sizeof(path), "%s/codebook", world_folder);
-    FILE *file = fopen(path, "w");
-    require(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
-    free(bytes);
+    require(folder_make(world_folder, "gpu") && codebook_write(world_folder, "codebook", codebook));
     strait_codebook_destroy(codebook);
-}
-
-void world_begin(void)
-{
-    strcpy(world_folder, "/tmp/strait-gpu-XXXXXX");
-    require(mkdtemp(world_folder) != NULL);
-    write_codebook();
 }
 
 void world_end(void)
 {
-    char command[96];
-    snprintf(command, sizeof(command), "rm -rf '%s'", world_folder);
-    if (system(command) != 0)
-        fprintf(stderr, "cannot remove %s\n", world_folder);
+    folder_remove(world_folder);
 }
 
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
-enum { ARGUMENTS = 32, VARIABLES = 512 };
+enum { ARGUMENTS = 32 };
 
-static uint32_t add_words(char **arguments, char *words, uint32_t most)
+static uint32_t add_words(const char **arguments, char *words, uint32_t most)
 {
     uint32_t count = 0;
     char *rest = NULL;
@@ -122,30 +88,10 @@ static uint32_t add_words(char **arguments, char *words, uint32_t most)
     return count;
 }
 
-/* Of a daemon that can be told to stumble: the plugin in front of its own is found first, and finds it there. */
-static char **environment_of(const struct daemon_process *daemon)
-{
-    static char *variables[VARIABLES], folders[1024], file[1024], faults[192];
-    const char *plugin = getenv("GPU_TEST_PLUGIN"), *others = getenv("LD_LIBRARY_PATH");
-    uint32_t count = 0;
-    if (daemon->faults == NULL)
-        return environ;
-    snprintf(folders, sizeof(folders), "LD_LIBRARY_PATH=%s:%s", plugin, others != NULL ? others : "");
-    snprintf(file, sizeof(file), CHAOS_PLUGIN "=%s", getenv("GPU_TEST_BEHIND"));
-    snprintf(faults, sizeof(faults), CHAOS_VARIABLE "=%s.faults:0", daemon->socket);
-    for (char **variable = environ; *variable != NULL && count < VARIABLES - 4; variable++)
-        if (strncmp(*variable, "LD_LIBRARY_PATH=", 16) != 0)
-            variables[count++] = *variable;
-    variables[count++] = folders;
-    variables[count++] = file;
-    variables[count++] = faults;
-    variables[count] = NULL;
-    return variables;
-}
-
 static void spawn_daemon(struct daemon_process *daemon)
 {
-    char options[5][160], under[512], more[512], *arguments[ARGUMENTS] = {NULL};
+    char options[5][160], under[512], more[512], faults[128];
+    const char *arguments[ARGUMENTS] = {NULL};
     const char *prefix = getenv("GPU_TEST_UNDER"), *all = getenv("GPU_TEST_OPTIONS");
     snprintf(under, sizeof(under), "%s", prefix != NULL ? prefix : "");
     snprintf(more, sizeof(more), "%s", all != NULL ? all : "");
@@ -164,14 +110,18 @@ static void spawn_daemon(struct daemon_process *daemon)
                                  "--metrics=",
                                  "--ucx-options=tls=tcp"};
     uint32_t count = add_words(arguments, under, 8);
-    for (int i = 0; i < COUNT(fixed); i++)
-        arguments[count++] = (char *)(uintptr_t)fixed[i];
+    memcpy(arguments + count, fixed, sizeof(fixed));
+    count += COUNT(fixed);
     count += add_words(arguments + count, more, 8);
-    arguments[count] = (char *)(uintptr_t)daemon->more;
-    int error = posix_spawnp(&daemon->pid, arguments[0], NULL, NULL, arguments, environment_of(daemon));
-    if (error != 0)
-        fprintf(stderr, "%s: %s\n", arguments[0], strerror(error));
-    require(error == 0);
+    arguments[count] = daemon->more;
+    snprintf(faults, sizeof(faults), "%s.faults", daemon->socket);
+    struct daemon_start start = {.arguments = arguments};
+    if (daemon->faults != NULL) {
+        start.faults = faults;
+        start.plugin = getenv("GPU_TEST_PLUGIN");
+        start.behind = getenv("GPU_TEST_BEHIND");
+    }
+    require((daemon->pid = daemon_spawn(&start)) > 0);
 }
 
 static void prepare(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
@@ -221,7 +171,7 @@ void daemon_restart(struct daemon_process *daemon)
 void daemon_kill(struct daemon_process *daemon)
 {
     kill(daemon->pid, SIGKILL);
-    require(waitpid(daemon->pid, NULL, 0) == daemon->pid);
+    (void)process_reap(daemon->pid);
 }
 
 /* Who listens at its socket: not the process that was started, when that runs it under a tool. */
@@ -254,12 +204,11 @@ int daemon_ended(struct daemon_process *daemon, uint32_t ms)
 
 void daemon_stop(struct daemon_process *daemon)
 {
-    int status;
     kill(pid_of(daemon), SIGTERM);
-    require(waitpid(daemon->pid, &status, 0) == daemon->pid);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    int status = process_reap(daemon->pid);
+    if (status != 0)
         fprintf(stderr, "%s ended with status %x\n", daemon->socket, status);
-    require(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    require(status == 0);
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
@@ -288,6 +237,24 @@ struct strait_client *client_embedded(const char *coding)
              coding, world_folder, world_folder, count++);
     require(strait_client_open(&config, &client) == STRAIT_OK);
     return client;
+}
+
+const struct pool_shape small = {.regions = 8, .pages = 96, .page_bytes = 32768, .gap = 64};
+const struct pool_shape medium = {.regions = 16, .pages = 192, .page_bytes = 32768, .gap = 64};
+const struct pool_shape large = {.regions = 32, .pages = 256, .page_bytes = 32768, .gap = 64};
+
+struct pool_shape on(struct pool_shape shape, int device, enum strait_handle handle)
+{
+    shape.device = device;
+    shape.handle = handle;
+    return shape;
+}
+
+int last_device(void)
+{
+    int count;
+    require_cuda(cudaGetDeviceCount(&count));
+    return count - 1;
 }
 
 static void take_memory(struct gpu_pool *pool)
@@ -400,6 +367,20 @@ struct gpu_pool *pool_make(struct strait_client *client, struct pool_shape shape
     return pool;
 }
 
+void pool_free(struct gpu_pool *pool)
+{
+    if (pool == NULL)
+        return;
+    int place = 0;
+    while (pools[place] != pool)
+        place++;
+    pools[place] = pools[--pool_count];
+    if (pool->shape.handle == STRAIT_HANDLE_CUDA_IPC)
+        require_cuda(cudaFree(pool->memory));
+    free(pool->image);
+    free(pool);
+}
+
 /* Signs and mantissas are noise, exponents fall off from 0x7f. */
 static void fill_page(struct rng *rng, uint8_t *page, uint32_t bytes)
 {
@@ -463,6 +444,13 @@ static void check_bytes(const struct gpu_pool *pool, bool gaps_only)
                 pool->image[at]);
     require(at == pool->size);
     free(bytes);
+}
+
+void refused(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device, int status)
+{
+    struct gpu_pool *pool = pool_try(client, shape, claim_more, claim_device);
+    printf("  %s: %s\n", strait_status_string(pool->status), pool->text);
+    require(pool->status == status);
 }
 
 void pool_check(const struct gpu_pool *pool)
@@ -538,6 +526,21 @@ const char *client_stats(struct strait_client *client)
     return stats;
 }
 
+double json_number(const char *json, const char *object, const char *name)
+{
+    const char *names[] = {object, name};
+    char quoted[64];
+    for (int i = 0; i < COUNT(names); i++) {
+        if (names[i] == NULL)
+            continue;
+        snprintf(quoted, sizeof(quoted), "\"%s\":", names[i]);
+        json = strstr(json, quoted);
+        require(json != NULL);
+        json += strlen(quoted);
+    }
+    return strtod(json, NULL);
+}
+
 struct strait_peer *pool_peer(struct gpu_pool *of, struct strait_client *client)
 {
     uint8_t blob[65536];
@@ -566,13 +569,8 @@ void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const
     require(strait_offer(pool->pool, &params, &flow->transfer) == STRAIT_OK);
 }
 
-void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count)
-{
-    flow_expect_for(flow, pool, key, ids, count, 20000);
-}
-
-void flow_expect_for(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
-                     uint32_t deadline_ms)
+void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
+                 uint32_t deadline_ms)
 {
     *flow = (struct flow){.pool = pool};
     struct strait_page_list list = {.count = count, .ids = ids};
@@ -581,9 +579,43 @@ void flow_expect_for(struct flow *flow, struct gpu_pool *pool, const char *key, 
                                           .key_size = strlen(key),
                                           .lists = &list,
                                           .list_count = 1,
-                                          .deadline_ms = deadline_ms * (uint32_t)patience(),
+                                          .deadline_ms =
+                                              (deadline_ms != 0 ? deadline_ms : 20000) * (uint32_t)patience(),
                                           .context = flow};
     require(strait_expect(pool->pool, &params, &flow->transfer) == STRAIT_OK);
+}
+
+void request_begin(struct request *r, const char *key)
+{
+    struct strait_peer *peer = pool_peer(r->source, r->sink->client);
+    flow_offer(&r->offer, r->source, key, NULL, r->source->shape.pages, r->later);
+    flow_expect(&r->expect, r->sink, key, NULL, r->sink->shape.pages, r->deadline_ms);
+    require(strait_start(r->expect.transfer, peer, NULL) == STRAIT_OK);
+    strait_peer_remove(peer);
+}
+
+bool request_over(const struct request *r)
+{
+    return r->offer.decided && r->offer.drained && r->expect.decided && r->expect.drained;
+}
+
+static void print_flow(const char *side, const struct flow *flow, const char *end)
+{
+    printf(" %s %s (%s%s%s)%s", side, strait_state_string(flow->state), strait_reason_string(flow->reason),
+           flow->text[0] != 0 ? ": " : "", flow->text, end);
+}
+
+void request_print(const struct request *r, const char *what)
+{
+    printf("  %s:", what);
+    print_flow("source", &r->offer, ",");
+    print_flow("sink", &r->expect, "\n");
+}
+
+void request_end(struct request *r)
+{
+    strait_release(r->offer.transfer);
+    strait_release(r->expect.transfer);
 }
 
 static uint32_t *shuffled(struct rng *rng, uint32_t count)
@@ -627,7 +659,7 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
     struct flow offer, expect;
     snprintf(key, sizeof(key), "%u", ++turn);
     flow_offer(&offer, source, key, from, pages, false);
-    flow_expect(&expect, sink, key, to, pages);
+    flow_expect(&expect, sink, key, to, pages, 0);
     pump(clients, 2, 0);
     usleep(1000); /* both daemons have heard of it: what is timed is the transfer */
     uint64_t began = now_ns();
@@ -650,4 +682,89 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
     free(from);
     free(to);
     return ended - began;
+}
+
+void move_among(struct gpu_pool *const *among, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++) {
+            if (i == j)
+                continue;
+            pool_fill(among[i], (uint64_t)(i * 10 + j));
+            move_all(among[i], among[j], (uint64_t)j, true);
+        }
+}
+
+/* ---- Two daemons ------------------------------------------------------------------------------------------------- */
+
+void pair_start(struct pair *pair, const char *transport, const char *coding, const char *more)
+{
+    *pair = (struct pair){.source = NULL};
+    daemon_start(&pair->daemons[0], "a", transport, coding, more);
+    daemon_start(&pair->daemons[1], "b", transport, coding, more);
+}
+
+void pair_connect(struct pair *pair)
+{
+    for (int i = 0; i < 2; i++)
+        pair->clients[i] = client_open(&pair->daemons[i]);
+}
+
+void pair_pools(struct pair *pair, struct pool_shape shape, enum strait_handle handle)
+{
+    pair->source = pool_make(pair->clients[0], on(shape, 0, STRAIT_HANDLE_CUDA_IPC));
+    pair->sink = pool_make(pair->clients[1], on(shape, last_device(), handle));
+    pool_fill(pair->source, 1);
+}
+
+void pair_disconnect(struct pair *pair)
+{
+    for (int i = 0; i < 2; i++)
+        strait_client_close(pair->clients[i]);
+}
+
+void pair_close(struct pair *pair)
+{
+    pair_disconnect(pair);
+    for (int i = 0; i < 2; i++)
+        daemon_stop(&pair->daemons[i]);
+    pool_free(pair->source);
+    pool_free(pair->sink);
+}
+
+void pair_kill(struct pair *pair, int victim, unsigned pause_us, uint32_t ms)
+{
+    char what[64];
+    struct request r = {.source = pair->source, .sink = pair->sink};
+    request_begin(&r, "lost");
+    WAIT(pair->clients, 2, r.expect.moved || r.expect.decided, 5000);
+    usleep(pause_us);
+    daemon_kill(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, request_over(&r), ms);
+    snprintf(what, sizeof(what), "killed %s daemon after %u us", victim == 0 ? "source's" : "sink's", pause_us);
+    request_print(&r, what);
+    pool_check(pair->source);
+    request_end(&r);
+}
+
+void pair_restart(struct pair *pair, int victim)
+{
+    pair->source->told = pair->sink->told = false;
+    daemon_restart(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, victim == 0 ? pair->source->told : pair->sink->told, 15000);
+    require(pair->source->status == STRAIT_OK && pair->sink->status == STRAIT_OK);
+}
+
+/* ---- Times ------------------------------------------------------------------------------------------------------- */
+
+static int compare_times(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+uint64_t median(uint64_t *times, int count)
+{
+    qsort(times, (size_t)count, sizeof(times[0]), compare_times);
+    return times[count / 2];
 }

@@ -1,5 +1,5 @@
 /* Daemons, clients and pools in memory of real GPUs. Of every pool an image on the host tells what its memory has to
- * hold, gaps between pages included. Everything lives until the end of the process.
+ * hold, gaps between pages included. What is not freed lives until the end of the process.
  *
  * Variables of the environment: GPU_TEST_LOG (daemons tell much), GPU_TEST_TRANSPORTS (in place of shm),
  * GPU_TEST_OPTIONS (more options of every daemon), GPU_TEST_P2P (NCCL may use it), GPU_TEST_UCX_CUDA (a UCX that does
@@ -13,6 +13,7 @@
 
 #include <strait/strait.h>
 
+#include "tests/daemon.h"
 #include "tests/gpu/device.h"
 
 /* ---- Daemons ----------------------------------------------------------------------------------------------------- */
@@ -67,8 +68,11 @@ struct gpu_pool {
 struct strait_client *client_open(const struct daemon_process *daemon);
 struct strait_client *client_embedded(const char *coding); /* its daemon is in this process */
 const char *client_stats(struct strait_client *client);    /* JSON, until the next call */
+/* The number of this name: the first one behind the name `object`, unless that is NULL. */
+double json_number(const char *json, const char *object, const char *name);
 struct gpu_pool *pool_try(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device);
 struct gpu_pool *pool_make(struct strait_client *client, struct pool_shape shape);
+void pool_free(struct gpu_pool *pool);                /* when its client is closed; NULL is allowed */
 void pool_fill(struct gpu_pool *pool, uint64_t seed); /* with values like those of a KV cache */
 uint8_t *pool_page(const struct gpu_pool *pool, uint8_t *base, uint32_t region, uint32_t id);
 /* All of the memory is as the image tells. */
@@ -76,6 +80,12 @@ void pool_check(const struct gpu_pool *pool);
 void pool_check_gaps(const struct gpu_pool *pool); /* whatever the pages hold */
 /* Nothing but canaries, at once. */
 void pool_overwrite(struct gpu_pool *pool);
+/* Registers a pool like pool_try, and requires that it is refused with this status. */
+void refused(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device, int status);
+
+extern const struct pool_shape small, medium, large; /* 24, 96 and 256 MiB */
+struct pool_shape on(struct pool_shape shape, int device, enum strait_handle handle);
+int last_device(void);
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
@@ -90,13 +100,26 @@ struct flow {
 };
 
 struct strait_peer *pool_peer(struct gpu_pool *of, struct strait_client *client);
+/* With deadline_ms 0: one that nothing should reach. */
 void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
                 bool later);
-void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count);
-void flow_expect_for(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
-                     uint32_t deadline_ms);
+void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
+                 uint32_t deadline_ms);
+
+/* All pages of a pool to those of another. */
+struct request {
+    struct gpu_pool *source, *sink;
+    uint32_t deadline_ms; /* 0: as of flow_expect */
+    bool later;           /* pages are appended */
+    struct flow offer, expect;
+};
+
+void request_begin(struct request *request, const char *key); /* the sink starts it */
+bool request_over(const struct request *request);             /* both sides have a verdict, and are drained */
+void request_print(const struct request *request, const char *what);
+void request_end(struct request *request);
+
 void pump(struct strait_client *const *clients, int count, int ms);
-uint64_t now_ns(void);
 uint64_t patience(void); /* how many times as long things may take: daemons run under a tool */
 
 #define WAIT(clients, count, expression, ms)                                 \
@@ -109,5 +132,50 @@ uint64_t patience(void); /* how many times as long things may take: daemons run 
 
 /* Moves all pages in a random order, checks both pools, and returns the nanoseconds from start to DONE at the sink. */
 uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check);
+/* From each of the pools to each other one, all of it checked. */
+void move_among(struct gpu_pool *const *pools, int count);
+
+/* ---- Two daemons ------------------------------------------------------------------------------------------------- */
+
+/* "a" and "b", a client of each, and a pool of the source's and the sink's. */
+struct pair {
+    struct daemon_process daemons[2];
+    struct strait_client *clients[2];
+    struct gpu_pool *source, *sink;
+};
+
+void pair_start(struct pair *pair, const char *transport, const char *coding, const char *more); /* the daemons only */
+void pair_connect(struct pair *pair);
+/* The source on the first GPU, filled; the sink on the last, named by `handle`. */
+void pair_pools(struct pair *pair, struct pool_shape shape, enum strait_handle handle);
+void pair_disconnect(struct pair *pair);
+void pair_close(struct pair *pair); /* disconnects, stops the daemons, and frees the memory of source and sink */
+
+/* Kills a daemon so long after pages began to move: both sides are told within `ms`, and the source is as it was. */
+void pair_kill(struct pair *pair, int victim, unsigned pause_us, uint32_t ms);
+/* What the library does by itself: it connects again and registers the pools. */
+void pair_restart(struct pair *pair, int victim);
+
+/* ---- Times ------------------------------------------------------------------------------------------------------- */
+
+uint64_t median(uint64_t *times, int count); /* which are in order then */
+
+/* ---- Scenes ------------------------------------------------------------------------------------------------------ */
+
+/* links.c */
+void scene_reach(void);
+void scene_ucx_link(void);
+void scene_ucx_link_dies(void);
+void scene_ucx_link_busy(void);
+void scene_nccl(void);
+void scene_nccl_dies(void);
+void scene_nccl_auto(void);
+void scene_nccl_busy(void);
+/* faults.c */
+void scene_silence(void);
+void scene_client_faults(void);
+void scene_freed(void);
+void scene_device_fails(void);
+void scene_device_stalls(void);
 
 #endif
