@@ -4,16 +4,13 @@ if(STRAIT_TOOLS)
     add_executable(bench_gpu bench_gpu.c fakes/gpu_memory.c)
     target_link_libraries(bench_gpu PRIVATE strait_bench)
     add_dependencies(bench_gpu straitd strait-fake-device strait-fake-nccl)
-    add_library(strait-moving-nccl SHARED collective/moving_nccl.c)
-    target_link_libraries(strait-moving-nccl PRIVATE strait_options)
-    set_target_properties(strait-moving-nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/moving_nccl)
     set(bench_paths local,shm)
     if(STRAIT_HAVE_UCX)
         string(APPEND bench_paths ",tcp")
     endif()
     strait_add_test(bench_runs TIMEOUT 120 LABELS cli
         COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench.py $<TARGET_FILE:strait> $<TARGET_FILE:bench_gpu>
-                $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-moving-nccl> ${bench_paths})
+                $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-fake-nccl-processes> ${bench_paths})
     set_property(TEST bench_runs APPEND PROPERTY ENVIRONMENT "STRAITD=$<TARGET_FILE:straitd>"
         "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-fake-nccl>:$<TARGET_FILE_DIR:strait-node>"
         "BENCH_NCCL=$<BOOL:${STRAIT_HAVE_UCX}>")

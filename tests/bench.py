@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Benches on a few megabytes: each runs to its end, its JSON has the documented columns, and its check fails when a bit is
-wrong. GPUs are threads and host memory, NCCL is moving_nccl.c; figures mean nothing.
+wrong. GPUs are threads and host memory, NCCL is fakes/nccl_processes.c; figures mean nothing.
 
   bench.py STRAIT BENCH_GPU LIBSTRAIT_COLL NCCL PATHS
 
@@ -159,7 +159,7 @@ def check_collective():
     rows = report(COLLECTIVE + ["--size", "100000"], three)["rows"]
     assert [row["data"] for row in rows] == 10 * ["other"]
     report(small + ["--types", "fp16", "--ops", "all_to_all"])  # of BF16 tensors, rounded
-    report(small + ["--ops", "reduce_scatter", "--env", "STRAIT_COLL=raw"], {**three, "MOVING_BACKWARDS": "1"})
+    report(small + ["--ops", "reduce_scatter", "--env", "STRAIT_COLL=raw"], {**three, "FAKE_NCCL_BACKWARDS": "1"})
     rows = report(small + ["--links", "as-is,shm,socket", "--singles", "5", "--env", "STRAIT_COLL=raw"])["rows"]
     assert [row["links"] for row in rows] == ["as-is", "shm", "socket"]
     for row in rows:
@@ -178,11 +178,11 @@ def check_collective():
         run(1, "no values for moments", small + ["--data", "moments,weights"], None, kinds)
     assert "WRONG" in run(1, "not what was sent", small + ["--fault", "flip"])
     run(1, "not what was sent", small + ["--ops", "all_reduce", "--fault", "flip"], three)
-    run(1, "not what was sent", small + ["--repeats", "3"], {"MOVING_SPOIL": "12"})
-    run(1, "rank 1 ended with exit status 3", small, {"MOVING_DIE": "9"})
+    run(1, "not what was sent", small + ["--repeats", "3"], {"FAKE_NCCL_SPOIL": "12"})
+    run(1, "rank 1 ended with exit status 3", small, {"FAKE_NCCL_DIE": "9"})
     # NCCL's calls of a row: 3 and 3 to begin with, 3 in each of two repeats. The 14th is in the second row.
     text = run(1, "rank 1 warms up by NCCL alone: all_gather of other bf16, 1048576 bytes", small + ["--size", "1M", "--timeout",
-               "1"], {"MOVING_HANG": "14"})
+               "1"], {"FAKE_NCCL_HANG": "14"})
     assert " 64K " in text and text.count(" all_gather  ") == 1, text
     run(1, "no GPU", small, {"FAKE_NO_GPU": "1"})
     run(1, "need two", small, {"FAKE_GPUS": "1"})

@@ -1,4 +1,4 @@
-/* The benches of GPUs without a GPU: fake_gpu_memory.c, and moving_nccl.c in place of NCCL. */
+/* The benches of GPUs without a GPU: fakes/gpu_memory.c, and fakes/nccl_processes.c in place of NCCL. */
 #include <string.h>
 
 #include "bench/bench.h"
