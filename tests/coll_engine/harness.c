@@ -452,6 +452,34 @@ void add_loop(TCase *tests, const TTest *test, int from, int until)
         tcase_add_loop_test(tests, test, at, at + 1);
 }
 
+enum { ROWS_MAX = 32, SCENES_MAX = 16 };
+
+static struct {
+    TTest test;
+    void (*start)(int, void (*)(struct rank *), const void *);
+    void (*body)(struct rank *);
+    int ranks;
+} rows[ROWS_MAX];
+
+static void run_row(int number)
+{
+    const int row = number / SCENES_MAX, scene = number % SCENES_MAX;
+    rows[row].start(rows[row].ranks, rows[row].body, &scene);
+}
+
+void add_ranks(TCase *tests, const char *name, void (*start)(int, void (*)(struct rank *), const void *),
+               void (*body)(struct rank *), int ranks, int scenes)
+{
+    static int count;
+    const int first = count * SCENES_MAX;
+    require(count < ROWS_MAX && scenes <= SCENES_MAX);
+    rows[count].test = (TTest){.name = name, .fn = run_row, .file = __FILE__, .line = __LINE__};
+    rows[count].start = start;
+    rows[count].body = body;
+    rows[count].ranks = ranks;
+    tcase_add_loop_test(tests, &rows[count++].test, first, first + scenes);
+}
+
 /* CTest's own limit comes later, and does not say which test it was. */
 int suite_run(const char *name, TCase *tests)
 {

@@ -136,6 +136,11 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type);
 /* tcase_add_loop_test; under sanitizers of every STRIDEth one, beginning elsewhere in each loop. */
 void add_loop(TCase *tests, const TTest *test, int from, int until);
 
+/* Adds a test that does nothing but start ranks, by ranks_run or ranks_start: `scenes` times, with a pointer to the
+ * number of the scene, from 0 on, as their argument. */
+void add_ranks(TCase *tests, const char *name, void (*start)(int, void (*)(struct rank *), const void *),
+               void (*body)(struct rank *), int ranks, int scenes);
+
 /* Runs a suite, each test in a process of its own. */
 int suite_run(const char *name, TCase *tests);
 

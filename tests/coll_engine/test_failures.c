@@ -95,12 +95,6 @@ static void post_on_one_rank(struct rank *rank)
     rank_abort(rank);
 }
 
-START_TEST(abort_ends_waiting_for_messages)
-{
-    ranks_start(2, post_on_one_rank, NULL);
-}
-END_TEST
-
 /* The stream of rank 0 stands still for a reason of its own, and goes on after the abort. */
 static atomic_bool gate;
 
@@ -179,6 +173,8 @@ static void post_beside_abort(struct rank *rank, bool grouped)
     require(ends_within(rank->stream, PATIENCE_MS));
 }
 
+/* In the first scene during a call in no group, in the second in an open group. It ends with an error and asks NCCL for
+ * nothing any more. */
 static void be_aborted(struct rank *rank)
 {
     rank_begin(rank);
@@ -190,14 +186,6 @@ static void be_aborted(struct rank *rank)
         require_ok(ncclCommAbort(rank->comm));
     fake_stream_end(rank->stream);
 }
-
-/* The first time a call in no group, the second time an open group. It ends with an error and asks NCCL for nothing any
- * more. */
-START_TEST(a_call_under_way_keeps_what_it_uses)
-{
-    ranks_start(2, be_aborted, &_i);
-}
-END_TEST
 
 /* Freeing memory of a GPU waits for all of its work, such as that of a communicator that is aborted next. */
 static void end_in_group(struct rank *rank)
@@ -219,12 +207,6 @@ static void end_in_group(struct rank *rank)
     }
     fake_stream_end(rank->stream);
 }
-
-START_TEST(nothing_is_freed_before_the_end_of_a_group)
-{
-    ranks_start(2, end_in_group, &_i);
-}
-END_TEST
 
 /* ---- Revoked, and shrunk with abort ------------------------------------------------------------------------------ */
 
@@ -249,12 +231,6 @@ static void be_revoked(struct rank *rank)
     rank_abort(rank);
 }
 
-START_TEST(revoke_ends_waiting_for_overflow)
-{
-    ranks_start(2, be_revoked, NULL);
-}
-END_TEST
-
 /* The child joins anew, and compresses. */
 static void be_shrunk(struct rank *rank)
 {
@@ -270,12 +246,6 @@ static void be_shrunk(struct rank *rank)
     require_ok(ncclCommDestroy(child));
     rank_abort(rank);
 }
-
-START_TEST(shrink_with_abort_ends_waiting_for_overflow)
-{
-    ranks_start(2, be_shrunk, NULL);
-}
-END_TEST
 
 /* ---- Bytes that change on their way ------------------------------------------------------------------------------ */
 
@@ -315,12 +285,12 @@ int main(void)
     tcase_add_test(tests, abort_ends_waiting_for_overflow);
     tcase_add_test(tests, waiting_for_overflow_ends_as_an_error);
     tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 2);
-    tcase_add_test(tests, abort_ends_waiting_for_messages);
+    add_ranks(tests, "abort_ends_waiting_for_messages", ranks_start, post_on_one_rank, 2, 1);
     tcase_add_test(tests, abort_waits_for_no_other_work);
-    tcase_add_loop_test(tests, a_call_under_way_keeps_what_it_uses, 0, 2);
-    tcase_add_loop_test(tests, nothing_is_freed_before_the_end_of_a_group, 0, 2);
-    tcase_add_test(tests, revoke_ends_waiting_for_overflow);
-    tcase_add_test(tests, shrink_with_abort_ends_waiting_for_overflow);
+    add_ranks(tests, "a_call_under_way_keeps_what_it_uses", ranks_start, be_aborted, 2, 2);
+    add_ranks(tests, "nothing_is_freed_before_the_end_of_a_group", ranks_start, end_in_group, 2, 2);
+    add_ranks(tests, "revoke_ends_waiting_for_overflow", ranks_start, be_revoked, 2, 1);
+    add_ranks(tests, "shrink_with_abort_ends_waiting_for_overflow", ranks_start, be_shrunk, 2, 1);
     add_loop(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
     return suite_run("failures", tests);
 }

@@ -44,12 +44,6 @@ static void exchange_ragged(struct rank *rank)
     require(told_of(rank->comm, "send", "bf16").compressed > 0);
 }
 
-START_TEST(sends_and_receives_of_any_sizes_arrive)
-{
-    ranks_run(_i, exchange_ragged, NULL);
-}
-END_TEST
-
 /* Collectives and sends of several types, compressed and not, one after another and in groups of groups. */
 static void mix(struct rank *rank)
 {
@@ -76,12 +70,6 @@ static void mix(struct rank *rank)
     require(told_of(rank->comm, "all_gather", "bf16").compressed == TIMES);
     require(told_of(rank->comm, "recv", "fp16").compressed == TIMES);
 }
-
-START_TEST(groups_mix_collectives_and_sends_of_any_types)
-{
-    ranks_run(2, mix, NULL);
-}
-END_TEST
 
 /* Compressed or not, whichever of the two ranks groups them. */
 static void send_all(struct rank *rank)
@@ -142,12 +130,6 @@ static void gather_estimated(struct rank *rank)
     }
 }
 
-START_TEST(estimates_count_as_nothing)
-{
-    ranks_run(2, gather_estimated, NULL);
-}
-END_TEST
-
 /* ---- Streams and communicators ----------------------------------------------------------------------------------- */
 
 /* Operations on one communicator from two streams, without waiting in between: the memory that they share is used by
@@ -175,12 +157,6 @@ static void alternate(struct rank *rank)
     ranks_meet();
     fake_stream_end(other.stream);
 }
-
-START_TEST(streams_of_one_communicator_take_turns)
-{
-    ranks_run(_i, alternate, NULL);
-}
-END_TEST
 
 /* A second communicator, made by a split, with a stream of its own, and work of both under way at once. */
 static void with_second(struct rank *rank)
@@ -211,12 +187,6 @@ static void with_second(struct rank *rank)
     require_ok(ncclCommDestroy(second));
     fake_stream_end(stream);
 }
-
-START_TEST(two_communicators_work_at_once)
-{
-    ranks_run(2, with_second, &_i);
-}
-END_TEST
 
 /* ---- One thread -------------------------------------------------------------------------------------------------- */
 
@@ -261,12 +231,6 @@ static void be_three_ranks(struct rank *thread)
         fake_stream_end(ranks[i].stream);
     }
 }
-
-START_TEST(one_thread_can_be_several_ranks)
-{
-    ranks_start(1, be_three_ranks, &_i);
-}
-END_TEST
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
@@ -351,13 +315,16 @@ int main(void)
 {
     TCase *tests = tcase_create("groups");
     tcase_add_checked_fixture(tests, set_up, NULL);
-    tcase_add_loop_test(tests, sends_and_receives_of_any_sizes_arrive, 2, 5);
-    tcase_add_test(tests, groups_mix_collectives_and_sends_of_any_types);
+    add_ranks(tests, "sends_and_receives_of_any_sizes_arrive", ranks_run, exchange_ragged, 2, 1);
+    add_ranks(tests, "sends_and_receives_of_any_sizes_arrive", ranks_run, exchange_ragged, 3, 1);
+    add_ranks(tests, "sends_and_receives_of_any_sizes_arrive", ranks_run, exchange_ragged, 4, 1);
+    add_ranks(tests, "groups_mix_collectives_and_sends_of_any_types", ranks_run, mix, 2, 1);
     tcase_add_loop_test(tests, sends_arrive_in_the_order_of_their_calls, 0, 4);
-    tcase_add_test(tests, estimates_count_as_nothing);
-    tcase_add_loop_test(tests, streams_of_one_communicator_take_turns, 2, 4);
-    tcase_add_loop_test(tests, two_communicators_work_at_once, 0, 2);
-    tcase_add_loop_test(tests, one_thread_can_be_several_ranks, 0, 2);
+    add_ranks(tests, "estimates_count_as_nothing", ranks_run, gather_estimated, 2, 1);
+    add_ranks(tests, "streams_of_one_communicator_take_turns", ranks_run, alternate, 2, 1);
+    add_ranks(tests, "streams_of_one_communicator_take_turns", ranks_run, alternate, 3, 1);
+    add_ranks(tests, "two_communicators_work_at_once", ranks_run, with_second, 2, 2);
+    add_ranks(tests, "one_thread_can_be_several_ranks", ranks_start, be_three_ranks, 1, 2);
     tcase_add_loop_test(tests, graphs_are_launched_again_and_again, 0, 4);
     return suite_run("groups", tests);
 }

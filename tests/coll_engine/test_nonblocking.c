@@ -92,12 +92,6 @@ static void run_every_operation(struct rank *rank)
     end(rank);
 }
 
-START_TEST(ranks_join_with_their_first_collective)
-{
-    ranks_start(_i, run_every_operation, NULL);
-}
-END_TEST
-
 /* All that NCCL moves for measuring links is in progress first. */
 static void join_measured(struct rank *rank)
 {
@@ -174,12 +168,6 @@ static void ask_one_by_one(struct rank *rank)
     end(rank);
 }
 
-START_TEST(a_communicator_gets_ready_without_the_other_ranks)
-{
-    ranks_start(3, ask_one_by_one, NULL);
-}
-END_TEST
-
 static void group_first(struct rank *rank)
 {
     begin(rank);
@@ -191,12 +179,6 @@ static void group_first(struct rank *rank)
     require_told(rank->comm, "send", "bf16", 2, 0); /* one of them could have been on its way */
     end(rank);
 }
-
-START_TEST(groups_before_the_first_collective_are_raw_and_so_are_all_sends)
-{
-    ranks_start(3, group_first, NULL);
-}
-END_TEST
 
 /* Collectives in groups, all alike, as many as are counted or one less, and then one in no group. */
 enum { COUNTED = 1024 };
@@ -238,12 +220,6 @@ static void send_only(struct rank *rank)
     end(rank);
 }
 
-START_TEST(a_communicator_without_collectives_stays_raw)
-{
-    ranks_start(2, send_only, NULL);
-}
-END_TEST
-
 /* NCCL does not say where they are before they are ready, and nobody tells when that is. */
 static void split(struct rank *rank)
 {
@@ -265,12 +241,6 @@ static void split(struct rank *rank)
     end(rank);
 }
 
-START_TEST(children_stay_raw)
-{
-    ranks_start(2, split, NULL);
-}
-END_TEST
-
 /* One has its first collective in a group, the others not, and is over with it before it goes on. */
 static void group_on_one_rank(struct rank *rank)
 {
@@ -284,12 +254,6 @@ static void group_on_one_rank(struct rank *rank)
     end(rank);
 }
 
-START_TEST(one_rank_that_groups_its_first_collective_keeps_all_raw)
-{
-    ranks_start(3, group_on_one_rank, &_i);
-}
-END_TEST
-
 static void block_on_one_rank(struct rank *rank)
 {
     if (rank->rank == 0)
@@ -300,12 +264,6 @@ static void block_on_one_rank(struct rank *rank)
     require_gathers(rank, 1, 0);
     end(rank);
 }
-
-START_TEST(one_rank_that_blocks_keeps_all_raw)
-{
-    ranks_start(2, block_on_one_rank, NULL);
-}
-END_TEST
 
 /* Nothing blocks, so one thread may call for one rank after the other. */
 static void be_two_ranks(struct rank *thread)
@@ -335,12 +293,6 @@ static void be_two_ranks(struct rank *thread)
         fake_stream_end(ranks[i].stream);
     }
 }
-
-START_TEST(two_ranks_of_one_thread_stay_raw_without_waiting)
-{
-    ranks_start(1, be_two_ranks, NULL);
-}
-END_TEST
 
 /* ---- Ends -------------------------------------------------------------------------------------------------------- */
 
@@ -399,12 +351,6 @@ static void give_up(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-START_TEST(a_rank_that_waits_in_its_first_collective_can_be_aborted_and_revoked)
-{
-    ranks_start(2, give_up, &_i);
-}
-END_TEST
-
 static void *ask_again_and_again(void *argument)
 {
     struct watchdog *watchdog = argument;
@@ -433,12 +379,6 @@ static void be_watched(struct rank *rank)
     require_gathers(rank, CALLS + 1, CALLS + 1);
     end(rank);
 }
-
-START_TEST(one_thread_at_a_time_asks_nccl_for_errors)
-{
-    ranks_start(2, be_watched, NULL);
-}
-END_TEST
 
 static void *abort_halted(void *argument)
 {
@@ -470,29 +410,26 @@ static void be_aborted_while_joining(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-START_TEST(a_rank_can_be_aborted_while_it_joins)
-{
-    ranks_start(3, be_aborted_while_joining, NULL);
-}
-END_TEST
-
 int main(void)
 {
     TCase *tests = tcase_create("nonblocking");
-    tcase_add_loop_test(tests, ranks_join_with_their_first_collective, 2, 5);
+    add_ranks(tests, "ranks_join_with_their_first_collective", ranks_start, run_every_operation, 2, 1);
+    add_ranks(tests, "ranks_join_with_their_first_collective", ranks_start, run_every_operation, 3, 1);
+    add_ranks(tests, "ranks_join_with_their_first_collective", ranks_start, run_every_operation, 4, 1);
     tcase_add_loop_test(tests, links_are_measured_in_the_call_that_joins, 2, 4);
     tcase_add_loop_test(tests, an_operation_that_overlaps_is_moved_part_by_part, 2, 4);
-    tcase_add_test(tests, a_communicator_gets_ready_without_the_other_ranks);
-    tcase_add_test(tests, groups_before_the_first_collective_are_raw_and_so_are_all_sends);
+    add_ranks(tests, "a_communicator_gets_ready_without_the_other_ranks", ranks_start, ask_one_by_one, 3, 1);
+    add_ranks(tests, "groups_before_the_first_collective_are_raw_and_so_are_all_sends", ranks_start, group_first, 3, 1);
     tcase_add_loop_test(tests, ranks_join_after_at_most_1023_collectives_in_groups, 0, 2);
-    tcase_add_test(tests, a_communicator_without_collectives_stays_raw);
+    add_ranks(tests, "a_communicator_without_collectives_stays_raw", ranks_start, send_only, 2, 1);
     tcase_add_test(tests, a_rank_that_polls_late_still_joins);
-    tcase_add_test(tests, children_stay_raw);
-    tcase_add_loop_test(tests, one_rank_that_groups_its_first_collective_keeps_all_raw, 0, 3);
-    tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
-    tcase_add_test(tests, two_ranks_of_one_thread_stay_raw_without_waiting);
-    tcase_add_loop_test(tests, a_rank_that_waits_in_its_first_collective_can_be_aborted_and_revoked, 0, ENDINGS);
-    tcase_add_test(tests, one_thread_at_a_time_asks_nccl_for_errors);
-    tcase_add_test(tests, a_rank_can_be_aborted_while_it_joins);
+    add_ranks(tests, "children_stay_raw", ranks_start, split, 2, 1);
+    add_ranks(tests, "one_rank_that_groups_its_first_collective_keeps_all_raw", ranks_start, group_on_one_rank, 3, 3);
+    add_ranks(tests, "one_rank_that_blocks_keeps_all_raw", ranks_start, block_on_one_rank, 2, 1);
+    add_ranks(tests, "two_ranks_of_one_thread_stay_raw_without_waiting", ranks_start, be_two_ranks, 1, 1);
+    add_ranks(tests, "a_rank_that_waits_in_its_first_collective_can_be_aborted_and_revoked", ranks_start, give_up, 2,
+              ENDINGS);
+    add_ranks(tests, "one_thread_at_a_time_asks_nccl_for_errors", ranks_start, be_watched, 2, 1);
+    add_ranks(tests, "a_rank_can_be_aborted_while_it_joins", ranks_start, be_aborted_while_joining, 3, 1);
     return suite_run("nonblocking", tests);
 }

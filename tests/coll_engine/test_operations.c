@@ -188,12 +188,6 @@ static void pass_on(struct rank *rank)
         require(strcmp(told_of(rank->comm, reasons[i][0], reasons[i][1]).reason, reasons[i][2]) == 0);
 }
 
-START_TEST(what_is_not_compressed_is_done_by_nccl)
-{
-    ranks_run(3, pass_on, NULL);
-}
-END_TEST
-
 int main(void)
 {
     TCase *tests = tcase_create("operations");
@@ -202,6 +196,6 @@ int main(void)
     tcase_add_loop_test(tests, all_reduce_of_eight_gives_every_rank_the_sum, 3, 6);
     tcase_add_loop_test(tests, all_reduce_of_more_than_two_keeps_the_ring_of_nccl, 0, 2);
     add_loop(tests, overlapped_operations_give_the_same, 0, 3 * OVERLAPPED);
-    tcase_add_test(tests, what_is_not_compressed_is_done_by_nccl);
+    add_ranks(tests, "what_is_not_compressed_is_done_by_nccl", ranks_run, pass_on, 3, 1);
     return suite_run("operations", tests);
 }

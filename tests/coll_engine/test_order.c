@@ -151,12 +151,6 @@ static void exchange_after_send(struct rank *rank)
     require(told_of(rank->comm, "all_to_all", "bf16").compressed == TIMES);
 }
 
-START_TEST(an_all_to_all_comes_after_the_send_before_it)
-{
-    ranks_run(2, exchange_after_send, NULL);
-}
-END_TEST
-
 /* ---- What is cut ------------------------------------------------------------------------------------------------- */
 
 /* Long messages that are in no group on any rank leave head and tail uncompressed. Then rank 0 has one in a group:
@@ -336,12 +330,6 @@ static void post_again_after_refusal(struct rank *rank)
     }
 }
 
-START_TEST(a_group_with_a_refused_call_counts_as_nothing)
-{
-    ranks_run(2, post_again_after_refusal, NULL);
-}
-END_TEST
-
 /* When all of it was encoded, which cannot be taken back. */
 static void end_refused(struct rank *rank)
 {
@@ -362,21 +350,15 @@ static void end_refused(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-START_TEST(a_group_that_is_refused_at_its_end_fails_the_communicator)
-{
-    ranks_start(2, end_refused, NULL);
-}
-END_TEST
-
 int main(void)
 {
     TCase *tests = tcase_create("order");
     tcase_add_checked_fixture(tests, set_up, NULL);
     add_loop(tests, a_rank_that_groups_sends_with_a_collective_meets_one_that_does_not, 0, COUNT(scenes));
-    tcase_add_test(tests, an_all_to_all_comes_after_the_send_before_it);
+    add_ranks(tests, "an_all_to_all_comes_after_the_send_before_it", ranks_run, exchange_after_send, 2, 1);
     tcase_add_loop_test(tests, an_operation_that_one_rank_groups_later_ends_cutting_or_fails, 0, COUNT(laters));
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
-    tcase_add_test(tests, a_group_with_a_refused_call_counts_as_nothing);
-    tcase_add_test(tests, a_group_that_is_refused_at_its_end_fails_the_communicator);
+    add_ranks(tests, "a_group_with_a_refused_call_counts_as_nothing", ranks_run, post_again_after_refusal, 2, 1);
+    add_ranks(tests, "a_group_that_is_refused_at_its_end_fails_the_communicator", ranks_start, end_refused, 2, 1);
     return suite_run("order", tests);
 }

@@ -102,12 +102,6 @@ static void group_without_receives(struct rank *rank)
     }
 }
 
-START_TEST(sends_of_a_group_do_not_wait_for_each_other)
-{
-    ranks_run(3, group_without_receives, NULL);
-}
-END_TEST
-
 /* Rank 0 has a send before a collective in one group; rank 1 has the collective first, then the receive. */
 static void group_with_a_collective(struct rank *rank)
 {
@@ -127,12 +121,6 @@ static void group_with_a_collective(struct rank *rank)
         pair_check(&pair, 0, 3);
 }
 
-START_TEST(collectives_of_a_group_go_before_its_sends)
-{
-    ranks_run(2, group_with_a_collective, NULL);
-}
-END_TEST
-
 /* In one group, and all overflow. */
 static void send_many(struct rank *rank)
 {
@@ -150,12 +138,6 @@ static void send_many(struct rank *rank)
     for (unsigned i = 0; i < TIMES; i++)
         pair_check(&pairs[i], peer, i);
 }
-
-START_TEST(more_messages_than_records_arrive)
-{
-    ranks_run(2, send_many, NULL);
-}
-END_TEST
 
 static void receive_late(struct rank *rank)
 {
@@ -195,12 +177,6 @@ static void abort_beside(struct rank *rank)
     ranks_meet();
     rank_abort(rank);
 }
-
-START_TEST(abort_ends_what_waits_beside_nccl)
-{
-    ranks_start(2, abort_beside, NULL);
-}
-END_TEST
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
@@ -266,12 +242,6 @@ static void interleave(struct rank *rank)
     }
 }
 
-START_TEST(graphs_and_calls_keep_their_order)
-{
-    ranks_run(_i, interleave, NULL);
-}
-END_TEST
-
 /* Launched again and again. */
 static void replay_pairs(struct rank *rank)
 {
@@ -303,13 +273,14 @@ int main(void)
     TCase *tests = tcase_create("rings");
     tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_loop_test(tests, one_side_may_group_what_the_other_does_not, 0, COUNT(one_sided));
-    tcase_add_test(tests, sends_of_a_group_do_not_wait_for_each_other);
-    tcase_add_test(tests, collectives_of_a_group_go_before_its_sends);
-    tcase_add_test(tests, more_messages_than_records_arrive);
+    add_ranks(tests, "sends_of_a_group_do_not_wait_for_each_other", ranks_run, group_without_receives, 3, 1);
+    add_ranks(tests, "collectives_of_a_group_go_before_its_sends", ranks_run, group_with_a_collective, 2, 1);
+    add_ranks(tests, "more_messages_than_records_arrive", ranks_run, send_many, 2, 1);
     tcase_add_test(tests, a_receiver_that_comes_late_is_waited_for);
-    tcase_add_test(tests, abort_ends_what_waits_beside_nccl);
+    add_ranks(tests, "abort_ends_what_waits_beside_nccl", ranks_start, abort_beside, 2, 1);
     tcase_add_loop_test(tests, overflow_larger_than_a_ring_goes_through_it, 0, 4);
-    tcase_add_loop_test(tests, graphs_and_calls_keep_their_order, 2, 4);
+    add_ranks(tests, "graphs_and_calls_keep_their_order", ranks_run, interleave, 2, 1);
+    add_ranks(tests, "graphs_and_calls_keep_their_order", ranks_run, interleave, 3, 1);
     tcase_add_loop_test(tests, graphs_of_sends_and_receives_overflow, 2, 4);
     return suite_run("rings", tests);
 }

@@ -116,12 +116,6 @@ static void lose_the_cable(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-START_TEST(a_host_that_is_silent_is_given_up)
-{
-    ranks_start(RANKS, lose_the_cable, NULL);
-}
-END_TEST
-
 int main(void)
 {
     if (system("unshare -n ip link add name cable type veth peer name other >/dev/null 2>&1") != 0) {
@@ -131,6 +125,6 @@ int main(void)
     TCase *tests = tcase_create("spaces");
     tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_test(tests, overflow_goes_by_the_cable);
-    tcase_add_test(tests, a_host_that_is_silent_is_given_up);
+    add_ranks(tests, "a_host_that_is_silent_is_given_up", ranks_start, lose_the_cable, RANKS, 1);
     return suite_run("spaces", tests);
 }
