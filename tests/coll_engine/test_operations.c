@@ -68,6 +68,17 @@ static void send_then_receive(const struct rank *rank, const struct operation *o
                                 rank->stream));
 }
 
+/* As on one host, or none. What all_reduce of more than two ranks adds up overflows, and gets a higher level sooner or
+ * later. */
+static void require_ends_uncompressed(const struct rank *rank, const struct operation *operation,
+                                      unsigned long long wire, unsigned long long compressed)
+{
+    if (getenv("STRAIT_TEST_HOSTS") == NULL)
+        require(wire > compressed);
+    else
+        require(wire == compressed || (operation->what == COLL_ALL_REDUCE && rank->ranks > 2));
+}
+
 static void run(struct rank *rank)
 {
     const struct scene *scene = rank->argument;
@@ -96,7 +107,7 @@ static void run(struct rank *rank)
     if (operation.what == COLL_SEND)
         require_told(rank->comm, "recv", type, scene->times, scene->times);
     if (scene->overlaps)
-        require((told_of(rank->comm, name, type).wire > scene->times * first) == (getenv("STRAIT_TEST_HOSTS") == NULL));
+        require_ends_uncompressed(rank, &operation, told_of(rank->comm, name, type).wire, scene->times * first);
 }
 
 /* Each kind goes with two numbers of ranks, by turns. */
