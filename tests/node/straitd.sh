@@ -1,6 +1,7 @@
 #!/bin/sh
 # straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not
-# start; and its manual has the options as deploy/manual.sh writes them. SCRATCH is overwritten.
+# start; its manual has the options as deploy/manual.sh writes them; and it leaves signals of errors to the system.
+# SCRATCH is overwritten.
 # HAS_UCX=1: this build has that transport.
 set -eu
 straitd=$(realpath "$1")
@@ -87,23 +88,52 @@ fi
 refuses 1 "transports = ucx: none can be used (ucx: $error)" $own $unusable
 [ ! -e s ] || fail "a daemon that did not start left its socket"
 
-starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says is in err
+starts() { # ARGUMENT...: it is ready; what it says is in err
     : >err # of the one before
     "$straitd" "$@" >out 2>err &
     daemon=$!
     for _ in $(seq 200); do
-        grep -q msg=ready err && break
+        grep -q msg=ready err && return
         sleep 0.1
     done
+    fail "straitd $* does not start: $(cat err)"
+}
+
+ends() { # when it is told to
     # Again and again: ThreadSanitizer loses a signal now and then that comes while the daemon starts.
     { while kill -TERM $daemon; do sleep 1; done; } >/dev/null 2>&1 &
     again=$!
-    wait $daemon || fail "straitd $* does not start, or not end: $(cat err)"
+    wait $daemon || fail "it does not end: $(cat err)"
     kill $again 2>/dev/null || true
     wait $again 2>/dev/null || true
 }
 
 # shellcheck disable=SC2086
 starts $own $unusable --transports ucx,shm
+ends
 grep -q "msg=\"transport left out\" transport=ucx error=\"$error\"" err || fail "ucx is left out: $(cat err)"
+
+catches() { # SIGNAL...: those of them for which the daemon has handlers
+    caught=$((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' /proc/$daemon/status)))
+    for signal in "$@"; do
+        [ $((caught >> (signal - 1) & 1)) -eq 0 ] || printf '%s ' "$signal"
+    done
+}
+
+# UCX takes SIGHUP, SIGILL, SIGBUS, SIGFPE and SIGSEGV when it is loaded, and so may sanitizers: the daemon leaves them to
+# the system, except for who wants backtraces.
+if [ "${HAS_UCX:-0}" = 1 ]; then
+    unset UCX_HANDLE_ERRORS UCX_DEBUG_SIGNO
+    leave="handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0"
+    export ASAN_OPTIONS="$leave" TSAN_OPTIONS="$leave" UBSAN_OPTIONS="$leave"
+    # shellcheck disable=SC2086
+    starts $own --transports shm
+    [ "$(catches 1 4 7 8 11 15)" = "15 " ] || fail "it catches signals $(catches 1 4 7 8 11 15)"
+    ends
+    export UCX_HANDLE_ERRORS=bt
+    # shellcheck disable=SC2086
+    starts $own --transports shm
+    [ "$(catches 11)" = "11 " ] || fail "it makes no backtraces"
+    ends
+fi
 exit $failed

@@ -1,16 +1,11 @@
 #include "tests/transport/sides.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "internal/bytes.h"
 #include "tests/fakes/nccl_calls.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
@@ -214,6 +209,34 @@ void side_init(struct side *side, const struct transport_ops *ops, const char *o
     ck_assert_int_eq(STRAIT_OK, transport_memory(side->transport, side->source, SLOTS * SLOT_BYTES, &side->handle));
 }
 
+enum strait_status transport_try(const struct transport_ops *ops, uint32_t memory, const char *options)
+{
+    struct transport_arena arena = {.size = 4096, .memory = memory};
+    struct transport_events none = {0};
+    struct transport *transport = NULL;
+    arena.fd = make_arena(arena.size, &arena.base);
+    enum strait_status status = transport_create(ops, &arena, &none, NULL, options, &transport);
+    ck_assert((transport != NULL) == (status == STRAIT_OK));
+    transport_destroy(transport);
+    munmap(arena.base, arena.size);
+    close(arena.fd);
+    return status;
+}
+
+struct side sides[2];
+
+void sides_init(const struct transport_ops *ops, const char *options)
+{
+    side_init(&sides[0], ops, options);
+    side_init(&sides[1], ops, options);
+}
+
+void sides_up(const struct transport_ops *ops, const char *options)
+{
+    sides_init(ops, options);
+    sides_connect(sides);
+}
+
 void side_fini(struct side *side)
 {
     ck_assert_uint_eq(0, side->late);
@@ -222,6 +245,7 @@ void side_fini(struct side *side)
     free(side->source);
     munmap(side->arena.base, side->arena.size);
     close(side->arena.fd);
+    side->transport = NULL;
 }
 
 uint64_t milliseconds(void)
@@ -232,10 +256,10 @@ uint64_t milliseconds(void)
 }
 
 /* Whether all of them may sleep; those that are asked after one that may not need not be armed. */
-static bool arm_all(struct side *sides, unsigned count)
+static bool arm_all(struct side *of, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        enum strait_status status = transport_arm(sides[i].transport);
+        enum strait_status status = transport_arm(of[i].transport);
         if (status == STRAIT_ERR_AGAIN)
             return false;
         ck_assert_int_eq(STRAIT_OK, status);
@@ -244,20 +268,20 @@ static bool arm_all(struct side *sides, unsigned count)
 }
 
 /* After progress the caller looks at its condition first: there may be nothing left to wait for. */
-void sides_step(struct side *sides, unsigned count, int timeout)
+void sides_step(struct side *of, unsigned count, int timeout)
 {
     struct pollfd fds[2];
     bool any = false, more = true;
     for (int i = 0; more && i < STEPS_MAX; i++) {
         more = false;
         for (unsigned k = 0; k < count; k++)
-            more |= transport_progress(sides[k].transport);
+            more |= transport_progress(of[k].transport);
         any |= more;
     }
-    if (any || !arm_all(sides, count))
+    if (any || !arm_all(of, count))
         return;
     for (unsigned k = 0; k < count; k++)
-        fds[k] = (struct pollfd){.fd = transport_fd(sides[k].transport), .events = POLLIN};
+        fds[k] = (struct pollfd){.fd = transport_fd(of[k].transport), .events = POLLIN};
     poll(fds, count, timeout);
 }
 
@@ -268,31 +292,31 @@ static void open_link(struct side *side, int fd, enum link_side which)
     ck_assert_int_eq(STRAIT_OK, link_open(side->transport, fd, which, side, &side->link));
 }
 
-void sides_open(struct side sides[2])
+void sides_open(struct side both[2])
 {
     int fds[2] = {-1, -1};
-    if (sides[0].ops->direct)
+    if (both[0].ops->direct)
         ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds));
-    open_link(&sides[0], fds[0], LINK_ACCEPTED);
-    open_link(&sides[1], fds[1], LINK_DIALLED);
+    open_link(&both[0], fds[0], LINK_ACCEPTED);
+    open_link(&both[1], fds[1], LINK_DIALLED);
 }
 
-void sides_begin(struct side sides[2])
+void sides_begin(struct side both[2])
 {
     uint8_t address[2][LINK_ADDRESS_MAX];
     size_t size[2];
-    sides_open(sides);
+    sides_open(both);
     for (int i = 0; i < 2; i++)
-        size[i] = link_address(sides[i].link, address[i], LINK_ADDRESS_MAX);
+        size[i] = link_address(both[i].link, address[i], LINK_ADDRESS_MAX);
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(STRAIT_OK, link_connect(sides[i].link, address[!i], size[!i]));
+        ck_assert_int_eq(STRAIT_OK, link_connect(both[i].link, address[!i], size[!i]));
 }
 
-void sides_connect(struct side sides[2])
+void sides_connect(struct side both[2])
 {
-    sides_begin(sides);
-    ck_assert_uint_eq(0, sides[0].connected + sides[1].connected);
-    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    sides_begin(both);
+    ck_assert_uint_eq(0, both[0].connected + both[1].connected);
+    WAIT_UNTIL(both, 2, both[0].connected && both[1].connected);
 }
 
 static void read_all(int fd, void *dst, size_t size)
@@ -346,12 +370,18 @@ enum strait_status side_send(struct side *side, unsigned slot, size_t size)
     return status;
 }
 
-void sides_close(struct side sides[2])
+void sides_close(struct side both[2])
 {
     for (int i = 0; i < 2; i++)
-        if (sides[i].link != NULL)
-            link_close(sides[i].link);
-    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
-    side_fini(&sides[0]);
-    side_fini(&sides[1]);
+        if (both[i].link != NULL)
+            link_close(both[i].link);
+    WAIT_UNTIL(both, 2, both[0].closed && both[1].closed);
+    side_fini(&both[0]);
+    side_fini(&both[1]);
+}
+
+void sides_teardown(void)
+{
+    if (sides[0].transport != NULL && sides[1].transport != NULL)
+        sides_close(sides);
 }

@@ -3,6 +3,15 @@
 #ifndef STRAIT_TESTS_TRANSPORT_SIDES_H
 #define STRAIT_TESTS_TRANSPORT_SIDES_H
 
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+#include "tests/run_suite.h"
+#include "tests/support.h"
 #include "transport/transport.h"
 
 #define SLOTS      8u
@@ -50,14 +59,22 @@ uint32_t side_memory(const struct transport_ops *ops);
 /* A sealed memfd of this many bytes, mapped to *base. */
 int make_arena(size_t size, void **base);
 
+/* Creates a transport that nobody uses, over memory of that kind, and destroys it. */
+enum strait_status transport_try(const struct transport_ops *ops, uint32_t memory, const char *options);
+
 /* `options` NULL: options that suit the tests. */
 void side_init(struct side *side, const struct transport_ops *ops, const char *options);
 void side_fini(struct side *side);
 
+/* Both sides of a test that has both. */
+extern struct side sides[2];
+void sides_init(const struct transport_ops *ops, const char *options);
+void sides_up(const struct transport_ops *ops, const char *options); /* connected, too */
+
 /* Opens the links of two sides of this process, connects them, and waits until they are up. */
-void sides_open(struct side sides[2]);
-void sides_begin(struct side sides[2]);
-void sides_connect(struct side sides[2]);
+void sides_open(struct side both[2]);
+void sides_begin(struct side both[2]);
+void sides_connect(struct side both[2]);
 /* The same with a side of another process, through `control`, a stream socket; `fd` is for link_open. */
 void side_connect(struct side *side, int fd, enum link_side which, int control);
 
@@ -67,7 +84,7 @@ enum strait_status side_send(struct side *side, unsigned slot, size_t size);
 bool side_may_send(const struct side *side, unsigned slot);
 
 /* Progress, then poll for at most `timeout` ms, but not when something is due. */
-void sides_step(struct side *sides, unsigned count, int timeout);
+void sides_step(struct side *of, unsigned count, int timeout);
 
 /* Steps until `condition`; fails after WAIT_MS. */
 #define WAIT_UNTIL(sides, count, condition)                                                              \
@@ -80,7 +97,8 @@ void sides_step(struct side *sides, unsigned count, int timeout);
     } while (0)
 uint64_t milliseconds(void);
 
-/* Requires sides without chunks in flight, closes both links and frees everything. */
-void sides_close(struct side sides[2]);
+/* Closes both links, requires that nothing is in flight then, and frees everything. */
+void sides_close(struct side both[2]);
+void sides_teardown(void); /* the same for `sides` that are open: of every test */
 
 #endif

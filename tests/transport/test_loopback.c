@@ -1,17 +1,11 @@
 #include "transport/loopback.h"
 
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 
 #define CHUNKS 400u
 #define BYTES  1000u
 
-static struct side sides[2];
-
+/* The first side has the faults. */
 static void set_up(const char *options)
 {
     side_init(&sides[0], transport_find("loopback"), options);
@@ -29,80 +23,46 @@ static void send_in_turn(unsigned chunks)
     WAIT_UNTIL(sides, 2, sides[1].arrived + sides[1].arrived_badly == sides[1].arriving);
 }
 
-/* About a quarter of the chunks. */
-static void assert_some(unsigned count)
+/* How many chunks: SOME are about a quarter. */
+enum amount { NONE, SOME, ALL_BUT_SOME, ALL, ALL_AND_SOME };
+
+static void require_amount(unsigned count, enum amount amount, unsigned chunks)
 {
-    ck_assert_uint_gt(count, CHUNKS / 8);
-    ck_assert_uint_lt(count, CHUNKS / 2);
+    static const unsigned from[] = {0, 1, 4, 8, 9}, to[] = {0, 4, 7, 8, 12}; /* eighths */
+    ck_assert_uint_ge(count, from[amount] * chunks / 8);
+    ck_assert_uint_le(count, to[amount] * chunks / 8);
 }
 
-TEST(without_faults_everything_arrives)
+static const struct {
+    const char *options;
+    enum amount sent, sent_badly, arrived, arrived_badly, damaged;
+} faults[] = {
+    {NULL, ALL, NONE, ALL, NONE, NONE},
+    {"lose=250", ALL, NONE, ALL_BUT_SOME, NONE, NONE}, /* they look sent */
+    {"fail=250", ALL_BUT_SOME, SOME, ALL_BUT_SOME, NONE, NONE},
+    {"truncate=1000", ALL, NONE, ALL, NONE, NONE}, /* they are announced as such */
+    {"garble=250", ALL, NONE, ALL_BUT_SOME, SOME, NONE},
+    {"corrupt=250", ALL, NONE, ALL, NONE, SOME},
+    {"duplicate=250", ALL, NONE, ALL_AND_SOME, NONE, NONE},
+};
+
+TEST_LOOP(faults_are_as_frequent_as_asked_for, COUNT(faults))
 {
-    set_up(NULL);
+    set_up(faults[_i].options);
     send_in_turn(CHUNKS);
-    ck_assert_uint_eq(CHUNKS, sides[0].sent);
-    ck_assert_uint_eq(CHUNKS, sides[1].arrived);
-    ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
-}
-
-TEST(lost_chunks_look_sent)
-{
-    set_up("lose=250");
-    send_in_turn(CHUNKS);
-    ck_assert_uint_eq(CHUNKS, sides[0].sent);
-    assert_some(CHUNKS - sides[1].arrived);
-    ck_assert_uint_eq(sides[1].arrived, sides[1].arriving);
-    sides_close(sides);
-}
-
-TEST(failed_chunks_do_not_arrive)
-{
-    set_up("fail=250");
-    send_in_turn(CHUNKS);
-    assert_some(sides[0].sent_badly);
-    ck_assert_uint_eq(CHUNKS, sides[0].sent_badly + sides[1].arrived);
-    sides_close(sides);
-}
-
-TEST(truncated_chunks_are_announced_as_such)
-{
-    set_up("truncate=1000");
-    send_in_turn(10);
-    ck_assert_uint_eq(BYTES / 2, sides[1].last_size);
-    ck_assert_uint_eq(10, sides[1].arrived);
-    ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
-}
-
-TEST(garbled_chunks_arrive_badly)
-{
-    set_up("garble=250");
-    send_in_turn(CHUNKS);
-    assert_some(sides[1].arrived_badly);
-    ck_assert_uint_eq(CHUNKS, sides[0].sent);
-    ck_assert_uint_eq(CHUNKS, sides[1].arrived + sides[1].arrived_badly);
-    ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
-}
-
-TEST(corrupt_chunks_arrive_with_other_bytes)
-{
-    set_up("corrupt=250");
-    send_in_turn(CHUNKS);
-    ck_assert_uint_eq(CHUNKS, sides[1].arrived);
-    assert_some(sides[1].damaged);
-    sides_close(sides);
-}
-
-TEST(duplicated_chunks_arrive_twice)
-{
-    set_up("duplicate=250");
-    send_in_turn(CHUNKS);
-    ck_assert_uint_eq(CHUNKS, sides[0].sent);
-    assert_some(sides[1].arrived - CHUNKS);
-    ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
+    const struct side *from = &sides[0], *to = &sides[1];
+    require_amount(from->sent, faults[_i].sent, CHUNKS);
+    require_amount(from->sent_badly, faults[_i].sent_badly, CHUNKS);
+    require_amount(to->arrived, faults[_i].arrived, CHUNKS);
+    require_amount(to->arrived_badly, faults[_i].arrived_badly, CHUNKS);
+    require_amount(to->damaged, faults[_i].damaged, CHUNKS);
+    ck_assert_uint_eq(CHUNKS, from->sent + from->sent_badly);
+    if (faults[_i].sent_badly != NONE) /* those that failed, and no others, do not arrive */
+        ck_assert_uint_eq(from->sent, to->arrived);
+    if (faults[_i].arrived_badly != NONE)
+        ck_assert_uint_eq(CHUNKS, to->arrived + to->arrived_badly);
+    ck_assert_uint_eq(faults[_i].options != NULL && strncmp(faults[_i].options, "truncate", 8) == 0 ? BYTES / 2 : BYTES,
+                      to->last_size);
 }
 
 TEST(the_seed_decides)
@@ -127,7 +87,6 @@ TEST(delayed_chunks_come_later)
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, BYTES));
     WAIT_UNTIL(sides, 2, sides[1].arrived == 1);
     ck_assert_uint_ge(milliseconds() - start, 29);
-    sides_close(sides);
 }
 
 TEST(jitter_lets_chunks_overtake_one_another)
@@ -140,7 +99,6 @@ TEST(jitter_lets_chunks_overtake_one_another)
     }
     ck_assert_uint_gt(sides[1].overtaken, 0);
     ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
 }
 
 TEST(a_cut_breaks_both_sides)
@@ -154,7 +112,6 @@ TEST(a_cut_breaks_both_sides)
     ck_assert_uint_eq(1, sides[1].broken);
     ck_assert_uint_eq(3, sides[0].sent_badly);
     ck_assert_uint_eq(0, sides[1].arriving);
-    sides_close(sides);
 }
 
 TEST(a_stalled_link_takes_nothing_until_it_goes_on)
@@ -169,7 +126,6 @@ TEST(a_stalled_link_takes_nothing_until_it_goes_on)
     ck_assert_uint_eq(1, sides[0].arrived);
     loopback_stall(sides[1].link, false);
     WAIT_UNTIL(sides, 2, sides[0].sent == 1 && sides[1].arrived == 1);
-    sides_close(sides);
 }
 
 TEST(a_link_to_nobody_breaks)
@@ -183,10 +139,9 @@ TEST(a_link_to_nobody_breaks)
     sides[0].closed = sides[0].broken = 0;
     ck_assert_int_eq(STRAIT_OK, link_connect(sides[0].link, address, size));
     WAIT_UNTIL(sides, 2, sides[0].broken == 1 && sides[0].closed == 1);
-    sides_close(sides);
 }
 
 int main(void)
 {
-    return run_tests("loopback", NULL, NULL);
+    return run_tests("loopback", NULL, sides_teardown);
 }

@@ -1,23 +1,15 @@
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "internal/bytes.h"
-#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 
-#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
-#define HELLO        24u
-#define PAGE         4096u
+#define HELLO 24u
+#define PAGE  4096u
 
 /* A peer played by hand, at the other end of the link's socket. */
 static struct side side;

@@ -1,25 +1,9 @@
-#include <check.h>
+/* What holds for every kind of transport: the contract of transport.h, over pairs of one process. */
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/nccl.h"
-
-#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
-
-static struct side sides[2];
-
-static void set_up(const struct transport_ops *ops)
-{
-    side_init(&sides[0], ops, NULL);
-    side_init(&sides[1], ops, NULL);
-    sides_connect(sides);
-}
 
 /* ---- The kinds ------------------------------------------------------------------------------------------------- */
 
@@ -42,23 +26,18 @@ TEST_LOOP(unknown_options_are_refused, kind_count())
     static const char *const bad[] = {
         "colour=red", "tls",     "=tcp",      "listen=",           "listen=0.0.0.0", "listen=::", "port=x",
         "port=65536", "eager=0", "eager=64K", "eager=99999999999", "delay_us=",      "seed=1x",   "lose=99999999999"};
-    struct transport_arena arena = {.size = 4096, .memory = side_memory(kind_at(_i))};
-    struct transport_events events = {0};
-    struct transport *transport = NULL;
-    arena.fd = make_arena(arena.size, &arena.base);
+    const struct transport_ops *kind = kind_at(_i);
     for (int i = 0; i < COUNT(bad); i++) {
         char options[64]; /* nccl's own carrier may not be in this build */
-        bool other = kind_at(_i) == &transport_nccl && transport_find("ucx") == NULL;
+        bool other = kind == &transport_nccl && transport_find("ucx") == NULL;
         snprintf(options, sizeof(options), "%s%s", other ? "carrier=loopback " : "", bad[i]);
-        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(kind_at(_i), &arena, &events, NULL, options, &transport));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_try(kind, side_memory(kind), options));
     }
     char large[400];
     memset(large, 'x', sizeof(large) - 1);
     large[sizeof(large) - 1] = '\0';
     large[4] = '=';
-    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(kind_at(_i), &arena, &events, NULL, large, &transport));
-    ck_assert_ptr_null(transport);
-    close(arena.fd);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_try(kind, side_memory(kind), large));
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------------------------------- */
@@ -80,18 +59,17 @@ static void exchange(unsigned rounds)
 
 TEST_LOOP(chunks_of_every_size_arrive_both_ways, kind_count())
 {
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     exchange(9);
     for (int i = 0; i < 2; i++) {
         ck_assert_uint_eq(0, sides[i].damaged + sides[i].arrived_badly + sides[i].sent_badly + sides[i].broken);
         ck_assert_uint_eq(sides[i].arrived, sides[i].arriving);
     }
-    sides_close(sides);
 }
 
 TEST_LOOP(a_refused_chunk_only_costs_itself, kind_count())
 {
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     sides[1].refuse = true;
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100));
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, SLOT_BYTES));
@@ -101,20 +79,18 @@ TEST_LOOP(a_refused_chunk_only_costs_itself, kind_count())
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, SLOT_BYTES));
     WAIT_UNTIL(sides, 2, sides[1].arrived == 1 && sides[0].sent == 3);
     ck_assert_uint_eq(0, sides[1].damaged + sides[0].broken + sides[1].broken);
-    sides_close(sides);
 }
 
 TEST_LOOP(sends_that_cannot_be_are_refused, kind_count())
 {
     static const uint8_t header[TRANSPORT_HEADER_MAX + 1];
-    side_init(&sides[0], kind_at(_i), NULL);
-    side_init(&sides[1], kind_at(_i), NULL);
+    sides_init(kind_at(_i), NULL);
     sides_open(sides);
     ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, header, 8, NULL, 0, NULL, 0));
     ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
     sides_close(sides);
 
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, sizeof(header), NULL, 0, NULL, 0));
     if (kind_at(_i)->direct) {
         ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, header, 1, NULL, 0));
@@ -131,7 +107,7 @@ TEST_LOOP(sends_that_cannot_be_are_refused, kind_count())
 TEST_LOOP(a_map_ends_with_the_arena, kind_count())
 {
     size_t size = SLOTS * SLOT_BYTES;
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     uint8_t *first = link_map(sides[0].link, 0, size);
     ck_assert((first != NULL) == kind_at(_i)->direct);
     ck_assert_ptr_eq(first == NULL ? NULL : first + size - 1, link_map(sides[0].link, size - 1, 1));
@@ -140,7 +116,6 @@ TEST_LOOP(a_map_ends_with_the_arena, kind_count())
     ck_assert_ptr_null(link_map(sides[0].link, SIZE_MAX, 2));
     link_close(sides[0].link);
     ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
-    sides_close(sides);
 }
 
 /* ---- Sleeping -------------------------------------------------------------------------------------------------- */
@@ -166,7 +141,7 @@ static void step_by_poll(void)
 
 TEST_LOOP(no_wake_up_is_lost, kind_count())
 {
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     for (unsigned i = 0; i < 2000; i++) {
         struct side *from = &sides[i % 2], *to = &sides[!(i % 2)];
         unsigned before = to->arrived;
@@ -175,13 +150,12 @@ TEST_LOOP(no_wake_up_is_lost, kind_count())
             step_by_poll();
     }
     ck_assert_uint_eq(0, sides[0].damaged + sides[1].damaged);
-    sides_close(sides);
 }
 
 TEST_LOOP(an_idle_link_sleeps, kind_count())
 {
     struct pollfd fds[2];
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     for (int i = 0; i < 20; i++)
         sides_step(sides, 2, 10);
     for (int i = 0; i < 2; i++) {
@@ -190,15 +164,13 @@ TEST_LOOP(an_idle_link_sleeps, kind_count())
         fds[i] = (struct pollfd){.fd = transport_fd(sides[i].transport), .events = POLLIN};
     }
     ck_assert_int_eq(0, poll(fds, 2, 100));
-    sides_close(sides);
 }
 
 /* ---- The end of a link ----------------------------------------------------------------------------------------- */
 
 TEST_LOOP(a_link_that_was_never_connected_can_be_closed, kind_count())
 {
-    side_init(&sides[0], kind_at(_i), NULL);
-    side_init(&sides[1], kind_at(_i), NULL);
+    sides_init(kind_at(_i), NULL);
     sides_open(sides);
     sides_close(sides);
     ck_assert_uint_eq(0, sides[0].connected + sides[0].broken + sides[1].connected + sides[1].broken);
@@ -206,7 +178,7 @@ TEST_LOOP(a_link_that_was_never_connected_can_be_closed, kind_count())
 
 TEST_LOOP(a_transport_outlives_its_links, kind_count())
 {
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     for (int round = 0; round < 5; round++) {
         unsigned arrived = sides[1].arrived;
         ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100000));
@@ -218,14 +190,12 @@ TEST_LOOP(a_transport_outlives_its_links, kind_count())
         sides_connect(sides);
     }
     ck_assert_uint_eq(0, sides[1].damaged);
-    sides_close(sides);
 }
 
 TEST_LOOP(addresses_that_are_none_are_refused, kind_count())
 {
     uint8_t address[LINK_ADDRESS_MAX + 1] = {0};
-    side_init(&sides[0], kind_at(_i), NULL);
-    side_init(&sides[1], kind_at(_i), NULL);
+    sides_init(kind_at(_i), NULL);
     sides_open(sides);
     size_t size = link_address(sides[0].link, address, LINK_ADDRESS_MAX);
     ck_assert_uint_le(size, LINK_ADDRESS_MAX);
@@ -257,5 +227,5 @@ TEST_LOOP(a_descriptor_that_is_not_wanted_is_closed, kind_count())
 
 int main(void)
 {
-    return run_tests("transport", NULL, NULL);
+    return run_tests("transport", NULL, sides_teardown);
 }

@@ -1,32 +1,17 @@
 /* Links that end while chunks are under way, by link_close or because the peer dies: over every transport of this
  * build. UCX 1.13.1 itself may answer that with abort(), by an assertion about the endpoints of its tcp transport. So
  * each case is a process of its own, and one that died of this is reported as skipped, as long as few do. */
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/loopback.h"
 #include "transport/nccl.h"
 #if STRAIT_HAVE_UCX
 #include <ucp/api/ucp.h>
 #endif
-
-static struct side sides[2];
-
-static void set_up(const struct transport_ops *ops)
-{
-    side_init(&sides[0], ops, NULL);
-    side_init(&sides[1], ops, NULL);
-    sides_connect(sides);
-}
 
 /* ---- Closing ----------------------------------------------------------------------------------------------------- */
 
@@ -41,7 +26,7 @@ static void send_everything(void)
 TEST(every_send_ends_before_its_link)
 {
     for (unsigned steps = 0; steps < 12; steps++) {
-        set_up(kind_at(_i));
+        sides_up(kind_at(_i), NULL);
         send_everything();
         for (unsigned i = 0; i < steps; i++)
             for (int k = 0; k < 2; k++)
@@ -61,7 +46,7 @@ TEST(every_send_ends_before_its_link)
 
 TEST(a_link_can_be_closed_when_asked_for_a_slot)
 {
-    set_up(kind_at(_i));
+    sides_up(kind_at(_i), NULL);
     sides[1].close_on_arriving = true;
     send_everything();
     WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
@@ -75,7 +60,7 @@ TEST(a_link_can_be_closed_when_asked_for_a_slot)
 /* What UCX has not let go of is reported as failed, and nothing of it comes later. */
 static void abandon_after(const struct transport_ops *ops, int steps)
 {
-    set_up(ops);
+    sides_up(ops, NULL);
     sides[0].close_on_broken = sides[1].close_on_broken = false;
     for (unsigned slot = 0; slot < SLOTS; slot++)
         ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));

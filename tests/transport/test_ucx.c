@@ -1,16 +1,9 @@
+/* The transport over UCX: its addresses, who is let in, and memory of GPUs. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include "internal/bytes.h"
-#include "tests/support.h"
-#include "tests/run_suite.h"
 #include "tests/transport/sides.h"
 #include "transport/ucx.h"
 #include "transport/ucx_internal.h"
@@ -18,12 +11,9 @@
 #define STRANGERS 40
 #define NONSENSE  16384
 
-static struct side sides[2];
-
 static void set_up(void)
 {
-    side_init(&sides[0], transport_find("ucx"), NULL);
-    side_init(&sides[1], transport_find("ucx"), NULL);
+    sides_init(&transport_ucx, NULL);
     sides[0].close_on_broken = sides[1].close_on_broken = false;
     sides_open(sides);
 }
@@ -37,11 +27,20 @@ static struct ucx_address address_of(struct side *side)
     return address;
 }
 
-static enum strait_status connect_to(struct side *side, const struct ucx_address *address)
+static void connect_link(struct link *link, const struct ucx_address *address)
 {
     uint8_t bytes[UCX_ADDRESS_BYTES];
     ucx_address_write(bytes, address);
-    return link_connect(side->link, bytes, sizeof(bytes));
+    ck_assert_int_eq(STRAIT_OK, link_connect(link, bytes, sizeof(bytes)));
+}
+
+/* Each with the other, whoever else is there. */
+static void connect_both(void)
+{
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    connect_link(sides[0].link, &ours);
+    connect_link(sides[1].link, &theirs);
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
 }
 
 /* ---- Addresses ------------------------------------------------------------------------------------------------- */
@@ -77,7 +76,6 @@ TEST(every_changed_bit_of_an_address_is_noticed)
     }
     ck_assert_int_eq(STRAIT_ERR_INVALID, ucx_address_read(bytes, sizeof(bytes) - 1, &address));
     ck_assert_int_eq(STRAIT_ERR_INVALID, ucx_address_read(NULL, 0, &address));
-    sides_close(sides);
 }
 
 /* ---- Who is let in --------------------------------------------------------------------------------------------- */
@@ -88,9 +86,9 @@ TEST(a_link_is_reached_by_its_token_only)
     struct link *intruder;
     set_up();
     struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    connect_link(sides[0].link, &ours);
     theirs.token ^= 1;
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    connect_link(sides[1].link, &theirs);
     for (int i = 0; i < 20; i++)
         sides_step(sides, 2, 10);
     ck_assert_uint_eq(0, sides[0].connected + sides[1].connected + sides[0].broken + sides[1].broken);
@@ -98,19 +96,14 @@ TEST(a_link_is_reached_by_its_token_only)
     link_close(intruder);
     WAIT_UNTIL(sides, 2, sides[1].closed);
     ck_assert_uint_eq(0, sides[0].broken);
-    sides_close(sides);
 }
 
 TEST(links_of_one_transport_do_not_mix)
 {
     struct link *second[2];
-    struct ucx_address theirs, ours;
     uint8_t bytes[2][UCX_ADDRESS_BYTES];
     set_up();
-    theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
-    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    connect_both();
     for (int i = 0; i < 2; i++) {
         enum link_side which = i == 0 ? LINK_DIALLED : LINK_ACCEPTED; /* the other way round this time */
         ck_assert_int_eq(STRAIT_OK, link_open(sides[i].transport, -1, which, &sides[i], &second[i]));
@@ -134,15 +127,18 @@ TEST(links_of_one_transport_do_not_mix)
     WAIT_UNTIL(sides, 2, sides[1].closed == 1);
     sides[1].link = first;
     sides[1].closed = 0;
-    sides_close(sides);
 }
 
-static struct sockaddr_in listener_of(struct side *side)
+/* A connection of TCP to where the first side listens. */
+static int dial(void)
 {
-    struct ucx_address address = address_of(side);
+    struct ucx_address address = address_of(&sides[0]);
     struct sockaddr_in in;
     memcpy(&in, &address.at, sizeof(in));
-    return in;
+    ck_assert_uint_eq(htonl(INADDR_LOOPBACK), in.sin_addr.s_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&in, sizeof(in)));
+    return fd;
 }
 
 /* More connections than are kept waiting, silent or talking nonsense: a peer gets in all the same. */
@@ -150,23 +146,16 @@ TEST(strangers_do_not_keep_peers_out)
 {
     int fds[STRANGERS];
     set_up();
-    struct sockaddr_in in = listener_of(&sides[0]);
-    ck_assert_uint_eq(htonl(INADDR_LOOPBACK), in.sin_addr.s_addr);
     for (int i = 0; i < STRANGERS; i++) {
-        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
-        ck_assert_int_eq(0, connect(fds[i], (struct sockaddr *)&in, sizeof(in)));
+        fds[i] = dial();
         sides_step(sides, 2, 2);
     }
-    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
-    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    connect_both();
     for (int i = 0; i < STRANGERS; i++)
         close(fds[i]);
     sides[0].close_on_broken = sides[1].close_on_broken = true;
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, SLOT_BYTES));
     WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
-    sides_close(sides);
 }
 
 static uint32_t open_descriptors(void)
@@ -186,18 +175,15 @@ TEST(strangers_who_talk_nonsense_are_let_go)
     static const char request[] = "GET / HTTP/1.1\r\n";
     uint8_t nonsense[NONSENSE];
     set_up();
-    struct sockaddr_in in = listener_of(&sides[0]);
     uint32_t before = open_descriptors();
     for (size_t i = 0; i < sizeof(nonsense); i++)
         nonsense[i] = (uint8_t)request[i % 16];
     for (int i = 0; i < STRANGERS; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&in, sizeof(in)));
+        int fd = dial();
         ck_assert_int_eq(NONSENSE, (int)send(fd, nonsense, sizeof(nonsense), MSG_NOSIGNAL));
         close(fd);
     }
     WAIT_UNTIL(sides, 2, open_descriptors() == before);
-    sides_close(sides);
 }
 
 /* Endpoints of UCX that never say whom they want: the oldest make room. */
@@ -205,21 +191,16 @@ TEST(the_oldest_stranger_makes_room)
 {
     struct link *links[STRANGERS];
     set_up();
-    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
     for (int i = 0; i < STRANGERS; i++) {
-        uint8_t bytes[UCX_ADDRESS_BYTES];
-        struct ucx_address wrong = theirs;
+        struct ucx_address wrong = address_of(&sides[0]);
         wrong.token ^= (uint64_t)i + 1;
-        ucx_address_write(bytes, &wrong);
         ck_assert_int_eq(STRAIT_OK, link_open(sides[1].transport, -1, LINK_DIALLED, &sides[1], &links[i]));
-        ck_assert_int_eq(STRAIT_OK, link_connect(links[i], bytes, sizeof(bytes)));
+        connect_link(links[i], &wrong);
         for (int k = 0; k < 3; k++)
             sides_step(sides, 2, 5);
     }
     WAIT_UNTIL(sides, 2, sides[1].broken > 0);
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
-    WAIT_UNTIL(sides, 2, sides[0].connected == 1 && sides[1].connected == 1);
+    connect_both();
     struct link *link = sides[1].link;
     for (int i = 0; i < STRANGERS; i++)
         link_close(links[i]);
@@ -227,7 +208,6 @@ TEST(the_oldest_stranger_makes_room)
     WAIT_UNTIL(sides, 2, sides[1].closed == STRANGERS);
     sides[1].late = sides[1].closed = 0;
     sides[1].link = link;
-    sides_close(sides);
 }
 
 TEST(nobody_listening_breaks_the_link)
@@ -240,40 +220,30 @@ TEST(nobody_listening_breaks_the_link)
     ck_assert_int_eq(0, bind(fd, (struct sockaddr *)&in, sizeof(in))); /* a port of ours, without listen */
     ck_assert_int_eq(0, getsockname(fd, (struct sockaddr *)&in, &size));
     memcpy(&theirs.at, &in, sizeof(in));
-    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    connect_link(sides[1].link, &theirs);
     WAIT_UNTIL(sides, 2, sides[1].broken == 1);
     ck_assert_uint_eq(0, sides[1].connected);
     close(fd);
-    sides_close(sides);
 }
 
 TEST(a_port_can_be_chosen_and_used_again)
 {
-    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
-    struct transport_events events = {0};
-    struct transport *first = NULL, *second = NULL;
     char options[64];
     int reserved;
-    arena.fd = make_arena(arena.size, &arena.base);
     snprintf(options, sizeof(options), "tls=tcp devices=lo port=%u", port_reserve(&reserved));
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(STRAIT_OK, transport_create(&transport_ucx, &arena, &events, NULL, options, &first));
-        ck_assert_int_eq(STRAIT_ERR_IO, transport_create(&transport_ucx, &arena, &events, NULL, options, &second));
-        transport_destroy(first);
+        side_init(&sides[0], &transport_ucx, options);
+        ck_assert_int_eq(STRAIT_ERR_IO, transport_try(&transport_ucx, TRANSPORT_HOST, options));
+        side_fini(&sides[0]);
     }
     close(reserved);
-    close(arena.fd);
 }
 
 /* What getenv() of another thread may be walking through is neither freed nor changed. */
 TEST(the_environment_that_others_read_stays)
 {
-    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
-    struct transport_events events = {0};
-    struct transport *transport = NULL;
     char *copy[4096];
     size_t count = 0;
-    arena.fd = make_arena(arena.size, &arena.base);
     ck_assert_int_eq(0, unsetenv("UCX_TCP_CONN_NB"));
     ck_assert_int_eq(0, setenv("UCX_TCP_CM_REUSEADDR", "n", 1));
     ck_assert_int_eq(0, setenv("STRAIT_TEST", "the array is the library's own now", 1));
@@ -283,12 +253,10 @@ TEST(the_environment_that_others_read_stays)
         copy[count] = before[count];
     }
     copy[count] = NULL;
-    ck_assert_int_eq(STRAIT_OK, transport_create(transport_find("ucx"), &arena, &events, NULL, NULL, &transport));
+    ck_assert_int_eq(STRAIT_OK, transport_try(&transport_ucx, TRANSPORT_HOST, NULL));
     ck_assert_str_eq("y", getenv("UCX_TCP_CONN_NB"));
     ck_assert_str_eq("n", getenv("UCX_TCP_CM_REUSEADDR"));
     ck_assert_mem_eq(copy, before, (count + 1) * sizeof(*copy));
-    transport_destroy(transport);
-    close(arena.fd);
 }
 
 /* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
@@ -296,23 +264,18 @@ TEST(the_environment_that_others_read_stays)
 /* No machine without a GPU has such a UCX. */
 TEST(without_cuda_ucx_says_so)
 {
+    static const char options[] = "tls=tcp devices=lo";
     struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_CUDA};
-    struct transport_events events = {0};
-    struct transport *transport = NULL;
     char why[256];
     arena.fd = make_arena(arena.size, &arena.base);
     transport_missing(&transport_ucx, why, sizeof(why));
     ck_assert_str_eq("", why);
     ucx_prepare(&arena);
-    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED,
-                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
+    close(arena.fd);
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, transport_try(&transport_ucx, TRANSPORT_CUDA, options));
     transport_missing(&transport_ucx, why, sizeof(why));
     ck_assert_msg(strstr(why, "does not know CUDA's memory") != NULL, "%s", why);
-    arena.memory = TRANSPORT_HOST; /* which goes on */
-    ck_assert_int_eq(STRAIT_OK,
-                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
-    transport_destroy(transport);
-    close(arena.fd);
+    ck_assert_int_eq(STRAIT_OK, transport_try(&transport_ucx, TRANSPORT_HOST, options)); /* which goes on */
 }
 
 /* From a peer whose memory is the host's: the processor cannot copy it to where it is to land. */
@@ -330,10 +293,9 @@ TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, 16));
     WAIT_UNTIL(sides, 2, sides[1].broken == 1 && sides[0].closed && sides[1].closed);
     ck_assert_uint_eq(1, sides[1].arriving);
-    sides_close(sides);
 }
 
 int main(void)
 {
-    return run_tests("ucx", NULL, NULL);
+    return run_tests("ucx", NULL, sides_teardown);
 }
