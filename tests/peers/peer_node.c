@@ -11,6 +11,7 @@
 
 uv_loop_t loop;
 char folder[64];
+struct node a, b, c;
 static struct log *logger;
 
 static void tell(struct node *node, char what)
@@ -29,17 +30,27 @@ struct message note_message(const char *text)
     };
 }
 
+void send_note(struct node *from, const char *text)
+{
+    struct message message = note_message(text);
+    ck_assert_int_eq(STRAIT_OK, peer_send(from->up, &message));
+}
+
+uint64_t ms_since(uint64_t began)
+{
+    return (uv_hrtime() - began) / 1000000;
+}
+
 static void on_up(void *owner, struct peer *peer)
 {
     struct node *node = owner;
-    struct message message = note_message("early");
     tell(node, 'u');
     node->ups++;
     node->up = peer;
     ck_assert_int_eq(PEER_UP, peer->state);
     ck_assert_ptr_nonnull(peer->link);
     if (node->send_on_up)
-        ck_assert_int_eq(STRAIT_OK, peer_send(peer, &message));
+        send_note(node, "early");
 }
 
 static bool on_message(void *owner, struct peer *peer, const struct message *message)
@@ -190,6 +201,7 @@ static void arena_make(struct node *node)
 void node_init(struct node *node, const char *name, const char *transports)
 {
     memset(node, 0, sizeof(*node));
+    node->live = true;
     node->shm_listener = -1;
     arena_make(node);
     struct node_options *o = &node->options;
@@ -265,12 +277,19 @@ void node_close(struct node *node)
     EXPECT(node->watches.count == 0);
 }
 
-void node_fini(struct node *node)
+void nodes_close(void)
 {
-    node_close(node);
-    munmap(node->arena.base, node->arena.size);
-    close(node->arena.fd);
-    free(node->send);
+    struct node *const all[] = {&a, &b, &c};
+    for (int i = 0; i < COUNT(all); i++) {
+        if (!all[i]->live)
+            continue;
+        node_close(all[i]);
+        munmap(all[i]->arena.base, all[i]->arena.size);
+        close(all[i]->arena.fd);
+        free(all[i]->send);
+        free(all[i]->gpu_arena);
+        all[i]->live = false;
+    }
 }
 
 void setup(void)
@@ -284,10 +303,10 @@ void setup(void)
     uv_timer_start(&pulse, on_pulse, 2, 2);
 }
 
-/* A handle that is left over fails the test. */
 void teardown(void)
 {
     char command[128];
+    nodes_close();
     uv_close((uv_handle_t *)&pulse, NULL);
     uv_run(&loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(0, uv_loop_close(&loop));
@@ -297,22 +316,31 @@ void teardown(void)
     ck_assert_int_eq(0, system(command));
 }
 
-void pair_init(struct node *a, struct node *b, const char *transports)
+void node_start(struct node *node, const char *name, const char *transports, const char *secret)
 {
-    node_init(a, "a", transports);
-    node_init(b, "b", transports);
+    node_init(node, name, transports);
+    if (secret != NULL)
+        node_secret(node, secret);
+    node_open(node);
 }
 
-void pair_open(struct node *a, struct node *b)
+void pair_init(const char *transports)
 {
-    node_open(a);
-    node_open(b);
+    node_init(&a, "a", transports);
+    node_init(&b, "b", transports);
 }
 
-void pair_fini(struct node *a, struct node *b)
+void pair_open(void)
 {
-    node_fini(a);
-    node_fini(b);
+    node_open(&a);
+    node_open(&b);
+}
+
+void pair_start(const char *transports)
+{
+    pair_init(transports);
+    pair_open();
+    connect_nodes(&a, &b);
 }
 
 /* Keeps asking, as users do. */
@@ -321,10 +349,10 @@ struct peer *get(struct node *from, const struct node *to)
     return peers_get(from->peers, peers_address(to->peers));
 }
 
-void connect_nodes(struct node *a, struct node *b)
+void connect_nodes(struct node *from, struct node *to)
 {
-    uint32_t ups = a->ups, other = b->ups;
-    EXPECT((get(a, b), a->ups > ups && b->ups > other));
+    uint32_t ups = from->ups, other = to->ups;
+    EXPECT((get(from, to), from->ups > ups && to->ups > other));
 }
 
 bool bytes_filled(const void *bytes, uint8_t with, size_t size)

@@ -14,7 +14,6 @@
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define SLOT_BYTES   65536u
 #define SLOTS        4u
 #define HEARTBEAT_MS 40u
@@ -40,7 +39,7 @@ struct node {
     bool refuse;          /* says that messages break the protocol */
     bool drop_on_message; /* ends the connection from inside the callback */
     bool send_on_up;      /* at once */
-    bool closed;
+    bool live, closed;    /* live: since node_init */
     int shm_listener;
     struct watch *shm_watch;
     struct watch_count watches;
@@ -62,9 +61,13 @@ extern char folder[64]; /* of this test, removed in the end */
         ck_assert_msg(expression, #expression); \
     } while (0)
 
+/* The nodes of a test, which its end closes. */
+extern struct node a, b, c;
+
 void setup(void);
-/* Fails the test if a handle is left over. */
+/* Closes the nodes, and fails the test if a handle is left over. */
 void teardown(void);
+void nodes_close(void);
 
 /* Does not use options_default: options that are not set here are empty. */
 void node_init(struct node *node, const char *name, const char *transports);
@@ -72,18 +75,20 @@ void node_secret(struct node *node, const char *secret);
 enum strait_status node_try(struct node *node, char *why, size_t size);
 void node_open(struct node *node);
 void node_close(struct node *node);
-void node_fini(struct node *node); /* closes it too */
+void node_start(struct node *node, const char *name, const char *transports, const char *secret); /* or NULL */
 
-/* The same for two, "a" and "b". */
-void pair_init(struct node *a, struct node *b, const char *transports);
-void pair_open(struct node *a, struct node *b);
-void pair_fini(struct node *a, struct node *b);
+/* The same for a and b. */
+void pair_init(const char *transports);
+void pair_open(void);
+void pair_start(const char *transports); /* and connects them: a dials */
 
 /* Asks again until the peer is there, as users do. */
 struct peer *get(struct node *from, const struct node *to);
-void connect_nodes(struct node *a, struct node *b);
+void connect_nodes(struct node *from, struct node *to);
 
 struct message note_message(const char *text);
+void send_note(struct node *from, const char *text); /* to its latest peer */
+uint64_t ms_since(uint64_t began);                   /* of uv_hrtime */
 
 bool bytes_filled(const void *bytes, uint8_t with, size_t size);
 

@@ -39,14 +39,11 @@ static void send_chunk(struct node *from, struct node *to, uint8_t with)
 
 TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
 {
-    struct node a, b;
-    struct message message = note_message("hello");
     if (is_missing(kinds[_i]))
         return;
-    node_init(&a, "a", kinds[_i]);
-    node_init(&b, "b", kinds[_i]);
+    pair_init(kinds[_i]);
     a.send_on_up = b.send_on_up = true;
-    pair_open(&a, &b);
+    pair_open();
     connect_nodes(&a, &b);
     ck_assert_ptr_eq(get(&a, &b), a.up);
     ck_assert_str_eq(kinds[_i], peer_transport_name(a.up));
@@ -61,8 +58,8 @@ TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
     ck_assert_uint_eq(SLOTS, b.up->slot_count);
     EXPECT(a.messages == 1 && b.messages == 1); /* what one sent before the other was up is not lost */
     for (int i = 0; i < 100; i++) {
-        ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
-        ck_assert_int_eq(STRAIT_OK, peer_send(b.up, &message));
+        send_note(&a, "hello");
+        send_note(&b, "hello");
     }
     EXPECT(a.messages == 101 && b.messages == 101);
     send_chunk(&a, &b, 0x11);
@@ -76,42 +73,36 @@ TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
     ck_assert_str_eq("the test is over", a.why);
     ck_assert_uint_eq(1, a.metrics.peers_connected);
     ck_assert_uint_eq(1, b.metrics.peers_lost);
-    pair_fini(&a, &b);
 }
 
 TEST(both_may_dial_and_have_two_connections_then)
 {
-    struct node a, b;
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
+    pair_init("shm");
+    pair_open();
     EXPECT((get(&a, &b), get(&b, &a), a.ups == 2 && b.ups == 2));
     ck_assert_ptr_eq(get(&a, &b), get(&a, &b));
     peers_close(a.peers);
     EXPECT(a.closed && b.quiets == 2);
     ck_assert_uint_eq(2, a.quiets);
-    pair_fini(&a, &b);
 }
 
 TEST(a_transport_that_fails_gives_way_to_the_next)
 {
-    struct node a, b;
-    pair_init(&a, &b, "shm,loopback");
-    pair_open(&a, &b);
+    pair_init("shm,loopback");
+    pair_open();
     unlink(b.options.socket);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(a.up));
     ck_assert_str_eq("loopback", peer_transport_name(b.up));
     ck_assert_ptr_nonnull(strstr(a.up->why, "shm: No such file"));
     send_chunk(&a, &b, 0x33);
-    pair_fini(&a, &b);
 }
 
 /* Its unix socket takes the connection and the hello, and then nothing happens. */
 TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
 {
-    struct node a, b;
-    pair_init(&a, &b, "shm,loopback");
-    pair_open(&a, &b);
+    pair_init("shm,loopback");
+    pair_open();
     watch_for(b.shm_watch, 0);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(a.up));
@@ -121,27 +112,32 @@ TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
     watch_close(b.shm_watch);
     b.shm_listener = -1;
     EXPECT(a.quiets == 1);
-    pair_fini(&a, &b);
+}
+
+/* Connects to b's unix socket, from which nobody accepts, until there is no room; returns how many have. */
+static int fill_backlog(int waiting[64])
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    watch_for(b.shm_watch, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
+    for (int count = 0;; count++) {
+        ck_assert_int_lt(count, 64);
+        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(waiting[count], (const struct sockaddr *)&address, sizeof(address)) == 0)
+            continue;
+        ck_assert_int_eq(EAGAIN, errno);
+        return count;
+    }
 }
 
 /* The peer's daemon does not get to accepting: the next kind would be used for as long as the connection lives. */
 TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
 {
-    struct node a, b;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int waiting[64], count = 0;
-    pair_init(&a, &b, "shm,loopback");
+    int waiting[64];
+    pair_init("shm,loopback");
     a.options.connect_ms = b.options.connect_ms = SECONDS(10);
-    pair_open(&a, &b);
-    watch_for(b.shm_watch, 0);
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
-    for (;; count++) {
-        ck_assert_int_lt(count, COUNT(waiting));
-        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (connect(waiting[count], (const struct sockaddr *)&address, sizeof(address)) != 0)
-            break;
-    }
-    ck_assert_int_eq(EAGAIN, errno);
+    pair_open();
+    int count = fill_backlog(waiting);
     EXPECT(get(&a, &b)->state == PEER_LINKING);
     RUN_UNTIL(a.ups > 0, 300);
     ck_assert_uint_eq(0, a.ups);
@@ -152,59 +148,45 @@ TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
     watch_for(b.shm_watch, WATCH_READ);
     connect_nodes(&a, &b);
     ck_assert_str_eq("shm", peer_transport_name(a.up));
-    pair_fini(&a, &b);
 }
 
 TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
 {
-    struct node a, b;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int waiting[64], count = 0;
-    pair_init(&a, &b, "shm,loopback");
-    pair_open(&a, &b);
-    watch_for(b.shm_watch, 0);
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
-    do {
-        ck_assert_int_lt(count, COUNT(waiting));
-        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    } while (connect(waiting[count++], (const struct sockaddr *)&address, sizeof(address)) == 0);
+    int waiting[64];
+    pair_init("shm,loopback");
+    pair_open();
+    int count = fill_backlog(waiting);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(a.up));
     ck_assert_ptr_nonnull(strstr(a.up->why, "shm: its socket has no room"));
-    while (count > 0)
-        close(waiting[--count]);
-    pair_fini(&a, &b);
+    for (int i = 0; i <= count; i++)
+        close(waiting[i]);
 }
 
 TEST(the_diallers_order_decides)
 {
-    struct node a, b;
     node_init(&a, "a", "loopback,shm");
     node_init(&b, "b", "shm,loopback");
-    pair_open(&a, &b);
+    pair_open();
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(b.up));
-    pair_fini(&a, &b);
 }
 
 TEST(without_a_common_transport_there_is_no_peer)
 {
-    struct node a, b;
     node_init(&a, "a", "shm");
     node_init(&b, "b", "loopback");
-    pair_open(&a, &b);
+    pair_open();
     EXPECT(strstr(get(&a, &b)->why, "no transport: shm: not offered by the peer") != NULL);
     ck_assert_uint_eq(0, a.ups + b.ups);
-    pair_fini(&a, &b);
 }
 
 /* ---- Ends -------------------------------------------------------------------------------------------------------- */
 
 TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
 {
-    struct node a, b;
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
+    pair_init("shm");
+    pair_open();
     a.keep_link = true;
     connect_nodes(&a, &b);
     struct peer *old = a.up;
@@ -222,49 +204,41 @@ TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_str_eq("uduq", a.story);
     a.keep_link = false;
-    pair_fini(&a, &b);
 }
 
 TEST(who_breaks_the_protocol_goes_down)
 {
-    struct node a, b;
-    struct message message = note_message("?");
-    pair_init(&a, &b, "shm");
+    pair_init("shm");
     b.refuse = true;
-    pair_open(&a, &b);
+    pair_open();
     connect_nodes(&a, &b);
-    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
-    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    send_note(&a, "?");
+    send_note(&a, "?");
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_uint_eq(1, b.messages); /* nothing after that one */
     ck_assert_ptr_nonnull(strstr(b.why, "protocol error"));
     ck_assert_str_eq("udq", a.story);
     ck_assert_uint_eq(1, b.metrics.peer_errors);
-    pair_fini(&a, &b);
 }
 
 TEST(a_peer_can_be_dropped_from_inside_a_callback)
 {
-    struct node a, b;
-    struct message message = note_message("?");
-    pair_init(&a, &b, "loopback");
+    pair_init("loopback");
     b.drop_on_message = true;
-    pair_open(&a, &b);
+    pair_open();
     connect_nodes(&a, &b);
-    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
-    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    send_note(&a, "?");
+    send_note(&a, "?");
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_uint_eq(1, b.messages);
     ck_assert_str_eq("enough", b.why);
-    pair_fini(&a, &b);
 }
 
 TEST(a_node_that_comes_back_is_dialled_again)
 {
-    struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
+    pair_init("shm");
+    pair_open();
     for (uint32_t round = 1; round <= 3; round++) {
         connect_nodes(&a, &b);
         ck_assert_uint_eq(round, a.ups);
@@ -279,48 +253,37 @@ TEST(a_node_that_comes_back_is_dialled_again)
     }
     connect_nodes(&a, &b);
     ck_assert_str_eq("udqudqudqu", a.story);
-    pair_fini(&a, &b);
 }
 
 /* ---- Back-off ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t milliseconds_since(uint64_t begun)
-{
-    return (uv_hrtime() - begun) / 1000000;
-}
-
 /* Deadlines of a second go on meanwhile. */
 TEST(short_lives_are_no_reason_for_long_waits)
 {
-    struct node a, b;
     uint64_t took = 0, late = 0;
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
-    connect_nodes(&a, &b);
+    pair_start("shm");
     for (uint32_t life = 1; life <= 8; life++) {
         peer_drop(b.up, "short");
         EXPECT(a.quiets == life && b.quiets == life);
         uint64_t begun = uv_hrtime();
         late = machine_late_ms();
         connect_nodes(&a, &b);
-        took = milliseconds_since(begun);
+        took = ms_since(begun);
         late = machine_late_ms() - late;
     }
     ck_assert_uint_ge(took, 100);
     ck_assert_uint_le(took, 500 + late);
-    pair_fini(&a, &b);
 }
 
 TEST(a_node_that_calls_is_called_back_at_once)
 {
-    struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
+    pair_init("shm");
+    pair_open();
     snprintf(address, sizeof(address), "%s", peers_address(b.peers));
     node_close(&b);
     uint64_t begun = uv_hrtime();
-    while (milliseconds_since(begun) < 700) { /* 20, 40, ... 320 ms; the next wait is 640 ms */
+    while (ms_since(begun) < 700) { /* 20, 40, ... 320 ms; the next wait is 640 ms */
         (void)peers_get(a.peers, address);
         uv_run(&loop, UV_RUN_ONCE);
     }
@@ -330,9 +293,8 @@ TEST(a_node_that_calls_is_called_back_at_once)
     uint64_t late = machine_late_ms();
     connect_nodes(&b, &a);
     connect_nodes(&a, &b);
-    ck_assert_uint_le(milliseconds_since(begun), 400 + machine_late_ms() - late);
+    ck_assert_uint_le(ms_since(begun), 400 + machine_late_ms() - late);
     ck_assert_uint_eq(2, a.ups);
-    pair_fini(&a, &b);
 }
 
 /* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
@@ -369,16 +331,14 @@ static void on_last(uv_prepare_t *prepare)
 
 TEST_LOOP(the_loop_does_not_block_on_what_a_callback_queued, COUNT(kinds))
 {
-    struct node a, b;
     if (is_missing(kinds[_i]))
         return;
-    node_init(&a, "a", kinds[_i]);
-    node_init(&b, "b", kinds[_i]);
+    pair_init(kinds[_i]);
     turns = (struct turns){.nodes = {&a, &b}};
     uv_prepare_init(&loop, &turns.first);
     uv_prepare_init(&loop, &turns.last);
     uv_prepare_start(&turns.last, on_last);
-    pair_open(&a, &b);
+    pair_open();
     uv_prepare_start(&turns.first, on_first);
     connect_nodes(&a, &b);
     for (uint8_t i = 0; i < 50; i++) {
@@ -392,22 +352,17 @@ TEST_LOOP(the_loop_does_not_block_on_what_a_callback_queued, COUNT(kinds))
     ck_assert_uint_eq(turns.done, queued());
     uv_close((uv_handle_t *)&turns.first, NULL);
     uv_close((uv_handle_t *)&turns.last, NULL);
-    pair_fini(&a, &b);
 }
 
 TEST(a_loop_with_idle_peers_sleeps)
 {
-    struct node a, b;
     uint32_t turns_taken = 0;
-    pair_init(&a, &b, "shm");
-    pair_open(&a, &b);
-    connect_nodes(&a, &b);
+    pair_start("shm");
     send_chunk(&a, &b, 1);
     uint64_t end = uv_hrtime() + 300000000u;
     for (; uv_hrtime() < end; turns_taken++)
         uv_run(&loop, UV_RUN_ONCE);
     ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
-    pair_fini(&a, &b);
 }
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
@@ -422,7 +377,6 @@ static const struct {
 
 TEST_LOOP(why_an_address_cannot_be_reached_is_kept, COUNT(dead_ends))
 {
-    struct node a;
     node_init(&a, "a", "shm");
     a.options.connect_ms = 300;
     node_open(&a);
@@ -433,14 +387,11 @@ TEST_LOOP(why_an_address_cannot_be_reached_is_kept, COUNT(dead_ends))
     EXPECT(strstr((peer = peers_get(a.peers, address))->why, dead_ends[_i].why) != NULL);
     ck_assert_str_eq(address, peer->address);
     ck_assert_uint_eq(0, a.ups);
-    node_fini(&a);
 }
 
 TEST(an_attempt_that_fails_is_not_repeated_at_once)
 {
-    struct node a;
-    node_init(&a, "a", "shm");
-    node_open(&a);
+    node_start(&a, "a", "shm", NULL);
     struct peer *last = NULL, *peer;
     uint32_t attempts = 0;
     uint64_t end = uv_hrtime() + 500000000u;
@@ -451,7 +402,6 @@ TEST(an_attempt_that_fails_is_not_repeated_at_once)
         uv_run(&loop, UV_RUN_ONCE);
     }
     ck_assert_uint_le(attempts, 6); /* 20, 40, 80, 160, 320 ms between them */
-    node_fini(&a);
 }
 
 static const char *const malformed[] = {"",           ":",      "host",   "host:", "host:0",
@@ -459,37 +409,31 @@ static const char *const malformed[] = {"",           ":",      "host",   "host:
 
 TEST_LOOP(a_malformed_address_is_refused, COUNT(malformed))
 {
-    struct node a;
-    node_init(&a, "a", "shm");
-    node_open(&a);
+    node_start(&a, "a", "shm", NULL);
     ck_assert(!peers_address_ok(malformed[_i]));
     ck_assert_ptr_null(peers_get(a.peers, malformed[_i]));
-    node_fini(&a);
 }
 
 TEST(an_address_in_use_is_told)
 {
-    struct node a, b;
     char why[256] = "";
-    pair_init(&a, &b, "shm");
+    pair_init("shm");
     node_open(&a);
     snprintf(b.options.listen, sizeof(b.options.listen), "%s", peers_address(a.peers));
     ck_assert_int_eq(STRAIT_ERR_IO, node_try(&b, why, sizeof(why)));
     ck_assert_ptr_nonnull(strstr(why, "in use"));
-    pair_fini(&a, &b);
 }
 
 /* ---- Another process --------------------------------------------------------------------------------------------- */
 
-struct other {
+static struct {
     pid_t pid;
     char address[MESSAGE_ADDRESS_MAX];
-};
+} other;
 
 /* A node of its own that lives until it is killed. Before the parent has nodes: it inherits nothing of them. */
-static struct other other_start(uint32_t timeout_ms)
+static void other_start(uint32_t timeout_ms)
 {
-    struct other other;
     int fds[2];
     ck_assert_int_eq(0, pipe(fds));
     other.pid = fork();
@@ -512,61 +456,55 @@ static struct other other_start(uint32_t timeout_ms)
     ck_assert_int_gt(got, 0);
     other.address[got] = 0;
     close(fds[0]);
-    return other;
 }
 
-static void other_kill(const struct other *other)
+static void other_kill(void)
 {
-    kill(other->pid, SIGKILL);
-    waitpid(other->pid, NULL, 0);
+    kill(other.pid, SIGKILL);
+    waitpid(other.pid, NULL, 0);
+}
+
+/* It is a peer of a. */
+static void meet_other(uint32_t its_timeout_ms, uint32_t timeout_ms)
+{
+    other_start(its_timeout_ms);
+    node_init(&a, "a", "shm");
+    a.options.peer_timeout_ms = timeout_ms;
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
 }
 
 TEST(a_killed_peer_goes_down_at_once)
 {
-    struct other other = other_start(TIMEOUT_MS);
-    struct node a;
-    node_init(&a, "a", "shm");
-    a.options.peer_timeout_ms = SECONDS(60);
-    node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
-    other_kill(&other);
+    meet_other(TIMEOUT_MS, SECONDS(60));
+    other_kill();
     uint64_t begun = uv_hrtime(), late = machine_late_ms();
     EXPECT(a.quiets == 1);
-    ck_assert_uint_le((uv_hrtime() - begun) / 1000000, 5000 + machine_late_ms() - late);
+    ck_assert_uint_le(ms_since(begun), 5000 + machine_late_ms() - late);
     ck_assert_str_eq("udq", a.story);
-    node_fini(&a);
 }
 
 TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
 {
-    struct other other = other_start(TIMEOUT_MS);
-    struct node a;
-    node_init(&a, "a", "shm");
-    node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    meet_other(TIMEOUT_MS, TIMEOUT_MS);
     uint64_t begun = uv_hrtime(), late = machine_late_ms();
     kill(other.pid, SIGSTOP);
     EXPECT(a.downs == 1);
-    uint64_t took = (uv_hrtime() - begun) / 1000000;
+    uint64_t took = ms_since(begun);
     ck_assert_uint_ge(took, TIMEOUT_MS / 2);
     ck_assert_uint_le(took, 10 * TIMEOUT_MS + machine_late_ms() - late);
     ck_assert_ptr_nonnull(strstr(a.why, "no heartbeat for"));
     RUN_UNTIL(a.quiets > 0, 300);
     ck_assert_uint_eq(0, a.quiets); /* it could still write when it goes on */
     ck_assert_ptr_ne(a.up, peers_get(a.peers, other.address));
-    other_kill(&other);
+    other_kill();
     EXPECT(a.quiets == 1);
-    node_fini(&a);
 }
 
 /* 0: it was up until then; 1: it is down for long, and its slots are in quarantine. */
 TEST_LOOP(a_stopped_peer_does_not_keep_a_node_from_its_end, 2)
 {
-    struct other other = other_start(TIMEOUT_MS);
-    struct node a;
-    node_init(&a, "a", "shm");
-    node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    meet_other(TIMEOUT_MS, TIMEOUT_MS);
     kill(other.pid, SIGSTOP);
     if (_i == 1)
         EXPECT(a.downs == 1);
@@ -574,49 +512,37 @@ TEST_LOOP(a_stopped_peer_does_not_keep_a_node_from_its_end, 2)
     peers_close(a.peers);
     RUN_UNTIL(a.closed, TIMEOUT_MS / 2);
     ck_assert_uint_eq(1, a.downs);
-    ck_assert(a.quiets == 0 || milliseconds_since(begun) >= TIMEOUT_MS - 20); /* it may go on in time */
+    ck_assert(a.quiets == 0 || ms_since(begun) >= TIMEOUT_MS - 20); /* it may go on in time */
     EXPECT(a.closed);
-    ck_assert_uint_ge(milliseconds_since(begun), TIMEOUT_MS - 20);
-    ck_assert_uint_le(milliseconds_since(begun), 5 * TIMEOUT_MS + machine_late_ms() - late);
+    ck_assert_uint_ge(ms_since(begun), TIMEOUT_MS - 20);
+    ck_assert_uint_le(ms_since(begun), 5 * TIMEOUT_MS + machine_late_ms() - late);
     ck_assert_str_eq("udq", a.story);
     ck_assert_int_eq(0, waitpid(other.pid, NULL, WNOHANG)); /* all that without its help */
-    other_kill(&other);
-    node_fini(&a);
+    other_kill();
 }
 
 /* The other one's patience is far shorter than its sleep. */
 TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
 {
-    struct other other = other_start(TIMEOUT_MS);
-    struct node a;
     int status;
-    node_init(&a, "a", "shm");
-    a.options.peer_timeout_ms = SECONDS(60);
-    node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    meet_other(TIMEOUT_MS, SECONDS(60));
     kill(other.pid, SIGSTOP);
     RUN_UNTIL(a.downs > 0, 2 * TIMEOUT_MS);
     kill(other.pid, SIGCONT);
     RUN_UNTIL(a.downs > 0, TIMEOUT_MS);
     ck_assert_uint_eq(0, a.downs);
     ck_assert_int_eq(0, waitpid(other.pid, &status, WNOHANG)); /* it has not ended by its own will */
-    other_kill(&other);
+    other_kill();
     EXPECT(a.quiets == 1);
-    node_fini(&a);
 }
 
 TEST(a_peer_that_takes_no_messages_goes_down)
 {
     enum { NOTE_BYTES = 60000 };
-    struct other other = other_start(SECONDS(60));
-    struct node a;
     static char text[NOTE_BYTES + 1];
     uint64_t queued = 0;
     enum strait_status status;
-    node_init(&a, "a", "shm");
-    a.options.peer_timeout_ms = SECONDS(60);
-    node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    meet_other(SECONDS(60), SECONDS(60));
     kill(other.pid, SIGSTOP);
     memset(text, 'x', NOTE_BYTES);
     struct message message = note_message(text);
@@ -628,9 +554,8 @@ TEST(a_peer_that_takes_no_messages_goes_down)
     ck_assert_uint_ge(queued, 64u * 1024 * 1024);
     EXPECT(a.downs == 1);
     ck_assert_ptr_nonnull(strstr(a.why, "messages are not taken"));
-    other_kill(&other);
+    other_kill();
     EXPECT(a.quiets == 1);
-    node_fini(&a);
 }
 
 /* ---- Closing ----------------------------------------------------------------------------------------------------- */
@@ -638,12 +563,11 @@ TEST(a_peer_that_takes_no_messages_goes_down)
 /* After so many turns of the loop, whatever is going on then. */
 TEST_LOOP(a_node_can_be_closed_at_any_moment, 24)
 {
-    struct node a, b;
     node_init(&a, "a", "shm,loopback");
     node_init(&b, "b", "loopback,shm");
     node_secret(&a, SECRET);
     node_secret(&b, SECRET);
-    pair_open(&a, &b);
+    pair_open();
     (void)get(&a, &b);
     (void)get(&b, &a);
     (void)peers_get(a.peers, "localhost:1");
@@ -654,7 +578,6 @@ TEST_LOOP(a_node_can_be_closed_at_any_moment, 24)
     EXPECT(a.closed && b.downs == b.ups);
     ck_assert_uint_eq(a.ups, a.downs);
     ck_assert_uint_eq(a.ups, a.quiets);
-    pair_fini(&a, &b);
 }
 
 int main(void)

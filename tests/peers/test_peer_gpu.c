@@ -13,8 +13,6 @@
 #define GPU_A   3u                                /* as either node numbers its own */
 #define GPU_B   5u
 
-static struct node a, b; /* a dials */
-
 static struct gpu_ends by_nccl(uint32_t device, uint32_t peer_device)
 {
     return (struct gpu_ends){.by = LINK_BY_NCCL, .device = device, .peer_device = peer_device};
@@ -36,8 +34,7 @@ static enum strait_status open_gpu(struct node *node, uint32_t device, const cha
 static void open_nodes_with(const char *options)
 {
     fake_nccl_use();
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init("shm");
     node_open(&a);
     node_open(&b);
     ck_assert_int_eq(STRAIT_OK, open_gpu(&a, GPU_A, options));
@@ -50,13 +47,12 @@ static void open_nodes(void)
     open_nodes_with(OPTIONS);
 }
 
-static void close_nodes(void)
+/* The threads of a link that was abandoned end without a call. */
+static void gpu_teardown(void)
 {
-    node_fini(&a);
-    node_fini(&b);
-    free(a.gpu_arena);
-    free(b.gpu_arena);
-    EXPECT(fake_nccl.live == 0); /* the threads of a link that was abandoned end without a call */
+    nodes_close();
+    EXPECT(fake_nccl.live == 0);
+    teardown();
 }
 
 static bool is_linked(void)
@@ -111,7 +107,6 @@ TEST_LOOP(whoever_wants_a_link_gets_it, 3)
     ck_assert_uint_eq(4, fake_nccl.joined); /* two directions, two ends, one link */
     ck_assert_uint_eq(1, a.gpu_links);
     ck_assert_uint_eq(1, b.gpu_links);
-    close_nodes();
 }
 
 TEST(a_gpu_that_is_there_later_gets_it_then)
@@ -123,7 +118,6 @@ TEST(a_gpu_that_is_there_later_gets_it_then)
     ck_assert_int_eq(STRAIT_ERR_AGAIN, peer_send_gpu_chunk(a.up, by_nccl(GPU_A, GPU_A), "", 1, a.send, 1, 7));
     ck_assert_int_eq(STRAIT_OK, open_gpu(&b, GPU_A, OPTIONS));
     EXPECT(peer_has_gpu_link(a.up, by_nccl(GPU_A, GPU_A)));
-    close_nodes();
 }
 
 #if STRAIT_HAVE_UCX
@@ -160,7 +154,6 @@ TEST(two_gpus_may_have_a_link_of_each_kind)
     EXPECT(b.gpu_failed == 1);
     ck_assert(peer_has_gpu_link(a.up, there) && peer_has_gpu_link(b.up, back) && !is_linked());
     fake_nccl.hang_operation = 0;
-    close_nodes();
 }
 #endif
 
@@ -173,7 +166,6 @@ TEST(each_gpu_is_opened_once)
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, open_gpu(&a, GPU_B, "carrier=telegraph"));
     peer_want_gpu_link(a.up, by_nccl(GPU_B, GPU_B)); /* of a GPU that has none: nothing comes of it */
     ck_assert_str_eq("not asked for", peer_gpu_link_why(a.up, by_nccl(GPU_B, GPU_B)));
-    close_nodes();
 }
 
 /* ---- Failing ----------------------------------------------------------------------------------------------------- */
@@ -203,7 +195,6 @@ TEST_LOOP(what_fails_is_tried_again, 4)
         EXPECT(peer_has_gpu_link(a.up, by_nccl(0, 0)) && peer_has_gpu_link(b.up, by_nccl(0, 0)));
     }
     ck_assert_uint_eq(0, a.downs + b.downs);
-    close_nodes();
 }
 
 TEST(a_link_that_breaks_is_made_again)
@@ -219,7 +210,6 @@ TEST(a_link_that_breaks_is_made_again)
     EXPECT(is_linked());
     chunk_arrives(&a, &b, 3);
     ck_assert_uint_eq(0, a.downs + b.downs);
-    close_nodes();
 }
 
 /* ---- What others may send ---------------------------------------------------------------------------------------- */
@@ -247,7 +237,6 @@ TEST(ends_that_are_none_break_nothing)
     RUN_UNTIL(false, 100);
     chunk_arrives(&a, &b, 4);
     ck_assert_uint_eq(0, a.downs + b.downs);
-    close_nodes();
 }
 
 /* Of a later version. */
@@ -259,7 +248,6 @@ TEST(a_kind_that_is_not_known_is_refused)
     RUN_UNTIL(false, 100);
     ck_assert_uint_eq(0, a.downs + b.downs);
     link_gpus();
-    close_nodes();
 }
 
 TEST(the_side_that_makes_links_does_not_ask_for_them)
@@ -269,7 +257,6 @@ TEST(the_side_that_makes_links_does_not_ask_for_them)
     tell(&a, &wish);
     EXPECT(b.downs == 1 && a.downs == 1);
     ck_assert_uint_eq(1, b.metrics.peer_errors);
-    close_nodes();
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -291,7 +278,6 @@ TEST_LOOP(a_connection_is_quiet_when_its_gpus_are, 2)
     fake_nccl.stuck = 0;
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_uint_eq(1, b.gpu_failed);
-    close_nodes();
 }
 
 /* But a node that ends does not wait for a GPU for ever. */
@@ -307,7 +293,6 @@ TEST(a_node_closes_though_a_stream_does_not_drain)
     node_close(&b);
     fake_nccl.stuck = 0;
     EXPECT(fake_nccl.live == 0);
-    close_nodes();
 }
 
 TEST_LOOP(a_node_closes_whatever_its_links_do, 16)
@@ -318,10 +303,10 @@ TEST_LOOP(a_node_closes_whatever_its_links_do, 16)
     RUN_UNTIL(false, 3 * _i);
     node_close(_i % 3 == 0 ? &a : &b);
     EXPECT(fake_nccl.live == 0);
-    close_nodes();
 }
 
 int main(void)
 {
-    return peer_main("peer_gpu");
+    (void)machine_watch();
+    return run_tests("peer_gpu", setup, gpu_teardown);
 }
