@@ -58,7 +58,7 @@ static void fake_accept(void)
     ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 64u << 20, &fake.channel));
 }
 
-static void fake_step(void)
+void fake_step(void)
 {
     if (fake.channel == NULL)
         fake_accept();
@@ -98,6 +98,12 @@ void fake_welcome(uint32_t version)
     message.welcome.codebook_id = view_of(fake.codebook_id, sizeof(fake.codebook_id));
     message.welcome.daemon = view_of("fake", 4);
     fake_say(&message);
+}
+
+void fake_greet(void)
+{
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_welcome(PROTOCOL_VERSION);
 }
 
 void fake_state(uint64_t transfer, enum strait_state state, enum strait_reason reason, bool drained)
@@ -194,6 +200,17 @@ uint32_t count_events(enum strait_event_type type)
     return count;
 }
 
+void ended(const struct seen *end, const struct strait_transfer *transfer, enum strait_reason reason, bool drained,
+           uint32_t failed_count)
+{
+    ck_assert_ptr_nonnull(end);
+    ck_assert_ptr_eq(transfer, end->event.transfer);
+    ck_assert_int_eq(reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED, end->event.state);
+    ck_assert_int_eq(reason, end->event.reason);
+    ck_assert_int_eq(drained, end->event.drained);
+    ck_assert_uint_eq(failed_count, end->event.failed_count);
+}
+
 const struct message *find_got(enum message_type type, uint32_t nth)
 {
     for (uint32_t i = 0; i < fake.count; i++)
@@ -250,8 +267,7 @@ void connect_client(void)
 {
     fake_listen();
     open_client();
-    until(find_got(MESSAGE_HELLO, 0) != NULL);
-    fake_welcome(PROTOCOL_VERSION);
+    fake_greet();
     until(strait_client_connected(client));
 }
 
@@ -275,9 +291,21 @@ struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role
 struct strait_pool *register_pool(void)
 {
     struct strait_pool_region regions[2] = {region_of(0, 0, STRAIT_ROLE_V), region_of(0, 0, STRAIT_ROLE_K)};
-    struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = 2};
+    return try_pool(regions, 2, STRAIT_OK);
+}
+
+struct strait_pool *connected_pool(void)
+{
+    connect_client();
+    return register_pool();
+}
+
+struct strait_pool *try_pool(struct strait_pool_region *regions, uint32_t count, enum strait_status status)
+{
+    struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = count};
     struct strait_pool *pool = NULL;
-    ck_assert_int_eq(STRAIT_OK, strait_pool_register(client, &params, &pool));
+    ck_assert_int_eq(status, strait_pool_register(client, &params, &pool));
+    ck_assert_int_eq(status == STRAIT_OK, pool != NULL);
     return pool;
 }
 
@@ -317,15 +345,14 @@ struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, u
     return transfer;
 }
 
-struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms)
+struct expected expected(uint32_t deadline_ms)
 {
-    connect_client();
-    *pool = register_pool();
-    struct strait_transfer *transfer = expect_pages(*pool, 5, 3, deadline_ms);
+    struct expected e = {.pool = connected_pool()};
+    e.transfer = expect_pages(e.pool, 5, 3, deadline_ms);
     until(find_got(MESSAGE_EXPECT, 0) != NULL);
-    *id = find_got(MESSAGE_EXPECT, 0)->expect.transfer;
+    e.id = find_got(MESSAGE_EXPECT, 0)->expect.transfer;
     forget_events();
-    return transfer;
+    return e;
 }
 
 struct strait_peer *import_peer(const struct strait_pool *pool)

@@ -45,11 +45,13 @@ extern struct fake_daemon fake;
 void fake_listen(void);
 void fake_stop_listening(void);
 void fake_hang_up(void);
+void fake_step(void);   /* its turn: it accepts, and reads what has come */
 void fake_forget(void); /* drops what it received */
 
 void fake_say(const struct message *message);
 void fake_say_bytes(const void *bytes, size_t size);
 void fake_welcome(uint32_t version);
+void fake_greet(void); /* when the client has said hello */
 void fake_state(uint64_t transfer, enum strait_state state, enum strait_reason reason, bool drained);
 void fake_drained(uint64_t transfer);
 void fake_pool_status(const struct strait_pool *pool, enum strait_status status, bool removed);
@@ -71,6 +73,10 @@ extern uint32_t seen_count;
 const struct seen *find_event(enum strait_event_type type, uint32_t nth); /* or NULL */
 uint32_t count_events(enum strait_event_type type);
 void forget_events(void);
+
+/* Requires that this is the end of that transfer. */
+void ended(const struct seen *end, const struct strait_transfer *transfer, enum strait_reason reason, bool drained,
+           uint32_t failed_count);
 
 /* ---- Running both ------------------------------------------------------------------------------------------------ */
 
@@ -101,14 +107,21 @@ void open_client(void);
 void connect_client(void); /* to a listening daemon, until both sides are connected */
 
 struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role);
-struct strait_pool *register_pool(void); /* group 0, layer 0, K and V */
+struct strait_pool *register_pool(void);  /* group 0, layer 0, K and V */
+struct strait_pool *connected_pool(void); /* of a client that has been connected */
+struct strait_pool *try_pool(struct strait_pool_region *regions, uint32_t count, enum strait_status status);
 struct strait_peer *import_peer(const struct strait_pool *pool);
 
 struct strait_expect_params expect_params(const struct strait_page_list *lists, uint32_t count);
 struct strait_offer_params offer_params(const struct strait_page_list *lists, uint32_t count);
 struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms);
-/* A connected client with one pool and one expectation, both known to the daemon; *id is the expectation's number. */
-struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms);
+/* A connected client with one pool and one expectation of three pages, both known to the daemon. */
+struct expected {
+    struct strait_pool *pool;
+    struct strait_transfer *transfer;
+    uint64_t id; /* the expectation's number */
+};
+struct expected expected(uint32_t deadline_ms);
 
 /* The fixture: nothing is left behind, in any test. */
 void client_setup(void);

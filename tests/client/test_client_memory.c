@@ -1,23 +1,10 @@
 /* Each allocation of the library fails once, at every place of a whole conversation: what a verb returned and what the
  * events say must still fit together. Linked with --wrap for the allocating functions. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <strait/codec.h>
-#include <strait/strait.h>
-
-#include "proto/channel.h"
-#include "tests/run_suite.h"
-#include "tests/support.h"
+#include "tests/client/harness.h"
 
 #define TURNS 4000 /* of the pump, until something must have happened */
 
-/* ---- Memory that fails
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Memory that fails ------------------------------------------------------------------------------------------- */
 
 static bool inside;      /* the library */
 static long until_fails; /* allocations to go; 0: none fails any more */
@@ -55,18 +42,8 @@ void *__wrap_realloc(void *old, size_t size)
 
 #define call(expression) (inside = true, result = (expression), inside = false, result)
 
-/* ---- A daemon that agrees to everything
- * --------------------------------------------------------------------------------- */
-
-static char folder[32], path[64];
-static int listener;
-static struct channel *channel;
-
-static void say(const struct message *message)
-{
-    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
-    channel_flush(channel);
-}
+/* ---- A daemon that agrees to everything ---------------------------------------------------------------------------
+ */
 
 static void say_state(uint64_t transfer, enum strait_state state, bool more)
 {
@@ -81,27 +58,22 @@ static void say_state(uint64_t transfer, enum strait_state state, bool more)
         message.state.failed_count = 1;
         message.state.text = view_of("text", 4);
     }
-    say(&message);
+    fake_say(&message);
 }
 
 /* Expectations fail in two parts and drain, offers are done. */
 static void answer(const struct message *message)
 {
-    struct message reply = {.type = MESSAGE_WELCOME};
     if (message->type == MESSAGE_HELLO) {
-        reply.welcome.version = PROTOCOL_VERSION;
-        reply.welcome.incarnation = 1;
-        reply.welcome.address = view_of("a:1", 3);
-        say(&reply);
+        fake_welcome(PROTOCOL_VERSION);
     } else if (message->type == MESSAGE_POOL_REGISTER) {
-        reply = (struct message){.type = MESSAGE_POOL_STATUS, .pool_status.pool = message->pool_register.pool};
-        say(&reply);
+        fake_say(&(struct message){.type = MESSAGE_POOL_STATUS, .pool_status.pool = message->pool_register.pool});
     } else if (message->type == MESSAGE_EXPECT) {
         say_state(message->expect.transfer, STRAIT_READY, false);
-        say(&(struct message){.type = MESSAGE_LAYERS, .layers = {message->expect.transfer, 2, (int32_t[]){0, 1}}});
+        fake_say(&(struct message){.type = MESSAGE_LAYERS, .layers = {message->expect.transfer, 2, (int32_t[]){0, 1}}});
         say_state(message->expect.transfer, STRAIT_FAILED, true);
         say_state(message->expect.transfer, STRAIT_FAILED, false);
-        say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = message->expect.transfer});
+        fake_say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = message->expect.transfer});
     } else if (message->type == MESSAGE_OFFER && !message->offer.more) {
         say_state(message->offer.transfer, STRAIT_DONE, false);
     }
@@ -109,54 +81,15 @@ static void answer(const struct message *message)
 
 static void daemon_step(void)
 {
-    if (channel == NULL) {
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0)
-            ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1u << 24, &channel));
-        return;
-    }
-    enum strait_status end = channel_read(channel);
-    for (;;) {
-        struct message message = {0};
-        int fds[CHANNEL_FDS_MAX];
-        uint32_t count;
-        if (channel_next(channel, &message, fds, &count) != STRAIT_OK)
-            break;
-        for (uint32_t i = 0; i < count; i++)
-            close(fds[i]);
-        if (end == STRAIT_OK)
-            answer(&message);
-        message_fini(&message);
-    }
-    if (end != STRAIT_OK) {
-        channel_destroy(channel);
-        channel = NULL;
-    }
+    fake_step();
+    for (uint32_t i = 0; i < fake.count && !fake.ended; i++)
+        answer(&fake.got[i].message);
+    fake_forget();
+    if (fake.ended)
+        fake_hang_up();
 }
 
-static void set_up(void)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strcpy(folder, "/tmp/strait-memory-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(path, sizeof(path), "%s/socket", folder);
-    strcpy(address.sun_path, path);
-    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(0, bind(listener, (struct sockaddr *)&address, sizeof(address)));
-    ck_assert_int_eq(0, listen(listener, 8));
-}
-
-static void tear_down(void)
-{
-    channel_destroy(channel);
-    channel = NULL;
-    close(listener);
-    unlink(path);
-    rmdir(folder);
-}
-
-/* ---- The conversation
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The conversation -------------------------------------------------------------------------------------------- */
 
 static int verdicts[3], drained[3]; /* of sink, source and an offer begun before there was a daemon */
 
@@ -169,7 +102,7 @@ static void note(const struct strait_event *event)
         drained[which - verdicts]++;
 }
 
-static void pump(struct strait_client *client, const struct strait_transfer *const transfers[3])
+static void pump(const struct strait_transfer *const transfers[3])
 {
     for (int turn = 0; turn < TURNS; turn++) {
         struct strait_event events[4];
@@ -187,30 +120,13 @@ static void pump(struct strait_client *client, const struct strait_transfer *con
     }
 }
 
-static struct strait_pool_region region_in(const struct strait_memory *memory)
-{
-    return (struct strait_pool_region){.handle = STRAIT_HANDLE_MEMFD,
-                                       .device = -1,
-                                       .fd = memory->fd,
-                                       .page_stride = 64,
-                                       .page_count = 64,
-                                       .rows = 1,
-                                       .row_bytes = 64,
-                                       .element = STRAIT_ELEMENT_BF16};
-}
-
 static struct strait_transfer *offer(struct strait_pool *pool, int which)
 {
     uint32_t ids[3] = {3, 2, 1};
     struct strait_page_list list = {.count = 3, .ids = ids};
-    struct strait_offer_params params = {.size = sizeof(params),
-                                         .key = "k",
-                                         .key_size = 1,
-                                         .lists = &list,
-                                         .list_count = 1,
-                                         .lease_ms = 60000,
-                                         .last = true,
-                                         .context = &verdicts[which]};
+    struct strait_offer_params params = offer_params(&list, 1);
+    params.last = true;
+    params.context = &verdicts[which];
     struct strait_transfer *transfer = NULL;
     int result, status = call(strait_offer(pool, &params, &transfer));
     ck_assert_int_eq(status == STRAIT_OK, transfer != NULL);
@@ -221,13 +137,8 @@ static struct strait_transfer *offer(struct strait_pool *pool, int which)
 static struct strait_transfer *expect(struct strait_pool *pool, int which)
 {
     struct strait_page_list list = {.count = 2};
-    struct strait_expect_params params = {.size = sizeof(params),
-                                          .key = "k",
-                                          .key_size = 1,
-                                          .lists = &list,
-                                          .list_count = 1,
-                                          .deadline_ms = 60000,
-                                          .context = &verdicts[which]};
+    struct strait_expect_params params = expect_params(&list, 1);
+    params.context = &verdicts[which];
     struct strait_transfer *transfer = NULL;
     int result, status = call(strait_expect(pool, &params, &transfer));
     ck_assert_int_eq(status == STRAIT_OK, transfer != NULL);
@@ -235,9 +146,9 @@ static struct strait_transfer *expect(struct strait_pool *pool, int which)
     return transfer;
 }
 
-static void converse(struct strait_client *client, const struct strait_memory *memory)
+static void converse(void)
 {
-    struct strait_pool_region region = region_in(memory);
+    struct strait_pool_region region = region_of(0, 0, 0);
     struct strait_pool_params params = {.size = sizeof(params), .regions = &region, .region_count = 1};
     struct strait_pool *pool = NULL;
     struct strait_transfer *transfers[3] = {NULL};
@@ -254,7 +165,7 @@ static void converse(struct strait_client *client, const struct strait_memory *m
     }
     transfers[0] = expect(pool, 0);
     transfers[1] = offer(pool, 1);
-    pump(client, (const struct strait_transfer *const *)transfers);
+    pump((const struct strait_transfer *const *)transfers);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(transfers[i] != NULL, verdicts[i]);
         ck_assert_int_eq(transfers[i] != NULL, drained[i]);
@@ -265,11 +176,9 @@ static void converse(struct strait_client *client, const struct strait_memory *m
 TEST(no_allocation_that_fails_loses_a_verdict)
 {
     int rounds = 0;
+    fake_listen();
     for (long at = 1; rounds == 0 || failed; at++, rounds++) {
-        struct strait_client_config config = {.size = sizeof(config), .socket = path};
-        struct strait_client *client = NULL;
-        struct strait_memory memory;
-        ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
+        struct strait_client_config config = {.size = sizeof(config), .socket = fake.path};
         memset(verdicts, 0, sizeof(verdicts));
         memset(drained, 0, sizeof(drained));
         failed = false;
@@ -277,10 +186,10 @@ TEST(no_allocation_that_fails_loses_a_verdict)
         int result, status = call(strait_client_open(&config, &client));
         ck_assert_int_eq(status == STRAIT_OK, client != NULL);
         if (client != NULL)
-            converse(client, &memory);
+            converse();
         until_fails = 0;
         strait_client_close(client);
-        strait_free(&memory);
+        client = NULL;
         for (int i = 0; i < 3; i++)
             daemon_step();
     }
@@ -290,5 +199,5 @@ TEST(no_allocation_that_fails_loses_a_verdict)
 
 int main(void)
 {
-    return run_tests("client_memory", set_up, tear_down);
+    return client_main("client_memory");
 }

@@ -13,12 +13,11 @@ static struct strait_pool *pool;
 static struct strait_transfer *on_gpu(uint32_t deadline_ms)
 {
     struct strait_pool_region regions[2] = {region_of(0, 0, STRAIT_ROLE_K), region_of(0, 3, STRAIT_ROLE_K)};
-    struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = 2};
     regions[1].handle = STRAIT_HANDLE_CUDA_IPC;
     regions[1].device = 0;
     regions[1].fd = -1;
     descriptors_kept = 1; /* of the words: for the next client */
-    ck_assert_int_eq(STRAIT_OK, strait_pool_register(client, &params, &pool));
+    pool = try_pool(regions, 2, STRAIT_OK);
     return expect_pages(pool, 0, 3, deadline_ms);
 }
 
@@ -141,8 +140,7 @@ TEST(a_daemon_that_comes_later_hears_of_words_first)
     struct strait_transfer *transfer = on_gpu(10000);
     ck_assert_int_eq(STRAIT_OK, strait_wait_stream(transfer, -1, stream));
     stream_mark(stream, &ran);
-    until(find_got(MESSAGE_HELLO, 0) != NULL);
-    fake_welcome(PROTOCOL_VERSION);
+    fake_greet();
     until(find_got(MESSAGE_WAIT, 0) != NULL);
     static const enum message_type order[] = {MESSAGE_HELLO, MESSAGE_WORDS, MESSAGE_POOL_REGISTER, MESSAGE_EXPECT,
                                               MESSAGE_WAIT};
@@ -151,8 +149,7 @@ TEST(a_daemon_that_comes_later_hears_of_words_first)
     fake_hang_up();
     goes_on(&ran);
     fake_forget();
-    until(find_got(MESSAGE_HELLO, 0) != NULL);
-    fake_welcome(PROTOCOL_VERSION);
+    fake_greet();
     until(find_got(MESSAGE_POOL_REGISTER, 0) != NULL);
     ck_assert_int_eq(MESSAGE_WORDS, fake.got[1].message.type);
     ck_assert_ptr_null(find_got(MESSAGE_WAIT, 0));

@@ -1,6 +1,5 @@
 /* Transfers of libstrait: how what the caller asks for reaches the daemon, and what the daemon's answers become. */
 #include "tests/client/harness.h"
-#include "tests/support.h"
 
 #include <poll.h>
 #include <time.h>
@@ -9,8 +8,7 @@
 
 TEST(every_field_of_a_transfer_arrives)
 {
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     struct strait_peer *peer = import_peer(pool);
     uint32_t ids[2] = {11, 3};
     struct strait_page_list lists[2] = {{.first = 6, .count = 2, .ids = ids}, {.first = 2, .count = 4, .first_id = 20}};
@@ -32,6 +30,8 @@ TEST(every_field_of_a_transfer_arrives)
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(source, &append));
     struct strait_start_params start = {
         .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6};
+    struct strait_start_params push = {.size = sizeof(push), .direction = STRAIT_PUSH};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(sink, peer, &push));
     ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(source, peer, &start));
     ck_assert_int_eq(STRAIT_OK, strait_start(source, peer, NULL));
@@ -80,8 +80,7 @@ TEST(every_field_of_a_transfer_arrives)
 
 TEST(arguments_that_make_no_sense_are_refused)
 {
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     struct strait_transfer *transfer = NULL;
     uint32_t ids[2] = {0, PAGES};
     static uint8_t large[STRAIT_AUX_BYTES_MAX + 1];
@@ -206,8 +205,7 @@ TEST(a_slow_daemon_loses_nothing)
 {
     enum { OFFERS = 20, LENGTH = 1000000 };
     static uint32_t ids[LENGTH];
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     struct strait_page_list list = {.count = LENGTH, .ids = ids};
     struct strait_transfer *transfers[OFFERS];
     fake.deaf = true;
@@ -241,8 +239,7 @@ TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
     enum { ROUNDS = 15, LENGTH = 100000 };
     static uint32_t ids[LENGTH];
     long took[ROUNDS];
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     for (uint32_t i = 0; i < LENGTH; i++)
         ids[i] = i * 31 % PAGES;
     struct strait_page_list list = {.count = LENGTH, .ids = ids};
@@ -265,8 +262,7 @@ TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
 
 TEST(notes_and_statistics_come_and_go)
 {
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     struct strait_peer *peer = import_peer(pool);
     ck_assert_int_eq(STRAIT_OK, strait_notify(peer, "key", 3, "hello", 5));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_notify(peer, "key", 3, NULL, 5));
@@ -301,33 +297,31 @@ TEST(notes_and_statistics_come_and_go)
 
 TEST(states_only_move_up_and_layers_are_told)
 {
-    struct strait_pool *pool;
-    uint64_t id;
-    struct strait_transfer *transfer = expected(&pool, &id, 60000);
-    fake_state(id, STRAIT_BOOTSTRAP, STRAIT_REASON_NONE, false); /* it began there */
-    fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    struct expected e = expected(60000);
+    fake_state(e.id, STRAIT_BOOTSTRAP, STRAIT_REASON_NONE, false); /* it began there */
+    fake_state(e.id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
     settle();
-    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    fake_state(e.id, STRAIT_READY, STRAIT_REASON_NONE, false);
     settle();
     ck_assert_uint_eq(1, seen_count);
-    fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    fake_state(e.id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
     settle();
     ck_assert_uint_eq(1, seen_count);
     fake_say(&(struct message){.type = MESSAGE_LAYERS,
-                               .layers = {.transfer = id, .layer_count = 2, .layers = (int32_t[]){1, 0}}});
+                               .layers = {.transfer = e.id, .layer_count = 2, .layers = (int32_t[]){1, 0}}});
     struct message done = {.type = MESSAGE_STATE};
-    done.state.transfer = id;
+    done.state.transfer = e.id;
     done.state.state = STRAIT_DONE;
     done.state.drained = true;
     done.state.aux = view_of("aux", 3);
     fake_say(&done);
-    fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, true);
-    fake_drained(id);
+    fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_CODEC, true);
+    fake_drained(e.id);
     until(seen_count == 4);
     settle();
     ck_assert_uint_eq(4, seen_count);
     for (int i = 0; i < 4; i++) {
-        ck_assert_ptr_eq(transfer, seen[i].event.transfer);
+        ck_assert_ptr_eq(e.transfer, seen[i].event.transfer);
         ck_assert_ptr_eq(&memory, seen[i].event.context);
     }
     ck_assert_int_eq(STRAIT_TRANSFERRING, seen[0].event.state);
@@ -338,7 +332,7 @@ TEST(states_only_move_up_and_layers_are_told)
     ck_assert(seen[3].event.drained);
     ck_assert_uint_eq(3, seen[3].event.data_size);
     ck_assert_mem_eq("aux", seen[3].data, 3);
-    struct strait_progress progress = strait_transfer_progress(transfer);
+    struct strait_progress progress = strait_transfer_progress(e.transfer);
     ck_assert_int_eq(STRAIT_DONE, progress.state);
     ck_assert(progress.drained);
     ck_assert_uint_eq(2, progress.layers_landed);
@@ -346,15 +340,13 @@ TEST(states_only_move_up_and_layers_are_told)
 
 TEST(failed_pages_come_in_parts_and_drained_later)
 {
-    struct strait_pool *pool;
-    uint64_t id;
-    struct strait_transfer *transfer = expected(&pool, &id, 60000);
+    struct expected e = expected(60000);
     uint32_t ids[2] = {30, 10};
     struct wire_page_list parts[3] = {
         {.first = 4, .count = 2, .ids = ids}, {.count = 3, .first_id = 100}, {.count = 0}};
     for (int i = 0; i < 3; i++) {
         struct message message = {.type = MESSAGE_STATE};
-        message.state.transfer = id;
+        message.state.transfer = e.id;
         message.state.state = STRAIT_FAILED;
         message.state.reason = STRAIT_REASON_INTEGRITY;
         message.state.more = i < 2;
@@ -365,16 +357,14 @@ TEST(failed_pages_come_in_parts_and_drained_later)
         settle();
         ck_assert_uint_eq(i < 2 ? 0 : 1, seen_count);
     }
-    ck_assert_int_eq(STRAIT_REASON_INTEGRITY, seen[0].event.reason);
+    ended(&seen[0], e.transfer, STRAIT_REASON_INTEGRITY, false, 5);
     ck_assert_str_eq("chunk 3", seen[0].text);
-    ck_assert(!seen[0].event.drained);
-    ck_assert_uint_eq(5, seen[0].event.failed_count);
     static const uint32_t wanted[5] = {30, 10, 100, 101, 102};
     for (int i = 0; i < 5; i++)
         ck_assert_uint_eq(wanted[i], seen[0].failed[i].id);
-    ck_assert(!strait_transfer_progress(transfer).drained);
-    fake_drained(id);
-    fake_drained(id);
+    ck_assert(!strait_transfer_progress(e.transfer).drained);
+    fake_drained(e.id);
+    fake_drained(e.id);
     until(seen_count == 2);
     settle();
     ck_assert_uint_eq(2, seen_count);
@@ -385,38 +375,32 @@ TEST(failed_pages_come_in_parts_and_drained_later)
 
 TEST_LOOP(the_library_gives_the_verdict_of_a_silent_daemon, 3)
 {
-    struct strait_pool *pool;
-    uint64_t id;
     long began = now_ms();
     uint64_t late = machine_late_ms();
-    struct strait_transfer *transfer = expected(&pool, &id, 50);
+    struct expected e = expected(50);
     until(seen_count == 1);
     ck_assert_int_ge((int)(now_ms() - began), 145);
     ck_assert_uint_lt((uint64_t)(now_ms() - began), 1000 + machine_late_ms() - late);
-    ck_assert_ptr_eq(transfer, seen[0].event.transfer);
-    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, seen[0].event.reason);
-    ck_assert(!seen[0].event.drained);
-    ck_assert_uint_eq(3, seen[0].event.failed_count);
+    ended(&seen[0], e.transfer, STRAIT_REASON_TIMEOUT, false, 3);
     if (_i == 0) {
-        fake_state(id, STRAIT_DONE, STRAIT_REASON_NONE, true); /* too late */
+        fake_state(e.id, STRAIT_DONE, STRAIT_REASON_NONE, true); /* too late */
     } else if (_i == 1) {
-        fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
+        fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
         settle();
         ck_assert_uint_eq(1, seen_count);
-        fake_drained(id);
+        fake_drained(e.id);
     } else {
         fake_hang_up();
     }
     until(count_events(STRAIT_EVENT_DRAINED) == 1);
     ck_assert_uint_eq(1, count_events(STRAIT_EVENT_STATE));
-    ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(transfer).state);
-    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(transfer).reason);
+    ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(e.transfer).state);
+    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(e.transfer).reason);
 }
 
 TEST(the_lease_of_an_offer_is_the_daemons_affair)
 {
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     struct strait_transfer *transfer = NULL;
     struct strait_offer_params params = offer_params(NULL, 0);
     params.lease_ms = 30;
@@ -435,20 +419,18 @@ TEST(the_lease_of_an_offer_is_the_daemons_affair)
 
 TEST(abort_is_the_daemons_to_confirm_and_idempotent)
 {
-    struct strait_pool *pool;
-    uint64_t id;
-    struct strait_transfer *transfer = expected(&pool, &id, 60000);
-    strait_abort(transfer);
-    strait_abort(transfer);
+    struct expected e = expected(60000);
+    strait_abort(e.transfer);
+    strait_abort(e.transfer);
     until(find_got(MESSAGE_ABORT, 0) != NULL);
     settle();
     ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
-    ck_assert_uint_eq(id, find_got(MESSAGE_ABORT, 0)->transfer.transfer);
+    ck_assert_uint_eq(e.id, find_got(MESSAGE_ABORT, 0)->transfer.transfer);
     ck_assert_uint_eq(0, seen_count);
-    fake_state(id, STRAIT_FAILED, STRAIT_REASON_ABORTED, true);
+    fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_ABORTED, true);
     until(seen_count == 1);
     ck_assert_int_eq(STRAIT_REASON_ABORTED, seen[0].event.reason);
-    strait_abort(transfer);
+    strait_abort(e.transfer);
     settle();
     ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
 }
@@ -462,11 +444,9 @@ TEST(what_the_daemon_never_saw_is_aborted_at_once)
     strait_release(released);
     settle();
     ck_assert_uint_eq(1, seen_count);
-    ck_assert_int_eq(STRAIT_REASON_ABORTED, seen[0].event.reason);
-    ck_assert(seen[0].event.drained);
+    ended(&seen[0], transfer, STRAIT_REASON_ABORTED, true, 2);
     fake_listen();
-    until(find_got(MESSAGE_HELLO, 0) != NULL);
-    fake_welcome(PROTOCOL_VERSION);
+    fake_greet();
     until(find_got(MESSAGE_POOL_REGISTER, 0) != NULL);
     settle();
     ck_assert_uint_eq(2, fake.count);
@@ -474,20 +454,18 @@ TEST(what_the_daemon_never_saw_is_aborted_at_once)
 
 TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
 {
-    struct strait_pool *pool;
-    uint64_t id;
-    struct strait_transfer *transfer = expected(&pool, &id, 60000);
-    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
-    fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
+    struct expected e = expected(60000);
+    fake_state(e.id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
     struct strait_event events[2];
     ck_assert_uint_eq(1, strait_wait(client, events, 1, PATIENCE_MS)); /* the verdict still waits */
     ck_assert_int_eq(STRAIT_READY, events[0].state);
-    strait_release(transfer);
-    ck_assert_ptr_eq(transfer, events[0].transfer); /* valid until the next poll: nothing reads freed memory */
+    strait_release(e.transfer);
+    ck_assert_ptr_eq(e.transfer, events[0].transfer); /* valid until the next poll: nothing reads freed memory */
     ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(events[0].transfer).state);
     until(find_got(MESSAGE_RELEASE, 0) != NULL);
-    ck_assert_uint_eq(id, find_got(MESSAGE_RELEASE, 0)->transfer.transfer);
-    fake_drained(id);
+    ck_assert_uint_eq(e.id, find_got(MESSAGE_RELEASE, 0)->transfer.transfer);
+    fake_drained(e.id);
     settle();
     ck_assert_uint_eq(0, seen_count);
     strait_release(NULL);
@@ -495,21 +473,19 @@ TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
 
 TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
 {
-    struct strait_pool *pool;
-    uint64_t id;
     struct strait_event event;
-    expected(&pool, &id, 60000);
+    struct expected e = expected(60000);
     struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
     ck_assert_int_eq(0, poll(&fd, 1, 0));
-    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
-    fake_state(id, STRAIT_DONE, STRAIT_REASON_NONE, true);
+    fake_state(e.id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    fake_state(e.id, STRAIT_DONE, STRAIT_REASON_NONE, true);
     ck_assert_int_eq(1, poll(&fd, 1, 0));
     ck_assert_uint_eq(1, strait_poll(client, &event, 1));
     ck_assert_int_eq(1, poll(&fd, 1, 0)); /* one more is here, though the socket is empty */
     ck_assert_uint_eq(1, strait_poll(client, &event, 1));
     ck_assert_int_eq(0, poll(&fd, 1, 0));
     ck_assert_uint_eq(0, strait_wait(client, &event, 1, 20));
-    strait_pool_remove(pool);
+    strait_pool_remove(e.pool);
     fake_hang_up();
     ck_assert_int_eq(1, poll(&fd, 1, 0));
 }
@@ -518,11 +494,9 @@ TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
 TEST(many_events_come_in_order)
 {
     enum { LAYERS = 5000 };
-    struct strait_pool *pool;
-    uint64_t id;
-    expected(&pool, &id, 60000);
+    struct expected e = expected(60000);
     for (int32_t i = 0; i < LAYERS; i++) {
-        struct message message = {.type = MESSAGE_LAYERS, .layers = {.transfer = id, .layer_count = 1, .layers = &i}};
+        struct message message = {.type = MESSAGE_LAYERS, .layers = {.transfer = e.id, .layer_count = 1, .layers = &i}};
         ck_assert_int_eq(STRAIT_OK, channel_send(fake.channel, &message, NULL, 0));
     }
     channel_flush(fake.channel);
@@ -539,8 +513,7 @@ TEST(thousands_of_transfers_keep_apart)
 {
     enum { TRANSFERS = 3000 };
     static struct strait_transfer *transfers[TRANSFERS];
-    connect_client();
-    struct strait_pool *pool = register_pool();
+    struct strait_pool *pool = connected_pool();
     uint64_t first = 0;
     for (uint32_t i = 0; i < TRANSFERS; i++) {
         transfers[i] = expect_pages(pool, i, 1, 60000);
