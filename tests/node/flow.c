@@ -272,6 +272,17 @@ struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params param
     params.context = flow;
     params.lease_ms = params.lease_ms != 0 ? params.lease_ms : 20000 * SLOW;
     ck_assert_int_eq(STRAIT_OK, strait_offer(pool->pool, &params, &flow->transfer));
+    memcpy(flow->name, params.key, params.key_size);
+    flow->name_size = params.key_size;
+    return flow;
+}
+
+struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct strait_expect_params params)
+{
+    params.key = offer->name;
+    params.key_size = offer->name_size;
+    struct flow *flow = flow_expect(pool, params);
+    flow_start(flow, offer->pool);
     return flow;
 }
 

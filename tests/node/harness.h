@@ -130,6 +130,8 @@ struct flow {
     struct strait_failed_page *failed;
     uint32_t failed_count;
     uint32_t layers[LAYERS_MAX], layer_count;
+    char name[STRAIT_KEY_BYTES_MAX];
+    uint32_t name_size;
 };
 
 #define KEY(text) .key = (text), .key_size = strlen(text)
@@ -144,6 +146,9 @@ void flow_append(struct flow *flow, struct strait_append_params params);
 #define OFFER(pool, name, ...)  flow_offer(pool, (struct strait_offer_params){KEY(name), __VA_ARGS__})
 #define EXPECT(pool, name, ...) flow_expect(pool, (struct strait_expect_params){KEY(name), __VA_ARGS__})
 #define APPEND(flow, ...)       flow_append(flow, (struct strait_append_params){__VA_ARGS__})
+/* Expects an offer under its name, and starts. */
+#define PULL(pool, offer, ...) flow_pull(pool, offer, (struct strait_expect_params){__VA_ARGS__})
+struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct strait_expect_params params);
 /* All pages of the pool, in order; flow_expect's deadline when it is 0. */
 struct flow *offer_all(struct test_pool *pool, const char *name);
 struct flow *expect_all(struct test_pool *pool, const char *name, uint32_t deadline_ms);

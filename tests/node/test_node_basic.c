@@ -53,8 +53,8 @@ TEST_LOOP(an_expectation_of_nothing_releases_the_source, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){0});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 16}), .last = true, .aux = "first", .aux_size = 5);
-    struct flow *e = EXPECT(pair.sink, "k", .list_count = 0);
-    pull(e, o);
+    struct flow *e = PULL(pair.sink, o, .list_count = 0);
+    arrives(e, o);
     ck_assert_uint_eq(5, e->aux_size);
 }
 

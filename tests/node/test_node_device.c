@@ -374,8 +374,7 @@ TEST_LOOP(events_of_the_same_process_are_named_by_themselves, 2)
     struct fake_handle event = event_make();
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = _i == 0, .ready = _i == 0 ? NULL : &event,
                            .last = _i != 0);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
     if (_i == 0)
         APPEND(o, .ready = &event, .last = true);
     pump_for(50);

@@ -227,32 +227,6 @@ TEST(a_pointer_is_refused_from_another_process)
     (void)pool_open(inside, (struct geometry){.pages = 4, .pointers = true});
 }
 
-TEST(a_pointer_is_refused_by_a_daemon)
-{
-    test_node_init(&nodes[0], "a", "shm");
-    test_node_start(&nodes[0]);
-    struct party *party = party_open(&nodes[0]);
-    struct strait_pool_region region = {.handle = STRAIT_HANDLE_POINTER,
-                                        .device = -1,
-                                        .fd = -1,
-                                        .pointer = &region,
-                                        .page_stride = 16,
-                                        .page_count = 1,
-                                        .rows = 1,
-                                        .row_bytes = 16,
-                                        .role = STRAIT_ROLE_K};
-    struct strait_pool_params params = {sizeof(params), &region, 1};
-    struct strait_pool *pool = NULL;
-    enum strait_status status = strait_pool_register(party->client, &params, &pool);
-    ck_assert(status == STRAIT_ERR_INVALID || status == STRAIT_OK);
-    if (status != STRAIT_OK)
-        return; /* the library knows */
-    struct strait_event event = {0};
-    while (event.type != STRAIT_EVENT_POOL)
-        ck_assert_uint_eq(1, strait_wait(party->client, &event, 1, 5000));
-    ck_assert_int_ne(STRAIT_OK, event.status);
-}
-
 int main(void)
 {
     return node_main("node_embedded");

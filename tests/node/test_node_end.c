@@ -56,8 +56,7 @@ TEST_LOOP(a_living_consumer_renews_the_lease, WIRES)
     enum { LEASE = 900 }; /* a busy machine does not keep the consumer from renewing it for so long */
     struct pair pair = pair_open(_i, shape);
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .lease_ms = LEASE);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 16}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 16}));
     WAIT(e->state >= STRAIT_READY);
     pump_for(LEASE + LEASE / 3);
     ck_assert(!o->decided && !e->decided);
@@ -137,8 +136,7 @@ TEST_LOOP(nothing_lands_after_drained, WIRES)
     pair_start(&pair, (struct geometry){.pages = 1024, .row_bytes = 16384});
     for (uint32_t i = 0; i < 12; i++) {
         struct flow *o = OFFER(pair.source, name_of(i), LISTS({.count = 1024}), .last = true);
-        struct flow *e = EXPECT(pair.sink, name_of(i), LISTS({.count = 1024}));
-        flow_start(e, pair.source);
+        struct flow *e = PULL(pair.sink, o, LISTS({.count = 1024}));
         WAIT(e->moved || e->decided);
         struct flow *quitter = i % 2 != 0 ? e : o;
         if (i > 3)
@@ -160,8 +158,7 @@ TEST_LOOP(a_pool_that_is_removed_ends_its_transfers, WIRES)
 {
     struct pair pair = pair_open(_i, shape);
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}));
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 8}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 8}));
     WAIT(o->state >= STRAIT_READY);
     double bytes = stat_of(pair.from, "gauges.pool_bytes");
     strait_pool_remove(pair.source->pool);
@@ -177,8 +174,7 @@ TEST_LOOP(a_client_that_leaves_frees_all_and_is_told_of, 2 * WIRES)
     struct pair pair = pair_open(_i / 2, shape);
     struct party *watcher = party_open(sink_leaves ? pair.b : pair.a);
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}));
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 16}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 16}));
     WAIT(e->moved);
     double before = stat_of(watcher, "gauges.pools");
     flow_release(sink_leaves ? e : o);
@@ -239,8 +235,7 @@ TEST_LOOP(a_draining_node_finishes_what_runs_and_takes_nothing_new, WIRES)
 {
     struct pair pair = pair_open(_i, shape);
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}));
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 16}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 16}));
     WAIT(e->moved);
     test_node_ask_stop(pair.b, true);
     pump_for(50);

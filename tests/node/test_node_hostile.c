@@ -15,39 +15,39 @@
 /* ---- A pair of clients that must not be affected, and a client whose bytes the test writes itself ---------------- */
 
 /* A client of nodes[0] with two pools that keeps working, and the state that must be unchanged in the end. */
-struct bystander {
+static struct {
     struct party *party;
     struct test_pool *source, *sink;
     uint32_t descriptors;
-};
+} bystander;
 
-static struct bystander bystander_open(void)
+static void bystander_works(void)
 {
-    struct bystander b = {0};
+    move_all(bystander.source, bystander.sink);
+}
+
+static void setup(void)
+{
+    node_setup();
     test_node_init(&nodes[0], "a", "shm");
     nodes[0].options.clients = 4096;
     test_node_start(&nodes[0]);
-    b.party = party_open(&nodes[0]);
-    b.source = pool_open(b.party, (struct geometry){0});
-    b.sink = pool_open(b.party, (struct geometry){0});
-    move_all(b.source, b.sink);
-    b.descriptors = open_descriptors();
-    return b;
+    bystander.party = party_open(&nodes[0]);
+    bystander.source = pool_open(bystander.party, (struct geometry){0});
+    bystander.sink = pool_open(bystander.party, (struct geometry){0});
+    bystander_works();
+    bystander.descriptors = open_descriptors();
 }
 
-static void bystander_works(struct bystander *b)
+static void teardown(void)
 {
-    move_all(b->source, b->sink);
-}
-
-static void bystander_close(struct bystander *b)
-{
-    WAIT(stat_of(b->party, "gauges.clients") == 1);
-    ck_assert_double_eq(2, stat_of(b->party, "gauges.pools"));
-    bystander_works(b);
-    WAIT(open_descriptors() <= b->descriptors);
-    ck_assert_uint_eq(0, b->party->disconnects);
-    wait_quiet(b->party);
+    WAIT(stat_of(bystander.party, "gauges.clients") == 1);
+    ck_assert_double_eq(2, stat_of(bystander.party, "gauges.pools"));
+    bystander_works();
+    WAIT(open_descriptors() <= bystander.descriptors);
+    ck_assert_uint_eq(0, bystander.party->disconnects);
+    wait_quiet(bystander.party);
+    node_teardown();
 }
 
 static int dial(void)
@@ -152,7 +152,6 @@ TEST(random_bytes_end_their_connection_only)
     enum { CHUNK = 1 << 20 };
     uint8_t *bytes = malloc(CHUNK);
     struct rng rng = rng_init(1);
-    struct bystander b = bystander_open();
     for (int i = 0; i < 100; i++) {
         int fd = i % 2 != 0 ? dial() : dial_and_greet();
         rng_fill(&rng, bytes, CHUNK);
@@ -162,36 +161,32 @@ TEST(random_bytes_end_their_connection_only)
         ck_assert(is_let_go(fd));
         close(fd);
         if (i % 10 == 0)
-            bystander_works(&b);
+            bystander_works();
     }
     free(bytes);
-    bystander_close(&b);
 }
 
 TEST(half_open_connections_cost_nothing)
 {
     enum { MANY = 900 };
     static int fds[MANY];
-    struct bystander b = bystander_open();
     for (int i = 0; i < MANY; i++) {
         fds[i] = dial();
         if (i % 3 == 0)
             (void)send_bytes(fds[i], "\x40\0\0\0\x08", 5); /* the beginning of a frame */
         if (i % 300 == 0)
-            bystander_works(&b);
+            bystander_works();
     }
-    bystander_works(&b);
-    WAIT(stat_of(b.party, "gauges.clients") == MANY + 1);
+    bystander_works();
+    WAIT(stat_of(bystander.party, "gauges.clients") == MANY + 1);
     for (int i = 0; i < MANY; i++)
         close(fds[i]);
-    bystander_close(&b);
 }
 
 /* Valid frames of every type with some bits of theirs changed. */
 TEST(mutated_frames_harm_nobody)
 {
     struct rng rng = rng_init(2);
-    struct bystander b = bystander_open();
     int count;
     const struct golden *frames = golden_frames(&count);
     for (int round = 0; round < 600 / SLOW; round++) {
@@ -209,9 +204,8 @@ TEST(mutated_frames_harm_nobody)
             (void)poll(NULL, 0, 1);
         close(fd);
         if (round % 100 == 0)
-            bystander_works(&b);
+            bystander_works();
     }
-    bystander_close(&b);
 }
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */
@@ -222,7 +216,6 @@ TEST(descriptors_that_do_not_belong_are_closed)
     struct wire_region region;
     struct message pool = registration(&region), stats = {.type = MESSAGE_STATS};
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    struct bystander b = bystander_open();
     for (uint32_t i = 0; i < 40; i++) {
         int fd = dial_and_greet();
         if (i % 4 == 0)
@@ -238,7 +231,6 @@ TEST(descriptors_that_do_not_belong_are_closed)
         close(fd);
     }
     strait_free(&memory);
-    bystander_close(&b);
 }
 
 static void share_words(int fd, int words, uint32_t count)
@@ -270,7 +262,6 @@ TEST(words_that_cannot_be_shared_end_their_connection)
     const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
     int unsealed = unsealed_memory(4096), huge = huge_memory();
     ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
-    struct bystander b = bystander_open();
     for (uint32_t i = 0; i < 7; i++) {
         int fd = dial_and_greet();
         if (i == 0)
@@ -298,7 +289,6 @@ TEST(words_that_cannot_be_shared_end_their_connection)
     close(unsealed);
     close(huge);
     strait_free(&memory);
-    bystander_close(&b);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
@@ -407,19 +397,18 @@ TEST_LOOP(a_request_that_failed_stays_dead_when_its_other_parts_come, 2)
                                      SAY_OFFER(1, .list_count = 1, .lists = &low)};
     struct strait_memory memory;
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    struct bystander b = bystander_open();
-    double expectations = stat_of(b.party, "gauges.live_expectations"), offers = stat_of(b.party, "gauges.live_offers");
+    double expectations = stat_of(bystander.party, "gauges.live_expectations"),
+           offers = stat_of(bystander.party, "gauges.live_offers");
     int fd = dial_with_pool(&memory);
     send_message(fd, &first[_i]);
     pump_for(50);
     send_message(fd, &second[_i]);
     pump_for(50);
-    ck_assert_double_eq(expectations, stat_of(b.party, "gauges.live_expectations"));
-    ck_assert_double_eq(offers, stat_of(b.party, "gauges.live_offers"));
-    bystander_works(&b);
+    ck_assert_double_eq(expectations, stat_of(bystander.party, "gauges.live_expectations"));
+    ck_assert_double_eq(offers, stat_of(bystander.party, "gauges.live_offers"));
+    bystander_works();
     close(fd);
     strait_free(&memory);
-    bystander_close(&b);
 }
 
 TEST_LOOP(what_no_library_says_harms_nobody, 2 * COUNT(plots))
@@ -427,19 +416,18 @@ TEST_LOOP(what_no_library_says_harms_nobody, 2 * COUNT(plots))
     struct strait_memory memory;
     bool leaves_at_once = _i % 2 != 0;
     ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
-    struct bystander b = bystander_open();
     int fd = dial_with_pool(&memory);
     for (int i = 0; i < PLOT_MAX && plots[_i / 2].messages[i].type != MESSAGE_NONE; i++)
         send_message(fd, &plots[_i / 2].messages[i]);
     if (!leaves_at_once)
         pump_for(30);
-    bystander_works(&b);
+    bystander_works();
     close(fd);
     strait_free(&memory);
-    bystander_close(&b);
 }
 
 int main(void)
 {
-    return node_main("node_hostile");
+    (void)machine_watch();
+    return run_tests("node_hostile", setup, teardown);
 }

@@ -9,8 +9,8 @@ TEST_LOOP(a_suffix_of_what_is_offered_may_be_expected, WIRES)
     struct pair pair = pair_open(_i, (struct geometry){.pages = 32, .layers = 3});
     for (uint32_t hit = 0; hit <= 20; hit += 5) {
         struct flow *o = OFFER(pair.source, name_of(hit), LISTS({.count = 20, .first_id = 4}), .last = true);
-        struct flow *e = EXPECT(pair.sink, name_of(hit), LISTS({.first = hit, .count = 20 - hit, .first_id = 1}));
-        pull(e, o);
+        struct flow *e = PULL(pair.sink, o, LISTS({.first = hit, .count = 20 - hit, .first_id = 1}));
+        arrives(e, o);
     }
 }
 
@@ -19,8 +19,7 @@ TEST_LOOP(expected_pages_that_are_not_offered_are_named, WIRES)
     struct pair pair = pair_open(_i, (struct geometry){.pages = 32, .groups = 2, .layers = 2});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 10}, {.group = 1, .count = 4}), .last = true);
     struct flow *e =
-        EXPECT(pair.sink, "k", LISTS({.first = 6, .count = 8, .first_id = 20}, {.group = 1, .first = 3, .count = 2}));
-    flow_start(e, pair.source);
+        PULL(pair.sink, o, LISTS({.first = 6, .count = 8, .first_id = 20}, {.group = 1, .first = 3, .count = 2}));
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(5, e->failed_count);
@@ -79,40 +78,11 @@ TEST_LOOP(nothing_offered_fails_all_that_is_expected, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
     struct flow *o = OFFER(pair.source, "k", .last = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 16}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 16}));
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(16, e->failed_count);
     ck_assert(pool_as_imagined(pair.sink));
-}
-
-static const struct {
-    struct geometry shape;
-    uint32_t bits;
-} misfits[] = {
-    {{.layers = 2, .row_bytes = 2048}, STRAIT_MISMATCH_PAGE_SIZE},
-    {{.layers = 2, .element = STRAIT_ELEMENT_FP16}, STRAIT_MISMATCH_DTYPE},
-    {{.layers = 2, .rows = 2, .row_bytes = 2048}, STRAIT_MISMATCH_LAYOUT},
-    {{.layers = 2, .groups = 2}, STRAIT_MISMATCH_LAYOUT},
-    {{.layers = 3}, STRAIT_MISMATCH_LAYERS},
-};
-
-TEST_LOOP(pools_that_do_not_match_are_told_and_refused, COUNT(misfits) * WIRES)
-{
-    struct pair pair = pair_open(_i / COUNT(misfits), (struct geometry){.layers = 2});
-    struct test_pool *other = pool_open(pair.to, misfits[_i % COUNT(misfits)].shape);
-    struct strait_peer *peer = peer_of(pair.to, pair.source);
-    ck_assert_uint_eq(0, strait_peer_check(pair.sink->pool, peer));
-    ck_assert_uint_ne(0, strait_peer_check(other->pool, peer) & misfits[_i % COUNT(misfits)].bits);
-    struct flow *e = EXPECT(other, "k", LISTS({.count = 1}), .deadline_ms = 50);
-    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(e->transfer, peer, NULL));
-    ends_failed(e, STRAIT_REASON_TIMEOUT);
-    struct strait_start_params push = {.size = sizeof(push), .direction = STRAIT_PUSH};
-    e = EXPECT(pair.sink, "k", LISTS({.count = 1}), .deadline_ms = 50);
-    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(e->transfer, peer, &push));
-    ends_failed(e, STRAIT_REASON_TIMEOUT);
-    ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(other));
 }
 
 /* ---- Several consumers, several sources -------------------------------------------------------------------------- */
@@ -186,8 +156,7 @@ TEST_LOOP(two_sources_bring_disjoint_parts, WIRES)
     struct flow *o[2];
     o[0] = OFFER(source[0], "k", LISTS({.count = 10}), .last = true);
     o[1] = OFFER(source[1], "k", LISTS({.first = 10, .count = 10, .first_id = 3}), .last = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20, .first_id = 5}), .sources = 2);
-    flow_start(e, source[0]);
+    struct flow *e = PULL(pair.sink, o[0], LISTS({.count = 20, .first_id = 5}), .sources = 2);
     pump_for(50);
     ck_assert(!e->decided);
     flow_start(e, source[1]);
@@ -207,8 +176,7 @@ TEST_LOOP(sources_that_overlap_fail, WIRES)
     struct flow *o[2];
     o[0] = OFFER(source[0], "k", LISTS({.count = 11}), .last = true);
     o[1] = OFFER(source[1], "k", LISTS({.first = 10, .count = 10}), .last = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}), .sources = 2);
-    flow_start(e, source[0]);
+    struct flow *e = PULL(pair.sink, o[0], LISTS({.count = 20}), .sources = 2);
     flow_start(e, source[1]);
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     WAIT(o[0]->decided && o[1]->decided);
@@ -290,24 +258,11 @@ TEST_LOOP(a_name_is_one_live_request_and_free_after_it, WIRES)
     }
 }
 
-TEST_LOOP(pages_that_do_not_exist_are_bad_arguments, WIRES)
+TEST_LOOP(an_index_that_is_listed_twice_fails_and_holds_nothing, WIRES)
 {
-    struct strait_transfer *transfer = NULL;
     struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
-    static const uint32_t beyond[] = {1, 32};
-    const struct strait_page_list bad[] = {{.count = 33},
-                                           {.count = 1, .first_id = 32},
-                                           {.group = 1, .count = 1},
-                                           {.count = 2, .ids = beyond},
-                                           {.first = UINT32_MAX, .count = 2},
-                                           {.first_id = UINT32_MAX, .count = 2}};
-    for (int i = 0; i < COUNT(bad); i++) {
-        struct strait_expect_params params = {
-            .size = sizeof(params), KEY("k"), .lists = &bad[i], .list_count = 1, .deadline_ms = 1000};
-        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_expect(pair.sink->pool, &params, &transfer));
-    }
     ends_failed(EXPECT(pair.sink, "k", LISTS({.count = 4}, {.first = 3, .count = 1, .first_id = 9})),
-                STRAIT_REASON_GEOMETRY); /* an index twice */
+                STRAIT_REASON_GEOMETRY);
     struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 32}), .deadline_ms = 50);
     ends_failed(e, STRAIT_REASON_TIMEOUT);
 }
@@ -345,8 +300,7 @@ TEST_LOOP(layers_are_ready_one_after_another, WIRES)
     enum { LAYERS = 8 };
     struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = LAYERS, .roles = 2});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
     for (int layer = 0; layer < LAYERS; layer++) {
         ck_assert_uint_eq((uint32_t)layer, e->layer_count);
         APPEND(o, .layer_first = layer, .layer_count = 1, .last = layer == LAYERS - 1);
@@ -359,8 +313,7 @@ TEST_LOOP(layers_may_come_in_ranges_and_in_any_order, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 8, .groups = 2});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}, {.group = 1, .count = 3}), .later = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}, {.group = 1, .count = 3}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}, {.group = 1, .count = 3}));
     APPEND(o, .layer_first = 5, .layer_count = 3);
     WAIT(e->layer_count == 3);
     ck_assert(e->layers[5] && e->layers[6] && e->layers[7]);
@@ -377,8 +330,7 @@ TEST_LOOP(last_alone_completes_the_layers_that_are_left, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 8});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
     APPEND(o, .layer_first = 0, .layer_count = 6);
     APPEND(o, .layer_first = 2, .layer_count = 1); /* again: left alone */
     WAIT(e->layer_count == 6);
@@ -390,8 +342,7 @@ TEST_LOOP(a_layer_made_ready_twice_moves_once, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 2});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 20}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
     APPEND(o, .layer_first = 0, .layer_count = 1);
     WAIT(e->layer_count == 1);
     APPEND(o, .layer_first = 0, .layer_count = 2, .last = true);
@@ -426,8 +377,7 @@ TEST_LOOP(one_slot_serves_64_transfers_each_way, COUNT(slot_sizes) * WIRES)
     for (uint32_t i = 0; i < MANY; i++)
         for (int way = 0; way < 2; way++) {
             o[way][i] = OFFER(from[way], name_of(i), LISTS({.count = 4, .first_id = 4 * i}), .last = true);
-            e[way][i] = EXPECT(to[way], name_of(i), LISTS({.count = 4, .first_id = 4 * (MANY - 1 - i)}));
-            flow_start(e[way][i], from[way]);
+            e[way][i] = PULL(to[way], o[way][i], LISTS({.count = 4, .first_id = 4 * (MANY - 1 - i)}));
         }
     for (int way = 0; way < 2; way++) {
         for (int i = 0; i < MANY; i++) {
@@ -447,12 +397,10 @@ TEST_LOOP(ready_requests_overtake_those_that_are_appended_to, WIRES)
     struct flow *o[MANY], *e[MANY];
     for (uint32_t i = 0; i < MANY - 1; i++) {
         o[i] = OFFER(pair.source, name_of(i), LISTS({.count = 1, .first_id = 4 * i}));
-        e[i] = EXPECT(pair.sink, name_of(i), LISTS({.count = 4, .first_id = 4 * i}));
-        flow_start(e[i], pair.source);
+        e[i] = PULL(pair.sink, o[i], LISTS({.count = 4, .first_id = 4 * i}));
     }
     struct flow *last_o = OFFER(pair.source, "ready", LISTS({.count = 4, .first_id = 4 * (MANY - 1)}), .last = true);
-    struct flow *last_e = EXPECT(pair.sink, "ready", LISTS({.count = 4, .first_id = 4 * (MANY - 1)}));
-    flow_start(last_e, pair.source);
+    struct flow *last_e = PULL(pair.sink, last_o, LISTS({.count = 4, .first_id = 4 * (MANY - 1)}));
     WAIT_MS(last_e->decided, 3000 * SLOW);
     ends_done(last_e);
     ends_done(last_o);
@@ -473,12 +421,10 @@ TEST_LOOP(a_large_request_does_not_keep_the_arena, WIRES)
 {
     struct pair pair = open_small(_i, 64u << 10, (struct geometry){.pages = 4000, .row_bytes = 16384});
     struct flow *big_o = OFFER(pair.source, "big", LISTS({.count = 3900}), .last = true);
-    struct flow *big_e = EXPECT(pair.sink, "big", LISTS({.count = 3900}));
-    flow_start(big_e, pair.source);
+    struct flow *big_e = PULL(pair.sink, big_o, LISTS({.count = 3900}));
     WAIT(big_e->moved);
     struct flow *o = OFFER(pair.source, "small", LISTS({.count = 4, .first_id = 3950}), .last = true);
-    struct flow *e = EXPECT(pair.sink, "small", LISTS({.count = 4, .first_id = 3950}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 4, .first_id = 3950}));
     ends_done(e);
     ends_done(big_e);
     ends_done(o);
@@ -494,8 +440,7 @@ TEST_LOOP(a_page_that_fits_no_slot_fails_with_its_reason, WIRES - 1)
 {
     struct pair pair = open_small(1 + _i, 64u << 10, (struct geometry){.pages = 4, .row_bytes = 128 << 10});
     struct flow *o = OFFER(pair.source, "k", LISTS({.count = 4}), .last = true);
-    struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 4}));
-    flow_start(e, pair.source);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 4}));
     ends_failed(e, STRAIT_REASON_GEOMETRY);
     ends_failed(o, STRAIT_REASON_GEOMETRY);
     ck_assert(pool_as_imagined(pair.sink));

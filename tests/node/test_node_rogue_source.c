@@ -12,7 +12,7 @@ enum where { NEAR, FAR, WHERES }; /* slots of the host, and of the GPU */
 
 enum { EXPECTED_MAX = 16 };
 
-struct scene {
+static struct scene {
     enum where where;
     struct pair pair; /* honest ones, which go on */
     struct rogue rogue;
@@ -24,177 +24,176 @@ struct scene {
     uint8_t *arena; /* the node's GPU's */
     size_t arena_size, slot_bytes;
     struct flow *expectation;
-};
+} s;
 
 /* The node is to find a pool at the rogue's address. */
-static struct strait_peer *import_rogue(struct scene *s)
+static struct strait_peer *import_rogue(void)
 {
     uint8_t bytes[4096];
     size_t size = 0;
     struct strait_peer *peer;
-    s->blob = blob_of(s->pair.sink);
-    memset(&s->blob.pool, 66, sizeof(s->blob.pool));
-    snprintf(s->blob.address, sizeof(s->blob.address), "%s", peers_address(s->rogue.peers));
-    ck_assert_int_eq(STRAIT_OK, blob_pack(&s->blob, bytes, sizeof(bytes), &size));
-    ck_assert_int_eq(STRAIT_OK, strait_peer_import(s->pair.to->client, bytes, size, &peer));
+    s.blob = blob_of(s.pair.sink);
+    memset(&s.blob.pool, 66, sizeof(s.blob.pool));
+    snprintf(s.blob.address, sizeof(s.blob.address), "%s", peers_address(s.rogue.peers));
+    ck_assert_int_eq(STRAIT_OK, blob_pack(&s.blob, bytes, sizeof(bytes), &size));
+    ck_assert_int_eq(STRAIT_OK, strait_peer_import(s.pair.to->client, bytes, size, &peer));
     return peer;
 }
 
-static struct flow *expect(struct scene *s, const char *key)
+static struct flow *expect(const char *key)
 {
-    uint32_t before = s->rogue.heard.request_count;
-    struct flow *e = EXPECT(s->pair.sink, key, LISTS({.count = s->expected}));
-    ck_assert_int_eq(STRAIT_OK, strait_start(e->transfer, s->peer, NULL));
-    ROGUE_WAIT(&s->rogue, s->rogue.heard.request_count > before);
-    ck_assert_uint_ne(0, s->rogue.heard.request.grant);
+    uint32_t before = s.rogue.heard.request_count;
+    struct flow *e = EXPECT(s.pair.sink, key, LISTS({.count = s.expected}));
+    ck_assert_int_eq(STRAIT_OK, strait_start(e->transfer, s.peer, NULL));
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.request_count > before);
+    ck_assert_uint_ne(0, s.rogue.heard.request.grant);
     return e;
 }
 
-static void say_released(struct scene *s, uint64_t grant)
+static void say_released(uint64_t grant)
 {
     const struct message released = {
         .type = MESSAGE_RELEASED,
-        .grant_id = {.leg = s->rogue.heard.request.leg, .epoch = s->rogue.heard.request.epoch, .grant = grant}};
-    rogue_say(&s->rogue, &released);
+        .grant_id = {.leg = s.rogue.heard.request.leg, .epoch = s.rogue.heard.request.epoch, .grant = grant}};
+    rogue_say(&s.rogue, &released);
 }
 
 /* The first request makes the connection, over which the rogue can then say what it reaches. That the node has heard so
  * is known when it has heard what was said after it: that the rogue gives up. */
-static void say_that_it_is_reached(struct scene *s)
+static void say_that_it_is_reached(void)
 {
-    const struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = s->blob.pool, .devices = 1u << 1}};
-    struct flow *first = expect(s, "first");
-    ROGUE_WAIT(&s->rogue, s->rogue.heard.arena_count != 0);
+    const struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = s.blob.pool, .devices = 1u << 1}};
+    struct flow *first = expect("first");
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.arena_count != 0);
     const struct message end = {.type = MESSAGE_END,
-                                .end = {.leg = s->rogue.heard.request.leg,
-                                        .epoch = s->rogue.heard.request.epoch,
+                                .end = {.leg = s.rogue.heard.request.leg,
+                                        .epoch = s.rogue.heard.request.epoch,
                                         .state = STRAIT_FAILED,
                                         .reason = STRAIT_REASON_ABORTED}};
-    rogue_say(&s->rogue, &reach);
-    rogue_say(&s->rogue, &end);
-    ROGUE_WAIT(&s->rogue, first->decided);
-    say_released(s, s->rogue.heard.request.grant);
+    rogue_say(&s.rogue, &reach);
+    rogue_say(&s.rogue, &end);
+    ROGUE_WAIT(&s.rogue, first->decided);
+    say_released(s.rogue.heard.request.grant);
 }
 
-static void map_arena(struct scene *s)
+static void map_arena(void)
 {
-    const struct message_arena *told = &s->rogue.heard.arena;
+    const struct message_arena *told = &s.rogue.heard.arena;
     char path[64];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", s->rogue.heard.handle.fd);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", s.rogue.heard.handle.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    s->arena_size = (size_t)told->slot_bytes * told->slot_count;
-    s->arena = mmap(NULL, s->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ck_assert_ptr_ne(MAP_FAILED, s->arena);
+    s.arena_size = (size_t)told->slot_bytes * told->slot_count;
+    s.arena = mmap(NULL, s.arena_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(MAP_FAILED, s.arena);
     close(fd);
 }
 
-static uint8_t *slot_at(const struct scene *s, uint32_t slot)
+static uint8_t *slot_at(uint32_t slot)
 {
-    if (s->where == FAR)
-        return s->arena + (size_t)(slot - s->rogue.heard.arena.first_slot) * s->slot_bytes;
-    return link_map(s->rogue.peer->link, (size_t)slot * s->slot_bytes, s->slot_bytes);
+    if (s.where == FAR)
+        return s.arena + (size_t)(slot - s.rogue.heard.arena.first_slot) * s.slot_bytes;
+    return link_map(s.rogue.peer->link, (size_t)slot * s.slot_bytes, s.slot_bytes);
 }
 
 /* A good chunk of pages [first, first + count) is in that slot; returns its size. */
-static size_t encode_chunk(struct scene *s, uint32_t slot, uint32_t first, uint32_t count)
+static size_t encode_chunk(uint32_t slot, uint32_t first, uint32_t count)
 {
     uint32_t ids[EXPECTED_MAX];
     struct strait_result result;
-    const struct strait_region region = {.base = s->pages,
-                                         .page_stride = s->page_bytes,
-                                         .page_count = s->expected,
+    const struct strait_region region = {.base = s.pages,
+                                         .page_stride = s.page_bytes,
+                                         .page_count = s.expected,
                                          .rows = 1,
-                                         .row_bytes = (uint32_t)s->page_bytes};
+                                         .row_bytes = (uint32_t)s.page_bytes};
     const struct strait_pages pages = {.regions = &region, .region_count = 1, .ids = ids, .id_count = count};
     const struct strait_encode_params params = {
         .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_RAW};
     const struct strait_run run = {.size = sizeof(run), .result = &result};
     for (uint32_t i = 0; i < count; i++)
         ids[i] = first + i;
-    ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, slot_at(s, slot), s->slot_bytes, &pages, &run));
+    ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, slot_at(slot), s.slot_bytes, &pages, &run));
     ck_assert_int_eq(STRAIT_OK, (int)result.status);
     return result.bytes;
 }
 
 /* For the latest request. */
-static struct chunk_header header_of(const struct scene *s, uint64_t grant, uint32_t slot)
+static struct chunk_header header_of(uint64_t grant, uint32_t slot)
 {
     return (struct chunk_header){.slot = slot,
-                                 .token = s->rogue.peer->peer_token,
-                                 .leg = s->rogue.heard.request.leg,
+                                 .token = s.rogue.peer->peer_token,
+                                 .leg = s.rogue.heard.request.leg,
                                  .grant = grant,
-                                 .epoch = s->rogue.heard.request.epoch};
+                                 .epoch = s.rogue.heard.request.epoch};
 }
 
 /* All pages are ready; `granted` of them are for open grants, from `grant` on. */
-static void say_segments(struct scene *s, uint64_t grant, const uint32_t *granted, uint32_t count)
+static void say_segments(uint64_t grant, const uint32_t *granted, uint32_t count)
 {
-    const struct segment segment = {.region_count = 1, .count = s->expected};
+    const struct segment segment = {.region_count = 1, .count = s.expected};
     const struct message message = {.type = MESSAGE_SEGMENTS,
-                                    .segments = {.leg = s->rogue.heard.request.leg,
-                                                 .epoch = s->rogue.heard.request.epoch,
+                                    .segments = {.leg = s.rogue.heard.request.leg,
+                                                 .epoch = s.rogue.heard.request.epoch,
                                                  .last = true,
                                                  .segment_count = 1,
                                                  .segments = &segment,
                                                  .grant = grant,
                                                  .granted_count = count,
                                                  .granted = granted}};
-    rogue_say(&s->rogue, &message);
+    rogue_say(&s.rogue, &message);
 }
 
 /* The node has asked for the first pages, of this size, with open grants. */
-static void scene_begin(struct scene *s, enum where where, uint32_t pages, size_t page_bytes)
+static void scene_begin(enum where where, uint32_t pages, size_t page_bytes)
 {
     struct rng rng = rng_init(5);
     struct geometry shape = {
         .pages = 2 * EXPECTED_MAX, .rows = 1, .row_bytes = (uint32_t)page_bytes, .gpu = 1, .sink_gpu = 2};
     ck_assert_uint_le(pages, EXPECTED_MAX);
-    memset(s, 0, sizeof(*s));
-    s->where = where;
-    s->expected = pages;
-    s->page_bytes = page_bytes;
-    s->pages = malloc(pages * page_bytes);
-    rng_fill(&rng, s->pages, pages * page_bytes);
-    s->pair = pair_open(SHM, shape);
-    move_all(s->pair.source, s->pair.sink);
-    rogue_init(&s->rogue, 4096);
-    rogue_meet(&s->rogue, s->pair.b); /* opens; the node makes a connection of its own */
-    s->peer = import_rogue(s);
+    s.where = where;
+    s.expected = pages;
+    s.page_bytes = page_bytes;
+    s.pages = malloc(pages * page_bytes);
+    rng_fill(&rng, s.pages, pages * page_bytes);
+    s.pair = pair_open(SHM, shape);
+    move_all(s.pair.source, s.pair.sink);
+    rogue_init(&s.rogue, 4096);
+    rogue_meet(&s.rogue, s.pair.b); /* opens; the node makes a connection of its own */
+    s.peer = import_rogue();
     if (where == FAR)
-        say_that_it_is_reached(s);
-    s->expectation = expect(s, "k");
-    ck_assert((s->rogue.heard.slots[0] >= s->rogue.peer->slot_count) == (where == FAR));
-    s->slot_bytes = where == FAR ? s->rogue.heard.arena.slot_bytes : s->rogue.peer->slot_bytes;
+        say_that_it_is_reached();
+    s.expectation = expect("k");
+    ck_assert((s.rogue.heard.slots[0] >= s.rogue.peer->slot_count) == (where == FAR));
+    s.slot_bytes = where == FAR ? s.rogue.heard.arena.slot_bytes : s.rogue.peer->slot_bytes;
     if (where == FAR)
-        map_arena(s);
+        map_arena();
 }
 
 /* Nothing is left of it, and the node serves others as before. */
-static void scene_end(struct scene *s)
+static void scene_end(void)
 {
-    rogue_leave(&s->rogue);
-    undefined(s->expectation);
-    ck_assert(pool_as_imagined(s->pair.sink));
-    strait_release(s->expectation->transfer);
-    move_all(s->pair.source, s->pair.sink);
-    wait_quiet(s->pair.to);
-    ck_assert_uint_eq(0, s->pair.to->disconnects);
-    if (s->arena != NULL)
-        munmap(s->arena, s->arena_size);
-    strait_peer_remove(s->peer);
-    blob_fini(&s->blob);
-    rogue_fini(&s->rogue);
-    free(s->pages);
+    rogue_leave(&s.rogue);
+    undefined(s.expectation);
+    ck_assert(pool_as_imagined(s.pair.sink));
+    strait_release(s.expectation->transfer);
+    move_all(s.pair.source, s.pair.sink);
+    wait_quiet(s.pair.to);
+    ck_assert_uint_eq(0, s.pair.to->disconnects);
+    if (s.arena != NULL)
+        munmap(s.arena, s.arena_size);
+    strait_peer_remove(s.peer);
+    blob_fini(&s.blob);
+    rogue_fini(&s.rogue);
+    free(s.pages);
 }
 
 /* DONE, with the rogue's pages. */
-static void ends_whole(struct scene *s)
+static void ends_whole(void)
 {
-    ROGUE_WAIT(&s->rogue, s->expectation->decided);
-    ends_done(s->expectation);
-    for (uint32_t id = 0; id < s->expected; id++)
-        ck_assert_mem_eq(s->pages + id * s->page_bytes, pool_page(s->pair.sink, 0, id), s->page_bytes);
+    ROGUE_WAIT(&s.rogue, s.expectation->decided);
+    ends_done(s.expectation);
+    for (uint32_t id = 0; id < s.expected; id++)
+        ck_assert_mem_eq(s.pages + id * s.page_bytes, pool_page(s.pair.sink, 0, id), s.page_bytes);
 }
 
 enum { SOURCE_EXPECTED = 8, SOURCE_PAGE_BYTES = 4096 };
@@ -204,30 +203,30 @@ static struct chunk_header sent_header;
 static uint8_t *sent_slot;
 static size_t size;
 
-static void begin_source(struct scene *s, enum where where)
+static void begin_source(enum where where)
 {
-    scene_begin(s, where, SOURCE_EXPECTED, SOURCE_PAGE_BYTES);
-    ck_assert_uint_eq(1, s->rogue.heard.request.slot_count);
-    sent_slot = slot_at(s, s->rogue.heard.slots[0]);
-    sent_header = header_of(s, s->rogue.heard.request.grant, s->rogue.heard.slots[0]);
-    size = encode_chunk(s, s->rogue.heard.slots[0], 0, SOURCE_EXPECTED);
+    scene_begin(where, SOURCE_EXPECTED, SOURCE_PAGE_BYTES);
+    ck_assert_uint_eq(1, s.rogue.heard.request.slot_count);
+    sent_slot = slot_at(s.rogue.heard.slots[0]);
+    sent_header = header_of(s.rogue.heard.request.grant, s.rogue.heard.slots[0]);
+    size = encode_chunk(s.rogue.heard.slots[0], 0, SOURCE_EXPECTED);
 }
 
-static void say_ready(struct scene *s)
+static void say_ready(void)
 {
-    say_segments(s, s->rogue.heard.request.grant, (const uint32_t[]){SOURCE_EXPECTED}, 1);
+    say_segments(s.rogue.heard.request.grant, (const uint32_t[]){SOURCE_EXPECTED}, 1);
 }
 
-static void arrives_whole(struct scene *s)
+static void arrives_whole(void)
 {
-    say_ready(s);
-    rogue_send(&s->rogue, &sent_header, size);
-    ends_whole(s);
+    say_ready();
+    rogue_send(&s.rogue, &sent_header, size);
+    ends_whole();
 }
 
-static double refused(struct scene *s)
+static double refused(void)
 {
-    return stat_of(s->pair.to, "counters.chunks_refused");
+    return stat_of(s.pair.to, "counters.chunks_refused");
 }
 
 TEST_CASE(node_rogue_source);
@@ -245,9 +244,9 @@ static const struct {
     {.slot = NEXT}, {.slot = OTHER_ARENA}, {.slot = BEHIND_ALL}, {.token = 1},       {.leg = 1},
     {.grant = 1},   {.counter = 1},        {.incarnation = 1},   {.size = NO_BYTES}, {.size = MORE_THAN_THE_SLOT}};
 
-static void send_strange(struct scene *s, int i)
+static void send_strange(int i)
 {
-    const struct message_arena *far = &s->rogue.heard.arena;
+    const struct message_arena *far = &s.rogue.heard.arena;
     struct chunk_header header = sent_header;
     size_t sent_size = size;
     header.token += strange[i].token;
@@ -258,37 +257,35 @@ static void send_strange(struct scene *s, int i)
     if (strange[i].slot == NEXT)
         header.slot++;
     else if (strange[i].slot == OTHER_ARENA)
-        header.slot = s->where == FAR ? 0 : s->rogue.peer->slot_count;
+        header.slot = s.where == FAR ? 0 : s.rogue.peer->slot_count;
     else if (strange[i].slot == BEHIND_ALL)
-        header.slot = s->where == FAR ? far->first_slot + far->slot_count : UINT32_MAX;
+        header.slot = s.where == FAR ? far->first_slot + far->slot_count : UINT32_MAX;
     if (strange[i].size != WHOLE)
-        sent_size = strange[i].size == NO_BYTES ? 0 : s->slot_bytes + 1;
-    rogue_send(&s->rogue, &header, sent_size);
+        sent_size = strange[i].size == NO_BYTES ? 0 : s.slot_bytes + 1;
+    rogue_send(&s.rogue, &header, sent_size);
 }
 
 TEST_LOOP(what_was_not_granted_is_refused_and_what_was_still_lands, COUNT(strange) * WHERES)
 {
-    struct scene s;
-    begin_source(&s, (enum where)(_i % WHERES));
-    double before = refused(&s);
-    send_strange(&s, _i / WHERES);
-    ROGUE_WAIT(&s.rogue, refused(&s) == before + 1);
+    begin_source((enum where)(_i % WHERES));
+    double before = refused();
+    send_strange(_i / WHERES);
+    ROGUE_WAIT(&s.rogue, refused() == before + 1);
     ck_assert(!s.expectation->decided && !s.rogue.went_down);
     ck_assert(pool_as_imagined(s.pair.sink));
-    arrives_whole(&s);
-    scene_end(&s);
+    arrives_whole();
+    scene_end();
 }
 
 TEST_LOOP(a_chunk_lands_once, WHERES)
 {
-    struct scene s;
-    begin_source(&s, (enum where)_i);
-    double before = refused(&s);
-    arrives_whole(&s);
+    begin_source((enum where)_i);
+    double before = refused();
+    arrives_whole();
     memset(sent_slot, 1, size);
     rogue_send(&s.rogue, &sent_header, size);
-    ROGUE_WAIT(&s.rogue, refused(&s) == before + 1);
-    scene_end(&s);
+    ROGUE_WAIT(&s.rogue, refused() == before + 1);
+    scene_end();
 }
 
 /* ---- What cannot be decoded -------------------------------------------------------------------------------------- */
@@ -306,7 +303,7 @@ enum spoilt {
 };
 
 /* Returns the size that is said. */
-static size_t spoil(struct scene *s, enum spoilt how)
+static size_t spoil(enum spoilt how)
 {
     struct rng rng = rng_init(6);
     if (how == NOISE)
@@ -316,7 +313,7 @@ static size_t spoil(struct scene *s, enum spoilt how)
     else if (how == BIT_OF_A_PAGE || how == BIT_OF_A_SUM)
         sent_slot[how == BIT_OF_A_PAGE ? size - 1 : STRAIT_CHUNK_HEADER_BYTES + 15] ^= 1;
     else if (how == FEWER_PAGES)
-        return encode_chunk(s, s->rogue.heard.slots[0], 0, SOURCE_EXPECTED - 1);
+        return encode_chunk(s.rogue.heard.slots[0], 0, SOURCE_EXPECTED - 1);
     if (how == HEADER_ALONE || how == HALF_A_HEADER)
         return STRAIT_CHUNK_HEADER_BYTES / (how == HALF_A_HEADER ? 2 : 1);
     return how == BYTE_TOO_FEW ? size - 1 : size;
@@ -324,26 +321,24 @@ static size_t spoil(struct scene *s, enum spoilt how)
 
 TEST_LOOP(what_is_no_chunk_fails_its_request_alone, (SPOILT * WHERES))
 {
-    struct scene s;
-    begin_source(&s, (enum where)(_i % WHERES));
-    size_t said = spoil(&s, (enum spoilt)(_i / WHERES));
-    say_ready(&s);
+    begin_source((enum where)(_i % WHERES));
+    size_t said = spoil((enum spoilt)(_i / WHERES));
+    say_ready();
     rogue_send(&s.rogue, &sent_header, said);
     ROGUE_WAIT(&s.rogue, s.expectation->decided && s.expectation->drained);
     ck_assert_int_eq(STRAIT_FAILED, s.expectation->state);
     ck_assert_msg(s.expectation->reason == STRAIT_REASON_CODEC || s.expectation->reason == STRAIT_REASON_INTEGRITY,
                   "%s", strait_reason_string((int)s.expectation->reason));
     ck_assert(!s.rogue.went_down);
-    scene_end(&s);
+    scene_end();
 }
 
 /* Without it the tests above would show nothing. */
 TEST_LOOP(an_honest_chunk_lands, WHERES)
 {
-    struct scene s;
-    begin_source(&s, (enum where)_i);
-    arrives_whole(&s);
-    scene_end(&s);
+    begin_source((enum where)_i);
+    arrives_whole();
+    scene_end();
 }
 
 TEST_CASE(node_rogue_open);
@@ -355,89 +350,85 @@ enum { EXPECTED = 12, PAGE_BYTES = 192 << 10, OPEN = 8 }; /* a chunk takes one p
 
 static const uint32_t one_each[OPEN] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-static void begin(struct scene *s)
+static void begin(void)
 {
-    scene_begin(s, FAR, EXPECTED, PAGE_BYTES);
-    ck_assert_uint_eq(OPEN, s->rogue.heard.request.slot_count);
+    scene_begin(FAR, EXPECTED, PAGE_BYTES);
+    ck_assert_uint_eq(OPEN, s.rogue.heard.request.slot_count);
 }
 
-static uint64_t open_grant(const struct scene *s, uint32_t i)
+static uint64_t open_grant(uint32_t i)
 {
-    return s->rogue.heard.request.grant + i;
+    return s.rogue.heard.request.grant + i;
 }
 
-static void send_chunk(struct scene *s, uint64_t grant, uint32_t slot, uint32_t first, uint32_t count)
+static void send_chunk(uint64_t grant, uint32_t slot, uint32_t first, uint32_t count)
 {
-    const struct chunk_header header = header_of(s, grant, slot);
-    rogue_send(&s->rogue, &header, encode_chunk(s, slot, first, count));
+    const struct chunk_header header = header_of(grant, slot);
+    rogue_send(&s.rogue, &header, encode_chunk(slot, first, count));
 }
 
-static void send_open(struct scene *s, uint32_t i, uint32_t first)
+static void send_open(uint32_t i, uint32_t first)
 {
-    send_chunk(s, open_grant(s, i), s->rogue.heard.slots[i], first, 1);
+    send_chunk(open_grant(i), s.rogue.heard.slots[i], first, 1);
 }
 
-static void release_open(struct scene *s, uint32_t from)
+static void release_open(uint32_t from)
 {
     for (uint32_t i = from; i < OPEN; i++)
-        say_released(s, open_grant(s, i));
+        say_released(open_grant(i));
 }
 
 /* Sends a chunk for each grant, until all pages have landed. */
-static void serve(struct scene *s)
+static void serve(void)
 {
-    const struct rogue_heard *heard = &s->rogue.heard;
-    for (uint32_t i = 0; !s->expectation->decided;) {
-        ROGUE_WAIT(&s->rogue, s->expectation->decided || heard->grant_count > i);
+    const struct rogue_heard *heard = &s.rogue.heard;
+    for (uint32_t i = 0; !s.expectation->decided;) {
+        ROGUE_WAIT(&s.rogue, s.expectation->decided || heard->grant_count > i);
         for (; i < heard->grant_count; i++)
-            send_chunk(s, heard->grants[i].grant, heard->grants[i].slot, heard->grants[i].first,
-                       heard->grants[i].count);
+            send_chunk(heard->grants[i].grant, heard->grants[i].slot, heard->grants[i].first, heard->grants[i].count);
     }
-    ends_whole(s);
+    ends_whole();
 }
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
 
 TEST_LOOP(the_first_chunks_are_asked_for_with_the_request, 2)
 {
-    struct scene s;
-    begin(&s);
+    begin();
     for (uint32_t i = 0; i < OPEN; i++) {
         ck_assert_uint_ge(s.rogue.heard.slots[i], s.rogue.heard.arena.first_slot);
         for (uint32_t j = 0; j < i; j++)
             ck_assert_uint_ne(s.rogue.heard.slots[i], s.rogue.heard.slots[j]);
     }
     if (_i == 0)
-        say_segments(&s, open_grant(&s, 0), one_each, OPEN);
+        say_segments(open_grant(0), one_each, OPEN);
     for (uint32_t i = OPEN; i-- > 0;)
-        send_open(&s, i, i);
+        send_open(i, i);
     if (_i == 1) /* they wait for it */
-        say_segments(&s, open_grant(&s, 0), one_each, OPEN);
-    serve(&s);
+        say_segments(open_grant(0), one_each, OPEN);
+    serve();
     ck_assert_uint_eq(EXPECTED - OPEN, s.rogue.heard.grant_count);
-    scene_end(&s);
+    scene_end();
 }
 
 TEST_LOOP(what_is_not_needed_comes_back, OPEN + 1)
 {
-    struct scene s;
-    begin(&s);
-    say_segments(&s, _i == 0 ? 0 : open_grant(&s, 0), one_each, (uint32_t)_i);
-    release_open(&s, (uint32_t)_i);
+    begin();
+    say_segments(_i == 0 ? 0 : open_grant(0), one_each, (uint32_t)_i);
+    release_open((uint32_t)_i);
     for (uint32_t i = 0; i < (uint32_t)_i; i++)
-        send_open(&s, i, i);
-    serve(&s);
+        send_open(i, i);
+    serve();
     ck_assert_uint_eq(EXPECTED - _i, s.rogue.heard.grant_count);
-    scene_end(&s);
+    scene_end();
 }
 
 /* Half of an arena is all that requests take before anybody knows what is ready. */
 TEST(others_are_left_as_much)
 {
-    struct scene s;
     struct flow *others[2];
     static const char *const keys[] = {"l", "m"};
-    begin(&s);
+    begin();
     const struct message_request first = s.rogue.heard.request;
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t before = s.rogue.heard.request_count;
@@ -448,7 +439,7 @@ TEST(others_are_left_as_much)
         if (i > 0)
             continue;
         s.rogue.heard.request = first;
-        say_released(&s, open_grant(&s, OPEN - 1));
+        say_released(open_grant(OPEN - 1));
         ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "gauges.slots_used") == OPEN - 1);
     }
     rogue_leave(&s.rogue);
@@ -459,54 +450,51 @@ TEST(others_are_left_as_much)
         strait_release(others[i]->transfer);
     }
     strait_abort(s.expectation->transfer);
-    scene_end(&s);
+    scene_end();
 }
 
 /* ---- What is not ------------------------------------------------------------------------------------------------- */
 
 TEST(units_of_a_grant_that_comes_back_are_granted_again)
 {
-    struct scene s;
-    begin(&s);
-    say_segments(&s, open_grant(&s, 0), one_each, OPEN);
+    begin();
+    say_segments(open_grant(0), one_each, OPEN);
     for (uint32_t i = 0; i < OPEN; i++)
         if (i % 3 == 0)
-            say_released(&s, open_grant(&s, i));
+            say_released(open_grant(i));
         else
-            send_open(&s, i, i);
-    serve(&s);
-    scene_end(&s);
+            send_open(i, i);
+    serve();
+    scene_end();
 }
 
 /* More pieces than a leg can remember are not made of it at once. */
 TEST(a_range_that_fits_no_slot_is_cut)
 {
-    struct scene s;
-    begin(&s);
-    say_segments(&s, open_grant(&s, 0), (const uint32_t[]){EXPECTED}, 1);
-    release_open(&s, 0);
-    serve(&s);
+    begin();
+    say_segments(open_grant(0), (const uint32_t[]){EXPECTED}, 1);
+    release_open(0);
+    serve();
     ck_assert_uint_eq(EXPECTED, s.rogue.heard.grant_count);
-    scene_end(&s);
+    scene_end();
 }
 
 /* Some of the named grants are open, or none. */
 TEST_LOOP(grants_that_were_not_open_are_given_nothing, 5)
 {
     static const uint64_t beyond[] = {1, 4, OPEN, UINT32_MAX, UINT64_MAX / 2};
-    struct scene s;
-    begin(&s);
-    say_segments(&s, open_grant(&s, 0) + beyond[_i], one_each, OPEN);
+    begin();
+    say_segments(open_grant(0) + beyond[_i], one_each, OPEN);
     for (uint32_t i = 0; i < OPEN; i++)
         if (i < beyond[_i])
-            say_released(&s, open_grant(&s, i));
+            say_released(open_grant(i));
         else
-            send_open(&s, i, i - (uint32_t)beyond[_i]);
+            send_open(i, i - (uint32_t)beyond[_i]);
     double before = stat_of(s.pair.to, "counters.chunks_refused");
-    send_chunk(&s, open_grant(&s, OPEN + 20), s.rogue.heard.slots[0], 0, 1);
+    send_chunk(open_grant(OPEN + 20), s.rogue.heard.slots[0], 0, 1);
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "counters.chunks_refused") > before);
-    serve(&s);
-    scene_end(&s);
+    serve();
+    scene_end();
 }
 
 static const struct {
@@ -524,40 +512,38 @@ static const struct {
 
 TEST_LOOP(what_cannot_be_fails_its_request_alone, COUNT(false_ones))
 {
-    struct scene s;
-    begin(&s);
+    begin();
     if (false_ones[_i].early)
-        send_open(&s, false_ones[_i].sent, false_ones[_i].first);
-    say_segments(&s, false_ones[_i].named == 0 ? 0 : open_grant(&s, false_ones[_i].from),
+        send_open(false_ones[_i].sent, false_ones[_i].first);
+    say_segments(false_ones[_i].named == 0 ? 0 : open_grant(false_ones[_i].from),
                  (const uint32_t[]){1, false_ones[_i].pages}, false_ones[_i].named);
     if (!false_ones[_i].early)
-        send_open(&s, false_ones[_i].sent, false_ones[_i].first);
+        send_open(false_ones[_i].sent, false_ones[_i].first);
     ROGUE_WAIT(&s.rogue, s.expectation->decided && s.expectation->drained);
     ck_assert_int_eq(STRAIT_FAILED, s.expectation->state);
     ck_assert_int_eq((int)false_ones[_i].reason, (int)s.expectation->reason);
     ck_assert(!s.rogue.went_down);
-    release_open(&s, 0); /* the link stays: every slot comes back all the same */
+    release_open(0); /* the link stays: every slot comes back all the same */
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "gauges.slots_used") == 0);
-    scene_end(&s);
+    scene_end();
 }
 
 TEST_LOOP(a_chunk_of_an_open_grant_lands_once, 2)
 {
-    struct scene s;
-    begin(&s);
+    begin();
     double before = stat_of(s.pair.to, "counters.chunks_refused");
     if (_i == 0)
-        say_segments(&s, open_grant(&s, 0), one_each, OPEN);
-    send_open(&s, 3, 3);
-    send_open(&s, 3, 3);
+        say_segments(open_grant(0), one_each, OPEN);
+    send_open(3, 3);
+    send_open(3, 3);
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "counters.chunks_refused") == before + 1);
     if (_i == 1)
-        say_segments(&s, open_grant(&s, 0), one_each, OPEN);
+        say_segments(open_grant(0), one_each, OPEN);
     for (uint32_t i = 0; i < OPEN; i++)
         if (i != 3)
-            send_open(&s, i, i);
-    serve(&s);
-    scene_end(&s);
+            send_open(i, i);
+    serve();
+    scene_end();
 }
 
 int main(void)
