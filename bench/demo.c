@@ -307,23 +307,11 @@ static bool run(struct demo *demo)
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-enum { OPT_JSON = 256, OPT_FAULT };
-
-static const struct option long_options[] = {
-    {"json", no_argument, NULL, OPT_JSON},
-    {"fault", required_argument, NULL, OPT_FAULT},
-    {"help", no_argument, NULL, 'h'},
-    {0},
-};
-
-static bool set_option(struct demo *demo, int option, const char *text)
+static bool set_fault(void *demo, const char *text)
 {
-    if (option == OPT_JSON)
-        return demo->json = true;
-    if (option == OPT_FAULT && strcmp(text, "flip") == 0)
-        return demo->flip = true;
-    if (option == OPT_FAULT)
-        print_error(NULL, "--fault knows flip, not '%s'", text);
+    if (strcmp(text, "flip") == 0)
+        return ((struct demo *)demo)->flip = true;
+    print_error(NULL, "--fault knows flip, not '%s'", text);
     return false;
 }
 
@@ -331,17 +319,12 @@ int cmd_demo(int argc, char **argv)
 {
     static char name[] = "strait demo";
     static struct demo demo;
-    int option;
+    const struct cli_option list[] = {{"json", .flag = &demo.json}, {"fault", .set = set_fault}};
+    enum exit_code code;
 
     command_begin(argv, name);
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(usage, stdout);
-            return EXIT_CODE_OK;
-        }
-        if (!set_option(&demo, option, optarg))
-            return EXIT_CODE_USAGE;
-    }
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), &demo, usage, argc, argv, &code))
+        return code;
     if (optind != argc) {
         print_error(NULL, "takes no arguments; see strait demo --help");
         return EXIT_CODE_USAGE;

@@ -54,26 +54,9 @@ struct options {
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-enum { OPT_CLASS = 256, OPT_GLOBAL, OPT_PARTIAL, OPT_MERGE, OPT_RAW, OPT_JSON, OPT_DTYPE };
-
-static const struct option long_options[] = {
-    {"output", required_argument, NULL, 'o'},
-    {"class", required_argument, NULL, OPT_CLASS},
-    {"global", no_argument, NULL, OPT_GLOBAL},
-    {"partial", no_argument, NULL, OPT_PARTIAL},
-    {"merge", no_argument, NULL, OPT_MERGE},
-    {"raw", no_argument, NULL, OPT_RAW},
-    {"threads", required_argument, NULL, 'T'},
-    {"force", no_argument, NULL, 'f'},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},
-    {"dtype", required_argument, NULL, OPT_DTYPE},
-    {0},
-};
-
-static bool add_dtype(struct options *options, const char *text)
+static bool add_dtype(void *options_, const char *text)
 {
+    struct options *options = options_;
     static const char *const names[] = {"bf16", "fp16", "fp32"};
     unsigned index;
     if (!option_name("--dtype", text, names, 3, &index))
@@ -82,46 +65,15 @@ static bool add_dtype(struct options *options, const char *text)
     return true;
 }
 
-static bool add_rule(struct options *options, const char *rule)
+static bool add_rule(void *options_, const char *rule)
 {
+    struct options *options = options_;
     const char *why;
     options->has_rules = true;
     if (class_rules_add(options->rules, rule, &why) == STRAIT_OK)
         return true;
     print_error(NULL, "--class '%s': %s", rule, why);
     return false;
-}
-
-/* Sets one option; false when it is wrong, with the error on stderr. */
-static bool set_option(struct options *options, int option, const char *text)
-{
-    switch (option) {
-    case 'o':
-        options->output = text;
-        return true;
-    case OPT_CLASS:
-        return add_rule(options, text);
-    case OPT_GLOBAL:
-        return options->global = true;
-    case OPT_PARTIAL:
-        return options->partial = true;
-    case OPT_MERGE:
-        return options->merge = true;
-    case OPT_RAW:
-        return options->raw = true;
-    case OPT_DTYPE:
-        return add_dtype(options, text);
-    case 'T':
-        return option_threads(text, &options->threads);
-    case OPT_JSON:
-        return options->json = true;
-    case 'f':
-        return options->force = true;
-    case 'q':
-        return options->quiet = true;
-    default:
-        return false; /* getopt_long has printed the error */
-    }
 }
 
 /* Error in the combination of options, as text; NULL: none. */
@@ -142,21 +94,28 @@ static const char *check_options(const struct options *options)
     return NULL;
 }
 
-/* False when an option is wrong. If *help is set, nothing else is. */
-static bool parse_options(struct options *options, int argc, char **argv, bool *help)
+/* False: there is nothing to do; *code is the exit status. */
+static bool parse_options(struct options *options, int argc, char **argv, enum exit_code *code)
 {
-    int option;
-    optind = 1;
-    while ((option = getopt_long(argc, argv, "o:T:fqh", long_options, NULL)) != -1) {
-        *help = option == 'h';
-        if (*help)
-            return true;
-        if (!set_option(options, option, optarg))
-            return false;
-    }
+    const struct cli_option list[] = {
+        {"output", 'o', .text = &options->output},
+        {"class", .set = add_rule},
+        {"global", .flag = &options->global},
+        {"partial", .flag = &options->partial},
+        {"merge", .flag = &options->merge},
+        {"raw", .flag = &options->raw},
+        {"threads", 'T', .threads = &options->threads},
+        {"force", 'f', .flag = &options->force},
+        {"json", .flag = &options->json},
+        {"quiet", 'q', .flag = &options->quiet},
+        {"dtype", .set = add_dtype},
+    };
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), options, usage, argc, argv, code))
+        return false;
     options->files = argv + optind;
     options->file_count = argc - optind;
     const char *why = check_options(options);
+    *code = EXIT_CODE_USAGE;
     if (why != NULL)
         print_error(NULL, "%s", why);
     return why == NULL;
@@ -335,16 +294,12 @@ static bool calibrate(const struct options *options)
 
 static int run(struct options *options, int argc, char **argv)
 {
-    bool help = false;
-    if (!parse_options(options, argc, argv, &help)) {
+    enum exit_code code;
+    if (parse_options(options, argc, argv, &code))
+        return calibrate(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    if (code == EXIT_CODE_USAGE)
         fputs("See strait calibrate --help\n", stderr);
-        return EXIT_CODE_USAGE;
-    }
-    if (help) {
-        fputs(usage, stdout);
-        return EXIT_CODE_OK;
-    }
-    return calibrate(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    return code;
 }
 
 int cmd_calibrate(int argc, char **argv)

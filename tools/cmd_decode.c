@@ -45,36 +45,6 @@ struct decode_options {
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-enum { OPT_VERIFY = 256, OPT_CODEC, OPT_JSON };
-
-static const struct option long_options[] = {
-    {"verify", no_argument, NULL, OPT_VERIFY}, {"codec", required_argument, NULL, OPT_CODEC},
-    {"threads", required_argument, NULL, 'T'}, {"force", no_argument, NULL, 'f'},
-    {"json", no_argument, NULL, OPT_JSON},     {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},          {0},
-};
-
-/* Sets one option; false when it is wrong, with the error on stderr. */
-static bool set_option(struct decode_options *options, int option, const char *text)
-{
-    switch (option) {
-    case OPT_VERIFY:
-        return options->verify = true;
-    case OPT_CODEC:
-        return option_codec(text, &options->codec);
-    case OPT_JSON:
-        return options->json = true;
-    case 'T':
-        return option_threads(text, &options->threads);
-    case 'f':
-        return options->force = true;
-    case 'q':
-        return options->quiet = true;
-    default:
-        return false; /* getopt_long has printed the error */
-    }
-}
-
 /* IN without its suffix, in the same folder; stdout when the input is stdin. */
 static bool set_default_output(struct decode_options *options)
 {
@@ -242,16 +212,18 @@ static bool decode_run(const struct decode_options *options)
 
 static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
 {
-    int option;
+    const struct cli_option list[] = {
+        {"verify", .flag = &options->verify},
+        {"codec", .codec = &options->codec},
+        {"threads", 'T', .threads = &options->threads},
+        {"force", 'f', .flag = &options->force},
+        {"json", .flag = &options->json},
+        {"quiet", 'q', .flag = &options->quiet},
+    };
+    enum exit_code code;
 
-    while ((option = getopt_long(argc, argv, "T:fqh", long_options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(usage, stdout);
-            return EXIT_CODE_OK;
-        }
-        if (!set_option(options, option, optarg))
-            return EXIT_CODE_USAGE;
-    }
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), options, usage, argc, argv, &code))
+        return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
     if (options->json)

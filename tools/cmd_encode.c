@@ -59,8 +59,9 @@ static const char *const mode_names[] = {
     [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
 };
 
-static bool set_mode(struct encode_options *options, const char *text)
+static bool set_mode(void *options_, const char *text)
 {
+    struct encode_options *options = options_;
     unsigned index;
     if (!option_name("--mode", text, mode_names, 6, &index))
         return false;
@@ -68,8 +69,9 @@ static bool set_mode(struct encode_options *options, const char *text)
     return true;
 }
 
-static bool set_dtype(struct encode_options *options, const char *text)
+static bool set_dtype(void *options_, const char *text)
 {
+    struct encode_options *options = options_;
     static const char *const names[] = {"bytes", "bf16", "fp16", "fp32", "fp8"};
     static const enum strait_element elements[] = {STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16,
                                                    STRAIT_ELEMENT_FP32, STRAIT_ELEMENT_FP8_E4M3};
@@ -80,8 +82,9 @@ static bool set_dtype(struct encode_options *options, const char *text)
     return true;
 }
 
-static bool add_class(struct encode_options *options, const char *text)
+static bool add_class(void *options_, const char *text)
 {
+    struct encode_options *options = options_;
     const char *why = "out of memory";
     if (class_rules_add(options->rules, text, &why) == STRAIT_OK)
         return true;
@@ -89,8 +92,9 @@ static bool add_class(struct encode_options *options, const char *text)
     return false;
 }
 
-static bool set_page(struct encode_options *options, const char *text)
+static bool set_page(void *options_, const char *text)
 {
+    struct encode_options *options = options_;
     if (!option_size("--page", text, PLAN_PAGE_MULTIPLE, STRAIT_PAGE_BYTES_MAX, &options->page_bytes))
         return false;
     if (options->page_bytes % PLAN_PAGE_MULTIPLE == 0)
@@ -99,62 +103,10 @@ static bool set_page(struct encode_options *options, const char *text)
     return false;
 }
 
-static bool set_chunk(struct encode_options *options, const char *text)
+static bool set_chunk(void *options, const char *text)
 {
-    return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_BYTES_MAX, &options->chunk_bytes);
-}
-
-enum { OPT_CODEBOOK = 256, OPT_MODE, OPT_CLASS, OPT_DTYPE, OPT_RAW, OPT_PAGE, OPT_CHUNK, OPT_CODEC, OPT_JSON };
-
-static const struct option long_options[] = {
-    {"codebook", required_argument, NULL, OPT_CODEBOOK},
-    {"mode", required_argument, NULL, OPT_MODE},
-    {"class", required_argument, NULL, OPT_CLASS},
-    {"dtype", required_argument, NULL, OPT_DTYPE},
-    {"raw", no_argument, NULL, OPT_RAW},
-    {"page", required_argument, NULL, OPT_PAGE},
-    {"chunk", required_argument, NULL, OPT_CHUNK},
-    {"codec", required_argument, NULL, OPT_CODEC},
-    {"threads", required_argument, NULL, 'T'},
-    {"force", no_argument, NULL, 'f'},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},
-    {0},
-};
-
-/* Sets one option; false when it is wrong, with the error on stderr. */
-static bool set_option(struct encode_options *options, int option, const char *text)
-{
-    switch (option) {
-    case OPT_CODEBOOK:
-        options->codebook = text;
-        return true;
-    case OPT_MODE:
-        return set_mode(options, text);
-    case OPT_CLASS:
-        return add_class(options, text);
-    case OPT_DTYPE:
-        return set_dtype(options, text);
-    case OPT_RAW:
-        return options->raw = true;
-    case OPT_PAGE:
-        return set_page(options, text);
-    case OPT_CHUNK:
-        return set_chunk(options, text);
-    case OPT_CODEC:
-        return option_codec(text, &options->codec);
-    case OPT_JSON:
-        return options->json = true;
-    case 'T':
-        return option_threads(text, &options->threads);
-    case 'f':
-        return options->force = true;
-    case 'q':
-        return options->quiet = true;
-    default:
-        return false; /* getopt_long has printed the error */
-    }
+    return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_BYTES_MAX,
+                       &((struct encode_options *)options)->chunk_bytes);
 }
 
 /* IN.strait; stdout when the input is stdin. */
@@ -309,16 +261,24 @@ static bool encode_run(const struct encode_options *options)
 
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
 {
-    int option;
+    const struct cli_option list[] = {
+        {"codebook", .text = &options->codebook},
+        {"mode", .set = set_mode},
+        {"class", .set = add_class},
+        {"dtype", .set = set_dtype},
+        {"raw", .flag = &options->raw},
+        {"page", .set = set_page},
+        {"chunk", .set = set_chunk},
+        {"codec", .codec = &options->codec},
+        {"threads", 'T', .threads = &options->threads},
+        {"force", 'f', .flag = &options->force},
+        {"json", .flag = &options->json},
+        {"quiet", 'q', .flag = &options->quiet},
+    };
+    enum exit_code code;
 
-    while ((option = getopt_long(argc, argv, "T:fqh", long_options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(usage, stdout);
-            return EXIT_CODE_OK;
-        }
-        if (!set_option(options, option, optarg))
-            return EXIT_CODE_USAGE;
-    }
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), options, usage, argc, argv, &code))
+        return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
     return encode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;

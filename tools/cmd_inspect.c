@@ -22,15 +22,6 @@ static const char usage[] =
     "\n"
     "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
 
-enum { OPT_PAGES = 256, OPT_JSON };
-
-static const struct option long_options[] = {
-    {"pages", no_argument, NULL, OPT_PAGES},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {0},
-};
-
 static bool is_chunk(const struct input *input)
 {
     return input->size >= 4 && memcmp(input->data, "STRC", 4) == 0;
@@ -59,24 +50,12 @@ int cmd_inspect(int argc, char **argv)
 {
     static char name[] = "strait inspect";
     struct inspect_options options = {0};
-    int option;
+    const struct cli_option list[] = {{"pages", .flag = &options.pages}, {"json", .flag = &options.json}};
+    enum exit_code code;
 
     command_begin(argv, name);
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-        switch (option) {
-        case OPT_PAGES:
-            options.pages = true;
-            break;
-        case OPT_JSON:
-            options.json = true;
-            break;
-        case 'h':
-            fputs(usage, stdout);
-            return EXIT_CODE_OK;
-        default:
-            return EXIT_CODE_USAGE;
-        }
-    }
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
+        return code;
     if (argc - optind != 1) {
         print_error(NULL, "takes one FILE; see strait inspect --help");
         return EXIT_CODE_USAGE;

@@ -265,15 +265,6 @@ static bool print_summary(const char *path, const char *answer)
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-enum { OPT_SOCKET = 256, OPT_JSON };
-
-static const struct option long_options[] = {
-    {"socket", required_argument, NULL, OPT_SOCKET},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {0},
-};
-
 static bool status(const char *path, bool json)
 {
     char *answer = ask(path);
@@ -292,23 +283,11 @@ int cmd_status(int argc, char **argv)
     char own[SOCKET_PATH_MAX + 1];
     const char *path = socket_find(own);
     bool json = false;
-    int option;
+    const struct cli_option list[] = {{"socket", .text = &path}, {"json", .flag = &json}};
+    enum exit_code code;
     command_begin(argv, name);
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-        switch (option) {
-        case OPT_SOCKET:
-            path = optarg;
-            break;
-        case OPT_JSON:
-            json = true;
-            break;
-        case 'h':
-            fputs(usage, stdout);
-            return EXIT_CODE_OK;
-        default:
-            return EXIT_CODE_USAGE;
-        }
-    }
+    if (!options_parse(list, sizeof(list) / sizeof(list[0]), NULL, usage, argc, argv, &code))
+        return code;
     if (optind != argc) {
         print_error(NULL, "takes no arguments; see strait status --help");
         return EXIT_CODE_USAGE;

@@ -1,5 +1,6 @@
 /* Helpers of all commands: messages, numbers, threads, progress, options. */
 #include <errno.h>
+#include <getopt.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -209,7 +210,7 @@ void progress_end(struct progress *progress)
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-bool option_threads(const char *text, unsigned *threads)
+static bool option_threads(const char *text, unsigned *threads)
 {
     uint64_t number;
 
@@ -218,6 +219,59 @@ bool option_threads(const char *text, unsigned *threads)
         return false;
     }
     *threads = number == 0 ? cpu_count() : (unsigned)number;
+    return true;
+}
+
+static bool option_codec(const char *text, const struct strait_codec **codec)
+{
+    *codec = strait_codec_get(text);
+    if (*codec == NULL)
+        print_error(NULL, "--codec: this build or processor has no '%s'", text);
+    return *codec != NULL;
+}
+
+static bool take_option(const struct cli_option *option, void *options, const char *text)
+{
+    if (option->flag != NULL)
+        return *option->flag = true;
+    if (option->threads != NULL)
+        return option_threads(text, option->threads);
+    if (option->codec != NULL)
+        return option_codec(text, option->codec);
+    if (option->set != NULL)
+        return option->set(options, text);
+    *option->text = text;
+    return true;
+}
+
+#define LONG_OPTION 256 /* number of the first one, beyond all letters */
+
+bool options_parse(const struct cli_option *list, unsigned count, void *options, const char *usage, int argc,
+                   char **argv, enum exit_code *code)
+{
+    struct option longs[CLI_OPTIONS_MAX + 2] = {{"help", no_argument, NULL, 'h'}};
+    char letters[2 * CLI_OPTIONS_MAX + 2] = "h";
+    size_t used = 1;
+    int found, index;
+
+    for (unsigned i = 0; i < count; i++) {
+        bool takes = list[i].flag == NULL;
+        longs[i + 1] =
+            (struct option){list[i].name, takes ? required_argument : no_argument, NULL, LONG_OPTION + (int)i};
+        if (list[i].letter != 0)
+            used += (size_t)snprintf(letters + used, sizeof(letters) - used, "%c%s", list[i].letter, takes ? ":" : "");
+    }
+    optind = 1;
+    while ((found = getopt_long(argc, argv, letters, longs, &index)) != -1) {
+        unsigned i = found >= LONG_OPTION ? (unsigned)(found - LONG_OPTION) : 0;
+        *code = found == 'h' ? EXIT_CODE_OK : EXIT_CODE_USAGE;
+        if (found == 'h')
+            fputs(usage, stdout);
+        while (found < LONG_OPTION && i < count && list[i].letter != found)
+            i++;
+        if (found == 'h' || i == count || !take_option(&list[i], options, optarg))
+            return false; /* getopt_long has printed what is wrong with an option that is not in the list */
+    }
     return true;
 }
 
@@ -236,12 +290,4 @@ bool option_name(const char *option, const char *text, const char *const *names,
             return true;
     print_error(NULL, "%s: unknown value '%s'", option, text);
     return false;
-}
-
-bool option_codec(const char *text, const struct strait_codec **codec)
-{
-    *codec = strait_codec_get(text);
-    if (*codec == NULL)
-        print_error(NULL, "--codec: this build or processor has no '%s'", text);
-    return *codec != NULL;
 }

@@ -74,14 +74,26 @@ void progress_end(struct progress *progress);
 /* ---- Options of several commands --------------------------------------------------------------------------------- */
 
 #define OPTION_THREADS_MAX 1024u
+#define CLI_OPTIONS_MAX    16u
 
-/* -T N: 0 stands for all processors. */
-bool option_threads(const char *text, unsigned *threads);
+/* One option of a command, and where its value goes: one of the fields behind the letter. */
+struct cli_option {
+    const char *name;
+    char letter; /* 0: none */
+    bool *flag;
+    const char **text;
+    unsigned *threads;                 /* 0 stands for all processors */
+    const struct strait_codec **codec; /* variant of the codec by its name */
+    bool (*set)(void *options, const char *text);
+};
+
+/* Reads options up to the operands, argv[optind] onward. False: an option is wrong, or help was asked for and printed;
+ * *code is the exit status. */
+bool options_parse(const struct cli_option *list, unsigned count, void *options, const char *usage, int argc,
+                   char **argv, enum exit_code *code);
 /* A size such as 32K, within min..max; `option` is named in the error. */
 bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size);
 /* One of `count` names: its index. */
 bool option_name(const char *option, const char *text, const char *const *names, unsigned count, unsigned *index);
-/* --codec NAME; text NULL: the best one. */
-bool option_codec(const char *text, const struct strait_codec **codec);
 
 #endif
