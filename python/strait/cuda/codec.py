@@ -25,7 +25,7 @@ from ..pages import TableLike, index_array
 from . import _driver
 from ._driver import LEGACY, NO_TIMING, PER_THREAD, Block, call, give_block, made, take_block
 from .array import StreamLike, device_of, flat_view, follow, handle_of, new_bytes, stream_for, view
-from .pages import DeviceRequest, Numbers, to_read, to_write
+from .pages import DeviceRequest, Numbers, request_for
 
 _RESULT_BYTES = ctypes.sizeof(_abi.Result)
 _ALIGNMENT = 64  # of scratch, and of what is put into one block
@@ -134,20 +134,20 @@ class Job:
         """After the work has run: reads the outcomes, and releases everything."""
         with self._lock:
             if self._outcomes is None:
-                self._outcomes = self._read() if self._block is not None else []
+                self._outcomes = []
                 if self._block is not None:
+                    self._outcomes = self._read(self._block)
                     give_block(self._block)
                 self._block, self._items, self._kept = None, [], None
             return self._outcomes
 
-    def _read(self) -> list[Outcome]:
+    def _read(self, block: Block) -> list[Outcome]:
         """Copies what the call reported."""
-        assert self._block is not None
         outcomes: list[Outcome] = []
         pages = [item.request.count for item in self._items]
-        statuses = self._block.row(len(pages) * _RESULT_BYTES, np.int32, sum(pages)).copy()
+        statuses = block.row(len(pages) * _RESULT_BYTES, np.int32, sum(pages)).copy()
         for i, status in enumerate(np.split(statuses, np.cumsum(pages)[:-1])):
-            result = _abi.Result.from_address(self._block.address + i * _RESULT_BYTES)
+            result = _abi.Result.from_address(block.address + i * _RESULT_BYTES)
             if result.chunk_status != Status.OK:
                 status[:] = result.chunk_status
             values = dict(zip(BLOCK_MODES, result.values))
@@ -159,7 +159,7 @@ class Job:
             chunks = sum(item.chunk.nbytes for item in self._items)
             stats.raw_bytes, stats.chunk_bytes = (raw, total) if self._what == "encode" else (total, chunks)
             stats.values = {name: sum(outcome.values[name] for outcome in outcomes) for name in BLOCK_MODES}
-            classes = self._block.row(self._stats_at, CLASS_STATS, self._tables)
+            classes = block.row(self._stats_at, CLASS_STATS, self._tables)
             stats.table_values, stats.table_escapes = classes["values"].copy(), classes["escapes"].copy()
             stats.page_status = statuses
         return outcomes
@@ -249,7 +249,7 @@ def _aligned(offset: int) -> int:
 
 def encode_bound(pages: Any, *, page_bytes: int = 32768) -> int:
     """Largest chunk that these pages can become, in bytes: enough room for `out`."""
-    return to_read(pages, "bytes", None, 0, page_bytes, "pages").bound()
+    return request_for(pages, "pages", "bytes", page_bytes).bound()
 
 
 class _Batch:
@@ -370,7 +370,7 @@ class Codec:
             raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw' and mode='base'")
         batch = _Batch(self.device)
         for i, (pages, out) in enumerate(items):
-            request = to_read(pages, element, self._codebook, table, page_bytes, f"item {i}: pages")
+            request = request_for(pages, f"item {i}: pages", element, page_bytes, self._codebook, table)
             batch.keep(request.sources, request.device, f"item {i}: pages")
             out = new_bytes(request.bound(), self.device, request.sources) if out is None else out
             chunk = batch.flat(out, f"item {i}: out", _CHUNK_ALIGNMENT, request.bound())
@@ -417,7 +417,7 @@ class Codec:
         choice(_abi.ELEMENTS, element, "element")
         batch = _Batch(self.device)
         for i, (source, pages, *rest) in enumerate(items):
-            request = to_write(pages, element, page_bytes, f"item {i}: pages")
+            request = request_for(pages, f"item {i}: pages", element, page_bytes, write=True)
             batch.keep(request.sources, request.device, f"item {i}: pages")
             chunk = batch.flat(source, f"item {i}: chunk", _CHUNK_ALIGNMENT)
             batch.items.append(_Item(request, chunk, batch.select(rest[0] if rest else None, request.count)))

@@ -107,23 +107,18 @@ class PageList(AnyPageList):
         return DeviceRequest(regions, None if self._whole else self._ids, self._id_count, self._sources, self.device)
 
 
-def to_read(
-    pages: Any, element: str, codebook: Codebook | None, table: TableLike, page_bytes: int, what: str
+def request_for(
+    pages: Any,
+    what: str,
+    element: str,
+    page_bytes: int,
+    codebook: Codebook | None = None,
+    table: TableLike = 0,
+    write: bool = False,
 ) -> DeviceRequest:
-    """Pages to encode: of a page list, or of a contiguous array that is cut."""
+    """Pages to encode, or to decode to: of a page list, or of a contiguous array that is cut."""
     if isinstance(pages, PageList):
-        return pages.to_read(element, codebook, table)
-    return _cut(pages, element, table_index(table, codebook), page_bytes, what, write=False)
-
-
-def to_write(pages: Any, element: str, page_bytes: int, what: str) -> DeviceRequest:
-    """Pages to decode to."""
-    if isinstance(pages, PageList):
-        return pages.to_write(element)
-    return _cut(pages, element, 0, page_bytes, what, write=True)
-
-
-def _cut(pages: Any, element: str, table: int, page_bytes: int, what: str, write: bool) -> DeviceRequest:
+        return pages.to_write(element) if write else pages.to_read(element, codebook, table)
     if isinstance(pages, AnyPageList):
         raise TypeError(f"{what} are in memory of the host: strait.cuda.PageList is for that of a GPU")
     array, device = view(pages, what)
@@ -131,5 +126,5 @@ def _cut(pages: Any, element: str, table: int, page_bytes: int, what: str, write
     if write:
         check_writable(array, what)
     check_dtype(array.dtype, element, what)
-    request = cut(byte_view(array, what), page_bytes, table)
+    request = cut(byte_view(array, what), page_bytes, table_index(table, codebook))
     return DeviceRequest(request.regions, None, request.struct.id_count, [pages], device)
