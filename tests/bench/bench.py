@@ -2,7 +2,7 @@
 """Benches on a few megabytes: each runs to its end, its JSON has the documented columns, and its check fails when a bit is
 wrong. GPUs are threads and host memory, NCCL is fakes/nccl_processes.c; figures mean nothing.
 
-  bench.py STRAIT BENCH_GPU LIBSTRAIT_COLL NCCL PATHS
+  bench.py STRAIT TEST_BENCH LIBSTRAIT_COLL NCCL PATHS
 
 PATHS: those of `strait bench transfer` that this build has.
 """
@@ -16,7 +16,7 @@ import tempfile
 import time
 
 strait, gpu, coll, nccl, paths = sys.argv[1:]
-slice_ = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "kv-slice.safetensors")
+slice_ = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "kv-slice.safetensors")
 SMALL = ["--daemon", "arena-bytes=64M"]  # touching all of the usual one takes time
 CODEC, TRANSFER = [strait, "bench", "codec"], [strait, "bench", "transfer", *SMALL]
 DEVICE = [gpu, "transfer", *SMALL]

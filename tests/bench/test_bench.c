@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "bench/collective.h"
 #include "bench/table.h"
 #include "internal/bytes.h"
@@ -10,15 +11,14 @@
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(every_fp16_number_comes_back)
+TEST(every_fp16_number_comes_back)
 {
     for (uint32_t bits = 0; bits <= UINT16_MAX; bits++)
         if ((bits >> 10 & 31) != 31)
             ck_assert_uint_eq(collective_fp16_of(collective_fp16_value((uint16_t)bits)), bits);
 }
-END_TEST
 
-START_TEST(fp16_is_rounded_to_the_nearest_and_ties_to_even)
+TEST(fp16_is_rounded_to_the_nearest_and_ties_to_even)
 {
     static const struct {
         float value;
@@ -47,9 +47,8 @@ START_TEST(fp16_is_rounded_to_the_nearest_and_ties_to_even)
                       collective_fp16_of(cases[i].value));
     ck_assert_uint_gt(collective_fp16_of(NAN) & 0x7FFF, 0x7C00);
 }
-END_TEST
 
-START_TEST(bf16_is_rounded_to_the_nearest_and_ties_to_even)
+TEST(bf16_is_rounded_to_the_nearest_and_ties_to_even)
 {
     ck_assert_uint_eq(collective_bf16_of(1.0f), 0x3F80);
     ck_assert_uint_eq(collective_bf16_of(1.0f + 0x1p-8f), 0x3F80);
@@ -57,13 +56,12 @@ START_TEST(bf16_is_rounded_to_the_nearest_and_ties_to_even)
     ck_assert_uint_eq(collective_bf16_of(-1.0f - 0x1.01p-8f), 0xBF81);
     ck_assert_uint_eq(collective_bf16_of(0x1.ffp127f), 0x7F80);
 }
-END_TEST
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 static const struct text_list no_inputs;
 
-START_TEST(names_tell_what_tensors_are_of)
+TEST(names_tell_what_tensors_are_of)
 {
     static const struct {
         const char *name;
@@ -85,9 +83,8 @@ START_TEST(names_tell_what_tensors_are_of)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         ck_assert_msg(collective_kind_of(names[i].name) == names[i].kind, "%s", names[i].name);
 }
-END_TEST
 
-START_TEST(random_values_are_finite_and_widened_ones_have_no_low_bits)
+TEST(random_values_are_finite_and_widened_ones_have_no_low_bits)
 {
     static const uint64_t masks[] = {0xBFFFBFFFBFFFBFFF, 0xBFFFBFFFBFFFBFFF, 0xBFFFFFFFBFFFFFFF, 0xBFFF0000BFFF0000};
     struct collective_values values;
@@ -103,10 +100,9 @@ START_TEST(random_values_are_finite_and_widened_ones_have_no_low_bits)
         collective_values_fini(&values);
     }
 }
-END_TEST
 
 /* Three ranks with 1, 2^-8 and 2^-8: added in FP32 and rounded once they make 1 + 2^-7; rounded in between, 1. */
-START_TEST(sums_are_made_in_fp32_and_rounded_once)
+TEST(sums_are_made_in_fp32_and_rounded_once)
 {
     enum { PERIOD = 3 * 1237 * 4096 };
     struct collective_values values = {calloc(2, PERIOD), PERIOD};
@@ -124,9 +120,8 @@ START_TEST(sums_are_made_in_fp32_and_rounded_once)
     ck_assert_uint_eq(load_le16(sum), 0);
     collective_values_fini(&values);
 }
-END_TEST
 
-START_TEST(ranks_and_slots_send_different_parts_of_the_pattern)
+TEST(ranks_and_slots_send_different_parts_of_the_pattern)
 {
     const struct collective_values values = {NULL, (uint64_t)16 << 20};
 
@@ -135,11 +130,10 @@ START_TEST(ranks_and_slots_send_different_parts_of_the_pattern)
             ck_assert_uint_ne(collective_values_start(&values, a % 4, a / 4),
                               collective_values_start(&values, b % 4, b / 4));
 }
-END_TEST
 
 /* ---- Shapes and figures ------------------------------------------------------------------------------------------ */
 
-START_TEST(shapes_are_those_of_nccl_tests)
+TEST(shapes_are_those_of_nccl_tests)
 {
     static const struct {
         uint64_t send, receive, count, handed;
@@ -165,9 +159,8 @@ START_TEST(shapes_are_those_of_nccl_tests)
         ck_assert_uint_eq(collective_shape_of(&row, 4).slots, 1);
     }
 }
-END_TEST
 
-START_TEST(the_slowest_rank_counts_and_quotients_are_of_one_repeat)
+TEST(the_slowest_rank_counts_and_quotients_are_of_one_repeat)
 {
     static const uint64_t ns[3][2][2] = {{{100, 400}, {200, 100}}, {{300, 100}, {600, 1}}, {{1000, 1}, {50, 250}}};
     struct collective_options options = {.repeats = 3};
@@ -185,11 +178,10 @@ START_TEST(the_slowest_rank_counts_and_quotients_are_of_one_repeat)
     ck_assert(figures.x_min == 0.5 && figures.x == 2 && figures.x_max == 4);
     free(result);
 }
-END_TEST
 
 /* ---- The way ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_way_is_read_out_of_the_report)
+TEST(the_way_is_read_out_of_the_report)
 {
     static const char report[] =
         "strait-coll 0.1.0, process 4242, NCCL 22809 from /usr/lib/x86_64-linux-gnu/libnccl.so.2\n"
@@ -210,9 +202,8 @@ START_TEST(the_way_is_read_out_of_the_report)
     ck_assert_str_eq(wire.name, "-");
     ck_assert_uint_eq(wire.calls, 0);
 }
-END_TEST
 
-START_TEST(what_went_compressed_is_read_out_of_the_report)
+TEST(what_went_compressed_is_read_out_of_the_report)
 {
     static const char report[] =
         "operation      type  calls  bytes  in groups  captured  failed  compressed  their bytes  way\n"
@@ -226,11 +217,10 @@ START_TEST(what_went_compressed_is_read_out_of_the_report)
     ck_assert_uint_eq(wire.compressed, 23);
     ck_assert_uint_eq(wire.bytes, 10700);
 }
-END_TEST
 
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(figures_are_medians_and_nearest_ranks)
+TEST(figures_are_medians_and_nearest_ranks)
 {
     static const char *const names[] = {"p50", "min", "max", "p10", "p90", "p99", NULL};
     static const double figures[] = {5.5, 1, 10, 1, 9, 10};
@@ -242,7 +232,6 @@ START_TEST(figures_are_medians_and_nearest_ranks)
         ck_assert(cJSON_GetObjectItem(cJSON_GetObjectItem(row, "ms"), names[i])->valuedouble == figures[i]);
     cJSON_Delete(row);
 }
-END_TEST
 
 static const struct column check_columns[] = {{"case", NULL, "case", COLUMN_TEXT},
                                               {"wrong", NULL, "check", COLUMN_CHECK}};
@@ -264,31 +253,19 @@ static bool report_passes(double wrong)
     return passes;
 }
 
-START_TEST(a_report_fails_when_one_row_is_wrong)
+TEST(a_report_fails_when_one_row_is_wrong)
 {
     ck_assert(report_passes(0));
     ck_assert(!report_passes(1));
 }
-END_TEST
 
-int main(void)
+/* With arguments: the benches of GPUs without a GPU, by gpu_memory.c, and with fakes/nccl_processes.c in place of NCCL.
+ */
+int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("bench");
-    TCase *tcase = tcase_create("all");
-
-    suite_add_tcase(suite, tcase);
-    tcase_add_test(tcase, every_fp16_number_comes_back);
-    tcase_add_test(tcase, fp16_is_rounded_to_the_nearest_and_ties_to_even);
-    tcase_add_test(tcase, bf16_is_rounded_to_the_nearest_and_ties_to_even);
-    tcase_add_test(tcase, names_tell_what_tensors_are_of);
-    tcase_add_test(tcase, random_values_are_finite_and_widened_ones_have_no_low_bits);
-    tcase_add_test(tcase, sums_are_made_in_fp32_and_rounded_once);
-    tcase_add_test(tcase, ranks_and_slots_send_different_parts_of_the_pattern);
-    tcase_add_test(tcase, shapes_are_those_of_nccl_tests);
-    tcase_add_test(tcase, the_slowest_rank_counts_and_quotients_are_of_one_repeat);
-    tcase_add_test(tcase, the_way_is_read_out_of_the_report);
-    tcase_add_test(tcase, what_went_compressed_is_read_out_of_the_report);
-    tcase_add_test(tcase, figures_are_medians_and_nearest_ranks);
-    tcase_add_test(tcase, a_report_fails_when_one_row_is_wrong);
-    return run_suite(suite);
+    if (argc == 1)
+        return run_tests("bench", NULL, NULL);
+    if (strcmp(argv[1], "transfer") == 0)
+        return bench_transfer_device(argc - 1, argv + 1);
+    return strcmp(argv[1], "collective") == 0 ? bench_collective(argc - 1, argv + 1) : EXIT_CODE_USAGE;
 }

@@ -1,5 +1,5 @@
-/* GPUs and their memory for benches without a GPU: those of device.c, and memfds. A copy from GPU to GPU is a
- * memcpy; figures mean nothing here, but everything around them runs as it does on GPUs. */
+/* GPUs and their memory for benches without a GPU: those of tests/fakes/device.c, and memfds. A copy from GPU to GPU is
+ * a memcpy; figures mean nothing here, but everything around them runs as it does on GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
