@@ -79,14 +79,6 @@ FAKE_VISIBLE int cuCtxGetCurrent(void **context)
     return FAKE_OK;
 }
 
-FAKE_VISIBLE int cuCtxGetDevice(int *device)
-{
-    if (depth == 0)
-        return FAKE_INVALID_CONTEXT;
-    *device = cuda_device();
-    return FAKE_OK;
-}
-
 FAKE_VISIBLE int cuStreamGetCtx(void *stream, void **context)
 {
     int device = device_of(stream);
@@ -224,24 +216,12 @@ FAKE_VISIBLE int cuMemHostAlloc(void **base, size_t size, unsigned flags)
     return make(size, -1, base);
 }
 
-FAKE_VISIBLE int cuMemFreeHost(void *base)
-{
-    unmake(base);
-    return FAKE_OK;
-}
-
 FAKE_VISIBLE int cuMemHostRegister_v2(void *base, size_t size, unsigned flags)
 {
     demand(cuda_device() >= 0 && flags == 3 && (uintptr_t)base % 4096 == 0 && size % 4096 == 0);
     if (find(base, 1).base != NULL)
         return FAKE_INVALID_VALUE;
     add((struct range){.base = base, .size = size, .device = -1, .fd = -1});
-    return FAKE_OK;
-}
-
-FAKE_VISIBLE int cuMemHostUnregister(void *base)
-{
-    demand(take(base).fd == -1);
     return FAKE_OK;
 }
 

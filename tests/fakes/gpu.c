@@ -263,11 +263,6 @@ void fake_pass_time(coll_stream stream, double seconds)
     stream->clock += seconds;
 }
 
-double fake_stream_clock(coll_stream stream)
-{
-    return stream->clock;
-}
-
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
 void fake_capture_begin(coll_stream stream)
@@ -382,7 +377,7 @@ static void reach(coll_stream stream, void *argument)
     event->ahead[mark->number % AHEAD] = mark->number;
     while (event->ahead[(event->over + 1) % AHEAD] == event->over + 1)
         event->over++;
-    event->clock = event->clocks[mark->number % AHEAD] = fake_stream_clock(stream);
+    event->clock = event->clocks[mark->number % AHEAD] = stream->clock;
     pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
 }
@@ -401,7 +396,7 @@ static void await(coll_stream stream, void *argument)
         pthread_cond_wait(&event->changed, &event->lock);
     const bool latest = event->ahead[mark->number % AHEAD] != mark->number;
     const double clock = latest ? event->clock : event->clocks[mark->number % AHEAD];
-    const double behind = clock - fake_stream_clock(stream);
+    const double behind = clock - stream->clock;
     pthread_mutex_unlock(&event->lock);
     if (behind > 0)
         fake_pass_time(stream, behind);

@@ -117,7 +117,6 @@ typedef void fake_run(coll_stream stream, void *argument);
 typedef void fake_end(void *argument);
 void fake_queue(coll_stream stream, fake_run *run, fake_end *end, const void *argument, size_t size);
 void fake_pass_time(coll_stream stream, double seconds); /* called by work, for its own stream */
-double fake_stream_clock(coll_stream stream);            /* called by work, for its own stream */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
