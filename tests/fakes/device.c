@@ -464,18 +464,27 @@ static bool fake_failure(struct device *device, const struct device_why *why)
     return failed != 0;
 }
 
-static enum strait_status map_file(int fd, const struct device_handle *handle, struct device_memory *memory,
-                                   const struct device_why *why)
+static enum strait_status map_file(int fd, uint64_t size, struct device_memory *memory, const struct device_why *why)
 {
     struct stat info;
     if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return refuse(why, STRAIT_ERR_INVALID, "its handle names no memory");
-    if ((uint64_t)info.st_size < handle->size)
+    if ((uint64_t)info.st_size < size)
         return refuse(why, STRAIT_ERR_INVALID, "its allocation is smaller than its regions need");
     memory->size = (uint64_t)info.st_size;
     memory->base = mmap(NULL, (size_t)memory->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     require(memory->base != MAP_FAILED);
     return STRAIT_OK;
+}
+
+static enum strait_status map_named(const struct fake_handle *named, uint64_t size, struct device_memory *memory,
+                                    const struct device_why *why)
+{
+    int fd = open_file_of(named);
+    enum strait_status status = map_file(fd, size, memory, why);
+    if (fd >= 0)
+        close(fd);
+    return status;
 }
 
 static enum strait_status map_ipc(struct device *device, const struct device_handle *handle,
@@ -485,11 +494,7 @@ static enum strait_status map_ipc(struct device *device, const struct device_han
     memcpy(&named, handle->ipc, sizeof(named));
     if (named.device != device->number)
         return refuse(why, STRAIT_ERR_INVALID, "its memory is on another device");
-    int fd = open_file_of(&named);
-    enum strait_status status = map_file(fd, handle, memory, why);
-    if (fd >= 0)
-        close(fd);
-    return status;
+    return map_named(&named, handle->size, memory, why);
 }
 
 static enum strait_status fake_map(struct device *device, const struct device_handle *handle,
@@ -501,7 +506,7 @@ static enum strait_status fake_map(struct device *device, const struct device_ha
     if (handle->kind == STRAIT_HANDLE_CUDA_IPC)
         status = map_ipc(device, handle, memory, why);
     else if (handle->kind == STRAIT_HANDLE_CUDA_VMM)
-        status = map_file(handle->fd, handle, memory, why);
+        status = map_file(handle->fd, handle->size, memory, why);
     else
         *memory = (struct device_memory){.base = handle->pointer, .size = handle->size};
     if (status != STRAIT_OK)
@@ -519,10 +524,7 @@ static enum strait_status fake_reach(struct device *device, const uint8_t handle
     memcpy(&named, handle, sizeof(named));
     if (fake_device_control.refuse_reach != 0)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "the devices do not reach each other");
-    int fd = open_file_of(&named);
-    enum strait_status status = map_file(fd, &(struct device_handle){.size = size}, memory, why);
-    if (fd >= 0)
-        close(fd);
+    enum strait_status status = map_named(&named, size, memory, why);
     if (status != STRAIT_OK)
         return status;
     memory->mapping = range_add(memory->base, memory->size, device, true);
