@@ -241,3 +241,10 @@ static enum strait_status load(void)
 
 const struct device_ops fake_codec_ops = {
     DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
+
+/* The plugin's entry, for processes that have the fake driver. */
+__attribute__((visibility("default"))) const struct device_ops *strait_device_ops(void);
+const struct device_ops *strait_device_ops(void)
+{
+    return fake_codec_host.device() >= 0 ? &fake_codec_ops : NULL;
+}

@@ -524,3 +524,21 @@ FAKE_VISIBLE int cuStreamWaitValue32_v2(void *stream, const uint32_t *at, uint32
     fake_cuda_control.waits++;
     return cuda_queue(stream, await_word, word);
 }
+
+/* ---- The codec's place here ---------------------------------------------------------------------------------------
+ */
+
+static bool launch_fails(void)
+{
+    bool refused = fails() != FAKE_OK;
+    fake_cuda_control.launches += !refused;
+    return refused;
+}
+
+static void begin_launch(void)
+{
+    usleep(fake_cuda_control.delay_us);
+}
+
+FAKE_VISIBLE const struct codec_host fake_codec_host = {cuda_stream, cuda_device, launch_fails, cuda_is_reachable,
+                                                        begin_launch};

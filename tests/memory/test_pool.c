@@ -1,5 +1,5 @@
-/* Pools: what a client may register, how it is mapped, who uses which page, and the codebook that the daemon has for
- * pools. */
+/* Pools: what a client may register, how it is mapped, who uses which page, the codebook that the daemon has for
+ * them, and GPUs that are missing. */
 #include <check.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <uv.h>
 
+#include "daemon/device/devices.h"
 #include "daemon/memory/codebook_option.h"
 #include "daemon/memory/pool.h"
 #include "tests/run_suite.h"
@@ -728,6 +730,29 @@ TEST(what_is_no_codebook_file_is_told_apart)
     ck_assert_ptr_eq(codebook, (struct strait_codebook *)why);
     ck_assert_int_eq(codebook_load("", &codebook, why, WHY), STRAIT_OK);
     ck_assert_ptr_null(codebook);
+}
+
+/* ---- GPUs where there is no plugin for them, or none that can do anything -----------------------------------------
+ */
+
+TEST(what_is_missing_is_told)
+{
+    const struct device_why told = {.text = why, .size = WHY};
+    struct device_state state;
+    struct devices *devices;
+    uv_loop_t loop;
+    ck_assert_int_eq(0, uv_loop_init(&loop));
+    ck_assert_int_eq(STRAIT_OK, devices_create(&loop, &(const struct devices_config){.slot_bytes = 1 << 20}, &devices));
+    for (int i = 0; i < 2; i++) { /* it is looked for again */
+        enum strait_status status = devices_open(devices, DEVICES_MAX, &told);
+        ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, status); /* with a GPU too: there are never so many */
+        ck_assert_msg(strstr(why, "GPU") != NULL || strstr(why, "device") != NULL, "%s", why);
+    }
+    ck_assert(!devices_state(devices, 0, &state));
+    ck_assert(!devices_state(devices, -1, &state));
+    devices_destroy(devices);
+    ck_assert_int_eq(0, uv_run(&loop, UV_RUN_DEFAULT));
+    ck_assert_int_eq(0, uv_loop_close(&loop));
 }
 
 int main(void)

@@ -626,6 +626,7 @@ enum { WAYS_TO_GROW = 1 }; /* an assertion is before the other */
 /* When a leg is added, and when events do not fit: the ring has no room left and has wrapped. */
 TEST_LOOP(a_queue_that_grows_keeps_its_order, WAYS_TO_GROW)
 {
+    queued = taken = 0;
     ck_assert(leg_queue_reserve(&queue));
     const uint32_t capacity = queue.capacity;
     while (queued < capacity)
