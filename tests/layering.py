@@ -9,7 +9,7 @@ ORDER = {
                " codec container",
     "proto": "message message_table text blob channel",
     "client": "events outbox gpu peer transfer pool connection client",
-    "tools": "util files report input pipeline calibrate decode_file encode_file inspect"
+    "tools": "util files report input pipeline calibrate decode_file encode_file"
              " cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels overflow_tcp plan hosts op overlap decide join plugin",
