@@ -1,4 +1,4 @@
-#include "tests/chaos/client.h"
+#include "tests/chaos/world.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <strait/strait.h>
@@ -27,13 +26,6 @@ struct worker {
     struct strait_peer *peer;
     struct job jobs[TRANSFERS];
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static void tell(struct worker *w, const struct news *news)
 {

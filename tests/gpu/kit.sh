@@ -39,6 +39,5 @@ if [ -n "$ucs" ]; then
     done
 fi
 cp "$here/kit_run.sh" "$kit/run.sh"
-cp "$here/sanitize.sh" "$kit"
-chmod +x "$kit/run.sh" "$kit/sanitize.sh"
+chmod +x "$kit/run.sh"
 du -sh "$kit"

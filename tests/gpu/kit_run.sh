@@ -34,6 +34,18 @@ chaos() {
         ${CHAOS_OPTIONS:-} "$@"
 }
 
+# A few transfers of daemons under compute-sanitizer. COMPUTE_SANITIZER names another one than that in PATH.
+sanitizer() {
+    for tool in "${COMPUTE_SANITIZER:-}" compute-sanitizer /usr/local/cuda/bin/compute-sanitizer; do
+        if [ -n "$tool" ] && command -v "$tool" >/dev/null; then
+            GPU_TEST_UNDER="$tool --tool memcheck --error-exitcode 97" timeout -k 5 60 ./gpu_pools ./straitd few
+            return
+        fi
+    done
+    echo "skipped: no compute-sanitizer here"
+    return 77
+}
+
 # scenes NAME ...
 scenes() { timeout -k 5 70 ./gpu_pools ./straitd "$@"; }
 
@@ -47,7 +59,7 @@ if wanted scenes; then
     part erring scenes client_faults freed
     part failing scenes device_fails device_stalls
 fi
-wanted sanitizer && part sanitizer timeout -k 5 60 ./sanitize.sh ./gpu_pools ./straitd
+wanted sanitizer && part sanitizer sanitizer
 wait
 wanted rates && part rates scenes rates
 wait

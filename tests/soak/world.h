@@ -156,8 +156,6 @@ struct soak_options {
     uint32_t seconds, concurrency, stall_ms;
 };
 
-/* A load of everything for `seconds`, its errors, its figures. */
-void soak_mixed(const struct soak_options *options);
 /* One that is named: arenas of one chunk, shared by slow and ready sources ("one-slot"); one transfer that runs out of
  * time among many ("deadline"); either daemon comes back, then both ("restart"). False: there is no such scenario. */
 bool soak_scenario(const struct soak_options *options);

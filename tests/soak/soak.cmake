@@ -1,6 +1,6 @@
 # The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. The gate runs 15 s
 # of it; `soak --daemon straitd --seconds 1200` is the release check.
-add_executable(soak soak/main.c soak/world.c soak/move.c soak/mixed.c soak/scenarios.c)
+add_executable(soak soak/main.c soak/world.c soak/move.c soak/scenarios.c)
 target_link_libraries(soak PRIVATE strait_client strait_test_daemon PkgConfig::XXHASH m)
 target_compile_definitions(soak PRIVATE SOAK_UCX=$<BOOL:${STRAIT_HAVE_UCX}> SOAK_SLOWER=${STRAIT_TEST_SLOWER})
 

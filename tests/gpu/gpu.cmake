@@ -20,8 +20,14 @@ if(STRAIT_HAVE_CUDA)
         "GPU_TEST_BEHIND=$<TARGET_FILE:strait-node-cuda>" "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")
     strait_add_test(gpu_pools COMMAND gpu_pools $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 600
         ENVIRONMENT ${gpu_environment})
-    strait_add_test(gpu_sanitizer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/sanitize.sh $<TARGET_FILE:gpu_pools>
-        $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 300 ENVIRONMENT ${gpu_environment})
+    # A few transfers of daemons under compute-sanitizer, which watches every access of their kernels.
+    find_program(COMPUTE_SANITIZER compute-sanitizer HINTS ${CUDAToolkit_BIN_DIR})
+    if(COMPUTE_SANITIZER)
+        strait_add_test(gpu_sanitizer COMMAND gpu_pools $<TARGET_FILE:straitd> few LABELS gpu TIMEOUT 300 ENVIRONMENT
+            ${gpu_environment} "GPU_TEST_UNDER=${COMPUTE_SANITIZER} --tool memcheck --error-exitcode 97")
+    else()
+        strait_add_test(gpu_sanitizer COMMAND sh -c "echo 'skipped: no compute-sanitizer here'; exit 77" LABELS gpu)
+    endif()
 
     # The NCCL transport needs no daemons: two processes, a GPU each.
     add_executable(gpu_nccl gpu/nccl.c)
