@@ -201,6 +201,9 @@ static void join_without_rank_0(struct rank *rank)
 static void join_all(const coll_id *id, struct expected expected)
 {
     coll_id own;
+    int version;
+    /* ThreadSanitizer takes the lock under which NCCL is loaded for this thread's, as a fork has made it anew. */
+    require_ok(ncclGetVersion(&version));
     if (id == NULL)
         require_ok(ncclGetUniqueId(&own));
     ranks_start_with_id(id != NULL ? id : &own, RANKS,
