@@ -58,15 +58,6 @@ static void set_node(struct running *running, struct node *node)
     pthread_mutex_unlock(&all.lock);
 }
 
-/* The last thing that the node's thread does. */
-static void end(struct running *running)
-{
-    pthread_mutex_lock(&all.lock);
-    running->ended = true;
-    pthread_cond_broadcast(&all.ended);
-    pthread_mutex_unlock(&all.lock);
-}
-
 static struct running *take_ended(void)
 {
     struct running *running;
@@ -165,7 +156,11 @@ static void *run(void *arg)
         close(embedded->fd);
         report(embedded, STRAIT_ERR_NO_MEMORY);
     }
-    end(running);
+    /* The last thing that the node's thread does. */
+    pthread_mutex_lock(&all.lock);
+    running->ended = true;
+    pthread_cond_broadcast(&all.ended);
+    pthread_mutex_unlock(&all.lock);
     return NULL;
 }
 

@@ -49,11 +49,6 @@ static void raise_layers(struct expectation *e, const int32_t *layers, uint32_t 
         raise_matching(e, is_of_layer, &layers[i]);
 }
 
-static void raise_all(struct expectation *e)
-{
-    raise_matching(e, is_any, NULL);
-}
-
 /* ---- Missing pages ---------------------------------------------------------------------------------------------- */
 
 /* Reports what did not land, in one pass that stops when enough is reported: the loop does nothing else meanwhile. */
@@ -93,19 +88,6 @@ static bool ids_are_a_range(const struct wire_page_list *list)
     return true;
 }
 
-/* Consecutive ids need not be sent one by one. */
-static void add_list(struct failed_lists *failed, struct wire_page_list list)
-{
-    if (failed->count == REPORT_LISTS)
-        report_lists(failed);
-    failed->named += list.count;
-    if (ids_are_a_range(&list)) {
-        list.first_id = list.ids[0];
-        list.ids = NULL;
-    }
-    failed->lists[failed->count++] = list;
-}
-
 static bool add_range(void *owner, const struct wire_page_list *range)
 {
     struct failed_lists *failed = owner;
@@ -114,8 +96,17 @@ static bool add_range(void *owner, const struct wire_page_list *range)
     failed->more = list.count > room;
     if (failed->more)
         list.count = room;
-    if (list.count != 0)
-        add_list(failed, list);
+    if (list.count != 0) {
+        /* Consecutive ids need not be sent one by one. */
+        if (failed->count == REPORT_LISTS)
+            report_lists(failed);
+        failed->named += list.count;
+        if (ids_are_a_range(&list)) {
+            list.first_id = list.ids[0];
+            list.ids = NULL;
+        }
+        failed->lists[failed->count++] = list;
+    }
     return !failed->more;
 }
 
@@ -179,7 +170,7 @@ static void decide(struct expectation *e, enum strait_reason reason, const char 
         node->metrics.sink_done++;
     else
         node->metrics.sink_failed[reason]++;
-    raise_all(e);
+    raise_matching(e, is_any, NULL);
     trace(e);
     struct sink *sink;
     LL_FOREACH (e->sinks, sink)
@@ -315,13 +306,6 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     return e;
 }
 
-/* Collects the expected logical indexes in the form that sources are sent. */
-static bool collect_wanted(struct expectation *e)
-{
-    e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
-    return e->wanted != NULL;
-}
-
 static bool prepare_coverage(struct expectation *e)
 {
     const struct pool *pool = e->request.pool->pool;
@@ -334,7 +318,8 @@ static bool prepare_coverage(struct expectation *e)
 
 void expectation_begin(struct expectation *e)
 {
-    if (!collect_wanted(e) || !prepare_coverage(e)) {
+    e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
+    if (e->wanted == NULL || !prepare_coverage(e)) {
         expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many pages");
         return;
     }

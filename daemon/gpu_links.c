@@ -13,20 +13,6 @@
 
 /* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
 
-static bool peer_is_allowed(void)
-{
-    const char *p2p = getenv("NCCL_P2P_DISABLE");
-    return p2p == NULL || strcmp(p2p, "1") != 0;
-}
-
-static enum gpu_path wire_named(const char *name, size_t size)
-{
-    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
-           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX
-           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
-                                              : WIRE_PINNED;
-}
-
 /* Wires that the option lists after the host's memory are never used. */
 void gpu_wires_init(struct node *node)
 {
@@ -38,10 +24,14 @@ void gpu_wires_init(struct node *node)
         at = "peer,nccl,ucx";
     while (node->options.gpu_arena_bytes != 0 && *at != 0) {
         size_t size = strcspn(at, ",");
-        const enum gpu_path wire = wire_named(at, size);
+        const enum gpu_path wire = strncmp(at, "nccl", size) == 0   ? WIRE_NCCL
+                                   : strncmp(at, "ucx", size) == 0  ? WIRE_UCX
+                                   : strncmp(at, "peer", size) == 0 ? WIRE_PEER
+                                                                    : WIRE_PINNED;
         if (wire == WIRE_PINNED)
             break;
-        if ((wire != WIRE_PEER || peer_is_allowed()) && !gpu_wires_has(node, wire))
+        const char *p2p = getenv("NCCL_P2P_DISABLE");
+        if ((wire != WIRE_PEER || p2p == NULL || strcmp(p2p, "1") != 0) && !gpu_wires_has(node, wire))
             wires->list[wires->count++] = wire;
         at += size + (at[size] == ',');
     }
@@ -128,14 +118,6 @@ static void open_one(struct gpu_links *gpu, enum message_link_by by, const struc
                   names[by], gpu->device, why);
 }
 
-/* The configured port is used by the transport for the host's memory: a GPU's listens on any. */
-static void open_ucx(struct gpu_links *gpu)
-{
-    char options[OPTION_TEXT_MAX + 16];
-    snprintf(options, sizeof(options), "%s port=0", gpu->node->options.ucx);
-    open_one(gpu, LINK_BY_UCX, transport_find("ucx"), options);
-}
-
 static void load_done(void *arg)
 {
     struct gpu_links *gpu = arg;
@@ -144,8 +126,12 @@ static void load_done(void *arg)
         return;
     if (gpu->by[LINK_BY_NCCL].asked)
         open_one(gpu, LINK_BY_NCCL, &transport_nccl, node->options.nccl);
-    if (gpu->by[LINK_BY_UCX].asked)
-        open_ucx(gpu);
+    if (gpu->by[LINK_BY_UCX].asked) {
+        /* The configured port is used by the transport for the host's memory: a GPU's listens on any. */
+        char options[OPTION_TEXT_MAX + 16];
+        snprintf(options, sizeof(options), "%s port=0", gpu->node->options.ucx);
+        open_one(gpu, LINK_BY_UCX, transport_find("ucx"), options);
+    }
     if (gpu_links_send(node, gpu->device) != NULL)
         gpu->on_ready(node, gpu->device);
 }

@@ -190,12 +190,6 @@ static struct gpu_ends ends_of(const struct peer_gpu_arena *arena, int32_t devic
     return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
 }
 
-static bool is_up_to(const struct peer *peer, const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
-{
-    return wire == WIRE_PEER ? mapping_find(arena, device) != NULL
-                             : peer_has_gpu_link(peer, ends_of(arena, device, wire));
-}
-
 /* The wire that leads there now: the first one that is up or, when wires are measured, the best one: `peer` comes first
  * there. WIRE_NONE: none. */
 static enum gpu_path wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
@@ -206,7 +200,9 @@ static enum gpu_path wire_to(const struct node *node, const struct peer *peer, c
     double most = -1;
     for (uint32_t i = 0; i < wires->count; i++) {
         const enum gpu_path wire = wires->list[i];
-        if (!is_up_to(peer, arena, device, wire))
+        const bool is_up = wire == WIRE_PEER ? mapping_find(arena, device) != NULL
+                                             : peer_has_gpu_link(peer, ends_of(arena, device, wire));
+        if (!is_up)
             continue;
         if (wire == WIRE_PEER || !wires->measured)
             return wire;

@@ -129,24 +129,6 @@ static void on_gpu_failed(void *owner)
     alarm(END_SECONDS);
 }
 
-static void watch_signals(struct program *program)
-{
-    uv_signal_init(&program->loop, &program->terminate);
-    uv_signal_init(&program->loop, &program->interrupt);
-    program->terminate.data = program->interrupt.data = program;
-    uv_signal_start(&program->terminate, on_signal, SIGTERM);
-    uv_signal_start(&program->interrupt, on_signal, SIGINT);
-}
-
-/* libuv reads the size of its thread pool once, from the environment. */
-static void set_workers(const struct node_options *options)
-{
-    char count[32];
-    long workers = options->workers != 0 ? options->workers : sysconf(_SC_NPROCESSORS_ONLN);
-    snprintf(count, sizeof(count), "%ld", workers < 2 ? 2 : workers);
-    setenv("UV_THREADPOOL_SIZE", count, 1);
-}
-
 int main(int argc, char **argv)
 {
     struct program program = {.node = NULL};
@@ -156,14 +138,22 @@ int main(int argc, char **argv)
         return status;
     transport_leave_signals();
     signal(SIGPIPE, SIG_IGN);
-    set_workers(&options);
+    /* libuv reads the size of its thread pool once, from the environment. */
+    char count[32];
+    long workers = options.workers != 0 ? options.workers : sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(count, sizeof(count), "%ld", workers < 2 ? 2 : workers);
+    setenv("UV_THREADPOOL_SIZE", count, 1);
     char why[512] = "";
     if (log_create(STDERR_FILENO, level_of(options.log_level), &program.log) != STRAIT_OK ||
         uv_loop_init(&program.loop) != 0) {
         fprintf(stderr, "straitd: out of memory\n");
         return 1;
     }
-    watch_signals(&program);
+    uv_signal_init(&program.loop, &program.terminate);
+    uv_signal_init(&program.loop, &program.interrupt);
+    program.terminate.data = program.interrupt.data = &program;
+    uv_signal_start(&program.terminate, on_signal, SIGTERM);
+    uv_signal_start(&program.interrupt, on_signal, SIGINT);
     enum strait_status made =
         node_create(&program.loop, &options, program.log, -1, on_stopped, &program, &program.node, why, sizeof(why));
     if (program.node == NULL)

@@ -160,19 +160,6 @@ void match_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, 
     (void)peer_send(peer, &message);
 }
 
-static void refuse_leg(struct peer *peer, const struct pending *request, enum strait_reason reason)
-{
-    match_send_end(peer, request->at.id, &request->epoch, false, reason);
-}
-
-static void bind_announce(struct offer *offer, const struct name *sink)
-{
-    struct announce *announce;
-    LL_FOREACH (offer->announces, announce)
-        if (memcmp(&announce->sink, sink, sizeof(*sink)) == 0)
-            announce->bound = true;
-}
-
 /* The sink may have asked before, over a connection that is lost: the new leg replaces that one. */
 static void supersede(struct offer *offer, const struct pending *request)
 {
@@ -199,7 +186,7 @@ static void release_open(struct peer *peer, const struct pending *request, const
 static void refuse_request(const struct pending *request, const struct open_grants *open, enum strait_reason reason)
 {
     release_open(request->peer, request, open);
-    refuse_leg(request->peer, request, reason);
+    match_send_end(request->peer, request->at.id, &request->epoch, false, reason);
 }
 
 /* Binds a request to its offer. Nothing points into the pending request afterwards. */
@@ -221,7 +208,10 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         refuse_request(request, open, STRAIT_REASON_NO_MEMORY);
         return;
     }
-    bind_announce(offer, &request->from);
+    struct announce *announce;
+    LL_FOREACH (offer->announces, announce)
+        if (memcmp(&announce->sink, &request->from, sizeof(request->from)) == 0)
+            announce->bound = true;
     source_bind(source, open);
 }
 

@@ -46,20 +46,6 @@ static enum strait_status listen_for_clients(struct node *node, char *why, size_
     return status;
 }
 
-/* No client is accepted any more, and the socket's name goes. */
-static void stop_listening(struct node *node)
-{
-    watch_close(node->listener);
-    node->listener = NULL;
-    if (node->listen_fd >= 0) {
-        close(node->listen_fd);
-        unlink(node->options.socket);
-    }
-    if (node->lock_fd >= 0)
-        close(node->lock_fd);
-    node->listen_fd = node->lock_fd = -1;
-}
-
 /* ---- Parts of a node --------------------------------------------------------------------------------------------- */
 
 static char *http_metrics(void *owner, size_t *size)
@@ -202,15 +188,6 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
     return status;
 }
 
-/* Frees memory, when everything that used it has ended. */
-static void free_parts(struct node *node)
-{
-    gpu_links_fini(node);
-    receive_fini(&node->receive);
-    arena_fini(&node->send);
-    strait_codebook_destroy(node->codebook);
-}
-
 /* ---- Failed GPUs --------------------------------------------------------------------------------------------------
  */
 
@@ -218,20 +195,6 @@ static void free_parts(struct node *node)
  * when the next chunk is tried. What the driver still holds of theirs is drained as usual, when the driver returns. */
 
 #define LAST_MS 1000u /* time for live transfers before the node stops because of it: a quick restart is worth more */
-
-/* Records the GPUs that have newly failed. */
-static void log_failed_gpus(struct node *node)
-{
-    struct device_state state;
-    char why[2 * sizeof(state.why)];
-    for (int32_t number = 0; number < DEVICES_MAX; number++) {
-        if ((node->gpus_failed >> number & 1) != 0 || !devices_state(node->devices, number, &state) || !state.failed)
-            continue;
-        node->gpus_failed |= UINT64_C(1) << number;
-        log_quote(why, sizeof(why), state.why, strlen(state.why));
-        log_write(node->log, LOG_ERROR, "msg=\"GPU failed\" device=%d why=%s", number, why);
-    }
-}
 
 static void stop_soon(struct node *node)
 {
@@ -248,7 +211,15 @@ void node_gpu_failed(void *owner)
 {
     struct node *node = owner;
     const uint64_t before = node->gpus_failed;
-    log_failed_gpus(node);
+    struct device_state state;
+    char why[2 * sizeof(state.why)];
+    for (int32_t number = 0; number < DEVICES_MAX; number++) {
+        if ((node->gpus_failed >> number & 1) != 0 || !devices_state(node->devices, number, &state) || !state.failed)
+            continue;
+        node->gpus_failed |= UINT64_C(1) << number;
+        log_quote(why, sizeof(why), state.why, strlen(state.why));
+        log_write(node->log, LOG_ERROR, "msg=\"GPU failed\" device=%d why=%s", number, why);
+    }
     if (node->gpus_failed == before)
         return;
     exchange_fail_on_failed_gpus(node);
@@ -282,17 +253,6 @@ static bool is_busy_polling(struct node *node)
     return node->busy_poll_until != 0 && uv_hrtime() < node->busy_poll_until;
 }
 
-/* A turn is the time from one end of a turn to the next, less the time that the loop slept. */
-static void record_turn(struct node *node)
-{
-    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(node->loop);
-    uint64_t slept = idle - node->idle_before;
-    if (node->turn_began != 0 && now - node->turn_began > slept)
-        histogram_record(&node->metrics.stalls, (now - node->turn_began - slept) / 1000);
-    node->turn_began = now;
-    node->idle_before = idle;
-}
-
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct node *node = prepare->data;
@@ -307,7 +267,13 @@ static void on_prepare(uv_prepare_t *prepare)
         uv_idle_start(&node->again, on_again);
     if (!exchange_idle(node) || node->draining)
         node_wake(node);
-    record_turn(node);
+    /* A turn is the time from one end of a turn to the next, less the time that the loop slept. */
+    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(node->loop);
+    uint64_t slept = idle - node->idle_before;
+    if (node->turn_began != 0 && now - node->turn_began > slept)
+        histogram_record(&node->metrics.stalls, (now - node->turn_began - slept) / 1000);
+    node->turn_began = now;
+    node->idle_before = idle;
 }
 
 static void close_all(struct node *node);
@@ -339,19 +305,6 @@ void node_wake(struct node *node)
 }
 
 /* ---- Beginning --------------------------------------------------------------------------------------------------- */
-
-/* Runs first among the loop's prepare handles, because it was started last: the others flush what it posts. */
-static void start_turning(struct node *node)
-{
-    (void)uv_loop_configure(node->loop,
-                            UV_METRICS_IDLE_TIME); /* without it, sleep would count as stalls: see record_turn */
-    uv_timer_init(node->loop, &node->tick);
-    uv_prepare_init(node->loop, &node->prepare);
-    uv_idle_init(node->loop, &node->again);
-    node->tick.data = node->prepare.data = node->again.data = node;
-    uv_prepare_start(&node->prepare, on_prepare);
-    uv_unref((uv_handle_t *)&node->prepare);
-}
 
 /* Size of libuv's thread pool: set by main from the option, before the first job. */
 static unsigned worker_count(void)
@@ -397,7 +350,14 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     snprintf(why, why_size, "%s", "out of memory");
     enum strait_status status = make_parts(made, why, why_size);
     made->started = status == STRAIT_OK;
-    start_turning(made);
+    /* Runs first among the loop's prepare handles, because it was started last: the others flush what it posts. */
+    (void)uv_loop_configure(made->loop, UV_METRICS_IDLE_TIME); /* or sleep would count as stalls */
+    uv_timer_init(made->loop, &made->tick);
+    uv_prepare_init(made->loop, &made->prepare);
+    uv_idle_init(made->loop, &made->again);
+    made->tick.data = made->prepare.data = made->again.data = made;
+    uv_prepare_start(&made->prepare, on_prepare);
+    uv_unref((uv_handle_t *)&made->prepare);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
         client_accept(made, client_fd);
@@ -460,7 +420,16 @@ static void close_all(struct node *node)
     struct session *session, *next;
     DL_FOREACH_SAFE (node->sessions, session, next)
         client_end(session, "daemon stops");
-    stop_listening(node);
+    /* No client is accepted any more, and the socket's name goes. */
+    watch_close(node->listener);
+    node->listener = NULL;
+    if (node->listen_fd >= 0) {
+        close(node->listen_fd);
+        unlink(node->options.socket);
+    }
+    if (node->lock_fd >= 0)
+        close(node->lock_fd);
+    node->listen_fd = node->lock_fd = -1;
     http_close(node->http);
     node->http = NULL;
     if (node->peers != NULL)
@@ -483,6 +452,9 @@ void node_destroy(struct node *node)
     if (node == NULL)
         return;
     exchange_fini(node);
-    free_parts(node);
+    gpu_links_fini(node);
+    receive_fini(&node->receive);
+    arena_fini(&node->send);
+    strait_codebook_destroy(node->codebook);
     free(node);
 }

@@ -72,26 +72,18 @@ static bool pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_
 
 /* ---- Pages that were offered as `later` -------------------------------------------------------------------------- */
 
-static uint32_t count_regions(const struct pool *pool)
-{
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < pool->group_count; g++)
-        count += pool->groups[g].region_count;
-    return count;
-}
-
-/* Remembers which pages were announced: later appends may add others, to which ready layers do not apply. */
-static bool announce_later(struct offer *o)
-{
-    o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
-    o->later_ready = calloc(count_regions(o->request.pool->pool), sizeof(*o->later_ready));
-    return o->later_spans != NULL && o->later_ready != NULL;
-}
-
 static bool pages_known(struct offer *o)
 {
-    if (o->later)
-        return announce_later(o);
+    if (o->later) {
+        /* Which pages were announced is remembered: later appends may add others, to which ready layers do not apply.
+         */
+        o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
+        uint32_t count = 0;
+        for (uint32_t g = 0; g < o->request.pool->pool->group_count; g++)
+            count += o->request.pool->pool->groups[g].region_count;
+        o->later_ready = calloc(count, sizeof(*o->later_ready));
+        return o->later_spans != NULL && o->later_ready != NULL;
+    }
     for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
         const struct page_group *group = &o->request.pages.groups[g];
         struct page_cursor cursor = {0};
@@ -162,16 +154,6 @@ struct awaited {
     struct wire_page_list lists[]; /* without ids: only logical indexes count here */
 };
 
-static void forget_awaited(struct offer *o)
-{
-    struct awaited *awaited, *next;
-    LL_FOREACH_SAFE (o->awaited, awaited, next) {
-        awaited->offer = NULL;
-        __atomic_store_n(&awaited->task.forgotten, true, __ATOMIC_RELAXED);
-    }
-    o->awaited = NULL;
-}
-
 /* ---- The verdict ------------------------------------------------------------------------------------------------- */
 
 static bool jobs_are_over(const struct offer *o)
@@ -227,7 +209,12 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
     HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
     request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
     stop_announcing(o);
-    forget_awaited(o);
+    struct awaited *awaited, *next;
+    LL_FOREACH_SAFE (o->awaited, awaited, next) {
+        awaited->offer = NULL;
+        __atomic_store_n(&awaited->task.forgotten, true, __ATOMIC_RELAXED);
+    }
+    o->awaited = NULL;
     if (done)
         node->metrics.source_done++;
     else

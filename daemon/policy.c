@@ -100,15 +100,6 @@ static enum strait_mode choose(struct policy *policy, const struct policy_wire *
     return best;
 }
 
-/* Between a GPU and shared memory lies a bus that is far slower than the codec: pages that shrink are coded. */
-static enum strait_mode choose_for_bus(struct policy *policy, const struct policy_pool *pool)
-{
-    double ratio = known_or(pool->ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
-    if (ratio > 1.02 || pool->chunks % PROBE_CHUNKS == 0)
-        return set_reason(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
-    return set_reason(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
-}
-
 /* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
  * chunks had. Each mode has a few chunks at first, and one in so many later on, so that changes are noticed. */
 static enum strait_mode choose_for_peer(struct policy *policy, const struct policy_pool *pool)
@@ -146,8 +137,13 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
         return choose_for_peer(policy, &pool->policy);
     if (path_is_link(path))
         return choose(policy, &policy->links[wire_link(path.wire)], 1, &pool->policy);
-    if (peer->direct && pool->pool->devices != NULL)
-        return choose_for_bus(policy, &pool->policy);
+    if (peer->direct && pool->pool->devices != NULL) {
+        /* Between a GPU and shared memory lies a bus that is far slower than the codec: pages that shrink are coded. */
+        double ratio = known_or(pool->policy.ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
+        if (ratio > 1.02 || pool->policy.chunks % PROBE_CHUNKS == 0)
+            return set_reason(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
+        return set_reason(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
+    }
     if (peer->direct)
         return set_reason(policy, STRAIT_MODE_RAW, "shared memory");
     return choose(policy, &policy->link, node->workers, &pool->policy);

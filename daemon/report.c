@@ -51,17 +51,6 @@ static void refresh_requests(struct node *node)
     m->parked = node->exchange.pending_count;
 }
 
-static void refresh_gpus(struct node *node)
-{
-    struct metrics *m = &node->metrics;
-    struct device_state state;
-    m->gpus = m->gpus_failed = 0;
-    for (int32_t number = 0; node->devices != NULL && number < DEVICES_MAX; number++) {
-        m->gpus += devices_state(node->devices, number, &state);
-        m->gpus_failed += state.failed;
-    }
-}
-
 static void count_up(void *arg, struct peer *peer)
 {
     uint64_t *count = arg;
@@ -73,7 +62,12 @@ static void refresh(struct node *node)
     struct metrics *m = &node->metrics;
     refresh_slots(node);
     refresh_requests(node);
-    refresh_gpus(node);
+    struct device_state state;
+    m->gpus = m->gpus_failed = 0;
+    for (int32_t number = 0; node->devices != NULL && number < DEVICES_MAX; number++) {
+        m->gpus += devices_state(node->devices, number, &state);
+        m->gpus_failed += state.failed;
+    }
     m->clients = node->session_count;
     m->peers = 0;
     if (node->peers != NULL)
@@ -94,12 +88,6 @@ char *node_metrics(struct node *node, size_t *size)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static const char *state_text(enum peer_state state)
-{
-    static const char *const texts[] = {"idle", "dialling", "proving", "linking", "up", "closing"};
-    return texts[state];
-}
-
 static void add_path(void *arg, const struct gpu_path_report *report)
 {
     cJSON *item = cJSON_CreateObject();
@@ -117,7 +105,8 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddItemToArray(arg, item);
     cJSON_AddStringToObject(item, "address", peer->address);
     cJSON_AddBoolToObject(item, "dialled", peer->dialled);
-    cJSON_AddStringToObject(item, "state", state_text(peer->state));
+    static const char *const texts[] = {"idle", "dialling", "proving", "linking", "up", "closing"};
+    cJSON_AddStringToObject(item, "state", texts[peer->state]);
     if (peer->state != PEER_UP) {
         cJSON_AddStringToObject(item, "why", peer->why);
         return;

@@ -15,12 +15,6 @@ void name_set(struct name *name, const struct pool_id *pool, struct view key)
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------- */
 
-static bool mark(struct request *request, const struct wire_page_list *list)
-{
-    struct pool *pool = request->pool->pool;
-    return request->is_offer ? pool_offer(pool, list) : pool_expect(pool, list);
-}
-
 static void unmark(struct request *request, const struct wire_page_list *list)
 {
     struct page_set one;
@@ -39,7 +33,8 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
         return STRAIT_REASON_GEOMETRY;
     if (!request_charge(request, (uint64_t)list->count * sizeof(uint32_t) * 2 + sizeof(struct page_span)))
         return STRAIT_REASON_NO_MEMORY;
-    if (!mark(request, list))
+    struct pool *pool = request->pool->pool;
+    if (!(request->is_offer ? pool_offer(pool, list) : pool_expect(pool, list)))
         return STRAIT_REASON_BUSY;
     enum strait_status status = page_set_add(&request->pages, list);
     if (status == STRAIT_OK)

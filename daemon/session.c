@@ -187,15 +187,6 @@ static bool keep_pool(struct mapping *mapping)
     return true;
 }
 
-/* Checks for another pool of that id. One whose client has gone but which is not drained is forgotten by name; one of a
- * live client is in the way. */
-static bool id_is_free(struct node *node, const struct pool_id *id)
-{
-    struct pool_ref *other;
-    HASH_FIND(hh, node->exchange.pools, id, sizeof(*id), other);
-    return other == NULL;
-}
-
 static void start_next(struct node *node);
 
 static void map_done(void *arg)
@@ -234,7 +225,12 @@ static void start_next(struct node *node)
     mapping->bytes_max = node->options.pool_bytes > used ? node->options.pool_bytes - used : 0;
     mapping->status = STRAIT_ERR_AGAIN;
     snprintf(mapping->why, sizeof(mapping->why), "the pool's id is still in use");
-    if (!id_is_free(node, &mapping->message.pool_register.pool)) {
+    /* Another pool of that id whose client has gone but which is not drained is forgotten by name; one of a live client
+     * is in the way. */
+    struct pool_ref *other;
+    HASH_FIND(hh, node->exchange.pools, &mapping->message.pool_register.pool,
+              sizeof(mapping->message.pool_register.pool), other);
+    if (other != NULL) {
         map_done(mapping);
     } else if (job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
         mapping->status = STRAIT_ERR_NO_MEMORY;

@@ -191,11 +191,6 @@ static bool has_share(const struct node *node, const struct sink *sink, const st
     return share.slots == 0 || share.slots < (arena->slots.slot_count + 1) / 2;
 }
 
-static bool has_room(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
-{
-    return arena->slots.used < arena->slots.slot_count && has_share(node, sink, arena);
-}
-
 /* The arena for chunks of this GPU (-1: of the host): in its own memory if the source's GPUs reach it. */
 static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
 {
@@ -263,19 +258,6 @@ static uint32_t most_open(const struct sink *sink, const struct receive_arena *a
     return chunks < most ? (uint32_t)chunks : most;
 }
 
-/* Adds slots for open grants to the event: as many as the sink's first chunks can use and nobody else needs. */
-static void open_grants(struct sink *sink, struct leg_event *start)
-{
-    const struct node *node = sink->node;
-    struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
-    const uint32_t most = most_open(sink, arena);
-    while (start->opens < most && arena->slots.used < arena->slots.slot_count / 2 &&
-           node->exchange.wanting_count == 0 && has_share(node, sink, arena)) {
-        start->slots[start->opens] = take_slot(sink, arena, sink->leg.next_grant + start->opens);
-        start->opens++;
-    }
-}
-
 bool sink_holds_grants(const struct sink *sink)
 {
     for (uint32_t i = 0; i < LEG_GRANTS; i++)
@@ -329,7 +311,7 @@ static bool cut_and_take_slot(struct sink *sink, struct leg_event *grant)
         count = cut_for(sink, arena, grant->first, grant->count);
     }
     grant->count = count;
-    if (!has_room(node, sink, arena))
+    if (arena->slots.used >= arena->slots.slot_count || !has_share(node, sink, arena))
         return false;
     if (count != 0)
         grant->slot = take_slot(sink, arena, sink->leg.next_grant);
@@ -374,21 +356,15 @@ void sink_reclaim(struct node *node)
 
 /* ---- Messages to the source over a connection -------------------------------------------------------------------- */
 
-/* The slots of the grants that go with it. */
-static void slots_of(const struct sink *sink, const struct leg_action *request, uint32_t slots[LEG_GRANTS])
-{
-    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < request->count; i++)
-        if (sink->leg.grants[i].id >= request->grant.id)
-            slots[count++] = sink->leg.grants[i].slot;
-}
-
 static void send_request(struct sink *sink, const struct leg_action *action)
 {
     struct expectation *e = sink->expectation;
     struct node *node = sink->node;
     uint64_t now = uv_now(node->loop);
     uint32_t sent = 0, slots[LEG_GRANTS];
-    slots_of(sink, action, slots);
+    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < action->count; i++)
+        if (sink->leg.grants[i].id >= action->grant.id)
+            slots[count++] = sink->leg.grants[i].slot;
     node->metrics.grants += action->count;
     do {
         uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
@@ -561,13 +537,6 @@ void sink_take(struct sink *sink, const struct leg_event *event)
 
 /* ---- Arrival ----------------------------------------------------------------------------------------------------- */
 
-static bool is_current(const struct sink *sink, const struct chunk_header *header)
-{
-    const struct epoch *epoch = &sink->expectation->epoch;
-    return sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
-           epoch->counter == header->epoch.counter;
-}
-
 /* Can chunks for that arena come by this GPU's link, or by the connection's own (-1)? */
 static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
 {
@@ -584,7 +553,11 @@ static struct slot *granted_slot(struct node *node, const struct peer *peer, int
     if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
         !comes_by(node->receive.arenas[slot->arena], peer, device))
         return NULL;
-    return is_current(slot->sink, header) ? slot : NULL;
+    const struct epoch *epoch = &slot->sink->expectation->epoch;
+    return slot->sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
+                   epoch->counter == header->epoch.counter
+               ? slot
+               : NULL;
 }
 
 struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
@@ -671,7 +644,15 @@ void sink_ask_peer(struct sink *sink, struct peer *peer)
     struct leg_event start = {.type = SINK_START};
     sink->peer = peer;
     sink->asked = true;
-    open_grants(sink, &start);
+    /* Slots for open grants: as many as the sink's first chunks can use and nobody else needs. */
+    const struct node *node = sink->node;
+    struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
+    const uint32_t most = most_open(sink, arena);
+    while (start.opens < most && arena->slots.used < arena->slots.slot_count / 2 && node->exchange.wanting_count == 0 &&
+           has_share(node, sink, arena)) {
+        start.slots[start.opens] = take_slot(sink, arena, sink->leg.next_grant + start.opens);
+        start.opens++;
+    }
     sink_post(sink, &start);
 }
 

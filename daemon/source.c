@@ -184,19 +184,6 @@ static enum strait_reason add_wanted(struct source *source, uint32_t from, uint3
     return STRAIT_REASON_NONE;
 }
 
-/* Cuts what is ready into chunks for the open grants, as many as there are. */
-static void use_open(const struct source *source, const struct open_grants *open, struct leg_event *bind)
-{
-    uint32_t first = 0;
-    bind->grant = open->first;
-    bind->opens = open->count;
-    for (uint32_t i = 0; i < open->count; i++) {
-        bind->slots[i] = open->slots[i];
-        bind->units[i] = cut(source, open->slots[i], first);
-        first += bind->units[i];
-    }
-}
-
 void source_bind(struct source *source, const struct open_grants *open)
 {
     uint32_t units;
@@ -208,7 +195,15 @@ void source_bind(struct source *source, const struct open_grants *open)
         return;
     }
     struct leg_event event = {.type = SOURCE_BIND, .count = units, .last = source->offer->last};
-    use_open(source, open, &event);
+    /* What is ready is cut into chunks for the open grants, as many as there are. */
+    uint32_t first = 0;
+    event.grant = open->first;
+    event.opens = open->count;
+    for (uint32_t i = 0; i < open->count; i++) {
+        event.slots[i] = open->slots[i];
+        event.units[i] = cut(source, open->slots[i], first);
+        first += event.units[i];
+    }
     source_post(source, &event);
 }
 

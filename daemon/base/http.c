@@ -93,17 +93,6 @@ static bool parse_target(struct span target, char path[HTTP_PATH_MAX])
     return true;
 }
 
-/* HTTP/1.0 and any HTTP/1.x. */
-static int parse_version(struct span version, bool *old)
-{
-    bool shaped = version.size == 8 && memcmp(version.data, "HTTP/", 5) == 0 && version.data[6] == '.' &&
-                  version.data[5] >= '0' && version.data[5] <= '9' && version.data[7] >= '0' && version.data[7] <= '9';
-    if (!shaped)
-        return BAD;
-    *old = version.data[7] == '0';
-    return version.data[5] == '1' ? HTTP_GOOD : VERSION;
-}
-
 static int parse_first_line(struct span line, struct http_request *request, bool *old)
 {
     struct span method = cut(&line, ' '), target = cut(&line, ' ');
@@ -112,7 +101,13 @@ static int parse_first_line(struct span line, struct http_request *request, bool
     request->method = method.size == 3 && memcmp(method.data, "GET", 3) == 0    ? HTTP_GET
                       : method.size == 4 && memcmp(method.data, "HEAD", 4) == 0 ? HTTP_HEAD
                                                                                 : HTTP_OTHER;
-    return parse_version(line, old);
+    /* HTTP/1.0 and any HTTP/1.x. */
+    bool shaped = line.size == 8 && memcmp(line.data, "HTTP/", 5) == 0 && line.data[6] == '.' && line.data[5] >= '0' &&
+                  line.data[5] <= '9' && line.data[7] >= '0' && line.data[7] <= '9';
+    if (!shaped)
+        return BAD;
+    *old = line.data[7] == '0';
+    return line.data[5] == '1' ? HTTP_GOOD : VERSION;
 }
 
 /* ---- Fields ------------------------------------------------------------------------------------------------------ */
@@ -133,13 +128,6 @@ static bool is_number(struct span number)
     return number.size > 0;
 }
 
-static void note_connection(struct span value, struct fields *fields)
-{
-    while (value.size > 0)
-        if (equals(trim(cut(&value, ',')), "close"))
-            fields->close = true;
-}
-
 static int parse_field(struct span line, struct fields *fields)
 {
     if (memchr(line.data, ':', line.size) == NULL)
@@ -149,9 +137,11 @@ static int parse_field(struct span line, struct fields *fields)
         return BAD;
     if (equals(name, "host"))
         fields->hosts++;
-    else if (equals(name, "connection"))
-        note_connection(value, fields);
-    else if (equals(name, "transfer-encoding"))
+    else if (equals(name, "connection")) {
+        while (value.size > 0)
+            if (equals(trim(cut(&value, ',')), "close"))
+                fields->close = true;
+    } else if (equals(name, "transfer-encoding"))
         fields->body = true;
     else if (equals(name, "content-length") && !is_number(value))
         return BAD;
@@ -173,15 +163,6 @@ static int parse_fields(struct span rest, struct fields *fields)
 }
 
 /* ---- The whole head ---------------------------------------------------------------------------------------------- */
-
-/* Empty lines before a request are allowed. */
-static size_t skip_empty_lines(const char *data, size_t size)
-{
-    size_t at = 0;
-    while (size - at >= 2 && data[at] == '\r' && data[at + 1] == '\n')
-        at += 2;
-    return at;
-}
 
 /* Finds the empty line that ends the head and makes sure that every line ends with CR LF. *end: the position behind
  * it. */
@@ -221,7 +202,10 @@ static int parse_head(struct span head, struct http_request *request)
 int http_request_parse(const char *data, size_t size, struct http_request *request)
 {
     struct http_request parsed = {0};
-    size_t begin = skip_empty_lines(data, size), end = 0;
+    /* Empty lines before a request are allowed. */
+    size_t begin = 0, end = 0;
+    while (size - begin >= 2 && data[begin] == '\r' && data[begin + 1] == '\n')
+        begin += 2;
     int verdict = find_head(data, size, begin, &end);
     if (verdict != HTTP_GOOD)
         return verdict;
@@ -294,21 +278,16 @@ static void on_handle_closed(uv_handle_t *handle)
 
 static void accept_next(struct http *http);
 
-static void remove_connection(struct http *http, struct connection *connection)
+static void on_connection_closed(uv_handle_t *handle)
 {
+    struct connection *connection = handle->data;
+    struct http *http = connection->http;
     struct connection **at = &http->first;
     while (*at != connection)
         at = &(*at)->next;
     *at = connection->next;
     if (--http->connections == 0 && !http->waiting && !http->closing)
         uv_timer_stop(&http->tick);
-}
-
-static void on_connection_closed(uv_handle_t *handle)
-{
-    struct connection *connection = handle->data;
-    struct http *http = connection->http;
-    remove_connection(http, connection);
     free(connection->body);
     free(connection);
     if (--http->handles == 0)
@@ -394,17 +373,6 @@ static void resume_reading(struct connection *connection)
         connection_close(connection);
 }
 
-static void linger(struct connection *connection)
-{
-    set_state(connection, LINGERING, LINGER_MS);
-    connection->used = 0;
-    connection->shutdown.data = connection;
-    if (uv_shutdown(&connection->shutdown, (uv_stream_t *)&connection->tcp, on_shut_down) != 0)
-        connection_close(connection);
-    else
-        resume_reading(connection);
-}
-
 static void on_written(uv_write_t *request, int error)
 {
     struct connection *connection = request->data;
@@ -415,7 +383,13 @@ static void on_written(uv_write_t *request, int error)
     if (error != 0) {
         connection_close(connection);
     } else if (connection->close) {
-        linger(connection);
+        set_state(connection, LINGERING, LINGER_MS);
+        connection->used = 0;
+        connection->shutdown.data = connection;
+        if (uv_shutdown(&connection->shutdown, (uv_stream_t *)&connection->tcp, on_shut_down) != 0)
+            connection_close(connection);
+        else
+            resume_reading(connection);
     } else {
         set_state(connection, READING, connection->used > 0 ? connection->http->handlers.request_ms : IDLE_MS);
         serve(connection);
@@ -450,24 +424,6 @@ static void answer_words(struct answer *answer, int status)
         answer->body = NULL;
 }
 
-static void answer_metrics(const struct http *http, struct answer *answer)
-{
-    answer->status = 200;
-    answer->type = "text/plain; version=0.0.4; charset=utf-8";
-    answer->body = http->handlers.metrics(http->owner, &answer->size);
-    if (answer->body == NULL)
-        answer_words(answer, 500);
-}
-
-static void answer_health(const struct http *http, struct answer *answer)
-{
-    answer->status = 200;
-    answer->type = "application/json";
-    answer->body = http->handlers.health(http->owner, &answer->size, &answer->status);
-    if (answer->body == NULL)
-        answer_words(answer, 500);
-}
-
 static void answer_request(struct connection *connection, const struct http_request *request)
 {
     struct answer answer = {.extra = ""};
@@ -477,10 +433,14 @@ static void answer_request(struct connection *connection, const struct http_requ
     } else if (request->method == HTTP_OTHER) {
         answer_words(&answer, 405);
         answer.extra = "Allow: GET, HEAD\r\n";
-    } else if (metrics) {
-        answer_metrics(connection->http, &answer);
     } else {
-        answer_health(connection->http, &answer);
+        answer.status = 200;
+        answer.type = metrics ? "text/plain; version=0.0.4; charset=utf-8" : "application/json";
+        answer.body = metrics
+                          ? connection->http->handlers.metrics(connection->http->owner, &answer.size)
+                          : connection->http->handlers.health(connection->http->owner, &answer.size, &answer.status);
+        if (answer.body == NULL)
+            answer_words(&answer, 500);
     }
     connection->close = request->close;
     answer_write(connection, &answer, request->method == HTTP_HEAD);

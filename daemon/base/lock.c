@@ -46,14 +46,6 @@ static void make_folder(const char *path)
     mkdir(folder, 0755);
 }
 
-static pid_t read_pid(int fd)
-{
-    char text[24] = {0};
-    ssize_t size = pread(fd, text, sizeof(text) - 1, 0);
-    long pid = size > 0 ? strtol(text, NULL, 10) : 0;
-    return pid > 0 && pid <= INT32_MAX ? (pid_t)pid : 0;
-}
-
 /* For people only: what counts is the lock. */
 static void write_pid(int fd)
 {
@@ -81,7 +73,10 @@ static enum strait_status try_lock(const char *path, int *fd, pid_t *holder)
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;
         status = error == EWOULDBLOCK ? STRAIT_ERR_AGAIN : STRAIT_ERR_IO;
-        *holder = read_pid(file);
+        char text[24] = {0};
+        ssize_t size = pread(file, text, sizeof(text) - 1, 0);
+        long pid = size > 0 ? strtol(text, NULL, 10) : 0;
+        *holder = pid > 0 && pid <= INT32_MAX ? (pid_t)pid : 0;
         close(file);
         errno = error;
         return status;

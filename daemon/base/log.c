@@ -71,16 +71,6 @@ static size_t end_cut_line(char *line, size_t size)
     return end + sizeof(CUT_MARK) - 1;
 }
 
-/* One event is one line, whatever the text holds. */
-static size_t end_line(char *line, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        if ((uint8_t)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = ' ';
-    line[size] = '\n';
-    return size + 1;
-}
-
 static size_t print_line(char line[LINE_BYTES], enum log_level level, const char *format, va_list args)
 {
     size_t head = print_head(line, level);
@@ -88,7 +78,12 @@ static size_t print_line(char line[LINE_BYTES], enum log_level level, const char
     size_t size = head + (text > 0 ? (size_t)text : 0);
     if (size >= LINE_BYTES)
         size = end_cut_line(line, LINE_BYTES - 1);
-    return end_line(line, size);
+    /* One event is one line, whatever the text holds. */
+    for (size_t i = 0; i < size; i++)
+        if ((uint8_t)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = ' ';
+    line[size] = '\n';
+    return size + 1;
 }
 
 /* ---- The queue; the mutex is held -------------------------------------------------------------------------------- */
@@ -130,19 +125,6 @@ static char queue_at(const struct log *log, size_t offset)
     return log->queue[(log->head + offset) % QUEUE_BYTES];
 }
 
-/* Takes as many whole lines as fit into one piece off the queue. */
-static size_t take(struct log *log, char piece[LINE_BYTES])
-{
-    size_t size = log->used < LINE_BYTES ? log->used : LINE_BYTES;
-    while (queue_at(log, size - 1) != '\n')
-        size--;
-    for (size_t i = 0; i < size; i++)
-        piece[i] = queue_at(log, i);
-    log->head = (log->head + size) % QUEUE_BYTES;
-    log->used -= size;
-    return size;
-}
-
 /* ---- The thread -------------------------------------------------------------------------------------------------- */
 
 /* Waits until the reader takes more. The write that follows does not block: a pipe with room has room for a piece, and
@@ -155,17 +137,13 @@ static bool wait_writable(const struct log *log)
     return polled[0].revents != 0 || polled[1].revents == 0;
 }
 
-static ssize_t write_some(const struct log *log, const char *data, size_t size)
-{
-    return log->is_socket ? send(log->fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL) : write(log->fd, data, size);
-}
-
 /* Returns how much was written. */
 static size_t write_piece(const struct log *log, const char *piece, size_t size)
 {
     size_t written = 0;
     while (written < size && wait_writable(log)) {
-        ssize_t part = write_some(log, piece + written, size - written);
+        ssize_t part = log->is_socket ? send(log->fd, piece + written, size - written, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                      : write(log->fd, piece + written, size - written);
         if (part > 0)
             written += (size_t)part;
         else if (part == 0 || (errno != EINTR && errno != EAGAIN))
@@ -174,22 +152,23 @@ static size_t write_piece(const struct log *log, const char *piece, size_t size)
     return written;
 }
 
-static uint64_t count_lines(const char *text, size_t size)
-{
-    uint64_t lines = 0;
-    for (size_t i = 0; i < size; i++)
-        lines += text[i] == '\n';
-    return lines;
-}
-
 /* Waits for the next piece; 0: the end. The mutex is held. */
 static size_t next_piece(struct log *log, char piece[LINE_BYTES])
 {
     for (;;) {
         if (log->used == 0)
             tell_lost(log);
-        if (log->used > 0)
-            return take(log, piece);
+        if (log->used > 0) {
+            /* Takes as many whole lines as fit into one piece off the queue. */
+            size_t size = log->used < LINE_BYTES ? log->used : LINE_BYTES;
+            while (queue_at(log, size - 1) != '\n')
+                size--;
+            for (size_t i = 0; i < size; i++)
+                piece[i] = queue_at(log, i);
+            log->head = (log->head + size) % QUEUE_BYTES;
+            log->used -= size;
+            return size;
+        }
         if (log->stop)
             return 0;
         pthread_cond_wait(&log->filled, &log->mutex);
@@ -216,7 +195,8 @@ static void *log_thread(void *arg)
         size_t written = write_piece(log, piece, size);
         pthread_mutex_lock(&log->mutex);
         log->failing = written < size;
-        log->lost += count_lines(piece + written, size - written);
+        for (size_t i = written; i < size; i++)
+            log->lost += piece[i] == '\n';
     }
     log->done = true;
     bool abandoned = log->abandoned;
@@ -287,14 +267,6 @@ static bool wait_finished(struct log *log, unsigned milliseconds)
     return true;
 }
 
-/* The mutex is held. */
-static void give_up_queue(struct log *log)
-{
-    log->used = 0;
-    log->lost = 0;
-    eventfd_write(log->quit, 1);
-}
-
 void log_destroy(struct log *log)
 {
     if (log == NULL)
@@ -303,8 +275,11 @@ void log_destroy(struct log *log)
     pthread_mutex_lock(&log->mutex);
     log->stop = true;
     pthread_cond_signal(&log->filled);
-    if (!wait_finished(log, LAST_MS))
-        give_up_queue(log);
+    if (!wait_finished(log, LAST_MS)) {
+        log->used = 0;
+        log->lost = 0;
+        eventfd_write(log->quit, 1);
+    }
     bool finished = wait_finished(log, QUIT_MS);
     log->abandoned = !finished; /* stuck in a write after all: a file system that hangs */
     pthread_mutex_unlock(&log->mutex);
@@ -340,15 +315,10 @@ void log_write(struct log *log, enum log_level level, const char *format, ...)
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-static bool is_plain(uint8_t byte)
-{
-    return byte > ' ' && byte < 0x7f && byte != '"' && byte != '=' && byte != '\\';
-}
-
 static bool needs_quotes(const uint8_t *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        if (!is_plain(bytes[i]))
+        if (bytes[i] <= ' ' || bytes[i] >= 0x7f || bytes[i] == '"' || bytes[i] == '=' || bytes[i] == '\\')
             return true;
     return size == 0;
 }

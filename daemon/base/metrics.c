@@ -293,8 +293,13 @@ static void print_histogram(FILE *out, const char *family, const char *label, co
     fprintf(out, "%s_count%s%.*s%s %" PRIu64 "\n", family, open, bare, label, close, total);
 }
 
-static void print_histograms(FILE *out, const struct metrics *metrics)
+static void print_metrics(FILE *out, const struct metrics *metrics)
 {
+    print_rows(out, metrics, metric_counters, metric_counter_count, "counter");
+    print_family(out, "strait_transfers_failed_total", "counter", "Offers and expectations that failed, by reason.");
+    print_failures(out, "source", metrics->source_failed);
+    print_failures(out, "sink", metrics->sink_failed);
+    print_rows(out, metrics, metric_gauges, metric_gauge_count, "gauge");
     char label[64];
     print_family(out, "strait_stage_seconds", "histogram", "Time that chunks and transfers spent in each stage.");
     for (unsigned i = 0; i < STAGES; i++) {
@@ -303,16 +308,6 @@ static void print_histograms(FILE *out, const struct metrics *metrics)
     }
     print_family(out, "strait_loop_stall_seconds", "histogram", "Time that one turn of the event loop took.");
     print_histogram(out, "strait_loop_stall_seconds", "", &metrics->stalls);
-}
-
-static void print_metrics(FILE *out, const struct metrics *metrics)
-{
-    print_rows(out, metrics, metric_counters, metric_counter_count, "counter");
-    print_family(out, "strait_transfers_failed_total", "counter", "Offers and expectations that failed, by reason.");
-    print_failures(out, "source", metrics->source_failed);
-    print_failures(out, "sink", metrics->sink_failed);
-    print_rows(out, metrics, metric_gauges, metric_gauge_count, "gauge");
-    print_histograms(out, metrics);
 }
 
 char *metrics_text(const struct metrics *metrics, size_t *size)

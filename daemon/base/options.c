@@ -55,16 +55,6 @@ static bool parse_number(const char *text, size_t size, const struct unit *unit,
     return false;
 }
 
-static void store_number(const struct option_row *row, struct node_options *options, uint64_t value)
-{
-    char *field = (char *)options + row->offset;
-    uint32_t small = (uint32_t)value;
-    if (row->kind == OPTION_BYTES)
-        memcpy(field, &value, sizeof(value));
-    else
-        memcpy(field, &small, sizeof(small));
-}
-
 static uint64_t load_number(const struct option_row *row, const struct node_options *options)
 {
     const char *field = (const char *)options + row->offset;
@@ -84,7 +74,12 @@ static bool set_number(const struct option_row *row, struct node_options *option
     char low[OPTION_VALUE_MAX], high[OPTION_VALUE_MAX];
     uint64_t number;
     if (parse_number(value, size, units_of(row->kind), &number) && number >= row->min && number <= row->max) {
-        store_number(row, options, number);
+        char *field = (char *)options + row->offset;
+        uint32_t small = (uint32_t)number;
+        if (row->kind == OPTION_BYTES)
+            memcpy(field, &number, sizeof(number));
+        else
+            memcpy(field, &small, sizeof(small));
         return true;
     }
     print_number(low, sizeof(low), units_of(row->kind), row->min);
@@ -238,17 +233,12 @@ static void wrap(FILE *out, const char *prefix, const char *lead, const char *te
     fputc('\n', out);
 }
 
-static const char *placeholder(const struct option_row *row)
+void options_help(FILE *out)
 {
     static const char *const names[] = {
         [OPTION_TEXT] = "TEXT",   [OPTION_NUMERIC] = "HOST:PORT", [OPTION_ADDRESS] = "HOST:PORT",
         [OPTION_COUNT] = "COUNT", [OPTION_BYTES] = "BYTES",       [OPTION_DURATION] = "TIME",
     };
-    return row->choices != NULL ? row->choices : names[row->kind];
-}
-
-void options_help(FILE *out)
-{
     char indent[HELP_INDENT + 1];
     memset(indent, ' ', HELP_INDENT);
     indent[HELP_INDENT] = 0;
@@ -257,7 +247,8 @@ void options_help(FILE *out)
         if (row->kind == OPTION_SWITCH)
             fprintf(out, "  --%s, --%s=no   (default: %s)\n", row->name, row->name, row->initial);
         else
-            fprintf(out, "  --%s %s   (default: %s)\n", row->name, placeholder(row),
+            fprintf(out, "  --%s %s   (default: %s)\n", row->name,
+                    row->choices != NULL ? row->choices : names[row->kind],
                     row->initial[0] != 0 ? row->initial : "none");
         wrap(out, indent, "", row->help, HELP_WIDTH);
     }
@@ -272,28 +263,6 @@ void options_print(const struct node_options *options, FILE *out)
     }
 }
 
-static void sample_heading(FILE *out, const char *section)
-{
-    int dashes = FILE_WIDTH - 8 - (int)strlen(section);
-    fprintf(out, "\n# ---- %s ", section);
-    for (int i = 0; i < dashes; i++)
-        fputc('-', out);
-    fputc('\n', out);
-}
-
-static void sample_row(FILE *out, const struct option_row *row)
-{
-    if (row->section != NULL)
-        sample_heading(out, row->section);
-    fputc('\n', out);
-    wrap(out, "# ", "", row->help, FILE_WIDTH);
-    if (row->choices != NULL)
-        fprintf(out, "# Values: %s.\n", row->choices);
-    if (row->danger != NULL)
-        wrap(out, "# ", "Danger: ", row->danger, FILE_WIDTH);
-    fprintf(out, "#%s =%s%s\n", row->name, row->initial[0] != 0 ? " " : "", row->initial);
-}
-
 void options_sample(FILE *out)
 {
     fputs(
@@ -306,8 +275,21 @@ void options_sample(FILE *out)
         "# flags (--chunk-bytes 1M) override both. A name or value that straitd does not know stops it from starting;\n"
         "# \"straitd --print-config\" shows what would apply.\n",
         out);
-    for (size_t i = 0; i < option_row_count; i++)
-        sample_row(out, &option_rows[i]);
+    for (const struct option_row *row = option_rows; row < option_rows + option_row_count; row++) {
+        if (row->section != NULL) {
+            fprintf(out, "\n# ---- %s ", row->section);
+            for (int dashes = FILE_WIDTH - 8 - (int)strlen(row->section); dashes > 0; dashes--)
+                fputc('-', out);
+            fputc('\n', out);
+        }
+        fputc('\n', out);
+        wrap(out, "# ", "", row->help, FILE_WIDTH);
+        if (row->choices != NULL)
+            fprintf(out, "# Values: %s.\n", row->choices);
+        if (row->danger != NULL)
+            wrap(out, "# ", "Danger: ", row->danger, FILE_WIDTH);
+        fprintf(out, "#%s =%s%s\n", row->name, row->initial[0] != 0 ? " " : "", row->initial);
+    }
 }
 
 #define FILE_BYTES_MAX     ((size_t)1 << 20)
@@ -321,23 +303,17 @@ void options_sample(FILE *out)
 
 /* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
-/* A user's own daemon cannot write to /run/strait. */
-static void default_socket(struct node_options *options)
-{
-    char path[SOCKET_PATH_MAX + 1], why[OPTION_TEXT_MAX];
-    if (socket_of_user(path))
-        option_set(option_find("socket", 6), options, path, strlen(path), why, sizeof(why));
-}
-
 void options_default(struct node_options *options)
 {
-    char why[OPTION_TEXT_MAX];
+    char path[SOCKET_PATH_MAX + 1], why[OPTION_TEXT_MAX];
     memset(options, 0, sizeof(*options));
     for (size_t i = 0; i < option_row_count; i++) {
         const struct option_row *row = &option_rows[i];
         option_set(row, options, row->initial, strlen(row->initial), why, sizeof(why));
     }
-    default_socket(options);
+    /* A user's own daemon cannot write to /run/strait. */
+    if (socket_of_user(path))
+        option_set(option_find("socket", 6), options, path, strlen(path), why, sizeof(why));
 }
 
 static void set_unset(uint32_t *value, uint32_t usual)
@@ -487,13 +463,6 @@ enum strait_status options_file(struct node_options *options, const char *path, 
 
 /* ---- Environment ------------------------------------------------------------------------------------------------- */
 
-/* The program's own STRAITD_CONFIG, and what Kubernetes sets in every pod beside a service that is called straitd. */
-static bool is_no_option(const char *rest)
-{
-    return strncmp(rest, "CONFIG=", 7) == 0 || strncmp(rest, "SERVICE_", 8) == 0 || strncmp(rest, "PORT=", 5) == 0 ||
-           strncmp(rest, "PORT_", 5) == 0;
-}
-
 /* CHUNK_BYTES to chunk-bytes. Lower case does not name an option. */
 static size_t variable_to_name(char *name, size_t capacity, const char *variable, size_t size)
 {
@@ -511,7 +480,9 @@ static enum strait_status assign_variable(struct node_options *options, const ch
     const char *rest = variable + strlen(ENVIRONMENT_PREFIX);
     size_t size = strcspn(rest, "=");
     char name[64], where[128];
-    if (is_no_option(rest) || rest[size] == 0)
+    /* STRAITD_CONFIG is the program's own, the others Kubernetes sets in every pod beside a service called straitd. */
+    if (strncmp(rest, "CONFIG=", 7) == 0 || strncmp(rest, "SERVICE_", 8) == 0 || strncmp(rest, "PORT=", 5) == 0 ||
+        strncmp(rest, "PORT_", 5) == 0 || rest[size] == 0)
         return STRAIT_OK;
     size_t name_size = variable_to_name(name, sizeof(name), rest, size);
     log_quote(where, sizeof(where), variable, strcspn(variable, "="));
@@ -545,17 +516,12 @@ static enum strait_status flag_error(const char *flag, const char *what, struct 
     return STRAIT_ERR_INVALID;
 }
 
-static bool is_bare_switch(const char *flag)
-{
-    const struct option_row *row = strncmp(flag, "--", 2) == 0 ? option_find(flag + 2, strlen(flag + 2)) : NULL;
-    return row != NULL && row->kind == OPTION_SWITCH;
-}
-
 /* `before`: the flag or value in front of it. After a switch, the argument was probably meant as its value. */
 static enum strait_status not_a_flag(const char *flag, const char *before, struct option_error *error)
 {
     char what[128], quoted[64];
-    if (!is_bare_switch(before))
+    const struct option_row *row = strncmp(before, "--", 2) == 0 ? option_find(before + 2, strlen(before + 2)) : NULL;
+    if (row == NULL || row->kind != OPTION_SWITCH)
         return flag_error(flag, "is not an option", error);
     snprintf(what, sizeof(what), "is not an option; write %s=%s", before,
              log_quote(quoted, sizeof(quoted), flag, strlen(flag)));

@@ -331,15 +331,6 @@ static void work_encode(struct job *job)
     job_count_values(job, &result);
 }
 
-/* A chunk that uses no table must not name a codebook, so that a sink with another codebook set, or none, can read
- * it. */
-static void forget_tables(struct job *job)
-{
-    struct strait_region *regions = (struct strait_region *)job->pages.regions; /* the job's own copy */
-    for (uint32_t r = 0; r < job->pages.region_count; r++)
-        regions[r].table = 0;
-}
-
 enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
                               enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
                               uint64_t cookie)
@@ -352,8 +343,13 @@ enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct
         return status;
     bool bf16 = job->element == STRAIT_ELEMENT_BF16;
     job->mode = bf16 && jobs->codebook == NULL ? STRAIT_MODE_RAW : mode;
-    if (!bf16 || job->mode == STRAIT_MODE_RAW)
-        forget_tables(job);
+    if (!bf16 || job->mode == STRAIT_MODE_RAW) {
+        /* A chunk that uses no table must not name a codebook, so that a sink with another codebook set, or none, can
+         * read it. */
+        struct strait_region *regions = (struct strait_region *)job->pages.regions; /* the job's own copy */
+        for (uint32_t r = 0; r < job->pages.region_count; r++)
+            regions[r].table = 0;
+    }
     job->dst = chunk->bytes;
     return begin(job, chunk);
 }
@@ -605,17 +601,13 @@ static void on_worked(uv_work_t *request, int status)
     job_finish(request->data);
 }
 
-/* Is the job too long for the loop? Copies that involve a device block until it is done. */
-static bool is_long(const struct job *job)
-{
-    return job->result.raw_bytes > job->jobs->small_bytes || job->device >= 0 || job->src_device >= 0;
-}
-
 void job_start(struct job *job)
 {
     struct jobs *jobs = job->jobs;
     jobs->running++;
-    if (is_long(job) && uv_queue_work(jobs->loop, &job->request, on_worker, on_worked) == 0)
+    /* Long jobs go to a worker, and so do copies that involve a device, as they block until they are done. */
+    if ((job->result.raw_bytes > jobs->small_bytes || job->device >= 0 || job->src_device >= 0) &&
+        uv_queue_work(jobs->loop, &job->request, on_worker, on_worked) == 0)
         return;
     job_run(job);
     job_tell_soon(job);
@@ -635,14 +627,6 @@ static bool has_piece(const struct pool *pool, const struct piece *piece, const 
     for (uint32_t i = 0; i < piece->count; i++)
         top = ids[i] > top ? ids[i] : top;
     return top < group->page_count;
-}
-
-static uint64_t piece_bytes(const struct strait_pages *pages)
-{
-    uint64_t bytes = 0;
-    for (uint32_t r = 0; r < pages->region_count; r++)
-        bytes += (uint64_t)pages->regions[r].rows * pages->regions[r].row_bytes;
-    return bytes * pages->id_count;
 }
 
 /* Cuts one block of memory into arrays. */
@@ -695,7 +679,10 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
     job->pages = copy_pages(&at, order->pool, piece, order->ids);
     if (copies)
         job->src_pages = copy_pages(&at, order->src_pool, piece, order->src_ids);
-    job->result.raw_bytes = piece_bytes(&job->pages);
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < job->pages.region_count; r++)
+        bytes += (uint64_t)job->pages.regions[r].rows * job->pages.regions[r].row_bytes;
+    job->result.raw_bytes = bytes * job->pages.id_count;
     *made = job;
     return STRAIT_OK;
 }

@@ -274,12 +274,6 @@ static struct place place_of(const struct wire_region *region, uint32_t r)
     return (struct place){.region = region, .r = r, .first = region->offset + (pointer ? region->pointer : 0)};
 }
 
-static bool share_memory(const struct place *a, const struct place *b)
-{
-    return a->region->group == b->region->group && pool_memory_compare(a->region, b->region) == 0 &&
-           b->first - a->first < a->region->row_bytes;
-}
-
 /* Regions of a group share page ids, so memory that they have in common would be written twice: the usual mistake is to
  * register one tensor under two layers. This finds regions whose first rows overlap. Interleaved regions are fine (K
  * and V in one page stride). Overlaps that begin later are not looked for; they harm only the client that made them.
@@ -295,7 +289,9 @@ static enum strait_status check_places(const struct message_pool_register *regis
         places[r] = place_of(&registration->regions[r], r);
     qsort(places, count, sizeof(places[0]), place_compare);
     for (uint32_t i = 1; i < count && status == STRAIT_OK; i++) {
-        if (share_memory(&places[i - 1], &places[i]))
+        if (places[i - 1].region->group == places[i].region->group &&
+            pool_memory_compare(places[i - 1].region, places[i].region) == 0 &&
+            places[i].first - places[i - 1].first < places[i - 1].region->row_bytes)
             status = pool_refuse(why, STRAIT_ERR_INVALID, "regions %u and %u lie in the same memory", places[i - 1].r,
                                  places[i].r);
     }
@@ -322,12 +318,6 @@ enum strait_status pool_check(const struct message_pool_register *registration, 
 
 /* Memory of GPUs in a pool. */
 
-/* Adds to the text which region was refused. */
-static enum strait_status refused(const struct pool_why *why, enum strait_status status, uint32_t r, const char *text)
-{
-    return pool_refuse(why, status, "region %u: %s", r, text);
-}
-
 enum strait_status pool_map_device(const struct pool_context *context, const struct wire_region *region, uint32_t r,
                                    const int *fds, uint64_t first, uint64_t size, struct pool_mapping *mapping,
                                    const struct pool_why *why)
@@ -344,7 +334,7 @@ enum strait_status pool_map_device(const struct pool_context *context, const str
     if (status == STRAIT_OK)
         status = devices_map(context->devices, region->device, &handle, &mapping->memory, &reason);
     if (status != STRAIT_OK)
-        return refused(why, status, r, text);
+        return pool_refuse(why, status, "region %u: %s", r, text);
     mapping->base = mapping->memory.base;
     mapping->size = mapping->memory.size;
     return STRAIT_OK;
@@ -697,12 +687,6 @@ static bool groups_init(struct pool *pool, const struct message_pool_register *r
     return true;
 }
 
-static uint32_t table_of(const struct strait_codebook *codebook, const struct wire_region *region)
-{
-    struct strait_class wanted = {.role = (enum strait_role)region->role, .layer = region->layer};
-    return codebook == NULL ? 0 : strait_codebook_find(codebook, wanted);
-}
-
 static void place_regions(struct pool *pool, const struct wire_region *wire, uint8_t *const *bases,
                           const struct strait_codebook *codebook)
 {
@@ -710,13 +694,15 @@ static void place_regions(struct pool *pool, const struct wire_region *wire, uin
     for (uint32_t g = 0; g < pool->group_count; g++)
         for (uint32_t i = 0; i < pool->groups[g].region_count; i++, r++) {
             pool->groups[g].layers[i] = wire[r].layer;
-            pool->groups[g].regions[i] = (struct strait_region){.base = bases[r],
-                                                                .page_stride = wire[r].page_stride,
-                                                                .row_stride = wire[r].row_stride,
-                                                                .page_count = wire[r].page_count,
-                                                                .rows = wire[r].rows,
-                                                                .row_bytes = wire[r].row_bytes,
-                                                                .table = table_of(codebook, &wire[r])};
+            struct strait_class wanted = {.role = (enum strait_role)wire[r].role, .layer = wire[r].layer};
+            pool->groups[g].regions[i] =
+                (struct strait_region){.base = bases[r],
+                                       .page_stride = wire[r].page_stride,
+                                       .row_stride = wire[r].row_stride,
+                                       .page_count = wire[r].page_count,
+                                       .rows = wire[r].rows,
+                                       .row_bytes = wire[r].row_bytes,
+                                       .table = codebook == NULL ? 0 : strait_codebook_find(codebook, wanted)};
         }
 }
 
@@ -762,20 +748,17 @@ enum strait_status pool_map(const struct message_pool_register *registration, co
     return status;
 }
 
-static void unmap(struct pool *pool, struct pool_mapping *mapping)
-{
-    if (mapping->device >= 0)
-        devices_unmap(pool->devices, mapping->device, &mapping->memory);
-    else if (!mapping->borrowed)
-        map_drop(mapping->base, mapping->size);
-}
-
 void pool_unmap(struct pool *pool)
 {
     if (pool == NULL)
         return;
-    for (uint32_t i = 0; i < pool->mapping_count; i++)
-        unmap(pool, &pool->mappings[i]);
+    for (uint32_t i = 0; i < pool->mapping_count; i++) {
+        struct pool_mapping *mapping = &pool->mappings[i];
+        if (mapping->device >= 0)
+            devices_unmap(pool->devices, mapping->device, &mapping->memory);
+        else if (!mapping->borrowed)
+            map_drop(mapping->base, mapping->size);
+    }
     for (uint32_t g = 0; g < pool->group_count; g++) {
         free(pool->groups[g].regions);
         free(pool->groups[g].layers);

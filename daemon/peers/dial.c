@@ -28,15 +28,6 @@ static void address_failed(struct connection *c, int error)
         connection_fail(c, "%s", strerror(error));
 }
 
-static void connected(struct connection *c)
-{
-    int fd = c->socket;
-    watch_close(c->watch);
-    c->watch = NULL;
-    c->socket = -1;
-    connection_start(c, fd);
-}
-
 static void on_connect(void *owner, uint32_t events)
 {
     struct connection *c = owner;
@@ -47,8 +38,13 @@ static void on_connect(void *owner, uint32_t events)
         error = errno;
     if (error != 0)
         address_failed(c, error);
-    else if (!c->failing)
-        connected(c);
+    else if (!c->failing) {
+        int fd = c->socket;
+        watch_close(c->watch);
+        c->watch = NULL;
+        c->socket = -1;
+        connection_start(c, fd);
+    }
 }
 
 /* Each address gets an equal share of the time that is left. */
@@ -223,19 +219,6 @@ static void accept_one(struct peers *peers, int fd, const struct sockaddr_storag
     connection_start(c, fd);
 }
 
-static void pause_accepting(struct peers *peers)
-{
-    peers_log_limited(peers, "msg=\"cannot accept\" error=\"%s\"", strerror(errno));
-    watch_for(peers->listener, 0);
-    peers->accept_paused_until = peers_now(peers) + LISTEN_REST_MS;
-    peers_tick_start(peers);
-}
-
-static bool is_transient(int error)
-{
-    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
-
 static void on_listener(void *owner, uint32_t events)
 {
     struct peers *peers = owner;
@@ -245,8 +228,12 @@ static void on_listener(void *owner, uint32_t events)
         socklen_t size = sizeof(address);
         int fd = accept4(peers->listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            if (is_transient(errno))
-                pause_accepting(peers);
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                peers_log_limited(peers, "msg=\"cannot accept\" error=\"%s\"", strerror(errno));
+                watch_for(peers->listener, 0);
+                peers->accept_paused_until = peers_now(peers) + LISTEN_REST_MS;
+                peers_tick_start(peers);
+            }
             break; /* other errors concern a connection that is gone already */
         }
         accept_one(peers, fd, &address);

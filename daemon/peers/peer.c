@@ -67,12 +67,6 @@ static struct message_peer_hello own_hello(const struct connection *c)
     };
 }
 
-static void hello_send(struct connection *c)
-{
-    struct message message = {.type = MESSAGE_PEER_HELLO, .peer_hello = own_hello(c)};
-    connection_send(c, &message);
-}
-
 static void prove(const struct connection *c, bool dialler, uint8_t mac[MAC_BYTES])
 {
     struct message_peer_hello own = own_hello(c);
@@ -241,15 +235,6 @@ static void receive_held(struct connection *c)
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-static void connection_free(struct connection *c)
-{
-    struct peers *peers = peers_of(c);
-    TAILQ_REMOVE(&peers->connections, c, entry);
-    gpu_links_free(c);
-    free(c);
-    peers->on_part_closed(peers);
-}
-
 void connection_release(struct connection *c)
 {
     struct peers *peers = peers_of(c);
@@ -258,7 +243,10 @@ void connection_release(struct connection *c)
     c->peer.link = NULL;
     if (c->was_up)
         peers->config.events->quiet(peers->config.owner, &c->peer);
-    connection_free(c);
+    TAILQ_REMOVE(&peers->connections, c, entry);
+    gpu_links_free(c);
+    free(c);
+    peers->on_part_closed(peers);
 }
 
 static void log_end(const struct connection *c)
@@ -275,15 +263,6 @@ static void log_end(const struct connection *c)
         peers_log_limited(peers, "msg=\"no connection\" peer=%s dialled=%d error=%s", name, c->peer.dialled, why);
 }
 
-static void dial_end(struct connection *c)
-{
-    if (c->looking_up)
-        uv_cancel((uv_req_t *)&c->lookup); /* its callback is called in any case */
-    if (c->found != NULL)
-        freeaddrinfo(c->found);
-    c->found = c->next_address = NULL;
-}
-
 static void control_close(struct connection *c)
 {
     watch_close(c->watch);
@@ -293,7 +272,11 @@ static void control_close(struct connection *c)
     if (c->socket >= 0)
         close(c->socket);
     c->socket = -1;
-    dial_end(c);
+    if (c->looking_up)
+        uv_cancel((uv_req_t *)&c->lookup); /* its callback is called in any case */
+    if (c->found != NULL)
+        freeaddrinfo(c->found);
+    c->found = c->next_address = NULL;
     message_fini(&c->hello);
     message_fini(&c->held);
     memset(&c->hello, 0, sizeof(c->hello));
@@ -382,13 +365,6 @@ static void on_control(void *owner, uint32_t events)
     connection_dirty(c); /* flushes, and watches again */
 }
 
-static void socket_prepare(int fd)
-{
-    int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-}
-
 void connection_start(struct connection *c, int fd)
 {
     struct peers *peers = peers_of(c);
@@ -402,9 +378,12 @@ void connection_start(struct connection *c, int fd)
         return;
     }
     c->peer.state = PEER_PROVING;
-    socket_prepare(fd);
+    int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     watch_again(c);
-    hello_send(c);
+    struct message message = {.type = MESSAGE_PEER_HELLO, .peer_hello = own_hello(c)};
+    connection_send(c, &message);
 }
 
 void connection_flush(struct connection *c)
@@ -424,17 +403,6 @@ void connection_flush(struct connection *c)
 }
 
 /* ---- Coming up --------------------------------------------------------------------------------------------------- */
-
-static void log_up(const struct connection *c)
-{
-    char name[2 * MESSAGE_ADDRESS_MAX], why[2 * sizeof(c->peer.why)];
-    log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
-    log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
-    log_write(peers_of(c)->config.log, LOG_INFO,
-              "msg=\"peer up\" peer=%s node=%016" PRIx64 " dialled=%d transport=%s codebook=%s note=%s", name,
-              c->peer.node, c->peer.dialled, c->current->transport->ops->name,
-              c->peer.codebook_matches ? "same" : "none", why);
-}
 
 /* A node that connects to us is alive, so dialling it need not wait for the back-off of earlier failed attempts. Not
  * after short lives, or two nodes would make each other dial without end. */
@@ -456,7 +424,13 @@ void connection_up(struct connection *c)
     c->peer.direct = c->current->transport->ops->direct;
     c->up_at = c->received_at = c->next_heartbeat = peers_now(peers);
     peers->config.metrics->peers_connected++;
-    log_up(c);
+    char name[2 * MESSAGE_ADDRESS_MAX], why[2 * sizeof(c->peer.why)];
+    log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
+    log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
+    log_write(peers_of(c)->config.log, LOG_INFO,
+              "msg=\"peer up\" peer=%s node=%016" PRIx64 " dialled=%d transport=%s codebook=%s note=%s", name,
+              c->peer.node, c->peer.dialled, c->current->transport->ops->name,
+              c->peer.codebook_matches ? "same" : "none", why);
     if (!c->peer.dialled)
         reset_backoff(peers, c->peer.address);
     peers->config.events->up(peers->config.owner, &c->peer);

@@ -247,15 +247,6 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
 
 /* ---- Choice: accepting ------------------------------------------------------------------------------------------- */
 
-static bool answer_choice(struct connection *c, struct peer_transport *transport,
-                          const struct message_peer_links *links)
-{
-    return transport != NULL && !is_shm(transport) && links->ucx_address.size > 0 &&
-           link_begin(c, transport, -1) == STRAIT_OK &&
-           link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) == STRAIT_OK &&
-           send_address(c);
-}
-
 /* A choice ends the previous attempt. The list of transports bounds how many choices an honest peer makes. */
 static void take_choice(struct connection *c, const struct message_peer_links *links)
 {
@@ -266,7 +257,10 @@ static void take_choice(struct connection *c, const struct message_peer_links *l
         connection_protocol_error(c, "it cannot decide on a transport");
         return;
     }
-    if (answer_choice(c, transport, links))
+    if (transport != NULL && !is_shm(transport) && links->ucx_address.size > 0 &&
+        link_begin(c, transport, -1) == STRAIT_OK &&
+        link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) == STRAIT_OK &&
+        send_address(c))
         return;
     current_end(c);
     char name[MESSAGE_ADDRESS_MAX + 1];
@@ -285,14 +279,6 @@ static void copy_text(char *dst, size_t capacity, struct view text)
     dst[size] = 0;
 }
 
-/* Can all slots that the peer claims be mapped here? Otherwise a grant of one could not be filled, and the arena could
- * not be pinned for GPUs. */
-static bool has_its_slots(const struct connection *c)
-{
-    return !c->current->transport->ops->direct ||
-           link_map(c->current->link, 0, (size_t)c->peer.slot_bytes * c->peer.slot_count) != NULL;
-}
-
 /* The unix socket may be faster than TCP: then the link is ready before the peer's PEER_LINKS has come. */
 static void up_if_ready(struct connection *c)
 {
@@ -300,7 +286,10 @@ static void up_if_ready(struct connection *c)
     if (c->peer.state != PEER_LINKING || !c->has_links || c->failing || link == NULL || !link->connected ||
         link->closing)
         return;
-    if (has_its_slots(c))
+    /* Can all slots that the peer claims be mapped here? Otherwise a grant of one could not be filled, and the arena
+     * could not be pinned for GPUs. */
+    if (!c->current->transport->ops->direct ||
+        link_map(c->current->link, 0, (size_t)c->peer.slot_bytes * c->peer.slot_count) != NULL)
         peers_of(c)->on_link_up(c);
     else
         connection_protocol_error(c, "an arena smaller than its slots");
@@ -339,21 +328,17 @@ void links_receive(struct connection *c, const struct message_peer_links *links)
         take_choice(c, links);
 }
 
-static void shm_again(struct connection *c)
-{
-    const char *why = shm_try(c, &peers_of(c)->transports[c->attempt]);
-    if (why != NULL)
-        attempt_failed(c, why);
-}
-
 void links_tick(struct connection *c)
 {
     if (!c->peer.dialled || (c->current == NULL && !c->shm_is_full))
         return;
     if (peers_now(peers_of(c)) >= c->attempt_deadline)
         attempt_failed(c, c->shm_is_full ? "its socket has no room" : "no link in time");
-    else if (c->shm_is_full)
-        shm_again(c);
+    else if (c->shm_is_full) {
+        const char *why = shm_try(c, &peers_of(c)->transports[c->attempt]);
+        if (why != NULL)
+            attempt_failed(c, why);
+    }
 }
 
 /* ---- Transport events -------------------------------------------------------------------------------------------- */

@@ -166,22 +166,18 @@ static void close_ports(struct peers *peers)
     }
 }
 
-static void close_handles(struct peers *peers)
-{
-    peers->handles_closing = true;
-    uv_close((uv_handle_t *)&peers->tick, on_handle_closed);
-    uv_close((uv_handle_t *)&peers->turn, on_handle_closed);
-    uv_close((uv_handle_t *)&peers->prepare, on_handle_closed);
-}
-
 static void peers_close_rest(struct peers *peers)
 {
     if (!peers->closing || !TAILQ_EMPTY(&peers->connections))
         return;
     if (!peers->ports_closing)
         close_ports(peers);
-    if (peers->ports == 0 && peers->watches.count == 0 && !peers->handles_closing)
-        close_handles(peers);
+    if (peers->ports == 0 && peers->watches.count == 0 && !peers->handles_closing) {
+        peers->handles_closing = true;
+        uv_close((uv_handle_t *)&peers->tick, on_handle_closed);
+        uv_close((uv_handle_t *)&peers->turn, on_handle_closed);
+        uv_close((uv_handle_t *)&peers->prepare, on_handle_closed);
+    }
 }
 
 /* ---- This host --------------------------------------------------------------------------------------------------- */

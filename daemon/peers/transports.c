@@ -111,12 +111,6 @@ static enum strait_status open_transport(struct peers *peers, struct peer_transp
     return status;
 }
 
-static void offer(struct peers *peers, const char *name)
-{
-    size_t used = strlen(peers->offered);
-    snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
-}
-
 static void leave_out(struct peers *peers, const char *name, const char *error)
 {
     size_t used = strlen(peers->left_out);
@@ -144,7 +138,8 @@ static void open_named(struct peers *peers, const char *name)
     }
     peers->transport_count++;
     peers->ports++;
-    offer(peers, name);
+    size_t used = strlen(peers->offered);
+    snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
 }
 
 void peer_transports_open(struct peers *peers)

@@ -121,13 +121,6 @@ static bool measure(const struct page_set *pages, const struct coverage_group *g
     return true;
 }
 
-static void count_units(struct coverage *coverage, uint32_t layer, uint32_t pages)
-{
-    coverage->left += pages;
-    if (layer != NO_LAYER)
-        coverage->layers[layer].left += pages;
-}
-
 static void fill_groups(struct coverage *coverage, const struct coverage_group *groups)
 {
     uint64_t *bits = coverage->bits;
@@ -139,7 +132,10 @@ static void fill_groups(struct coverage *coverage, const struct coverage_group *
             (struct cover_group){groups[g].region_count, layer_of, row_words(coverage->pages, g), bits, bits + words};
         for (uint32_t r = 0; r < group->region_count; r++) {
             layer_of[r] = find_layer(coverage, groups[g].layers[r]);
-            count_units(coverage, layer_of[r], coverage->pages->groups[g].id_count);
+            uint32_t pages = coverage->pages->groups[g].id_count;
+            coverage->left += pages;
+            if (layer_of[r] != NO_LAYER)
+                coverage->layers[layer_of[r]].left += pages;
         }
         bits += 2 * words;
         layer_of += group->region_count;

@@ -176,16 +176,6 @@ static bool make_room(struct page_group *group, struct page_cursor *place)
     return true;
 }
 
-static void insert_span(struct page_group *group, struct page_cursor place, const struct page_span *span)
-{
-    struct page_block *block = &group->blocks[place.block];
-    struct page_span *at = block->spans + place.at;
-    memmove(at + 1, at, (block->count - place.at) * sizeof(*at));
-    *at = *span;
-    block->count++;
-    group->span_count++;
-}
-
 /* Is the list's range of indexes free at this place? */
 static bool fits(const struct page_group *group, struct page_cursor place, const struct wire_page_list *list)
 {
@@ -193,24 +183,6 @@ static bool fits(const struct page_group *group, struct page_cursor place, const
     if (after != NULL && after->first - list->first < list->count)
         return false;
     return before == NULL || list->first - before->first >= before->count;
-}
-
-static void append_ids(struct page_group *group, const struct wire_page_list *list)
-{
-    uint32_t *ids = group->ids + group->id_count;
-    if (list->ids != NULL)
-        memcpy(ids, list->ids, list->count * sizeof(*ids));
-    else
-        for (uint32_t i = 0; i < list->count; i++)
-            ids[i] = list->first_id + i;
-    group->id_count += list->count;
-}
-
-/* Can the span before be extended? Ids are appended, so only if its ids are the last ones. */
-static bool extends(const struct page_group *group, const struct page_span *before, uint32_t first)
-{
-    return before != NULL && before->first + before->count == first &&
-           before->ordinal + before->count == group->id_count;
 }
 
 static enum strait_status check_list(const struct page_set *set, const struct wire_page_list *list)
@@ -234,16 +206,30 @@ enum strait_status page_set_add(struct page_set *set, const struct wire_page_lis
     struct page_span *before = span_before(group, place);
     if (!fits(group, place, list))
         return STRAIT_ERR_INVALID;
-    bool extending = extends(group, before, list->first);
+    /* Can the span before be extended? Ids are appended, so only if its ids are the last ones. */
+    bool extending = before != NULL && before->first + before->count == list->first &&
+                     before->ordinal + before->count == group->id_count;
     if (!extending && group->span_count == PAGE_SET_SPANS_MAX)
         return STRAIT_ERR_INVALID;
     if (!reserve_ids(group, list->count) || (!extending && !make_room(group, &place)))
         return STRAIT_ERR_NO_MEMORY;
     if (extending)
         before->count += list->count;
+    else {
+        struct page_block *block = &group->blocks[place.block];
+        struct page_span *at = block->spans + place.at;
+        memmove(at + 1, at, (block->count - place.at) * sizeof(*at));
+        *at = (struct page_span){list->first, list->count, group->id_count};
+        block->count++;
+        group->span_count++;
+    }
+    uint32_t *ids = group->ids + group->id_count;
+    if (list->ids != NULL)
+        memcpy(ids, list->ids, list->count * sizeof(*ids));
     else
-        insert_span(group, place, &(struct page_span){list->first, list->count, group->id_count});
-    append_ids(group, list);
+        for (uint32_t i = 0; i < list->count; i++)
+            ids[i] = list->first_id + i;
+    group->id_count += list->count;
     set->total += list->count;
     return STRAIT_OK;
 }

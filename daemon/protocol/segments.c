@@ -169,18 +169,13 @@ uint32_t segments_cut_chunk(const struct segments *segments, uint32_t first, uin
 
 /* ---- What is wanted ---------------------------------------------------------------------------------------------- */
 
-/* Does the span lie wholly before logical index `first` of the group? */
-static bool lies_before(const struct wire_span *span, uint32_t group, uint32_t first)
-{
-    return span->group < group || (span->group == group && (uint64_t)span->first + span->count <= first);
-}
-
 static uint32_t first_not_before(const struct wire_span *spans, uint32_t count, uint32_t group, uint32_t first)
 {
     uint32_t low = 0, high = count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (lies_before(&spans[middle], group, first))
+        if (spans[middle].group < group ||
+            (spans[middle].group == group && (uint64_t)spans[middle].first + spans[middle].count <= first))
             low = middle + 1;
         else
             high = middle;

@@ -116,12 +116,6 @@ static void start(struct sink_leg *leg, const struct leg_event *event, struct le
     action->grant.id = opened != 0 ? leg->next_grant - opened : 0;
 }
 
-/* Does SEGMENTS name units for this grant? */
-static bool is_named(const struct leg_event *event, uint64_t grant)
-{
-    return grant >= event->grant && grant - event->grant < event->opens;
-}
-
 /* Units that it names must be the first of its own, and a chunk that came early must be named. */
 static bool names_well(const struct sink_leg *leg, const struct leg_event *event)
 {
@@ -134,7 +128,8 @@ static bool names_well(const struct sink_leg *leg, const struct leg_event *event
         named += event->units[i];
     }
     for (uint32_t i = 0; i < LEG_GRANTS; i++)
-        if (leg->grants[i].state == GRANT_EARLY && !is_named(event, leg->grants[i].id))
+        if (leg->grants[i].state == GRANT_EARLY &&
+            (leg->grants[i].id < event->grant || leg->grants[i].id - event->grant >= event->opens))
             return false;
     return named <= event->count;
 }

@@ -46,15 +46,6 @@ static void settle(struct source_leg *leg, struct leg_actions *actions)
     }
 }
 
-static void release_queued(struct source_leg *leg, struct leg_actions *actions)
-{
-    for (uint32_t i = 0; i < SOURCE_GRANTS;)
-        if (leg->grants[i].state == GRANT_QUEUED)
-            release(leg, &leg->grants[i], actions);
-        else
-            i++;
-}
-
 static void conclude(struct source_leg *leg, enum strait_state state, enum strait_reason reason, bool tell,
                      struct leg_actions *actions)
 {
@@ -63,7 +54,11 @@ static void conclude(struct source_leg *leg, enum strait_state state, enum strai
     leg_act_reason(actions, LEG_VERDICT, reason);
     if (tell)
         leg_act_reason(actions, LEG_SEND_END, reason);
-    release_queued(leg, actions);
+    for (uint32_t i = 0; i < SOURCE_GRANTS;)
+        if (leg->grants[i].state == GRANT_QUEUED)
+            release(leg, &leg->grants[i], actions);
+        else
+            i++;
 }
 
 static void fail(struct source_leg *leg, enum strait_reason reason, bool tell, struct leg_actions *actions)
@@ -117,17 +112,12 @@ static void use_open(struct source_leg *leg, const struct leg_event *event, stru
     }
 }
 
-static bool is_opened(const struct source_leg *leg, uint64_t id)
-{
-    return leg->opened != 0 && id >= leg->opened && id - leg->opened < LEG_GRANTS &&
-           leg->opened_units[id - leg->opened] != 0;
-}
-
 static void release_open(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
     for (uint64_t id = event->grant; id - event->grant < event->opens; id++) {
         leg->seen = id > leg->seen ? id : leg->seen;
-        if (!is_opened(leg, id))
+        if (leg->opened == 0 || id < leg->opened || id - leg->opened >= LEG_GRANTS ||
+            leg->opened_units[id - leg->opened] == 0)
             send_released(id, actions);
     }
 }
@@ -176,11 +166,6 @@ static bool more(struct source_leg *leg, const struct leg_event *event, struct l
 
 /* ---- Grants ------------------------------------------------------------------------------------------------------ */
 
-static bool is_announced(const struct source_leg *leg, const struct leg_event *event)
-{
-    return event->count > 0 && event->first <= leg->ready && event->count <= leg->ready - event->first;
-}
-
 /* Each grant is accepted only once. An unused grant is always answered, or its slot would stay held. */
 static bool grant(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
@@ -189,7 +174,8 @@ static bool grant(struct source_leg *leg, const struct leg_event *event, struct 
     if (find(leg, event->grant) != NULL)
         return true; /* duplicate: the chunk, or RELEASED, will come */
     bool bound = leg->state == STRAIT_READY || leg->state == STRAIT_TRANSFERRING;
-    bool is_new = event->grant > leg->seen, announced = is_announced(leg, event);
+    bool is_new = event->grant > leg->seen,
+         announced = event->count > 0 && event->first <= leg->ready && event->count <= leg->ready - event->first;
     leg->seen = is_new ? event->grant : leg->seen;
     if (bound && is_new && announced && leg_grants_count(leg->grants, SOURCE_GRANTS) < SOURCE_GRANTS) {
         queue(leg, &(struct leg_grant){event->grant, event->first, event->count, event->slot, GRANT_NONE}, actions);

@@ -44,19 +44,6 @@ void escapes_fini(struct escapes *escapes)
         cudaEventDestroy(escapes->copied);
 }
 
-static void copy_escapes(struct device *device, struct lane *lane)
-{
-    struct escapes *e = &lane->escapes;
-    cudaError_t error = cudaMemcpyAsync(e->stats, e->counters, device->table_count * sizeof(e->stats[0]),
-                                        cudaMemcpyDeviceToHost, lane->stream);
-    if (error == cudaSuccess)
-        error = cudaEventRecord(e->copied, lane->stream);
-    if (error != cudaSuccess)
-        device_fail(device, "copy", error);
-    e->counted = false;
-    e->copying = error == cudaSuccess;
-}
-
 /* Escapes of what was encoded up to the latest copy of the counters, less those reported already. */
 static uint64_t take_escapes(struct device *device, struct lane *lane)
 {
@@ -140,8 +127,17 @@ bool lane_collect(struct device *device, struct lane *lane)
         moved = true;
     if (!moved && lane->running > 0 && end_batch(device, lane)) /* a failed launch writes no results */
         moved = true;
-    if (lane->running == 0 && lane->waiting == NULL && lane->escapes.counted && !lane->escapes.copying)
-        copy_escapes(device, lane);
+    if (lane->running == 0 && lane->waiting == NULL && lane->escapes.counted && !lane->escapes.copying) {
+        struct escapes *e = &lane->escapes;
+        cudaError_t error = cudaMemcpyAsync(e->stats, e->counters, device->table_count * sizeof(e->stats[0]),
+                                            cudaMemcpyDeviceToHost, lane->stream);
+        if (error == cudaSuccess)
+            error = cudaEventRecord(e->copied, lane->stream);
+        if (error != cudaSuccess)
+            device_fail(device, "copy", error);
+        e->counted = false;
+        e->copying = error == cudaSuccess;
+    }
     return moved;
 }
 
@@ -534,12 +530,6 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
     lane->waiting_end = &task->next;
 }
 
-static bool is_alike(const struct device_task *a, const struct device_task *b)
-{
-    return a->on_gpu == b->on_gpu && a->on_peer_gpu == b->on_peer_gpu &&
-           (a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode));
-}
-
 static bool is_coded(const struct device_task *task)
 {
     return task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
@@ -572,7 +562,10 @@ static void choose(struct device *device, struct lane *lane, struct batch *batch
         struct stage *on = stage_of(device, task);
         bool fits = batch->count < BATCH_TASKS && (on == NULL || on->taken < STAGE_SLOTS) &&
                     staged + staged_size(task) <= device->staging_size && bytes + task_bytes(task) <= most_bytes(task);
-        if (batch->count > 0 && (!fits || !is_alike(task, batch->tasks[0]))) {
+        if (batch->count > 0 &&
+            (!fits || task->on_gpu != batch->tasks[0]->on_gpu || task->on_peer_gpu != batch->tasks[0]->on_peer_gpu ||
+             (task->work != DEVICE_DECODE &&
+              (task->element != batch->tasks[0]->element || task->mode != batch->tasks[0]->mode)))) {
             at = &task->next;
             continue;
         }

@@ -65,14 +65,6 @@ static struct move page_move(const struct walk *walk, uint32_t page)
                          .row_bytes = to->row_bytes};
 }
 
-static uint32_t width_of(const struct move *move)
-{
-    uint64_t all = (uintptr_t)move->to | (uintptr_t)move->from | move->row_bytes | 16;
-    if (move->rows > 1)
-        all |= move->to_stride | move->from_stride;
-    return (uint32_t)(all & -all);
-}
-
 /* Adds the moves of a page, in pieces when the page has no gaps. Returns their number. */
 static uint32_t add_move(struct move *moves, struct move whole)
 {
@@ -88,8 +80,12 @@ static uint32_t add_move(struct move *moves, struct move whole)
     } else {
         moves[count++] = whole;
     }
-    for (uint32_t i = 0; i < count; i++)
-        moves[i].width = width_of(&moves[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t all = (uintptr_t)moves[i].to | (uintptr_t)moves[i].from | moves[i].row_bytes | 16;
+        if (moves[i].rows > 1)
+            all |= moves[i].to_stride | moves[i].from_stride;
+        moves[i].width = (uint32_t)(all & -all);
+    }
     return count;
 }
 
@@ -135,18 +131,6 @@ static cudaError_t move_on_device(struct device *device, const struct move *move
     return error == cudaSuccess ? cudaStreamSynchronize(device->copier.stream) : error;
 }
 
-static cudaError_t copy_within(struct device *device, struct walk *walk)
-{
-    uint32_t gathers, scatters;
-    size_t bytes;
-    cudaError_t error = prepare(device, false, false);
-    while (error == cudaSuccess && walk->page < walk->pages) {
-        next_moves(walk, NULL, NULL, device->copier.moves, &gathers, NULL, &scatters, &bytes);
-        error = move_on_device(device, device->copier.moves, gathers);
-    }
-    return error;
-}
-
 static cudaError_t copy_with_host(struct device *device, bool to_device, struct walk *walk)
 {
     struct copier *copier = &device->copier;
@@ -165,16 +149,6 @@ static cudaError_t copy_with_host(struct device *device, bool to_device, struct 
     return error;
 }
 
-/* Opens peer access between the two: the driver uses the shortest way between the stages that was opened. */
-static void open_way(struct device *a, struct device *b)
-{
-    int can = 0;
-    if (cudaSetDevice(a->number) == cudaSuccess && cudaDeviceCanAccessPeer(&can, a->number, b->number) == cudaSuccess &&
-        can)
-        (void)cudaDeviceEnablePeerAccess(b->number, 0);
-    (void)cudaGetLastError(); /* it may have been opened already */
-}
-
 static cudaError_t copy_across(struct device *to, struct device *from, struct walk *walk)
 {
     uint32_t gathers, scatters;
@@ -182,7 +156,12 @@ static cudaError_t copy_across(struct device *to, struct device *from, struct wa
     cudaError_t error = prepare(to, false, true);
     if (error == cudaSuccess)
         error = prepare(from, false, true);
-    open_way(from, to);
+    /* Peer access between the two: the driver uses the shortest way between the stages that was opened. */
+    int can = 0;
+    if (cudaSetDevice(from->number) == cudaSuccess &&
+        cudaDeviceCanAccessPeer(&can, from->number, to->number) == cudaSuccess && can)
+        (void)cudaDeviceEnablePeerAccess(to->number, 0);
+    (void)cudaGetLastError(); /* it may have been opened already */
     struct move *gather = from->copier.moves, *scatter = to->copier.moves;
     while (error == cudaSuccess && walk->page < walk->pages) {
         next_moves(walk, from->copier.device_stage, to->copier.device_stage, gather, &gathers, scatter, &scatters,
@@ -201,8 +180,16 @@ static cudaError_t copy_across(struct device *to, struct device *from, struct wa
 
 static cudaError_t copy_any(struct device *to, struct device *from, struct walk *walk)
 {
-    if (to == from)
-        return copy_within(to, walk);
+    if (to == from) {
+        uint32_t gathers, scatters;
+        size_t bytes;
+        cudaError_t error = prepare(to, false, false);
+        while (error == cudaSuccess && walk->page < walk->pages) {
+            next_moves(walk, NULL, NULL, to->copier.moves, &gathers, NULL, &scatters, &bytes);
+            error = move_on_device(to, to->copier.moves, gathers);
+        }
+        return error;
+    }
     return to == NULL || from == NULL ? copy_with_host(to != NULL ? to : from, to != NULL, walk)
                                       : copy_across(to, from, walk);
 }

@@ -114,15 +114,6 @@ static void break_process(int number, const char *what, cudaError_t error)
     pthread_mutex_unlock(&process.lock);
 }
 
-static void fail_alone(struct device *device, const char *what, cudaError_t error)
-{
-    char text[sizeof(device->why)];
-    snprintf(text, sizeof(text), "GPU %d failed, the daemon must be started again to use it: %s: %s", device->number,
-             what, error == cudaSuccess ? "it gave no result" : cudaGetErrorString(error));
-    if (mark(device, text))
-        device->setup.failed(device->setup.owner);
-}
-
 /* ---- Asking a device --------------------------------------------------------------------------------------------- */
 
 /* Asks by a launch: in a broken process every launch fails. */
@@ -146,8 +137,13 @@ void device_fail(struct device *device, const char *what, cudaError_t error)
     }
     if (error_breaks_process(error))
         break_process(device->number, what, error);
-    else
-        fail_alone(device, what, error);
+    else {
+        char text[sizeof(device->why)];
+        snprintf(text, sizeof(text), "GPU %d failed, the daemon must be started again to use it: %s: %s",
+                 device->number, what, error == cudaSuccess ? "it gave no result" : cudaGetErrorString(error));
+        if (mark(device, text))
+            device->setup.failed(device->setup.owner);
+    }
 }
 
 bool device_is_sick(struct device *device, const char *what)

@@ -104,12 +104,6 @@ static enum strait_status check_number(const struct device *device, int number, 
                   device->number);
 }
 
-static enum strait_status too_small(const struct device_why *why, uint64_t has, uint64_t needs)
-{
-    return refuse(why, STRAIT_ERR_INVALID, "its allocation has %llu bytes, its regions end at %llu",
-                  (unsigned long long)has, (unsigned long long)needs);
-}
-
 /* ---- Memory by address ------------------------------------------------------------------------------------------- */
 
 static enum strait_status check_pointer(const struct device *device, CUdeviceptr pointer, const struct device_why *why)
@@ -133,7 +127,8 @@ static enum strait_status check_range(CUdeviceptr first, uint64_t size, const st
     size_t part;
     while (at - first < size) {
         if (driver_get()->address_range(&base, &part, at) != CUDA_SUCCESS || base + part <= at)
-            return too_small(why, at - first, size);
+            return refuse(why, STRAIT_ERR_INVALID, "its allocation has %llu bytes, its regions end at %llu",
+                          (unsigned long long)(at - first), (unsigned long long)size);
         at = base + part;
     }
     return STRAIT_OK;
@@ -170,13 +165,6 @@ static enum strait_status map_ipc(struct device *device, const struct device_han
 
 /* ---- VMM --------------------------------------------------------------------------------------------------------- */
 
-static CUresult allow(const struct mapping *mapping, int number)
-{
-    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = number},
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return driver_get()->set_access(mapping->base, mapping->size, &access, 1);
-}
-
 /* The driver does not tell the size of an imported allocation, but maps no more than there is. */
 static enum strait_status map_allocation(struct device *device, CUmemGenericAllocationHandle allocation,
                                          const struct device_handle *handle, struct mapping *mapping,
@@ -193,7 +181,9 @@ static enum strait_status map_allocation(struct device *device, CUmemGenericAllo
                       "its allocation cannot be mapped up to byte %llu, where its regions end: %s",
                       (unsigned long long)handle->size, driver_text(result));
     }
-    result = allow(mapping, device->number);
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->number},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    result = driver_get()->set_access(mapping->base, mapping->size, &access, 1);
     if (result == CUDA_SUCCESS)
         return STRAIT_OK;
     driver->unmap(mapping->base, mapping->size);
