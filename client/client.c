@@ -153,16 +153,6 @@ static void close_fd(int fd)
         close(fd);
 }
 
-static void destroy_objects(struct strait_client *client)
-{
-    while (client->transfers != NULL)
-        transfer_destroy(client->transfers);
-    while (client->peers != NULL)
-        peer_destroy(client->peers);
-    while (client->pools != NULL)
-        pool_destroy(client->pools);
-}
-
 void strait_client_close(struct strait_client *client)
 {
     if (client == NULL)
@@ -171,7 +161,12 @@ void strait_client_close(struct strait_client *client)
     outbox_clear(client);
     events_recycle(client);
     events_drop(client, NULL);
-    destroy_objects(client);
+    while (client->transfers != NULL)
+        transfer_destroy(client->transfers);
+    while (client->peers != NULL)
+        peer_destroy(client->peers);
+    while (client->pools != NULL)
+        pool_destroy(client->pools);
     words_put(client->words);
     close_fd(client->event_fd);
     close_fd(client->timer_fd);

@@ -31,12 +31,6 @@ struct actions {
     bool known[NSIG];
 };
 
-static void actions_note(struct actions *actions)
-{
-    for (int number = 1; number < NSIG; number++) /* fails for the signals that the threads library reserves */
-        actions->known[number] = sigaction(number, NULL, &actions->of[number]) == 0;
-}
-
 static bool is_changed(const struct sigaction *old, const struct sigaction *now)
 {
     bool informed = (now->sa_flags & SA_SIGINFO) != 0;
@@ -45,21 +39,17 @@ static bool is_changed(const struct sigaction *old, const struct sigaction *now)
     return informed ? old->sa_sigaction != now->sa_sigaction : old->sa_handler != now->sa_handler;
 }
 
-static void actions_restore(const struct actions *actions)
-{
-    struct sigaction now;
-    for (int number = 1; number < NSIG; number++)
-        if (actions->known[number] && sigaction(number, NULL, &now) == 0 && is_changed(&actions->of[number], &now))
-            (void)sigaction(number, &actions->of[number], NULL);
-}
-
 /* The library is never unloaded: its threads may outlive the client for a moment. */
 static void *load(void)
 {
     struct actions actions;
-    actions_note(&actions);
+    for (int number = 1; number < NSIG; number++) /* fails for the signals that the threads library reserves */
+        actions.known[number] = sigaction(number, NULL, &actions.of[number]) == 0;
     void *library = dlopen(STRAIT_NODE_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    actions_restore(&actions);
+    struct sigaction now;
+    for (int number = 1; number < NSIG; number++)
+        if (actions.known[number] && sigaction(number, NULL, &now) == 0 && is_changed(&actions.of[number], &now))
+            (void)sigaction(number, &actions.of[number], NULL);
     return library;
 }
 
@@ -106,13 +96,6 @@ static enum strait_status embedded_start(const char *options, int *fd)
 /* ---- Watching ----------------------------------------------------------------------------------------------------
  */
 
-static enum strait_status watch_socket(struct strait_client *client)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = channel_fd(client->channel)};
-    client->want_out = false;
-    return epoll_ctl(client->epoll_fd, EPOLL_CTL_ADD, event.data.fd, &event) == 0 ? STRAIT_OK : STRAIT_ERR_IO;
-}
-
 /* ---- The end of a connection -------------------------------------------------------------------------------------
  */
 
@@ -153,16 +136,6 @@ static void lose_transfers(struct strait_client *client, bool drained, const cha
     transfers_fail(client, STRAIT_REASON_LOCAL, drained, text);
 }
 
-static void lose_pools(struct strait_client *client)
-{
-    for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
-        next = pool->next;
-        pool->refused = false;
-        if (pool->removing)
-            pool_removed(pool);
-    }
-}
-
 /* The socket ended: the daemon is dead, or it no longer touches any page, as it closes the socket only then. */
 static void connection_ended(struct strait_client *client)
 {
@@ -174,25 +147,27 @@ static void connection_ended(struct strait_client *client)
         lose_transfers(client, true, "the connection to the daemon ended");
     }
     transfers_drained(client);
-    lose_pools(client);
-}
-
-/* Before WELCOME the daemon knows none of our transfers: there is nothing to wait for. */
-static void break_handshake(struct strait_client *client, enum strait_status why, const char *text)
-{
-    bool news = client->reported != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
-    connection_close(client);
-    back_off(client);
-    if (why == STRAIT_ERR_UNSUPPORTED) /* this daemon will never serve the transfers that wait for it */
-        lose_transfers(client, true, text);
-    if (news)
-        report_disconnected(client, why, text);
+    for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        pool->refused = false;
+        if (pool->removing)
+            pool_removed(pool);
+    }
 }
 
 static void connection_break(struct strait_client *client, enum strait_status why, const char *text)
 {
-    if (client->state == HANDSHAKE)
-        break_handshake(client, why, text);
+    if (client->state == HANDSHAKE) {
+        /* Before WELCOME the daemon knows none of our transfers: there is nothing to wait for. */
+        bool news =
+            client->reported != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
+        connection_close(client);
+        back_off(client);
+        if (why == STRAIT_ERR_UNSUPPORTED) /* this daemon will never serve the transfers that wait for it */
+            lose_transfers(client, true, text);
+        if (news)
+            report_disconnected(client, why, text);
+    }
     if (client->state != READY)
         return;
     client->state = CLOSING;
@@ -239,17 +214,6 @@ static enum strait_status open_socket(struct strait_client *client, int *fd)
     return *fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
 }
 
-static enum strait_status send_hello(struct strait_client *client)
-{
-    static const char version[] = STRAIT_VERSION;
-    struct message message = {.type = MESSAGE_HELLO};
-    message.hello.version = PROTOCOL_VERSION;
-    message.hello.version_min = PROTOCOL_VERSION_MIN;
-    message.hello.pid = (uint32_t)getpid();
-    message.hello.library = view_of(version, sizeof(version) - 1);
-    return channel_send(client->channel, &message, NULL, 0);
-}
-
 static enum strait_status adopt_socket(struct strait_client *client, int fd)
 {
     enum strait_status status = channel_create(fd, MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, &client->channel);
@@ -257,9 +221,18 @@ static enum strait_status adopt_socket(struct strait_client *client, int fd)
         close(fd);
         return status;
     }
-    status = watch_socket(client);
-    if (status == STRAIT_OK)
-        status = send_hello(client);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = channel_fd(client->channel)};
+    client->want_out = false;
+    status = epoll_ctl(client->epoll_fd, EPOLL_CTL_ADD, event.data.fd, &event) == 0 ? STRAIT_OK : STRAIT_ERR_IO;
+    if (status == STRAIT_OK) {
+        static const char version[] = STRAIT_VERSION;
+        struct message message = {.type = MESSAGE_HELLO};
+        message.hello.version = PROTOCOL_VERSION;
+        message.hello.version_min = PROTOCOL_VERSION_MIN;
+        message.hello.pid = (uint32_t)getpid();
+        message.hello.library = view_of(version, sizeof(version) - 1);
+        status = channel_send(client->channel, &message, NULL, 0);
+    }
     if (status != STRAIT_OK)
         connection_close(client);
     return status;
@@ -346,13 +319,6 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
 /* ---- Messages: pools ---------------------------------------------------------------------------------------------
  */
 
-static void fail_transfers_of(struct strait_pool *pool, const char *text)
-{
-    for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
-        if (transfer->pool == pool)
-            transfer_give_up(transfer, STRAIT_REASON_LOCAL, true, text);
-}
-
 static enum strait_status on_pool_status(struct strait_client *client, const struct message_pool_status *status)
 {
     struct strait_pool *pool = pool_find(client, &status->pool);
@@ -376,7 +342,9 @@ static enum strait_status on_pool_status(struct strait_client *client, const str
     event_push(client, node);
     pool->refused = status->status != STRAIT_OK;
     if (pool->refused)
-        fail_transfers_of(pool, "the daemon refused the pool");
+        for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
+            if (transfer->pool == pool)
+                transfer_give_up(transfer, STRAIT_REASON_LOCAL, true, "the daemon refused the pool");
     return STRAIT_OK;
 }
 
@@ -440,21 +408,17 @@ static enum strait_status on_done(struct strait_transfer *transfer, const struct
     return STRAIT_OK;
 }
 
-/* After the library's own verdict, the daemon's only matters if it says that the pages are drained. */
-static enum strait_status on_late_verdict(struct strait_transfer *transfer, const struct message_state *state)
-{
-    if (!state->more && (state->state == STRAIT_DONE || (state->state == STRAIT_FAILED && state->drained)))
-        transfer_drained(transfer);
-    return STRAIT_OK;
-}
-
 static enum strait_status on_state(struct strait_client *client, const struct message_state *state)
 {
     struct strait_transfer *transfer = table_find(client, state->transfer);
     if (transfer == NULL || !transfer->known)
         return STRAIT_OK; /* released */
-    if (transfer->ended)
-        return on_late_verdict(transfer, state);
+    if (transfer->ended) {
+        /* After the library's own verdict, the daemon's only matters if it says that the pages are drained. */
+        if (!state->more && (state->state == STRAIT_DONE || (state->state == STRAIT_FAILED && state->drained)))
+            transfer_drained(transfer);
+        return STRAIT_OK;
+    }
     if (state->state == STRAIT_FAILED)
         return on_failed(transfer, state);
     if (state->state == STRAIT_DONE)
@@ -552,12 +516,6 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
 /* ---- Reading -----------------------------------------------------------------------------------------------------
  */
 
-static void close_all(const int *fds, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        close(fds[i]);
-}
-
 /* Dispatches the frames that have arrived; `all`: even though events pile up, as there will be no later call.
  * ERR_AGAIN when none is left, OK when the rest must wait, else why to break the connection. */
 static enum strait_status take_frames(struct strait_client *client, bool all)
@@ -570,18 +528,12 @@ static enum strait_status take_frames(struct strait_client *client, bool all)
         status = channel_next(client->channel, &message, fds, &fd_count);
         if (status != STRAIT_OK)
             break;
-        close_all(fds, fd_count); /* a daemon has no reason to send descriptors */
+        for (uint32_t i = 0; i < fd_count; i++)
+            close(fds[i]); /* a daemon has no reason to send descriptors */
         status = dispatch(client, &message);
         message_fini(&message);
     }
     return status;
-}
-
-static const char *break_text(enum strait_status why)
-{
-    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read the messages of the daemon"
-           : why == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
-                                           : "the daemon broke the protocol";
 }
 
 static void read_socket(struct strait_client *client)
@@ -594,7 +546,10 @@ static void read_socket(struct strait_client *client)
         return; /* a message made the library give up the connection */
     client->input_left = status == STRAIT_OK;
     if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
-        connection_break(client, status, break_text(status));
+        connection_break(client, status,
+                         status == STRAIT_ERR_NO_MEMORY     ? "no memory to read the messages of the daemon"
+                         : status == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
+                                                            : "the daemon broke the protocol");
     else if (client->write_failed && end == STRAIT_OK)
         connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
     if (end != STRAIT_OK && client->state != DISCONNECTED) /* after the reason, if there was one */

@@ -69,20 +69,15 @@ void event_push(struct strait_client *client, struct event_node *node)
     event_signal(client);
 }
 
-static void free_payload(struct event_node *node)
-{
-    for (int i = 0; i < 3; i++) {
-        free(node->payload[i]);
-        node->payload[i] = NULL;
-    }
-}
-
 /* The last use of a node: `seen` may free the object that contains it. */
 static void node_done(struct event_node *node)
 {
     struct strait_event event = node->event;
     void (*seen)(const struct strait_event *) = node->seen;
-    free_payload(node);
+    for (int i = 0; i < 3; i++) {
+        free(node->payload[i]);
+        node->payload[i] = NULL;
+    }
     if (node->heap)
         free(node);
     if (seen != NULL)
@@ -143,16 +138,11 @@ void events_drop(struct strait_client *client, const struct strait_transfer *tra
 
 /* ---- Timer ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t next_timeout(const struct strait_client *client)
-{
-    uint64_t reconnect = client->state == DISCONNECTED ? client->reconnect_at : NEVER;
-    return reconnect < client->next_due ? reconnect : client->next_due;
-}
-
 /* Setting the timer also clears an expiration. */
 void timer_update(struct strait_client *client)
 {
-    uint64_t at = next_timeout(client);
+    uint64_t reconnect = client->state == DISCONNECTED ? client->reconnect_at : NEVER;
+    uint64_t at = reconnect < client->next_due ? reconnect : client->next_due;
     if (at == client->timer_at)
         return;
     struct itimerspec spec = {0};

@@ -15,30 +15,22 @@
 /* ---- Memory that can be shared ------------------------------------------------------------------------------------
  */
 
-/* 0: too large. */
-static size_t whole_pages(size_t size)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return size > INT64_MAX - page ? 0 : (size + page - 1) / page * page;
-}
-
-/* A daemon maps the memory: if it could shrink, the daemon could die of SIGBUS. */
-static bool size_and_seal(int fd, size_t size)
-{
-    return ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
-}
-
 enum strait_status strait_alloc(size_t size, struct strait_memory *memory)
 {
     if (size == 0 || memory == NULL)
         return STRAIT_ERR_INVALID;
-    size_t whole = whole_pages(size);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t whole = size > INT64_MAX - page ? 0 : (size + page - 1) / page * page;
     if (whole == 0)
         return STRAIT_ERR_NO_MEMORY;
     int fd = memfd_create("strait", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return STRAIT_ERR_NO_MEMORY;
-    void *base = size_and_seal(fd, whole) ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    /* A daemon maps the memory: if it could shrink, the daemon could die of SIGBUS. */
+    void *base =
+        ftruncate(fd, (off_t)whole) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0
+            ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+            : MAP_FAILED;
     if (base == MAP_FAILED) {
         close(fd);
         return STRAIT_ERR_NO_MEMORY;
@@ -148,16 +140,11 @@ void words_put(struct words *words)
     pthread_mutex_unlock(&lock);
 }
 
-static bool is_free(const struct words *words, uint32_t word)
-{
-    return (int32_t)(__atomic_load_n(&words->at[word], __ATOMIC_ACQUIRE) - words->issued[word]) >= 0;
-}
-
 bool words_take(struct words *words, uint32_t *word, uint32_t *value)
 {
     for (uint32_t i = 0; i < WORDS_COUNT; i++) {
         uint32_t at = (words->cursor + i) % WORDS_COUNT;
-        if (!is_free(words, at))
+        if ((int32_t)(__atomic_load_n(&words->at[at], __ATOMIC_ACQUIRE) - words->issued[at]) < 0)
             continue;
         words->cursor = at + 1;
         *word = at;

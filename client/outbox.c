@@ -26,27 +26,12 @@ static void *put(struct block *block, const void *data, size_t size)
     return copy;
 }
 
-static void put_view(struct block *block, struct view *view)
-{
-    if (view->size > 0)
-        view->data = put(block, view->data, view->size);
-}
-
 static size_t lists_size(const struct wire_page_list *lists, uint32_t count)
 {
     size_t size = rounded(count * sizeof(*lists));
     for (uint32_t i = 0; i < count; i++)
         size += lists[i].ids != NULL ? rounded(lists[i].count * sizeof(uint32_t)) : 0;
     return size;
-}
-
-static struct wire_page_list *put_lists(struct block *block, const struct wire_page_list *lists, uint32_t count)
-{
-    struct wire_page_list *copy = put(block, lists, count * sizeof(*lists));
-    for (uint32_t i = 0; i < count; i++)
-        if (copy[i].ids != NULL)
-            copy[i].ids = put(block, copy[i].ids, copy[i].count * sizeof(uint32_t));
-    return copy;
 }
 
 struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t count)
@@ -102,11 +87,16 @@ static enum strait_status message_copy(struct message *message, void **block)
     if (*block == NULL)
         return STRAIT_ERR_NO_MEMORY;
     struct block rest = {*block};
-    if (parts.lists != NULL)
-        *parts.lists = put_lists(&rest, *parts.lists, parts.list_count);
+    if (parts.lists != NULL) {
+        struct wire_page_list *copy = put(&rest, *parts.lists, parts.list_count * sizeof(*copy));
+        for (uint32_t i = 0; i < parts.list_count; i++)
+            if (copy[i].ids != NULL)
+                copy[i].ids = put(&rest, copy[i].ids, copy[i].count * sizeof(uint32_t));
+        *parts.lists = copy;
+    }
     for (int i = 0; i < 3; i++)
-        if (parts.views[i] != NULL)
-            put_view(&rest, parts.views[i]);
+        if (parts.views[i] != NULL && parts.views[i]->size > 0)
+            parts.views[i]->data = put(&rest, parts.views[i]->data, parts.views[i]->size);
     return STRAIT_OK;
 }
 
@@ -135,24 +125,18 @@ static uint32_t time_left(const struct strait_transfer *transfer)
     return now >= transfer->deadline ? 1 : (uint32_t)(transfer->deadline - now);
 }
 
-/* Fills in what is known only when the message is sent: how much time is left, whether the codebooks are equal. */
-static void bring_up_to_date(const struct strait_client *client, const struct strait_transfer *transfer,
-                             const uint8_t codebook_id[CODEBOOK_ID_BYTES], struct message *message)
+static enum strait_status send_now(struct strait_client *client, struct message *message,
+                                   struct strait_transfer *transfer, const uint8_t codebook_id[CODEBOOK_ID_BYTES])
 {
+    if (message->type == MESSAGE_WORDS)
+        return channel_send(client->channel, message, &client->words->fd, 1);
+    /* Known only when the message is sent: how much time is left, whether the codebooks are equal. */
     if (message->type == MESSAGE_EXPECT)
         message->expect.deadline_ms = time_left(transfer);
     else if (message->type == MESSAGE_OFFER)
         message->offer.lease_ms = time_left(transfer);
     else if (message->type == MESSAGE_START && memcmp(codebook_id, client->codebook_id, CODEBOOK_ID_BYTES) != 0)
         message->start.mismatch |= STRAIT_MISMATCH_CODEBOOK;
-}
-
-static enum strait_status send_now(struct strait_client *client, struct message *message,
-                                   struct strait_transfer *transfer, const uint8_t codebook_id[CODEBOOK_ID_BYTES])
-{
-    if (message->type == MESSAGE_WORDS)
-        return channel_send(client->channel, message, &client->words->fd, 1);
-    bring_up_to_date(client, transfer, codebook_id, message);
     enum strait_status status = channel_send(client->channel, message, NULL, 0);
     if (status == STRAIT_OK && transfer != NULL)
         transfer->known = true;

@@ -13,18 +13,6 @@
 
 /* ---- Check of a region ------------------------------------------------------------------------------------------- */
 
-static bool names_valid(const struct strait_pool_region *region)
-{
-    return region->element <= STRAIT_ELEMENT_FP8_E5M2 && region->role <= STRAIT_ROLE_V && region->layer >= -1 &&
-           region->device >= -1 && region->group < STRAIT_GROUPS_MAX;
-}
-
-static bool page_valid(const struct strait_pool_region *region)
-{
-    uint64_t bytes = (uint64_t)region->rows * region->row_bytes;
-    return region->page_count > 0 && bytes > 0 && bytes <= STRAIT_PAGE_BYTES_MAX;
-}
-
 static bool aligned(const struct strait_pool_region *region)
 {
     uint64_t all = region->offset | region->page_stride | region->row_bytes | (uint64_t)(uintptr_t)region->pointer;
@@ -72,11 +60,6 @@ static bool memfd_holds(int fd, uint64_t end)
            (uint64_t)stat.st_size >= end;
 }
 
-static bool pointer_holds(const void *pointer, uint64_t end)
-{
-    return pointer != NULL && end <= UINTPTR_MAX - (uintptr_t)pointer;
-}
-
 /* GPU handles are checked by the daemon, which can open them. */
 static bool memory_valid(const struct strait_pool_region *region, uint64_t end, bool embedded)
 {
@@ -84,7 +67,7 @@ static bool memory_valid(const struct strait_pool_region *region, uint64_t end, 
     case STRAIT_HANDLE_MEMFD:
         return region->device == -1 && memfd_holds(region->fd, end);
     case STRAIT_HANDLE_POINTER:
-        return embedded && pointer_holds(region->pointer, end);
+        return embedded && region->pointer != NULL && end <= UINTPTR_MAX - (uintptr_t)region->pointer;
     case STRAIT_HANDLE_CUDA_IPC:
         return region->device >= 0;
     case STRAIT_HANDLE_CUDA_VMM:
@@ -102,7 +85,10 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
         checked.pointer = NULL;
     if (checked.rows == 1)
         checked.row_stride = 0;
-    return names_valid(&checked) && page_valid(&checked) && aligned(&checked) && extent_of(&checked, &end) &&
+    uint64_t bytes = (uint64_t)checked.rows * checked.row_bytes;
+    return checked.element <= STRAIT_ELEMENT_FP8_E5M2 && checked.role <= STRAIT_ROLE_V && checked.layer >= -1 &&
+           checked.device >= -1 && checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 &&
+           bytes <= STRAIT_PAGE_BYTES_MAX && aligned(&checked) && extent_of(&checked, &end) &&
            memory_valid(&checked, end, embedded);
 }
 
@@ -176,17 +162,6 @@ static struct wire_region wire_of(const struct strait_pool_region *region, uint3
 
 _Static_assert(STRAIT_DESCRIPTORS_MAX == CHANNEL_FDS_MAX, "a registration is one message");
 
-static bool has_fd(const struct strait_pool_region *region)
-{
-    return region->handle == STRAIT_HANDLE_MEMFD || region->handle == STRAIT_HANDLE_CUDA_VMM;
-}
-
-static bool same_file(int a, int b)
-{
-    struct stat x, y;
-    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* The index of a descriptor among the pool's duplicates: one for all regions in the same memfd. GPU handles share an
  * inode, so for them only equal descriptor numbers mean the same memory. */
 static enum strait_status keep_fd(struct strait_pool *pool, const struct strait_pool_region *region,
@@ -196,7 +171,9 @@ static enum strait_status keep_fd(struct strait_pool *pool, const struct strait_
         *index = i;
         if (originals[i] == region->fd)
             return STRAIT_OK;
-        if (region->handle == STRAIT_HANDLE_MEMFD && same_file(originals[i], region->fd))
+        struct stat x, y;
+        if (region->handle == STRAIT_HANDLE_MEMFD && fstat(originals[i], &x) == 0 && fstat(region->fd, &y) == 0 &&
+            x.st_dev == y.st_dev && x.st_ino == y.st_ino)
             return STRAIT_OK;
     }
     if (pool->fd_count == CHANNEL_FDS_MAX)
@@ -213,7 +190,9 @@ static enum strait_status place_region(struct strait_pool *pool, uint32_t place,
                                        const struct strait_pool_region *region, int originals[CHANNEL_FDS_MAX])
 {
     uint32_t index = 0, before = pool->fd_count;
-    enum strait_status status = has_fd(region) ? keep_fd(pool, region, originals, &index) : STRAIT_OK;
+    enum strait_status status = region->handle == STRAIT_HANDLE_MEMFD || region->handle == STRAIT_HANDLE_CUDA_VMM
+                                    ? keep_fd(pool, region, originals, &index)
+                                    : STRAIT_OK;
     if (status != STRAIT_OK)
         return status;
     if (pool->fd_count > before)
@@ -246,15 +225,6 @@ static enum strait_status place_regions(struct strait_pool *pool, const struct s
 }
 
 /* ---- Create and destroy ------------------------------------------------------------------------------------------ */
-
-static enum strait_status draw_id(struct pool_id *id)
-{
-    ssize_t got;
-    do
-        got = getrandom(id, sizeof(*id), 0);
-    while (got < 0 && errno == EINTR);
-    return got == sizeof(*id) ? STRAIT_OK : STRAIT_ERR_IO;
-}
 
 static struct strait_pool *pool_allocate(struct strait_client *client, uint32_t regions)
 {
@@ -307,12 +277,6 @@ void pool_destroy(struct strait_pool *pool)
 
 /* ---- Register ---------------------------------------------------------------------------------------------------- */
 
-/* While the daemon is away nothing is sent: when its WELCOME comes, all pools are. */
-static enum strait_status announce(struct strait_pool *pool)
-{
-    return pool->client->state == READY ? outbox_send_pool(pool->client, pool) : STRAIT_OK;
-}
-
 enum strait_status strait_pool_register(struct strait_client *client, const struct strait_pool_params *params,
                                         struct strait_pool **pool)
 {
@@ -324,11 +288,16 @@ enum strait_status strait_pool_register(struct strait_client *client, const stru
     struct strait_pool *made = pool_allocate(client, params->region_count);
     if (made == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    status = draw_id(&made->id);
+    ssize_t got;
+    do
+        got = getrandom(&made->id, sizeof(made->id), 0);
+    while (got < 0 && errno == EINTR);
+    status = got == sizeof(made->id) ? STRAIT_OK : STRAIT_ERR_IO;
     if (status == STRAIT_OK)
         status = place_regions(made, params->regions);
     if (status == STRAIT_OK)
-        status = announce(made);
+        /* While the daemon is away nothing is sent: when its WELCOME comes, all pools are. */
+        status = made->client->state == READY ? outbox_send_pool(made->client, made) : STRAIT_OK;
     if (status != STRAIT_OK) {
         pool_destroy(made);
         return status;
@@ -373,13 +342,6 @@ void pool_removed(struct strait_pool *pool)
     event_push(client, &pool->removed);
 }
 
-static void abort_transfers(struct strait_pool *pool)
-{
-    for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
-        if (transfer->pool == pool)
-            strait_abort(transfer);
-}
-
 /* Whether a daemon still has the pool and must let go of it, even if the connection is CLOSING. */
 static bool daemon_has(const struct strait_pool *pool)
 {
@@ -392,7 +354,9 @@ void strait_pool_remove(struct strait_pool *pool)
         return;
     struct strait_client *client = pool->client;
     pool->removing = true;
-    abort_transfers(pool);
+    for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
+        if (transfer->pool == pool)
+            strait_abort(transfer);
     if (!daemon_has(pool)) {
         pool_removed(pool);
         return;

@@ -131,15 +131,6 @@ static void end(struct strait_transfer *transfer, enum strait_state state, enum 
     transfer->lists = NULL;
 }
 
-/* Moves the failed pages received so far, if any, into the verdict. */
-static void move_failed(struct strait_transfer *transfer, struct event_node *node)
-{
-    node->event.failed = node->payload[0] = transfer->failed;
-    node->event.failed_count = transfer->failed_count;
-    transfer->failed = NULL;
-    transfer->failed_count = transfer->failed_capacity = 0;
-}
-
 void transfer_done(struct strait_transfer *transfer, void *aux, size_t aux_size)
 {
     if (transfer->ended) {
@@ -160,7 +151,11 @@ void transfer_fail(struct strait_transfer *transfer, enum strait_reason reason, 
     end(transfer, STRAIT_FAILED, reason, drained);
     struct event_node *node = prepare(transfer, NODE_VERDICT, STRAIT_EVENT_STATE);
     node->event.text = node->payload[2] = strdup(text); /* without memory there is only the reason */
-    move_failed(transfer, node);
+    /* The failed pages received so far, if any, move into the verdict. */
+    node->event.failed = node->payload[0] = transfer->failed;
+    node->event.failed_count = transfer->failed_count;
+    transfer->failed = NULL;
+    transfer->failed_count = transfer->failed_capacity = 0;
     event_push(transfer->client, node);
 }
 
@@ -183,23 +178,18 @@ static uint32_t fill_failed(struct strait_failed_page *failed, const struct wire
     return list->count;
 }
 
-/* No page is known to be in place, so all are reported. Without memory the verdict comes without the list. */
-static void name_all_pages(struct strait_transfer *transfer)
+void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text)
 {
+    if (transfer->ended)
+        return;
+    outbox_drop_transfer(transfer->client, transfer);
+    /* No page is known to be in place, so all are reported. Without memory the verdict comes without the list. */
     free(transfer->failed);
     transfer->failed_count = transfer->failed_capacity = 0;
     transfer->failed =
         transfer->sink && transfer->pages > 0 ? malloc(transfer->pages * sizeof(*transfer->failed)) : NULL;
     for (uint32_t i = 0; transfer->failed != NULL && i < transfer->list_count; i++)
         transfer->failed_count += fill_failed(transfer->failed + transfer->failed_count, &transfer->lists[i]);
-}
-
-void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text)
-{
-    if (transfer->ended)
-        return;
-    outbox_drop_transfer(transfer->client, transfer);
-    name_all_pages(transfer);
     transfer_fail(transfer, reason, drained || !transfer->known, text);
 }
 
@@ -211,22 +201,18 @@ static uint64_t transfer_due(const struct strait_transfer *transfer)
     return transfer->deadline + (transfer->known ? GRACE_MS : 0);
 }
 
-static void expire(struct strait_transfer *transfer)
-{
-    if (transfer->sink)
-        transfer_give_up(transfer, STRAIT_REASON_TIMEOUT, false, "no word from the daemon until the deadline");
-    else
-        transfer_give_up(transfer, STRAIT_REASON_LEASE_EXPIRED, false, "no daemon took the offer");
-}
-
 void transfers_expire(struct strait_client *client, uint64_t now)
 {
     if (now < client->next_due)
         return;
     client->next_due = NEVER;
     for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next) {
-        if (transfer_due(transfer) <= now)
-            expire(transfer);
+        if (transfer_due(transfer) <= now) {
+            if (transfer->sink)
+                transfer_give_up(transfer, STRAIT_REASON_TIMEOUT, false, "no word from the daemon until the deadline");
+            else
+                transfer_give_up(transfer, STRAIT_REASON_LEASE_EXPIRED, false, "no daemon took the offer");
+        }
         uint64_t due = transfer_due(transfer);
         client->next_due = due < client->next_due ? due : client->next_due;
     }
@@ -248,22 +234,18 @@ void transfers_drained(struct strait_client *client)
 
 /* ---- Page lists: check ------------------------------------------------------------------------------------------- */
 
-static bool ids_below(const uint32_t *ids, uint32_t count, uint32_t limit)
-{
-    uint32_t highest = 0;
-    for (uint32_t i = 0; i < count; i++)
-        highest = ids[i] > highest ? ids[i] : highest;
-    return count == 0 || highest < limit;
-}
-
 static bool list_valid(const struct strait_pool *pool, const struct strait_page_list *list)
 {
     if (list->group >= pool->group_count || list->count > STRAIT_TRANSFER_PAGES_MAX ||
         list->count > UINT32_MAX - list->first)
         return false;
     uint32_t limit = pool->group_pages[list->group];
-    if (list->ids != NULL)
-        return ids_below(list->ids, list->count, limit);
+    if (list->ids != NULL) {
+        uint32_t highest = 0;
+        for (uint32_t i = 0; i < list->count; i++)
+            highest = list->ids[i] > highest ? list->ids[i] : highest;
+        return list->count == 0 || highest < limit;
+    }
     return list->count <= limit && list->first_id <= limit - list->count;
 }
 
@@ -385,12 +367,6 @@ struct request_args {
     void *context;
 };
 
-static bool args_valid(const struct strait_pool *pool, const struct request_args *args)
-{
-    return !pool->removing && bytes_valid(args->key, args->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
-           args->parts <= STRAIT_PARTS_MAX && args->time_ms > 0 && args->time_ms <= DEADLINE_MAX_MS;
-}
-
 /* A sink's lists are kept, because its failure has to name the pages. */
 static enum strait_status fill(struct strait_transfer *transfer, const struct request_args *args)
 {
@@ -413,7 +389,8 @@ static enum strait_status fill(struct strait_transfer *transfer, const struct re
 static enum strait_status create(struct strait_pool *pool, const struct request_args *args,
                                  struct strait_transfer **transfer)
 {
-    if (!args_valid(pool, args))
+    if (pool->removing || !bytes_valid(args->key, args->key_size, 1, STRAIT_KEY_BYTES_MAX) ||
+        args->parts > STRAIT_PARTS_MAX || args->time_ms <= 0 || args->time_ms > DEADLINE_MAX_MS)
         return STRAIT_ERR_INVALID;
     struct strait_transfer *made = calloc(1, sizeof(*made));
     if (made == NULL)
@@ -431,14 +408,6 @@ static enum strait_status create(struct strait_pool *pool, const struct request_
     return STRAIT_OK;
 }
 
-static void watch_deadline(struct strait_transfer *transfer)
-{
-    struct strait_client *client = transfer->client;
-    uint64_t due = transfer_due(transfer);
-    client->next_due = due < client->next_due ? due : client->next_due;
-    timer_update(client);
-}
-
 /* Sends a new transfer. One that fails half-way is released: the caller gets no handle. */
 static enum strait_status begin(struct strait_transfer *transfer, const struct message *message,
                                 const struct strait_page_list *lists, uint32_t list_count)
@@ -453,7 +422,10 @@ static enum strait_status begin(struct strait_transfer *transfer, const struct m
         return status;
     }
     outbox_flush(transfer->client);
-    watch_deadline(transfer);
+    struct strait_client *client = transfer->client;
+    uint64_t due = transfer_due(transfer);
+    client->next_due = due < client->next_due ? due : client->next_due;
+    timer_update(client);
     return STRAIT_OK;
 }
 
@@ -565,13 +537,6 @@ static bool layers_valid(const struct strait_append_params *params)
                                         params->layer_first <= INT32_MAX - (int32_t)params->layer_count);
 }
 
-static bool append_valid(const struct strait_transfer *transfer, const struct strait_append_params *params)
-{
-    return !transfer->sink && !transfer->last && transfer->pool != NULL && !transfer->pool->removing &&
-           layers_valid(params) &&
-           bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0);
-}
-
 static struct message append_message(const struct strait_transfer *transfer, const struct strait_append_params *params)
 {
     struct message message = {.type = MESSAGE_APPEND};
@@ -599,7 +564,9 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
 {
     if (transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
-    if (!append_valid(transfer, params))
+    if (transfer->sink || transfer->last || transfer->pool == NULL || transfer->pool->removing ||
+        !layers_valid(params) ||
+        !bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0))
         return STRAIT_ERR_INVALID;
     if (params->ready != NULL && !pool_on_gpu(transfer->pool))
         return STRAIT_ERR_UNSUPPORTED;

@@ -11,11 +11,6 @@ struct shape {
     uint32_t count, tail, low_bits;
 };
 
-static uint32_t pack_bytes_1bit(uint32_t items)
-{
-    return (items + 7) / 8;
-}
-
 static struct shape shape_of(unsigned mode, enum strait_element element, uint32_t size)
 {
     uint32_t bytes = element_bytes(element);
@@ -23,7 +18,7 @@ static struct shape shape_of(unsigned mode, enum strait_element element, uint32_
     if (mode == STRAIT_BLOCK_SPLIT && element == STRAIT_ELEMENT_FP32)
         shape.low_bits = 2 * shape.count;
     else if (mode == STRAIT_BLOCK_SPLIT)
-        shape.low_bits = pack_bytes_2bit(shape.count) + pack_bytes_1bit(shape.count);
+        shape.low_bits = pack_bytes_2bit(shape.count) + (shape.count + 7) / 8;
     return shape;
 }
 

@@ -570,26 +570,6 @@ static void write_header(struct encoder *e, const struct strait_encode_params *p
     store_le64(dst + CHUNK_SUM_OFFSET, chunk_metadata_sum(dst, e->layout.metadata_bytes));
 }
 
-static void plan_layout(struct chunk_layout *layout, const struct strait_pages *src)
-{
-    uint32_t longest = 0, shortest = UINT32_MAX;
-    for (uint32_t r = 0; r < src->region_count; r++) {
-        uint32_t bytes = region_page_bytes(&src->regions[r]);
-        longest = bytes > longest ? bytes : longest;
-        shortest = bytes < shortest ? bytes : shortest;
-    }
-    chunk_layout_init(layout, pages_count(src), longest, shortest != longest);
-}
-
-/* Checks all ids before anything is encoded: a chunk with a missing page would be useless. */
-static bool check_ids(const struct strait_pages *src, const struct strait_run *run, struct strait_result *result)
-{
-    struct page page;
-    for (uint32_t i = 0; i < pages_count(src); i++)
-        set_page_status(run, result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
-    return result->failed_pages == 0;
-}
-
 static void encode_chunk(struct encoder *e, const struct strait_encode_params *params, const struct strait_run *run,
                          struct strait_result *result)
 {
@@ -621,8 +601,18 @@ static void encode_with(struct chunk_scratch *scratch, const struct block_ops *b
                         .mode = params->mode,
                         .dst = dst,
                         .stream = passes_caches(run, strait_encode_bound(src))};
-    plan_layout(&e.layout, src);
-    if (check_ids(src, run, &result))
+    uint32_t longest = 0, shortest = UINT32_MAX;
+    for (uint32_t r = 0; r < src->region_count; r++) {
+        uint32_t bytes = region_page_bytes(&src->regions[r]);
+        longest = bytes > longest ? bytes : longest;
+        shortest = bytes < shortest ? bytes : shortest;
+    }
+    chunk_layout_init(&e.layout, pages_count(src), longest, shortest != longest);
+    /* All ids are checked before anything is encoded: a chunk with a missing page would be useless. */
+    struct page page;
+    for (uint32_t i = 0; i < pages_count(src); i++)
+        set_page_status(run, &result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
+    if (result.failed_pages == 0)
         encode_chunk(&e, params, run, &result);
     *run->result = result;
 }
@@ -784,15 +774,6 @@ static enum strait_status open_chunk(struct decoder *d, const struct strait_page
     return pages_check(dst, element_bytes(d->chunk.info.element));
 }
 
-/* Nothing was decoded: every listed page shares the chunk's status. */
-static void fail_all(const struct strait_pages *dst, const struct strait_run *run, struct strait_result *result)
-{
-    result->status = result->chunk_status;
-    result->failed_pages = dst == NULL ? 0 : pages_count(dst);
-    for (uint32_t i = 0; i < result->failed_pages && i < run->page_status_count; i++)
-        run->page_status[i] = result->status;
-}
-
 static void decode_with(struct chunk_scratch *scratch, const struct block_ops *blocks,
                         const struct strait_codebook *codebook, const struct strait_pages *dst, const uint32_t *select,
                         const uint8_t *src, uint64_t src_size, const struct strait_run *run)
@@ -806,8 +787,13 @@ static void decode_with(struct chunk_scratch *scratch, const struct block_ops *b
     result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
     if (result.chunk_status == STRAIT_OK)
         decode_chunk(&d, dst, select, run, &result);
-    else
-        fail_all(dst, run, &result);
+    else {
+        /* Nothing was decoded: every listed page shares the chunk's status. */
+        result.status = result.chunk_status;
+        result.failed_pages = dst == NULL ? 0 : pages_count(dst);
+        for (uint32_t i = 0; i < result.failed_pages && i < run->page_status_count; i++)
+            run->page_status[i] = result.status;
+    }
     *run->result = result;
 }
 

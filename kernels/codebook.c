@@ -314,11 +314,6 @@ static uint8_t *after(uint8_t *dst, size_t size)
 
 /* ---- Sets ------------------------------------------------------------------------------------------------------ */
 
-static bool table_is_of_set(const Strait__Table *table)
-{
-    return table->ranking.len == EXPONENTS && (table->n_counts == 0 || table->n_counts == EXPONENTS);
-}
-
 static struct strait_class table_class(const Strait__Table *table)
 {
     return (struct strait_class){.role = (enum strait_role)table->role, .layer = table->layer};
@@ -337,7 +332,8 @@ static enum strait_status set_create(const Strait__CodebookSet *set, uint8_t (*r
                                      struct strait_class *classes, struct strait_codebook **codebook)
 {
     for (size_t t = 0; t < set->n_tables; t++) {
-        if (!table_is_of_set(set->tables[t]))
+        if (set->tables[t]->ranking.len != EXPONENTS ||
+            (set->tables[t]->n_counts != 0 && set->tables[t]->n_counts != EXPONENTS))
             return STRAIT_ERR_CORRUPT;
         memcpy(rankings[t], set->tables[t]->ranking.data, EXPONENTS);
         classes[t] = table_class(set->tables[t]);
@@ -348,12 +344,6 @@ static enum strait_status set_create(const Strait__CodebookSet *set, uint8_t (*r
         strait_codebook_create((const uint8_t(*)[EXPONENTS])rankings, set_is_unclassed(set) ? NULL : classes,
                                (uint32_t)set->n_tables, codebook);
     return status == STRAIT_ERR_INVALID ? STRAIT_ERR_CORRUPT : status;
-}
-
-static bool set_has_id(const Strait__CodebookSet *set, const struct strait_codebook *codebook)
-{
-    return set->id.len == STRAIT_CODEBOOK_ID_BYTES &&
-           memcmp(set->id.data, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES) == 0;
 }
 
 static enum strait_status set_parse(const Strait__CodebookSet *set, struct strait_codebook **codebook)
@@ -370,7 +360,8 @@ static enum strait_status set_parse(const Strait__CodebookSet *set, struct strai
     free(rankings);
     if (status != STRAIT_OK)
         return status;
-    if (!set_has_id(set, created)) {
+    if (set->id.len != STRAIT_CODEBOOK_ID_BYTES ||
+        memcmp(set->id.data, strait_codebook_id(created), STRAIT_CODEBOOK_ID_BYTES) != 0) {
         strait_codebook_destroy(created);
         return STRAIT_ERR_CORRUPT;
     }
@@ -391,15 +382,10 @@ enum strait_status strait_codebook_parse(const void *src, size_t src_size, struc
     return status;
 }
 
-/* A set made without classes finds none of its tables by class, a set made with classes finds them all. */
-static bool codebook_is_unclassed(const struct strait_codebook *codebook)
-{
-    return strait_codebook_find(codebook, strait_codebook_class(codebook, 1)) == 0;
-}
-
 static size_t set_pack(uint8_t *dst, const struct strait_codebook *codebook)
 {
-    bool unclassed = codebook_is_unclassed(codebook);
+    /* A set made without classes finds none of its tables by class, a set made with classes finds them all. */
+    bool unclassed = strait_codebook_find(codebook, strait_codebook_class(codebook, 1)) == 0;
     Strait__CodebookSet head = message_head(strait_codebook_id(codebook));
     size_t size = pack(dst, &head);
     for (uint32_t t = 0; t < strait_codebook_count(codebook); t++) {
@@ -511,15 +497,6 @@ enum strait_status codebook_partial_parse(const void *src, size_t src_size, stru
     return status;
 }
 
-static uint64_t list_values(const struct codebook_histogram *list, uint32_t count)
-{
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++)
-        for (unsigned e = 0; e < EXPONENTS; e++)
-            total += list[i].counts[e];
-    return total;
-}
-
 static size_t partial_pack(uint8_t *dst, const struct codebook_histogram *list, uint32_t count)
 {
     Strait__CodebookSet head = message_head(NULL), tail = STRAIT__CODEBOOK_SET__INIT;
@@ -532,7 +509,11 @@ static size_t partial_pack(uint8_t *dst, const struct codebook_histogram *list, 
         table.n_counts = EXPONENTS;
         size += pack_table(after(dst, size), &table);
     }
-    tail.values = list_values(list, count);
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (unsigned e = 0; e < EXPONENTS; e++)
+            total += list[i].counts[e];
+    tail.values = total;
     return size + pack(after(dst, size), &tail);
 }
 

@@ -157,12 +157,6 @@ void strait_histogram_add(uint64_t counts[256], const void *values, size_t count
         counts[e] += lanes[0][e] + lanes[1][e] + lanes[2][e] + lanes[3][e];
 }
 
-static void add_fp32(uint64_t counts[256], const uint8_t *src, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        counts[load_le32(src + 4 * i) >> 23 & 255]++;
-}
-
 /* Zero, infinity and NaN keep their places; the other exponents move up by the difference of the biases. */
 static void add_fp16(uint64_t counts[256], const uint8_t *src, size_t count)
 {
@@ -186,7 +180,8 @@ enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait
         add_fp16(counts, values, count);
         return STRAIT_OK;
     case STRAIT_ELEMENT_FP32:
-        add_fp32(counts, values, count);
+        for (size_t i = 0; i < count; i++)
+            counts[load_le32(values + 4 * i) >> 23 & 255]++;
         return STRAIT_OK;
     default:
         return STRAIT_ERR_INVALID;

@@ -97,14 +97,6 @@ uint64_t container_footer_bytes(uint32_t count)
     return FOOTER_HEAD_BYTES + (uint64_t)count * CONTAINER_ENTRY_BYTES + CONTAINER_TAIL_BYTES;
 }
 
-static void write_chunk(uint8_t *dst, const struct container_chunk *chunk)
-{
-    store_le64(dst, chunk->file_offset);
-    store_le64(dst + 8, chunk->raw_offset);
-    store_le32(dst + 16, chunk->chunk_bytes);
-    store_le32(dst + 20, chunk->page_count);
-}
-
 void container_write_footer(uint8_t *dst, const struct container_chunk *chunks, uint32_t count,
                             const struct container_tail *tail)
 {
@@ -113,8 +105,13 @@ void container_write_footer(uint8_t *dst, const struct container_chunk *chunks, 
     memcpy(dst, magic_footer, sizeof(magic_footer));
     store_le32(dst + 4, count);
     store_le64(dst + 8, 0);
-    for (uint32_t i = 0; i < count; i++)
-        write_chunk(dst + FOOTER_HEAD_BYTES + (uint64_t)i * CONTAINER_ENTRY_BYTES, &chunks[i]);
+    uint8_t *entry = dst + FOOTER_HEAD_BYTES;
+    for (uint32_t i = 0; i < count; i++, entry += CONTAINER_ENTRY_BYTES) {
+        store_le64(entry, chunks[i].file_offset);
+        store_le64(entry + 8, chunks[i].raw_offset);
+        store_le32(entry + 16, chunks[i].chunk_bytes);
+        store_le32(entry + 20, chunks[i].page_count);
+    }
     store_le64(end, tail->footer_offset);
     store_le64(end + 8, tail->original_bytes);
     memcpy(end + 16, tail->hash, sizeof(tail->hash));
@@ -144,13 +141,6 @@ struct container_chunk container_footer_chunk(const uint8_t *footer, uint32_t in
     };
 }
 
-/* Whether a chunk can have this many pages, and they this many bytes. */
-static bool pages_can_hold(uint32_t page_count, uint64_t bytes)
-{
-    return page_count >= 1 && page_count <= STRAIT_CHUNK_PAGES_MAX && bytes >= page_count &&
-           bytes <= (uint64_t)page_count * STRAIT_PAGE_BYTES_MAX;
-}
-
 /* Chunks lie back to back from the tables to the footer, and so do the bytes that they hold. */
 static bool index_is_valid(const uint8_t *footer, uint32_t count, const struct container_header *header,
                            const struct container_tail *tail)
@@ -169,7 +159,9 @@ static bool index_is_valid(const uint8_t *footer, uint32_t count, const struct c
             return false;
         if (chunk.chunk_bytes <= STRAIT_CHUNK_HEADER_BYTES || chunk.chunk_bytes % 16 != 0)
             return false;
-        if (!pages_can_hold(chunk.page_count, raw_end - raw_offset))
+        const uint64_t bytes = raw_end - raw_offset; /* of its pages */
+        if (chunk.page_count < 1 || chunk.page_count > STRAIT_CHUNK_PAGES_MAX || bytes < chunk.page_count ||
+            bytes > (uint64_t)chunk.page_count * STRAIT_PAGE_BYTES_MAX)
             return false;
         if (__builtin_add_overflow(file_offset, chunk.chunk_bytes, &file_offset))
             return false;
