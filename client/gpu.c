@@ -79,7 +79,7 @@ static bool find_all(void *driver)
 }
 
 /* Looks again at every call until the driver is found, as the program may load it at any time. */
-const struct gpu *gpu_driver(void)
+static const struct gpu *gpu_driver(void)
 {
     pthread_mutex_lock(&gpu_lock);
     if (!complete) {
@@ -140,7 +140,8 @@ void words_put(struct words *words)
     pthread_mutex_unlock(&lock);
 }
 
-bool words_take(struct words *words, uint32_t *word, uint32_t *value)
+/* Takes an unused word, and the value to wait for. False: all are in use. */
+static bool words_take(struct words *words, uint32_t *word, uint32_t *value)
 {
     for (uint32_t i = 0; i < WORDS_COUNT; i++) {
         uint32_t at = (words->cursor + i) % WORDS_COUNT;

@@ -24,9 +24,6 @@ struct gpu {
 #define GPU_REGISTER_FLAGS 3u /* portable: pinned for all contexts; mapped: GPUs can address it */
 #define GPU_WAIT_GEQ       0u /* until (int32_t)(*address - value) >= 0 */
 
-/* NULL: this process has no driver, or one without these calls. Any thread. */
-const struct gpu *gpu_driver(void);
-
 /* Words that GPU streams wait for: memory that the library shares with the daemon and, pinned, with GPUs.
  *
  * A word only ever rises, and each use of a word waits for its next value. So a word is free again as soon as it has
@@ -51,8 +48,6 @@ struct words {
 struct words *words_get(void);
 void words_put(struct words *words); /* NULL is allowed */
 
-/* Takes an unused word, and the value to wait for. False: all are in use. */
-bool words_take(struct words *words, uint32_t *word, uint32_t *value);
 /* Raises the word to `value`, unless it is there already. */
 void words_raise(struct words *words, uint32_t word, uint32_t value);
 

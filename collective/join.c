@@ -118,7 +118,8 @@ static void wait_able(struct coll_joiner *joiner)
 
 /* ---- All ranks together ------------------------------------------------------------------------------------------ */
 
-void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry *held)
+/* Enters the result in the registry, and logs it; `held` of a lazy join, else NULL. */
+static void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry *held)
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
@@ -170,7 +171,7 @@ static void prepare_and_join(struct coll_joiner *joiners, unsigned count)
     free(joins);
 }
 
-void coll_join_complete(struct coll_joiner *joiners, unsigned count)
+static void coll_join_complete(struct coll_joiner *joiners, unsigned count)
 {
     const unsigned present = sort_present(joiners, count);
     if (present > 0)
@@ -213,7 +214,9 @@ static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args 
     return rdv;
 }
 
-void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
+/* The two parts of joining: coll_join_enter joins the rendezvous and posts this rank's presence, and waits for no other
+ * rank; coll_join_complete does the rest. */
+static void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
 {
     struct coll_join_args *args = joiner->args;
     if (args->ranks > COLL_REDUCE_SOURCES_MAX) {

@@ -18,14 +18,6 @@ struct coll_joiner {
 /* Joins the communicators, all of them ready, that one call or the end of one group has made; `keys` are theirs. */
 void coll_join(struct coll_join_args *joins, const struct coll_key *keys, unsigned count);
 
-/* The two parts of joining: coll_join_enter joins the rendezvous and posts this rank's presence, and waits for no other
- * rank; coll_join_complete does the rest. */
-void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key);
-void coll_join_complete(struct coll_joiner *joiners, unsigned count);
-
-/* Enters the result in the registry, and logs it; `held` of a lazy join, else NULL. */
-void coll_join_publish(const struct coll_join_args *args, struct coll_comm_entry *held);
-
 /* ---- Lazy joins -------------------------------------------------------------------------------------------------- */
 
 /* Communicators with config.blocking = 0. NCCL makes them while the program goes on and polls ncclCommGetAsyncError.

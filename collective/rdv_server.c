@@ -83,7 +83,8 @@ static struct rdv_entry *entry_find(const struct rdv_entries *entries, const str
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot)
+/* False: this rank, connected by `socket`, is refused. */
+static bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot)
 {
     if (hello->ranks < 2 || hello->ranks > RDV_RANKS_MAX || hello->rank >= hello->ranks)
         return false;
@@ -100,7 +101,8 @@ bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int s
     return true;
 }
 
-bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state)
+/* Handles a request; *state is the answer, if it has one. False: the request breaks a rule, or is RDV_LEAVE. */
+static bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state)
 {
     const struct coll_vote *vote = &slot->entry->vote;
     if (request->action == RDV_VOTE) {
@@ -124,7 +126,7 @@ bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, 
 }
 
 /* The end of a connection may give the open phases a result. */
-void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
+static void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
 {
     struct rdv_entry *entry = slot->entry;
     const int rank = slot->rank;
@@ -140,7 +142,8 @@ void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
         entry_free(entries, entry);
 }
 
-void rdv_entries_free(struct rdv_entries *entries)
+/* Frees all entries. */
+static void rdv_entries_free(struct rdv_entries *entries)
 {
     while (entries->newest != NULL)
         entry_free(entries, entries->newest);

@@ -117,7 +117,8 @@ void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase,
     (void)atomic_compare_exchange_strong(&vote->page->decided[phase], &open, decided);
 }
 
-bool coll_vote_claim_unlink(const struct coll_vote *vote)
+/* Returns true to exactly one caller, which has to unlink the page's name. */
+static bool coll_vote_claim_unlink(const struct coll_vote *vote)
 {
     return atomic_exchange(&vote->page->unlink_claimed, 1) == 0;
 }
@@ -322,7 +323,7 @@ static const struct coll_rdv_ops shm_ops = {.vote = shm_vote,
                                             .poll_max_ns = 1000000,
                                             .linger_ms = 100};
 
-struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, int ranks)
+static struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, int ranks)
 {
     struct shm_rdv *made = calloc(1, sizeof(*made));
     if (made == NULL)
@@ -455,7 +456,8 @@ static const struct coll_rdv_ops tcp_ops = {.vote = tcp_vote,
                                             .poll_max_ns = 20000000,
                                             .linger_ms = 0};
 
-struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, int ranks)
+/* Precondition: the key is not zero, and the rank is in range. */
+static struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, int ranks)
 {
     uint8_t frame[RDV_FRAME_BYTES];
     struct rdv_hello hello = {
@@ -498,7 +500,9 @@ void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun)
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
+/* A rank that has lost its connection gets COLL_VERDICT_RAW, and to the others it has ended. Results that it read
+ * before are those of all; one that was on its way when the connection broke is known only to the others. */
+static enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
 {
     const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
     if (state.result == COLL_VOTE_OPEN)

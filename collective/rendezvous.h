@@ -110,8 +110,6 @@ void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase
 void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase, enum coll_vote_result result,
                        int rank);
 struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase);
-/* Returns true to exactly one caller, which has to unlink the page's name. */
-bool coll_vote_claim_unlink(const struct coll_vote *vote);
 
 /* ---- The rendezvous ---------------------------------------------------------------------------------------------- */
 
@@ -134,9 +132,6 @@ void coll_rdv_vote(struct coll_rdv *rdv, enum coll_vote_phase phase, const struc
 /* Records that this rank has issued so many raw operations before COLL_PHASE_REACHED: ranks whose ballot is about an
  * earlier operation do not wait for it. */
 void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun);
-/* A rank that has lost its connection gets COLL_VERDICT_RAW, and to the others it has ended. Results that it read
- * before are those of all; one that was on its way when the connection broke is known only to the others. */
-enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase);
 /* Waits until the phase has a result, and until all ranks have joined to read it or have had some time to. Meanwhile
  * calls `go_on` with the milliseconds so far; when that returns false, an open phase is aborted: all ranks get RAW. */
 enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase,
@@ -169,10 +164,6 @@ struct coll_rdv {
     const struct coll_rdv_ops *ops;
     int rank, ranks;
 };
-
-/* Precondition: the key is not zero, and the rank is in range. */
-struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, int ranks);
-struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, int ranks);
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
@@ -304,15 +295,6 @@ struct rdv_slot {
     struct rdv_entry *entry; /* NULL: none */
     int rank;
 };
-
-/* False: this rank, connected by `socket`, is refused. */
-bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello, int socket, struct rdv_slot *slot);
-/* Handles a request; *state is the answer, if it has one. False: the request breaks a rule, or is RDV_LEAVE. */
-bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state);
-/* The rank's connection has ended, or is about to. The entry may be freed. */
-void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot);
-/* Frees all entries. */
-void rdv_entries_free(struct rdv_entries *entries);
 
 /* ---- The server -------------------------------------------------------------------------------------------------- */
 

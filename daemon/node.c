@@ -96,6 +96,10 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
     return status;
 }
 
+static void node_gpu_failed(void *owner);
+
+static uint64_t node_busy_poll_ns(const struct node *node);
+
 static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
@@ -207,7 +211,8 @@ static void stop_soon(struct node *node)
         node->drain_until = last;
 }
 
-void node_gpu_failed(void *owner)
+/* A GPU has failed: all requests on failed GPUs get their verdict, and the node may stop (option gpu-failure). */
+static void node_gpu_failed(void *owner)
 {
     struct node *node = owner;
     const uint64_t before = node->gpus_failed;
@@ -237,7 +242,9 @@ static void on_again(uv_idle_t *idle)
     uv_idle_stop(idle);
 }
 
-uint64_t node_busy_poll_ns(const struct node *node)
+/* How long the loop polls without sleeping after a step of a transfer between GPUs, in nanoseconds. 0 with few
+ * processors: a polling loop would take time from the threads that work. */
+static uint64_t node_busy_poll_ns(const struct node *node)
 {
     return node->processors >= BUSY_POLL_PROCESSORS ? (uint64_t)node->options.busy_poll_us * 1000 : 0;
 }
@@ -252,6 +259,8 @@ static bool is_busy_polling(struct node *node)
     node->exchange.gpu_stepped = false;
     return node->busy_poll_until != 0 && uv_hrtime() < node->busy_poll_until;
 }
+
+static void node_wake(struct node *node);
 
 static void on_prepare(uv_prepare_t *prepare)
 {
@@ -298,7 +307,8 @@ static void on_tick(uv_timer_t *timer)
         uv_timer_stop(timer);
 }
 
-void node_wake(struct node *node)
+/* Starts the tick: a request is live that has deadlines. */
+static void node_wake(struct node *node)
 {
     if (!uv_is_active((uv_handle_t *)&node->tick) && !uv_is_closing((uv_handle_t *)&node->tick))
         uv_timer_start(&node->tick, on_tick, TICK_MS, TICK_MS);

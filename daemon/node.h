@@ -80,14 +80,6 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
 void node_stop(struct node *node, bool drain);
 void node_destroy(struct node *node); /* NULL is allowed */
 
-/* A GPU has failed: all requests on failed GPUs get their verdict, and the node may stop (option gpu-failure). */
-void node_gpu_failed(void *node);
-/* How long the loop polls without sleeping after a step of a transfer between GPUs, in nanoseconds. 0 with few
- * processors: a polling loop would take time from the threads that work. */
-uint64_t node_busy_poll_ns(const struct node *node);
-/* Starts the tick: a request is live that has deadlines. */
-void node_wake(struct node *node);
-
 /* report.c: what `strait status` and strait_stats show, JSON, and the metrics as text; malloc'ed. */
 char *node_report(struct node *node, size_t *size);
 char *node_metrics(struct node *node, size_t *size);

@@ -48,7 +48,8 @@ void session_drained(struct session *session)
     session->node->sessions_ended |= session->ending;
 }
 
-void session_job_ended(struct session *session)
+/* one of session->jobs */
+static void session_job_ended(struct session *session)
 {
     session->jobs--;
     session->node->sessions_ended |= session->ending;

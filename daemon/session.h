@@ -50,7 +50,6 @@ void session_send_note(struct session *session, const struct message *message);
 bool session_charge(struct session *session, uint64_t bytes);
 void session_forget(struct session *session, struct request *request); /* the request is freed */
 void session_drained(struct session *session);                         /* one of its requests has drained */
-void session_job_ended(struct session *session);                       /* one of session->jobs */
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
 

@@ -34,7 +34,8 @@ enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignm
     return STRAIT_OK;
 }
 
-bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page)
+/* Page `index` of a checked list; false when its id is out of range. */
+static bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page)
 {
     uint32_t i = index % pages->id_count;
     uint32_t id = pages->ids == NULL ? i : pages->ids[i];
@@ -64,7 +65,7 @@ static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t lef
     return page->base + row * page->region->row_stride + inside;
 }
 
-void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst)
+static void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst)
 {
     for (uint32_t piece; size > 0; offset += piece, dst += piece, size -= piece) {
         const uint8_t *src = row_piece(page, offset, size, &piece);
@@ -72,7 +73,8 @@ void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t 
     }
 }
 
-void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src)
+/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. */
+static void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src)
 {
     for (uint32_t piece; size > 0; offset += piece, src += piece, size -= piece) {
         uint8_t *dst = row_piece(page, offset, size, &piece);
@@ -103,12 +105,13 @@ void chunk_layout_init(struct chunk_layout *layout, uint32_t page_count, uint32_
     layout->metadata_bytes = CHUNK_UNIT * (uint64_t)units(metadata_end(layout));
 }
 
-uint64_t length_offset(const struct chunk_layout *layout, uint32_t page)
+static uint64_t length_offset(const struct chunk_layout *layout, uint32_t page)
 {
     return entry_offset(layout->page_count) + 4 * (uint64_t)page;
 }
 
-uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b)
+/* Offset of a block's row: that of block 0 begins the page's entry, the others follow the entries. */
+static uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b)
 {
     if (b == 0)
         return entry_offset(page);
@@ -152,7 +155,7 @@ enum strait_status strait_chunk_info(const void *src, uint64_t src_size, struct 
 
 /* The sum of the metadata with its own field taken as zero. Terms are independent, so the header is summed from a copy.
  */
-uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes)
+static uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes)
 {
     uint8_t head[SUM_LANES * 4] = {0};
     memcpy(head, src, sizeof(head));
@@ -179,7 +182,7 @@ static bool check_lengths(const struct chunk *chunk)
     return shortest >= 1 && shortest < longest && longest == layout->page_bytes;
 }
 
-uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page)
+static uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page)
 {
     if (!chunk->layout.lengths)
         return chunk->layout.page_bytes;
@@ -285,7 +288,9 @@ static enum strait_status check_pages(struct chunk *chunk)
     return STRAIT_OK;
 }
 
-enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata)
+/* Does checks 1 to 10. `metadata` is src itself, or a copy of at least the chunk's metadata bytes. */
+static enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size,
+                                     const uint8_t *metadata)
 {
     enum strait_status status = read_header(&chunk->info, &chunk->layout, metadata, src_size);
     if (status != STRAIT_OK)
@@ -304,7 +309,7 @@ enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t 
     return modes_known(chunk) ? check_pages(chunk) : STRAIT_ERR_UNSUPPORTED;
 }
 
-struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b)
+static struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b)
 {
     uint32_t row = get_row(chunk, page, b);
     uint32_t end = block_end(chunk, page, page_blocks(page_bytes), b);

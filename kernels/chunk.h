@@ -32,15 +32,8 @@ static inline uint32_t region_page_bytes(const struct strait_region *region)
 /* Checks counts, sizes and, for elements of `alignment` bytes, alignments, but not ids. ERR_INVALID, ERR_ALIGNMENT. */
 enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignment);
 
-/* Page `index` of a checked list; false when its id is out of range. */
-bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page);
-
 /* Address of the `size` bytes from `offset` of the page, or NULL when they cross rows. */
 uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size);
-
-/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. */
-void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst);
-void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src);
 
 /* ---- Layout and checks ------------------------------------------------------------------------------------------ */
 
@@ -76,11 +69,6 @@ static inline uint32_t entry_offset(uint32_t page)
     return STRAIT_CHUNK_HEADER_BYTES + CHUNK_ENTRY_BYTES * page;
 }
 
-uint64_t length_offset(const struct chunk_layout *layout, uint32_t page);
-
-/* Offset of a block's row: that of block 0 begins the page's entry, the others follow the entries. */
-uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b);
-
 /* Chunk that has passed checks 1 to 10 of FORMAT.md, section 6. */
 struct chunk {
     const uint8_t *src;
@@ -91,21 +79,11 @@ struct chunk {
     bool codebook;        /* whether it names a codebook */
 };
 
-/* Does checks 1 to 10. `metadata` is src itself, or a copy of at least the chunk's metadata bytes. */
-enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata);
-
-/* Sum of the first metadata_bytes bytes, with the field that holds it taken as zero. */
-uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes);
-
-uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page);
-
 struct chunk_block {
     const uint8_t *src;
     uint32_t size; /* bytes up to the next block */
     enum strait_block_mode mode;
 };
-
-struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b);
 
 /* ---- Encoding and decoding -------------------------------------------------------------------------------------- */
 

@@ -41,7 +41,9 @@ static uint8_t best_window(const uint8_t rank[256])
     return window;
 }
 
-void table_set_window(struct table *table, uint8_t window)
+/* Sets the window's first exponent, at most 224, and finds the exponents of low rank outside it: outliers, and unseen
+ * ones in a table of few exponents. */
+static void table_set_window(struct table *table, uint8_t window)
 {
     table->window = window;
     table->stray_count = 0;

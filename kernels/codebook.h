@@ -19,10 +19,6 @@ struct table {
     uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if there are at most TABLE_STRAYS */
 };
 
-/* Sets the window's first exponent, at most 224, and finds the exponents of low rank outside it: outliers, and unseen
- * ones in a table of few exponents. */
-void table_set_window(struct table *table, uint8_t window);
-
 /* Makes the ranking of a base, which needs no calibration: mode `base` of FORMAT.md, section 3.2. */
 void base_table(struct table *table, uint8_t base);
 

@@ -100,18 +100,9 @@ void ccomm_abort_kernels(struct coll_ccomm *ccomm);
 void ccomm_poll_error(struct coll_ccomm *ccomm);
 
 /* measure.c: measure_prepare makes the probe, on the communicator's GPU; measure_links, which is collective, sets
- * `cost`; measure_end, declared below, ends the probe, whether it was made or not. */
+ * `cost`; measure_end ends the probe, whether it was made or not. */
 bool measure_prepare(struct coll_ccomm *ccomm);
 bool measure_links(struct coll_ccomm *const ccomms[], unsigned count);
-/* Bytes of the probe's large messages. */
-size_t measure_large(const struct coll_ccomm *ccomm);
-
-/* On the communicator's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
- * each other one as overflow is moved, between the probe's events; `round` counts from 0. After `rounds` of these,
- * measure_repair_end makes slots count on from there; false: it went wrong. */
-size_t measure_overflow_bytes(const struct coll_ccomm *ccomm);
-bool measure_overflow(struct coll_ccomm *ccomm, unsigned round);
-bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds);
 void measure_end(struct coll_ccomm *ccomm);
 
 /* join.c: joining and leaving (collective/engine.h). */

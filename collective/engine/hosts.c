@@ -251,7 +251,8 @@ static void follow(struct keepalive *keepalive, int rank, const struct liveness_
     keepalive->ranks[rank].process = info->process;
 }
 
-bool keepalive_sees(const struct coll_ccomm *ccomm, int rank)
+/* The rank is in this process, or in one that can be looked at, so it is on this host. */
+static bool keepalive_sees(const struct coll_ccomm *ccomm, int rank)
 {
     return ccomm->keepalive->ranks[rank].seen;
 }

@@ -103,8 +103,6 @@ bool keepalive_prepare(struct coll_ccomm *ccomm);
  * False: the GPU or NCCL failed. */
 bool keepalive_gather(struct coll_ccomm *ccomm);
 bool keepalive_begin(struct coll_ccomm *ccomm);
-/* The rank is in this process, or in one that can be looked at, so it is on this host. */
-bool keepalive_sees(const struct coll_ccomm *ccomm, int rank);
 /* Text that tells how many of the others are watched. */
 void keepalive_describe(const struct coll_ccomm *ccomm, char *text, size_t size);
 /* This rank issues no more operations: the end of its process does not concern the others, nor theirs this rank. */

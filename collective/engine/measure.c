@@ -14,7 +14,8 @@ enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, ROUNDS = 4
 #define SAVED          0.3
 #define CODEC_PER_BYTE 2e-12
 
-size_t measure_large(const struct coll_ccomm *ccomm)
+/* Bytes of the probe's large messages. */
+static size_t measure_large(const struct coll_ccomm *ccomm)
 {
     const size_t share = (size_t)LARGE_ALL / (size_t)ccomm->ranks;
     return share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
@@ -138,6 +139,73 @@ static bool gather_times(struct coll_ccomm *ccomm)
     return ccomm_gather(ccomm, ccomm->probe.seconds, sizeof(ccomm->probe.seconds));
 }
 
+/* Measures what it costs to move overflow: the heads say that messages overflow, but nothing was encoded. This also
+ * uses the memory and the kernels once before a program needs them. */
+
+#define PATIENCE_NS UINT64_C(10000000000)
+
+/* In the probe's memory: values | this struct, for the kernel | values of all ranks. */
+struct overflow_probe {
+    struct exchange_job job;
+    struct message_head head; /* the same for all messages: all ranks have used as many slots */
+    uint32_t found;
+};
+
+static size_t measure_overflow_bytes(const struct coll_ccomm *ccomm)
+{
+    return measure_large(ccomm) / 2;
+}
+
+static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, unsigned round)
+{
+    uint8_t *memory = ccomm->probe.memory;
+    const size_t bytes = measure_overflow_bytes(ccomm);
+    struct overflow_probe *place = (struct overflow_probe *)(void *)(memory + bytes);
+    struct overflow_probe overflow_probe = {.job = {.send = memory,
+                                                    .sent = (uint8_t *)&place->head,
+                                                    .receive = memory + 2 * bytes,
+                                                    .received = (uint8_t *)&place->head,
+                                                    .found = &place->found,
+                                                    .receive_stride = bytes,
+                                                    .bytes = bytes,
+                                                    .peer = -1},
+                                            .found = MESSAGE_OVERFLOWS};
+    overflow_probe.head.magic = MESSAGE_MAGIC;
+    overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
+    overflow_probe.head.row[0] = 1;
+    overflow_probe.head.sum = head_sum(&overflow_probe.head);
+    return overflow_probe;
+}
+
+/* Moves a message of measure_overflow_bytes() from each rank to each other one as overflow is moved, between the
+ * probe's events; `round` counts from 0. */
+static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
+{
+    const struct overflow_probe overflow_probe = overflow_probe_of(ccomm, round);
+    struct overflow_probe *place =
+        (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
+    const struct gpu_exchange what = {.rings = ccomm->shared.rings,
+                                      .ends = ccomm->ends,
+                                      .jobs = &place->job,
+                                      .host_status = ccomm->host_status,
+                                      .patience_ns = PATIENCE_NS,
+                                      .pair_patience_ns = PATIENCE_NS,
+                                      .count = 1,
+                                      .kind = EXCHANGE_BEHIND};
+    return ccomm->gpu->copy(place, &overflow_probe, sizeof(overflow_probe), ccomm->stream) &&
+           ccomm->gpu->event_record(ccomm->probe.begin, ccomm->stream) && ccomm->gpu->exchange(&what, ccomm->stream) &&
+           ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
+}
+
+/* Makes slots count on from behind these rounds. False: a round went wrong. */
+static bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds)
+{
+    const uint64_t next = rounds * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
+    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
+           ccomm->gpu->stream_wait(ccomm->stream) &&
+           __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
+}
+
 /* Patterns that were not measured cost as much as a gather. */
 static void set_cost(struct coll_ccomm *ccomm)
 {
@@ -251,68 +319,4 @@ bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
            agree(ccomms, count) && each(ccomms, count, end_if_fast) &&
            repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS) &&
            repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) && agree(ccomms, count);
-}
-
-/* Measures what it costs to move overflow: the heads say that messages overflow, but nothing was encoded. This also
- * uses the memory and the kernels once before a program needs them. */
-
-#define PATIENCE_NS UINT64_C(10000000000)
-
-/* In the probe's memory: values | this struct, for the kernel | values of all ranks. */
-struct overflow_probe {
-    struct exchange_job job;
-    struct message_head head; /* the same for all messages: all ranks have used as many slots */
-    uint32_t found;
-};
-
-size_t measure_overflow_bytes(const struct coll_ccomm *ccomm)
-{
-    return measure_large(ccomm) / 2;
-}
-
-static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, unsigned round)
-{
-    uint8_t *memory = ccomm->probe.memory;
-    const size_t bytes = measure_overflow_bytes(ccomm);
-    struct overflow_probe *place = (struct overflow_probe *)(void *)(memory + bytes);
-    struct overflow_probe overflow_probe = {.job = {.send = memory,
-                                                    .sent = (uint8_t *)&place->head,
-                                                    .receive = memory + 2 * bytes,
-                                                    .received = (uint8_t *)&place->head,
-                                                    .found = &place->found,
-                                                    .receive_stride = bytes,
-                                                    .bytes = bytes,
-                                                    .peer = -1},
-                                            .found = MESSAGE_OVERFLOWS};
-    overflow_probe.head.magic = MESSAGE_MAGIC;
-    overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
-    overflow_probe.head.row[0] = 1;
-    overflow_probe.head.sum = head_sum(&overflow_probe.head);
-    return overflow_probe;
-}
-
-bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
-{
-    const struct overflow_probe overflow_probe = overflow_probe_of(ccomm, round);
-    struct overflow_probe *place =
-        (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
-    const struct gpu_exchange what = {.rings = ccomm->shared.rings,
-                                      .ends = ccomm->ends,
-                                      .jobs = &place->job,
-                                      .host_status = ccomm->host_status,
-                                      .patience_ns = PATIENCE_NS,
-                                      .pair_patience_ns = PATIENCE_NS,
-                                      .count = 1,
-                                      .kind = EXCHANGE_BEHIND};
-    return ccomm->gpu->copy(place, &overflow_probe, sizeof(overflow_probe), ccomm->stream) &&
-           ccomm->gpu->event_record(ccomm->probe.begin, ccomm->stream) && ccomm->gpu->exchange(&what, ccomm->stream) &&
-           ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
-}
-
-bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds)
-{
-    const uint64_t next = rounds * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
-    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
-           ccomm->gpu->stream_wait(ccomm->stream) &&
-           __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
 }

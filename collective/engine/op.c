@@ -15,7 +15,8 @@ bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, 
     return ccomm->gpu->event_follow(stream, ccomm->last);
 }
 
-bool order_mark(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream)
+/* Marks what is queued on the stream so far, for other ops of its group. */
+static bool order_mark(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream)
 {
     staging->used = true;
     return ccomm->gpu->event_record(staging->capture == 0 ? ccomm->last : staging->last, stream);
@@ -95,7 +96,7 @@ struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops
 }
 
 /* Grows by powers of two, so outgrown memory adds up to no more than the current size. */
-bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu)
+static bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu)
 {
     size_t size = staging->size > 0 ? staging->size : (size_t)4 << 20;
     while (size < staging->reserved)
@@ -133,7 +134,8 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
 #define PATIENCE_NS      UINT64_C(10000000000)
 #define PAIR_PATIENCE_NS UINT64_C(600000000000)
 
-struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
+/* The job that the kernel of gpu_write_headers stores for the op. */
+static struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct exchange_job job = {
         .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? op->call.peer : -1};
@@ -167,12 +169,14 @@ static bool exchange(const struct coll_op *op, enum exchange_kind kind, coll_str
     return ccomm->gpu->exchange(&what, stream);
 }
 
-bool overflow_prepare(const struct coll_op *op)
+static bool overflow_prepare(const struct coll_op *op)
 {
     return op->ccomm->gpu->event_record(op->staging->fork, op->call.stream);
 }
 
-bool overflow_start(const struct coll_op *op)
+/* For grouped ops: overflow_prepare behind all headers, before NCCL moves; overflow_start when NCCL's kernels have been
+ * launched, so that its kernel blocks nothing where streams share a queue. */
+static bool overflow_start(const struct coll_op *op)
 {
     const struct gpu_ops *gpu = op->ccomm->gpu;
     const struct coll_staging *staging = op->staging;

@@ -49,10 +49,6 @@ struct coll_staging {
  * very rank. */
 struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
 
-/* Grows the memory to `reserved` bytes, in GPU memory or, if there is no room, in host memory, which is slow. False:
- * neither can be had. */
-bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu);
-
 void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
 
 /* ---- op.c -------------------------------------------------------------------------------------------------------- */
@@ -62,9 +58,7 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
 
 /* Makes the stream wait for the event that was recorded last on the communicator. */
 bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream);
-/* order_mark marks what is queued on the stream so far, for other ops of its group; order_end marks a whole
- * operation, for all later ones. */
-bool order_mark(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream);
+/* Marks a whole operation, for all later ones. */
 bool order_end(struct coll_ccomm *ccomm, struct coll_staging *staging, coll_stream stream);
 
 /* As coll_engine_ops.join_streams, on the communicator's GPU. */
@@ -73,14 +67,6 @@ bool streams_join(struct coll_ccomm *ccomm, const coll_stream *streams, unsigned
 /* The kernels of exchange.h, which move the values of messages that overflow, and the points at which they are
  * launched. One launch serves all ops of a staging memory, which are under way together; `last` is the last of these
  * ops. */
-
-/* The job that the kernel of gpu_write_headers stores for the op. */
-struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory);
-
-/* For grouped ops: overflow_prepare behind all headers, before NCCL moves; overflow_start when NCCL's kernels have been
- * launched, so that its kernel blocks nothing where streams share a queue. */
-bool overflow_prepare(const struct coll_op *last);
-bool overflow_start(const struct coll_op *last);
 
 /* Behind all checks. */
 bool overflow_finish(const struct coll_op *last, bool forked);
@@ -135,11 +121,6 @@ coll_result ops_decode(struct coll_op *ops, unsigned count);
 /* Sets how many pages of each message of the op's first phase head and tail take, by the size and the link; 0 and 0:
  * none. A function of what all ranks hold alike. */
 void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, struct coll_op *op);
-
-/* Hands the head or the tail to NCCL, on the op's stream. */
-coll_result overlap_send_raw(const struct coll_op *op, enum plan_end end);
-/* When it has arrived, puts it where it belongs or adds it up. On the op's stream. */
-bool overlap_finish_raw(const struct coll_op *op, enum plan_end end);
 
 /* All three parts of a phase of the op (collective/engine.h). */
 coll_result overlap_run(struct coll_op *op);

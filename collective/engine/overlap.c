@@ -98,7 +98,8 @@ static coll_result move_all(const struct coll_op *op, const struct plan *plan, c
     return result == COLL_SUCCESS ? ended : result;
 }
 
-coll_result overlap_send_raw(const struct coll_op *op, enum plan_end end)
+/* Hands the head or the tail to NCCL, on the op's stream. */
+static coll_result overlap_send_raw(const struct coll_op *op, enum plan_end end)
 {
     const struct plan *plan = launch_plan(op);
     return plan->raw_parts[end].count > 0 ? move_all(op, plan, &plan->raw_parts[end]) : COLL_SUCCESS;
@@ -116,7 +117,8 @@ static bool put(const struct coll_op *op, const struct plan *plan, const struct 
                                      part->bytes, (size_t)(until - from), op->call.stream);
 }
 
-bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
+/* When it has arrived, puts it where it belongs or adds it up. On the op's stream. */
+static bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
 {
     const struct plan *plan = launch_plan(op);
     const struct plan_raw_part *part = &plan->raw_parts[end];

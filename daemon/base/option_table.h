@@ -40,7 +40,5 @@ const char *option_gone(const char *name, size_t size);
 /* Sets one option from text. False: `why` says what would be valid, and nothing changes. */
 bool option_set(const struct option_row *row, struct node_options *options, const char *value, size_t size, char *why,
                 size_t why_size);
-/* Writes the option's value as text that option_set reads back to the same value. */
-void option_get(const struct option_row *row, const struct node_options *options, char value[OPTION_VALUE_MAX]);
 
 #endif

@@ -191,7 +191,8 @@ bool option_set(const struct option_row *row, struct node_options *options, cons
     }
 }
 
-void option_get(const struct option_row *row, const struct node_options *options, char value[OPTION_VALUE_MAX])
+/* Writes the option's value as text that option_set reads back to the same value. */
+static void option_get(const struct option_row *row, const struct node_options *options, char value[OPTION_VALUE_MAX])
 {
     const char *field = (const char *)options + row->offset;
     switch (row->kind) {

@@ -49,7 +49,8 @@ static void on_turn(uv_idle_t *idle)
     (void)idle;
 }
 
-void peers_turn_start(struct peers *peers)
+/* something is dirty: flush before blocking */
+static void peers_turn_start(struct peers *peers)
 {
     if (!peers->handles_closing)
         uv_idle_start(&peers->turn, on_turn);

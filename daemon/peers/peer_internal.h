@@ -200,7 +200,6 @@ struct peer_transport *peer_transport_find(struct peers *peers, const char *name
 struct peer_transport *gpu_transport_find(const struct peers *peers, enum message_link_by by, uint32_t device);
 
 void peers_tick_start(struct peers *peers);
-void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
 /* The owner was called back while prepare handles run, after its own prepare handle: what it queues now is carried out
  * in one more turn, before the loop blocks. */
 void peers_turn_again(struct peers *peers);

@@ -15,10 +15,6 @@ struct leg_grant *leg_grants_append(struct leg_grant *grants, uint32_t capacity,
 /* Invalidates pointers into the table. */
 void leg_grants_remove(struct leg_grant *grants, uint32_t capacity, struct leg_grant *grant);
 
-/* The sink's ranges that came back, in order: adds one, and takes units from the first. */
-void sink_give_back(struct sink_leg *leg, uint32_t first, uint32_t count);
-void sink_take_back(struct sink_leg *leg, uint32_t count);
-
 /* Appends an action that is zero except for its type. */
 struct leg_action *leg_act(struct leg_actions *actions, enum leg_action_type type);
 void leg_act_grant(struct leg_actions *actions, enum leg_action_type type, const struct leg_grant *grant);

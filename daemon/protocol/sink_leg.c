@@ -151,6 +151,8 @@ static void set_range(struct sink_leg *leg, struct leg_grant *open, uint32_t uni
     }
 }
 
+static void sink_give_back(struct sink_leg *leg, uint32_t first, uint32_t count);
+
 /* The leg gets bound. Only open grants are held before. Units of one that has ended with its link are granted again. */
 static void bound(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
@@ -201,6 +203,8 @@ uint32_t sink_unused(const struct sink_leg *leg)
         count += leg->grants[i].state == GRANT_GIVEN;
     return count;
 }
+
+static void sink_take_back(struct sink_leg *leg, uint32_t count);
 
 /* Takes units from the range that sink_wants() named. */
 static bool take(struct sink_leg *leg, uint32_t count, uint32_t *first)
@@ -399,7 +403,7 @@ bool sink_step(struct sink_leg *leg, const struct leg_event *event, struct leg_a
 /* Ranges of units that came back unused. */
 
 /* There is room: a range that returns was one of at most LEG_GRANTS pieces, a grant's or the first SEGMENTS'. */
-void sink_give_back(struct sink_leg *leg, uint32_t first, uint32_t count)
+static void sink_give_back(struct sink_leg *leg, uint32_t first, uint32_t count)
 {
     uint32_t at = 0;
     while (at < leg->returned_count && leg->returned[at].first < first)
@@ -410,7 +414,8 @@ void sink_give_back(struct sink_leg *leg, uint32_t first, uint32_t count)
     leg->returned_count++;
 }
 
-void sink_take_back(struct sink_leg *leg, uint32_t count)
+/* The sink's ranges that came back, in order: adds one, and takes units from the first. */
+static void sink_take_back(struct sink_leg *leg, uint32_t count)
 {
     if (count < leg->returned[0].count) {
         leg->returned[0].first += count;

@@ -7,7 +7,8 @@
 
 /* Collects the results of launches. */
 
-uint64_t task_bytes(const struct device_task *task)
+/* bytes of its pages */
+static uint64_t task_bytes(const struct device_task *task)
 {
     uint64_t bytes = 0;
     for (uint32_t r = 0; r < task->pages.region_count; r++)
@@ -15,7 +16,8 @@ uint64_t task_bytes(const struct device_task *task)
     return bytes * task->pages.id_count;
 }
 
-void task_fail(struct device *device, struct device_task *task, enum strait_status status)
+/* Completes a task that failed, before its launch or with the device. */
+static void task_fail(struct device *device, struct device_task *task, enum strait_status status)
 {
     task->status = status;
     device->setup.done(device->setup.owner, task);
@@ -23,7 +25,7 @@ void task_fail(struct device *device, struct device_task *task, enum strait_stat
 
 /* ---- Escapes ----------------------------------------------------------------------------------------------------- */
 
-cudaError_t escapes_init(struct escapes *escapes, uint32_t tables)
+static cudaError_t escapes_init(struct escapes *escapes, uint32_t tables)
 {
     size_t size = tables * sizeof(escapes->stats[0]);
     if (tables == 0 || tables > TABLES_MAX)
@@ -36,7 +38,7 @@ cudaError_t escapes_init(struct escapes *escapes, uint32_t tables)
     return error == cudaSuccess ? cudaMemset(escapes->counters, 0, size) : error;
 }
 
-void escapes_fini(struct escapes *escapes)
+static void escapes_fini(struct escapes *escapes)
 {
     cudaFreeHost(escapes->stats);
     cudaFree(escapes->counters);
@@ -58,6 +60,10 @@ static uint64_t take_escapes(struct device *device, struct lane *lane)
     e->reported = e->seen;
     return fresh;
 }
+
+static void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began);
+
+static void stage_give(struct stage *stage, struct stage_slot *slot);
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
@@ -115,7 +121,7 @@ static bool end_batch(struct device *device, struct lane *lane)
     return true;
 }
 
-bool lane_collect(struct device *device, struct lane *lane)
+static bool lane_collect(struct device *device, struct lane *lane)
 {
     bool moved = false;
     if (device_has_failed(device))
@@ -141,7 +147,8 @@ bool lane_collect(struct device *device, struct lane *lane)
     return moved;
 }
 
-uint64_t lane_load(const struct lane *lane)
+/* Reports completed tasks. False: there are none. */
+static uint64_t lane_load(const struct lane *lane)
 {
     uint64_t tasks = 0;
     for (uint32_t i = 0; i < lane->running; i++) {
@@ -153,12 +160,13 @@ uint64_t lane_load(const struct lane *lane)
     return tasks;
 }
 
-bool lane_is_busy(const struct lane *lane)
+static bool lane_is_busy(const struct lane *lane)
 {
     return lane->running > 0 || lane->waiting != NULL;
 }
 
-void lane_abandon(struct device *device, struct lane *lane)
+/* After a failure: waits for running work, and fails all tasks. */
+static void lane_abandon(struct device *device, struct lane *lane)
 {
     (void)cudaStreamSynchronize(lane->stream); /* any error is ignored */
     for (; lane->running > 0; lane->running--) {
@@ -214,7 +222,8 @@ void stage_fini(struct stage *stage)
     cudaFree(stage->memory);
 }
 
-struct stage_slot *stage_take(struct stage *stage)
+/* NULL: no slot is free */
+static struct stage_slot *stage_take(struct stage *stage)
 {
     for (uint32_t i = 0; i < STAGE_SLOTS; i++)
         if (!stage->slots[i].taken) {
@@ -225,7 +234,7 @@ struct stage_slot *stage_take(struct stage *stage)
     return NULL;
 }
 
-void stage_give(struct stage *stage, struct stage_slot *slot)
+static void stage_give(struct stage *stage, struct stage_slot *slot)
 {
     slot->taken = slot->leaving = false;
     slot->task = NULL;
@@ -242,14 +251,17 @@ static cudaError_t copy(struct stage *stage, struct stage_slot *slot, void *to, 
     return error == cudaSuccess ? cudaEventRecord(slot->copied, stream) : error;
 }
 
-cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
-                        cudaStream_t reader)
+/* Copies the task's src into the slot; the stream `reader` waits for the copy. */
+static cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
+                               cudaStream_t reader)
 {
     cudaError_t error = copy(stage, slot, slot->memory, task->src, task->size);
     return error == cudaSuccess ? cudaStreamWaitEvent(reader, slot->copied, 0) : error;
 }
 
-void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began)
+/* Copies an encoded chunk, whose result is already in the task, to the task's dst; the task is reported when it has
+ * arrived. */
+static void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began)
 {
     cudaError_t error = copy(&device->out, slot, task->dst, slot->memory, task->result.bytes);
     slot->task = task;
@@ -273,7 +285,8 @@ static void finish(struct device *device, struct stage_slot *slot, enum strait_s
     device->setup.done(device->setup.owner, task);
 }
 
-bool stage_collect(struct device *device)
+/* reports chunks that have arrived. False: there are none */
+static bool stage_collect(struct device *device)
 {
     bool moved = false;
     for (uint32_t i = 0; i < STAGE_SLOTS && device->out.leaving > 0 && !device_has_failed(device); i++) {
@@ -293,7 +306,8 @@ bool stage_collect(struct device *device)
     return moved;
 }
 
-void stage_abandon(struct device *device)
+/* after a failure */
+static void stage_abandon(struct device *device)
 {
     for (uint32_t i = 0; i < STAGE_STREAMS; i++)
         (void)cudaStreamSynchronize(device->out.streams[i]);
@@ -319,6 +333,8 @@ static struct lane *lane_of(struct device *device, const struct device_task *tas
     return least;
 }
 
+static void lane_add(struct device *device, struct lane *lane, struct device_task *task);
+
 /* Tasks submitted together for a link go into one lane, and so cross the link in order: the first chunks arrive sooner
  * than if all went at once. */
 static void take_submitted(struct device *device)
@@ -335,6 +351,10 @@ static void take_submitted(struct device *device)
         lane_add(device, lane, task);
     }
 }
+
+static bool lane_may_launch(struct device *device, const struct lane *lane);
+
+static void lane_launch(struct device *device, struct lane *lane);
 
 /* True: there was progress. One launch at a time: it takes some 10 us, in which other chunks may have been coded whose
  * copies the link waits for. */
@@ -519,7 +539,7 @@ static size_t staged_size(const struct device_task *task)
 }
 
 /* An honest peer's task fits: a slot does not hold more pages. */
-void lane_add(struct device *device, struct lane *lane, struct device_task *task)
+static void lane_add(struct device *device, struct lane *lane, struct device_task *task)
 {
     if (staged_size(task) > device->staging_size) {
         task_fail(device, task, STRAIT_ERR_NO_SPACE);
@@ -733,7 +753,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
 }
 
 /* A small launch would delay a large one: while a batch of GPU chunks is being decoded, wait for more tasks. */
-bool lane_may_launch(struct device *device, const struct lane *lane)
+static bool lane_may_launch(struct device *device, const struct lane *lane)
 {
     uint64_t bytes = 0;
     if (lane->waiting == NULL || lane->running == LANE_BATCHES)
@@ -748,7 +768,8 @@ bool lane_may_launch(struct device *device, const struct lane *lane)
     return bytes >= GPU_BYTES / 2;
 }
 
-void lane_launch(struct device *device, struct lane *lane)
+/* Launches as many waiting tasks as fit into one batch; a batch must be free. */
+static void lane_launch(struct device *device, struct lane *lane)
 {
     struct batch *batch = &lane->batches[(lane->first + lane->running) % LANE_BATCHES];
     cudaError_t error = cudaSuccess;

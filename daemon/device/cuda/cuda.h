@@ -138,7 +138,6 @@ bool device_has_failed(struct device *device);
 bool device_failure(struct device *device, const struct device_why *why); /* also tells why */
 /* Asks the device itself whether it has failed, after an error that may be another process's. */
 bool device_is_sick(struct device *device, const char *what);
-bool error_breaks_process(cudaError_t error);
 /* Registers a working device of this process, and removes it. */
 void process_enter(struct device *device);
 void process_leave(struct device *device);
@@ -159,37 +158,11 @@ void device_wait_batch(struct device *device, const struct batch *batch);
 
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);
-/* Launches as many waiting tasks as fit into one batch; a batch must be free. */
-void lane_launch(struct device *device, struct lane *lane);
-/* Reports completed tasks. False: there are none. */
-bool lane_collect(struct device *device, struct lane *lane);
-uint64_t lane_load(const struct lane *lane); /* tasks that are not complete */
-bool lane_is_busy(const struct lane *lane);
-/* A task waits, and there is room for it. */
-bool lane_may_launch(struct device *device, const struct lane *lane);
-cudaError_t escapes_init(struct escapes *escapes, uint32_t tables);
-void escapes_fini(struct escapes *escapes);
-/* Completes a task that failed, before its launch or with the device. */
-void task_fail(struct device *device, struct device_task *task, enum strait_status status);
-uint64_t task_bytes(const struct device_task *task); /* bytes of its pages */
-void lane_add(struct device *device, struct lane *lane, struct device_task *task);
-/* After a failure: waits for running work, and fails all tasks. */
-void lane_abandon(struct device *device, struct lane *lane);
 
 /* ---- batch.c: staging slots -------------------------------------------------------------------------------------- */
 
 cudaError_t stage_init(struct stage *stage, size_t slot_bytes);
 void stage_fini(struct stage *stage);
-struct stage_slot *stage_take(struct stage *stage); /* NULL: no slot is free */
-void stage_give(struct stage *stage, struct stage_slot *slot);
-/* Copies the task's src into the slot; the stream `reader` waits for the copy. */
-cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
-                        cudaStream_t reader);
-/* Copies an encoded chunk, whose result is already in the task, to the task's dst; the task is reported when it has
- * arrived. */
-void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began);
-bool stage_collect(struct device *device); /* reports chunks that have arrived. False: there are none */
-void stage_abandon(struct device *device); /* after a failure */
 
 /* ---- prepare.cu, plugin.c ---------------------------------------------------------------------------------------- */
 
@@ -209,8 +182,6 @@ struct prepare {
     struct fetch fetches[BATCH_TASKS];
 };
 cudaError_t prepare_launch(const struct prepare *prepare, cudaStream_t stream);
-
-cudaError_t device_warm(struct device *device);
 
 /* ---- batch.c: coder thread; failure.c: waiter thread ------------------------------------------------------------- */
 

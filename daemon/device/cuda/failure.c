@@ -24,7 +24,7 @@ static struct {
 enum { ERROR_CONTAINED = 226, ERROR_TENSOR_MEMORY_LEAK = 721, ERROR_MPS_CLIENT_TERMINATED = 810 };
 
 /* Errors after which, according to CUDA, the process has to be ended, and errors that hardware cannot correct. */
-bool error_breaks_process(cudaError_t error)
+static bool error_breaks_process(cudaError_t error)
 {
     switch ((int)error) {
     case cudaErrorECCUncorrectable:

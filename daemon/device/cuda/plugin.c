@@ -53,7 +53,7 @@ static cudaError_t code(struct device *device, enum strait_mode mode, const stru
     return error == cudaSuccess ? cudaStreamSynchronize(lane->stream) : error;
 }
 
-cudaError_t device_warm(struct device *device)
+static cudaError_t device_warm(struct device *device)
 {
     uint8_t *memory = NULL;
     const size_t size = 2 * PAGE_BYTES + CHUNK_BYTES + 16;
