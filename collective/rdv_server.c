@@ -142,13 +142,6 @@ static void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
         entry_free(entries, entry);
 }
 
-/* Frees all entries. */
-static void rdv_entries_free(struct rdv_entries *entries)
-{
-    while (entries->newest != NULL)
-        entry_free(entries, entries->newest);
-}
-
 /* A frame has to be complete within FRAME_MS, and so does a connection's first one. When descriptors run out, nothing
  * is accepted for DEAF_MS. */
 enum { CONNS_MAX = 1024, FRAME_MS = 10000, CHECK_MS = 500, ACCEPT_PAUSE_MS = 100 };
@@ -343,7 +336,8 @@ void rdv_server_close(struct rdv_server *server)
     for (unsigned i = 0; i < server->count; i++)
         (void)close(server->conns[i].socket);
     (void)close(server->listener);
-    rdv_entries_free(&server->entries);
+    while (server->entries.newest != NULL)
+        entry_free(&server->entries, server->entries.newest);
     free(server);
 }
 

@@ -117,12 +117,6 @@ void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase,
     (void)atomic_compare_exchange_strong(&vote->page->decided[phase], &open, decided);
 }
 
-/* Returns true to exactly one caller, which has to unlink the page's name. */
-static bool coll_vote_claim_unlink(const struct coll_vote *vote)
-{
-    return atomic_exchange(&vote->page->unlink_claimed, 1) == 0;
-}
-
 /* ---- Evaluation -------------------------------------------------------------------------------------------------- */
 
 static bool all_cast(const struct coll_vote *vote, enum coll_vote_phase phase)
@@ -269,7 +263,8 @@ static bool shm_open_page(struct shm_rdv *shm_rdv)
  * name later belongs to another rendezvous, which not all ranks can join. */
 static void shm_unlink_name(const struct shm_rdv *shm_rdv)
 {
-    if (coll_vote_claim_unlink(&shm_rdv->vote))
+    /* Exactly one rank unlinks the page's name. */
+    if (atomic_exchange(&shm_rdv->vote.page->unlink_claimed, 1) == 0)
         (void)shm_unlink(shm_rdv->name);
 }
 
@@ -500,16 +495,6 @@ void coll_rdv_note_raw(struct coll_rdv *rdv, uint32_t begun)
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* A rank that has lost its connection gets COLL_VERDICT_RAW, and to the others it has ended. Results that it read
- * before are those of all; one that was on its way when the connection broke is known only to the others. */
-static enum coll_verdict coll_rdv_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
-{
-    const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
-    if (state.result == COLL_VOTE_OPEN)
-        return COLL_VERDICT_OPEN;
-    return state.result == COLL_VOTE_GO ? COLL_VERDICT_GO : COLL_VERDICT_RAW;
-}
-
 /* A rank that has not joined yet may be close behind, and reads the result if the page lives a little longer. */
 static bool is_decided(struct coll_rdv *rdv, enum coll_vote_phase phase, int64_t ms, int64_t *decided_ms)
 {
@@ -533,7 +518,10 @@ enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase
         ms = now_ms() - begin;
     }
     rdv->ops->abort(rdv, phase);
-    return coll_rdv_poll(rdv, phase);
+    const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
+    if (state.result == COLL_VOTE_OPEN)
+        return COLL_VERDICT_OPEN;
+    return state.result == COLL_VOTE_GO ? COLL_VERDICT_GO : COLL_VERDICT_RAW;
 }
 
 bool coll_rdv_any_paired(struct coll_rdv *rdv)

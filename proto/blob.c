@@ -298,17 +298,6 @@ void blob_fini(struct pool_blob *blob)
 
 /* ---- Packing -------------------------------------------------------------------------------------------------- */
 
-static void header_write(uint8_t *dst, const struct pool_blob *blob, size_t body_bytes)
-{
-    memcpy(dst, magic, sizeof(magic));
-    store_le16(dst + 4, BLOB_VERSION);
-    store_le16(dst + 6, (uint16_t)blob->version_min);
-    store_le16(dst + 8, (uint16_t)blob->version);
-    store_le16(dst + 10, 0);
-    store_le32(dst + 12, (uint32_t)body_bytes);
-    store_le64(dst + 16, XXH3_64bits(dst + BLOB_HEADER_BYTES, body_bytes));
-}
-
 static struct body body_of(const struct pool_blob *blob)
 {
     static const uint8_t none[CODEBOOK_ID_BYTES];
@@ -333,7 +322,13 @@ static enum strait_status body_pack(struct bump *bump, const struct pool_blob *b
     if (dst == NULL || capacity < *size)
         return STRAIT_ERR_NO_SPACE;
     strait__wire__pool_blob__pack(&wire, dst + BLOB_HEADER_BYTES);
-    header_write(dst, blob, body_bytes);
+    memcpy(dst, magic, sizeof(magic));
+    store_le16(dst + 4, BLOB_VERSION);
+    store_le16(dst + 6, (uint16_t)blob->version_min);
+    store_le16(dst + 8, (uint16_t)blob->version);
+    store_le16(dst + 10, 0);
+    store_le32(dst + 12, (uint32_t)body_bytes);
+    store_le64(dst + 16, XXH3_64bits(dst + BLOB_HEADER_BYTES, body_bytes));
     return STRAIT_OK;
 }
 

@@ -457,11 +457,6 @@ static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, ui
     close_all(fds, count);
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* One recvmsg. The kernel closes descriptors beyond those that fit, or that this process may have: the peer asked for
  * something it cannot get. */
 static ssize_t receive(struct channel *channel)
@@ -469,7 +464,9 @@ static ssize_t receive(struct channel *channel)
     struct input *in = &channel->in;
     union control control;
     int fds[CHANNEL_FDS_MAX];
-    struct iovec room = {.iov_base = in->bytes + in->end, .iov_len = smaller(in->capacity - in->end, READ_BYTES_MAX)};
+    struct iovec room = {.iov_base = in->bytes + in->end,
+                         .iov_len =
+                             (in->capacity - in->end) < READ_BYTES_MAX ? (in->capacity - in->end) : READ_BYTES_MAX};
     struct msghdr header = {
         .msg_iov = &room, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
     ssize_t got;

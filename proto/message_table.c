@@ -345,16 +345,12 @@ MESSAGE(region, struct wire_region, Region) = {
 };
 static const struct message_layout region_layout = LAYOUT(region, region, region_check);
 
-static bool region_has_fd(const struct wire_region *region)
-{
-    return region->handle == STRAIT_HANDLE_MEMFD || region->handle == STRAIT_HANDLE_CUDA_VMM;
-}
-
 static enum strait_status pool_register_check(const void *plain)
 {
     const struct message_pool_register *pool = plain;
     for (uint32_t i = 0; i < pool->region_count; i++)
-        if (region_has_fd(&pool->regions[i]) && pool->regions[i].fd >= pool->fd_count)
+        if ((pool->regions[i].handle == STRAIT_HANDLE_MEMFD || pool->regions[i].handle == STRAIT_HANDLE_CUDA_VMM) &&
+            pool->regions[i].fd >= pool->fd_count)
             return STRAIT_ERR_CORRUPT;
     return STRAIT_OK;
 }

@@ -251,12 +251,6 @@ static void follow(struct keepalive *keepalive, int rank, const struct liveness_
     keepalive->ranks[rank].process = info->process;
 }
 
-/* The rank is in this process, or in one that can be looked at, so it is on this host. */
-static bool keepalive_sees(const struct coll_ccomm *ccomm, int rank)
-{
-    return ccomm->keepalive->ranks[rank].seen;
-}
-
 static int tracked(const struct keepalive *keepalive)
 {
     int count = 0;
@@ -342,7 +336,7 @@ bool host_gather_seen(struct coll_ccomm *ccomm)
 {
     uint64_t sees = UINT64_C(1) << ccomm->rank;
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        sees |= (uint64_t)keepalive_sees(ccomm, rank) << rank;
+        sees |= (uint64_t)ccomm->keepalive->ranks[rank].seen << rank;
     return ccomm_gather(ccomm, &sees, sizeof(sees));
 }
 

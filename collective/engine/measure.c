@@ -197,15 +197,6 @@ static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
 }
 
-/* Makes slots count on from behind these rounds. False: a round went wrong. */
-static bool measure_overflow_end(struct coll_ccomm *ccomm, unsigned rounds)
-{
-    const uint64_t next = rounds * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
-    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
-           ccomm->gpu->stream_wait(ccomm->stream) &&
-           __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
-}
-
 /* Patterns that were not measured cost as much as a gather. */
 static void set_cost(struct coll_ccomm *ccomm)
 {
@@ -296,7 +287,10 @@ static bool overflow_round(struct coll_ccomm *const ccomms[], unsigned count, un
 
 static bool end_overflow(struct coll_ccomm *ccomm)
 {
-    return measure_overflow_end(ccomm, ROUNDS);
+    const uint64_t next = ROUNDS * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
+    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
+           ccomm->gpu->stream_wait(ccomm->stream) &&
+           __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
 }
 
 static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)

@@ -169,13 +169,8 @@ static bool exchange(const struct coll_op *op, enum exchange_kind kind, coll_str
     return ccomm->gpu->exchange(&what, stream);
 }
 
-static bool overflow_prepare(const struct coll_op *op)
-{
-    return op->ccomm->gpu->event_record(op->staging->fork, op->call.stream);
-}
-
-/* For grouped ops: overflow_prepare behind all headers, before NCCL moves; overflow_start when NCCL's kernels have been
- * launched, so that its kernel blocks nothing where streams share a queue. */
+/* For grouped ops, when NCCL's kernels have been launched, so that its kernel blocks nothing where streams share a
+ * queue. It follows the staging memory's `fork`, which is recorded behind all headers, before NCCL moves. */
 static bool overflow_start(const struct coll_op *op)
 {
     const struct gpu_ops *gpu = op->ccomm->gpu;
@@ -497,7 +492,7 @@ static coll_result encode_one(const struct coll_op *ops, unsigned count, unsigne
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
     if (!follow(op) || !launch_encode(op) || !mark(op, count) ||
-        (is_last(op) && is_grouped(ops, count) && !overflow_prepare(op)))
+        (is_last(op) && is_grouped(ops, count) && !op->ccomm->gpu->event_record(op->staging->fork, op->call.stream)))
         return launch_failed(op, "encoding could not be launched");
     return COLL_SUCCESS;
 }

@@ -38,14 +38,6 @@ static cudaError_t escapes_init(struct escapes *escapes, uint32_t tables)
     return error == cudaSuccess ? cudaMemset(escapes->counters, 0, size) : error;
 }
 
-static void escapes_fini(struct escapes *escapes)
-{
-    cudaFreeHost(escapes->stats);
-    cudaFree(escapes->counters);
-    if (escapes->copied != NULL)
-        cudaEventDestroy(escapes->copied);
-}
-
 /* Escapes of what was encoded up to the latest copy of the counters, less those reported already. */
 static uint64_t take_escapes(struct device *device, struct lane *lane)
 {
@@ -158,11 +150,6 @@ static uint64_t lane_load(const struct lane *lane)
     for (const struct device_task *task = lane->waiting; task != NULL; task = task->next)
         tasks++;
     return tasks;
-}
-
-static bool lane_is_busy(const struct lane *lane)
-{
-    return lane->running > 0 || lane->waiting != NULL;
 }
 
 /* After a failure: waits for running work, and fails all tasks. */
@@ -377,7 +364,7 @@ static bool work_lane(struct device *device, struct lane *lane)
 static bool is_busy(const struct device *device)
 {
     for (uint32_t i = 0; i < LANES; i++)
-        if (lane_is_busy(&device->lanes[i]))
+        if (device->lanes[i].running > 0 || device->lanes[i].waiting != NULL)
             return true;
     return device->out.leaving > 0;
 }
@@ -515,7 +502,10 @@ void lane_fini(struct lane *lane)
         cudaFree(batch->staging);
         cudaFreeHost(batch->results);
     }
-    escapes_fini(&lane->escapes);
+    cudaFreeHost(lane->escapes.stats);
+    cudaFree(lane->escapes.counters);
+    if (lane->escapes.copied != NULL)
+        cudaEventDestroy(lane->escapes.copied);
     cudaFree(lane->scratch);
     if (lane->stream != NULL)
         cudaStreamDestroy(lane->stream);
