@@ -1,6 +1,5 @@
 /* Event queue and timer of a client: what makes its descriptor readable. */
 #include <stdlib.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 

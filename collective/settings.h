@@ -15,7 +15,6 @@
 #define STRAIT_COLLECTIVE_SETTINGS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "collective/api.h"

@@ -1,6 +1,5 @@
 /* The report of a node about itself. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>

@@ -4,7 +4,6 @@
  * compressing straight to memory is microcoded on Zen 4.
  */
 #include <immintrin.h>
-#include <string.h>
 
 #include "kernels/block.h"
 

@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "internal/bytes.h"
 #include "internal/element.h"
 #include "kernels/block_typed.h"
 

@@ -4,7 +4,6 @@
 #define STRAIT_KERNELS_VALUE_OPS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* The base is the smallest of the largest exponents of the parts of a block: the block's largest would be an outlier's.

@@ -3,7 +3,6 @@
 #define STRAIT_DAEMON_BASE_ADDRESS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <sys/socket.h>
 
 #define ADDRESS_HOST_MAX 254u /* of a host's name or number, with its NUL */

@@ -6,7 +6,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 enum fault_point {
     /* Messages between daemons. where: struct peer; what: struct message. True: the message is dropped, or the hook has

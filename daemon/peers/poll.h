@@ -2,7 +2,6 @@
 #ifndef STRAIT_DAEMON_PEERS_POLL_H
 #define STRAIT_DAEMON_PEERS_POLL_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include <strait/status.h>

@@ -1,6 +1,5 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
