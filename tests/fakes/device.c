@@ -11,19 +11,12 @@
 #include <unistd.h>
 
 #include "daemon/device/device.h"
+#include "tests/support.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 
 extern struct fake_control fake_device_control;
 VISIBLE struct fake_control fake_device_control;
-
-#define require(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fake device: %s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *text)
 {
