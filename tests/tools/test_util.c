@@ -327,16 +327,6 @@ TEST(nothing_is_taken_after_a_refusal)
     pthread_key_delete(stopping.end);
 }
 
-TEST(a_clock_does_not_step_back)
-{
-    uint64_t before = clock_ns();
-    for (int i = 0; i < 1000; i++) {
-        uint64_t now = clock_ns();
-        ck_assert_uint_ge(now, before);
-        before = now;
-    }
-}
-
 int main(void)
 {
     return run_tests("util", setup, teardown);
