@@ -38,7 +38,6 @@ enum {
     FAKE_INVALID_CONTEXT = 201,
     FAKE_NOT_READY = 600,
     FAKE_LAUNCH_FAILED = 719,
-    FAKE_NOT_SUPPORTED = 801,
 };
 
 extern struct fake_cuda_control fake_cuda_control;
