@@ -486,6 +486,9 @@ static void decode_work(void *job_, void *slot_)
     struct chunk_decoder *decoder = &((struct decode_slot *)slot_)->decoder;
 
     chunk_decoder_begin(decoder);
+    if (!buffer_reserve_zeroes(&decoder->stats,
+                               (job->reader.header.table_count + 1) * sizeof(struct strait_class_stats)))
+        decoder->status = STRAIT_ERR_NO_MEMORY;
     if (decoder->status == STRAIT_OK)
         chunk_decoder_piece(decoder, job->task->codec, job->reader.codebook);
 }
@@ -603,41 +606,17 @@ static bool copy_preamble(struct decode_job *job)
     return ok;
 }
 
-static void slots_destroy(struct decode_slot *slots, unsigned threads)
+static void slot_release(void *slot)
 {
-    for (unsigned t = 0; slots != NULL && t < threads; t++)
-        chunk_decoder_fini(&slots[t].decoder);
-    free(slots);
-}
-
-static struct decode_slot *slots_create(unsigned threads, uint32_t tables)
-{
-    size_t stats_bytes = (tables + 1) * sizeof(struct strait_class_stats);
-    struct decode_slot *slots = calloc(threads, sizeof(*slots));
-
-    for (unsigned t = 0; slots != NULL && t < threads; t++) {
-        if (!buffer_reserve(&slots[t].decoder.stats, 0, stats_bytes)) {
-            slots_destroy(slots, threads);
-            return NULL;
-        }
-        memset(slots[t].decoder.stats.data, 0, stats_bytes);
-    }
-    return slots;
+    chunk_decoder_fini(&((struct decode_slot *)slot)->decoder);
 }
 
 static bool decode_chunks(struct decode_job *job)
 {
-    static const struct ordered_steps steps = {decode_take, decode_work, decode_give};
-    unsigned threads = job->task->threads;
-    struct decode_slot *slots = slots_create(threads, job->reader.header.table_count);
+    static const struct ordered_steps steps = {decode_take, decode_work, decode_give, slot_release};
 
-    if (slots == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    ordered_run(&steps, job, slots, sizeof(*slots), threads);
-    slots_destroy(slots, threads);
-    return !job->take_failed && !job->give_failed;
+    return ordered_run(&steps, job, sizeof(struct decode_slot), job->task->threads) && !job->take_failed &&
+           !job->give_failed;
 }
 
 static bool decode_all(struct decode_job *job)

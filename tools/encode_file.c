@@ -248,7 +248,8 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
     struct strait_pages pages;
 
     if (!list_pages(slot, task->page_bytes, &pages) || !buffer_reserve(&slot->chunk, 0, strait_encode_bound(&pages)) ||
-        !buffer_reserve(&slot->scratch, 0, run.scratch_size))
+        !buffer_reserve(&slot->scratch, 0, run.scratch_size) ||
+        !buffer_reserve_zeroes(&slot->stats, (run.class_count + 1) * sizeof(struct strait_class_stats)))
         return STRAIT_ERR_NO_MEMORY;
     run.scratch = slot->scratch.data;
     run.class_stats = (struct strait_class_stats *)slot->stats.data;
@@ -316,48 +317,24 @@ static bool encode_give(void *job_, void *slot)
 
 /* ---- All of it ------------------------------------------------------------------------------------------------- */
 
-static void slots_destroy(struct encode_slot *slots, unsigned threads)
+static void slot_release(void *slot_)
 {
-    for (unsigned t = 0; slots != NULL && t < threads; t++) {
-        cut_fini(&slots[t].cut);
-        buffer_fini(&slots[t].raw);
-        buffer_fini(&slots[t].regions);
-        buffer_fini(&slots[t].chunk);
-        buffer_fini(&slots[t].scratch);
-        buffer_fini(&slots[t].stats);
-    }
-    free(slots);
-}
+    struct encode_slot *slot = slot_;
 
-static struct encode_slot *slots_create(unsigned threads, uint32_t tables)
-{
-    size_t stats_bytes = (tables + 1) * sizeof(struct strait_class_stats);
-    struct encode_slot *slots = calloc(threads, sizeof(*slots));
-
-    for (unsigned t = 0; slots != NULL && t < threads; t++) {
-        if (!buffer_reserve(&slots[t].stats, 0, stats_bytes)) {
-            slots_destroy(slots, threads);
-            return NULL;
-        }
-        memset(slots[t].stats.data, 0, stats_bytes);
-    }
-    return slots;
+    cut_fini(&slot->cut);
+    buffer_fini(&slot->raw);
+    buffer_fini(&slot->regions);
+    buffer_fini(&slot->chunk);
+    buffer_fini(&slot->scratch);
+    buffer_fini(&slot->stats);
 }
 
 static bool encode_all(struct encode_job *job)
 {
-    static const struct ordered_steps steps = {encode_take, encode_work, encode_give};
-    unsigned threads = job->task->threads;
-    struct encode_slot *slots = slots_create(threads, table_count(job->task));
+    static const struct ordered_steps steps = {encode_take, encode_work, encode_give, slot_release};
 
-    if (slots == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    ordered_run(&steps, job, slots, sizeof(*slots), threads);
-    slots_destroy(slots, threads);
-    return !job->take_failed && !job->give_failed && source_check_end(job->task->source) &&
-           file_writer_finish(&job->writer);
+    return ordered_run(&steps, job, sizeof(struct encode_slot), job->task->threads) && !job->take_failed &&
+           !job->give_failed && source_check_end(job->task->source) && file_writer_finish(&job->writer);
 }
 
 bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)

@@ -39,6 +39,17 @@ bool buffer_reserve(struct buffer *buffer, size_t used, uint64_t size)
     return true;
 }
 
+bool buffer_reserve_zeroes(struct buffer *buffer, uint64_t size)
+{
+    size_t before = buffer->capacity;
+
+    if (!buffer_reserve(buffer, before, size))
+        return false;
+    if (buffer->capacity > before)
+        memset(buffer->data + before, 0, buffer->capacity - before);
+    return true;
+}
+
 void buffer_fini(struct buffer *buffer)
 {
     free(buffer->data);

@@ -16,6 +16,8 @@ struct buffer {
 
 /* Makes room for `size` bytes and keeps the first `used`. False: no memory, and nothing changed. */
 bool buffer_reserve(struct buffer *buffer, size_t used, uint64_t size);
+/* Makes room for `size` bytes; new ones are zeroes, and the others are kept. False: no memory. */
+bool buffer_reserve_zeroes(struct buffer *buffer, uint64_t size);
 void buffer_fini(struct buffer *buffer);
 
 /* An input of any kind: a regular file, which any thread may read at any offset, or a pipe (or a file that reports no

@@ -117,10 +117,14 @@ static void worker(void *arg, unsigned index)
     }
 }
 
-void ordered_run(const struct ordered_steps *steps, void *job, void *slots, size_t slot_bytes, unsigned threads)
+bool ordered_run(const struct ordered_steps *steps, void *job, size_t slot_bytes, unsigned threads)
 {
-    struct ordered o = {.steps = steps, .job = job, .slots = slots, .slot_bytes = slot_bytes};
+    struct ordered o = {.steps = steps, .job = job, .slots = calloc(threads, slot_bytes), .slot_bytes = slot_bytes};
 
+    if (o.slots == NULL) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
     pthread_mutex_init(&o.taking, NULL);
     pthread_mutex_init(&o.giving, NULL);
     pthread_cond_init(&o.turn, NULL);
@@ -128,6 +132,10 @@ void ordered_run(const struct ordered_steps *steps, void *job, void *slots, size
     pthread_cond_destroy(&o.turn);
     pthread_mutex_destroy(&o.giving);
     pthread_mutex_destroy(&o.taking);
+    for (unsigned t = 0; t < threads; t++)
+        steps->release(o.slots + t * slot_bytes);
+    free(o.slots);
+    return true;
 }
 
 #define DTYPES_MAX 64u /* no real input has more types; further names count as "other" */

@@ -18,12 +18,15 @@ struct ordered_steps {
     void (*work)(void *job, void *slot);
     /* One thread at a time, in the order of `take`. False: nothing more is taken or given. */
     bool (*give)(void *job, void *slot);
+    /* Frees what the slot holds. */
+    void (*release)(void *slot);
 };
 
-/* Runs until `take` has no more or `give` stops it. slots: one per thread, slot_bytes apart, owned by the caller. Which
+/* Runs until `take` has no more or `give` stops it. Each thread has a slot of slot_bytes, which starts as zeroes. Which
  * thread does what varies between runs; what is taken and given, and in which order, does not. No `take` begins after
- * the `give` that stops the run; pieces taken before may be worked on and then dropped. */
-void ordered_run(const struct ordered_steps *steps, void *job, void *slots, size_t slot_bytes, unsigned threads);
+ * the `give` that stops the run; pieces taken before may be worked on and then dropped. False: out of memory, which was
+ * printed to stderr. */
+bool ordered_run(const struct ordered_steps *steps, void *job, size_t slot_bytes, unsigned threads);
 
 /* How an input is cut: into segments (tensors and the gaps between them), these into pages, and pages of equal element
  * type into chunks. All offsets are in the data: the input after its preamble. */

@@ -315,13 +315,21 @@ static bool refuse_chosen(void *job, void *slot)
     return !*(bool *)slot;
 }
 
+static unsigned released;
+
+static void count_released(void *slot)
+{
+    (void)slot;
+    released++;
+}
+
 TEST(nothing_is_taken_after_a_refusal)
 {
-    static const struct ordered_steps steps = {take_until_the_end, wait_for_another, refuse_chosen};
+    static const struct ordered_steps steps = {take_until_the_end, wait_for_another, refuse_chosen, count_released};
     struct stopping stopping = {.caller = pthread_self()};
-    bool slots[4];
     ck_assert_int_eq(0, pthread_key_create(&stopping.end, note_end));
-    ordered_run(&steps, &stopping, slots, sizeof(slots[0]), 4);
+    ck_assert(ordered_run(&steps, &stopping, sizeof(bool), 4));
+    ck_assert_uint_eq(released, 4);
     ck_assert(stopping.ended);
     ck_assert_uint_le(stopping.later, 1);
     pthread_key_delete(stopping.end);
