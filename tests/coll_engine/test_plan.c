@@ -93,7 +93,7 @@ END_TEST
 /* Operations after a rest that have little room while it is not known whether that will do. */
 enum { EVERY = 61, TRIES = 16 };
 
-START_TEST(tries_are_few)
+START_TEST(lower_levels_are_tried_seldom)
 {
     struct level level = {0};
     unsigned tried = 0;
@@ -132,7 +132,7 @@ START_TEST(rests_get_longer_while_tries_fail)
 }
 END_TEST
 
-START_TEST(a_try_that_fails_goes_to_what_was_needed_lately)
+START_TEST(a_try_that_fails_goes_to_the_level_needed_lately)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
@@ -178,11 +178,11 @@ START_TEST(every_bit_of_a_head_changes_its_sum)
 }
 END_TEST
 
-/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
+/* ---- Layouts ----------------------------------------------------------------------------------------------------- */
 
 static const uint64_t counts[] = {0, 1, 8191, 16383, 16384, 16385, 32767, 65536, 65537, 1000003, UINT64_C(1) << 29};
 
-START_TEST(shapes_hold_what_the_codec_writes)
+START_TEST(layouts_hold_what_the_codec_writes)
 {
     const int type = types[_i / COUNT(counts)];
     const uint64_t count = counts[_i % COUNT(counts)], bytes = count * (type == COLL_FP32 ? 4 : 2);
@@ -215,7 +215,7 @@ START_TEST(shapes_hold_what_the_codec_writes)
 }
 END_TEST
 
-START_TEST(shapes_end_where_levels_do)
+START_TEST(layouts_end_where_levels_do)
 {
     struct message_layout layout;
     for (unsigned level = 0; level < 100; level++)
@@ -225,7 +225,7 @@ END_TEST
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(all_reduce_of_many_scatters_sums_and_gathers_them)
+START_TEST(all_reduce_of_many_is_reduce_scatter_and_all_gather)
 {
     static const uint64_t sizes[] = {100, 32768, 131072, 131073, 1000003};
     static uint8_t send[1], receive[1];
@@ -303,7 +303,7 @@ static void check_list(const struct plan *plan, uint32_t coded, bool encoding)
     plan_list_free(&list);
 }
 
-START_TEST(plans_place_everything_apart)
+START_TEST(parts_of_a_plan_do_not_overlap)
 {
     const struct expected *expected = &plans[_i];
     const struct coll_ccomm ccomm = {
@@ -338,7 +338,7 @@ START_TEST(plans_place_everything_apart)
 END_TEST
 
 /* Pages of a head and of a tail; a last page that is not whole belongs to the tail, if there is one. */
-START_TEST(heads_and_tails_are_what_is_not_coded)
+START_TEST(heads_and_tails_stay_uncompressed)
 {
     static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
     enum { PAGE = 16384, REST = 5 };
@@ -370,7 +370,7 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
 }
 END_TEST
 
-START_TEST(keys_differ_by_peer_direction_phase_and_type)
+START_TEST(op_classes_differ_by_peer_direction_phase_and_type)
 {
     enum { RANKS = 5, MOST = 64 };
     const struct coll_ccomm ccomm = {.ranks = RANKS};
@@ -383,11 +383,11 @@ START_TEST(keys_differ_by_peer_direction_phase_and_type)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned key = ccomm_local_class(&ccomm, &call, pair ? 0 : (unsigned)i / 3);
-            ck_assert_int_eq(ccomm_local_class_type(key), types[i % 3]);
-            ck_assert_uint_lt(key, ccomm_local_classes(&ccomm));
-            ck_assert(!seen[key]);
-            seen[key] = true;
+            const unsigned class = ccomm_local_class(&ccomm, &call, pair ? 0 : (unsigned)i / 3);
+            ck_assert_int_eq(ccomm_local_class_type(class), types[i % 3]);
+            ck_assert_uint_lt(class, ccomm_local_classes(&ccomm));
+            ck_assert(!seen[class]);
+            seen[class] = true;
         }
     }
 }
@@ -403,16 +403,16 @@ int main(void)
     tcase_add_test(tests, repeats_of_one_operation_are_one_overflow);
     tcase_add_test(tests, steps_go_to_what_was_needed);
     tcase_add_test(tests, steps_go_up_whatever_was_needed);
-    tcase_add_test(tests, tries_are_few);
+    tcase_add_test(tests, lower_levels_are_tried_seldom);
     tcase_add_test(tests, rests_get_longer_while_tries_fail);
-    tcase_add_test(tests, a_try_that_fails_goes_to_what_was_needed_lately);
+    tcase_add_test(tests, a_try_that_fails_goes_to_the_level_needed_lately);
     tcase_add_test(tests, levels_stay_down_when_tries_hold);
     tcase_add_test(tests, every_bit_of_a_head_changes_its_sum);
-    tcase_add_loop_test(tests, shapes_hold_what_the_codec_writes, 0, COUNT(types) * COUNT(counts));
-    tcase_add_loop_test(tests, shapes_end_where_levels_do, 0, COUNT(types));
-    tcase_add_loop_test(tests, all_reduce_of_many_scatters_sums_and_gathers_them, 0, 6 * 5);
-    tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
-    tcase_add_loop_test(tests, heads_and_tails_are_what_is_not_coded, 0, 4);
-    tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);
+    tcase_add_loop_test(tests, layouts_hold_what_the_codec_writes, 0, COUNT(types) * COUNT(counts));
+    tcase_add_loop_test(tests, layouts_end_where_levels_do, 0, COUNT(types));
+    tcase_add_loop_test(tests, all_reduce_of_many_is_reduce_scatter_and_all_gather, 0, 6 * 5);
+    tcase_add_loop_test(tests, parts_of_a_plan_do_not_overlap, 0, COUNT(plans));
+    tcase_add_loop_test(tests, heads_and_tails_stay_uncompressed, 0, 4);
+    tcase_add_test(tests, op_classes_differ_by_peer_direction_phase_and_type);
     return run_suite(suite);
 }

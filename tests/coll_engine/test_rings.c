@@ -70,7 +70,7 @@ static void group_on_one_side(struct rank *rank)
 
 static const struct one_sided one_sided[] = {{SMALL, false}, {SMALL, true}, {LARGE, false}, {LARGE, true}};
 
-START_TEST(one_side_may_group_what_the_other_does_not)
+START_TEST(one_rank_may_group_a_pair_that_the_other_does_not)
 {
     ranks_run(2, group_on_one_side, &one_sided[_i]);
     require(fake_gpu.taken > 0);
@@ -272,7 +272,7 @@ int main(void)
 {
     TCase *tests = tcase_create("rings");
     tcase_add_checked_fixture(tests, set_up, NULL);
-    tcase_add_loop_test(tests, one_side_may_group_what_the_other_does_not, 0, COUNT(one_sided));
+    tcase_add_loop_test(tests, one_rank_may_group_a_pair_that_the_other_does_not, 0, COUNT(one_sided));
     add_ranks(tests, "sends_of_a_group_do_not_wait_for_each_other", ranks_run, group_without_receives, 3, 1);
     add_ranks(tests, "collectives_of_a_group_go_before_its_sends", ranks_run, group_with_a_collective, 2, 1);
     add_ranks(tests, "more_messages_than_records_arrive", ranks_run, send_many, 2, 1);

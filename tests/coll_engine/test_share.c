@@ -34,7 +34,7 @@ static int end_of(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-START_TEST(other_processes_find_the_memory)
+START_TEST(other_processes_open_the_segment)
 {
     struct segment made, found;
     struct segment_info card;
@@ -53,7 +53,7 @@ START_TEST(other_processes_find_the_memory)
 }
 END_TEST
 
-START_TEST(what_is_not_the_memory_is_not_taken_for_it)
+START_TEST(another_segment_is_not_opened)
 {
     struct segment made, other, found;
     struct segment_info card, another;
@@ -77,7 +77,7 @@ END_TEST
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
-enum { RANKS = 3, ISSUED = 20000, KEY = 0 };
+enum { RANKS = 3, ISSUED = 20000, CLASS = 0 };
 
 struct common {
     _Atomic int ready;
@@ -94,7 +94,7 @@ static struct common *common_make(void)
     return common;
 }
 
-static struct coll_ccomm *member_make(struct common *common, int rank)
+static struct coll_ccomm *ccomm_make(struct common *common, int rank)
 {
     struct coll_ccomm *ccomm = calloc(1, sizeof(*ccomm));
     require(ccomm != NULL);
@@ -107,7 +107,7 @@ static struct coll_ccomm *member_make(struct common *common, int rank)
     return ccomm;
 }
 
-static void member_free(struct coll_ccomm *ccomm)
+static void ccomm_free(struct coll_ccomm *ccomm)
 {
     free(ccomm->issued);
     free(ccomm->host_status);
@@ -116,7 +116,8 @@ static void member_free(struct coll_ccomm *ccomm)
 
 static void report(struct host_status *host_status, uint64_t index, uint32_t share)
 {
-    const struct report made = {.count = host_status->reported + 1, .index = index, .local_class = KEY, .share = share};
+    const struct report made = {
+        .count = host_status->reported + 1, .index = index, .local_class = CLASS, .share = share};
     host_status->reports[host_status->reported % REPORTS_MAX] = made;
     host_status->reported++;
 }
@@ -133,14 +134,14 @@ static uint64_t issued_by_all(struct common *common)
  * issued it: nothing is over before. */
 static void issue_all(struct common *common, int rank)
 {
-    struct coll_ccomm *ccomm = member_make(common, rank);
+    struct coll_ccomm *ccomm = ccomm_make(common, rank);
     unsigned speed = (unsigned)rank + 1;
     uint64_t told = 0;
     common->ready++;
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = op_class_issue(ccomm, KEY, false, true);
+        const struct issued issued = op_class_issue(ccomm, CLASS, false, true);
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
@@ -150,10 +151,10 @@ static void issue_all(struct common *common, int rank)
         if (rand_r(&speed) % 64 == 0)
             usleep((useconds_t)rand_r(&speed) % 200);
     }
-    member_free(ccomm);
+    ccomm_free(ccomm);
 }
 
-START_TEST(ranks_get_the_same_level_for_an_operation)
+START_TEST(ranks_of_all_processes_get_the_same_levels)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
@@ -176,53 +177,53 @@ START_TEST(ranks_get_the_same_level_for_an_operation)
 END_TEST
 
 /* The last rank has one of its first operations in a group, or is late with them. */
-START_TEST(what_a_rank_begins_in_groups_is_not_cut)
+START_TEST(a_class_whose_first_operations_a_rank_groups_is_not_cut)
 {
     struct common *common = common_make();
-    struct coll_ccomm *first = member_make(common, 0), *second = member_make(common, 1), *last = member_make(common, 2);
+    struct coll_ccomm *first = ccomm_make(common, 0), *second = ccomm_make(common, 1), *last = ccomm_make(common, 2);
     for (int i = 0; i < 2 * OP_CLASS_ALONE; i++) {
-        ck_assert(!op_class_issue(first, KEY, false, true).cut);
-        ck_assert(!op_class_issue(second, KEY, false, true).cut);
+        ck_assert(!op_class_issue(first, CLASS, false, true).cut);
+        ck_assert(!op_class_issue(second, CLASS, false, true).cut);
     }
     for (int i = 0; i < 2 * OP_CLASS_ALONE; i++)
-        ck_assert(!op_class_issue(last, KEY, _i == 1 && i == OP_CLASS_ALONE - 1, true).cut);
-    ck_assert(op_class_issue(first, KEY, false, true).cut == (_i == 0));
-    ck_assert(op_class_issue(last, KEY, false, true).cut == (_i == 0));
-    member_free(first);
-    member_free(second);
-    member_free(last);
+        ck_assert(!op_class_issue(last, CLASS, _i == 1 && i == OP_CLASS_ALONE - 1, true).cut);
+    ck_assert(op_class_issue(first, CLASS, false, true).cut == (_i == 0));
+    ck_assert(op_class_issue(last, CLASS, false, true).cut == (_i == 0));
+    ccomm_free(first);
+    ccomm_free(second);
+    ccomm_free(last);
 }
 END_TEST
 
 /* Later, one of them is in a group: of the rank that comes to it first, of one that comes behind others, or too short
  * to be cut. */
-START_TEST(nothing_is_cut_from_the_first_in_a_group_on)
+START_TEST(a_class_is_not_cut_from_its_first_grouped_operation_on)
 {
     struct common *common = common_make();
     struct coll_ccomm *ranks[RANKS];
     for (int rank = 0; rank < RANKS; rank++)
-        ranks[rank] = member_make(common, rank);
+        ranks[rank] = ccomm_make(common, rank);
     for (int i = 0; i < OP_CLASS_ALONE; i++)
         for (int rank = 0; rank < RANKS; rank++)
-            (void)op_class_issue(ranks[rank], KEY, false, true);
+            (void)op_class_issue(ranks[rank], CLASS, false, true);
     for (int rank = 0; rank < RANKS; rank++)
-        ck_assert(op_class_issue(ranks[rank], KEY, false, true).cut);
+        ck_assert(op_class_issue(ranks[rank], CLASS, false, true).cut);
     for (int rank = 0; rank < RANKS; rank++) {
         const bool grouped = rank == (_i == 1 ? RANKS - 1 : 0), long_enough = _i < 2;
-        const struct issued issued = op_class_issue(ranks[rank], KEY, grouped, long_enough);
+        const struct issued issued = op_class_issue(ranks[rank], CLASS, grouped, long_enough);
         ck_assert(issued.cut == (_i == 1 && !grouped));
         ck_assert(issued.differs == (_i == 1 && grouped));
     }
     for (int rank = 0; rank < RANKS && _i != 1; rank++) {
-        const struct issued issued = op_class_issue(ranks[rank], KEY, _i == 0 && rank == 1, true);
+        const struct issued issued = op_class_issue(ranks[rank], CLASS, _i == 0 && rank == 1, true);
         ck_assert(issued.cut == (_i == 2) && !issued.differs);
     }
     for (int rank = 0; rank < RANKS; rank++)
-        member_free(ranks[rank]);
+        ccomm_free(ranks[rank]);
 }
 END_TEST
 
-START_TEST(a_process_may_end_with_the_lock_held)
+START_TEST(a_process_may_end_while_it_holds_the_lock)
 {
     struct common *common = common_make();
     pid_t pid = fork();
@@ -231,10 +232,10 @@ START_TEST(a_process_may_end_with_the_lock_held)
         raise(SIGKILL);
     }
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
-    struct coll_ccomm *ccomm = member_make(common, 0);
+    struct coll_ccomm *ccomm = ccomm_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(op_class_issue(ccomm, KEY, false, true).index, i);
-    member_free(ccomm);
+        ck_assert_uint_eq(op_class_issue(ccomm, CLASS, false, true).index, i);
+    ccomm_free(ccomm);
 }
 END_TEST
 
@@ -286,7 +287,7 @@ static void fill(struct step *step, unsigned turn, unsigned number, unsigned me)
 }
 
 /* Heads come by NCCL; here by what everybody knows. `next`: of every rank. */
-static void seal(struct step *step, const struct side *side, uint64_t next[RANKS])
+static void write_heads(struct step *step, const struct side *side, uint64_t next[RANKS])
 {
     const uint64_t slots = ring_slots(&side->rings, step->drawn.bytes);
     for (unsigned from = 0; from < RANKS; from++) {
@@ -365,7 +366,7 @@ static void exchange_all(struct side *side)
         for (unsigned i = 0; i < count; i++) {
             steps[i].drawn = draw(&rng);
             fill(&steps[i], turn, i, side->rank);
-            seal(&steps[i], side, next);
+            write_heads(&steps[i], side, next);
         }
         for (unsigned i = 0; i < count; i++) /* in any order of jobs */
             jobs[i] = job_of(&steps[(i + side->rank) % count]);
@@ -397,7 +398,7 @@ static void be_side(const struct segment_info *card, size_t size, unsigned rank)
     segment_close(&segment);
 }
 
-START_TEST(values_go_from_process_to_process)
+START_TEST(overflow_goes_from_process_to_process)
 {
     const size_t size = 4096 + ring_flags_size(RANKS) + ring_slots_size(RANKS);
     struct segment made;
@@ -436,13 +437,13 @@ int main(void)
 {
     Suite *suite = suite_create("coll_share");
     TCase *tests = add_case(suite, "share");
-    tcase_add_test(tests, other_processes_find_the_memory);
-    tcase_add_test(tests, what_is_not_the_memory_is_not_taken_for_it);
-    tcase_add_test(tests, ranks_get_the_same_level_for_an_operation);
-    tcase_add_loop_test(tests, what_a_rank_begins_in_groups_is_not_cut, 0, 2);
-    tcase_add_loop_test(tests, nothing_is_cut_from_the_first_in_a_group_on, 0, 3);
-    tcase_add_test(tests, a_process_may_end_with_the_lock_held);
-    tcase_add_test(tests, values_go_from_process_to_process);
+    tcase_add_test(tests, other_processes_open_the_segment);
+    tcase_add_test(tests, another_segment_is_not_opened);
+    tcase_add_test(tests, ranks_of_all_processes_get_the_same_levels);
+    tcase_add_loop_test(tests, a_class_whose_first_operations_a_rank_groups_is_not_cut, 0, 2);
+    tcase_add_loop_test(tests, a_class_is_not_cut_from_its_first_grouped_operation_on, 0, 3);
+    tcase_add_test(tests, a_process_may_end_while_it_holds_the_lock);
+    tcase_add_test(tests, overflow_goes_from_process_to_process);
     tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);
     return run_suite(suite);
 }

@@ -107,7 +107,7 @@ static enum liveness_state await_change(int found, int milliseconds)
     return state;
 }
 
-START_TEST(others_see_how_a_process_goes)
+START_TEST(other_processes_see_how_one_ends)
 {
     struct liveness own;
     struct liveness_info card;
@@ -130,7 +130,7 @@ START_TEST(others_see_how_a_process_goes)
 END_TEST
 
 /* A number of a process may mean another one here, or none, or this one; what is not it is not opened. */
-START_TEST(a_card_of_another_process_is_not_found)
+START_TEST(liveness_of_another_process_is_not_found)
 {
     struct liveness own, second;
     struct liveness_info card, second_card;
@@ -304,8 +304,8 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("watch");
-    tcase_add_loop_test(tests, others_see_how_a_process_goes, 0, WAYS);
-    tcase_add_test(tests, a_card_of_another_process_is_not_found);
+    tcase_add_loop_test(tests, other_processes_see_how_one_ends, 0, WAYS);
+    tcase_add_test(tests, liveness_of_another_process_is_not_found);
     tcase_add_test(tests, a_forked_child_is_not_its_parent);
     tcase_add_loop_test(tests, a_rank_that_is_killed_is_an_error_of_the_others, 0, WAITS);
     tcase_add_loop_test(tests, a_rank_that_leaves_or_is_stopped_is_no_error, 0, WAYS);
