@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -244,4 +245,71 @@ const char *metrics_left_over(unsigned port, uint32_t ms, int64_t *value)
             found = names[i];
     free(text);
     return found;
+}
+
+/* ---- Options ----------------------------------------------------------------------------------------------------- */
+
+static void print_usage(FILE *out, const struct program *program)
+{
+    fprintf(out, "usage: %s [options]\n", program->name);
+    for (int i = 0; i < program->count; i++) {
+        const struct program_option *option = &program->options[i];
+        int width = 20 - (int)strlen(option->name);
+        fprintf(out, "  --%s %-*s %s\n", option->name, width, option->value != NULL ? option->value : "", option->help);
+    }
+}
+
+int program_refuse(const struct program *program, const char *problem)
+{
+    fprintf(stderr, "%s: %s\n", program->name, problem);
+    print_usage(stderr, program);
+    return 2;
+}
+
+static bool take_option(const struct program_option *option, const char *text)
+{
+    char *end;
+    uint64_t count = 0;
+    if (option->flag != NULL) {
+        *option->flag = true;
+        return true;
+    }
+    if (option->text != NULL) {
+        *option->text = text;
+        return true;
+    }
+    if (option->list != NULL) {
+        while (count < option->most && option->list[count] != NULL)
+            count++;
+        option->list[count] = count < option->most ? text : NULL;
+        return count < option->most;
+    }
+    errno = 0;
+    *option->number = strtoull(text, &end, 10);
+    return errno == 0 && *text >= '0' && *text <= '9' && *end == 0 && *option->number >= option->least &&
+           *option->number <= option->most;
+}
+
+bool program_take_options(const struct program *program, int argc, char **argv)
+{
+    struct option known[32] = {{.name = "help", .val = -2}};
+    char problem[64];
+    require(program->count + 1 < COUNT(known));
+    for (int i = 0; i < program->count; i++)
+        known[i + 1] = (struct option){program->options[i].name,
+                                       program->options[i].flag != NULL ? no_argument : required_argument, NULL, i};
+    for (int i; (i = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        if (i == -2) {
+            print_usage(stdout, program);
+            exit(0);
+        }
+        if (i != '?' && take_option(&program->options[i], optarg))
+            continue;
+        snprintf(problem, sizeof(problem), "--%s: not such a value", i != '?' ? program->options[i].name : "?");
+        (void)program_refuse(program, problem);
+        return false;
+    }
+    if (optind < argc)
+        (void)program_refuse(program, "what is the rest?");
+    return optind == argc;
 }

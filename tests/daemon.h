@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <strait/codec.h>
 #include <sys/types.h>
 
@@ -72,5 +73,27 @@ int64_t metric_sum(const char *text, const char *family);
 double metric_quantile(const char *text, const char *family, double quantile);
 /* Of the metrics that are zero when nothing is under way, the first that is not, and its value; NULL: there is none. */
 const char *metrics_left_over(unsigned port, uint32_t ms, int64_t *value);
+
+/* ---- Options of a program that starts daemons -------------------------------------------------------------------- */
+
+/* --name VALUE, with one place that it is written to, or --name, which sets a flag. */
+struct program_option {
+    const char *name, *value, *help;
+    uint64_t *number, least, most;
+    const char **text;
+    const char **list; /* each time one more, up to `most`; the rest is NULL */
+    bool *flag;
+};
+
+struct program {
+    const char *name;
+    const struct program_option *options;
+    int count;
+};
+
+/* False: an option is wrong, and stderr was told. --help ends the program. */
+bool program_take_options(const struct program *program, int argc, char **argv);
+/* Says what is wrong, and the usage. Returns the exit status. */
+int program_refuse(const struct program *program, const char *problem);
 
 #endif

@@ -1,6 +1,5 @@
 /* chaos: two daemons and their clients under faults, with every byte watched. See README.md. */
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -245,37 +244,6 @@ static int report(const struct plan *plan, const struct totals *totals)
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-static int usage(const char *problem)
-{
-    if (problem != NULL)
-        fprintf(stderr, "chaos: %s\n", problem);
-    fprintf(stderr, "usage: chaos --daemon STRAITD-CHAOS [options]\n"
-                    "  --seed N             of what is drawn at random (1)\n"
-                    "  --transfers N        at least so many (0)\n"
-                    "  --hits N             of every fault in every state (5)\n"
-                    "  --seconds N          then it has failed (600)\n"
-                    "  --partly             no: then it ends, whatever was not met\n"
-                    "  --transport KIND     shm, ucx or both: one world each (both); others as straitd knows them\n"
-                    "  --worlds N           pairs of daemons at once (2)\n"
-                    "  --fail-fast          the first violation ends the run\n"
-                    "  --fault N --state N  only this row, only this column, from 0\n"
-                    "  --local              and one world with both sides under one daemon\n"
-                    "  --memory KIND        of pools: host, fake or cuda (host); 77 where there is no such device\n"
-                    "  --plugin FOLDER      of fake, cuda: where the plugin in front of the daemons' own is\n"
-                    "  --behind FILE        and that one\n"
-                    "  --straitd OPTION     one more option --name=value of all daemons\n"
-                    "  --keep --verbose     leaves the daemons' logs; names every scenario\n");
-    return 2;
-}
-
-static bool number_of(const char *text, uint64_t *value)
-{
-    char *end;
-    errno = 0;
-    *value = strtoull(text, &end, 10);
-    return errno == 0 && *end == 0 && *text >= '0' && *text <= '9';
-}
-
 static const struct memory_kind *memory_kind_of(const char *name)
 {
     static const struct memory_kind *const kinds[] = {
@@ -291,24 +259,12 @@ static const struct memory_kind *memory_kind_of(const char *name)
     return NULL;
 }
 
-static bool add_daemon_option(struct plan *plan, const char *option)
-{
-    const char **options = plan->setting.options;
-    uint32_t most = COUNT(plan->setting.options) - 1, count = 0;
-    while (count < most && options[count] != NULL)
-        count++;
-    if (count == most)
-        return false;
-    options[count] = option;
-    return true;
-}
-
 /* NULL, or what is wrong. */
 static const char *check(const struct plan *plan)
 {
     const struct setting *setting = &plan->setting;
-    if (setting->program == NULL || plan->worlds < 1 || plan->worlds > WORLDS_MAX)
-        return "--daemon is needed, and 1 to 8 worlds";
+    if (setting->program == NULL)
+        return "--daemon is needed";
     if (setting->memory == NULL)
         return "this build has no such memory";
     if (setting->memory != &memory_host && (setting->plugin == NULL || setting->behind == NULL))
@@ -322,51 +278,36 @@ static const char *check(const struct plan *plan)
 static int take_options(struct plan *plan, int argc, char **argv)
 {
     struct setting *setting = &plan->setting;
-    const char *memory = "host", *more = NULL;
-    const struct {
-        const char *name;
-        uint64_t *number, most;
-        const char **text;
-        bool *flag;
-    } rows[] = {
-        {"seed", .number = &plan->seed, .most = UINT64_MAX},
-        {"transfers", .number = &plan->transfers, .most = UINT32_MAX},
-        {"hits", .number = &plan->hits, .most = UINT32_MAX},
-        {"seconds", .number = &plan->seconds, .most = UINT32_MAX},
-        {"worlds", .number = &plan->worlds, .most = WORLDS_MAX},
-        {"fault", .number = &plan->fault, .most = FAULTS - 1},
-        {"state", .number = &plan->phase, .most = PHASES - 1},
-        {"daemon", .text = &setting->program},
-        {"transport", .text = &plan->transport},
-        {"memory", .text = &memory},
-        {"plugin", .text = &setting->plugin},
-        {"behind", .text = &setting->behind},
-        {"straitd", .text = &more},
-        {"partly", .flag = &plan->partly},
-        {"fail-fast", .flag = &plan->fail_fast},
-        {"local", .flag = &plan->local},
-        {"keep", .flag = &plan->keep},
-        {"verbose", .flag = &plan->verbose},
+    const char *memory = "host";
+    const struct program_option options[] = {
+        {"daemon", "STRAITD-CHAOS", "the program", .text = &setting->program},
+        {"seed", "N", "of what is drawn at random (1)", .number = &plan->seed, .most = UINT64_MAX},
+        {"transfers", "N", "at least so many (0)", .number = &plan->transfers, .most = UINT32_MAX},
+        {"hits", "N", "of every fault in every state (5)", .number = &plan->hits, .most = UINT32_MAX},
+        {"seconds", "N", "then it has failed (600)", .number = &plan->seconds, .most = UINT32_MAX},
+        {"partly", NULL, "no: then it ends, whatever was not met", .flag = &plan->partly},
+        {"transport", "KIND", "shm, ucx or both: one world each (both); or others of straitd's",
+         .text = &plan->transport},
+        {"worlds", "N", "pairs of daemons at once (2)", .number = &plan->worlds, .least = 1, .most = WORLDS_MAX},
+        {"local", NULL, "and one world with both sides under one daemon", .flag = &plan->local},
+        {"fail-fast", NULL, "the first violation ends the run", .flag = &plan->fail_fast},
+        {"fault", "N", "only this row, from 0", .number = &plan->fault, .most = FAULTS - 1},
+        {"state", "N", "only this column, from 0", .number = &plan->phase, .most = PHASES - 1},
+        {"memory", "KIND", "of pools: host, fake or cuda (host); 77 where there is no such device", .text = &memory},
+        {"plugin", "FOLDER", "of fake, cuda: where the plugin in front of the daemons' own is",
+         .text = &setting->plugin},
+        {"behind", "FILE", "and that one", .text = &setting->behind},
+        {"straitd", "OPTION", "one more option --name=value of all daemons", .list = setting->options,
+         .most = COUNT(setting->options) - 1},
+        {"keep", NULL, "leaves the daemons' logs", .flag = &plan->keep},
+        {"verbose", NULL, "names every scenario", .flag = &plan->verbose},
     };
-    struct option options[COUNT(rows) + 1] = {{.name = NULL}};
-    for (int i = 0; i < COUNT(rows); i++)
-        options[i] = (struct option){rows[i].name, rows[i].flag != NULL ? no_argument : required_argument, NULL, i};
-    for (int i; (i = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (i == '?')
-            return usage(NULL);
-        if (rows[i].flag != NULL)
-            *rows[i].flag = true;
-        else if (rows[i].text != NULL)
-            *rows[i].text = optarg;
-        else if (!number_of(optarg, rows[i].number) || *rows[i].number > rows[i].most)
-            return usage("a number is needed, or a smaller one");
-        if (more != NULL && !add_daemon_option(plan, more))
-            return usage("too many options of daemons");
-        more = NULL;
-    }
+    const struct program program = {"chaos", options, COUNT(options)};
+    if (!program_take_options(&program, argc, argv))
+        return 2;
     setting->memory = memory_kind_of(memory);
-    const char *problem = optind < argc ? "what is the rest?" : check(plan);
-    return problem != NULL ? usage(problem) : 0;
+    const char *problem = check(plan);
+    return problem != NULL ? program_refuse(&program, problem) : 0;
 }
 
 /* ---- The program ---------------------------------------------------------------------------------------------- */

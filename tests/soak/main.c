@@ -4,7 +4,6 @@
  * The load is everything at once: sizes from a page to 64 MiB, page sizes, who starts, who comes first,
  * appends by pages and by layers, codings, transports. Nothing may fail, nothing may grow, and in the end daemons and
  * clients must have counted the same. */
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -17,8 +16,7 @@
 #include "tests/soak/move.h"
 #include "tests/support.h"
 
-/* ---- What daemons take of the machine, second by second -------------------------------------------------------------
- */
+/* ---- What daemons take of the machine, second by second ---------------------------------------------------------- */
 
 #define SPREAD_MAX       0.02
 #define HEAP_MORE        (4 * MIB) /* the heap is small: a leak of a page per transfer is more than this in minutes */
@@ -427,7 +425,7 @@ static void sample(struct mixed *mixed, double seconds)
         tell_progress(mixed, seconds);
 }
 
-static void load(struct mixed *mixed, uint32_t seconds)
+static void load(struct mixed *mixed, double seconds)
 {
     double begin = now_seconds(), elapsed = 0;
     while ((elapsed < seconds || mixed->live != 0) && !too_many_complaints()) {
@@ -446,8 +444,8 @@ static void load(struct mixed *mixed, uint32_t seconds)
 static void begin(struct mixed *mixed, const struct soak_options *options)
 {
     mixed->rng = rng_init(3);
-    mixed->slot_count = options->concurrency;
-    mixed->stall_seconds = options->stall_ms * 1e-3;
+    mixed->slot_count = (uint32_t)options->concurrency;
+    mixed->stall_seconds = (double)options->stall_ms * 1e-3;
     mixed->slots = calloc(options->concurrency, sizeof(*mixed->slots));
     require(mixed->slots != NULL);
     for (uint32_t i = 0; i < mixed->world.daemon_count; i++)
@@ -468,58 +466,13 @@ static void soak_mixed(const struct soak_options *options)
     const struct world_plan plan = world_plan(options->transport);
     if (world_init(&mixed.world, options->daemon, &plan) && make_routes(&mixed.world, options->transport)) {
         begin(&mixed, options);
-        load(&mixed, options->seconds);
+        load(&mixed, (double)options->seconds);
         mixed_judge(&mixed);
     }
     end(&mixed);
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
-
-static const char usage_text[] =
-    "usage: soak --daemon PATH [options]\n"
-    "  --scenario NAME     mixed (default), one-slot, deadline or restart\n"
-    "  --seconds N         of mixed load (60); resident memory is judged in runs of 4 minutes and more\n"
-    "  --transport NAME    shm, ucx, local (mixed only), or mixed: all that there are (default)\n"
-    "  --concurrency N     transfers in flight in mixed load (64)\n"
-    "  --stall-ms N        limit of the 99.9th percentile of loop stalls (20)\n";
-
-static int usage(FILE *out)
-{
-    fputs(usage_text, out);
-    return out == stdout ? 0 : 2;
-}
-
-static bool read_number(const char *text, uint32_t most, uint32_t *number)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    *number = (uint32_t)value;
-    return *text >= '0' && *text <= '9' && *end == '\0' && value >= 1 && value <= most;
-}
-
-static bool read_options(struct soak_options *options, int argc, char **argv)
-{
-    const struct {
-        const char *name, **text;
-        uint32_t *number, most;
-    } rows[] = {{"daemon", &options->daemon, NULL, 0},
-                {"scenario", &options->scenario, NULL, 0},
-                {"transport", &options->transport, NULL, 0},
-                {"seconds", NULL, &options->seconds, 7 * 24 * 3600},
-                {"concurrency", NULL, &options->concurrency, 1024},
-                {"stall-ms", NULL, &options->stall_ms, 60000}};
-    struct option known[COUNT(rows) + 1] = {{.name = NULL}};
-    for (int i = 0; i < COUNT(rows); i++)
-        known[i] = (struct option){rows[i].name, required_argument, NULL, i};
-    for (int i; (i = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        if (i == '?' || (rows[i].number != NULL && !read_number(optarg, rows[i].most, rows[i].number)))
-            return false;
-        if (rows[i].text != NULL)
-            *rows[i].text = optarg;
-    }
-    return optind == argc && options->daemon != NULL;
-}
 
 /* False: there is no such scenario over this transport. */
 static bool run(const struct soak_options *options)
@@ -539,17 +492,25 @@ int main(int argc, char **argv)
 {
     struct soak_options options = {
         .scenario = "mixed", .transport = "mixed", .seconds = 60, .concurrency = 64, .stall_ms = 20};
-    if (argc == 2 && strcmp(argv[1], "--help") == 0)
-        return usage(stdout);
-    if (!read_options(&options, argc, argv))
-        return usage(stderr);
-    if (access(options.daemon, X_OK) != 0) {
-        fprintf(stderr, "soak: %s is no program\n", options.daemon);
+    const struct program_option rows[] = {
+        {"daemon", "PATH", "the program", .text = &options.daemon},
+        {"scenario", "NAME", "mixed (default), one-slot, deadline or restart", .text = &options.scenario},
+        {"seconds", "N", "of mixed load (60); resident memory is judged in runs of 4 minutes and more",
+         .number = &options.seconds, .least = 1, .most = 7 * 24 * 3600},
+        {"transport", "NAME", "shm, ucx, local (mixed only), or mixed: all that there are (default)",
+         .text = &options.transport},
+        {"concurrency", "N", "transfers in flight in mixed load (64)", .number = &options.concurrency, .least = 1,
+         .most = 1024},
+        {"stall-ms", "N", "limit of the 99.9th percentile of loop stalls (20)", .number = &options.stall_ms, .least = 1,
+         .most = 60000}};
+    const struct program program = {"soak", rows, COUNT(rows)};
+    if (!program_take_options(&program, argc, argv))
         return 2;
-    }
+    if (options.daemon == NULL || access(options.daemon, X_OK) != 0)
+        return program_refuse(&program, "--daemon has to name a program");
     (void)machine_watch();
     if (!run(&options))
-        return usage(stderr);
+        return program_refuse(&program, "there is no such scenario over this transport");
     if (complaints() != 0)
         printf("soak: %u rules broken\n", complaints());
     else

@@ -153,7 +153,7 @@ static inline bool route_is_local(const struct route *route)
 struct soak_options {
     const char *daemon; /* the program */
     const char *transport, *scenario;
-    uint32_t seconds, concurrency, stall_ms;
+    uint64_t seconds, concurrency, stall_ms;
 };
 
 /* One that is named: arenas of one chunk, shared by slow and ready sources ("one-slot"); one transfer that runs out of
