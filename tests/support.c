@@ -1,5 +1,8 @@
 #include "tests/support.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -7,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -178,6 +182,79 @@ void guarded_fini(struct guarded *guarded)
 bool is_filled(const uint8_t *bytes, size_t size, uint8_t with)
 {
     return size == 0 || (bytes[0] == with && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+/* ---- Descriptors ----------------------------------------------------------------------------------------------- */
+
+int sealed_memory(size_t size, int seals, void **base)
+{
+    int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    require(fd >= 0 && ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, seals) == 0);
+    if (base == NULL)
+        return fd;
+    *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    require(*base != MAP_FAILED);
+    return fd;
+}
+
+int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static int unix_socket(const char *path, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    require(strlen(path) < sizeof(address->sun_path));
+    strcpy(address->sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    require(fd >= 0);
+    return fd;
+}
+
+int unix_listen(const char *path)
+{
+    struct sockaddr_un address;
+    int fd = unix_socket(path, &address);
+    unlink(path);
+    require(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 16) == 0);
+    return fd;
+}
+
+int unix_dial(const char *path)
+{
+    struct sockaddr_un address;
+    int fd = unix_socket(path, &address);
+    while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
+        require(errno == EAGAIN); /* the backlog is full */
+        usleep(1000);
+    }
+    return fd;
+}
+
+void send_with_rights(int fd, const void *bytes, size_t size, int passed, unsigned count)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(16 * sizeof(int))];
+    } control = {0};
+    struct iovec part = {(void *)(uintptr_t)bytes, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (count > 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        *rights = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+        for (unsigned i = 0; i < count; i++)
+            memcpy(CMSG_DATA(rights) + i * sizeof(int), &passed, sizeof(int));
+    }
+    require(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)size);
 }
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */

@@ -114,6 +114,19 @@ void guarded_fini(struct guarded *guarded);
 
 bool is_filled(const uint8_t *bytes, size_t size, uint8_t with);
 
+/* ---- Descriptors ----------------------------------------------------------------------------------------------- */
+
+/* A memfd with these seals, mapped to *base unless that is NULL. */
+int sealed_memory(size_t size, int seals, void **base);
+int open_descriptors(void);
+
+/* A unix socket that listens at the path, in place of what was there, and a connection to it, which waits while there
+ * are too many. Neither blocks later. */
+int unix_listen(const char *path);
+int unix_dial(const char *path);
+/* Sends the bytes with `count` copies of the descriptor `passed`. */
+void send_with_rights(int fd, const void *bytes, size_t size, int passed, unsigned count);
+
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
 
 enum { VARIANTS = 3 };

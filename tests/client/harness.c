@@ -1,9 +1,7 @@
 /* The fake daemon: a channel behind a listening socket. It reads, as the client does, in step() alone. */
 #include "tests/client/harness.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,12 +15,7 @@ struct strait_memory memory;
 
 void fake_listen(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strcpy(address.sun_path, fake.path);
-    unlink(fake.path);
-    fake.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(0, bind(fake.listener, (struct sockaddr *)&address, sizeof(address)));
-    ck_assert_int_eq(0, listen(fake.listener, 8));
+    fake.listener = unix_listen(fake.path);
 }
 
 void fake_stop_listening(void)
@@ -220,16 +213,6 @@ const struct message *find_got(enum message_type type, uint32_t nth)
 }
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
-
-static int open_descriptors(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
 
 static int descriptors_before;
 int descriptors_kept;

@@ -515,8 +515,7 @@ static const spoil spoils[] = {
 TEST_LOOP(regions_that_make_no_sense_are_refused, COUNT(spoils))
 {
     open_client();
-    shrinkable.fd = memfd_create("shrinkable", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_eq(0, ftruncate(shrinkable.fd, (off_t)memory.size));
+    shrinkable.fd = sealed_memory(memory.size, 0, NULL);
     struct strait_pool_region regions[2] = {region_of(0, 0, 1), region_of(0, 0, 2)};
     (void)try_pool(regions, 2, STRAIT_OK);
     spoils[_i](&regions[1]);

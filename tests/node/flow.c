@@ -396,6 +396,12 @@ void flow_event(struct flow *flow, const struct strait_event *event)
 
 /* ---- What has come of it ----------------------------------------------------------------------------------------- */
 
+void stays_undecided(struct flow *flow, int ms)
+{
+    pump_for(ms);
+    ck_assert_msg(!flow->decided, "%s ended: %s", flow->sink ? "sink" : "source", flow->text);
+}
+
 void ends_done(struct flow *flow)
 {
     WAIT(flow->decided);

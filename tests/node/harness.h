@@ -172,6 +172,7 @@ uint64_t ms_since(uint64_t wait_clock); /* of that clock */
 void pump(int ms);                      /* handles pending events; waits up to `ms` for the first one */
 void pump_for(int ms);
 
+void stays_undecided(struct flow *flow, int ms);
 void ends_done(struct flow *flow);
 void ends_failed(struct flow *flow, enum strait_reason reason); /* and drained */
 void ends(struct flow *sink, struct flow *source);              /* however, and drained */
@@ -237,7 +238,6 @@ struct move move_slowly(const struct pair *pair);
 void fail_device(struct pair *pair, int device, struct move move);
 
 uint64_t now_ms(void);
-uint32_t open_descriptors(void);
 
 /* The fixture: a descriptor, a byte or a handle of a loop that is left over fails the test. */
 void node_setup(void);

@@ -137,18 +137,6 @@ static const struct peers_events events = {.up = on_up,
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static uint8_t *memory_make(const char *name, size_t size, int *fd)
-{
-    *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_ge(*fd, 0);
-    ck_assert_int_eq(0, ftruncate(*fd, (off_t)size));
-    ck_assert_int_eq(0, fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-    uint8_t *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-    ck_assert_ptr_ne(MAP_FAILED, base);
-    memset(base, CANARY, size);
-    return base;
-}
-
 static bool slots_untouched(const uint8_t *base, size_t slot_bytes, size_t size, uint32_t but)
 {
     for (uint32_t i = 0; i * slot_bytes < size; i++) {
@@ -167,15 +155,6 @@ bool rogue_untouched(const struct rogue *rogue, uint32_t near_slots, uint32_t fa
 }
 
 /* ---- Its unix socket: nodes that dial it say SHM_HELLO there ----------------------------------------------------- */
-
-static void shm_listen(struct rogue *rogue)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", rogue->options.socket);
-    rogue->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(0, bind(rogue->listener, (struct sockaddr *)&address, sizeof(address)));
-    ck_assert_int_eq(0, listen(rogue->listener, 16));
-}
 
 static void shm_accept(struct rogue *rogue)
 {
@@ -212,14 +191,16 @@ void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes)
     rogue->slot_bytes = ROGUE_SLOT_BYTES;
     rogue->slot_count = ROGUE_SLOTS;
     rogue->arena = (struct transport_arena){.size = ROGUE_SLOTS * ROGUE_SLOT_BYTES, .memory = TRANSPORT_HOST};
-    rogue->arena.base = memory_make("rogue", rogue->arena.size, &rogue->arena.fd);
+    rogue->arena.fd = sealed_memory(rogue->arena.size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &rogue->arena.base);
+    memset(rogue->arena.base, CANARY, rogue->arena.size);
     rogue->far_slot_bytes = far_slot_bytes;
     rogue->far_size = 2 * (size_t)ROGUE_FAR_SLOTS * far_slot_bytes;
-    rogue->far = memory_make("rogue-gpu", rogue->far_size, &rogue->far_fd);
+    rogue->far_fd = sealed_memory(rogue->far_size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, (void **)&rogue->far);
+    memset(rogue->far, CANARY, rogue->far_size);
     ck_assert_int_eq(0, uv_loop_init(&rogue->loop));
     uv_timer_init(&rogue->loop, &rogue->pulse);
     uv_timer_start(&rogue->pulse, on_pulse, 1, 1);
-    shm_listen(rogue);
+    rogue->listener = unix_listen(rogue->options.socket);
 }
 
 static void rogue_open(struct rogue *rogue)

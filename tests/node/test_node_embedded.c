@@ -3,10 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,7 +43,7 @@ TEST(closing_the_client_ends_its_node)
     (void)pool_open(first, shape);
     party_close(first);
     pump_for(50);
-    uint32_t before = open_descriptors();
+    int before = open_descriptors();
     for (int i = 0; i < 3; i++) {
         struct party *party = party_embedded(SMALL);
         struct test_pool *pool = pool_open(party, shape);
@@ -164,17 +160,6 @@ TEST(a_client_of_an_embedded_node_may_leave)
     ck_assert_uint_eq(0, inside->disconnects);
 }
 
-static struct channel *dial(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct channel *channel;
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&address, sizeof(address)));
-    ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1u << 20, &channel));
-    return channel;
-}
-
 static void say(struct channel *channel, const struct message *message)
 {
     ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
@@ -206,7 +191,7 @@ TEST(a_pointer_is_refused_from_another_process)
 {
     static uint8_t bytes[4096];
     struct party *inside = embedded_with_socket(0);
-    struct channel *channel = dial(nodes[0].options.socket);
+    struct channel *channel;
     struct message hello = {.type = MESSAGE_HELLO,
                             .hello = {.version = PROTOCOL_VERSION, .version_min = PROTOCOL_VERSION_MIN, .pid = 1}};
     struct wire_region region = {.handle = STRAIT_HANDLE_POINTER,
@@ -220,6 +205,8 @@ TEST(a_pointer_is_refused_from_another_process)
                                  .role = STRAIT_ROLE_K};
     struct message pool = {.type = MESSAGE_POOL_REGISTER,
                            .pool_register = {.pool = {{7}}, .region_count = 1, .regions = &region}};
+    ck_assert_int_eq(STRAIT_OK,
+                     channel_create(unix_dial(nodes[0].options.socket), MESSAGE_BYTES_MAX, 1u << 20, &channel));
     say(channel, &hello);
     say(channel, &pool);
     ck_assert_int_eq(STRAIT_ERR_INVALID, hear_status(channel));

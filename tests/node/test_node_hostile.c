@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "proto/channel.h"
@@ -18,7 +17,7 @@
 static struct {
     struct party *party;
     struct test_pool *source, *sink;
-    uint32_t descriptors;
+    int descriptors;
 } bystander;
 
 static void bystander_works(void)
@@ -52,15 +51,7 @@ static void teardown(void)
 
 static int dial(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, nodes[0].options.socket, strlen(nodes[0].options.socket) + 1);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_ge(fd, 0);
-    while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        ck_assert_int_eq(EAGAIN, errno); /* the backlog is full */
-        usleep(1000);
-    }
-    return fd;
+    return unix_dial(nodes[0].options.socket);
 }
 
 static bool send_bytes(int fd, const void *bytes, size_t size)
@@ -85,6 +76,16 @@ static void send_message(int fd, const struct message *message)
     free(frame);
 }
 
+/* With `count` copies of the descriptor. */
+static void send_fds(int fd, const struct message *message, int passed, uint32_t count)
+{
+    uint8_t *frame;
+    size_t size;
+    ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
+    send_with_rights(fd, frame, size, passed, count);
+    free(frame);
+}
+
 static int dial_and_greet(void)
 {
     struct message hello = {.type = MESSAGE_HELLO,
@@ -105,28 +106,6 @@ static bool is_let_go(int fd)
             return true;
     }
     return false;
-}
-
-static void send_with_fds(int fd, const struct message *message, int passed, uint32_t count)
-{
-    uint8_t *frame;
-    size_t size;
-    char control[CMSG_SPACE(8 * sizeof(int))] = {0};
-    ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
-    struct iovec bytes = {.iov_base = frame, .iov_len = size};
-    struct msghdr header = {.msg_iov = &bytes, .msg_iovlen = 1};
-    if (count != 0) {
-        header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(count * sizeof(int));
-        for (uint32_t i = 0; i < count; i++)
-            memcpy(CMSG_DATA(c) + i * sizeof(int), &passed, sizeof(int));
-    }
-    ck_assert_int_eq((int)size, (int)sendmsg(fd, &header, MSG_NOSIGNAL));
-    free(frame);
 }
 
 static const struct pool_id own_pool = {{7}};
@@ -219,13 +198,13 @@ TEST(descriptors_that_do_not_belong_are_closed)
     for (uint32_t i = 0; i < 40; i++) {
         int fd = dial_and_greet();
         if (i % 4 == 0)
-            send_with_fds(fd, &pool, memory.fd, 0);
+            send_message(fd, &pool);
         else if (i % 4 == 1)
-            send_with_fds(fd, &pool, memory.fd, 2 + i % 5);
+            send_fds(fd, &pool, memory.fd, 2 + i % 5);
         else if (i % 4 == 2)
-            send_with_fds(fd, &stats, memory.fd, 1 + i % 7);
+            send_fds(fd, &stats, memory.fd, 1 + i % 7);
         else
-            send_with_fds(fd, &pool, fd, 1); /* a socket is no memory */
+            send_fds(fd, &pool, fd, 1); /* a socket is no memory */
         if (i % 4 == 1 || i % 4 == 2)
             ck_assert(is_let_go(fd));
         close(fd);
@@ -236,14 +215,7 @@ TEST(descriptors_that_do_not_belong_are_closed)
 static void share_words(int fd, int words, uint32_t count)
 {
     const struct message message = {.type = MESSAGE_WORDS, .words = {.count = count}};
-    send_with_fds(fd, &message, words, 1);
-}
-
-static int unsealed_memory(size_t size)
-{
-    int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
-    return fd;
+    send_fds(fd, &message, words, 1);
 }
 
 /* Not every kernel has it. */
@@ -251,7 +223,7 @@ static int huge_memory(void)
 {
     int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
-        return fd < 0 ? unsealed_memory(4096) : fd;
+        return fd < 0 ? sealed_memory(4096, 0, NULL) : fd;
     ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
     return fd;
 }
@@ -260,7 +232,7 @@ TEST(words_that_cannot_be_shared_end_their_connection)
 {
     struct strait_memory memory;
     const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
-    int unsealed = unsealed_memory(4096), huge = huge_memory();
+    int unsealed = sealed_memory(4096, 0, NULL), huge = huge_memory();
     ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
     for (uint32_t i = 0; i < 7; i++) {
         int fd = dial_and_greet();
@@ -299,7 +271,7 @@ static int dial_with_pool(struct strait_memory *memory)
     struct wire_region region;
     struct message pool = registration(&region);
     int fd = dial_and_greet();
-    send_with_fds(fd, &pool, memory->fd, 1);
+    send_fds(fd, &pool, memory->fd, 1);
     return fd;
 }
 

@@ -19,8 +19,9 @@ static struct scene {
     uint32_t reached; /* mappings of the honest ones */
 } s;
 
-static void scene_begin(void)
+static void setup(void)
 {
+    node_setup();
     s.pair = pair_open(SHM, (struct geometry){.pages = PAGES, .layers = LAYERS, .gpu = 1, .sink_gpu = 2});
     move_until(s.pair.source, s.pair.sink, "peer");
     WAIT(fake_control()->reached == 2); /* each the other's */
@@ -29,7 +30,7 @@ static void scene_begin(void)
     s.handle = rogue_handle(&s.rogue);
 }
 
-static void scene_end(void)
+static void teardown(void)
 {
     rogue_leave(&s.rogue);
     WAIT(fake_control()->reached == s.reached); /* nothing of the rogue's stays mapped */
@@ -38,6 +39,7 @@ static void scene_end(void)
     ck_assert_double_gt(wire_bytes(s.pair.source, "peer"), before);
     pair_quiet(&s.pair);
     rogue_fini(&s.rogue);
+    node_teardown();
 }
 
 static struct message arena_of(void)
@@ -110,7 +112,6 @@ static struct flow *offer_to_rogue(const char *key, uint64_t leg)
 
 TEST_LOOP(an_arena_that_cannot_be_reached_is_not_used, COUNT(useless))
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.a);
     struct message arena = useless_arena(_i);
     rogue_say(&s.rogue, &arena);
@@ -126,7 +127,6 @@ TEST_LOOP(an_arena_that_cannot_be_reached_is_not_used, COUNT(useless))
     ck_assert(rogue_untouched(&s.rogue, 1u << 3, 0));
     rogue_leave(&s.rogue);
     ends_failed(near, STRAIT_REASON_PEER_DOWN);
-    scene_end();
 }
 
 /* ---- ARENA that breaks the protocol ------------------------------------------------------------------------------ */
@@ -146,7 +146,6 @@ static const struct {
 
 TEST_LOOP(arenas_that_share_numbers_end_the_connection, COUNT(second))
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.a);
     struct message arena = arena_of();
     rogue_say(&s.rogue, &arena);
@@ -157,13 +156,11 @@ TEST_LOOP(arenas_that_share_numbers_end_the_connection, COUNT(second))
     rogue_say(&s.rogue, &arena);
     ROGUE_WAIT(&s.rogue, s.rogue.went_down);
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
-    scene_end();
 }
 
 /* As it is when there is another way to it; the memory stays that of the first. */
 TEST(an_arena_may_be_told_of_again)
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.a);
     struct message arena = arena_of();
     rogue_say(&s.rogue, &arena);
@@ -180,12 +177,10 @@ TEST(an_arena_may_be_told_of_again)
     ck_assert(rogue_untouched(&s.rogue, 0, 1));
     rogue_leave(&s.rogue);
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
-    scene_end();
 }
 
 TEST(a_daemon_may_have_many_gpus)
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.a);
     for (uint32_t device = 0; device < MESSAGE_DEVICES_MAX; device++) {
         struct message arena = rogue_arena(&s.rogue, &s.handle, device, FAR_FIRST + device * ROGUE_FAR_SLOTS);
@@ -198,7 +193,6 @@ TEST(a_daemon_may_have_many_gpus)
     ck_assert(rogue_untouched(&s.rogue, 0, 1u << (ROGUE_FAR_SLOTS - 1)));
     rogue_leave(&s.rogue);
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
-    scene_end();
 }
 
 /* ---- Memory of others -------------------------------------------------------------------------------------------- */
@@ -206,7 +200,6 @@ TEST(a_daemon_may_have_many_gpus)
 /* Who was told of an arena can pass its handle on. What is then stored there is no chunk to its owner. */
 TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.b);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.arena_count == 1);
     s.handle = s.rogue.heard.handle;
@@ -224,7 +217,6 @@ TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
     rogue_leave(&s.rogue);
     ends_failed(offer, STRAIT_REASON_PEER_DOWN);
-    scene_end();
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -232,7 +224,6 @@ TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
 /* After the farewell of its link, which takes another way than what it says. */
 TEST_LOOP(an_arena_after_the_farewell_is_let_go_of, 2)
 {
-    scene_begin();
     for (int i = 0; i < 10; i++) {
         rogue_meet(&s.rogue, s.pair.a);
         struct message arena = arena_of();
@@ -244,12 +235,10 @@ TEST_LOOP(an_arena_after_the_farewell_is_let_go_of, 2)
         ROGUE_WAIT(&s.rogue, s.rogue.went_down);
     }
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
-    scene_end();
 }
 
 TEST(a_peer_that_leaves_at_once_is_let_go_of)
 {
-    scene_begin();
     for (int i = 0; i < 10; i++) {
         rogue_meet(&s.rogue, s.pair.a);
         struct message arena = arena_of();
@@ -259,7 +248,6 @@ TEST(a_peer_that_leaves_at_once_is_let_go_of)
         peer_drop(s.rogue.peer, "enough");
         ROGUE_WAIT(&s.rogue, s.rogue.went_down);
     }
-    scene_end();
 }
 
 /* ---- REACH ------------------------------------------------------------------------------------------------------- */
@@ -267,7 +255,6 @@ TEST(a_peer_that_leaves_at_once_is_let_go_of)
 TEST_LOOP(pools_that_nobody_asks_for_cost_little, 2)
 {
     enum { MANY = 6000 };
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.b);
     for (uint32_t i = 0; i < MANY; i++) {
         struct message reach = {.type = MESSAGE_REACH, .reach = {.devices = UINT64_MAX}};
@@ -281,13 +268,11 @@ TEST_LOOP(pools_that_nobody_asks_for_cost_little, 2)
     }
     settle();
     ck_assert(!s.rogue.went_down);
-    scene_end();
 }
 
 /* That the source's GPUs reach GPUs that this node has not, or has no arena on. */
 TEST_LOOP(what_is_said_of_other_pools_changes_nothing, 2)
 {
-    scene_begin();
     rogue_meet(&s.rogue, s.pair.b);
     struct pool_blob blob = blob_of(s.pair.source);
     struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = blob.pool, .devices = _i == 0 ? UINT64_MAX : 0}};
@@ -298,10 +283,10 @@ TEST_LOOP(what_is_said_of_other_pools_changes_nothing, 2)
     ck_assert_double_eq(before, wire_bytes(s.pair.source, "pinned"));
     ck_assert(!s.rogue.went_down);
     blob_fini(&blob);
-    scene_end();
 }
 
 int main(void)
 {
-    return node_main("node_rogue_reach");
+    (void)machine_watch();
+    return run_tests("node_rogue_reach", setup, teardown);
 }

@@ -170,7 +170,7 @@ static void scene_begin(enum where where, uint32_t pages, size_t page_bytes)
 }
 
 /* Nothing is left of it, and the node serves others as before. */
-static void scene_end(void)
+static void teardown(void)
 {
     rogue_leave(&s.rogue);
     undefined(s.expectation);
@@ -185,6 +185,7 @@ static void scene_end(void)
     blob_fini(&s.blob);
     rogue_fini(&s.rogue);
     free(s.pages);
+    node_teardown();
 }
 
 /* DONE, with the rogue's pages. */
@@ -274,7 +275,6 @@ TEST_LOOP(what_was_not_granted_is_refused_and_what_was_still_lands, COUNT(strang
     ck_assert(!s.expectation->decided && !s.rogue.went_down);
     ck_assert(pool_as_imagined(s.pair.sink));
     arrives_whole();
-    scene_end();
 }
 
 TEST_LOOP(a_chunk_lands_once, WHERES)
@@ -285,7 +285,6 @@ TEST_LOOP(a_chunk_lands_once, WHERES)
     memset(sent_slot, 1, size);
     rogue_send(&s.rogue, &sent_header, size);
     ROGUE_WAIT(&s.rogue, refused() == before + 1);
-    scene_end();
 }
 
 /* ---- What cannot be decoded -------------------------------------------------------------------------------------- */
@@ -330,7 +329,6 @@ TEST_LOOP(what_is_no_chunk_fails_its_request_alone, (SPOILT * WHERES))
     ck_assert_msg(s.expectation->reason == STRAIT_REASON_CODEC || s.expectation->reason == STRAIT_REASON_INTEGRITY,
                   "%s", strait_reason_string((int)s.expectation->reason));
     ck_assert(!s.rogue.went_down);
-    scene_end();
 }
 
 /* Without it the tests above would show nothing. */
@@ -338,7 +336,6 @@ TEST_LOOP(an_honest_chunk_lands, WHERES)
 {
     begin_source((enum where)_i);
     arrives_whole();
-    scene_end();
 }
 
 TEST_CASE(node_rogue_open);
@@ -408,7 +405,6 @@ TEST_LOOP(the_first_chunks_are_asked_for_with_the_request, 2)
         say_segments(open_grant(0), one_each, OPEN);
     serve();
     ck_assert_uint_eq(EXPECTED - OPEN, s.rogue.heard.grant_count);
-    scene_end();
 }
 
 TEST_LOOP(what_is_not_needed_comes_back, OPEN + 1)
@@ -420,7 +416,6 @@ TEST_LOOP(what_is_not_needed_comes_back, OPEN + 1)
         send_open(i, i);
     serve();
     ck_assert_uint_eq(EXPECTED - _i, s.rogue.heard.grant_count);
-    scene_end();
 }
 
 /* Half of an arena is all that requests take before anybody knows what is ready. */
@@ -450,7 +445,6 @@ TEST(others_are_left_as_much)
         strait_release(others[i]->transfer);
     }
     strait_abort(s.expectation->transfer);
-    scene_end();
 }
 
 /* ---- What is not ------------------------------------------------------------------------------------------------- */
@@ -465,7 +459,6 @@ TEST(units_of_a_grant_that_comes_back_are_granted_again)
         else
             send_open(i, i);
     serve();
-    scene_end();
 }
 
 /* More pieces than a leg can remember are not made of it at once. */
@@ -476,7 +469,6 @@ TEST(a_range_that_fits_no_slot_is_cut)
     release_open(0);
     serve();
     ck_assert_uint_eq(EXPECTED, s.rogue.heard.grant_count);
-    scene_end();
 }
 
 /* Some of the named grants are open, or none. */
@@ -494,7 +486,6 @@ TEST_LOOP(grants_that_were_not_open_are_given_nothing, 5)
     send_chunk(open_grant(OPEN + 20), s.rogue.heard.slots[0], 0, 1);
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "counters.chunks_refused") > before);
     serve();
-    scene_end();
 }
 
 static const struct {
@@ -525,7 +516,6 @@ TEST_LOOP(what_cannot_be_fails_its_request_alone, COUNT(false_ones))
     ck_assert(!s.rogue.went_down);
     release_open(0); /* the link stays: every slot comes back all the same */
     ROGUE_WAIT(&s.rogue, stat_of(s.pair.to, "gauges.slots_used") == 0);
-    scene_end();
 }
 
 TEST_LOOP(a_chunk_of_an_open_grant_lands_once, 2)
@@ -543,10 +533,10 @@ TEST_LOOP(a_chunk_of_an_open_grant_lands_once, 2)
         if (i != 3)
             send_open(i, i);
     serve();
-    scene_end();
 }
 
 int main(void)
 {
-    return node_main("node_rogue_source");
+    (void)machine_watch();
+    return run_tests("node_rogue_source", node_setup, teardown);
 }

@@ -170,12 +170,7 @@ static void on_shm_dialled(void *owner, uint32_t what)
 
 static void shm_listen(struct node *node)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", node->options.socket);
-    unlink(address.sun_path);
-    node->shm_listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(0, bind(node->shm_listener, (struct sockaddr *)&address, sizeof(address)));
-    ck_assert_int_eq(0, listen(node->shm_listener, 16));
+    node->shm_listener = unix_listen(node->options.socket);
     ck_assert_int_eq(STRAIT_OK,
                      watch_open(&loop, node->shm_listener, on_shm_dialled, node, &node->watches, &node->shm_watch));
     watch_for(node->shm_watch, WATCH_READ);
@@ -185,15 +180,8 @@ static void shm_listen(struct node *node)
 
 static void arena_make(struct node *node)
 {
-    size_t size = SLOT_BYTES * SLOTS;
-    int fd = memfd_create("peer-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
-    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-    node->arena = (struct transport_arena){.base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
-                                           .size = size,
-                                           .fd = fd,
-                                           .memory = TRANSPORT_HOST};
-    ck_assert_ptr_ne(MAP_FAILED, node->arena.base);
+    node->arena = (struct transport_arena){.size = SLOT_BYTES * SLOTS, .memory = TRANSPORT_HOST};
+    node->arena.fd = sealed_memory(node->arena.size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &node->arena.base);
     node->send = aligned_alloc(4096, SLOT_BYTES);
 }
 

@@ -69,22 +69,15 @@ TEST_LOOP(options_of_ucx_that_mean_nothing_are_told, 5)
 
 /* ---- Strangers: raw connections ---------------------------------------------------------------------------------- */
 
-static int raw_dial(const struct node *node)
+static int raw_dial(void)
 {
-    const char *address = peers_address(node->peers);
+    const char *address = peers_address(b.peers);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
     return fd;
-}
-
-static struct channel *raw_channel(const struct node *node)
-{
-    struct channel *channel;
-    ck_assert_int_eq(STRAIT_OK, channel_create(raw_dial(node), MESSAGE_BYTES_MAX, 1 << 20, &channel));
-    return channel;
 }
 
 /* Has the other side closed it? */
@@ -95,28 +88,53 @@ static bool is_ended(int fd)
     return got == 0 || (got < 0 && errno != EAGAIN);
 }
 
+static struct channel *stranger; /* a connection to b on which the test says what it likes */
+
+static void raw_connect(const char *secret)
+{
+    if (b.peers == NULL)
+        node_start(&b, "b", "shm", secret);
+    channel_destroy(stranger);
+    ck_assert_int_eq(STRAIT_OK, channel_create(raw_dial(), MESSAGE_BYTES_MAX, 1 << 20, &stranger));
+}
+
+static void stranger_teardown(void)
+{
+    channel_destroy(stranger);
+    teardown();
+}
+
 /* The next message, or MESSAGE_NONE when the connection ended. */
-static enum message_type raw_next(struct channel *channel, struct message *message)
+static enum message_type raw_next(struct message *message)
 {
     int fds[CHANNEL_FDS_MAX];
     uint32_t fd_count;
     bool ended = false;
     for (;;) {
-        enum strait_status status = channel_next(channel, message, fds, &fd_count);
+        enum strait_status status = channel_next(stranger, message, fds, &fd_count);
         if (status == STRAIT_OK)
             return message->type;
         ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
         if (ended)
             return MESSAGE_NONE;
         uv_run(&loop, UV_RUN_ONCE);
-        ended = channel_read(channel) != STRAIT_OK;
+        ended = channel_read(stranger) != STRAIT_OK;
     }
 }
 
-static void raw_send(struct channel *channel, const struct message *message)
+/* Requires that it is of this type. */
+static void comes(enum message_type type)
 {
-    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
-    channel_flush(channel);
+    struct message message = {0};
+    ck_assert_int_eq(type, raw_next(&message));
+    if (type != MESSAGE_NONE)
+        message_fini(&message);
+}
+
+static void raw_send(const struct message *message)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(stranger, message, NULL, 0));
+    channel_flush(stranger);
 }
 
 static struct message raw_hello(const uint8_t nonce[NONCE_BYTES], bool secret)
@@ -136,67 +154,49 @@ static struct message raw_hello(const uint8_t nonce[NONCE_BYTES], bool secret)
 
 static const struct {
     uint32_t version, version_min;
-} other_versions[] = {{PROTOCOL_VERSION + 5, PROTOCOL_VERSION + 1}};
+    enum message_type then;
+} newer[] = {{PROTOCOL_VERSION + 5, PROTOCOL_VERSION + 1, MESSAGE_NONE},
+             {PROTOCOL_VERSION + 5, PROTOCOL_VERSION_MIN, MESSAGE_PEER_LINKS}};
 
-TEST_LOOP(a_peer_without_a_common_version_is_refused, COUNT(other_versions))
+TEST_LOOP(a_newer_peer_is_let_in_if_it_still_speaks_ours, COUNT(newer))
 {
-    struct message message = {0};
-    uint8_t nonce[NONCE_BYTES] = {1};
-    node_start(&b, "b", "shm", NULL);
-    struct channel *channel = raw_channel(&b);
+    static const uint8_t nonce[NONCE_BYTES] = {1};
+    raw_connect(NULL);
     struct message hello = raw_hello(nonce, false);
-    hello.peer_hello.version = other_versions[_i].version;
-    hello.peer_hello.version_min = other_versions[_i].version_min;
-    raw_send(channel, &hello);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message)); /* so that both can tell */
-    message_fini(&message);
-    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
-    channel_destroy(channel);
-}
-
-TEST(a_newer_peer_that_still_speaks_ours_is_let_in)
-{
-    struct message message = {0};
-    uint8_t nonce[NONCE_BYTES] = {1};
-    node_start(&b, "b", "shm", NULL);
-    struct channel *channel = raw_channel(&b);
-    struct message hello = raw_hello(nonce, false);
-    hello.peer_hello.version = PROTOCOL_VERSION + 5;
-    raw_send(channel, &hello);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message));
-    message_fini(&message);
-    ck_assert_int_eq(MESSAGE_PEER_LINKS, raw_next(channel, &message));
-    message_fini(&message);
-    channel_destroy(channel);
+    hello.peer_hello.version = newer[_i].version;
+    hello.peer_hello.version_min = newer[_i].version_min;
+    raw_send(&hello);
+    comes(MESSAGE_PEER_HELLO); /* in any case, so that both can tell */
+    comes(newer[_i].then);
 }
 
 TEST(a_hello_that_is_sent_back_is_refused)
 {
     struct message message = {0};
-    node_start(&b, "b", "shm", SECRET);
-    struct channel *channel = raw_channel(&b);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message));
-    raw_send(channel, &message);
+    raw_connect(SECRET);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(&message));
+    raw_send(&message);
     message_fini(&message);
-    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
-    channel_destroy(channel);
+    comes(MESSAGE_NONE);
 }
 
-/* Greets with the nonce and proves itself; with a proof given, with that one, else the proof is made and kept. Returns
- * what comes then. */
-static enum message_type raw_prove(const uint8_t nonce[NONCE_BYTES], uint8_t mac[MAC_BYTES], bool given,
-                                   struct channel **out)
+enum proof { DIALLERS, ACCEPTORS, GIVEN };
+
+/* Connects and greets with a nonce that is always the same, and with a proof, which is made unless it is given: by who
+ * dials or, falsely, by who accepts. Returns whether it is answered. */
+static bool raw_prove(enum proof proof, uint8_t mac[MAC_BYTES])
 {
+    static const uint8_t nonce[NONCE_BYTES] = {9};
     struct secret secret = {.size = strlen(SECRET), .bytes = SECRET};
-    struct channel *channel = raw_channel(&b);
     struct message theirs = {0}, mine = raw_hello(nonce, true), message = {.type = MESSAGE_PEER_PROOF};
-    raw_send(channel, &mine);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &theirs));
-    if (!given)
-        auth_proof(&secret, true, &mine.peer_hello, &theirs.peer_hello, mac);
+    raw_connect(SECRET);
+    raw_send(&mine);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(&theirs));
+    if (proof != GIVEN)
+        auth_proof(&secret, proof == DIALLERS, &mine.peer_hello, &theirs.peer_hello, mac);
     message.peer_proof.mac = view_of(mac, MAC_BYTES);
-    raw_send(channel, &message);
-    enum message_type type = raw_next(channel, &message);
+    raw_send(&message);
+    enum message_type type = raw_next(&message);
     if (type != MESSAGE_NONE) {
         uint8_t expected[MAC_BYTES];
         auth_proof(&secret, false, &mine.peer_hello, &theirs.peer_hello, expected);
@@ -205,82 +205,58 @@ static enum message_type raw_prove(const uint8_t nonce[NONCE_BYTES], uint8_t mac
         message_fini(&message);
     }
     message_fini(&theirs);
-    *out = channel;
-    return type;
+    return type != MESSAGE_NONE;
 }
 
 TEST(a_proof_is_of_no_use_on_another_connection)
 {
-    struct channel *channel;
-    uint8_t nonce[NONCE_BYTES] = {9}, mac[MAC_BYTES];
-    node_start(&b, "b", "shm", SECRET);
-    ck_assert_int_eq(MESSAGE_PEER_PROOF, raw_prove(nonce, mac, false, &channel));
-    channel_destroy(channel);
+    uint8_t mac[MAC_BYTES];
+    ck_assert(raw_prove(DIALLERS, mac));
     ck_assert_uint_eq(0, b.metrics.auth_failures);
-    ck_assert_int_eq(MESSAGE_NONE, raw_prove(nonce, mac, true, &channel));
-    channel_destroy(channel);
+    ck_assert(!raw_prove(GIVEN, mac));
     ck_assert_uint_eq(1, b.metrics.auth_failures);
 }
 
 TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
 {
-    struct message theirs = {0}, message = {.type = MESSAGE_PEER_PROOF};
-    struct secret secret = {.size = strlen(SECRET), .bytes = SECRET};
-    uint8_t nonce[NONCE_BYTES] = {3}, mac[MAC_BYTES];
-    node_start(&b, "b", "shm", SECRET);
-    struct channel *channel = raw_channel(&b);
-    struct message mine = raw_hello(nonce, true);
-    raw_send(channel, &mine);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &theirs));
-    auth_proof(&secret, false, &mine.peer_hello, &theirs.peer_hello, mac);
-    message.peer_proof.mac = view_of(mac, MAC_BYTES);
-    raw_send(channel, &message);
-    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
-    message_fini(&theirs);
-    channel_destroy(channel);
+    uint8_t mac[MAC_BYTES];
+    ck_assert(!raw_prove(ACCEPTORS, mac));
 }
 
 /* Messages that are not due, by what has been sent before. */
 TEST_LOOP(a_message_out_of_turn_ends_the_connection, 3)
 {
+    static const uint8_t nonce[NONCE_BYTES] = {1};
     struct message message = {0}, note = note_message("?"), beat = {.type = MESSAGE_HEARTBEAT};
-    uint8_t nonce[NONCE_BYTES] = {1};
-    node_start(&b, "b", "shm", NULL);
-    struct channel *channel = raw_channel(&b);
-    if (_i >= 1) {
-        struct message hello = raw_hello(nonce, false);
-        raw_send(channel, &hello);
-    }
-    raw_send(channel, _i == 1 ? &beat : &note);
-    while (raw_next(channel, &message) != MESSAGE_NONE)
+    raw_connect(NULL);
+    struct message hello = raw_hello(nonce, false);
+    if (_i >= 1)
+        raw_send(&hello);
+    raw_send(_i == 1 ? &beat : &note);
+    while (raw_next(&message) != MESSAGE_NONE)
         message_fini(&message);
     ck_assert_uint_eq(1, b.metrics.peer_errors);
-    channel_destroy(channel);
 }
 
 TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
 {
-    struct channel *channel;
-    uint8_t nonce[NONCE_BYTES] = {4}, mac[MAC_BYTES];
-    struct message message = {0};
+    uint8_t mac[MAC_BYTES];
     node_init(&b, "b", "shm");
     node_secret(&b, SECRET);
     b.options.connect_ms = 200;
     node_open(&b);
-    ck_assert_int_eq(MESSAGE_PEER_PROOF, raw_prove(nonce, mac, false, &channel));
+    ck_assert(raw_prove(DIALLERS, mac));
     uint64_t begun = uv_hrtime(), late = machine_late_ms();
-    ck_assert_int_eq(MESSAGE_PEER_LINKS, raw_next(channel, &message));
-    message_fini(&message);
-    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
+    comes(MESSAGE_PEER_LINKS);
+    comes(MESSAGE_NONE);
     ck_assert_uint_ge(ms_since(begun), 100);
     ck_assert_uint_le(ms_since(begun), 5000 + machine_late_ms() - late);
-    channel_destroy(channel);
 }
 
 TEST(a_large_frame_before_the_proof_is_refused)
 {
     node_start(&b, "b", "shm", NULL);
-    int fd = raw_dial(&b);
+    int fd = raw_dial();
     uint32_t length = 4097;
     ck_assert_int_eq(4, (int)write(fd, &length, 4));
     EXPECT(is_ended(fd));
@@ -306,7 +282,7 @@ TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     node_open(&c);
     connect_nodes(&a, &b);
     for (int i = 0; i < STRANGERS; i++) {
-        fds[i] = raw_dial(&b);
+        fds[i] = raw_dial();
         if (i % 3 == 1) { /* garbage; others say nothing */
             uint64_t garbage = 0x0101010100000040u + (uint64_t)i * 0x9e3779b97f4a7c15u * 65536;
             ck_assert_int_eq(8, (int)send(fds[i], &garbage, 8, MSG_NOSIGNAL));
@@ -361,7 +337,7 @@ TEST(garbage_ends_its_own_connection)
 {
     node_start(&b, "b", "shm", NULL);
     for (uint32_t i = 0; i < 50; i++) {
-        int fd = raw_dial(&b);
+        int fd = raw_dial();
         garbage_into(fd, i);
         EXPECT(is_ended(fd));
         close(fd);
@@ -371,5 +347,6 @@ TEST(garbage_ends_its_own_connection)
 
 int main(void)
 {
-    return peer_main("peer_stranger");
+    (void)machine_watch();
+    return run_tests("peer_stranger", setup, stranger_teardown);
 }

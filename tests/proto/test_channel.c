@@ -1,5 +1,4 @@
 #include <check.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -35,16 +34,6 @@ static struct pair {
     int raw;
     int open_before; /* descriptors */
 } pair;
-
-static int open_descriptors(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
 
 static void connect_tcp(int fds[2])
 {

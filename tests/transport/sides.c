@@ -139,13 +139,7 @@ static const struct transport_events events = {
 
 int make_arena(size_t size, void **base)
 {
-    int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
-    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-    *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ck_assert_ptr_ne(MAP_FAILED, *base);
-    return fd;
+    return sealed_memory(size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, base);
 }
 
 /* Memory is the host's, whatever a kind is told: what is to be a GPU's is for fake_nccl or ucx_stand_in. */

@@ -28,7 +28,10 @@ static void open_side(enum link_side which)
 
 static void close_side(void)
 {
-    link_close(side.link);
+    if (side.transport == NULL)
+        return;
+    if (side.link != NULL)
+        link_close(side.link);
     close(peer);
     WAIT_UNTIL(&side, 1, side.closed);
     side_fini(&side);
@@ -40,27 +43,6 @@ static void step(int times)
         sides_step(&side, 1, 5);
 }
 
-/* `fds` descriptors `fd` with the bytes. */
-static void send_with(const void *bytes, size_t size, int fd, unsigned fds)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(16 * sizeof(int))];
-    } control = {0};
-    struct iovec part = {(void *)(uintptr_t)bytes, size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fds > 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-        *rights = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        rights->cmsg_len = CMSG_LEN(fds * sizeof(int));
-        for (unsigned i = 0; i < fds; i++)
-            memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(int));
-    }
-    ck_assert_int_eq((ssize_t)size, sendmsg(peer, &message, 0));
-}
-
 static void hello_bytes(uint8_t hello[HELLO], uint64_t size)
 {
     memset(hello, 0, HELLO);
@@ -68,30 +50,14 @@ static void hello_bytes(uint8_t hello[HELLO], uint64_t size)
     store_le64(hello + 8, size);
 }
 
-static int open_descriptors(void)
-{
-    int count = 0;
-    for (int fd = 0; fd < 256; fd++)
-        count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
 /* ---- Hellos ---------------------------------------------------------------------------------------------------- */
-
-static int sealed(int seals)
-{
-    int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    ck_assert_int_eq(0, ftruncate(fd, PAGE));
-    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, seals));
-    return fd;
-}
 
 /* Not every kernel has them. */
 static int huge_pages(void)
 {
     int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
-        return fd < 0 ? sealed(0) : fd;
+        return fd < 0 ? sealed_memory(PAGE, 0, NULL) : fd;
     ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
     return fd;
 }
@@ -129,26 +95,18 @@ enum arena {
 
 static int make(enum arena what)
 {
-    switch (what) {
-    case UNSEALED:
-        return sealed(0);
-    case MAY_GROW:
-        return sealed(F_SEAL_SHRINK);
-    case MAY_SHRINK:
-        return sealed(F_SEAL_GROW);
-    case WRITE_SEALED:
-        return sealed(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
-    case DIRECTORY:
+    static const int seals[] = {[MAY_GROW] = F_SEAL_SHRINK,
+                                [MAY_SHRINK] = F_SEAL_GROW,
+                                [WRITE_SEALED] = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE,
+                                [GOOD] = F_SEAL_SHRINK | F_SEAL_GROW,
+                                [NONE] = F_SEAL_SHRINK | F_SEAL_GROW};
+    if (what == DIRECTORY)
         return open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    case PIPE:
+    if (what == PIPE)
         return pipe_end();
-    case REGULAR:
+    if (what == REGULAR)
         return plain_file();
-    case HUGE:
-        return huge_pages();
-    default:
-        return sealed(F_SEAL_SHRINK | F_SEAL_GROW);
-    }
+    return what == HUGE ? huge_pages() : sealed_memory(PAGE, seals[what], NULL);
 }
 
 static const struct hello_case {
@@ -180,13 +138,12 @@ TEST_LOOP(only_a_sealed_memfd_is_an_arena, 2 * COUNT(hellos))
     memcpy(hello, test->magic, 4);
     if (test->at != 0)
         store_le32(hello + test->at, test->value);
-    send_with(hello, HELLO, fd, test->arena == NONE ? 0 : 1);
+    send_with_rights(peer, hello, HELLO, fd, test->arena == NONE ? 0 : 1);
     WAIT_UNTIL(&side, 1, side.connected || side.broken);
     ck_assert_uint_eq(test->good, side.connected);
     ck_assert_uint_eq(!test->good, side.broken);
     ck_assert_int_eq(before, open_descriptors());
     close(fd);
-    close_side();
 }
 
 TEST(a_hello_may_come_in_pieces_with_many_descriptors)
@@ -195,16 +152,15 @@ TEST(a_hello_may_come_in_pieces_with_many_descriptors)
     open_side(LINK_DIALLED);
     int fd = make(GOOD), before = open_descriptors();
     hello_bytes(hello, PAGE);
-    send_with(hello, 5, fd, 12); /* the first counts */
+    send_with_rights(peer, hello, 5, fd, 12); /* the first counts */
     step(2);
-    send_with(hello + 5, 10, fd, 1);
+    send_with_rights(peer, hello + 5, 10, fd, 1);
     step(2);
     ck_assert_uint_eq(0, side.connected);
-    send_with(hello + 15, HELLO - 15, fd, 0);
+    send_with_rights(peer, hello + 15, HELLO - 15, fd, 0);
     WAIT_UNTIL(&side, 1, side.connected);
     ck_assert_int_eq(before, open_descriptors());
     close(fd);
-    close_side();
 }
 
 /* The dialling side's last word of the other protocol may still be on its way to it. */
@@ -220,7 +176,6 @@ TEST(the_accepted_side_speaks_first)
     open_side(LINK_ACCEPTED);
     input.fd = peer;
     WAIT_UNTIL(&side, 1, poll(&input, 1, 0) == 1);
-    close_side();
 }
 
 /* ---- Records --------------------------------------------------------------------------------------------------- */
@@ -231,7 +186,7 @@ static void connect_by_hand(void)
     open_side(LINK_ACCEPTED);
     int fd = make(GOOD);
     hello_bytes(hello, PAGE);
-    send_with(hello, HELLO, fd, 1);
+    send_with_rights(peer, hello, HELLO, fd, 1);
     close(fd);
     WAIT_UNTIL(&side, 1, side.connected);
 }
@@ -257,13 +212,12 @@ TEST(records_may_come_in_any_pieces)
         size += make_record(stream + size, i, i % SLOTS);
     for (size_t at = 0, piece = 1; at < size; at += piece, piece = piece % 997 + 13) {
         piece = piece < size - at ? piece : size - at;
-        send_with(stream + at, piece, -1, 0);
+        send_with_rights(peer, stream + at, piece, -1, 0);
         step(1);
     }
     WAIT_UNTIL(&side, 1, side.arrived == 500);
     ck_assert_uint_eq(499, side.last_sequence);
     ck_assert_uint_eq(0, side.broken);
-    close_side();
 }
 
 static const struct record_case {
@@ -287,10 +241,9 @@ TEST_LOOP(a_malformed_record_breaks_the_link, COUNT(records))
         store_le32(record + records[_i].at, (uint32_t)records[_i].value);
     else
         store_le64(record + records[_i].at, records[_i].value);
-    send_with(record, 2 * size, -1, 0);
+    send_with_rights(peer, record, 2 * size, -1, 0);
     WAIT_UNTIL(&side, 1, side.broken);
     ck_assert_uint_eq(0, side.arriving); /* nor anything that follows it */
-    close_side();
 }
 
 TEST(descriptors_with_a_record_are_dropped)
@@ -299,10 +252,9 @@ TEST(descriptors_with_a_record_are_dropped)
     connect_by_hand();
     int before = open_descriptors();
     size_t size = make_record(record, 1, 0);
-    send_with(record, size, peer, 3);
+    send_with_rights(peer, record, size, peer, 3);
     WAIT_UNTIL(&side, 1, side.arrived == 1);
     ck_assert_int_eq(before, open_descriptors());
-    close_side();
 }
 
 /* ---- The end --------------------------------------------------------------------------------------------------- */
@@ -311,7 +263,7 @@ TEST(the_end_of_the_socket_breaks_a_link_at_once)
 {
     uint8_t record[40];
     connect_by_hand();
-    send_with(record, make_record(record, 1, 0) - 1, -1, 0); /* in the middle of a record */
+    send_with_rights(peer, record, make_record(record, 1, 0) - 1, -1, 0); /* in the middle of a record */
     close(peer);
     WAIT_UNTIL(&side, 1, side.broken);
     ck_assert_uint_eq(0, side.arriving);
@@ -329,7 +281,7 @@ TEST(a_closing_link_waits_for_the_end_of_the_socket)
     char byte;
     WAIT_UNTIL(&side, 1, recv(peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1); /* our hello, then our end */
     for (int i = 0; i < 50; i++) {
-        send_with(record, make_record(record, 1, 0) - (i == 25), -1, 0);
+        send_with_rights(peer, record, make_record(record, 1, 0) - (i == 25), -1, 0);
         step(1);
     }
     ck_assert_uint_eq(0, side.arriving + side.broken + side.closed);
@@ -385,7 +337,6 @@ TEST(a_full_socket_delays_sends)
     uint8_t sink[4096];
     WAIT_UNTIL(&side, 1, recv(peer, sink, sizeof(sink), MSG_DONTWAIT) > 0 && !side.sending[0]);
     ck_assert_uint_eq(0, side.sent_badly + side.broken);
-    close_side();
 }
 
 /* All that a link sends, after its hello, to its end: whole records, and the farewell. */
@@ -428,9 +379,9 @@ static void play_peer(const struct sockaddr_un *address, bool farewell, int unti
     if (connect(peer, (const struct sockaddr *)address, sizeof(*address)) != 0)
         _exit(1);
     hello_bytes(hello, PAGE);
-    send_with(hello, HELLO, make(GOOD), 1);
+    send_with_rights(peer, hello, HELLO, make(GOOD), 1);
     if (farewell)
-        send_with("CHNK good bye.\0", 16, -1, 0);
+        send_with_rights(peer, "CHNK good bye.\0", 16, -1, 0);
     shutdown(peer, SHUT_WR);
     (void)!read(until, &byte, 1);
     _exit(0);
@@ -473,5 +424,5 @@ TEST_LOOP(without_a_farewell_the_end_of_the_process_counts, 2)
 
 int main(void)
 {
-    return run_tests("shm", NULL, NULL);
+    return run_tests("shm", NULL, close_side);
 }

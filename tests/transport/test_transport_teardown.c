@@ -261,7 +261,7 @@ static void run_case(const TTest *test, int kind)
 {
     int file = memfd_create("output", MFD_CLOEXEC), out = dup(STDERR_FILENO);
     Suite *suite = suite_create("teardown");
-    TCase *tcase = tcase_create("teardown");
+    TCase *tcase = tcase_create("transport_teardown");
     TestResult **results;
     tcase_add_loop_test(tcase, test, kind, kind + 1);
     suite_add_tcase(suite, tcase);
