@@ -1,10 +1,32 @@
-/* A fuzz target: what libFuzzer calls, and what regression_driver.c calls without it. A finding is a crash or a
- * require() that fails. */
+/* Fuzz targets: foreign bytes, taken as what a function's name says. A finding is a crash or a require() that fails. A
+ * program is built of fuzz.c and one target. */
 #ifndef STRAIT_TESTS_FUZZ_H
 #define STRAIT_TESTS_FUZZ_H
 
 #include "tests/support.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* fuzz_chunks.c */
+void fuzz_chunk(const uint8_t *data, size_t size);
+void fuzz_chunk_repaired(const uint8_t *data, size_t size);
+void fuzz_roundtrip(const uint8_t *data, size_t size);
+
+/* fuzz_files.c */
+void fuzz_codebook(const uint8_t *data, size_t size);
+void fuzz_container(const uint8_t *data, size_t size);
+
+/* fuzz_text.c */
+void fuzz_options(const uint8_t *data, size_t size);
+void fuzz_http_request(const uint8_t *data, size_t size);
+void fuzz_safetensors(const uint8_t *data, size_t size);
+
+/* fuzz_protocol.c */
+void fuzz_message(const uint8_t *data, size_t size);
+void fuzz_channel(const uint8_t *data, size_t size);
+void fuzz_blob(const uint8_t *data, size_t size);
+void fuzz_nccl(const uint8_t *data, size_t size);
+
+/* fuzz_collective.c */
+void fuzz_overflow_tcp(const uint8_t *data, size_t size);
+void fuzz_rendezvous(const uint8_t *data, size_t size);
 
 #endif

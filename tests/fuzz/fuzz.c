@@ -1,8 +1,19 @@
-/* Replays files, and the files of folders, through a fuzz target: no fuzz engine, any compiler. */
+/* Program of the target FUZZ_TARGET: for libFuzzer, or, with FUZZ_REPLAY, one that replays files and the files of
+ * folders, with any compiler. */
 #include <dirent.h>
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    FUZZ_TARGET(data, size);
+    return 0;
+}
+
+#ifdef FUZZ_REPLAY
 
 static unsigned replayed;
 
@@ -47,3 +58,5 @@ int main(int argc, char **argv)
     printf("%u replayed\n", replayed);
     return replayed > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
+
+#endif

@@ -1,0 +1,162 @@
+/* Foreign bytes as text: options, HTTP requests and headers of safetensors. */
+#include <string.h>
+
+#include "daemon/base/http.h"
+#include "daemon/base/options.h"
+#include "internal/bytes.h"
+#include "tests/fuzz/fuzz.h"
+#include "tools/input.h"
+
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+static void check_print(const struct node_options *options)
+{
+    struct node_options back;
+    struct option_error error;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    require(out != NULL);
+    options_print(options, out);
+    require(fclose(out) == 0);
+    options_default(&back);
+    require(options_text(&back, text, size, "printed", &error) == STRAIT_OK);
+    require(memcmp(options, &back, sizeof(back)) == 0);
+    free(text);
+}
+
+/* The same bytes as variables or flags, cut at newlines: never worse than an error. */
+static void parse_words(const uint8_t *data, size_t size)
+{
+    char *words[18] = {(char *)"straitd"}, *copy = malloc(size + 1);
+    struct node_options options;
+    struct option_error error;
+    int count = 1;
+    require(copy != NULL);
+    memcpy(copy, data, size);
+    copy[size] = 0;
+    for (char *word = strtok(copy, "\n"); word != NULL && count < 17; word = strtok(NULL, "\n"))
+        words[count++] = word;
+    options_default(&options);
+    options_environment(&options, words, &error);
+    options_flags(&options, count, words, &error);
+    check_print(&options);
+    free(copy);
+}
+
+/* A file of options: what is read is printed and read again. */
+void fuzz_options(const uint8_t *data, size_t size)
+{
+    struct node_options before, options;
+    struct option_error error = {{0}};
+    options_default(&before);
+    options_default(&options);
+    if (options_text(&options, (const char *)data, size, "input", &error) == STRAIT_OK) {
+        check_print(&options);
+    } else {
+        require(strncmp(error.text, "input:", 6) == 0);
+        require(memcmp(&before, &options, sizeof(options)) == 0);
+    }
+    parse_words(data, size);
+}
+
+/* ---- HTTP requests --------------------------------------------------------------------------------------------- */
+
+#define PARTS_MAX 1024u /* larger inputs are not tried in every length: it is quadratic */
+
+static bool is_known(int verdict)
+{
+    return verdict == HTTP_INCOMPLETE || verdict == HTTP_GOOD || verdict == 400 || verdict == 413 || verdict == 431 ||
+           verdict == 505;
+}
+
+/* Memory of exactly the size, so that sanitizers see one read too many. */
+static int parse_part(const uint8_t *data, size_t size, struct http_request *request)
+{
+    char *copy = malloc(size > 0 ? size : 1);
+    require(copy != NULL);
+    memcpy(copy, data, size);
+    int verdict = http_request_parse(copy, size, request);
+    free(copy);
+    return verdict;
+}
+
+static void check_request(const struct http_request *request, size_t size)
+{
+    require(request->size > 0 && request->size <= size && request->size <= HTTP_HEAD_MAX);
+    require(memchr(request->path, 0, sizeof(request->path)) != NULL);
+    for (const char *at = request->path; *at != 0; at++)
+        require((uint8_t)*at > ' ' && *at != '?' && *at != 0x7f);
+}
+
+/* The first verdict that is none of "more" stays, whatever follows. */
+static void check_parts(const uint8_t *data, size_t size, int whole)
+{
+    struct http_request request;
+    int verdict = HTTP_INCOMPLETE;
+    for (size_t part = 0; part <= size && verdict == HTTP_INCOMPLETE; part++)
+        verdict = parse_part(data, part, &request);
+    require(verdict == whole);
+}
+
+/* HTTP requests: the verdict does not depend on how they arrive. */
+void fuzz_http_request(const uint8_t *data, size_t size)
+{
+    struct http_request request;
+    size_t at = 0;
+    for (int verdict = HTTP_GOOD; verdict == HTTP_GOOD; at += request.size) {
+        memset(&request, 0xA5, sizeof(request));
+        verdict = parse_part(data + at, size - at, &request);
+        require(is_known(verdict));
+        if (verdict == HTTP_GOOD)
+            check_request(&request, size - at);
+        if (size <= PARTS_MAX)
+            check_parts(data + at, size - at, verdict);
+        if (verdict != HTTP_GOOD)
+            break;
+    }
+}
+
+/* ---- Headers of safetensors ------------------------------------------------------------------------------------ */
+
+/* What the header promises: tensors in order, apart, inside the file, after the header. */
+static void check_tensors(const struct safetensors *list, uint64_t head_size, uint64_t file_size)
+{
+    uint64_t end = list->data_begin;
+    require(list->data_begin >= 8 && list->data_begin <= head_size && list->data_begin <= file_size);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct safetensor *tensor = &list->tensors[i];
+        require(tensor->begin >= end || tensor->begin == tensor->end);
+        require(tensor->begin <= tensor->end && tensor->end <= file_size && tensor->begin >= list->data_begin);
+        require(tensor->name != NULL && memchr(tensor->dtype, 0, sizeof(tensor->dtype)) != NULL);
+        safetensors_element(tensor->dtype);
+        end = tensor->end > end ? tensor->end : end;
+    }
+}
+
+static void parse_tensors(const uint8_t *head, size_t head_size, uint64_t file_size)
+{
+    struct safetensors list;
+    const char *why = NULL;
+    safetensors_probe(head, head_size, file_size);
+    if (safetensors_init(&list, head, head_size, file_size, &why) != STRAIT_OK) {
+        require(why != NULL && why[0] != 0);
+        return;
+    }
+    check_tensors(&list, head_size, file_size);
+    safetensors_fini(&list);
+}
+
+/* The beginning of a safetensors file. The length of the header comes right when it is left out: the fuzzer then sees
+ * to the JSON. */
+void fuzz_safetensors(const uint8_t *data, size_t size)
+{
+    parse_tensors(data, size, size);
+    parse_tensors(data, size, size + 65536);
+    uint8_t *whole = malloc(size + 8);
+    require(whole != NULL);
+    store_le64(whole, size);
+    memcpy(whole + 8, data, size);
+    parse_tensors(whole, size + 8, size + 8 + 65536);
+    free(whole);
+}
