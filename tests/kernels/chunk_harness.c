@@ -114,23 +114,23 @@ static void fill_source(void)
     }
 }
 
-static void setup_shapes(const struct shape *list, uint32_t count, uint32_t ids)
+static void setup_shapes(uint32_t alignment, const struct shape *list, uint32_t count, uint32_t ids)
 {
     codebook = test_codebook();
-    layout_init(&src, 2, list, count, NULL, ids);
+    layout_init(&src, alignment, list, count, NULL, ids);
     layout_mirror(&dst, &src);
     layout_mirror(&first, &src);
     guarded_init(&room, CHUNK_MAX);
 }
 
-void setup_pages(const struct shape *shape)
+void setup_pages(uint32_t alignment, const struct shape *shape)
 {
-    setup_shapes(shape, 1, shape->page_count);
+    setup_shapes(alignment, shape, 1, shape->page_count);
 }
 
-void encode_chunk(enum strait_mode mode)
+void encode_values(enum strait_element element, enum strait_mode mode)
 {
-    const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, mode};
+    const struct asked asked = {mode == STRAIT_MODE_BASE ? NULL : codebook, element, mode};
     struct verdict verdict;
     uint8_t *bytes = round_trip(&asked, &src, &verdict);
     chunk_size = verdict.result.bytes;
@@ -139,9 +139,14 @@ void encode_chunk(enum strait_mode mode)
     free(bytes);
 }
 
+void encode_chunk(enum strait_mode mode)
+{
+    encode_values(STRAIT_ELEMENT_BF16, mode);
+}
+
 void chunk_setup(void)
 {
-    setup_shapes(shapes, COUNT(shapes), 2);
+    setup_shapes(2, shapes, COUNT(shapes), 2);
     fill_source();
     encode_chunk(coded_modes[0]);
     ck_assert_uint_eq(METADATA, 16 * (load_le32(chunk + 48) >> 4));

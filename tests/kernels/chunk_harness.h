@@ -44,9 +44,11 @@ extern const enum strait_mode coded_modes[2];
 
 void chunk_setup(void); /* encoded in coded_modes[0] */
 void chunk_teardown(void);
-/* In place of chunk_setup: one region of this shape, without values yet. */
-void setup_pages(const struct shape *shape);
-/* Encodes what `src` holds into the chunk. */
+/* In place of chunk_setup: one region of this shape, whose pages lie at multiples of `alignment`, without values yet.
+ */
+void setup_pages(uint32_t alignment, const struct shape *shape);
+/* Encodes what `src` holds into the chunk: values of a type, without a codebook where the mode needs none; as BF16. */
+void encode_values(enum strait_element element, enum strait_mode mode);
 void encode_chunk(enum strait_mode mode);
 
 /* ---- Changes to it --------------------------------------------------------------------------------------------- */

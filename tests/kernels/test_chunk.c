@@ -1,7 +1,4 @@
-/* Hostile chunks as a whole: any change, headers, entries, lengths and rows that no encoder writes, and memory that
- * changes during the call. */
-#include <pthread.h>
-#include <stdatomic.h>
+/* Hostile chunks as a whole: any change, headers, entries, lengths and rows that no encoder writes. */
 #include <string.h>
 
 #include "tests/kernels/chunk_harness.h"
@@ -518,74 +515,6 @@ START_TEST(with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at)
 }
 END_TEST
 
-static const struct shape busy_shape = {
-    .page_count = 3, .rows = 1, .row_bytes = 16384 + 4001, .page_gap = 1, .table = 4};
-
-/* Writes to the blocks of the chunk until it is told to stop. */
-struct meddler {
-    uint8_t *blocks;
-    size_t size;
-    atomic_bool stop;
-};
-
-static void *meddle(void *arg)
-{
-    struct meddler *meddler = arg;
-    struct rng rng = rng_init(600);
-    while (!atomic_load(&meddler->stop)) {
-        uint64_t random = rng_next(&rng);
-        volatile uint8_t *byte = meddler->blocks + random % meddler->size;
-        uint8_t before = *byte;
-        *byte ^= (uint8_t)(random >> 56 | 1);
-        for (int wait = 0; wait < 20; wait++) /* or nobody would see it */
-            rng_next(&rng);
-        *byte = before;
-    }
-    return NULL;
-}
-
-/* Pages that passed are what was encoded. */
-static void check_passed(const struct verdict *verdict)
-{
-    static uint8_t a[16384 + 4001], b[16384 + 4001];
-    for (uint32_t p = 0; p < layout_count(&dst); p++) {
-        layout_read(&src, p, a);
-        layout_read(&dst, p, b);
-        ck_assert(verdict->page_status[p] != STRAIT_OK || memcmp(a, b, sizeof(a)) == 0);
-    }
-}
-
-static const enum strait_mode busy_modes[] = {STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
-
-START_TEST(blocks_that_change_during_the_call_fail_or_are_what_was_encoded)
-{
-    struct meddler meddler = {.stop = false};
-    struct verdict verdict;
-    struct rng rng = rng_init(601);
-    pthread_t thread;
-    if (variant(_i % VARIANTS) == NULL)
-        return;
-    setup_pages(&busy_shape);
-    layout_fill(&src, &rng, PATTERN_RARE, codebook);
-    encode_chunk(busy_modes[_i / VARIANTS]);
-    uint8_t *bytes = room.bytes + room.size - chunk_size;
-    memcpy(bytes, chunk, chunk_size);
-    meddler.blocks = bytes + 16 * (load_le32(bytes + 48) >> 4);
-    meddler.size = (size_t)(room.bytes + room.size - meddler.blocks);
-    ck_assert_int_eq(0, pthread_create(&thread, NULL, meddle, &meddler));
-    for (int k = 0; k < 2000; k++) {
-        layout_clear(&dst);
-        decode_layout(variant(_i % VARIANTS), codebook, &dst, NULL, bytes, chunk_size, &verdict);
-        ck_assert_int_eq(STRAIT_OK, verdict.result.chunk_status);
-        ck_assert(layout_intact(&dst));
-        check_passed(&verdict);
-    }
-    atomic_store(&meddler.stop, true);
-    pthread_join(thread, NULL);
-    chunk_teardown();
-}
-END_TEST
-
 /* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
@@ -596,7 +525,6 @@ int main(void)
     TCase *tables = add_case(suite, "tables");
     TCase *info = add_case(suite, "info");
     TCase *change = add_case(suite, "changing");
-    TCase *busy = add_case(suite, "busy");
     print_conditions();
     tcase_add_checked_fixture(any, chunk_setup, chunk_teardown);
     tcase_add_checked_fixture(header, chunk_setup, chunk_teardown);
@@ -628,7 +556,5 @@ int main(void)
     tcase_add_loop_test(info, chunk_pages_gives_the_error_of_the_checks, 0, COUNT(table_changes));
     tcase_add_checked_fixture(change, chunk_setup, chunk_teardown);
     tcase_add_loop_test(change, with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at, 0, 2);
-    tcase_add_loop_test(busy, blocks_that_change_during_the_call_fail_or_are_what_was_encoded, 0,
-                        COUNT(busy_modes) * VARIANTS);
     return run_suite(suite);
 }

@@ -160,126 +160,72 @@ static void call_init(void)
     call.result.status = STATUS_UNSET;
 }
 
-#define FAULT(name, change) \
-    static void name(void)  \
-    {                       \
-        change;             \
+enum { ENCODE = 1, DECODE = 2, VERIFY = 4, IN_RESULT = 8 /* decoding only: the chunk does not fit the list */ };
+
+/* Name, what is found, by which calls, how it is made. */
+#define FAULTS(X)                                                                                                    \
+    X(region_without_base, INVALID, ENCODE | DECODE, call.region.base = NULL)                                        \
+    X(region_from_the_future, INVALID, ENCODE | DECODE, call.region.reserved[1] = 1)                                 \
+    X(no_rows, INVALID, ENCODE | DECODE, call.region.rows = 0)                                                       \
+    X(no_row_bytes, INVALID, ENCODE | DECODE, call.region.row_bytes = 0)                                             \
+    X(page_too_long, INVALID, ENCODE | DECODE, call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2)                \
+    X(page_size_overflows, INVALID, ENCODE | DECODE, call.region.rows = call.region.row_bytes = 65536)               \
+    X(no_regions, INVALID, ENCODE | DECODE, call.pages.region_count = 0)                                             \
+    X(regions_null, INVALID, ENCODE | DECODE, call.pages.regions = NULL)                                             \
+    X(no_ids, INVALID, ENCODE | DECODE, call.pages.id_count = 0)                                                     \
+    X(too_many_pages, INVALID, ENCODE | DECODE, call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1)                    \
+    X(page_count_overflows, INVALID, ENCODE | DECODE, call.pages.region_count = call.pages.id_count = 65536)         \
+    X(odd_base, ALIGNMENT, ENCODE | IN_RESULT, call.region.base = call_pages + 1)                                    \
+    X(odd_page_stride, ALIGNMENT, ENCODE | IN_RESULT, call.region.page_stride = 4097)                                \
+    X(odd_row_stride, ALIGNMENT, ENCODE | IN_RESULT, call.region.row_stride = 1025)                                  \
+    X(odd_row_bytes, ALIGNMENT, ENCODE | IN_RESULT, call.region.row_bytes = 1023)                                    \
+    X(run_of_no_size, INVALID, ENCODE | DECODE | VERIFY, call.run.size = 0)                                          \
+    X(caching_unknown, INVALID, ENCODE | DECODE | VERIFY, call.run.caching = STRAIT_CACHING_LINK + 1)                \
+    X(run_too_small, INVALID, ENCODE | DECODE | VERIFY, call.run.size = offsetof(struct strait_run, caching) - 8)    \
+    X(statuses_of_no_count, INVALID, ENCODE | DECODE | VERIFY, call.run.page_status = call_status,                   \
+      call.run.page_status_count = 0)                                                                                \
+    X(statuses_null, INVALID, ENCODE | DECODE | VERIFY, call.run.page_status_count = 2)                              \
+    X(overlapping_rows, INVALID, DECODE, call.region.row_stride = 1022)                                              \
+    X(no_result, INVALID, ENCODE | DECODE | VERIFY, call.run.result = NULL)                                          \
+    X(scratch_unaligned, ALIGNMENT, ENCODE | DECODE | VERIFY, call.run.scratch = call_scratch + 32)                  \
+    X(scratch_too_small, NO_SPACE, ENCODE | DECODE | VERIFY, call.run.scratch_size = strait_scratch_size(NULL) - 1)  \
+    X(params_of_no_size, INVALID, ENCODE, call.params.size = 0)                                                      \
+    X(params_too_small, INVALID, ENCODE, call.params.size--)                                                         \
+    X(element_unknown, INVALID, ENCODE, call.params.element = (enum strait_element)6)                                \
+    X(element_negative, INVALID, ENCODE, call.params.element = (enum strait_element) - 1)                            \
+    X(mode_unknown, INVALID, ENCODE, call.params.mode = (enum strait_mode)6)                                         \
+    X(mode_negative, INVALID, ENCODE, call.params.mode = (enum strait_mode) - 1)                                     \
+    X(coded_without_codebook, INVALID, ENCODE, call.params.codebook = NULL)                                          \
+    X(fp16_split_without_codebook, INVALID, ENCODE, call.params.element = STRAIT_ELEMENT_FP16,                       \
+      call.params.mode = STRAIT_MODE_SPLIT, call.params.codebook = NULL, call.region.table = 0)                      \
+    X(table_beyond, CODEBOOK, ENCODE, call.region.table = TEST_TABLES)                                               \
+    X(table_without_codebook, CODEBOOK, ENCODE, call.params.codebook = NULL, call.params.mode = STRAIT_MODE_RAW)     \
+    X(fp32_half_aligned, ALIGNMENT, ENCODE, call.params.element = STRAIT_ELEMENT_FP32,                               \
+      call.region.base = call_pages + 2)                                                                             \
+    X(fp32_half_stride, ALIGNMENT, ENCODE, call.params.element = STRAIT_ELEMENT_FP32, call.region.row_stride = 1026) \
+    X(fp16_odd, ALIGNMENT, ENCODE, call.params.element = STRAIT_ELEMENT_FP16, call.region.base = call_pages + 1)     \
+    X(dst_null, INVALID, ENCODE, call.dst = NULL)                                                                    \
+    X(dst_too_small, NO_SPACE, ENCODE, call.capacity = strait_encode_bound(&call.pages) - 1)                         \
+    X(src_null, INVALID, DECODE | VERIFY, call.src = NULL)                                                           \
+    X(fewer_pages_than_the_chunk, INVALID, IN_RESULT, call.pages.id_count = 1)                                       \
+    X(more_pages_than_the_chunk, INVALID, IN_RESULT, call.pages.id_count = 3)
+
+#define X(name, expected, calls, ...) \
+    static void name(void)            \
+    {                                 \
+        __VA_ARGS__;                  \
     }
-
-FAULT(region_without_base, call.region.base = NULL)
-FAULT(region_from_the_future, call.region.reserved[1] = 1)
-FAULT(no_rows, call.region.rows = 0)
-FAULT(no_row_bytes, call.region.row_bytes = 0)
-FAULT(page_too_long, call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2)
-FAULT(page_size_overflows, call.region.rows = call.region.row_bytes = 65536)
-FAULT(no_regions, call.pages.region_count = 0)
-FAULT(regions_null, call.pages.regions = NULL)
-FAULT(no_ids, call.pages.id_count = 0)
-FAULT(too_many_pages, call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1)
-FAULT(page_count_overflows, call.pages.region_count = call.pages.id_count = 65536)
-FAULT(odd_base, call.region.base = call_pages + 1)
-FAULT(odd_page_stride, call.region.page_stride = 4097)
-FAULT(odd_row_stride, call.region.row_stride = 1025)
-FAULT(odd_row_bytes, call.region.row_bytes = 1023)
-FAULT(run_of_no_size, call.run.size = 0)
-FAULT(run_too_small, call.run.size = offsetof(struct strait_run, caching) - 8)
-FAULT(caching_unknown, call.run.caching = STRAIT_CACHING_LINK + 1)
-static void statuses_of_no_count(void)
-{
-    call.run.page_status = call_status, call.run.page_status_count = 0;
-}
-FAULT(statuses_null, call.run.page_status_count = 2)
-FAULT(overlapping_rows, call.region.row_stride = 1022)
-FAULT(no_result, call.run.result = NULL)
-FAULT(scratch_unaligned, call.run.scratch = call_scratch + 32)
-FAULT(scratch_too_small, call.run.scratch_size = strait_scratch_size(NULL) - 1)
-FAULT(params_of_no_size, call.params.size = 0)
-FAULT(params_too_small, call.params.size--)
-FAULT(element_unknown, call.params.element = (enum strait_element)6)
-FAULT(element_negative, call.params.element = (enum strait_element) - 1)
-FAULT(mode_unknown, call.params.mode = (enum strait_mode)6)
-FAULT(mode_negative, call.params.mode = (enum strait_mode) - 1)
-FAULT(coded_without_codebook, call.params.codebook = NULL)
-static void fp16_split_without_codebook(void)
-{
-    call.params = (struct strait_encode_params){sizeof(call.params), STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, NULL};
-    call.region.table = 0;
-}
-FAULT(table_beyond, call.region.table = TEST_TABLES)
-static void table_without_codebook(void)
-{
-    call.params.codebook = NULL, call.params.mode = STRAIT_MODE_RAW;
-}
-static void fp32_half_aligned(void)
-{
-    call.params.element = STRAIT_ELEMENT_FP32, call.region.base = call_pages + 2;
-}
-static void fp32_half_stride(void)
-{
-    call.params.element = STRAIT_ELEMENT_FP32, call.region.row_stride = 1026;
-}
-static void fp16_odd(void)
-{
-    call.params.element = STRAIT_ELEMENT_FP16, call.region.base = call_pages + 1;
-}
-FAULT(dst_null, call.dst = NULL)
-FAULT(dst_too_small, call.capacity = strait_encode_bound(&call.pages) - 1)
-FAULT(src_null, call.src = NULL)
-FAULT(fewer_pages_than_the_chunk, call.pages.id_count = 1)
-FAULT(more_pages_than_the_chunk, call.pages.id_count = 3)
-
-#define ENCODE    1u
-#define DECODE    2u
-#define VERIFY    4u
-#define IN_RESULT 8u /* decoding only: the chunk does not fit the list */
+FAULTS(X)
+#undef X
 
 static const struct bad_call {
     void (*spoil)(void);
     enum strait_status expected;
-    unsigned calls; /* those that return it */
+    unsigned calls;
 } bad_calls[] = {
-    {region_without_base, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {region_from_the_future, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {no_rows, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {no_row_bytes, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {page_too_long, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {page_size_overflows, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {no_regions, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {regions_null, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {no_ids, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {too_many_pages, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {page_count_overflows, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {odd_base, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
-    {odd_page_stride, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
-    {odd_row_stride, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
-    {odd_row_bytes, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
-    {run_of_no_size, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {caching_unknown, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {run_too_small, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {statuses_of_no_count, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {statuses_null, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {overlapping_rows, STRAIT_ERR_INVALID, DECODE},
-    {no_result, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {scratch_unaligned, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE | VERIFY},
-    {scratch_too_small, STRAIT_ERR_NO_SPACE, ENCODE | DECODE | VERIFY},
-    {params_of_no_size, STRAIT_ERR_INVALID, ENCODE},
-    {params_too_small, STRAIT_ERR_INVALID, ENCODE},
-    {element_unknown, STRAIT_ERR_INVALID, ENCODE},
-    {element_negative, STRAIT_ERR_INVALID, ENCODE},
-    {mode_unknown, STRAIT_ERR_INVALID, ENCODE},
-    {mode_negative, STRAIT_ERR_INVALID, ENCODE},
-    {coded_without_codebook, STRAIT_ERR_INVALID, ENCODE},
-    {fp16_split_without_codebook, STRAIT_ERR_INVALID, ENCODE},
-    {table_beyond, STRAIT_ERR_CODEBOOK, ENCODE},
-    {table_without_codebook, STRAIT_ERR_CODEBOOK, ENCODE},
-    {fp32_half_aligned, STRAIT_ERR_ALIGNMENT, ENCODE},
-    {fp32_half_stride, STRAIT_ERR_ALIGNMENT, ENCODE},
-    {fp16_odd, STRAIT_ERR_ALIGNMENT, ENCODE},
-    {dst_null, STRAIT_ERR_INVALID, ENCODE},
-    {dst_too_small, STRAIT_ERR_NO_SPACE, ENCODE},
-    {src_null, STRAIT_ERR_INVALID, DECODE | VERIFY},
-    {fewer_pages_than_the_chunk, STRAIT_ERR_INVALID, IN_RESULT},
-    {more_pages_than_the_chunk, STRAIT_ERR_INVALID, IN_RESULT},
+#define X(name, expected, calls, ...) {name, STRAIT_ERR_##expected, calls},
+    FAULTS(X)
+#undef X
 };
 
 static enum strait_status call_again(unsigned which)
