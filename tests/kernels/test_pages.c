@@ -6,16 +6,55 @@
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
+/* What a test encodes, the chunk, and what it is decoded to. */
 static struct strait_codebook *codebook;
+static struct layout src, dst;
+static uint8_t *chunk;
+static struct verdict encoded, verdict;
 
 static void setup(void)
 {
     codebook = test_codebook();
 }
 
+static void fini(struct layout *layout)
+{
+    if (layout->memory.map != NULL)
+        layout_fini(layout);
+    *layout = (struct layout){.gaps = NULL};
+}
+
 static void teardown(void)
 {
+    fini(&src);
+    fini(&dst);
+    free(chunk);
+    chunk = NULL;
     strait_codebook_destroy(codebook);
+}
+
+/* Random values in the place of the source before, which went through every variant and back: the chunk. */
+static void encode_random(const struct asked *asked, struct rng *rng, enum pattern pattern)
+{
+    layout_fill(&src, rng, pattern, codebook);
+    free(chunk);
+    chunk = round_trip(asked, &src, &encoded);
+}
+
+static void decode_by(const struct strait_codec *codec, const uint32_t *select)
+{
+    layout_clear(&dst);
+    decode_layout(codec, codebook, &dst, select, chunk, encoded.result.bytes, &verdict);
+    ck_assert_int_eq(STRAIT_OK, verdict.returned);
+    ck_assert(layout_intact(&dst));
+}
+
+static bool same_page(uint32_t from, uint32_t to)
+{
+    static uint8_t a[40000], b[40000];
+    layout_read(&src, from, a);
+    layout_read(&dst, to, b);
+    return memcmp(a, b, layout_page_bytes(&src, from)) == 0;
 }
 
 static struct asked bf16(enum strait_mode mode)
@@ -46,22 +85,22 @@ static const struct shape row_shapes[] = {
     {.page_count = 3, .rows = 1, .row_bytes = 17, .page_gap = 1, .skew = 10},
 };
 
-/* Copies the pages of a list one after another, without gaps between their rows. */
-static void flatten(struct layout *flat, const struct layout *src)
+/* Copies the pages of the source one after another, without gaps between their rows. */
+static void flatten(struct layout *flat)
 {
     struct shape shapes[REGIONS_MAX];
-    for (uint32_t r = 0; r < src->pages.region_count; r++) {
-        uint32_t bytes = src->regions[r].rows * src->regions[r].row_bytes;
-        shapes[r] = (struct shape){.page_count = src->regions[r].page_count,
+    for (uint32_t r = 0; r < src.pages.region_count; r++) {
+        uint32_t bytes = src.regions[r].rows * src.regions[r].row_bytes;
+        shapes[r] = (struct shape){.page_count = src.regions[r].page_count,
                                    .rows = 1,
                                    .row_bytes = bytes,
                                    .page_gap = bytes % 2,
-                                   .table = src->regions[r].table};
+                                   .table = src.regions[r].table};
     }
-    layout_init(flat, 2, shapes, src->pages.region_count, src->pages.ids, src->pages.id_count);
-    for (uint32_t i = 0; i < layout_count(src); i++) {
-        uint8_t *page = malloc(layout_page_bytes(src, i));
-        layout_read(src, i, page);
+    layout_init(flat, 2, shapes, src.pages.region_count, src.pages.ids, src.pages.id_count);
+    for (uint32_t i = 0; i < layout_count(&src); i++) {
+        uint8_t *page = malloc(layout_page_bytes(&src, i));
+        layout_read(&src, i, page);
         layout_write(flat, i, page);
         free(page);
     }
@@ -71,20 +110,16 @@ START_TEST(pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them)
 {
     const struct shape *shape = &row_shapes[_i];
     struct rng rng = rng_init((uint64_t)_i);
+    layout_init(&src, 2, shape, 1, NULL, shape->page_count);
     for (int k = 0; k < COUNT(modes) * PATTERNS; k++) {
         const struct asked asked = bf16(modes[k % COUNT(modes)]);
-        struct layout src, flat;
-        struct verdict verdict, same;
-        layout_init(&src, 2, shape, 1, NULL, shape->page_count);
-        layout_fill(&src, &rng, (enum pattern)(k / COUNT(modes)), codebook);
-        flatten(&flat, &src);
-        uint8_t *chunk = round_trip(&asked, &src, &verdict);
-        uint8_t *flat_chunk = round_trip(&asked, &flat, &same);
-        ck_assert_uint_eq(verdict.result.bytes, same.result.bytes);
-        ck_assert_mem_eq(chunk, flat_chunk, same.result.bytes);
-        free(chunk);
+        struct layout flat;
+        encode_random(&asked, &rng, (enum pattern)(k / COUNT(modes)));
+        flatten(&flat);
+        uint8_t *flat_chunk = round_trip(&asked, &flat, &verdict);
+        ck_assert_uint_eq(encoded.result.bytes, verdict.result.bytes);
+        ck_assert_mem_eq(chunk, flat_chunk, verdict.result.bytes);
         free(flat_chunk);
-        layout_fini(&src);
         layout_fini(&flat);
     }
 }
@@ -97,27 +132,20 @@ START_TEST(rows_of_bytes_may_be_odd)
                                    {.page_count = 2, .rows = 3, .row_bytes = 16385, .page_gap = 3, .skew = 63}};
     const struct asked asked = {codebook, (enum strait_element)_i, STRAIT_MODE_AUTO};
     struct rng rng = rng_init(50);
-    struct layout src;
-    struct verdict verdict;
     layout_init(&src, 1, shapes, 3, NULL, 2);
-    layout_fill(&src, &rng, PATTERN_RUNS, codebook);
-    free(round_trip(&asked, &src, &verdict));
-    layout_fini(&src);
+    encode_random(&asked, &rng, PATTERN_RUNS);
 }
 END_TEST
 
 START_TEST(pages_may_begin_at_any_even_address)
 {
+    const struct asked asked = bf16(modes[_i]);
     struct rng rng = rng_init(51);
     for (uint32_t skew = 0; skew < 128; skew += 2) {
         const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = 17000 + skew, .skew = skew};
-        const struct asked asked = bf16(modes[_i]);
-        struct layout src;
-        struct verdict verdict;
+        fini(&src);
         layout_init(&src, 64, &shape, 1, NULL, 1);
-        layout_fill(&src, &rng, PATTERN_FALLING, codebook);
-        free(round_trip(&asked, &src, &verdict));
-        layout_fini(&src);
+        encode_random(&asked, &rng, PATTERN_FALLING);
     }
 }
 END_TEST
@@ -126,9 +154,9 @@ END_TEST
 START_TEST(rows_of_a_source_may_overlap)
 {
     const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
-    uint8_t rows[3 * 1000], flat[20 * 1000], chunk[2][24000];
+    uint8_t rows[3 * 1000], flat[20 * 1000], made[2][24000];
+    uint64_t size[2];
     struct rng rng = rng_init(52);
-    struct verdict verdict[2];
     rng_fill(&rng, rows, sizeof(rows));
     for (uint32_t row = 0; row < 20; row++)
         memcpy(flat + 1000 * row, rows + 100 * row, 1000);
@@ -136,12 +164,13 @@ START_TEST(rows_of_a_source_may_overlap)
         {.base = rows, .row_stride = 100, .page_count = 1, .rows = 20, .row_bytes = 1000},
         {.base = flat, .page_count = 1, .rows = 1, .row_bytes = sizeof(flat)}};
     for (int i = 0; i < 2; i++) {
-        struct strait_run run = verdict_begin(&verdict[i]);
+        struct strait_run run = verdict_begin(&verdict);
         const struct strait_pages pages = {.regions = &regions[i], .region_count = 1, .id_count = 1};
-        ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, chunk[i], sizeof(chunk[i]), &pages, &run));
+        ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, made[i], sizeof(made[i]), &pages, &run));
+        size[i] = verdict.result.bytes;
     }
-    ck_assert_uint_eq(verdict[0].result.bytes, verdict[1].result.bytes);
-    ck_assert_mem_eq(chunk[0], chunk[1], verdict[0].result.bytes);
+    ck_assert_uint_eq(size[0], size[1]);
+    ck_assert_mem_eq(made[0], made[1], size[0]);
 }
 END_TEST
 
@@ -171,14 +200,11 @@ START_TEST(one_id_list_addresses_every_region)
 {
     const struct asked asked = bf16(modes[_i / 2]);
     struct rng rng = rng_init(100);
+    list_init(&src, _i % 2 != 0, ids);
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
-        struct layout src;
-        struct verdict verdict;
         struct strait_page_info info[VERDICT_PAGES];
-        list_init(&src, _i % 2 != 0, ids);
-        layout_fill(&src, &rng, (enum pattern)pattern, codebook);
-        uint8_t *chunk = round_trip(&asked, &src, &verdict);
-        ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, verdict.result.bytes, layout_count(&src), info));
+        encode_random(&asked, &rng, (enum pattern)pattern);
+        ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, encoded.result.bytes, layout_count(&src), info));
         for (uint32_t p = 0; p < layout_count(&src); p++) {
             uint8_t page[40000];
             layout_read(&src, p, page);
@@ -186,26 +212,9 @@ START_TEST(one_id_list_addresses_every_region)
             ck_assert_uint_eq(src.regions[p / IDS].table, info[p].table);
             ck_assert_uint_eq(reference_page_sum(page, info[p].page_bytes, p, info[p].table), info[p].sum);
         }
-        free(chunk);
-        layout_fini(&src);
-    }
-}
-END_TEST
-
-START_TEST(page_lengths_are_stored_only_where_they_differ)
-{
-    struct rng rng = rng_init(101);
-    const struct asked asked = bf16(STRAIT_MODE_TIERED);
-    for (int mixed = 0; mixed < 2; mixed++) {
-        struct layout src;
-        struct verdict verdict;
-        list_init(&src, mixed, ids);
-        layout_fill(&src, &rng, PATTERN_FALLING, codebook);
-        uint8_t *chunk = round_trip(&asked, &src, &verdict);
-        ck_assert_uint_eq(mixed, chunk[6]);
-        ck_assert_uint_eq(mixed ? 33001 : 600, load_le32(chunk + 12));
-        free(chunk);
-        layout_fini(&src);
+        /* Lengths are stored only where they differ. */
+        ck_assert_uint_eq(_i % 2, chunk[6]);
+        ck_assert_uint_eq(_i % 2 != 0 ? 33001 : 600, load_le32(chunk + 12));
     }
 }
 END_TEST
@@ -215,23 +224,16 @@ START_TEST(pages_are_decoded_to_other_ids_than_they_came_from)
     static const uint32_t others[] = {1, 6, 2, 0};
     const struct asked asked = bf16(STRAIT_MODE_TIERED);
     struct rng rng = rng_init(102);
-    struct layout src, dst;
-    struct verdict verdict;
-    list_init(&src, _i % 2 != 0, ids);
-    list_init(&dst, _i % 2 != 0, others);
-    layout_fill(&src, &rng, PATTERN_RARE, codebook);
-    uint8_t *chunk = round_trip(&asked, &src, &verdict);
-    if (variant(_i / 2) != NULL)
-        decode_layout(variant(_i / 2), codebook, &dst, NULL, chunk, verdict.result.bytes, &verdict);
-    for (uint32_t p = 0; variant(_i / 2) != NULL && p < layout_count(&src); p++) {
-        uint8_t a[40000], b[40000];
-        layout_read(&src, p, a);
-        layout_read(&dst, p, b);
-        ck_assert_mem_eq(a, b, layout_page_bytes(&src, p));
+    list_init(&src, _i != 0, ids);
+    list_init(&dst, _i != 0, others);
+    encode_random(&asked, &rng, PATTERN_RARE);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        decode_by(variant(v), NULL);
+        for (uint32_t p = 0; p < layout_count(&src); p++)
+            ck_assert(same_page(p, p));
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
@@ -240,13 +242,14 @@ END_TEST
 /* A chunk to select from: 10 pages of 5000 bytes, one after another. */
 static const struct shape select_shape = {.page_count = 10, .rows = 1, .row_bytes = 5000, .page_gap = 120, .table = 2};
 
-static uint8_t *select_init(struct layout *src, struct verdict *verdict)
+/* ... and where `count` pages of it go. */
+static void select_init(uint32_t count)
 {
     const struct asked asked = bf16(STRAIT_MODE_TOP16);
     struct rng rng = rng_init(200);
-    layout_init(src, 2, &select_shape, 1, NULL, 10);
-    layout_fill(src, &rng, PATTERN_RARE, codebook);
-    return round_trip(&asked, src, verdict);
+    layout_init(&src, 2, &select_shape, 1, NULL, 10);
+    layout_init(&dst, 2, &select_shape, 1, NULL, count);
+    encode_random(&asked, &rng, PATTERN_RARE);
 }
 
 static const struct selection {
@@ -258,59 +261,43 @@ static const struct selection {
 
 START_TEST(a_selection_receives_its_pages_and_nothing_else_is_touched)
 {
-    const struct selection *selection = &selections[_i / VARIANTS];
+    const struct selection *selection = &selections[_i];
     const struct shape shape = {.page_count = 15, .rows = 50, .row_bytes = 100, .row_gap = 20, .page_gap = 2};
     static const uint32_t to[] = {14, 1, 5, 3, 2, 8, 7, 6, 13, 0, 11, 9};
-    struct layout src, dst;
-    struct verdict verdict;
-    uint8_t *chunk = select_init(&src, &verdict);
+    select_init(1);
+    fini(&dst);
     layout_init(&dst, 2, &shape, 1, to, selection->count);
-    if (variant(_i % VARIANTS) != NULL) {
-        decode_layout(variant(_i % VARIANTS), codebook, &dst, selection->pages, chunk, verdict.result.bytes, &verdict);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        decode_by(variant(v), selection->pages);
         ck_assert_int_eq(STRAIT_OK, verdict.result.status);
         ck_assert_uint_eq(5000 * selection->count, verdict.result.bytes);
         ck_assert_uint_eq(2500 * selection->count, verdict.stats[2].values);
-        for (uint32_t i = 0; i < selection->count; i++) {
-            uint8_t a[5000], b[5000];
-            layout_read(&src, selection->pages[i], a);
-            layout_read(&dst, i, b);
-            ck_assert_mem_eq(a, b, sizeof(a));
-        }
-        ck_assert(layout_intact(&dst));
+        for (uint32_t i = 0; i < selection->count; i++)
+            ck_assert(same_page(selection->pages[i], i));
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 START_TEST(a_selected_page_that_the_chunk_has_not_fails_alone)
 {
     static const uint32_t pages[] = {3, 10, 1, UINT32_MAX};
-    struct layout src, dst;
-    struct verdict verdict;
-    uint8_t *chunk = select_init(&src, &verdict);
-    uint64_t size = verdict.result.bytes;
-    layout_init(&dst, 2, &select_shape, 1, NULL, 4);
+    select_init(4);
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
             continue;
-        layout_clear(&dst);
-        decode_layout(variant(v), codebook, &dst, pages, chunk, size, &verdict);
+        decode_by(variant(v), pages);
         ck_assert_int_eq(STRAIT_ERR_INVALID, verdict.result.status);
         ck_assert_int_eq(STRAIT_OK, verdict.result.chunk_status);
         ck_assert_uint_eq(2, verdict.result.failed_pages);
         for (uint32_t i = 0; i < 4; i++) {
-            uint8_t a[5000], b[5000];
-            layout_read(&src, pages[i] % 10, a);
-            layout_read(&dst, i, b);
+            uint8_t page[5000];
+            layout_read(&dst, i, page);
             ck_assert_int_eq(i % 2 == 0 ? STRAIT_OK : STRAIT_ERR_INVALID, verdict.page_status[i]);
-            ck_assert(i % 2 == 0 ? memcmp(a, b, sizeof(a)) == 0 : is_filled(b, sizeof(b), CANARY));
+            ck_assert(i % 2 == 0 ? same_page(pages[i], i) : is_filled(page, sizeof(page), CANARY));
         }
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
@@ -319,199 +306,146 @@ START_TEST(a_missing_page_is_told_before_a_missing_id)
 {
     static const uint32_t chosen[] = {10, 10, 0}, places[] = {0, 999, 999};
     static const int32_t expected[] = {STRAIT_ERR_INVALID, STRAIT_ERR_INVALID, STRAIT_ERR_PAGE_ID};
-    struct layout src, dst;
-    struct verdict verdict;
-    uint8_t *chunk = select_init(&src, &verdict);
-    uint64_t size = verdict.result.bytes;
-    layout_init(&dst, 2, &select_shape, 1, NULL, 3);
-    struct strait_pages list = dst.pages;
-    list.ids = places;
+    select_init(3);
+    dst.pages.ids = places;
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
             continue;
-        struct strait_run run = verdict_begin(&verdict);
-        ck_assert_int_eq(STRAIT_OK, strait_decode(variant(v), codebook, &list, chosen, chunk, size, &run));
+        decode_by(variant(v), chosen);
         ck_assert_mem_eq(expected, verdict.page_status, sizeof(expected));
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 START_TEST(statuses_beyond_their_count_are_not_written)
 {
-    struct layout src, dst;
-    struct verdict verdict;
-    uint8_t *chunk = select_init(&src, &verdict);
-    uint64_t size = verdict.result.bytes;
+    select_init(10);
     struct strait_run run = verdict_begin(&verdict);
     run.page_status_count = 7;
-    layout_mirror(&dst, &src);
-    ck_assert_int_eq(STRAIT_OK, strait_decode(NULL, codebook, &dst.pages, NULL, chunk, size - (size_t)_i, &run));
+    ck_assert_int_eq(STRAIT_OK,
+                     strait_decode(NULL, codebook, &dst.pages, NULL, chunk, encoded.result.bytes - (size_t)_i, &run));
     ck_assert_int_eq(_i == 0 ? STRAIT_OK : STRAIT_ERR_TRUNCATED, verdict.page_status[6]);
     ck_assert_int_eq(STATUS_UNSET, verdict.page_status[7]);
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 START_TEST(a_bad_page_that_is_not_selected_is_not_seen)
 {
-    struct layout src, dst;
-    struct verdict verdict;
     static const uint32_t pages[] = {2, 3, 5};
-    uint8_t *chunk = select_init(&src, &verdict);
-    uint64_t size = verdict.result.bytes;
+    select_init(3);
     chunk[16 * (load_le32(chunk + 48 + 16 * 4) >> 4)] ^= 1; /* of page 4 */
-    layout_init(&dst, 2, &select_shape, 1, NULL, 3);
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
             continue;
-        decode_layout(variant(v), codebook, &dst, pages, chunk, size, &verdict);
+        decode_by(variant(v), pages);
         ck_assert_int_eq(STRAIT_OK, verdict.result.status);
-        verify_chunk(variant(v), codebook, chunk, size, &verdict);
+        verify_chunk(variant(v), codebook, chunk, encoded.result.bytes, &verdict);
         ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.result.status);
         ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.page_status[4]);
         ck_assert_uint_eq(1, verdict.result.failed_pages);
         ck_assert_uint_eq(9 * 5000, verdict.result.bytes);
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 /* ---- Pages that fail alone ------------------------------------------------------------------------------------- */
 
+static const uint32_t bad_ids[][IDS] = {{9, 0, 1, 2}, {0, 1, 2, UINT32_MAX}, {0, 7, 8, 1}, {9, 9, 9, 9}};
+
+/* Whether the page is in its region; the list is one of bad_ids. */
+static bool is_there(const uint32_t *list, uint32_t page)
+{
+    return list[page % IDS] < list_shapes[page / IDS].page_count;
+}
+
 START_TEST(encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages)
 {
-    static const uint32_t bad[][IDS] = {{9, 0, 1, 2}, {0, 1, 2, UINT32_MAX}, {0, 7, 8, 1}, {9, 9, 9, 9}};
-    static const uint32_t limits[] = {9, 7, 7};
+    const struct asked asked = bf16(STRAIT_MODE_TIERED);
+    list_init(&src, false, bad_ids[_i]);
     for (int v = 0; v < VARIANTS; v++) {
-        const struct asked asked = bf16(STRAIT_MODE_TIERED);
-        struct layout src;
-        struct verdict verdict;
         uint32_t failed = 0;
         if (variant(v) == NULL)
             continue;
-        list_init(&src, false, bad[_i]);
         ck_assert_ptr_null(encode_layout(variant(v), &asked, &src, &verdict));
         ck_assert_int_eq(STRAIT_OK, verdict.returned);
         ck_assert_int_eq(STRAIT_ERR_PAGE_ID, verdict.result.status);
         for (uint32_t p = 0; p < layout_count(&src); p++) {
-            bool there = bad[_i][p % IDS] < limits[p / IDS];
+            bool there = is_there(bad_ids[_i], p);
             ck_assert_int_eq(there ? STRAIT_OK : STRAIT_ERR_PAGE_ID, verdict.page_status[p]);
             failed += !there;
         }
         ck_assert_uint_eq(failed, verdict.result.failed_pages);
         ck_assert_uint_eq(0, verdict.stats[1].values);
-        layout_fini(&src);
     }
 }
 END_TEST
 
 START_TEST(decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else)
 {
-    static const uint32_t bad[][IDS] = {{9, 0, 1, 2}, {0, 1, 2, UINT32_MAX}, {0, 7, 8, 1}, {9, 9, 9, 9}};
-    static const uint32_t limits[] = {9, 7, 7};
     const struct asked asked = bf16(STRAIT_MODE_TIERED);
     struct rng rng = rng_init(300);
-    struct layout src, dst;
-    struct verdict encoded, verdict;
     list_init(&src, false, ids);
-    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
-    uint8_t *chunk = round_trip(&asked, &src, &encoded);
-    list_init(&dst, false, bad[_i]);
+    list_init(&dst, false, bad_ids[_i]);
+    encode_random(&asked, &rng, PATTERN_FALLING);
     for (int v = 0; v < VARIANTS; v++) {
         uint64_t good = 0;
         if (variant(v) == NULL)
             continue;
-        layout_clear(&dst);
-        decode_layout(variant(v), codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
-        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+        decode_by(variant(v), NULL);
         ck_assert_int_eq(STRAIT_ERR_PAGE_ID, verdict.result.status);
         for (uint32_t p = 0; p < layout_count(&src); p++) {
-            uint8_t a[600], b[600];
-            bool there = bad[_i][p % IDS] < limits[p / IDS];
+            bool there = is_there(bad_ids[_i], p);
             ck_assert_int_eq(there ? STRAIT_OK : STRAIT_ERR_PAGE_ID, verdict.page_status[p]);
-            layout_read(&src, p, a);
-            layout_read(&dst, p, b);
-            ck_assert(!there || memcmp(a, b, sizeof(a)) == 0);
+            ck_assert(!there || same_page(p, p));
             good += there;
         }
         ck_assert_uint_eq(layout_count(&src) - good, verdict.result.failed_pages);
         ck_assert_uint_eq(600 * good, verdict.result.bytes);
-        ck_assert(layout_intact(&dst));
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 START_TEST(a_page_of_another_size_than_the_chunks_is_refused_alone)
 {
-    struct shape shapes[COUNT(mixed_shapes)];
     const struct asked asked = bf16(STRAIT_MODE_TOP16);
+    struct shape shapes[COUNT(mixed_shapes)];
     struct rng rng = rng_init(301);
-    struct layout src, dst;
-    struct verdict encoded, verdict;
-    uint32_t other = (uint32_t)_i % COUNT(mixed_shapes);
     list_init(&src, true, ids);
-    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
-    uint8_t *chunk = round_trip(&asked, &src, &encoded);
+    encode_random(&asked, &rng, PATTERN_FALLING);
     memcpy(shapes, mixed_shapes, sizeof(shapes));
-    shapes[other].row_bytes += 2;
+    shapes[_i].row_bytes += 2;
     layout_init(&dst, 2, shapes, COUNT(shapes), ids, IDS);
-    const struct strait_codec *codec = variant(_i / COUNT(mixed_shapes));
-    if (codec != NULL) {
-        decode_layout(codec, codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
-        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        decode_by(variant(v), NULL);
         ck_assert_int_eq(STRAIT_ERR_INVALID, verdict.result.status);
         ck_assert_uint_eq(IDS, verdict.result.failed_pages);
         for (uint32_t p = 0; p < layout_count(&src); p++)
-            ck_assert_int_eq(p / IDS == other ? STRAIT_ERR_INVALID : STRAIT_OK, verdict.page_status[p]);
+            ck_assert_int_eq(p / IDS == (uint32_t)_i ? STRAIT_ERR_INVALID : STRAIT_OK, verdict.page_status[p]);
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 START_TEST(a_damaged_page_fails_alone_and_the_first_one_gives_the_result)
 {
-    struct layout src, dst;
-    struct verdict encoded, verdict;
-    uint8_t *chunk = select_init(&src, &encoded);
-    layout_mirror(&dst, &src);
+    select_init(10);
     chunk[16 * (load_le32(chunk + 48 + 16 * 3) >> 4)] ^= 0x10;                    /* sign+mantissa of page 3 */
     store_le16(chunk + 16 * (load_le32(chunk + 48 + 16 * 7) >> 4) + 3750, 65535); /* number of escapes of page 7 */
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
             continue;
-        layout_clear(&dst);
-        decode_layout(variant(v), codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+        decode_by(variant(v), NULL);
         ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.result.status);
         ck_assert_uint_eq(2, verdict.result.failed_pages);
         ck_assert_uint_eq(8 * 5000, verdict.result.bytes);
         ck_assert_uint_eq(8 * 2500, verdict.stats[2].values);
         for (uint32_t p = 0; p < 10; p++) {
-            uint8_t a[5000], b[5000];
-            layout_read(&src, p, a);
-            layout_read(&dst, p, b);
-            ck_assert_int_eq(p == 3   ? STRAIT_ERR_INTEGRITY
-                             : p == 7 ? STRAIT_ERR_CORRUPT
-                                      : STRAIT_OK,
-                             verdict.page_status[p]);
-            ck_assert(p == 3 || p == 7 || memcmp(a, b, sizeof(a)) == 0);
+            enum strait_status expected = p == 3 ? STRAIT_ERR_INTEGRITY : p == 7 ? STRAIT_ERR_CORRUPT : STRAIT_OK;
+            ck_assert_int_eq(expected, verdict.page_status[p]);
+            ck_assert(expected != STRAIT_OK || same_page(p, p));
         }
-        ck_assert(layout_intact(&dst));
     }
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
@@ -533,10 +467,7 @@ static struct strait_codebook *other_codebook(int which)
 START_TEST(another_codebook_than_the_chunks_is_refused_and_nothing_is_written)
 {
     struct strait_codebook *other = other_codebook(_i);
-    struct layout src, dst;
-    struct verdict encoded, verdict;
-    uint8_t *chunk = select_init(&src, &encoded);
-    layout_mirror(&dst, &src);
+    select_init(10);
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
             continue;
@@ -552,9 +483,6 @@ START_TEST(another_codebook_than_the_chunks_is_refused_and_nothing_is_written)
         ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.result.status);
     }
     strait_codebook_destroy(other);
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
@@ -563,28 +491,22 @@ START_TEST(a_chunk_without_a_codebook_is_decoded_with_any_or_none)
     const struct shape shape = {.page_count = 3, .rows = 1, .row_bytes = 20000};
     const struct asked asked = {NULL, STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW};
     struct rng rng = rng_init(400);
-    struct layout src, dst;
-    struct verdict encoded, verdict;
     layout_init(&src, 2, &shape, 1, NULL, 3);
     layout_mirror(&dst, &src);
-    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
-    uint8_t *chunk = round_trip(&asked, &src, &encoded);
-    decode_layout(NULL, codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+    encode_random(&asked, &rng, PATTERN_FALLING);
+    decode_by(NULL, NULL);
     ck_assert_int_eq(STRAIT_OK, verdict.result.status);
     ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
-    free(chunk);
-    layout_fini(&src);
-    layout_fini(&dst);
 }
 END_TEST
 
 /* ---- All of it ------------------------------------------------------------------------------------------------- */
 
-static Suite *pages_suite(void)
+int main(void)
 {
     Suite *suite = suite_create("pages");
-    TCase *tcase = tcase_create("pages");
-    tcase_set_timeout(tcase, 0); /* CTest has one */
+    TCase *tcase = add_case(suite, "pages");
+    print_conditions();
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_loop_test(tcase, pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them, 0,
                         COUNT(row_shapes));
@@ -593,27 +515,17 @@ static Suite *pages_suite(void)
     tcase_add_loop_test(tcase, pages_may_begin_at_any_even_address, 0, COUNT(modes));
     tcase_add_test(tcase, rows_of_a_source_may_overlap);
     tcase_add_loop_test(tcase, one_id_list_addresses_every_region, 0, 2 * COUNT(modes));
-    tcase_add_test(tcase, page_lengths_are_stored_only_where_they_differ);
-    tcase_add_loop_test(tcase, pages_are_decoded_to_other_ids_than_they_came_from, 0, 2 * VARIANTS);
-    tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0,
-                        COUNT(selections) * VARIANTS);
+    tcase_add_loop_test(tcase, pages_are_decoded_to_other_ids_than_they_came_from, 0, 2);
+    tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0, COUNT(selections));
     tcase_add_test(tcase, a_selected_page_that_the_chunk_has_not_fails_alone);
     tcase_add_test(tcase, a_missing_page_is_told_before_a_missing_id);
     tcase_add_loop_test(tcase, statuses_beyond_their_count_are_not_written, 0, 2);
     tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
-    tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, 4);
-    tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, 4);
-    tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0,
-                        COUNT(mixed_shapes) * VARIANTS);
+    tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, COUNT(bad_ids));
+    tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, COUNT(bad_ids));
+    tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0, COUNT(mixed_shapes));
     tcase_add_test(tcase, a_damaged_page_fails_alone_and_the_first_one_gives_the_result);
     tcase_add_loop_test(tcase, another_codebook_than_the_chunks_is_refused_and_nothing_is_written, 0, 3);
     tcase_add_test(tcase, a_chunk_without_a_codebook_is_decoded_with_any_or_none);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    print_conditions();
-    return run_suite(pages_suite());
+    return run_suite(suite);
 }
