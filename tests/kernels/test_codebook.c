@@ -5,6 +5,7 @@
 
 #include "kernels/codebook.pb-c.h"
 #include "kernels/codebook_file.h"
+#include "kernels/value_ops.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -144,6 +145,31 @@ START_TEST(a_histogram_ranks_by_count_then_by_exponent)
     struct strait_codebook *set;
     ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &set));
     strait_codebook_destroy(set);
+}
+END_TEST
+
+/* Histograms count the exponents that are coded. */
+START_TEST(histograms_are_those_of_the_halves)
+{
+    enum { VALUES = 65536 };
+    static uint8_t values[4 * VALUES], high_halves[2 * VALUES], low_bits[2 * VALUES];
+    static uint64_t counts[256], of_high_halves[256];
+    struct rng rng = rng_init(302);
+    rng_fill(&rng, values, sizeof(values));
+    for (uint32_t i = 0; i < VALUES && _i == STRAIT_ELEMENT_FP16; i++)
+        put_value(values, i, (uint16_t)i);
+    if (_i == STRAIT_ELEMENT_FP16)
+        values_scalar.split_fp16(high_halves, low_bits, low_bits + VALUES / 4, values, VALUES);
+    else if (_i == STRAIT_ELEMENT_FP32)
+        values_scalar.split_fp32(high_halves, low_bits, values, VALUES);
+    else
+        memcpy(high_halves, values, sizeof(high_halves));
+    bool has = _i >= STRAIT_ELEMENT_BF16 && _i <= STRAIT_ELEMENT_FP32;
+    ck_assert_int_eq(has ? STRAIT_OK : STRAIT_ERR_INVALID,
+                     strait_histogram_add_values(counts, (enum strait_element)_i, values, VALUES));
+    if (has)
+        strait_histogram_add(of_high_halves, high_halves, VALUES);
+    ck_assert_mem_eq(of_high_halves, counts, sizeof(counts));
 }
 END_TEST
 
@@ -729,6 +755,7 @@ int main(void)
     tcase_add_loop_test(sets, a_class_that_comes_twice_or_is_none_is_refused, 0, COUNT(bad_classes));
     tcase_add_test(sets, a_histogram_counts_exponents_at_any_address);
     tcase_add_test(sets, a_histogram_ranks_by_count_then_by_exponent);
+    tcase_add_loop_test(sets, histograms_are_those_of_the_halves, 0, STRAIT_ELEMENT_FP8_E5M2 + 1);
     tcase_add_loop_test(files, a_set_comes_back_from_its_file, 0, COUNT(set_cases));
     tcase_add_test(files, the_largest_set_comes_back_from_its_file);
     tcase_add_test(files, a_set_is_not_written_into_one_byte_too_few);

@@ -2,11 +2,15 @@
 #include <check.h>
 #include <string.h>
 
+#include "internal/bytes.h"
 #include "internal/element.h"
+#include "kernels/block_typed.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
 static struct strait_codebook *codebook;
+static uint8_t *chunk; /* of the page that was coded last, and what was reported of it */
+static struct verdict verdict;
 
 static void setup(void)
 {
@@ -15,6 +19,8 @@ static void setup(void)
 
 static void teardown(void)
 {
+    free(chunk);
+    chunk = NULL;
     strait_codebook_destroy(codebook);
 }
 
@@ -28,40 +34,68 @@ static uint64_t units_of(uint64_t bytes)
     return (bytes + 15) / 16;
 }
 
-/* Encodes and decodes one page of these bytes with every variant. Returns the chunk, to be freed. */
-static uint8_t *page_round_trip(const struct asked *asked, uint32_t table, const void *bytes, uint32_t size,
-                                struct verdict *verdict)
+/* Encodes and decodes one page of these bytes with every variant. */
+static void code_page(const struct asked *asked, uint32_t table, const void *bytes, uint32_t size)
 {
     const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = size, .table = table};
     struct layout src;
+    free(chunk);
     layout_init(&src, element_bytes(asked->element), &shape, 1, NULL, 1);
     layout_write(&src, 0, bytes);
-    uint8_t *chunk = round_trip(asked, &src, verdict);
+    chunk = round_trip(asked, &src, &verdict);
     layout_fini(&src);
-    return chunk;
 }
 
-static const uint32_t sizes[] = {1,     2,     3,     7,     8,     9,     14,    15,    16,    17,
-                                 18,    19,    31,    32,    33,    62,    64,    66,    127,   128,
-                                 129,   130,   8191,  8192,  8193,  16381, 16382, 16383, 16384, 16385,
-                                 16386, 16387, 32767, 32768, 32769, 49150, 49153, 65536};
+static const uint32_t sizes[] = {1,     2,     3,     4,     7,     8,     9,     14,    15,    16,    17,
+                                 18,    19,    20,    31,    32,    33,    62,    64,    65,    66,    67,
+                                 100,   127,   128,   129,   130,   131,   255,   256,   258,   259,   1000,
+                                 1023,  4099,  8190,  8191,  8192,  8193,  16380, 16381, 16382, 16383, 16384,
+                                 16385, 16386, 16387, 16388, 32767, 32768, 32769, 32771, 49150, 49153, 65536};
 
-START_TEST(pages_of_every_size_and_pattern_come_back_from_every_variant)
+/* Values as they are asked for. RAW takes what no chunk exceeds; TIERED gives what AUTO does. */
+static const struct asking {
+    enum strait_element element;
+    enum strait_mode mode;
+    bool without; /* a codebook */
+} askings[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, false},  {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, false},   {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, false},  {STRAIT_ELEMENT_BF16, STRAIT_MODE_SPLIT, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, true},   {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false}, {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false}};
+
+START_TEST(pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant)
 {
     struct rng rng = rng_init((uint64_t)_i);
-    uint32_t size = sizes[_i];
+    const uint32_t size = sizes[_i];
+    const uint64_t bound = 16 * units_of(64 + 4 * ((size + 16383) / 16384 - 1)) + 16 * units_of(size);
     uint8_t ranking[256], *bytes = malloc(size);
-    for (int k = 0; k < COUNT(modes) * PATTERNS; k++) {
-        const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[k % COUNT(modes)]};
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
         uint32_t table = rng_below(&rng, TEST_TABLES);
-        struct verdict verdict;
+        uint8_t *by_auto = NULL;
         test_ranking(ranking, table);
-        fill_pattern(&rng, (enum pattern)(k / COUNT(modes)), ranking, bytes, size);
-        free(page_round_trip(&asked, table, bytes, size, &verdict));
-        uint64_t values = 0;
-        for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
-            values += verdict.result.values[m];
-        ck_assert_uint_eq(size / 2, values);
+        fill_pattern(&rng, (enum pattern)pattern, ranking, bytes, size);
+        for (int k = 0; k < COUNT(askings); k++) {
+            const struct asking *asking = &askings[k];
+            const struct asked asked = {asking->without ? NULL : codebook, asking->element, asking->mode};
+            code_page(&asked, asking->without ? 0 : table, bytes, size);
+            uint64_t values = 0;
+            for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
+                values += verdict.result.values[m];
+            ck_assert_uint_eq(size / 2, values);
+            ck_assert_uint_le(verdict.result.bytes, bound);
+            if (asking->mode == STRAIT_MODE_RAW) {
+                ck_assert_uint_eq(size / 2, verdict.result.values[STRAIT_BLOCK_RAW]);
+                ck_assert_uint_eq(bound, verdict.result.bytes);
+            }
+            if (asking->mode == STRAIT_MODE_TIERED)
+                ck_assert_mem_eq(by_auto, chunk, verdict.result.bytes);
+            if (asking->mode == STRAIT_MODE_AUTO) {
+                by_auto = chunk;
+                chunk = NULL;
+            }
+        }
+        free(by_auto);
     }
     free(bytes);
 }
@@ -76,11 +110,10 @@ START_TEST(values_of_every_element_type_come_back_from_every_variant)
         static const uint32_t of_blocks[] = {8191 * 2, 8192 * 2, 8193 * 2, 8192 * 4, 8192 * 4 + 1, 8192 * 4 + 2};
         uint32_t size = k < COUNT(sizes) ? sizes[k] : of_blocks[k - COUNT(sizes)];
         uint8_t *bytes = malloc(size);
-        struct verdict verdict;
         rng_fill(&rng, bytes, size);
         if (k % 3 == 0)
             memset(bytes, 7, size);
-        free(page_round_trip(&asked, 0, bytes, size, &verdict));
+        code_page(&asked, 0, bytes, size);
         if (asked.element != STRAIT_ELEMENT_BF16)
             ck_assert_uint_eq(size / 2,
                               verdict.result.values[STRAIT_BLOCK_RAW] + verdict.result.values[STRAIT_BLOCK_CONST]);
@@ -95,17 +128,16 @@ START_TEST(every_one_of_65536_bit_patterns_comes_back)
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[_i % COUNT(modes)]};
     uint32_t table = (uint32_t)(_i / COUNT(modes));
     struct rng rng = rng_init(200);
-    struct verdict verdict;
     for (uint32_t i = 0; i < 65536; i++)
         put_value(bytes, i, (uint16_t)i);
-    free(page_round_trip(&asked, table, bytes, sizeof(bytes), &verdict));
+    code_page(&asked, table, bytes, sizeof(bytes));
     for (uint32_t i = 65535; i > 0; i--) {
         uint32_t other = rng_below(&rng, i + 1);
         uint16_t value = get_value(bytes, i);
         put_value(bytes, i, get_value(bytes, other));
         put_value(bytes, other, value);
     }
-    free(page_round_trip(&asked, table, bytes, sizeof(bytes), &verdict));
+    code_page(&asked, table, bytes, sizeof(bytes));
 }
 END_TEST
 
@@ -126,11 +158,10 @@ START_TEST(nan_payloads_infinities_subnormals_and_negative_zero_come_back)
     for (uint32_t size = 2; size <= 20000; size = size * 2 + rng_below(&rng, 9)) {
         for (uint32_t table = 0; table < TEST_TABLES; table++) {
             uint8_t bytes[20000];
-            struct verdict verdict;
             for (uint32_t i = 0; i < size / 2; i++)
                 put_value(bytes, i, special->first ^ (rng_next(&rng) & special->mask));
             bytes[size - 1] = 0x80;
-            free(page_round_trip(&asked, table, bytes, size, &verdict));
+            code_page(&asked, table, bytes, size);
         }
     }
 }
@@ -143,7 +174,6 @@ START_TEST(chunks_of_megabytes_come_back)
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[_i]};
     struct rng rng = rng_init(400);
     struct layout src;
-    struct verdict verdict;
     layout_init(&src, 64, shapes, 2, NULL, 3);
     ck_assert_uint_ge(strait_encode_bound(&src.pages), 2 << 20);
     layout_fill(&src, &rng, PATTERN_RARE, codebook);
@@ -158,7 +188,6 @@ START_TEST(the_longest_page_comes_back)
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED};
     struct rng rng = rng_init(401);
     struct layout src;
-    struct verdict verdict;
     layout_init(&src, 64, &shape, 1, NULL, 1);
     layout_fill(&src, &rng, PATTERN_FALLING, codebook);
     free(round_trip(&asked, &src, &verdict));
@@ -172,42 +201,39 @@ START_TEST(no_codebook_carries_pages_raw)
     const struct asked asked = {NULL, (enum strait_element)_i, STRAIT_MODE_RAW};
     struct rng rng = rng_init(402);
     struct strait_chunk_info info;
-    struct verdict verdict;
     uint8_t bytes[20001];
     rng_fill(&rng, bytes, sizeof(bytes));
-    uint8_t *chunk = page_round_trip(&asked, 0, bytes, sizeof(bytes), &verdict);
+    code_page(&asked, 0, bytes, sizeof(bytes));
     ck_assert_int_eq(STRAIT_OK, strait_chunk_info(chunk, verdict.result.bytes, &info));
     ck_assert(is_filled(info.codebook_id, sizeof(info.codebook_id), 0));
     ck_assert_int_eq(_i, info.element);
-    free(chunk);
 }
 END_TEST
 
 START_TEST(without_a_codebook_other_elements_may_still_become_const)
 {
     const struct asked asked = {NULL, STRAIT_ELEMENT_FP32, modes[_i]};
-    struct verdict verdict;
     uint8_t bytes[20004];
     memset(bytes, 0x41, sizeof(bytes));
-    free(page_round_trip(&asked, 0, bytes, sizeof(bytes), &verdict));
+    code_page(&asked, 0, bytes, sizeof(bytes));
     ck_assert_uint_eq(sizeof(bytes) / 2,
                       verdict.result.values[asked.mode == STRAIT_MODE_RAW ? STRAIT_BLOCK_RAW : STRAIT_BLOCK_CONST]);
 }
 END_TEST
 
 /* The block mode of a one-block page. */
-static enum strait_block_mode mode_of(const struct verdict *verdict, uint32_t n)
+static enum strait_block_mode mode_of_block(uint32_t n)
 {
     for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
-        if (verdict->result.values[m] == n)
+        if (verdict.result.values[m] == n)
             return (enum strait_block_mode)m;
     ck_abort_msg("the block has no mode");
 }
 
 /* Bytes of one block in a chunk of one page. */
-static uint64_t coded_bytes(const struct verdict *verdict)
+static uint64_t coded_bytes(void)
 {
-    return verdict->result.bytes - 64;
+    return verdict.result.bytes - 64;
 }
 
 /* `escapes` values of this rank, from a random place on, the others of rank 0; not all equal. */
@@ -234,13 +260,12 @@ static void check_escapes(enum strait_mode mode, uint32_t n, uint32_t t, uint32_
     const enum strait_block_mode coded = mode == STRAIT_MODE_TOP16 ? top16 : STRAIT_BLOCK_TIERED;
     struct rng rng = rng_init(500 + n + escapes);
     uint8_t bytes[STRAIT_BLOCK_VALUES * 2 + 1] = {0};
-    struct verdict verdict;
     uint64_t used = escaped_bytes(mode, n, t, escapes), raw = units_of(2 * n + t);
     bool shrinks = units_of(used) < raw;
     fill_escapes(&rng, bytes, n, escapes, 21);
-    free(page_round_trip(&asked, 0, bytes, 2 * n + t, &verdict));
-    ck_assert_int_eq(shrinks ? coded : STRAIT_BLOCK_RAW, mode_of(&verdict, n));
-    ck_assert_uint_eq(16 * (shrinks ? units_of(used) : raw), coded_bytes(&verdict));
+    code_page(&asked, 0, bytes, 2 * n + t);
+    ck_assert_int_eq(shrinks ? coded : STRAIT_BLOCK_RAW, mode_of_block(n));
+    ck_assert_uint_eq(16 * (shrinks ? units_of(used) : raw), coded_bytes());
     ck_assert_uint_eq(shrinks ? n : 0, verdict.stats[0].values);
     ck_assert_uint_eq(shrinks ? escapes : 0, verdict.stats[0].escapes);
 }
@@ -287,14 +312,13 @@ START_TEST(a_rank_takes_the_streams_that_the_format_says)
     uint8_t ranking[256], bytes[2 * 4096];
     test_ranking(ranking, table);
     for (uint32_t r = 0; r < 256; r++) {
-        struct verdict verdict;
         uint64_t tiered = n + n / 4 + (r >= 3 ? n / 4 : 0) + (r >= 6 ? n / 2 : 0) + (r >= 21 ? n : 0);
         uint64_t top16 = n + n / 2 + (r >= 16 ? 2 + 3 * n : 0);
         uint64_t used = asked.mode == STRAIT_MODE_TOP16 ? top16 : tiered;
         for (uint32_t i = 0; i < n; i++)
             put_value(bytes, i, join_value((uint8_t)i, ranking[r]));
-        free(page_round_trip(&asked, table, bytes, sizeof(bytes), &verdict));
-        ck_assert_uint_eq(used < 2 * n ? used : 2 * n, coded_bytes(&verdict));
+        code_page(&asked, table, bytes, sizeof(bytes));
+        ck_assert_uint_eq(used < 2 * n ? used : 2 * n, coded_bytes());
     }
 }
 END_TEST
@@ -306,14 +330,13 @@ START_TEST(a_block_of_one_value_is_const_where_that_is_shorter)
     for (uint32_t size = 1; size <= 16384; size += size < 100 ? 1 : 2713) {
         for (int k = 0; k < COUNT(values); k++) {
             uint8_t bytes[16384];
-            struct verdict verdict;
             for (uint32_t i = 0; i < size / 2; i++)
                 put_value(bytes, i, values[k]);
             bytes[size - 1] = size % 2 != 0 ? 0x5a : bytes[size - 1];
             bool is_const = size > 16 && asked.mode != STRAIT_MODE_RAW;
-            free(page_round_trip(&asked, 0, bytes, size, &verdict));
-            ck_assert_int_eq(is_const ? STRAIT_BLOCK_CONST : STRAIT_BLOCK_RAW, mode_of(&verdict, size / 2));
-            ck_assert_uint_eq(is_const ? 16 : 16 * units_of(size), coded_bytes(&verdict));
+            code_page(&asked, 0, bytes, size);
+            ck_assert_int_eq(is_const ? STRAIT_BLOCK_CONST : STRAIT_BLOCK_RAW, mode_of_block(size / 2));
+            ck_assert_uint_eq(is_const ? 16 : 16 * units_of(size), coded_bytes());
             ck_assert_uint_eq(0, verdict.stats[0].values);
         }
     }
@@ -328,63 +351,181 @@ START_TEST(a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const)
         const uint32_t places[] = {0, 1, n / 2, n - 2, n - 1};
         for (int bit = 0; bit < 16; bit += 5) {
             uint8_t bytes[STRAIT_BLOCK_VALUES * 2];
-            struct verdict verdict;
             for (uint32_t i = 0; i < n; i++)
                 put_value(bytes, i, 0x3f80);
             put_value(bytes, places[place], (uint16_t)(0x3f80 ^ 1u << bit));
-            free(page_round_trip(&asked, 0, bytes, 2 * n, &verdict));
-            ck_assert_int_ne(STRAIT_BLOCK_CONST, mode_of(&verdict, n));
+            code_page(&asked, 0, bytes, 2 * n);
+            ck_assert_int_ne(STRAIT_BLOCK_CONST, mode_of_block(n));
         }
     }
 }
 END_TEST
 
-START_TEST(raw_asked_is_raw)
+/* ---- Modes 6 to 8 ---------------------------------------------------------------------------------------------- */
+
+static const enum strait_mode typed_modes[] = {STRAIT_MODE_BASE, STRAIT_MODE_SPLIT};
+
+static struct asked ask(enum strait_element element, enum strait_mode mode)
 {
-    const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW};
-    struct rng rng = rng_init(510);
-    uint8_t ranking[256], bytes[50001];
-    struct verdict verdict;
+    return (struct asked){mode == STRAIT_MODE_BASE ? NULL : codebook, element, mode};
+}
+
+static uint32_t block_modes(void)
+{
+    struct strait_page_info info;
+    ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, verdict.result.bytes, 1, &info));
+    return info.block_modes;
+}
+
+/* Among values that let the block shrink. */
+START_TEST(every_one_of_65536_values_of_fp16_comes_back)
+{
+    enum { VALUES = 8192, RARE = 128 };
+    const struct asked asked = ask(STRAIT_ELEMENT_FP16, typed_modes[_i]);
+    struct rng rng = rng_init(200);
+    uint8_t bytes[2 * VALUES], ranking[256];
     test_ranking(ranking, 0);
-    fill_pattern(&rng, (enum pattern)_i, ranking, bytes, sizeof(bytes));
-    free(page_round_trip(&asked, 0, bytes, sizeof(bytes), &verdict));
-    ck_assert_uint_eq(25000, verdict.result.values[STRAIT_BLOCK_RAW]);
-    ck_assert_uint_eq(48 + 16 + 16 + 16 * units_of(sizeof(bytes)), verdict.result.bytes); /* header, entry, 3 rows */
+    for (uint32_t first = 0; first < 65536; first += RARE) {
+        fill_pattern(&rng, PATTERN_FP16, ranking, bytes, sizeof(bytes));
+        for (uint32_t i = 0; i < RARE; i++)
+            put_value(bytes, i * (VALUES / RARE), (uint16_t)(first + i));
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        if (typed_modes[_i] == STRAIT_MODE_SPLIT) /* a large one may leave no base for the others */
+            ck_assert_uint_eq(1u << STRAIT_BLOCK_SPLIT, block_modes());
+    }
 }
 END_TEST
 
-START_TEST(auto_is_tiered)
+START_TEST(one_bit_of_a_lower_half_decides_between_fp32z_and_split)
 {
-    const struct asked any = {codebook, STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO};
-    const struct asked tiered = {codebook, STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED};
-    struct rng rng = rng_init(511);
-    uint8_t ranking[256], bytes[50001];
-    struct verdict a, b;
+    enum { VALUES = 1001 };
+    const struct asked asked = ask(STRAIT_ELEMENT_FP32, typed_modes[_i]);
+    static const uint32_t places[] = {0, 1, 63, 64, 500, 999, 1000};
+    struct rng rng = rng_init(300);
+    uint8_t bytes[4 * VALUES], ranking[256];
     test_ranking(ranking, 0);
-    fill_pattern(&rng, (enum pattern)_i, ranking, bytes, sizeof(bytes));
-    uint8_t *x = page_round_trip(&any, 0, bytes, sizeof(bytes), &a);
-    uint8_t *y = page_round_trip(&tiered, 0, bytes, sizeof(bytes), &b);
-    ck_assert_uint_eq(a.result.bytes, b.result.bytes);
-    ck_assert_mem_eq(x, y, a.result.bytes);
-    free(x);
-    free(y);
+    fill_pattern(&rng, PATTERN_WIDENED, ranking, bytes, sizeof(bytes));
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(1u << STRAIT_BLOCK_FP32Z, block_modes());
+    ck_assert_uint_le(verdict.result.bytes, 64 + VALUES * 12 / 8 + 16);
+    for (int k = 0; k < COUNT(places) * 16; k++) {
+        uint8_t *value = bytes + 4 * places[k / 16];
+        store_le32(value, load_le32(value) | 1u << k % 16);
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        ck_assert_uint_eq(1u << STRAIT_BLOCK_SPLIT, block_modes());
+        store_le16(value, 0);
+    }
 }
 END_TEST
 
-START_TEST(no_chunk_is_longer_than_its_pages_and_tables)
+START_TEST(values_without_a_codebook_are_not_of_any_table)
 {
-    struct rng rng = rng_init(512 + (uint64_t)_i);
-    for (int k = 0; k < 50; k++) {
-        const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[rng_below(&rng, COUNT(modes))]};
-        uint32_t size = 1 + rng_below(&rng, 40000);
-        uint8_t ranking[256], *bytes = malloc(size);
-        struct verdict verdict;
-        test_ranking(ranking, 1);
-        fill_pattern(&rng, (enum pattern)rng_below(&rng, PATTERNS), ranking, bytes, size);
-        free(page_round_trip(&asked, rng_below(&rng, TEST_TABLES), bytes, size, &verdict));
-        uint64_t rows = 4 * ((size + 16383) / 16384 - 1);
-        ck_assert_uint_le(verdict.result.bytes, 16 * units_of(64 + rows) + 16 * units_of(size));
-        free(bytes);
+    struct strait_chunk_info info;
+    struct rng rng = rng_init(301);
+    uint8_t bytes[2000], ranking[256];
+    const struct asked asked = ask((enum strait_element)_i, STRAIT_MODE_BASE);
+    test_ranking(ranking, 0);
+    fill_pattern(&rng, _i == STRAIT_ELEMENT_FP16 ? PATTERN_FP16 : PATTERN_LOW, ranking, bytes, sizeof(bytes));
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_int_eq(STRAIT_OK, strait_chunk_info(chunk, verdict.result.bytes, &info));
+    ck_assert(is_filled(info.codebook_id, sizeof(info.codebook_id), 0));
+    ck_assert_uint_ne(0, block_modes() & (1u << STRAIT_BLOCK_BASE | 1u << STRAIT_BLOCK_SPLIT));
+}
+END_TEST
+
+/* Values whose exponents are `from` less 0, 1, ... `count` - 1, round and round. */
+static void fill_falling(uint8_t *bytes, uint32_t values, uint32_t from, uint32_t count)
+{
+    for (uint32_t i = 0; i < values; i++)
+        put_value(bytes, i, join_value((uint8_t)(37 * i), (uint8_t)(from - i % count)));
+}
+
+static unsigned coder(void)
+{
+    return chunk[verdict.result.bytes - 2];
+}
+
+static unsigned base(void)
+{
+    return chunk[verdict.result.bytes - 1];
+}
+
+START_TEST(tiers_are_left_where_codes_of_four_bits_take_less)
+{
+    enum { VALUES = 1600 };
+    const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
+    uint8_t bytes[2 * VALUES];
+    fill_falling(bytes, VALUES, 130, 5);
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(1, coder());
+    ck_assert_uint_eq(VALUES, verdict.result.values[STRAIT_BLOCK_TIERED]);
+    fill_falling(bytes, VALUES, 130, 12);
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(2, coder());
+    ck_assert_uint_eq(VALUES, verdict.result.values[STRAIT_BLOCK_TOP16]);
+    ck_assert_uint_eq(64 + VALUES + VALUES / 2 + 16, verdict.result.bytes);
+    put_value(bytes, 77, join_value(1, 100));
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(3, coder());
+    ck_assert_uint_eq(VALUES, verdict.result.values[STRAIT_BLOCK_TOP16_ESCAPES]);
+    ck_assert_uint_eq(130, base());
+}
+END_TEST
+
+START_TEST(the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256)
+{
+    const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
+    uint8_t bytes[2 * 600];
+    for (uint32_t from = 1; from < 255; from++) {
+        fill_falling(bytes, 600, from, from < 5 ? from : 5);
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        ck_assert_uint_eq(from, base());
+        put_value(bytes, 77, 0x7f80); /* infinities are no exponents */
+        put_value(bytes, 555, 0xffff);
+        put_value(bytes, 333, 0);
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        ck_assert_uint_eq(from, base());
+        put_value(bytes, 300, 0x7f00); /* what is large in one part is not in others */
+        put_value(bytes, 599, 0x7f00);
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        ck_assert_uint_eq(from, base());
+        memset(bytes, 0, 2 * 512); /* parts of zeros do not count, shorter ones do */
+        put_value(bytes, 599, join_value(9, (uint8_t)from));
+        code_page(&asked, 0, bytes, sizeof(bytes));
+        ck_assert_uint_eq(from, base());
+    }
+}
+END_TEST
+
+START_TEST(a_block_without_exponents_has_base_0)
+{
+    const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
+    static const uint16_t exponents[] = {0, 0x7f80};
+    uint8_t bytes[1000];
+    for (uint32_t i = 0; i < 500; i++)
+        put_value(bytes, i, (uint16_t)(exponents[_i] | (37 * i & 0x807f)));
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(1u << STRAIT_BLOCK_BASE, block_modes());
+    ck_assert_uint_eq(0, base());
+}
+END_TEST
+
+START_TEST(every_base_ranks_every_exponent_once)
+{
+    static const int distances[] = {1, 2, 3, 0, 4, 5, 6, -1, 7, -2, 8, -3, 9, 10, 11};
+    for (unsigned b = 0; b < 256; b++) {
+        bool seen[256] = {false};
+        struct table table;
+        base_table(&table, (uint8_t)b);
+        for (unsigned r = 0; r < 256; r++) {
+            require(!seen[table.exponent[r]]);
+            seen[table.exponent[r]] = true;
+            require(r == table.rank[table.exponent[r]]);
+        }
+        for (int r = 0; r < COUNT(distances); r++)
+            require((uint8_t)((int)b - distances[r]) == table.exponent[r]);
+        ck_assert_uint_le(table.rank[0], 15);
+        ck_assert_uint_le(table.window, 256 - 32);
     }
 }
 END_TEST
@@ -396,9 +537,10 @@ int main(void)
     Suite *suite = suite_create("codec");
     TCase *trips = add_case(suite, "round trips");
     TCase *choice = add_case(suite, "modes");
+    TCase *typed = add_case(suite, "modes 6 to 8");
     print_conditions();
     tcase_add_checked_fixture(trips, setup, teardown);
-    tcase_add_loop_test(trips, pages_of_every_size_and_pattern_come_back_from_every_variant, 0, COUNT(sizes));
+    tcase_add_loop_test(trips, pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant, 0, COUNT(sizes));
     tcase_add_loop_test(trips, values_of_every_element_type_come_back_from_every_variant, 0, 6 * COUNT(modes));
     tcase_add_loop_test(trips, every_one_of_65536_bit_patterns_comes_back, 0, TEST_TABLES * COUNT(modes));
     tcase_add_loop_test(trips, nan_payloads_infinities_subnormals_and_negative_zero_come_back, 0,
@@ -414,8 +556,14 @@ int main(void)
     tcase_add_loop_test(choice, a_block_of_one_value_is_const_where_that_is_shorter, 0, 6 * COUNT(modes));
     tcase_add_loop_test(choice, a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const, 0,
                         5 * COUNT(modes));
-    tcase_add_loop_test(choice, raw_asked_is_raw, 0, PATTERNS);
-    tcase_add_loop_test(choice, auto_is_tiered, 0, PATTERNS);
-    tcase_add_loop_test(choice, no_chunk_is_longer_than_its_pages_and_tables, 0, 4);
+    tcase_add_checked_fixture(typed, setup, teardown);
+    tcase_add_loop_test(typed, every_one_of_65536_values_of_fp16_comes_back, 0, COUNT(typed_modes));
+    tcase_add_loop_test(typed, one_bit_of_a_lower_half_decides_between_fp32z_and_split, 0, COUNT(typed_modes));
+    tcase_add_loop_test(typed, values_without_a_codebook_are_not_of_any_table, STRAIT_ELEMENT_BF16,
+                        STRAIT_ELEMENT_FP32 + 1);
+    tcase_add_test(typed, tiers_are_left_where_codes_of_four_bits_take_less);
+    tcase_add_test(typed, the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256);
+    tcase_add_loop_test(typed, a_block_without_exponents_has_base_0, 0, 2);
+    tcase_add_test(typed, every_base_ranks_every_exponent_once);
     return run_suite(suite);
 }
