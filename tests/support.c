@@ -529,9 +529,12 @@ void layout_mirror(struct layout *layout, const struct layout *like)
 
 void layout_fini(struct layout *layout)
 {
+    if (layout->memory.map == NULL)
+        return;
     require(layout_intact(layout));
     guarded_fini(&layout->memory);
     free(layout->gaps);
+    *layout = (struct layout){.gaps = NULL};
 }
 
 uint32_t layout_count(const struct layout *layout)

@@ -201,6 +201,7 @@ void layout_init(struct layout *layout, uint32_t alignment, const struct shape *
                  const uint32_t *ids, uint32_t id_count);
 /* A list like another, with memory of its own, all CANARY. */
 void layout_mirror(struct layout *layout, const struct layout *like);
+/* It may be all zeros, which it is afterwards. */
 void layout_fini(struct layout *layout);
 
 uint32_t layout_count(const struct layout *layout);

@@ -1,6 +1,7 @@
-/* The public calls: names of variants and statuses, what calls refuse, and calls for many chunks. And the image of a
- * codebook set that devices read. */
+/* The public calls: names of variants and statuses, what calls refuse, calls for many chunks, what is counted, what
+ * memory they take, and two of them at once. And the image of a codebook set that devices read. */
 #include <check.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "kernels/device.h"
@@ -353,11 +354,6 @@ static void batch_setup(void)
     }
 }
 
-static void batch_teardown(void)
-{
-    strait_codebook_destroy(codebook);
-}
-
 START_TEST(a_batch_gives_what_single_calls_give)
 {
     const struct strait_codec *codec = variant(_i);
@@ -471,6 +467,260 @@ START_TEST(the_image_ranks_exponents_as_the_set_does)
 }
 END_TEST
 
+/* ---- Runs ------------------------------------------------------------------------------------------------------ */
+
+static struct layout src, dst;
+
+/* Pages of `count` regions with values of a pattern, and as many to be decoded to. */
+static void runs_init(const struct shape *shapes, uint32_t count, enum pattern pattern)
+{
+    struct rng rng = rng_init(600);
+    layout_init(&src, 2, shapes, count, NULL, shapes[0].page_count);
+    layout_mirror(&dst, &src);
+    layout_fill(&src, &rng, pattern, codebook);
+}
+
+static void runs_teardown(void)
+{
+    layout_fini(&src);
+    layout_fini(&dst);
+    teardown();
+}
+
+static const enum strait_mode coded_modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+
+/* Expected statistics of a table when all blocks are coded. */
+static struct strait_class_stats count_escapes(const uint8_t *bytes, uint32_t n, uint32_t table, uint32_t first_escape)
+{
+    uint8_t ranking[256], rank[256];
+    struct strait_class_stats counted = {.values = n};
+    test_ranking(ranking, table);
+    for (unsigned r = 0; r < 256; r++)
+        rank[ranking[r]] = (uint8_t)r;
+    for (uint32_t i = 0; i < n; i++)
+        counted.escapes += rank[get_value(bytes, i) >> 7 & 255] >= first_escape;
+    return counted;
+}
+
+START_TEST(statistics_count_values_and_escapes_per_table)
+{
+    const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 40000, .table = 3},
+                                   {.page_count = 2, .rows = 1, .row_bytes = 20000, .table = 1}};
+    const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, coded_modes[_i]};
+    struct strait_class_stats expected[TEST_TABLES] = {{0, 0}};
+    struct verdict verdict;
+    runs_init(shapes, 2, PATTERN_RARE);
+    for (uint32_t p = 0; p < 4; p++) {
+        uint8_t page[40000];
+        uint32_t table = shapes[p / 2].table;
+        layout_read(&src, p, page);
+        struct strait_class_stats one =
+            count_escapes(page, layout_page_bytes(&src, p) / 2, table, asked.mode == STRAIT_MODE_TOP16 ? 16 : 21);
+        expected[table].values += one.values;
+        expected[table].escapes += one.escapes;
+    }
+    free(round_trip(&asked, &src, &verdict));
+    for (int t = 0; t < TEST_TABLES; t++) {
+        ck_assert_uint_eq(expected[t].values, verdict.stats[t].values);
+        ck_assert_uint_eq(expected[t].escapes, verdict.stats[t].escapes);
+    }
+}
+END_TEST
+
+START_TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
+{
+    const struct shape shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 1},
+                                   {.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 2}};
+    const struct strait_encode_params tiered = {sizeof(tiered), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    struct strait_class_stats stats[3] = {{1, 2}, {3, 4}, {5, 6}};
+    struct strait_result result;
+    struct strait_run run = {.size = sizeof(run), .result = &result, .class_stats = stats, .class_count = 2};
+    runs_init(shapes, 2, PATTERN_LOW);
+    uint64_t bound = strait_encode_bound(&src.pages);
+    uint8_t *chunk = malloc(bound);
+    ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &tiered, chunk, bound, &src.pages, &run));
+    ck_assert_uint_eq(1, stats[0].values);
+    ck_assert_uint_eq(2003, stats[1].values);
+    ck_assert_uint_eq(4, stats[1].escapes);
+    ck_assert_uint_eq(5, stats[2].values);
+    free(chunk);
+}
+END_TEST
+
+/* Callers too who know the struct as it was before. */
+START_TEST(scratch_and_caching_change_no_byte)
+{
+    const struct shape shapes[] = {{.page_count = 20, .rows = 11, .row_bytes = 3000, .row_gap = 2, .table = 1},
+                                   {.page_count = 20, .rows = 1, .row_bytes = 32768, .table = 1}};
+    const struct strait_codec *codec = variant(_i);
+    if (codec == NULL)
+        return;
+    runs_init(shapes, 2, PATTERN_LOW);
+    struct guarded scratch, out;
+    ck_assert_uint_eq(0, strait_scratch_size(codec) % 64);
+    guarded_init(&scratch, strait_scratch_size(codec));
+    guarded_init(&out, strait_encode_bound(&src.pages));
+    for (int mode = STRAIT_MODE_RAW; mode <= STRAIT_MODE_TIERED; mode++) {
+        const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)mode};
+        const struct strait_encode_params coded = {sizeof(coded), asked.element, asked.mode, codebook};
+        struct verdict first, verdict;
+        uint8_t *chunk = encode_layout(codec, &asked, &src, &first);
+        for (uint32_t k = 0; k < 2 * (STRAIT_CACHING_LINK + 2); k++) {
+            struct strait_run run = verdict_begin(&verdict);
+            run.caching = k / 2;
+            if (run.caching > STRAIT_CACHING_LINK)
+                run.size = offsetof(struct strait_run, caching);
+            if (k % 2 != 0) {
+                run.scratch = scratch.bytes;
+                run.scratch_size = scratch.size;
+            }
+            memset(out.bytes, (int)k, out.size);
+            layout_clear(&dst);
+            ck_assert_int_eq(STRAIT_OK, strait_encode(codec, &coded, out.bytes, out.size, &src.pages, &run));
+            ck_assert_mem_eq(&first, &verdict, sizeof(first));
+            ck_assert_mem_eq(chunk, out.bytes, first.result.bytes);
+            ck_assert_int_eq(STRAIT_OK,
+                             strait_decode(codec, codebook, &dst.pages, NULL, chunk, first.result.bytes, &run));
+            ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+            ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
+        }
+        free(chunk);
+    }
+    guarded_fini(&scratch);
+    guarded_fini(&out);
+}
+END_TEST
+
+static const struct shape buffer_shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 2},
+                                             {.page_count = 5, .rows = 1, .row_bytes = 64},
+                                             {.page_count = 2, .rows = 3, .row_bytes = 16390, .row_gap = 2},
+                                             {.page_count = 3, .rows = 1, .row_bytes = 16384}};
+
+/* A chunk of raw pages of one length: nothing is longer. */
+static uint64_t raw_chunk_bytes(uint64_t pages, uint64_t page_bytes)
+{
+    uint64_t rows = (page_bytes + 16383) / 16384 - 1;
+    return (48 + 16 * pages + 4 * pages * rows + 15) / 16 * 16 + pages * ((page_bytes + 15) / 16 * 16);
+}
+
+START_TEST(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not)
+{
+    const struct strait_encode_params raw = {sizeof(raw), STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, codebook};
+    const struct shape *shape = &buffer_shapes[_i];
+    struct verdict verdict;
+    runs_init(shape, 1, PATTERN_NOISE);
+    uint64_t bound = strait_encode_bound(&src.pages);
+    for (uint64_t short_by = 0; short_by <= bound; short_by = 2 * short_by + 1) {
+        struct strait_run run = verdict_begin(&verdict);
+        struct guarded out;
+        guarded_init(&out, bound - short_by);
+        ck_assert_int_eq(short_by == 0 ? STRAIT_OK : STRAIT_ERR_NO_SPACE,
+                         strait_encode(NULL, &raw, out.bytes, out.size, &src.pages, &run));
+        ck_assert_int_eq(short_by == 0 ? STRAIT_OK : STATUS_UNSET, verdict.result.status);
+        ck_assert(short_by == 0 || is_filled(out.bytes, out.size, CANARY));
+        guarded_fini(&out);
+    }
+    ck_assert_uint_eq(raw_chunk_bytes(shape->page_count, layout_page_bytes(&src, 0)), bound);
+}
+END_TEST
+
+START_TEST(chunks_may_lie_at_any_address)
+{
+    const struct strait_encode_params tiered = {sizeof(tiered), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 20003, .page_gap = 1, .table = 1},
+                                   {.page_count = 2, .rows = 1, .row_bytes = 300, .table = 2}};
+    const struct strait_codec *codec = variant(_i);
+    struct verdict verdict;
+    if (codec == NULL)
+        return;
+    runs_init(shapes, 2, PATTERN_FALLING);
+    uint64_t bound = strait_encode_bound(&src.pages);
+    for (uint32_t shift = 0; shift < 64; shift++) {
+        struct strait_run run = verdict_begin(&verdict);
+        struct guarded room;
+        guarded_init(&room, bound + 64 - shift); /* the chunk ends before its buffer does */
+        ck_assert_int_eq(STRAIT_OK, strait_encode(codec, &tiered, room.bytes, bound, &src.pages, &run));
+        ck_assert(is_filled(room.bytes + bound, 64 - shift, CANARY));
+        uint64_t size = verdict.result.bytes;
+        uint8_t *end = room.bytes + room.size - shift % 16;
+        memmove(end - size, room.bytes, size);
+        layout_clear(&dst);
+        decode_layout(codec, codebook, &dst, NULL, end - size, size, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+        ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
+        guarded_fini(&room);
+    }
+}
+END_TEST
+
+enum { THREAD_PAGES = 8, THREAD_ROUNDS = 12 };
+
+struct worker {
+    const struct strait_codec *codec;
+    const struct asked *asked;
+    const uint8_t *chunk;
+    uint64_t size;
+    uint32_t first; /* every second page from here */
+    bool good;
+};
+
+static bool encode_same(const struct worker *w)
+{
+    struct verdict verdict;
+    uint8_t *chunk = encode_layout(w->codec, w->asked, &src, &verdict);
+    bool same = chunk != NULL && verdict.result.bytes == w->size && memcmp(chunk, w->chunk, w->size) == 0;
+    free(chunk);
+    return same;
+}
+
+/* Decodes its half of the pages into the memory that both threads share. */
+static bool decode_half(const struct worker *w)
+{
+    uint32_t ids[THREAD_PAGES / 2];
+    struct layout half = dst;
+    struct verdict verdict;
+    for (uint32_t i = 0; i < THREAD_PAGES / 2; i++)
+        ids[i] = 2 * i + w->first;
+    half.pages.ids = ids;
+    half.pages.id_count = THREAD_PAGES / 2;
+    half.pages.regions = half.regions;
+    decode_layout(w->codec, w->asked->codebook, &half, ids, w->chunk, w->size, &verdict);
+    return verdict.returned == STRAIT_OK && verdict.result.status == STRAIT_OK;
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    w->good = true;
+    for (int i = 0; i < THREAD_ROUNDS; i++)
+        w->good = w->good && encode_same(w) && decode_half(w);
+    return NULL;
+}
+
+START_TEST(two_threads_on_disjoint_pages_of_one_chunk_do_as_one)
+{
+    const struct shape shape = {.page_count = THREAD_PAGES, .rows = 3, .row_bytes = 12002, .row_gap = 6, .table = 2};
+    const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, coded_modes[_i % 2]};
+    struct worker workers[2];
+    struct verdict verdict;
+    pthread_t threads[2];
+    if (variant(_i / 2) == NULL)
+        return;
+    runs_init(&shape, 1, PATTERN_RARE);
+    uint8_t *chunk = encode_layout(variant(0), &asked, &src, &verdict);
+    for (uint32_t k = 0; k < 2; k++) {
+        workers[k] = (struct worker){variant(_i / 2), &asked, chunk, verdict.result.bytes, k, false};
+        ck_assert_int_eq(0, pthread_create(&threads[k], NULL, work, &workers[k]));
+    }
+    for (int k = 0; k < 2; k++) {
+        pthread_join(threads[k], NULL);
+        ck_assert(workers[k].good);
+    }
+    ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
+    free(chunk);
+}
+END_TEST
+
 /* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
@@ -479,6 +729,7 @@ int main(void)
     TCase *names = add_case(suite, "names");
     TCase *bad = add_case(suite, "arguments");
     TCase *cases = add_case(suite, "batch");
+    TCase *runs = add_case(suite, "runs");
     print_conditions();
     tcase_add_test(names, a_variant_is_found_by_its_name_or_not_at_all);
     tcase_add_loop_test(names, without_a_name_the_environment_chooses_once_and_else_the_best, 0, VARIANTS + 2);
@@ -490,12 +741,20 @@ int main(void)
     tcase_add_test(bad, null_structs_are_refused);
     tcase_add_loop_test(bad, bytes_may_lie_anywhere, 0, 3);
     tcase_add_test(bad, the_bound_is_zero_where_it_would_reach_4_gib);
-    tcase_add_checked_fixture(cases, batch_setup, batch_teardown);
+    tcase_add_checked_fixture(cases, batch_setup, teardown);
     tcase_add_loop_test(cases, a_batch_gives_what_single_calls_give, 0, VARIANTS);
     tcase_add_loop_test(cases, a_chunk_may_be_shorter_than_the_room_that_it_is_in, 0, VARIANTS);
     tcase_add_test(cases, an_error_in_one_item_is_the_calls_and_nothing_runs);
     tcase_add_test(cases, the_run_of_a_batch_reports_nothing_itself);
     tcase_add_test(cases, a_run_without_the_newest_fields_is_accepted);
     tcase_add_test(cases, the_image_ranks_exponents_as_the_set_does);
+    tcase_add_checked_fixture(runs, setup, runs_teardown);
+    tcase_add_loop_test(runs, statistics_count_values_and_escapes_per_table, 0, COUNT(coded_modes));
+    tcase_add_test(runs, statistics_are_added_to_and_tables_beyond_are_not_counted);
+    tcase_add_loop_test(runs, scratch_and_caching_change_no_byte, 0, VARIANTS);
+    tcase_add_loop_test(runs, a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, 0,
+                        COUNT(buffer_shapes));
+    tcase_add_loop_test(runs, chunks_may_lie_at_any_address, 0, VARIANTS);
+    tcase_add_loop_test(runs, two_threads_on_disjoint_pages_of_one_chunk_do_as_one, 0, 2 * VARIANTS);
     return run_suite(suite);
 }

@@ -17,17 +17,10 @@ static void setup(void)
     codebook = test_codebook();
 }
 
-static void fini(struct layout *layout)
-{
-    if (layout->memory.map != NULL)
-        layout_fini(layout);
-    *layout = (struct layout){.gaps = NULL};
-}
-
 static void teardown(void)
 {
-    fini(&src);
-    fini(&dst);
+    layout_fini(&src);
+    layout_fini(&dst);
     free(chunk);
     chunk = NULL;
     strait_codebook_destroy(codebook);
@@ -143,7 +136,7 @@ START_TEST(pages_may_begin_at_any_even_address)
     struct rng rng = rng_init(51);
     for (uint32_t skew = 0; skew < 128; skew += 2) {
         const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = 17000 + skew, .skew = skew};
-        fini(&src);
+        layout_fini(&src);
         layout_init(&src, 64, &shape, 1, NULL, 1);
         encode_random(&asked, &rng, PATTERN_FALLING);
     }
@@ -265,7 +258,7 @@ START_TEST(a_selection_receives_its_pages_and_nothing_else_is_touched)
     const struct shape shape = {.page_count = 15, .rows = 50, .row_bytes = 100, .row_gap = 20, .page_gap = 2};
     static const uint32_t to[] = {14, 1, 5, 3, 2, 8, 7, 6, 13, 0, 11, 9};
     select_init(1);
-    fini(&dst);
+    layout_fini(&dst);
     layout_init(&dst, 2, &shape, 1, to, selection->count);
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
