@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Golden vectors of kernels/FORMAT.md, made by the model alone.
 
-    python3 tests/make_golden.py             writes tests/data/golden/*.bin and manifest.json
-    python3 tests/make_golden.py --check     compares what is there, and FORMAT.md, with what would be written; exit code 0 or 1
-    python3 tests/make_golden.py --explain   prints the worked example of FORMAT.md, field by field
+    python3 tests/format/golden.py             writes tests/data/golden/*.bin and manifest.json
+    python3 tests/format/golden.py --check     compares what is there, and FORMAT.md, with what would be written; exit code 0 or 1
 
 manifest.json: `sets` (a file of 256 bytes per table, the id), `chunks` (to be encoded and decoded exactly so),
 `refused` (chunks with the chunk error or the page statuses that a decoder must report), `files`.
@@ -18,10 +17,9 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import format_model as fm  # noqa: E402
+import model as fm
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "golden")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "golden")
 EXAMPLE_RANKS = (0, 1, 2, 0, 0, 3, 1, 0, 4, 0, 2, 6, 1, 5, 0, 20, 0, 1, 21, 0)  # 20 values, every tier
 
 
@@ -277,49 +275,12 @@ def make():
     return files
 
 
-# ---- The worked example
-
-
-def explain():
-    sets = {"example": example_tables(), "three": tables_like_data()}
-    _, _, element, asked, pages, page_tables = golden_chunks(sets)[0]
-    tables = sets["example"]
-    chunk = fm.encode_chunk(pages, page_tables, tables, element, asked)
-    header, parsed = fm.parse_chunk(chunk)
-    block = parsed[0].blocks[0]
-    source = np.frombuffer(pages[0], "<u2")
-    ranks = tables.rank[0][source >> 7 & 0xFF]
-    over = [int((ranks > limit).sum()) for limit in (2, 5, 20)]
-    sizes = [block.n, fm.ceil_div(block.n, 4), fm.ceil_div(over[0], 4), fm.ceil_div(over[1], 2), over[2]]
-    text = lambda items: " ".join("%d" % x for x in items)  # noqa: E731
-    beyond2, beyond5, beyond20 = (ranks > limit for limit in (2, 5, 20))
-    t1, t2 = np.where(beyond2, 3, ranks), np.where(beyond5, 3, ranks - 3)[beyond2]
-    t3 = np.where(beyond20, 15, ranks - 6)[beyond5]
-    fields = [(4, "magic"), (1, "version"), (1, "element type: BF16"), (1, "flags"), (1, "reserved"), (4, "pages: 1"),
-              (4, "page bytes: %d" % header.longest), (4, "chunk bytes: %d" % header.size), (4, "reserved"),
-              (16, "codebook id"), (8, "metadata sum %016x" % header.sum),
-              (4, "page 0: row: mode 4, offset %d units" % (block.offset // 16)), (2, "table index"), (2, "reserved"),
-              (8, "page sum %016x" % parsed[0].sum), (sizes[0], "S"), (sizes[1], "T1: " + text(t1)),
-              (sizes[2], "T2: " + text(t2)), (sizes[3], "T3: " + text(t3)), (sizes[4], "T4"),
-              (block.extent - sum(sizes), "padding")]
-    print("set: one table, exponent[r] = (127 - r) mod 256; id", tables.id.hex())
-    print("page, 40 bytes:", pages[0].hex())
-    print("values:", " ".join("%04x" % x for x in source))
-    print("ranks: ", text(ranks))
-    print()
-    at = 0
-    for size, what in fields:
-        for start in range(0, size, 16):
-            part = chunk[at + start:at + min(size, start + 16)].hex()
-            print(("%3d  %-32s  %s" % (at + start, part, "" if start else what)).rstrip())
-        at += size
-    assert at == len(chunk)
-    print("\n" + "\n".join(chunk[i:i + 32].hex() for i in range(0, len(chunk), 32)))
+# ---- What is there
 
 
 def documented_example():
     """The bytes that stand in the worked example of FORMAT.md."""
-    path = os.path.join(os.path.dirname(FOLDER), "..", "..", "kernels", "FORMAT.md")
+    path = os.path.join(FOLDER, "..", "..", "..", "kernels", "FORMAT.md")
     with open(path, encoding="utf-8") as file:
         text = file.read().split("## 9. Worked example")[1].split("## 10.")[0]
     fields = re.findall(r"^ *\d+  ((?:[0-9a-f]{2,32} ?)+)(?:  |$)", text, re.MULTILINE)
@@ -329,10 +290,7 @@ def documented_example():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--explain", action="store_true")
     options = parser.parse_args()
-    if options.explain:
-        return explain()
     files = make()
     if options.check:
         wrong = []
