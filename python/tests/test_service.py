@@ -1,17 +1,11 @@
-"""The binding of libstrait: against the headers, alone, and with the daemon that STRAITD names."""
+"""The binding of libstrait: alone, and with the daemon that STRAITD names."""
 
-import ctypes
-import enum
 import gc
 import json
 import os
-import re
 import select
-import shutil
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +14,7 @@ from conftest import values_like_kv
 import strait
 
 try:
-    from strait import _abi, service
+    from strait import service
 except ImportError as failure:
     pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
 
@@ -28,79 +22,7 @@ from daemons import Daemon, connect, until, verdicts
 
 from strait.service import EventType, Mismatch, Pages, Reason, Region, State
 
-INCLUDE = Path(__file__).resolve().parents[2] / "include"
-STRAIT_H = INCLUDE / "strait" / "strait.h"
 PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
-needs_headers = pytest.mark.skipif(not STRAIT_H.is_file(), reason="the C headers are not there")
-
-# ---- The C ABI ------------------------------------------------------------------------------------------------------
-
-STRUCTS = {
-    "strait_client_config": _abi.ClientConfig,
-    "strait_memory": _abi.MemoryInfo,
-    "strait_pool_region": _abi.PoolRegion,
-    "strait_pool_params": _abi.PoolParams,
-    "strait_page_list": _abi.PageList,
-    "strait_expect_params": _abi.ExpectParams,
-    "strait_offer_params": _abi.OfferParams,
-    "strait_append_params": _abi.AppendParams,
-    "strait_start_params": _abi.StartParams,
-    "strait_failed_page": _abi.FailedPage,
-    "strait_event": _abi.RawEvent,
-    "strait_progress": _abi.ProgressInfo,
-}
-
-
-@needs_headers
-def test_every_function_of_the_header_has_a_prototype():
-    declared = re.findall(r"STRAIT_API[^;]*?\b(strait_\w+)\(", STRAIT_H.read_text())
-    assert set(declared) | {"strait_status_string"} == set(_abi._CLIENT_PROTOTYPES)
-
-
-@needs_headers
-def test_structs_lie_in_memory_as_the_compiler_lays_them(tmp_path):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    lines = ["#include <strait/strait.h>", "#include <stddef.h>"]
-    for name, struct in STRUCTS.items():
-        lines.append(f'_Static_assert(sizeof(struct {name}) == {ctypes.sizeof(struct)}, "{name}");')
-        for field in struct._fields_:
-            at = getattr(struct, field[0]).offset
-            lines.append(f'_Static_assert(offsetof(struct {name}, {field[0]}) == {at}, "{name}.{field[0]}");')
-    source = tmp_path / "layout.c"
-    source.write_text("\n".join(lines) + "\n")
-    subprocess.run([compiler, "-fsyntax-only", f"-I{INCLUDE}", str(source)], check=True)
-
-
-def members(text: str, head: str) -> dict[str, int]:
-    """Name and value of every STRAIT_... = number in the enum of that name."""
-    body = re.search(rf"enum {head} \{{(.*?)\n\}};", text, re.DOTALL).group(1)
-    return {name: int(value) for name, value in re.findall(r"STRAIT_(\w+) = (\d+)", body)}
-
-
-@needs_headers
-@pytest.mark.parametrize(
-    "head, prefix, kind",
-    [
-        ("strait_state", "", service.State),
-        ("strait_event_type", "EVENT_", service.EventType),
-        ("strait_mismatch", "MISMATCH_", service.Mismatch),
-        ("strait_direction", "", service.Direction),
-        ("strait_coding", "CODING_", service.Coding),
-    ],
-)
-def test_enums_are_those_of_the_header(head: str, prefix: str, kind: type[enum.IntEnum]):
-    theirs = members(STRAIT_H.read_text(), head)
-    ours = {prefix + name: int(kind[name]) for name in kind.__members__ if name != "FATAL"}
-    assert theirs == ours
-
-
-@needs_headers
-def test_reasons_are_those_of_the_header():
-    rows = re.findall(r"X\((\w+), (\d+), \"(.*?)\"\)", STRAIT_H.read_text())
-    assert {name: (int(value), text) for name, value, text in rows} == {r.name: (int(r), r.text) for r in Reason}
-
 
 # ---- Without a daemon -----------------------------------------------------------------------------------------------
 
