@@ -1,5 +1,3 @@
-#include "tests/emulated/barriers.h"
-
 #include <cstring>
 
 #include "tests/emulated/state.h"

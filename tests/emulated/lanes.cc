@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/emulated/barriers.h"
 #include "tests/emulated/state.h"
 
 namespace emulated

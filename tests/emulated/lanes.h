@@ -43,6 +43,20 @@ uint8_t *shared_memory();
 void sync_block();
 bool sync_named(uint32_t id, uint32_t threads, bool value, source_line at);
 
+// Barriers in shared memory and bulk copies.
+void barrier_begin(uint64_t *barrier, uint32_t arrivals);
+void barrier_arrive(uint64_t *barrier, uint32_t arrivals);
+void barrier_expect(uint64_t *barrier, uint32_t bytes);
+bool barrier_passed(const uint64_t *barrier, uint32_t parity);
+void barrier_wait(uint64_t *barrier, uint32_t parity);
+
+// Bytes arrive at any time later; those of stores have been read after wait_read and are there after wait_stores.
+void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barrier);
+void bulk_store(void *dst, const void *src, uint32_t bytes);
+void bulk_prefetch(const void *src, uint32_t bytes);
+void wait_read();
+void wait_stores();
+
 } // namespace emulated
 
 #define EMULATED_HERE      \

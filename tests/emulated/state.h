@@ -66,6 +66,9 @@ uint32_t random_below(uint32_t limit);
 void record_progress();
 void switch_to_scheduler();
 [[noreturn]] void fail(const char *why);
+// Lets one load that is under way arrive, if there is one.
+bool finish_a_load();
+bool has_loads();
 
 // Runs a kernel, which takes its parameters by reference, to its end.
 void run_launch(const void *function, const void *parameters, uint32_t blocks, uint32_t threads, uint32_t shared_bytes);

@@ -2,7 +2,6 @@
 #ifndef STRAIT_KERNELS_CUDA_PTX_CUH
 #define STRAIT_KERNELS_CUDA_PTX_CUH
 
-#include "tests/emulated/barriers.h"
 #include "tests/emulated/lanes.h"
 
 #define DEVICE   inline
