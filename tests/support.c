@@ -266,6 +266,16 @@ const struct strait_codec *variant(int index)
     return strait_codec_get(variant_names[index]);
 }
 
+int variant_count(void)
+{
+    int count = 0;
+    while (count < VARIANTS && variant(count) != NULL)
+        count++;
+    for (int v = count; v < VARIANTS; v++)
+        require(variant(v) == NULL);
+    return count;
+}
+
 void print_conditions(void)
 {
     printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
@@ -676,10 +686,8 @@ uint8_t *round_trip(const struct asked *asked, const struct layout *src, struct 
     require(chunk != NULL);
     guarded_init(&copy, verdict->result.bytes);
     memcpy(copy.bytes, chunk, copy.size);
-    for (int v = 0; v < VARIANTS; v++) {
+    for (int v = 0; v < variant_count(); v++) {
         struct verdict other;
-        if (variant(v) == NULL)
-            continue;
         uint8_t *same = encode_layout(variant(v), asked, src, &other);
         require(memcmp(verdict, &other, sizeof(other)) == 0 && memcmp(chunk, same, copy.size) == 0);
         free(same);

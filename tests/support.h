@@ -134,6 +134,8 @@ extern const char *const variant_names[VARIANTS]; /* "scalar" first: the others 
 
 /* NULL when this build or processor lacks it. */
 const struct strait_codec *variant(int index);
+/* The first so many are there. */
+int variant_count(void);
 
 /* Prints the seed, and which variants are not tested here. */
 void print_conditions(void);
