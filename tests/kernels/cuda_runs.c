@@ -131,11 +131,7 @@ void many_blocks(const struct device *device)
                  {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
                  {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}};
     struct pool *pool = make_pool();
-    struct strait_run run = {.size = sizeof(run),
-                             .stream = device->stream,
-                             .scratch = device->scratch,
-                             .scratch_size = device->scratch_size,
-                             .tables = device->tables};
+    struct strait_run run = device_run(device, NULL);
     for (int m = 0; m < COUNT(modes); m++) {
         const struct strait_encode_params params = {sizeof(params), modes[m].element, modes[m].mode, device->codebook};
         for (int turn = 0; turn < POOL_RUNS; turn++) {
@@ -448,12 +444,7 @@ static void time_size(const struct device *device, uint64_t bytes, const char *n
     require_cuda(cudaHostAlloc((void **)&times.result, sizeof(*times.result), cudaHostAllocMapped));
     require_cuda(cudaEventCreate(&times.begin));
     require_cuda(cudaEventCreate(&times.end));
-    times.run = (struct strait_run){.size = sizeof(times.run),
-                                    .result = times.result,
-                                    .stream = device->stream,
-                                    .scratch = device->scratch,
-                                    .scratch_size = device->scratch_size,
-                                    .tables = device->tables};
+    times.run = device_run(device, times.result);
     for (int i = 0; i < COUNT(timed); i++)
         if (strstr(timed[i].name, named) != NULL)
             time_mode(&times, &timed[i]);

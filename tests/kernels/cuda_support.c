@@ -76,6 +76,16 @@ void device_wait(const struct device *device)
     require_cuda(state);
 }
 
+struct strait_run device_run(const struct device *device, struct strait_result *result)
+{
+    return (struct strait_run){.size = sizeof(struct strait_run),
+                               .result = result,
+                               .stream = device->stream,
+                               .scratch = device->scratch,
+                               .scratch_size = device->scratch_size,
+                               .tables = device->tables};
+}
+
 /* Device memory of a call for one chunk. */
 struct mirror {
     struct strait_region regions[REGIONS_MAX];
@@ -158,15 +168,12 @@ static void require_stats(const struct trial *trials, uint32_t count, bool encod
 
 static struct strait_run make_run(const struct device *device, struct strait_class_stats *stats, struct manner manner)
 {
-    return (struct strait_run){.size = sizeof(struct strait_run),
-                               .scratch = device->scratch,
-                               .scratch_size = device->scratch_size,
-                               .stream = device->stream,
-                               .class_stats = stats,
-                               .class_count = TEST_TABLES,
-                               .caching = manner.caching,
-                               .sm_budget = manner.sm_budget,
-                               .tables = device->tables};
+    struct strait_run run = device_run(device, NULL);
+    run.class_stats = stats;
+    run.class_count = TEST_TABLES;
+    run.caching = manner.caching;
+    run.sm_budget = manner.sm_budget;
+    return run;
 }
 
 static struct strait_class_stats *make_stats(void)

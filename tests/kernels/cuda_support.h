@@ -32,6 +32,9 @@ void device_filled(void);
 /* Waits for everything in the stream. A launch that does not end makes the program fail instead of hang. */
 void device_wait(const struct device *device);
 
+/* A call on the device that reports there; NULL: in a batch's items. */
+struct strait_run device_run(const struct device *device, struct strait_result *result);
+
 /* One chunk of a batch. The scalar variant encodes `src` and decodes to `dst`; the device does the same with copies. */
 struct trial {
     struct asked asked;

@@ -398,12 +398,7 @@ static void many_regions(void)
     require_cuda(cudaMalloc((void **)&chunk, bound));
     require_cuda(cudaMemset(chunk, CANARY, bound)); /* a memory checker does not see what bulk copies write */
     require_cuda(cudaHostAlloc((void **)&cuda, sizeof(*cuda), cudaHostAllocMapped));
-    run = (struct strait_run){.size = sizeof(run),
-                              .result = cuda,
-                              .stream = device.stream,
-                              .scratch = device.scratch,
-                              .scratch_size = device.scratch_size,
-                              .tables = device.tables};
+    run = device_run(&device, cuda);
     device_filled();
     require(strait_encode(device.codec, &params, chunk, bound, &far, &run) == STRAIT_OK);
     device_wait(&device);
