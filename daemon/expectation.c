@@ -152,9 +152,7 @@ static bool jobs_are_over(const struct expectation *e)
 
 static void drain(struct expectation *e)
 {
-    e->request.drained = true;
-    request_reap(&e->request);
-    request_release_pool(&e->request);
+    request_drain(&e->request);
     coverage_destroy(e->coverage);
     e->coverage = NULL;
 }
@@ -191,18 +189,8 @@ void expectation_send_verdict(struct expectation *e)
         text = "more pages are missing than are named";
     if (jobs_are_over(e))
         drain(e);
-    struct message message = {.type = MESSAGE_STATE};
-    message.state = (struct message_state){.transfer = e->request.transfer,
-                                           .state = (uint32_t)e->request.state,
-                                           .reason = (uint32_t)e->request.reason,
-                                           .drained = e->request.drained,
-                                           .text = view_of(text, strlen(text))};
-    if (e->request.state == STRAIT_DONE)
-        message.state.aux = view_of(e->aux, e->aux_size);
-    session_send(e->request.session, &message);
-    e->request.notified = true;
-    if (e->request.drained)
-        session_drained(e->request.session);
+    request_send_verdict(&e->request, text,
+                         e->request.state == STRAIT_DONE ? view_of(e->aux, e->aux_size) : (struct view){0});
 }
 
 static bool keep(struct expectation *e, const struct message_wait *message)

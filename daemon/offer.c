@@ -8,6 +8,17 @@
 
 /* ---- Looking for the expectation --------------------------------------------------------------------------------- */
 
+static struct message announce_message(const struct offer *o, const struct announce *a)
+{
+    struct message message = {.type = MESSAGE_ANNOUNCE};
+    message.announce = (struct message_announce){.offer = o->id,
+                                                 .source_pool = o->request.name.pool,
+                                                 .sink_pool = a->sink.pool,
+                                                 .source_key = view_of(o->request.name.key, o->request.name.size),
+                                                 .sink_key = view_of(a->sink.key, a->sink.size)};
+    return message;
+}
+
 void offer_announce(struct offer *o, struct announce *a)
 {
     if (a->bound || o->request.decided || a->address[0] == '\0')
@@ -17,13 +28,8 @@ void offer_announce(struct offer *o, struct announce *a)
         return;
     uint64_t now = uv_now(o->request.node->loop);
     uint32_t left = o->expires > now ? (uint32_t)(o->expires - now) : 1;
-    struct message message = {.type = MESSAGE_ANNOUNCE};
-    message.announce = (struct message_announce){.offer = o->id,
-                                                 .source_pool = o->request.name.pool,
-                                                 .sink_pool = a->sink.pool,
-                                                 .source_key = view_of(o->request.name.key, o->request.name.size),
-                                                 .sink_key = view_of(a->sink.key, a->sink.size),
-                                                 .lease_ms = left};
+    struct message message = announce_message(o, a);
+    message.announce.lease_ms = left;
     if (peer_send(peer, &message) == STRAIT_OK)
         a->announced_to = peer;
 }
@@ -165,26 +171,14 @@ static bool jobs_are_over(const struct offer *o)
     return true;
 }
 
-static void drain(struct offer *o)
-{
-    o->request.drained = true;
-    request_reap(&o->request);
-    request_release_pool(&o->request);
-}
-
 static void stop_announcing(struct offer *o)
 {
     struct announce *a;
     LL_FOREACH (o->announces, a) {
         if (a->bound || a->announced_to == NULL)
             continue;
-        struct message message = {.type = MESSAGE_ANNOUNCE};
-        message.announce = (struct message_announce){.offer = o->id,
-                                                     .source_pool = o->request.name.pool,
-                                                     .sink_pool = a->sink.pool,
-                                                     .source_key = view_of(o->request.name.key, o->request.name.size),
-                                                     .sink_key = view_of(a->sink.key, a->sink.size),
-                                                     .stop = true};
+        struct message message = announce_message(o, a);
+        message.announce.stop = true;
         (void)peer_send(a->announced_to, &message); /* if it is lost, the offer only waits for its lease */
         a->announced_to = NULL;
     }
@@ -236,17 +230,8 @@ void offer_send_verdict(struct offer *o)
     struct device_state state;
     const char *text = request_why(&o->request, &state);
     if (jobs_are_over(o))
-        drain(o);
-    struct message message = {.type = MESSAGE_STATE};
-    message.state = (struct message_state){.transfer = o->request.transfer,
-                                           .state = (uint32_t)o->request.state,
-                                           .reason = (uint32_t)o->request.reason,
-                                           .drained = o->request.drained,
-                                           .text = view_of(text, strlen(text))};
-    session_send(o->request.session, &message);
-    o->request.notified = true;
-    if (o->request.drained)
-        session_drained(o->request.session);
+        request_drain(&o->request);
+    request_send_verdict(&o->request, text, (struct view){0});
 }
 
 /* A failed consumer fails the offer, once all consumers have ended. DONE also says that the pages are free: it waits
@@ -292,7 +277,7 @@ static void on_drained(struct request *request)
     conclude(of(request));
     if (!request->notified || request->drained || !jobs_are_over(of(request)))
         return;
-    drain(of(request));
+    request_drain(request);
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = request->transfer}};
     session_send(request->session, &message);
     session_drained(request->session);

@@ -171,9 +171,11 @@ void request_state(struct request *request, enum strait_state state)
     session_send(request->session, &message);
 }
 
-void request_release_pool(struct request *request)
+void request_drain(struct request *request)
 {
     struct pool_ref *pool = request->pool;
+    request->drained = true;
+    request_reap(request);
     if (pool == NULL)
         return;
     pool_release(pool->pool, &request->pages, !request->is_offer);
@@ -181,4 +183,19 @@ void request_release_pool(struct request *request)
     pool->uses--;
     if (pool->uses == 0 && pool->removing)
         session_pool_gone(pool);
+}
+
+void request_send_verdict(struct request *request, const char *text, struct view aux)
+{
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = request->transfer,
+                                           .state = (uint32_t)request->state,
+                                           .reason = (uint32_t)request->reason,
+                                           .drained = request->drained,
+                                           .text = view_of(text, strlen(text)),
+                                           .aux = aux};
+    session_send(request->session, &message);
+    request->notified = true;
+    if (request->drained)
+        session_drained(request->session);
 }

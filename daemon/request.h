@@ -86,6 +86,7 @@ bool request_on_failed_gpu(const struct request *request);
  * twice), NO_MEMORY, LOCAL (on a failed GPU). */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
 void request_state(struct request *request, enum strait_state state); /* moves forward, and notifies the client */
-void request_release_pool(struct request *request);                   /* drained: its pages are free */
+void request_drain(struct request *request);                          /* nothing touches its pages any more */
+void request_send_verdict(struct request *request, const char *text, struct view aux);
 
 #endif
