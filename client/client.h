@@ -150,8 +150,7 @@ struct strait_transfer {
     uint32_t failed_count, failed_capacity;
 };
 
-/* ---- Event queue, timer (events.c) --------------------------------------------------------------------------------
- */
+/* ---- Event queue, timer (events.c) ------------------------------------------------------------------------------- */
 
 void events_init(struct event_list *list);
 /* Queues a node and makes the client's descriptor readable. */
@@ -167,8 +166,7 @@ void event_signal(struct strait_client *client);
 /* Sets the timer to the next deadline or attempt to connect. */
 void timer_update(struct strait_client *client);
 
-/* ---- Messages that are sent, now or later (outbox.c) --------------------------------------------------------------
- */
+/* ---- Messages that are sent, now or later (outbox.c) ------------------------------------------------------------- */
 
 void outbox_init(struct outbox *outbox);
 /* Sends the message, or keeps a copy to send later, in order. `transfer` may be NULL; `peer` is for START only.
@@ -190,21 +188,18 @@ void outbox_clear(struct strait_client *client);
 /* Copies lists and, behind them in the same block, their ids. */
 struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t count);
 
-/* ---- GPU streams that wait (gpu.c) --------------------------------------------------------------------------------
- */
+/* ---- GPU streams that wait (gpu.c) ------------------------------------------------------------------------------- */
 
 /* The message that names the client's words to a daemon; their descriptor is sent with it. */
 struct message words_message(void);
 /* Releases the streams that wait for a transfer: it has its verdict, or its handle was released. */
 void stream_release(struct strait_transfer *transfer);
 
-/* ---- Peers (peer.c) -----------------------------------------------------------------------------------------------
- */
+/* ---- Peers (peer.c) ---------------------------------------------------------------------------------------------- */
 
 void peer_destroy(struct strait_peer *peer);
 
-/* ---- Transfers (transfer.c) ---------------------------------------------------------------------------------------
- */
+/* ---- Transfers (transfer.c) -------------------------------------------------------------------------------------- */
 
 struct strait_transfer *table_find(const struct strait_client *client, uint64_t id);
 /* Moves to READY or TRANSFERRING; other states and steps back are ignored. */
@@ -226,8 +221,7 @@ void transfer_destroy(struct strait_transfer *transfer);
 /* event_node.seen of all events of transfers: frees a released transfer with its last event. */
 void transfer_event_seen(const struct strait_event *event);
 
-/* ---- Pools (pool.c) -----------------------------------------------------------------------------------------------
- */
+/* ---- Pools (pool.c) ---------------------------------------------------------------------------------------------- */
 
 struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id);
 /* The daemon no longer has the pool: queues POOL_REMOVED; the pool is freed once that event was seen. */
@@ -243,8 +237,7 @@ static inline bool pool_on_gpu(const struct strait_pool *pool)
     return r < pool->region_count;
 }
 
-/* ---- Connection (connection.c) ------------------------------------------------------------------------------------
- */
+/* ---- Connection (connection.c) ----------------------------------------------------------------------------------- */
 
 /* Begins to connect; after a failure the next attempt is scheduled. */
 enum strait_status connection_start(struct strait_client *client);
@@ -252,8 +245,7 @@ enum strait_status connection_start(struct strait_client *client);
 void connection_work(struct strait_client *client);
 void connection_close(struct strait_client *client);
 
-/* ---- Clock and arguments ------------------------------------------------------------------------------------------
- */
+/* ---- Clock and arguments ----------------------------------------------------------------------------------------- */
 
 /* CLOCK_MONOTONIC. */
 static inline uint64_t clock_ms(void)

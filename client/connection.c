@@ -53,8 +53,7 @@ static void *load(void)
     return library;
 }
 
-/* ---- Starting an embedded daemon ---------------------------------------------------------------------------------
- */
+/* ---- Starting an embedded daemon --------------------------------------------------------------------------------- */
 
 /* Goes to stderr, as a status cannot say which option is wrong and there is no client yet to report an event. */
 static void report(const char *why)
@@ -93,11 +92,9 @@ static enum strait_status embedded_start(const char *options, int *fd)
 #define STRAIT_VERSION "unknown"
 #endif
 
-/* ---- Watching ----------------------------------------------------------------------------------------------------
- */
+/* ---- Watching ---------------------------------------------------------------------------------------------------- */
 
-/* ---- The end of a connection -------------------------------------------------------------------------------------
- */
+/* ---- The end of a connection ------------------------------------------------------------------------------------- */
 
 /* Schedules the next attempt, with a longer delay each time. */
 static void back_off(struct strait_client *client)
@@ -180,8 +177,7 @@ static void connection_break(struct strait_client *client, enum strait_status wh
     event_signal(client);
 }
 
-/* ---- Connecting --------------------------------------------------------------------------------------------------
- */
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
 /* A unix socket connects at once or not at all. */
 static int connect_socket(const char *path)
@@ -288,8 +284,7 @@ static char *duplicate_text(struct view text)
     return strndup(text.size > 0 ? (const char *)text.data : "", text.size);
 }
 
-/* ---- Messages: connection ----------------------------------------------------------------------------------------
- */
+/* ---- Messages: connection ---------------------------------------------------------------------------------------- */
 
 static enum strait_status on_welcome(struct strait_client *client, const struct message_welcome *welcome)
 {
@@ -316,8 +311,7 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
     return STRAIT_OK;
 }
 
-/* ---- Messages: pools ---------------------------------------------------------------------------------------------
- */
+/* ---- Messages: pools --------------------------------------------------------------------------------------------- */
 
 static enum strait_status on_pool_status(struct strait_client *client, const struct message_pool_status *status)
 {
@@ -348,8 +342,7 @@ static enum strait_status on_pool_status(struct strait_client *client, const str
     return STRAIT_OK;
 }
 
-/* ---- Messages: transfers -----------------------------------------------------------------------------------------
- */
+/* ---- Messages: transfers ----------------------------------------------------------------------------------------- */
 
 static bool reserve_failed(struct strait_transfer *transfer, uint64_t count)
 {
@@ -454,8 +447,7 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
     return STRAIT_OK;
 }
 
-/* ---- Messages: notifications and statistics ----------------------------------------------------------------------
- */
+/* ---- Messages: notifications and statistics ---------------------------------------------------------------------- */
 
 /* The data of NOTE and STATS end with a NUL, not counted in the size, so that they can be printed. */
 static enum strait_status push_data(struct strait_client *client, enum strait_event_type type, struct strait_pool *pool,
@@ -513,8 +505,7 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
     }
 }
 
-/* ---- Reading -----------------------------------------------------------------------------------------------------
- */
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 /* Dispatches the frames that have arrived; `all`: even though events pile up, as there will be no later call.
  * ERR_AGAIN when none is left, OK when the rest must wait, else why to break the connection. */

@@ -12,8 +12,7 @@
 #include "client/client.h"
 #include "client/gpu.h"
 
-/* ---- Memory that can be shared ------------------------------------------------------------------------------------
- */
+/* ---- Memory that can be shared ----------------------------------------------------------------------------------- */
 
 enum strait_status strait_alloc(size_t size, struct strait_memory *memory)
 {
@@ -91,8 +90,7 @@ static const struct gpu *gpu_driver(void)
     return found ? &the_gpu : NULL;
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------------------
- */
+/* ---- Words ------------------------------------------------------------------------------------------------------- */
 
 static struct words *spare;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -163,8 +163,7 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
     return fine;
 }
 
-/* ---- Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up ------------
- */
+/* ---- Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up --------- */
 
 /* A notification that waits for the connection to its peer. */
 struct note {
@@ -233,8 +232,7 @@ static void drop_notes(struct node *node)
     x->note_count = 0;
 }
 
-/* ---- Legs that wait for a peer -------------------------------------------------------------------------------------
- */
+/* ---- Legs that wait for a peer ----------------------------------------------------------------------------------- */
 
 #define REDIAL_MS 50u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
 
@@ -254,8 +252,7 @@ static void redial(struct node *node)
     send_notes(node);
 }
 
-/* ---- Callbacks from the peers: connections come up, go down, and bring chunks --------------------------------------
- */
+/* ---- Callbacks from the peers: connections come up, go down, and bring chunks ------------------------------------ */
 
 static void on_up(void *owner, struct peer *peer)
 {

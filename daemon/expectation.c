@@ -6,8 +6,7 @@
 #include "daemon/node.h"
 #include "daemon/sink.h"
 
-/* ---- Streams that wait for a layer or for the verdict ---------------------------------------------------------------
- */
+/* ---- Streams that wait for a layer or for the verdict ------------------------------------------------------------ */
 
 #define ALL_LAYERS (-1)
 

@@ -169,8 +169,7 @@ void gpu_links_fini(struct node *node)
     node->gpu_links = NULL;
 }
 
-/* ---- Pinned memory of peers ---------------------------------------------------------------------------------------
- */
+/* ---- Pinned memory of peers -------------------------------------------------------------------------------------- */
 
 /* Pins the receive arena of a peer, as mapped here by its transport, so that our GPUs' encoders can store straight into
  * it. It is pinned when the first chunk from a GPU is to go there, and unpinned before the link closes. */

@@ -70,8 +70,7 @@ const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by
 /* The peers must be closed. */
 void gpu_links_fini(struct node *node);
 
-/* ---- Pinned memory of peers, so that GPUs can write to it ---------------------------------------------------------
- */
+/* ---- Pinned memory of peers, so that GPUs can write to it -------------------------------------------------------- */
 
 /* State of pinning a peer's arena, so that GPUs can write to it. */
 enum pin_state { PIN_NONE, PIN_BUSY, PIN_DONE, PIN_FAILED };

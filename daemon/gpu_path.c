@@ -42,8 +42,7 @@ static void open_path(struct node *node, struct peer *peer, struct peer_gpu_aren
 /* Sends the peer which of its GPUs our pools on `device` can write to now. */
 static void send_pools_of(struct node *node, struct peer *peer, int32_t device);
 
-/* ---- The arenas of a peer's GPUs, mapped for ours -----------------------------------------------------------------
- */
+/* ---- The arenas of a peer's GPUs, mapped for ours ---------------------------------------------------------------- */
 
 /* Can GPU memory be shared with that peer, in both directions? */
 static bool mapping_is_possible(const struct peer *peer)
@@ -220,8 +219,7 @@ static bool is_used(const struct node *node, const struct peer *peer, enum gpu_p
     return wire == WIRE_PEER || (wire != WIRE_NONE && policy_uses_link(node, peer, wire_link(wire)));
 }
 
-/* ---- The report: which wire chunks use between our GPUs and a peer's, and why no better one -------------------------
- */
+/* ---- The report: which wire chunks use between our GPUs and a peer's, and why no better one ---------------------- */
 
 /* Why chunks are not stored straight into that GPU's memory. */
 static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,

@@ -6,8 +6,7 @@
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
-/* ---- Messages: handed to the other half, unless it has ended ------------------------------------------------------
- */
+/* ---- Messages: handed to the other half, unless it has ended ----------------------------------------------------- */
 
 static void send_to_source(struct sink *sink, const struct message *message)
 {
@@ -28,8 +27,7 @@ static void request(struct sink *sink, const struct leg_action *action)
     (void)action;
 }
 
-/* ---- Pages: the source's ENCODE becomes the sink's chunk, and is done with the sink's DECODE -----------------------
- */
+/* ---- Pages: the source's ENCODE becomes the sink's chunk, and is done with the sink's DECODE --------------------- */
 
 /* Pieces are as large as those that fit a slot, though no slot is needed. */
 static bool cut(struct sink *sink, struct leg_event *grant)

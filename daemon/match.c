@@ -8,8 +8,7 @@
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
-/* ---- Pending: requests that came before their offer, announcements that came before their expectation ---------------
- */
+/* ---- Pending: requests that came before their offer, announcements that came before their expectation ------------ */
 
 static void pending_add(struct node *node, struct pending *pending)
 {
@@ -243,8 +242,7 @@ static void bind_local(struct sink *sink, struct offer *offer)
     source_bind(source, &(struct open_grants){0});
 }
 
-/* ---- Starts --------------------------------------------------------------------------------------------------------
- */
+/* ---- Starts ------------------------------------------------------------------------------------------------------ */
 
 /* Pairs the sink with its offer, or keeps its request until the offer comes. */
 static void ask_local(struct sink *sink)

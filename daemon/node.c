@@ -192,8 +192,7 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
     return status;
 }
 
-/* ---- Failed GPUs --------------------------------------------------------------------------------------------------
- */
+/* ---- Failed GPUs ------------------------------------------------------------------------------------------------- */
 
 /* A GPU that fails takes all others of the process with it (device.h). Requests that wait for them fail at once, not
  * when the next chunk is tried. What the driver still holds of theirs is drained as usual, when the driver returns. */

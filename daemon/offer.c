@@ -285,8 +285,7 @@ static void on_drained(struct request *request)
 
 static const struct leg_callbacks leg_callbacks = {.verdict = on_verdict, .drained = on_drained};
 
-/* ---- Events of the pages ------------------------------------------------------------------------------------------
- */
+/* ---- Events of the pages ----------------------------------------------------------------------------------------- */
 
 /* The device whose memory an event concerns: that of the first list, else of the pool's first group on a device. */
 static int32_t device_of(const struct pool *pool, const struct wire_page_list *lists, uint32_t list_count)

@@ -202,8 +202,7 @@ void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint
     w->busy_bytes = w->busy_raw = 0;
 }
 
-/* ---- A link between GPUs, or host memory ---------------------------------------------------------------------------
- */
+/* ---- A link between GPUs, or host memory ------------------------------------------------------------------------- */
 
 /* Raw bytes a second: encoding and sending overlap. A chunk encoded straight into the peer's memory needs no
  * sending. */

@@ -65,8 +65,7 @@ bool request_charge(struct request *request, uint64_t bytes)
     return true;
 }
 
-/* ---- Names of failed requests -------------------------------------------------------------------------------------
- */
+/* ---- Names of failed requests ------------------------------------------------------------------------------------ */
 
 /* Remembers for a while how requests failed, so that a late other side gets the old verdict instead of waiting in vain.
  * A request that was DONE leaves no tombstone: its name may be used again, and then waits for its new other side. */

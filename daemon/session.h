@@ -63,8 +63,7 @@ bool session_words(struct session *session, const struct message_words *message,
 void session_words_fini(struct session *session);
 void session_raise(struct session *session, uint32_t word, uint32_t value);
 
-/* ---- Pools: mapped and unmapped on workers, known by their ids -----------------------------------------------------
- */
+/* ---- Pools: mapped and unmapped on workers, known by their ids --------------------------------------------------- */
 
 /* A registered pool and its users. */
 struct pool_ref {

@@ -73,8 +73,7 @@ MESSAGE(policy, struct message_policy, Policy) = {
     KNOWN(policy, coding, STRAIT_CODING_AUTO, STRAIT_CODING_TIERED),
 };
 
-/* ---- Daemons: introduction, links, arenas -------------------------------------------------------------------------
- */
+/* ---- Daemons: introduction, links, arenas ------------------------------------------------------------------------ */
 
 static enum strait_status peer_hello_check(const void *plain)
 {

@@ -111,8 +111,7 @@ struct keepalive {
     } ranks[];
 };
 
-/* ---- The thread that looks, one of the process --------------------------------------------------------------------
- */
+/* ---- The thread that looks, one of the process ------------------------------------------------------------------- */
 
 /* All of it is under the lock. */
 static struct {
@@ -214,8 +213,7 @@ static void forget_others(struct keepalive *keepalive)
     }
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------------------------
- */
+/* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
 bool keepalive_prepare(struct coll_ccomm *ccomm)
 {
