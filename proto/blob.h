@@ -1,5 +1,5 @@
-/* Exported pools, as strait_pool_export returns them: a fixed header that every version can read, then the pool's description. The client
- * exports and imports it; tests and tools look inside.
+/* Exported pools, as strait_pool_export returns them: a fixed header that every version can read, then the pool's
+ * description. The client exports and imports it; tests and tools look inside.
  *
  *   offset size
  *        0    4  magic "StrP"
