@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -11,6 +10,7 @@
 #include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "internal/bytes.h"
+#include "internal/thread.h"
 
 struct rdv_entry {
     struct rdv_entry *older;
@@ -403,27 +403,16 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* With all signals blocked: they are meant for the program's threads. */
-static bool start(struct rdv_server *server)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&thread, NULL, run, server) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started)
-        pthread_detach(thread);
-    return started;
-}
-
 static bool open_own(void)
 {
     struct rdv_server *opened = own.server == NULL ? rdv_server_open(&own.endpoint) : NULL;
-    if (opened != NULL && start(opened))
+    pthread_t thread;
+    if (opened != NULL && thread_start(&thread, run, opened) == 0) {
+        pthread_detach(thread);
         own.server = opened;
-    else if (opened != NULL)
+    } else if (opened != NULL) {
         rdv_server_close(opened);
+    }
     return own.server != NULL;
 }
 

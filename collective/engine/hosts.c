@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "internal/thread.h"
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/ccomm.h"
@@ -169,15 +169,10 @@ static void stop(void)
     pthread_mutex_unlock(&keepalive_thread.lock);
 }
 
-/* All signals are blocked: they are for the program's threads. */
 static bool start(void)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = atexit(stop) == 0 && pthread_create(&thread, NULL, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const bool started = atexit(stop) == 0 && thread_start(&thread, run, NULL) == 0;
     if (started)
         pthread_detach(thread);
     keepalive_thread.process = started ? getpid() : 0;

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "internal/thread.h"
 
 #define LINE_BYTES  4096u /* with its newline: a pipe writes this much atomically, unmixed with others' lines */
 #define QUEUE_BYTES (256u * 1024)
@@ -209,17 +210,6 @@ static void *log_thread(void *arg)
 
 /* ---- Interface --------------------------------------------------------------------------------------------------- */
 
-/* The thread blocks all signals, which are for other threads; a reader that went away shows as an error of write. */
-static int start_thread(struct log *log)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&log->thread, NULL, log_thread, log);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static bool is_socket(int fd)
 {
     struct stat info;
@@ -246,7 +236,7 @@ enum strait_status log_create(int fd, enum log_level level, struct log **log)
     pthread_cond_init(&fresh->filled, &attributes);
     pthread_cond_init(&fresh->finished, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (start_thread(fresh) != 0) {
+    if (thread_start(&fresh->thread, log_thread, fresh) != 0) { /* a reader that went away shows as an error of write */
         log_free(fresh);
         return STRAIT_ERR_NO_MEMORY;
     }
