@@ -495,41 +495,45 @@ static void reorder(struct world *w, struct scene *s, int side)
     let_go(w, s);
 }
 
+/* Which transfers a fault must not cost anything but time. */
+enum spared { NONE, OTHERS, ALL };
+
 struct fault_row {
     const char *name;
     void (*strike)(struct world *w, struct scene *s, int side); /* while a daemon is held, which it then lets go */
     int side;                                                   /* the one that is struck, where it matters */
     bool is_local;                                              /* possible when both sides are under one daemon, too */
+    enum spared spared;
 };
 
 static const struct fault_row faults[FAULTS] = {
-    [F_KILL_SOURCE_DAEMON] = {"kill -9 source daemon", kill_daemon, SOURCE, true},
-    [F_KILL_SINK_DAEMON] = {"kill -9 sink daemon", kill_daemon, SINK, false},
-    [F_KILL_SOURCE_CLIENT] = {"kill -9 source client", kill_client, SOURCE, true},
-    [F_KILL_SINK_CLIENT] = {"kill -9 sink client", kill_client, SINK, true},
-    [F_STOP_SOURCE_DAEMON] = {"stop/cont source daemon", stop_daemon, SOURCE, true},
-    [F_STOP_SINK_DAEMON] = {"stop/cont sink daemon", stop_daemon, SINK, false},
-    [F_STOP_SOURCE_CLIENT] = {"stop/cont source client", stop_client, SOURCE, true},
-    [F_STOP_SINK_CLIENT] = {"stop/cont sink client", stop_client, SINK, true},
-    [F_RESTART_SOURCE_DAEMON] = {"restart source daemon", restart_daemon, SOURCE, true},
-    [F_RESTART_SINK_DAEMON] = {"restart sink daemon", restart_daemon, SINK, false},
-    [F_RESTART_SOURCE_CLIENT] = {"restart source client", restart_client, SOURCE, true},
-    [F_RESTART_SINK_CLIENT] = {"restart sink client", restart_client, SINK, true},
-    [F_CUT] = {"connection cut", cut_connection, SOURCE, false},
-    [F_DARK] = {"link down", darken, SOURCE, false},
-    [F_ABORT_SOURCE] = {"abort by source", abort_target, SOURCE, true},
-    [F_ABORT_SINK] = {"abort by sink", abort_target, SINK, true},
-    [F_LEASE] = {"lease runs out", wait_too_long, SOURCE, true},
-    [F_DEADLINE] = {"deadline runs out", wait_too_long, SINK, true},
-    [F_CODEBOOK] = {"codebook mismatch", change_codebook, SINK, false},
-    [F_FULL] = {"arena full", fill_arena, SOURCE, true},
-    [F_DOUBLE] = {"duplicates", send_twice, SOURCE, false},
-    [F_REPLAY] = {"old messages again", send_old, SOURCE, false},
-    [F_REORDER] = {"reordering", reorder, SOURCE, false},
-    [F_UCX_PORT] = {"attack on UCX's port", attack_ucx_port, SOURCE, false},
-    [F_OTHER_PORTS] = {"attack on control port", attack_other_ports, SOURCE, false},
-    [F_SOURCE_DEVICE] = {"source's device fails", break_device, SOURCE, true},
-    [F_SINK_DEVICE] = {"sink's device fails", break_device, SINK, true},
+    [F_KILL_SOURCE_DAEMON] = {"kill -9 source daemon", kill_daemon, SOURCE, true, NONE},
+    [F_KILL_SINK_DAEMON] = {"kill -9 sink daemon", kill_daemon, SINK, false, NONE},
+    [F_KILL_SOURCE_CLIENT] = {"kill -9 source client", kill_client, SOURCE, true, NONE},
+    [F_KILL_SINK_CLIENT] = {"kill -9 sink client", kill_client, SINK, true, NONE},
+    [F_STOP_SOURCE_DAEMON] = {"stop/cont source daemon", stop_daemon, SOURCE, true, NONE},
+    [F_STOP_SINK_DAEMON] = {"stop/cont sink daemon", stop_daemon, SINK, false, NONE},
+    [F_STOP_SOURCE_CLIENT] = {"stop/cont source client", stop_client, SOURCE, true, ALL},
+    [F_STOP_SINK_CLIENT] = {"stop/cont sink client", stop_client, SINK, true, ALL},
+    [F_RESTART_SOURCE_DAEMON] = {"restart source daemon", restart_daemon, SOURCE, true, NONE},
+    [F_RESTART_SINK_DAEMON] = {"restart sink daemon", restart_daemon, SINK, false, NONE},
+    [F_RESTART_SOURCE_CLIENT] = {"restart source client", restart_client, SOURCE, true, NONE},
+    [F_RESTART_SINK_CLIENT] = {"restart sink client", restart_client, SINK, true, NONE},
+    [F_CUT] = {"connection cut", cut_connection, SOURCE, false, NONE},
+    [F_DARK] = {"link down", darken, SOURCE, false, NONE},
+    [F_ABORT_SOURCE] = {"abort by source", abort_target, SOURCE, true, OTHERS},
+    [F_ABORT_SINK] = {"abort by sink", abort_target, SINK, true, OTHERS},
+    [F_LEASE] = {"lease runs out", wait_too_long, SOURCE, true, ALL},
+    [F_DEADLINE] = {"deadline runs out", wait_too_long, SINK, true, OTHERS},
+    [F_CODEBOOK] = {"codebook mismatch", change_codebook, SINK, false, NONE},
+    [F_FULL] = {"arena full", fill_arena, SOURCE, true, ALL},
+    [F_DOUBLE] = {"duplicates", send_twice, SOURCE, false, ALL},
+    [F_REPLAY] = {"old messages again", send_old, SOURCE, false, ALL},
+    [F_REORDER] = {"reordering", reorder, SOURCE, false, NONE},
+    [F_UCX_PORT] = {"attack on UCX's port", attack_ucx_port, SOURCE, false, NONE},
+    [F_OTHER_PORTS] = {"attack on control port", attack_other_ports, SOURCE, false, ALL},
+    [F_SOURCE_DEVICE] = {"source's device fails", break_device, SOURCE, true, NONE},
+    [F_SINK_DEVICE] = {"sink's device fails", break_device, SINK, true, NONE},
 };
 
 const char *fault_name(enum fault fault)
@@ -648,26 +652,14 @@ static bool reach_place(struct world *w, struct scene *s)
 
 /* ---- What must be true afterwards -------------------------------------------------------------------------------- */
 
-/* Faults that must not cost a transfer anything but time; of the target also that it fails alone. */
+/* What is aborted, or held before it has begun when its lease runs out, fails all the same. */
 static bool must_be_done(const struct scene *s, const struct transfer *t)
 {
-    switch (s->fault) {
-    case F_STOP_SOURCE_CLIENT:
-    case F_STOP_SINK_CLIENT:
-    case F_FULL:
-    case F_DOUBLE:
-    case F_REPLAY:
-    case F_OTHER_PORTS:
-        return t != s->target || s->place->phase != DRAINING;
-    case F_LEASE:
-        return t != s->target || (s->place->phase != DRAINING && s->place->phase != BOOTSTRAP);
-    case F_ABORT_SOURCE:
-    case F_ABORT_SINK:
-    case F_DEADLINE:
-        return t != s->target;
-    default:
-        return false;
-    }
+    const enum spared spared = faults[s->fault].spared;
+    const enum phase phase = s->place->phase;
+    if (t != s->target)
+        return spared != NONE;
+    return spared == ALL && phase != DRAINING && !(s->fault == F_LEASE && phase == BOOTSTRAP);
 }
 
 static int64_t sum_of(const struct world *w, const char *metric)
