@@ -111,11 +111,11 @@ static float larger(float a, float b)
 
 static uint32_t extreme(const struct coll_reduce *reduce, size_t at)
 {
-    const float turn = reduce->operation == COLL_REDUCE_MIN ? -1 : 1;
-    float most = turn * load(reduce, 0, at);
+    const float sign = reduce->operation == COLL_REDUCE_MIN ? -1 : 1;
+    float most = sign * load(reduce, 0, at);
     for (uint32_t i = 1; i < reduce->sources; i++)
-        most = larger(most, turn * load(reduce, i, at));
-    return coll_reduce_narrow(reduce->type, turn * most);
+        most = larger(most, sign * load(reduce, i, at));
+    return coll_reduce_narrow(reduce->type, sign * most);
 }
 
 /* ---- All elements ------------------------------------------------------------------------------------------------ */

@@ -27,13 +27,13 @@ __device__ __forceinline__ uint32_t exchange_lanes()
     return THREADS;
 }
 
-__device__ uint64_t exchange_told(uint64_t x)
+__device__ uint64_t exchange_broadcast(uint64_t x)
 {
-    __shared__ uint64_t told;
+    __shared__ uint64_t value;
     if (exchange_leads())
-        told = x;
+        value = x;
     __syncthreads();
-    x = told;
+    x = value;
     __syncthreads();
     return x;
 }
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant
         }
         if (since == 0)
             since = now_ns();
-        if (exchange_told(exchange_leads() && has_to_end(call, block, since)) != 0)
+        if (exchange_broadcast(exchange_leads() && has_to_end(call, block, since)) != 0)
             return;
     }
 }

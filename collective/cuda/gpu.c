@@ -60,12 +60,12 @@ static const char *trouble(void)
 /* FNV-1a. */
 static uint64_t host(void)
 {
-    const char *told = getenv("NCCL_HOSTID");
+    const char *host_id = getenv("NCCL_HOSTID");
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    if (told == NULL || *told == '\0')
+    if (host_id == NULL || *host_id == '\0')
         return 0;
-    for (; *told != '\0'; told++)
-        hash = (hash ^ (uint8_t)*told) * UINT64_C(0x100000001b3);
+    for (; *host_id != '\0'; host_id++)
+        hash = (hash ^ (uint8_t)*host_id) * UINT64_C(0x100000001b3);
     return hash;
 }
 

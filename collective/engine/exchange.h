@@ -34,7 +34,7 @@
 
 /* The includer defines how functions are declared, and provides these. All threads of a block call together:
  *
- *   uint64_t exchange_told(x)             the leader's x; whatever any thread did before is visible to all
+ *   uint64_t exchange_broadcast(x)        the leader's x; whatever any thread did before is visible to all
  *   uint64_t exchange_least(x)            the minimum over all threads
  *   bool exchange_leads()                 this thread is the leader
  *   uint32_t exchange_lane(), _lanes()    this thread's number, and how many there are
@@ -44,7 +44,7 @@
  * Any single thread, usually the leader, calls:
  *
  *   uint64_t exchange_load(word)          what another GPU did before it stored this is visible from now on
- *   exchange_store(word, x)               what the block did before exchange_told is visible to whoever sees this
+ *   exchange_store(word, x)               what the block did before exchange_broadcast is visible to whoever sees this
  *   bool exchange_lock(busy)              by one of the kernels on the same GPU; false: it is held
  *   exchange_unlock(busy) */
 #ifndef EXCHANGE_FN
@@ -206,12 +206,12 @@ EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, st
     const uint32_t ring = ring_number(&call->rings, sends ? me : block->peer, sends ? block->peer : me);
     struct ring_flags *flags = &call->rings.flags[ring];
     struct ring_end *end = sends ? &call->ends->peers[block->peer].out : &call->ends->peers[block->peer].in;
-    const uint64_t may = exchange_told(exchange_leads() ? exchange_may(call, flags, end, side->next, sends) : 0);
+    const uint64_t may = exchange_broadcast(exchange_leads() ? exchange_may(call, flags, end, side->next, sends) : 0);
     if (may == EXCHANGE_LATER)
         return EXCHANGE_WAITS;
     if (may == EXCHANGE_MAY) {
         exchange_move(call, block, side, ring, sends);
-        (void)exchange_told(0);
+        (void)exchange_broadcast(0);
         if (exchange_leads()) {
             if (sends)
                 exchange_store(&flags->full[slot].bytes, exchange_bytes(call, side));

@@ -145,7 +145,7 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
     __atomic_fetch_add(&classes->wanted, 1, __ATOMIC_RELEASE);
 }
 
-/* The rank that hears of an overflow first considers it, for all. */
+/* The first rank that reads of an overflow considers it, for all. */
 static void consider(struct coll_ccomm *ccomm, const struct report *report)
 {
     if (report->local_class >= ccomm_local_classes(ccomm))

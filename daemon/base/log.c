@@ -236,7 +236,8 @@ enum strait_status log_create(int fd, enum log_level level, struct log **log)
     pthread_cond_init(&fresh->filled, &attributes);
     pthread_cond_init(&fresh->finished, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (thread_start(&fresh->thread, log_thread, fresh) != 0) { /* a reader that went away shows as an error of write */
+    /* With SIGPIPE blocked, a reader that went away shows as an error of write. */
+    if (thread_start(&fresh->thread, log_thread, fresh) != 0) {
         log_free(fresh);
         return STRAIT_ERR_NO_MEMORY;
     }

@@ -23,7 +23,7 @@ EXCHANGE_FN uint32_t exchange_lanes(void)
     return 1;
 }
 
-EXCHANGE_FN uint64_t exchange_told(uint64_t x)
+EXCHANGE_FN uint64_t exchange_broadcast(uint64_t x)
 {
     return x;
 }
