@@ -1,16 +1,16 @@
 #include "collective/address.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "internal/socket_address.h"
 
 enum { BACKLOG = 512 };
 
@@ -73,40 +73,11 @@ static bool choose(struct sockaddr_storage *chosen)
     return best > 0;
 }
 
-/* ---- Addresses as ranks tell them -------------------------------------------------------------------------------- */
-
-static struct address pack(const struct sockaddr_storage *at)
+bool address_choose(char text[ADDRESS_TEXT])
 {
-    struct address address = {.family = at->ss_family == AF_INET ? 4 : 6};
-    const struct sockaddr_in *four = (const void *)at;
-    const struct sockaddr_in6 *six = (const void *)at;
-    if (address.family == 4) {
-        address.port = ntohs(four->sin_port);
-        memcpy(address.bytes, &four->sin_addr, sizeof(four->sin_addr));
-    } else {
-        address.port = ntohs(six->sin6_port);
-        address.scope = six->sin6_scope_id;
-        memcpy(address.bytes, &six->sin6_addr, sizeof(six->sin6_addr));
-    }
-    return address;
-}
-
-static bool unpack(struct sockaddr_storage *at, const struct address *address)
-{
-    memset(at, 0, sizeof(*at));
-    struct sockaddr_in *four = (void *)at;
-    struct sockaddr_in6 *six = (void *)at;
-    if (address->family == 4) {
-        four->sin_family = AF_INET;
-        four->sin_port = htons(address->port);
-        memcpy(&four->sin_addr, address->bytes, sizeof(four->sin_addr));
-    } else {
-        six->sin6_family = AF_INET6;
-        six->sin6_port = htons(address->port);
-        six->sin6_scope_id = address->scope;
-        memcpy(&six->sin6_addr, address->bytes, sizeof(six->sin6_addr));
-    }
-    return address->family == 4 || address->family == 6;
+    struct sockaddr_storage at;
+    return choose(&at) &&
+           getnameinfo((struct sockaddr *)&at, size_of(&at), text, ADDRESS_TEXT, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
 /* ---- Sockets ----------------------------------------------------------------------------------------------------- */
@@ -121,7 +92,7 @@ int address_listen(struct address *address)
     socklen_t size = size_of(&at);
     if (made >= 0 && bind(made, (struct sockaddr *)&at, size) == 0 && listen(made, BACKLOG) == 0 &&
         getsockname(made, (struct sockaddr *)&at, &size) == 0) {
-        *address = pack(&at);
+        *address = address_pack(&at);
         return made;
     }
     if (made >= 0)
@@ -141,27 +112,15 @@ static bool await_connected(int made, int milliseconds)
 int address_connect(const struct address *address, int milliseconds)
 {
     struct sockaddr_storage at;
-    if (!unpack(&at, address))
+    const socklen_t size = address_unpack(&at, address);
+    if (size == 0)
         return -1;
     const int made = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (made < 0)
         return -1;
-    if (connect(made, (struct sockaddr *)&at, size_of(&at)) == 0 ||
+    if (connect(made, (struct sockaddr *)&at, size) == 0 ||
         (errno == EINPROGRESS && await_connected(made, milliseconds)))
         return made;
     close(made);
     return -1;
-}
-
-/* ---- Connected --------------------------------------------------------------------------------------------------- */
-
-void address_tune(int connected)
-{
-    const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
-    (void)setsockopt(connected, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(connected, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
-    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
-    (void)setsockopt(connected, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
 }

@@ -6,23 +6,16 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Address in the form that ranks exchange. All zero: none. */
-struct address {
-    uint16_t family; /* 4 or 6 */
-    uint16_t port;
-    uint32_t scope; /* of a link-local address */
-    uint8_t bytes[16];
-};
+#include "internal/address.h"
 
-/* Listens on the interface that NCCL would choose: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY select it; otherwise
- * loopback and docker's interfaces come last. A non-blocking socket; -1: none could be had. */
+/* The address on which NCCL would listen, as text: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY select the interface;
+ * otherwise loopback and docker's come last. False: there is none. */
+enum { ADDRESS_TEXT = 80 };
+bool address_choose(char text[ADDRESS_TEXT]);
+/* Listens on that address. A non-blocking socket; -1: none could be had. */
 int address_listen(struct address *address);
 /* Returns a connected non-blocking socket; -1: no connection within so many milliseconds. */
 int address_connect(const struct address *address, int milliseconds);
-
-/* For a connection, made or accepted: frames are sent immediately, and a host that disappears silently is noticed
- * within half a minute. */
-void address_tune(int connected);
 
 /* Whether an interface is in a list in the format of NCCL_SOCKET_IFNAME: prefixes of names between commas; whole names
  * after a `=`; after a `^`, the interfaces to exclude. */

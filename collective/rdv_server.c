@@ -10,6 +10,7 @@
 #include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "internal/bytes.h"
+#include "internal/socket_address.h"
 #include "internal/thread.h"
 
 struct rdv_entry {

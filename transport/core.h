@@ -5,6 +5,7 @@
 #include <strait/status.h>
 #include <time.h>
 
+#include "internal/address.h"
 #include "transport/transport.h"
 
 /* Links and the queue of due callbacks, shared by all transports. A callback never runs inside another call; instead,
@@ -59,8 +60,8 @@ struct core {
     struct core_link *links;
     uint32_t link_count, closing;
     struct event_queue due;
-    bool (*quiet)(struct core_link *link);   /* whether nothing can happen to a closing link any more */
-    void (*release)(struct core_link *link); /* frees it */
+    bool (*quiet)(struct core_link *link);   /* whether nothing can happen to a closing link any more; NULL: true */
+    void (*release)(struct core_link *link); /* frees it; NULL: by free */
 };
 
 void core_init(struct core *core, const struct transport_ops *ops, const struct transport_events *events, void *owner);
@@ -85,6 +86,17 @@ bool core_reap(struct core *core);
 /* Whether transport_progress has something to do whatever the file descriptor says. */
 bool core_is_due(const struct core *core);
 
+/* Chunks on a stream: a head (magic, size of the header, size of the bytes; little-endian), the header, and perhaps the
+ * bytes. */
+
+#define RECORD_HEAD 16u
+#define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
+
+/* Writes head and header; returns their size. */
+uint32_t record_write(uint8_t dst[RECORD_MAX], const void *header, size_t header_size, size_t size);
+/* False: the head is malformed. */
+bool record_read(const uint8_t head[RECORD_HEAD], uint32_t *header_size, uint64_t *size);
+
 /* Options of a transport: "name=value" pairs separated by spaces. */
 
 #define OPTION_MAX 256u /* bytes of a pair, including its zero */
@@ -98,8 +110,18 @@ struct option {
  * too long. */
 enum strait_status option_next(const char **options, struct option *option);
 
-/* For a transport without options: OK if the list is empty. */
-enum strait_status options_none(const char *options);
+/* Gives every pair to `set`, which returns whether it is understood; NULL: none is. OK or ERR_INVALID. */
+enum strait_status options_read(const char *options, bool (*set)(void *dst, const struct option *option), void *dst);
+
+/* Where a transport listens, as its options listen= and port= say: an address that peers can be told, so not a
+ * wildcard; port 0: any. */
+#define LISTEN_DEFAULT                         \
+    {                                          \
+        .family = 4, .bytes = { 127, 0, 0, 1 } \
+    }
+
+/* Whether the option is one of these two; *good: its value is understood. */
+bool option_listen(const struct option *option, struct address *listen, bool *good);
 
 /* Monotonic time. */
 

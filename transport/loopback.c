@@ -31,9 +31,6 @@ uint64_t chance_roll(struct chance *chance);
 enum fate chance_fate(struct chance *chance);
 int64_t chance_delay_ns(struct chance *chance);
 
-/* Reads the options of transport_create. ERR_INVALID. */
-enum strait_status faults_read(const char *text, struct loopback_faults *faults);
-
 #define PER_MILLE 1000u
 
 struct chance chance_begin(const struct loopback_faults *faults)
@@ -85,7 +82,7 @@ static const struct fault_name {
 #undef FAULT
 };
 
-static bool set_fault(struct loopback_faults *faults, const struct option *option)
+static bool set_fault(void *faults, const struct option *option)
 {
     char *end;
     errno = 0;
@@ -98,17 +95,6 @@ static bool set_fault(struct loopback_faults *faults, const struct option *optio
             return true;
         }
     return false;
-}
-
-enum strait_status faults_read(const char *text, struct loopback_faults *faults)
-{
-    struct option option;
-    do {
-        enum strait_status status = option_next(&text, &option);
-        if (status != STRAIT_OK || (option.name != NULL && !set_fault(faults, &option)))
-            return STRAIT_ERR_INVALID;
-    } while (option.name != NULL);
-    return STRAIT_OK;
 }
 
 #define DELIVERED_MAX 64 /* chunks per progress */
@@ -314,10 +300,7 @@ void loopback_stall(struct link *base, bool stalled)
 static enum strait_status loopback_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
                                         struct link **out)
 {
-    if (fd >= 0)
-        close(fd);
-    if (fd >= 0 || (side != LINK_ACCEPTED && side != LINK_DIALLED))
-        return STRAIT_ERR_INVALID;
+    (void)fd, (void)side;
     struct loopback_link *link = calloc(1, sizeof(*link));
     if (link == NULL)
         return STRAIT_ERR_NO_MEMORY;
@@ -383,23 +366,6 @@ static void loopback_close(struct link *base)
     wake(loopback_of(link));
 }
 
-static bool loopback_quiet(struct core_link *link)
-{
-    (void)link;
-    return true;
-}
-
-static void loopback_release(struct core_link *link)
-{
-    free(link);
-}
-
-static void *loopback_map(struct link *link, size_t offset, size_t size)
-{
-    (void)link, (void)offset, (void)size;
-    return NULL;
-}
-
 static void post(struct loopback_link *link, struct parcel *parcel)
 {
     struct loopback *loopback = loopback_of(link);
@@ -452,7 +418,7 @@ static enum strait_status loopback_create(const struct transport_arena *arena, c
                                           void *owner, const char *text, struct transport **transport)
 {
     struct loopback_faults faults = {0};
-    if (arena->memory != TRANSPORT_HOST || faults_read(text, &faults) != STRAIT_OK)
+    if (arena->memory != TRANSPORT_HOST || options_read(text, set_fault, &faults) != STRAIT_OK)
         return STRAIT_ERR_INVALID;
     struct loopback *loopback = calloc(1, sizeof(*loopback));
     if (loopback == NULL)
@@ -463,8 +429,6 @@ static enum strait_status loopback_create(const struct transport_arena *arena, c
         return STRAIT_ERR_IO;
     }
     core_init(&loopback->core, &transport_loopback, events, owner);
-    loopback->core.quiet = loopback_quiet;
-    loopback->core.release = loopback_release;
     loopback_set_faults(&loopback->core.base, &faults);
     *transport = &loopback->core.base;
     return STRAIT_OK;
@@ -503,18 +467,6 @@ static enum strait_status loopback_arm(struct transport *transport)
     return set_timer(loopback, due) ? STRAIT_OK : STRAIT_ERR_IO;
 }
 
-static enum strait_status loopback_memory(struct transport *transport, void *base, size_t size, void **handle)
-{
-    (void)transport, (void)base, (void)size;
-    *handle = NULL;
-    return STRAIT_OK;
-}
-
-static void loopback_memory_release(struct transport *transport, void *handle)
-{
-    (void)transport, (void)handle;
-}
-
 const struct transport_ops transport_loopback = {
     .name = "loopback",
     .send_memory = TRANSPORT_HOST,
@@ -525,12 +477,9 @@ const struct transport_ops transport_loopback = {
     .fd = loopback_fd,
     .progress = loopback_progress,
     .arm = loopback_arm,
-    .memory = loopback_memory,
-    .memory_release = loopback_memory_release,
     .open = loopback_open,
     .address = loopback_address,
     .connect = loopback_connect,
     .close = loopback_close,
-    .map = loopback_map,
     .send = loopback_send,
 };

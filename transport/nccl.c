@@ -386,10 +386,7 @@ enum strait_status nccl_link_open(struct transport *transport, int fd, enum link
                                   struct link **out)
 {
     struct nccl *nccl = (struct nccl *)transport;
-    if (fd >= 0)
-        close(fd);
-    if (fd >= 0 || (side != LINK_ACCEPTED && side != LINK_DIALLED))
-        return STRAIT_ERR_INVALID;
+    (void)fd;
     if (!has_room(nccl))
         return STRAIT_ERR_AGAIN;
     struct nccl_link *link = calloc(1, sizeof(*link));
@@ -712,27 +709,9 @@ static enum strait_status nccl_arm(struct transport *transport)
     return core_is_due(&nccl->core) ? STRAIT_ERR_AGAIN : transport_arm(nccl->carrier);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- The table --------------------------------------------------------------------------------------------------- */
 
 /* NCCL copies from any memory of the GPU, so nothing needs registration. */
-static enum strait_status nccl_memory(struct transport *transport, void *base, size_t size, void **handle)
-{
-    (void)transport, (void)base, (void)size;
-    *handle = NULL;
-    return STRAIT_OK;
-}
-
-static void nccl_memory_release(struct transport *transport, void *handle)
-{
-    (void)transport, (void)handle;
-}
-
-static void *nccl_map(struct link *link, size_t offset, size_t size)
-{
-    (void)link, (void)offset, (void)size;
-    return NULL;
-}
-
 const struct transport_ops transport_nccl = {
     .name = "nccl",
     .send_memory = TRANSPORT_CUDA,
@@ -745,13 +724,10 @@ const struct transport_ops transport_nccl = {
     .fd = nccl_fd,
     .progress = nccl_progress,
     .arm = nccl_arm,
-    .memory = nccl_memory,
-    .memory_release = nccl_memory_release,
     .open = nccl_link_open,
     .address = nccl_link_address,
     .connect = nccl_link_connect,
     .close = nccl_link_close,
     .abandon = nccl_link_abandon,
-    .map = nccl_map,
     .send = nccl_link_send,
 };

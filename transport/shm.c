@@ -19,11 +19,7 @@
 
 /* Shared by the shm*.c files: what a link of shared memory (shm.h) is made of. */
 
-#define RECORD_HEAD 16u
-#define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
 #define INPUT_BYTES 8192u
-
-extern const uint8_t shm_record_magic[4];
 
 /* The last bytes of a link whose side ended it in order. Without them the peer's process is dying or dead. */
 extern const uint8_t shm_farewell[RECORD_HEAD];
@@ -215,7 +211,6 @@ ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd)
 
 /* Sending: messages wait in a list until the socket takes them. */
 
-const uint8_t shm_record_magic[4] = {'C', 'H', 'N', 'K'};
 const uint8_t shm_farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
 
 /* ---- Watching -------------------------------------------------------------------------------------------------- */
@@ -355,12 +350,7 @@ enum strait_status shm_link_send(struct link *base, const void *header, size_t h
     struct message *message = message_new(link, EVENT_SENT, cookie);
     if (message == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    memcpy(message->bytes, shm_record_magic, sizeof(shm_record_magic));
-    store_le32(message->bytes + 4, (uint32_t)header_size);
-    store_le64(message->bytes + 8, size);
-    if (header_size > 0)
-        memcpy(message->bytes + RECORD_HEAD, header, header_size);
-    message->size = RECORD_HEAD + (uint32_t)header_size;
+    message->size = record_write(message->bytes, header, header_size, size);
     out_push(link, message);
     if (link->out_head == message)
         shm_flush(link);
@@ -412,10 +402,9 @@ static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t l
         return 0;
     if (memcmp(at, shm_farewell, sizeof(shm_farewell)) == 0)
         return RECORD_HEAD; /* the end of file is next */
-    uint32_t header_size = load_le32(at + 4);
-    uint64_t size = load_le64(at + 8);
-    if (memcmp(at, shm_record_magic, sizeof(shm_record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
-        size > UINT32_MAX) {
+    uint32_t header_size;
+    uint64_t size;
+    if (!record_read(at, &header_size, &size)) {
         shm_fail(link, "the peer sent a malformed record");
         return 0;
     }
@@ -533,12 +522,10 @@ static enum strait_status shm_link_open(struct transport *base, int fd, enum lin
                                         struct link **out)
 {
     struct shm *shm = (struct shm *)base;
-    bool good = fd >= 0 && (side == LINK_ACCEPTED || side == LINK_DIALLED);
-    struct shm_link *link = good ? calloc(1, sizeof(*link)) : NULL;
+    struct shm_link *link = calloc(1, sizeof(*link));
     if (link == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return good ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_INVALID;
+        close(fd);
+        return STRAIT_ERR_NO_MEMORY;
     }
     link->fd = fd;
     link->process = peer_process(fd, &link->sees_end);
@@ -647,7 +634,8 @@ static void *shm_link_map(struct link *base, size_t offset, size_t size)
 static enum strait_status shm_create(const struct transport_arena *arena, const struct transport_events *events,
                                      void *owner, const char *options, struct transport **transport)
 {
-    if (arena->fd < 0 || arena->size == 0 || arena->memory != TRANSPORT_HOST || options_none(options) != STRAIT_OK)
+    if (arena->fd < 0 || arena->size == 0 || arena->memory != TRANSPORT_HOST ||
+        options_read(options, NULL, NULL) != STRAIT_OK)
         return STRAIT_ERR_INVALID;
     struct shm *shm = calloc(1, sizeof(*shm));
     if (shm == NULL)
@@ -696,19 +684,6 @@ static enum strait_status shm_arm(struct transport *transport)
     return core_is_due(&((struct shm *)transport)->core) ? STRAIT_ERR_AGAIN : STRAIT_OK;
 }
 
-/* Stores need no registered memory. */
-static enum strait_status shm_memory(struct transport *transport, void *base, size_t size, void **handle)
-{
-    (void)transport, (void)base, (void)size;
-    *handle = NULL;
-    return STRAIT_OK;
-}
-
-static void shm_memory_release(struct transport *transport, void *handle)
-{
-    (void)transport, (void)handle;
-}
-
 const struct transport_ops transport_shm = {
     .name = "shm",
     .send_memory = TRANSPORT_HOST,
@@ -719,8 +694,6 @@ const struct transport_ops transport_shm = {
     .fd = shm_fd,
     .progress = shm_progress,
     .arm = shm_arm,
-    .memory = shm_memory,
-    .memory_release = shm_memory_release,
     .open = shm_link_open,
     .address = shm_link_address,
     .connect = shm_link_connect,

@@ -89,7 +89,8 @@ struct transport_ops {
     int (*fd)(const struct transport *transport);
     bool (*progress)(struct transport *transport);
     enum strait_status (*arm)(struct transport *transport);
-    enum strait_status (*memory)(struct transport *transport, void *base, size_t size, void **handle);
+    enum strait_status (*memory)(struct transport *transport, void *base, size_t size,
+                                 void **handle); /* NULL: no need */
     void (*memory_release)(struct transport *transport, void *handle);
 
     enum strait_status (*open)(struct transport *transport, int fd, enum link_side side, void *link_owner,
@@ -97,9 +98,9 @@ struct transport_ops {
     size_t (*address)(struct link *link, void *dst, size_t capacity);
     enum strait_status (*connect)(struct link *link, const void *address, size_t size);
     void (*close)(struct link *link);
-    void (*abandon)(struct link *link);        /* NULL: links close without the peer */
-    bool (*sees_end)(const struct link *link); /* NULL: false */
-    void *(*map)(struct link *link, size_t offset, size_t size);
+    void (*abandon)(struct link *link);                          /* NULL: links close without the peer */
+    bool (*sees_end)(const struct link *link);                   /* NULL: false */
+    void *(*map)(struct link *link, size_t offset, size_t size); /* NULL: not direct */
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
                                void *handle, uint64_t cookie);
 };
@@ -155,7 +156,6 @@ static inline void transport_destroy(struct transport *transport)
     if (transport != NULL)
         transport->ops->destroy(transport);
 }
-
 /* Polls readable when transport_progress has something to do, provided that transport_arm has returned OK since the
  * last progress. */
 static inline int transport_fd(const struct transport *transport)
@@ -176,20 +176,19 @@ static inline enum strait_status transport_arm(struct transport *transport)
 /* Registers memory to send from (for RDMA); the handle is passed to link_send. */
 static inline enum strait_status transport_memory(struct transport *transport, void *base, size_t size, void **handle)
 {
-    return transport->ops->memory(transport, base, size, handle);
+    *handle = NULL;
+    return transport->ops->memory != NULL ? transport->ops->memory(transport, base, size, handle) : STRAIT_OK;
 }
 static inline void transport_memory_release(struct transport *transport, void *handle)
 {
-    transport->ops->memory_release(transport, handle);
+    if (transport->ops->memory_release != NULL)
+        transport->ops->memory_release(transport, handle);
 }
 
 /* Creates a link for both directions. `fd`: for shm, the connected unix stream socket between the two owners; the link
  * takes it over, even on failure, and from now on it carries only the link's own bytes. Otherwise -1. */
-static inline enum strait_status link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
-                                           struct link **link)
-{
-    return transport->ops->open(transport, fd, side, link_owner, link);
-}
+enum strait_status link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                             struct link **link);
 /* Address of this link for the peer's link_connect: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
  * length; written to dst if it fits. The address admits whoever holds it to this link, so it is for the peer only. */
 static inline size_t link_address(struct link *link, void *dst, size_t capacity)
@@ -226,7 +225,7 @@ static inline bool link_sees_end(const struct link *link)
  * transports: NULL. */
 static inline void *link_map(struct link *link, size_t offset, size_t size)
 {
-    return link->transport->ops->map(link, offset, size);
+    return link->transport->ops->map != NULL ? link->transport->ops->map(link, offset, size) : NULL;
 }
 /* Sends a chunk. `data` (with the handle of transport_memory that covers it, or NULL) must stay valid until `sent`; the
  * header is copied. Direct transports: data is NULL, as the bytes are already in the peer's arena, or elsewhere by

@@ -1,7 +1,5 @@
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <dlfcn.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,6 +11,7 @@
 #include <ucs/debug/debug.h>
 
 #include "internal/bytes.h"
+#include "internal/socket_address.h"
 #include "transport/core.h"
 #include "transport/ucx.h"
 #include "transport/ucx_internal.h"
@@ -30,48 +29,17 @@ static uint64_t sum_of(const uint8_t *src)
     return sum;
 }
 
-static void write_v4(uint8_t *dst, const struct sockaddr_in *in)
-{
-    store_le16(dst + 4, 4);
-    store_le16(dst + 6, ntohs(in->sin_port));
-    memcpy(dst + 16, &in->sin_addr, sizeof(in->sin_addr));
-}
-
-static void write_v6(uint8_t *dst, const struct sockaddr_in6 *in)
-{
-    store_le16(dst + 4, 6);
-    store_le16(dst + 6, ntohs(in->sin6_port));
-    memcpy(dst + 16, &in->sin6_addr, sizeof(in->sin6_addr));
-    store_le32(dst + 32, in->sin6_scope_id);
-}
-
 void ucx_address_write(uint8_t dst[UCX_ADDRESS_BYTES], const struct ucx_address *address)
 {
     memset(dst, 0, UCX_ADDRESS_BYTES);
     memcpy(dst, magic, sizeof(magic));
-    if (address->at.ss_family == AF_INET6)
-        write_v6(dst, (const struct sockaddr_in6 *)&address->at);
-    else
-        write_v4(dst, (const struct sockaddr_in *)&address->at);
+    const struct address at = address_pack(&address->at);
+    store_le16(dst + 4, at.family);
+    store_le16(dst + 6, at.port);
+    memcpy(dst + 16, at.bytes, sizeof(at.bytes));
+    store_le32(dst + 32, at.scope);
     store_le64(dst + 8, address->token);
     store_le64(dst + SUMMED, sum_of(dst));
-}
-
-static void read_v4(const uint8_t *src, struct ucx_address *address)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(load_le16(src + 6))};
-    memcpy(&in.sin_addr, src + 16, sizeof(in.sin_addr));
-    memcpy(&address->at, &in, sizeof(in));
-    address->at_size = sizeof(in);
-}
-
-static void read_v6(const uint8_t *src, struct ucx_address *address)
-{
-    struct sockaddr_in6 in = {
-        .sin6_family = AF_INET6, .sin6_port = htons(load_le16(src + 6)), .sin6_scope_id = load_le32(src + 32)};
-    memcpy(&in.sin6_addr, src + 16, sizeof(in.sin6_addr));
-    memcpy(&address->at, &in, sizeof(in));
-    address->at_size = sizeof(in);
 }
 
 static bool is_sound(const uint8_t *src)
@@ -85,22 +53,20 @@ enum strait_status ucx_address_read(const void *src, size_t size, struct ucx_add
     const uint8_t *bytes = src;
     if (src == NULL || size != UCX_ADDRESS_BYTES)
         return STRAIT_ERR_INVALID;
-    uint16_t version = load_le16(bytes + 4);
-    if (!is_sound(bytes) || (version != 4 && version != 6))
+    if (!is_sound(bytes))
         return STRAIT_ERR_CORRUPT;
-    memset(address, 0, sizeof(*address));
-    if (version == 4)
-        read_v4(bytes, address);
-    else
-        read_v6(bytes, address);
+    struct address at = {.family = load_le16(bytes + 4), .port = load_le16(bytes + 6), .scope = load_le32(bytes + 32)};
+    memcpy(at.bytes, bytes + 16, sizeof(at.bytes));
+    address->at_size = address_unpack(&address->at, &at);
+    if (address->at_size == 0)
+        return STRAIT_ERR_CORRUPT;
     address->token = load_le64(bytes + 8);
     return STRAIT_OK;
 }
 
-#define DEFAULT_LISTEN "127.0.0.1"
-#define EAGER_TCP      262144u
-#define EAGER_RDMA     32768u
-#define EAGER_MAX      (16ul * 1024 * 1024)
+#define EAGER_TCP  262144u
+#define EAGER_RDMA 32768u
+#define EAGER_MAX  (16ul * 1024 * 1024)
 
 /* Our names for UCX's ucx_options_settings. */
 static const struct setting {
@@ -113,53 +79,16 @@ static const struct setting {
 
 struct reading {
     struct ucx_options *options;
-    uint16_t port;
+    struct address listen;
     bool devices_chosen, tcp_only;
 };
 
 /* ---- Where to listen ------------------------------------------------------------------------------------------- */
 
-static bool read_ip(const char *text, struct ucx_options *options)
+static bool is_loopback(const struct address *address)
 {
-    struct sockaddr_in v4 = {.sin_family = AF_INET};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
-    memset(&options->listen, 0, sizeof(options->listen));
-    if (inet_pton(AF_INET, text, &v4.sin_addr) == 1 && v4.sin_addr.s_addr != htonl(INADDR_ANY)) {
-        memcpy(&options->listen, &v4, sizeof(v4));
-        options->listen_size = sizeof(v4);
-        return true;
-    }
-    if (inet_pton(AF_INET6, text, &v6.sin6_addr) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr)) {
-        memcpy(&options->listen, &v6, sizeof(v6));
-        options->listen_size = sizeof(v6);
-        return true;
-    }
-    return false;
-}
-
-static bool is_loopback(const struct sockaddr_storage *address)
-{
-    if (address->ss_family == AF_INET6)
-        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-    return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-}
-
-static void set_port(struct sockaddr_storage *address, uint16_t port)
-{
-    if (address->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)address)->sin6_port = htons(port);
-    else
-        ((struct sockaddr_in *)address)->sin_port = htons(port);
-}
-
-static bool read_port(const char *text, uint16_t *port)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || value > UINT16_MAX)
-        return false;
-    *port = (uint16_t)value;
-    return true;
+    static const uint8_t six[16] = {[15] = 1};
+    return address->family == 4 ? address->bytes[0] == 127 : memcmp(address->bytes, six, sizeof(six)) == 0;
 }
 
 static bool read_eager(const char *text, size_t *bytes)
@@ -183,28 +112,15 @@ static bool set_ucx(struct reading *reading, const struct option *option)
     return false;
 }
 
-static bool set_one(struct reading *reading, const struct option *option)
+static bool set_one(void *dst, const struct option *option)
 {
-    if (strcmp(option->name, "listen") == 0)
-        return read_ip(option->value, reading->options);
-    if (strcmp(option->name, "port") == 0)
-        return read_port(option->value, &reading->port);
+    struct reading *reading = dst;
+    bool good;
+    if (option_listen(option, &reading->listen, &good))
+        return good;
     if (strcmp(option->name, "eager") == 0)
         return read_eager(option->value, &reading->options->eager_bytes);
     return set_ucx(reading, option);
-}
-
-static enum strait_status set_all(struct reading *reading, const char *text)
-{
-    struct option option;
-    do {
-        enum strait_status status = option_next(&text, &option);
-        if (status != STRAIT_OK)
-            return status;
-        if (option.name != NULL && !set_one(reading, &option))
-            return STRAIT_ERR_INVALID;
-    } while (option.name != NULL);
-    return STRAIT_OK;
 }
 
 static bool has_rdma(void)
@@ -225,8 +141,8 @@ static bool has_rdma(void)
 static bool set_defaults(struct reading *reading)
 {
     ucp_config_t *config = reading->options->config;
-    bool lo = !reading->devices_chosen && is_loopback(&reading->options->listen);
-    set_port(&reading->options->listen, reading->port);
+    bool lo = !reading->devices_chosen && is_loopback(&reading->listen);
+    reading->options->listen_size = address_unpack(&reading->options->listen, &reading->listen);
     if (reading->options->eager_bytes == 0)
         reading->options->eager_bytes = lo || reading->tcp_only || !has_rdma() ? EAGER_TCP : EAGER_RDMA;
     return !lo || ucp_config_modify(config, "NET_DEVICES", "lo") == UCS_OK;
@@ -234,15 +150,14 @@ static bool set_defaults(struct reading *reading)
 
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options)
 {
-    struct reading reading = {.options = options};
+    struct reading reading = {.options = options, .listen = LISTEN_DEFAULT};
     options->eager_bytes = 0;
     enum strait_status status = ucx_environment();
     if (status != STRAIT_OK)
         return status;
     if (ucp_config_read(NULL, NULL, &options->config) != UCS_OK)
         return STRAIT_ERR_IO;
-    read_ip(DEFAULT_LISTEN, options);
-    status = set_all(&reading, text);
+    status = options_read(text, set_one, &reading);
     if (status == STRAIT_OK && !set_defaults(&reading))
         status = STRAIT_ERR_IO;
     if (status != STRAIT_OK)

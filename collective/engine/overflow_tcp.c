@@ -18,6 +18,7 @@
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/ccomm.h"
 #include "internal/bytes.h"
+#include "internal/socket_address.h"
 
 /* magic, from, to, secret */
 enum { AUTH_BYTES = 8 + 4 + 4 + AUTH_SECRET_BYTES, UNAUTHENTICATED_MAX = 128 };
