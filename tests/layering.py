@@ -12,10 +12,10 @@ ORDER = {
     "tools": "util files report input pipeline calibrate decode_file encode_file"
              " cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
-    "collective/engine": "ccomm liveness measure levels overflow_tcp plan hosts op overlap decide join plugin",
+    "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table data device process codec codec_device daemons transfer transfer_device collective_rank collective"
              " demo_report demo",
-    "transport": "core loopback shm ucx_setup ucx transport nccl_wire nccl_engine nccl",
+    "transport": "core loopback shm tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
     "daemon/base": "address auth fault lock log metrics option_table http options",
     "daemon/memory": "arena codebook_option job pool",

@@ -5,6 +5,7 @@
 #include "transport/loopback.h"
 #include "transport/nccl.h"
 #include "transport/shm.h"
+#include "transport/tcp.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
 #endif
@@ -14,8 +15,7 @@ static const struct transport_ops *const kinds[] = {
 #if STRAIT_HAVE_UCX
     &transport_ucx,
 #endif
-    &transport_nccl,
-    &transport_loopback,
+    &transport_nccl, &transport_tcp, &transport_loopback,
 };
 
 const struct transport_ops *transport_at(uint32_t index)

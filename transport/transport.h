@@ -77,7 +77,7 @@ struct transport_events {
 
 /* A kind of transport. */
 struct transport_ops {
-    const char *name;                     /* "shm", "ucx", "nccl", "loopback" */
+    const char *name;                     /* "shm", "ucx", "nccl", "tcp", "loopback" */
     uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
     bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
 
@@ -85,7 +85,8 @@ struct transport_ops {
     enum strait_status (*check)(const char *options); /* NULL: only `create` checks them */
     enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
                                  void *owner, const char *options, struct transport **transport);
-    void (*destroy)(struct transport *transport); /* all links must have been closed */
+    void (*destroy)(struct transport *transport);    /* all links must have been closed */
+    void (*after_fork)(struct transport *transport); /* NULL: a child keeps its copies of descriptors */
     int (*fd)(const struct transport *transport);
     bool (*progress)(struct transport *transport);
     enum strait_status (*arm)(struct transport *transport);
@@ -156,6 +157,15 @@ static inline void transport_destroy(struct transport *transport)
     if (transport != NULL)
         transport->ops->destroy(transport);
 }
+/* In a forked child, whose parent was in no call of this transport at the fork: closes the child's copies of
+ * descriptors, so that connections end with the parent, and touches nothing that both share. From then on the child may
+ * only close the links and destroy the transport. */
+static inline void transport_after_fork(struct transport *transport)
+{
+    if (transport->ops->after_fork != NULL)
+        transport->ops->after_fork(transport);
+}
+
 /* Polls readable when transport_progress has something to do, provided that transport_arm has returned OK since the
  * last progress. */
 static inline int transport_fd(const struct transport *transport)

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "internal/thread.h"
-#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/ccomm.h"
 
@@ -347,7 +346,7 @@ bool host_divide(struct coll_ccomm *ccomm)
     shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
                    (segment_make(&shared->segment, size, &shared->info.segment) &&
                     op_classes_init((struct op_classes *)(void *)shared->segment.memory));
-    shared->good &= !shared->multi_host || overflow_tcp_prepare(ccomm, &shared->info.endpoint);
+    shared->good &= !shared->multi_host || proxy_prepare(ccomm, &shared->info.proxy);
     return true;
 }
 
@@ -386,10 +385,10 @@ static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
         return false;
     if (!shared->multi_host)
         return true;
-    shared->endpoint = calloc((size_t)ccomm->ranks, sizeof(*shared->endpoint));
-    for (int rank = 0; rank < ccomm->ranks && shared->endpoint != NULL; rank++)
-        shared->endpoint[rank] = infos[rank].endpoint;
-    return shared->endpoint != NULL && overflow_tcp_connect(ccomm, shared->endpoint);
+    for (int rank = 0; rank < ccomm->ranks; rank++)
+        if (!proxy_connect(ccomm, rank, &infos[rank].proxy))
+            return false;
+    return proxy_start(ccomm);
 }
 
 bool host_open(struct coll_ccomm *ccomm)
@@ -414,7 +413,7 @@ bool host_accept(struct coll_ccomm *ccomm)
     const bool all = all_are_good(ccomm);
     segment_settle(&shared->segment);
     if (all && shared->multi_host)
-        shared->good = overflow_tcp_accept(ccomm, shared->endpoint);
+        shared->good = proxy_await(ccomm);
     return all || ccomm_stay_raw(ccomm, "not all ranks reach the memory of their host, or those of others by TCP");
 }
 
@@ -431,7 +430,7 @@ bool host_settle(struct coll_ccomm *ccomm)
         return true;
     if (!all_are_good(ccomm))
         return ccomm_stay_raw(ccomm, "not all ranks on other hosts could connect");
-    if (!overflow_tcp_await(ccomm, &shared->endpoint[ccomm->rank]) || !overflow_tcp_start(ccomm)) {
+    if (!proxy_settle(ccomm)) {
         ccomm_fail(ccomm, COLL_REMOTE_ERROR, "a rank on another host has gone");
         ccomm_abort_kernels(ccomm);
     }
@@ -441,8 +440,7 @@ bool host_settle(struct coll_ccomm *ccomm)
 void host_end(struct coll_ccomm *ccomm)
 {
     struct shared_resources *shared = &ccomm->shared;
-    overflow_tcp_end(ccomm);
-    free(shared->endpoint);
+    proxy_end(ccomm);
     if (shared->pinned != NULL)
         ccomm->gpu->unregister_host(shared->pinned);
     segment_close(&shared->segment);

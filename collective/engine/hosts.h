@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/levels.h"
+#include "collective/engine/proxy.h"
 #include "collective/engine/rings.h"
 #include "collective/reduce.h"
 
@@ -112,7 +112,7 @@ void keepalive_end(struct coll_ccomm *ccomm);
 
 /* Memory that the ranks of a communicator share on a host: the table of op classes (levels.h), and the rings of
  * rings.h, which their GPUs reach. Ranks of one host share memory that the lowest of them makes (host_groups); ranks on
- * different hosts are connected (overflow_tcp.h). */
+ * different hosts are connected (proxy.h). */
 
 struct coll_ccomm;
 
@@ -120,7 +120,7 @@ struct coll_ccomm;
  * several hosts. */
 struct peer_info {
     struct segment_info segment;
-    struct peer_endpoint endpoint;
+    struct proxy_info proxy;
 };
 
 struct shared_resources {
@@ -131,9 +131,8 @@ struct shared_resources {
     struct op_classes *classes;
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
-    struct overflow_tcp *link;      /* NULL: all are on one host */
-    struct peer_endpoint *endpoint; /* by rank; NULL: all are on one host */
-    bool good;                      /* nothing has failed so far */
+    struct proxy *proxy; /* NULL: all are on one host */
+    bool good;           /* nothing has failed so far */
 };
 
 /* Called for all ranks, in this order, on their GPUs; each `gather` in a group that the caller opens. False: the GPU or

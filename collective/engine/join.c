@@ -6,7 +6,7 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 12u
+#define JOIN_VERSION 13u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
@@ -153,7 +153,7 @@ static void keep(struct coll_ccomm *ccomm)
 void ccomm_leave(struct coll_ccomm *ccomm)
 {
     const bool over = drain(ccomm);
-    overflow_tcp_leave(ccomm);
+    proxy_leave(ccomm);
     keepalive_leave(ccomm);
     if (over)
         destroy(ccomm);
@@ -257,7 +257,7 @@ static double rate_of(double per_byte)
 static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
 {
     char linked[40], watched[40], table[COLL_SIZES_TEXT];
-    overflow_tcp_describe(ccomm, linked, sizeof(linked));
+    proxy_describe(ccomm, linked, sizeof(linked));
     keepalive_describe(ccomm, watched, sizeof(watched));
     const double *cost = ccomm->cost.per;
     snprintf(

@@ -1,6 +1,6 @@
 #include "collective/engine/op.h"
 
-#include "collective/engine/overflow_tcp.h"
+#include "collective/engine/proxy.h"
 #include "collective/engine/hosts.h"
 
 static const struct gpu_ops *gpus;
@@ -28,7 +28,7 @@ static void fail(struct coll_ccomm *ccomm, coll_result result)
 /* Leaving is no failure for the other ranks. */
 static void finish(struct coll_ccomm *ccomm)
 {
-    overflow_tcp_finish(ccomm);
+    proxy_finish(ccomm);
     keepalive_leave(ccomm);
 }
 

@@ -1,6 +1,6 @@
 /* Host memory through which kernels of ranks move messages that overflow: a ring of slots from each rank to each other
  * one. Ranks of one host share it; ranks on different hosts have a copy each, which a connection keeps alike
- * (overflow_tcp.h). A message takes slots with consecutive numbers, slot number n lies at n % RING_SLOTS in the ring,
+ * (proxy.h). A message takes slots with consecutive numbers, slot number n lies at n % RING_SLOTS in the ring,
  * and the message's head names its first one. Each slot has two flags, each written by one side only: number + 1 of
  * what is in the slot, and of what was last taken out of it.
  *

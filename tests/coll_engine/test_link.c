@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/ccomm.h"
+#include "collective/engine/proxy.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -17,7 +17,7 @@ enum { RANKS = 3, SLOTS_ALL = 200 };
 
 struct common {
     pthread_barrier_t barrier;
-    struct peer_endpoint cards[RANKS];
+    struct proxy_info infos[RANKS];
 };
 
 static void say(const char *format, ...)
@@ -67,18 +67,19 @@ static struct coll_ccomm *member_make(int rank)
 static void join(struct coll_ccomm *ccomm, struct common *common)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    require(overflow_tcp_prepare(ccomm, &common->cards[ccomm->rank]));
+    require(proxy_prepare(ccomm, &common->infos[ccomm->rank]));
     pthread_barrier_wait(&common->barrier);
-    require(overflow_tcp_connect(ccomm, common->cards));
+    for (int rank = 0; rank < RANKS; rank++)
+        require(proxy_connect(ccomm, rank, &common->infos[rank]));
+    require(proxy_start(ccomm) && proxy_await(ccomm));
     pthread_barrier_wait(&common->barrier);
-    require(overflow_tcp_accept(ccomm, common->cards));
-    require(overflow_tcp_await(ccomm, &common->cards[ccomm->rank]) && overflow_tcp_start(ccomm));
+    require(proxy_settle(ccomm));
 }
 
 static void part(struct coll_ccomm *ccomm)
 {
-    overflow_tcp_leave(ccomm);
-    overflow_tcp_end(ccomm);
+    proxy_leave(ccomm);
+    proxy_end(ccomm);
     free(ccomm->shared.pinned);
     free(ccomm->shared.classes);
     free(ccomm->host_status);

@@ -25,8 +25,10 @@ void fuzz_channel(const uint8_t *data, size_t size);
 void fuzz_blob(const uint8_t *data, size_t size);
 void fuzz_nccl(const uint8_t *data, size_t size);
 
+/* fuzz_tcp.c */
+void fuzz_tcp(const uint8_t *data, size_t size);
+
 /* fuzz_collective.c */
-void fuzz_overflow_tcp(const uint8_t *data, size_t size);
 void fuzz_rendezvous(const uint8_t *data, size_t size);
 
 #endif

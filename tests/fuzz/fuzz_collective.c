@@ -4,73 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/engine/overflow_tcp.h"
 #include "collective/rendezvous.h"
 #include "tests/fuzz/fuzz.h"
-
-/* ---- Overflows by TCP ------------------------------------------------------------------------------------------ */
-
-enum { SLOT_BYTES = 64, PART = 97 };
-
-/* One side's rings, and what nobody may write to. */
-struct rings {
-    struct ring_flags to, from;
-    uint8_t to_slots[RING_SLOTS * SLOT_BYTES], from_slots[RING_SLOTS * SLOT_BYTES];
-    uint8_t guard[SLOT_BYTES];
-};
-
-static bool hear(void *hearer, int peer, const struct frame *frame)
-{
-    require(peer == 1 && frame->type >= FRAME_ASK && frame->type <= FRAME_STEP);
-    ++*(unsigned *)hearer;
-    return frame->small < 3;
-}
-
-/* What came is in its slot, and no longer than that; half of it is taken out. */
-static void play_gpu(struct rings *rings)
-{
-    for (uint32_t slot = 0; slot < RING_SLOTS; slot++) {
-        const uint64_t full = rings->from.full[slot].number;
-        if (full == 0)
-            continue;
-        require((full - 1) % RING_SLOTS == slot && rings->from.full[slot].bytes <= SLOT_BYTES);
-        require(full >= rings->from.taken[slot].number);
-        if (slot % 2 == 0)
-            rings->from.taken[slot].number = full;
-    }
-}
-
-/* What a rank on another host says on its connection: frames in any order, slots with any number and length, and ends
- * in the middle of either. The GPU's part is played here: what is full is taken now and then. */
-void fuzz_overflow_tcp(const uint8_t *data, size_t size)
-{
-    static const uint8_t nothing[SLOT_BYTES];
-    static struct rings rings;
-    unsigned heard = 0;
-    int ends[2];
-    memset(&rings, 0, sizeof(rings));
-    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    struct tcp_conn conn = {.socket = ends[0],
-                            .peer = 1,
-                            .slot_bytes = SLOT_BYTES,
-                            .to = {&rings.to, rings.to_slots},
-                            .from = {&rings.from, rings.from_slots},
-                            .hear = hear,
-                            .hearer = &heard};
-    for (size_t at = 0; at < size && conn.socket >= 0; at += PART) {
-        const size_t part = size - at < PART ? size - at : PART;
-        if (send(ends[1], data + at, part, MSG_NOSIGNAL) < 0)
-            break;
-        (void)tcp_progress(&conn);
-        play_gpu(&rings);
-    }
-    require(conn.socket >= 0 || conn.trouble != NULL || conn.left);
-    require(memcmp(rings.guard, nothing, sizeof(nothing)) == 0);
-    tcp_close(&conn);
-    close(ends[1]);
-}
-
-/* ---- Rendezvous ------------------------------------------------------------------------------------------------ */
 
 enum { CLIENTS = 4, CLIENT = 3, HANG_UP = 4, SECRET = 8, HALF = 16, RECORD = 1 + RDV_FRAME_BYTES };
 

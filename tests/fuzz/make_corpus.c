@@ -4,12 +4,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "collective/engine/overflow_tcp.h"
+#include "collective/engine/proxy.h"
 #include "collective/rendezvous.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
 #include "tests/proto/frames.h"
 #include "tests/support.h"
+#include "transport/core.h"
 #include "transport/nccl_wire.h"
 
 static const char *folder;
@@ -110,39 +111,66 @@ static void make_rendezvous(void)
 
 /* ---- Overflows by TCP ------------------------------------------------------------------------------------------ */
 
-/* Frames, each with the values of its slot behind it, of which the last `missing` bytes are cut off. */
-static void write_overflow(const char *name, const struct frame *frames, unsigned count, size_t missing)
+enum { STRANGER, PROVED, DIALLED, ADDRESS }; /* the first byte of an input */
+
+static void write_tcp(const char *name, uint8_t stage, const void *bytes, size_t size)
 {
-    static uint8_t bytes[4096];
-    size_t size = 0;
-    for (unsigned i = 0; i < count; i++) {
-        frame_put(bytes + size, &frames[i]);
-        size += FRAME_BYTES;
-        if (frames[i].type == FRAME_SLOT && frames[i].small <= 64) {
-            memset(bytes + size, 'v', frames[i].small);
-            size += frames[i].small;
-        }
-    }
-    write_seed("overflow_tcp", name, bytes, size - missing);
+    static uint8_t input[4096];
+    input[0] = stage;
+    memcpy(input + 1, bytes, size);
+    write_seed("tcp", name, input, size + 1);
 }
 
-static void make_overflows(void)
+/* Frames, each with the values of its slot behind it, of which the last `missing` bytes are cut off. */
+static void write_frames(const char *name, const struct frame *frames, unsigned count, size_t missing)
+{
+    static uint8_t bytes[4000];
+    size_t size = 0;
+    for (unsigned i = 0; i < count; i++) {
+        uint8_t header[FRAME_BYTES];
+        const size_t values = frames[i].type == FRAME_SLOT && frames[i].small <= 64 ? frames[i].small : 0;
+        frame_put(header, &frames[i]);
+        size += record_write(bytes + size, header, FRAME_BYTES, values);
+        memset(bytes + size, 'v', values);
+        size += values;
+    }
+    write_tcp(name, PROVED, bytes, size - missing);
+}
+
+static void make_tcp(void)
 {
     const struct frame slots[] = {{FRAME_SLOT, 64, 0, 0, 0}, {FRAME_SLOT, 16, 1, 0, 0}, {FRAME_SLOT, 64, 64, 0, 0}};
     const struct frame again[] = {{FRAME_SLOT, 64, 1, 0, 0}, {FRAME_SLOT, 64, 65, 0, 0}}; /* 1 has not been taken */
     const struct frame records[] = {{FRAME_RECORD, 0, 0, 7, 0}, {FRAME_RECORD, 1, 3, UINT64_MAX, 0}};
     const struct frame steps[] = {{FRAME_ASK, 0, 0, 0, 0}, {FRAME_PROMISE, 1, 16, 0, 0}, {FRAME_STEP, 2, 16, 90, 3}};
     const struct frame leaves[] = {{FRAME_LEAVE, 0, 0, 0, 0}, {FRAME_TAKEN, 0, 1, 0, 0}};
+    const struct frame flushes[] = {{FRAME_FLUSH, 0, 0, 0, 0}, {FRAME_FLUSHED, 0, 0, 0, 0}};
     const struct frame large[] = {{FRAME_SLOT, 65, 0, 0, 0}}, unknown[] = {{FRAME_TYPES, 0, 0, 0, 0}};
-    write_overflow("slots", slots, 3, 0);
-    write_overflow("slot-cut", slots, 3, 40);
-    write_overflow("head-cut", slots, 1, 64 + 8);
-    write_overflow("slot-twice", again, 2, 0);
-    write_overflow("slot-too-large", large, 1, 0);
-    write_overflow("records", records, 2, 0);
-    write_overflow("steps", steps, 3, 0);
-    write_overflow("leaves-then-nonsense", leaves, 2, 0);
-    write_overflow("type-unknown", unknown, 1, 0);
+    uint8_t record[RECORD_MAX] = {0}, hello[24] = "STRCALL2", address[TCP_ADDRESS_BYTES] = "TCP1\4";
+    write_frames("slots", slots, 3, 0);
+    write_frames("slot-cut", slots, 3, 40);
+    write_frames("head-cut", slots, 1, 64 + 8);
+    write_frames("slot-twice", again, 2, 0);
+    write_frames("slot-too-large", large, 1, 0);
+    write_frames("records", records, 2, 0);
+    write_frames("steps", steps, 3, 0);
+    write_frames("leaves-then-nonsense", leaves, 2, 0);
+    write_frames("flushes", flushes, 2, 0);
+    write_frames("type-unknown", unknown, 1, 0);
+    write_tcp("bytes-refused", PROVED, record, record_write(record, "", 0, UINT32_MAX));
+    write_tcp("bytes-too-many", PROVED, record, record_write(record, "", 0, (size_t)UINT32_MAX + 1));
+    write_tcp("header-longest", PROVED, record, record_write(record, address, TCP_ADDRESS_BYTES, 0));
+    record[4] = TRANSPORT_HEADER_MAX + 1;
+    write_tcp("header-too-long", PROVED, record, sizeof(record));
+    write_tcp("call", STRANGER, hello, sizeof(hello));
+    write_tcp("call-cut", STRANGER, hello, 10);
+    memcpy(hello, "STRANSW2", 8);
+    write_tcp("answer", DIALLED, hello, sizeof(hello));
+    write_tcp("answer-cut", DIALLED, hello, 10);
+    write_tcp("address", ADDRESS, address, sizeof(address));
+    write_tcp("address-cut", ADDRESS, address, sizeof(address) - 1);
+    address[4] = 5;
+    write_tcp("address-version", ADDRESS, address, sizeof(address));
 }
 
 /* ---- Ends of NCCL links ---------------------------------------------------------------------------------------- */
@@ -279,6 +307,6 @@ int main(int argc, char **argv)
     make_messages();
     make_addresses();
     make_rendezvous();
-    make_overflows();
+    make_tcp();
     return 0;
 }
