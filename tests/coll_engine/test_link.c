@@ -183,7 +183,7 @@ static void be_host(struct common *common, int rank)
     _exit(0);
 }
 
-START_TEST(slots_go_from_host_to_host)
+TEST(slots_go_from_host_to_host)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
@@ -193,7 +193,6 @@ START_TEST(slots_go_from_host_to_host)
     for (int rank = 0; rank < RANKS; rank++)
         ck_assert_int_eq(exit_of(pids[rank]), 0);
 }
-END_TEST
 
 /* Rank 1 ends in one way or another; a child that it has forked goes on. */
 enum { KILLED, LEFT, ENDS };
@@ -226,7 +225,7 @@ static void see_end(struct common *common, int rank, int way)
     _exit(0);
 }
 
-START_TEST(the_end_of_a_process_is_seen)
+TEST_LOOP(the_end_of_a_process_is_seen, ENDS)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
@@ -237,13 +236,8 @@ START_TEST(the_end_of_a_process_is_seen)
     ck_assert_int_eq(exit_of(pids[0]), 0);
     ck_assert_int_eq(exit_of(pids[2]), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll_link");
-    TCase *tests = add_case(suite, "link");
-    tcase_add_test(tests, slots_go_from_host_to_host);
-    tcase_add_loop_test(tests, the_end_of_a_process_is_seen, 0, ENDS);
-    return run_suite(suite);
+    return run_tests("coll_link", NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 static const int types[] = {COLL_BF16, COLL_FP16, COLL_FP32};
 
-START_TEST(shares_of_higher_levels_are_larger_and_end_raw)
+TEST_LOOP(shares_of_higher_levels_are_larger_and_end_raw, COUNT(types))
 {
     unsigned before = levels_share(types[_i], 0);
     ck_assert_uint_gt(before, 0);
@@ -23,9 +23,8 @@ START_TEST(shares_of_higher_levels_are_larger_and_end_raw)
     }
     ck_assert_uint_eq(before, 0);
 }
-END_TEST
 
-START_TEST(levels_are_the_lowest_that_fit)
+TEST_LOOP(levels_are_the_lowest_that_fit, COUNT(types))
 {
     unsigned level = 0;
     for (; levels_share(types[_i], level) != 0; level++) {
@@ -35,9 +34,8 @@ START_TEST(levels_are_the_lowest_that_fit)
     ck_assert_uint_eq(levels_fitting(types[_i], 0), 0);
     ck_assert_uint_eq(levels_fitting(types[_i], 1024), level);
 }
-END_TEST
 
-START_TEST(one_overflow_alone_is_no_step)
+TEST(one_overflow_alone_is_no_step)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 10, 9));
@@ -46,9 +44,8 @@ START_TEST(one_overflow_alone_is_no_step)
     levels_step(&level, 139, 150);
     ck_assert_uint_eq(levels_at(&level, 150), 3); /* not of the first, which was alone */
 }
-END_TEST
 
-START_TEST(repeats_of_one_operation_are_one_overflow)
+TEST(repeats_of_one_operation_are_one_overflow)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 10, 3) && !levels_overflowed(&level, 10, 5) &&
@@ -57,9 +54,8 @@ START_TEST(repeats_of_one_operation_are_one_overflow)
     levels_step(&level, 11, 13);
     ck_assert_uint_eq(levels_at(&level, 13), 5);
 }
-END_TEST
 
-START_TEST(steps_go_to_what_was_needed)
+TEST(steps_go_to_what_was_needed)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 1, 4) && levels_overflowed(&level, 2, 3));
@@ -75,10 +71,9 @@ START_TEST(steps_go_to_what_was_needed)
     ck_assert_uint_eq(levels_at(&level, 9 + 1023), 6);
     ck_assert_uint_eq(levels_at(&level, 9 + 1024), 0);
 }
-END_TEST
 
 /* Of operations of different sizes what fits in one may be no room in another. */
-START_TEST(steps_go_up_whatever_was_needed)
+TEST(steps_go_up_whatever_was_needed)
 {
     struct level level = {0};
     for (unsigned step = 1; step < 50; step++) {
@@ -88,12 +83,11 @@ START_TEST(steps_go_up_whatever_was_needed)
         ck_assert_uint_eq(levels_at(&level, at + 2), step);
     }
 }
-END_TEST
 
 /* Operations after a rest that have little room while it is not known whether that will do. */
 enum { EVERY = 61, TRIES = 16 };
 
-START_TEST(lower_levels_are_tried_seldom)
+TEST(lower_levels_are_tried_seldom)
 {
     struct level level = {0};
     unsigned tried = 0;
@@ -109,9 +103,8 @@ START_TEST(lower_levels_are_tried_seldom)
     for (uint64_t i = 0; i < 100; i++)
         ck_assert_uint_eq(levels_at(&level, 3 + 1024 + TRIES * EVERY + i), 0);
 }
-END_TEST
 
-START_TEST(rests_get_longer_while_tries_fail)
+TEST(rests_get_longer_while_tries_fail)
 {
     struct level level = {0};
     uint64_t from = 100, rest = 1024;
@@ -130,9 +123,8 @@ START_TEST(rests_get_longer_while_tries_fail)
         rest = rest < 16384 ? 2 * rest : rest;
     }
 }
-END_TEST
 
-START_TEST(a_try_that_fails_goes_to_the_level_needed_lately)
+TEST(a_try_that_fails_goes_to_the_level_needed_lately)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
@@ -142,9 +134,8 @@ START_TEST(a_try_that_fails_goes_to_the_level_needed_lately)
     ck_assert_uint_eq(levels_at(&level, 1039), 7);
     ck_assert_uint_eq(levels_at(&level, 1040), 4);
 }
-END_TEST
 
-START_TEST(levels_stay_down_when_tries_hold)
+TEST(levels_stay_down_when_tries_hold)
 {
     struct level level = {0};
     const uint64_t first = 5 + 1024, down = 1040 + 2048 + TRIES * EVERY;
@@ -159,11 +150,10 @@ START_TEST(levels_stay_down_when_tries_hold)
     ck_assert_uint_eq(levels_at(&level, down + 10 + 1023), 3);
     ck_assert_uint_eq(levels_at(&level, down + 10 + 1024), 0);
 }
-END_TEST
 
 /* ---- Heads ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(every_bit_of_a_head_changes_its_sum)
+TEST(every_bit_of_a_head_changes_its_sum)
 {
     struct message_head head = {.magic = MESSAGE_MAGIC, .main_bytes = 123456, .row = {5}, .most = 200000};
     const uint64_t sum = head_sum(&head);
@@ -176,13 +166,12 @@ START_TEST(every_bit_of_a_head_changes_its_sum)
     }
     ck_assert_uint_eq(head_sum(&head), sum);
 }
-END_TEST
 
 /* ---- Layouts ----------------------------------------------------------------------------------------------------- */
 
 static const uint64_t counts[] = {0, 1, 8191, 16383, 16384, 16385, 32767, 65536, 65537, 1000003, UINT64_C(1) << 29};
 
-START_TEST(layouts_hold_what_the_codec_writes)
+TEST_LOOP(layouts_hold_what_the_codec_writes, COUNT(types) * COUNT(counts))
 {
     const int type = types[_i / COUNT(counts)];
     const uint64_t count = counts[_i % COUNT(counts)], bytes = count * (type == COLL_FP32 ? 4 : 2);
@@ -213,19 +202,17 @@ START_TEST(layouts_hold_what_the_codec_writes)
     /* A tail never overflows. */
     ck_assert(n == 1 || parts[0].room >= parts[0].bound);
 }
-END_TEST
 
-START_TEST(layouts_end_where_levels_do)
+TEST_LOOP(layouts_end_where_levels_do, COUNT(types))
 {
     struct message_layout layout;
     for (unsigned level = 0; level < 100; level++)
         ck_assert(message_layout_of(&layout, types[_i], 1 << 20, level) == (levels_share(types[_i], level) != 0));
 }
-END_TEST
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(all_reduce_of_many_is_reduce_scatter_and_all_gather)
+TEST_LOOP(all_reduce_of_many_is_reduce_scatter_and_all_gather, 6 * 5)
 {
     static const uint64_t sizes[] = {100, 32768, 131072, 131073, 1000003};
     static uint8_t send[1], receive[1];
@@ -250,7 +237,6 @@ START_TEST(all_reduce_of_many_is_reduce_scatter_and_all_gather)
         ck_assert_uint_eq(phase_rest(&ccomm, &call, 1).count, 0);
     }
 }
-END_TEST
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
@@ -303,7 +289,7 @@ static void check_list(const struct plan *plan, uint32_t coded, bool encoding)
     plan_list_free(&list);
 }
 
-START_TEST(parts_of_a_plan_do_not_overlap)
+TEST_LOOP(parts_of_a_plan_do_not_overlap, COUNT(plans))
 {
     const struct expected *expected = &plans[_i];
     const struct coll_ccomm ccomm = {
@@ -335,10 +321,9 @@ START_TEST(parts_of_a_plan_do_not_overlap)
     if (plan.receives)
         check_list(&plan, expected->coded_in, false);
 }
-END_TEST
 
 /* Pages of a head and of a tail; a last page that is not whole belongs to the tail, if there is one. */
-START_TEST(heads_and_tails_stay_uncompressed)
+TEST_LOOP(heads_and_tails_stay_uncompressed, 4)
 {
     static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
     enum { PAGE = 16384, REST = 5 };
@@ -368,9 +353,8 @@ START_TEST(heads_and_tails_stay_uncompressed)
               plan.found_at >= tail->at + 3 * tail->stride);
     ck_assert(head->stride >= head->bytes && tail->stride >= tail->bytes);
 }
-END_TEST
 
-START_TEST(op_classes_differ_by_peer_direction_phase_and_type)
+TEST(op_classes_differ_by_peer_direction_phase_and_type)
 {
     enum { RANKS = 5, MOST = 64 };
     const struct coll_ccomm ccomm = {.ranks = RANKS};
@@ -391,28 +375,8 @@ START_TEST(op_classes_differ_by_peer_direction_phase_and_type)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll_plan");
-    TCase *tests = add_case(suite, "plan");
-    tcase_add_loop_test(tests, shares_of_higher_levels_are_larger_and_end_raw, 0, COUNT(types));
-    tcase_add_loop_test(tests, levels_are_the_lowest_that_fit, 0, COUNT(types));
-    tcase_add_test(tests, one_overflow_alone_is_no_step);
-    tcase_add_test(tests, repeats_of_one_operation_are_one_overflow);
-    tcase_add_test(tests, steps_go_to_what_was_needed);
-    tcase_add_test(tests, steps_go_up_whatever_was_needed);
-    tcase_add_test(tests, lower_levels_are_tried_seldom);
-    tcase_add_test(tests, rests_get_longer_while_tries_fail);
-    tcase_add_test(tests, a_try_that_fails_goes_to_the_level_needed_lately);
-    tcase_add_test(tests, levels_stay_down_when_tries_hold);
-    tcase_add_test(tests, every_bit_of_a_head_changes_its_sum);
-    tcase_add_loop_test(tests, layouts_hold_what_the_codec_writes, 0, COUNT(types) * COUNT(counts));
-    tcase_add_loop_test(tests, layouts_end_where_levels_do, 0, COUNT(types));
-    tcase_add_loop_test(tests, all_reduce_of_many_is_reduce_scatter_and_all_gather, 0, 6 * 5);
-    tcase_add_loop_test(tests, parts_of_a_plan_do_not_overlap, 0, COUNT(plans));
-    tcase_add_loop_test(tests, heads_and_tails_stay_uncompressed, 0, 4);
-    tcase_add_test(tests, op_classes_differ_by_peer_direction_phase_and_type);
-    return run_suite(suite);
+    return run_tests("coll_plan", NULL, NULL);
 }

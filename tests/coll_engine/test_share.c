@@ -34,7 +34,7 @@ static int end_of(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-START_TEST(other_processes_open_the_segment)
+TEST(other_processes_open_the_segment)
 {
     struct segment made, found;
     struct segment_info card;
@@ -51,9 +51,8 @@ START_TEST(other_processes_open_the_segment)
     ck_assert_int_eq(made.memory[SIZE - 1], 7);
     segment_close(&made);
 }
-END_TEST
 
-START_TEST(another_segment_is_not_opened)
+TEST(another_segment_is_not_opened)
 {
     struct segment made, other, found;
     struct segment_info card, another;
@@ -73,7 +72,6 @@ START_TEST(another_segment_is_not_opened)
     segment_close(&made);
     segment_close(&other);
 }
-END_TEST
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
@@ -154,7 +152,7 @@ static void issue_all(struct common *common, int rank)
     ccomm_free(ccomm);
 }
 
-START_TEST(ranks_of_all_processes_get_the_same_levels)
+TEST(ranks_of_all_processes_get_the_same_levels)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
@@ -174,10 +172,9 @@ START_TEST(ranks_of_all_processes_get_the_same_levels)
     ck_assert_uint_eq(common->levels[0][OP_CLASS_ALONE - 1] % 2, 0);
     ck_assert_uint_eq(common->levels[0][ISSUED - 1] % 2, 1);
 }
-END_TEST
 
 /* The last rank has one of its first operations in a group, or is late with them. */
-START_TEST(a_class_whose_first_operations_a_rank_groups_is_not_cut)
+TEST_LOOP(a_class_whose_first_operations_a_rank_groups_is_not_cut, 2)
 {
     struct common *common = common_make();
     struct coll_ccomm *first = ccomm_make(common, 0), *second = ccomm_make(common, 1), *last = ccomm_make(common, 2);
@@ -193,11 +190,10 @@ START_TEST(a_class_whose_first_operations_a_rank_groups_is_not_cut)
     ccomm_free(second);
     ccomm_free(last);
 }
-END_TEST
 
 /* Later, one of them is in a group: of the rank that comes to it first, of one that comes behind others, or too short
  * to be cut. */
-START_TEST(a_class_is_not_cut_from_its_first_grouped_operation_on)
+TEST_LOOP(a_class_is_not_cut_from_its_first_grouped_operation_on, 3)
 {
     struct common *common = common_make();
     struct coll_ccomm *ranks[RANKS];
@@ -221,9 +217,8 @@ START_TEST(a_class_is_not_cut_from_its_first_grouped_operation_on)
     for (int rank = 0; rank < RANKS; rank++)
         ccomm_free(ranks[rank]);
 }
-END_TEST
 
-START_TEST(a_process_may_end_while_it_holds_the_lock)
+TEST(a_process_may_end_while_it_holds_the_lock)
 {
     struct common *common = common_make();
     pid_t pid = fork();
@@ -237,7 +232,6 @@ START_TEST(a_process_may_end_while_it_holds_the_lock)
         ck_assert_uint_eq(op_class_issue(ccomm, CLASS, false, true).index, i);
     ccomm_free(ccomm);
 }
-END_TEST
 
 /* ---- Rings ------------------------------------------------------------------------------------------------------- */
 
@@ -398,7 +392,7 @@ static void be_side(const struct segment_info *card, size_t size, unsigned rank)
     segment_close(&segment);
 }
 
-START_TEST(overflow_goes_from_process_to_process)
+TEST(overflow_goes_from_process_to_process)
 {
     const size_t size = 4096 + ring_flags_size(RANKS) + ring_slots_size(RANKS);
     struct segment made;
@@ -414,11 +408,10 @@ START_TEST(overflow_goes_from_process_to_process)
         ck_assert_int_eq(end_of(pids[rank]), 0);
     segment_close(&made);
 }
-END_TEST
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(rings_are_cut_alike_for_any_number_of_ranks)
+TEST(rings_are_cut_alike_for_any_number_of_ranks)
 {
     for (uint32_t ranks = 2; ranks <= 64; ranks++) {
         const uint32_t slot = ring_slot_bytes(ranks), teams = ring_teams(ranks);
@@ -431,19 +424,8 @@ START_TEST(rings_are_cut_alike_for_any_number_of_ranks)
                     ck_assert_uint_eq(ring_number(&rings, from, to), seen++);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll_share");
-    TCase *tests = add_case(suite, "share");
-    tcase_add_test(tests, other_processes_open_the_segment);
-    tcase_add_test(tests, another_segment_is_not_opened);
-    tcase_add_test(tests, ranks_of_all_processes_get_the_same_levels);
-    tcase_add_loop_test(tests, a_class_whose_first_operations_a_rank_groups_is_not_cut, 0, 2);
-    tcase_add_loop_test(tests, a_class_is_not_cut_from_its_first_grouped_operation_on, 0, 3);
-    tcase_add_test(tests, a_process_may_end_while_it_holds_the_lock);
-    tcase_add_test(tests, overflow_goes_from_process_to_process);
-    tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);
-    return run_suite(suite);
+    return run_tests("coll_share", NULL, NULL);
 }

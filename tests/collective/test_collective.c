@@ -12,7 +12,7 @@
 
 #define COMM ((coll_comm)(uintptr_t)0x1000)
 
-START_TEST(bytes_are_those_of_the_type)
+TEST(bytes_are_those_of_the_type)
 {
     static const unsigned sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     for (int type = 0; type < 12; type++) {
@@ -23,9 +23,8 @@ START_TEST(bytes_are_those_of_the_type)
     struct coll_call large = {.count = SIZE_MAX / 4, .type = COLL_FP32};
     ck_assert_uint_eq(coll_call_bytes(&large), SIZE_MAX / 4 * 4);
 }
-END_TEST
 
-START_TEST(unknown_types_have_a_row_and_no_bytes)
+TEST(unknown_types_have_a_row_and_no_bytes)
 {
     static const int types[] = {-1, 12, 13, 99, INT32_MIN, INT32_MAX};
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -35,7 +34,6 @@ START_TEST(unknown_types_have_a_row_and_no_bytes)
     }
     ck_assert_str_eq(coll_type_name(COLL_UNKNOWN), "unknown");
 }
-END_TEST
 
 static const char *reason(struct coll_comm_info info, int type)
 {
@@ -46,7 +44,7 @@ static const char *reason(struct coll_comm_info info, int type)
     return decision.reason;
 }
 
-START_TEST(what_stays_raw_is_told_why)
+TEST(what_stays_raw_is_told_why)
 {
     struct coll_comm_info info = {.rank = 0, .ranks = 2};
     ck_assert_str_eq(reason(info, COLL_INT8), "type is not compressed");
@@ -58,9 +56,8 @@ START_TEST(what_stays_raw_is_told_why)
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .ending = true}, COLL_BF16), "ending");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
 }
-END_TEST
 
-START_TEST(many_communicators_are_told_apart)
+TEST(many_communicators_are_told_apart)
 {
     enum { MANY = 5000 };
     struct coll_comm_info info;
@@ -75,7 +72,6 @@ START_TEST(many_communicators_are_told_apart)
     for (uintptr_t i = 2; i <= MANY; i += 2)
         coll_comm_remove((coll_comm)(i * 64));
 }
-END_TEST
 
 /* One call of every operation and type, in the longest numbers. */
 static void count_everything(void)
@@ -93,7 +89,7 @@ static void count_everything(void)
         }
 }
 
-START_TEST(a_report_has_every_row)
+TEST(a_report_has_every_row)
 {
     coll_comm_insert(COMM, 0, 2);
     count_everything();
@@ -108,9 +104,8 @@ START_TEST(a_report_has_every_row)
     coll_comm_remove(COMM);
     ck_assert_uint_eq(coll_report(COMM, NULL, 0), 0);
 }
-END_TEST
 
-START_TEST(counts_of_a_communicator_end_with_it)
+TEST(counts_of_a_communicator_end_with_it)
 {
     struct coll_counts counts;
     struct coll_comm_info info;
@@ -128,7 +123,6 @@ START_TEST(counts_of_a_communicator_end_with_it)
     coll_comm_unlock();
     ck_assert(!coll_comm_any_counts());
 }
-END_TEST
 
 /* ---- Tables of sizes --------------------------------------------------------------------------------------------- */
 
@@ -137,7 +131,7 @@ static uint64_t from(const struct coll_sizes *sizes, enum coll_operation operati
     return coll_sizes_from(sizes, &(struct coll_call){.operation = operation, .type = type});
 }
 
-START_TEST(of_two_entries_of_a_table_the_later_wins)
+TEST(of_two_entries_of_a_table_the_later_wins)
 {
     struct coll_sizes sizes;
     ck_assert(coll_sizes_read(&sizes, "all_gather=16M,all_gather:fp32=never,pairs:fp16=3K,all_gather:fp16=0"));
@@ -151,7 +145,6 @@ START_TEST(of_two_entries_of_a_table_the_later_wins)
     ck_assert_uint_eq(0, from(&sizes, COLL_ALL_GATHER, COLL_INT8));
     ck_assert_uint_eq(0, from(&sizes, COLL_BROADCAST, COLL_BF16));
 }
-END_TEST
 
 static const struct {
     const char *text, *written; /* NULL: as it is */
@@ -165,7 +158,7 @@ static const struct {
     {"all_gather=18446744073709551614", NULL},
 };
 
-START_TEST(a_table_that_is_written_says_what_was_read)
+TEST_LOOP(a_table_that_is_written_says_what_was_read, COUNT(good))
 {
     struct coll_sizes sizes, again;
     char text[COLL_SIZES_TEXT];
@@ -175,7 +168,6 @@ START_TEST(a_table_that_is_written_says_what_was_read)
     ck_assert(coll_sizes_read(&again, text));
     ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
 }
-END_TEST
 
 static const char *const bad[] = {
     "",
@@ -210,16 +202,15 @@ static const char *const bad[] = {
     "all_gather=1;all_to_all=1",
 };
 
-START_TEST(texts_that_are_no_table_are_refused)
+TEST_LOOP(texts_that_are_no_table_are_refused, COUNT(bad))
 {
     struct coll_sizes sizes;
     const struct coll_sizes nothing = {0};
     ck_assert_msg(!coll_sizes_read(&sizes, bad[_i]), "%s", bad[_i]);
     ck_assert_mem_eq(&nothing, &sizes, sizeof(sizes));
 }
-END_TEST
 
-START_TEST(the_longest_table_can_be_written)
+TEST(the_longest_table_can_be_written)
 {
     struct coll_sizes sizes = {.given = 1}, again;
     char text[COLL_SIZES_TEXT];
@@ -230,22 +221,8 @@ START_TEST(the_longest_table_can_be_written)
     ck_assert(coll_sizes_read(&again, text));
     ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("collective");
-    TCase *parts = add_case(suite, "parts");
-    tcase_add_test(parts, bytes_are_those_of_the_type);
-    tcase_add_test(parts, unknown_types_have_a_row_and_no_bytes);
-    tcase_add_test(parts, what_stays_raw_is_told_why);
-    tcase_add_test(parts, many_communicators_are_told_apart);
-    tcase_add_test(parts, a_report_has_every_row);
-    tcase_add_test(parts, counts_of_a_communicator_end_with_it);
-    TCase *table = add_case(suite, "table");
-    tcase_add_test(table, of_two_entries_of_a_table_the_later_wins);
-    tcase_add_loop_test(table, a_table_that_is_written_says_what_was_read, 0, COUNT(good));
-    tcase_add_loop_test(table, texts_that_are_no_table_are_refused, 0, COUNT(bad));
-    tcase_add_test(table, the_longest_table_can_be_written);
-    return run_suite(suite);
+    return run_tests("collective", NULL, NULL);
 }

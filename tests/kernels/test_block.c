@@ -180,7 +180,7 @@ static uint32_t random_tail(struct rng *rng, uint32_t n)
     return n < STRAIT_BLOCK_VALUES ? rng_below(rng, 2) : 0;
 }
 
-START_TEST(every_variant_codes_random_blocks_like_scalar)
+TEST_LOOP(every_variant_codes_random_blocks_like_scalar, ROUNDS)
 {
     struct rng rng = rng_init(100 + (uint64_t)_i);
     for (int i = 0; i < BLOCKS_PER_ROUND / STRIDE; i++) {
@@ -191,9 +191,8 @@ START_TEST(every_variant_codes_random_blocks_like_scalar)
         check_sample(TIERED, &s);
     }
 }
-END_TEST
 
-START_TEST(what_every_variant_accepts_is_what_the_encoder_writes)
+TEST_LOOP(what_every_variant_accepts_is_what_the_encoder_writes, ROUNDS)
 {
     struct rng rng = rng_init(200 + (uint64_t)_i);
     for (int i = 0; i < BLOCKS_PER_ROUND / STRIDE; i++) {
@@ -204,9 +203,8 @@ START_TEST(what_every_variant_accepts_is_what_the_encoder_writes)
             check_changed(&rng, k % CODERS, &s);
     }
 }
-END_TEST
 
-START_TEST(every_variant_codes_every_length_like_scalar)
+TEST_LOOP(every_variant_codes_every_length_like_scalar, 4)
 {
     struct rng rng = rng_init(300);
     for (uint32_t n = 1; n <= STRAIT_BLOCK_VALUES; n += n < 200 || n > STRAIT_BLOCK_VALUES - 70 ? 1 : 37) {
@@ -217,9 +215,8 @@ START_TEST(every_variant_codes_every_length_like_scalar)
         }
     }
 }
-END_TEST
 
-START_TEST(every_variant_looks_up_every_exponent_in_any_table)
+TEST_LOOP(every_variant_looks_up_every_exponent_in_any_table, 40)
 {
     struct rng rng = rng_init(400 + (uint64_t)_i);
     uint8_t ranking[256], bytes[512 + 64];
@@ -239,10 +236,9 @@ START_TEST(every_variant_looks_up_every_exponent_in_any_table)
     }
     strait_codebook_destroy(own);
 }
-END_TEST
 
 /* Alignments: stored past the caches where the memory is aligned, and through them elsewhere. */
-START_TEST(every_variant_decodes_to_any_address)
+TEST(every_variant_decodes_to_any_address)
 {
     static _Alignas(64) uint8_t memory[BLOCK_BYTES + 256];
     struct rng rng = rng_init(500);
@@ -263,7 +259,6 @@ START_TEST(every_variant_decodes_to_any_address)
         }
     }
 }
-END_TEST
 
 /* ---- Sums and copies ------------------------------------------------------------------------------------------- */
 
@@ -273,7 +268,7 @@ static uint64_t reference_terms(const uint8_t *bytes, size_t size)
     return reference_sum(bytes, size, 1, 2, 3) - sum_seed(1, 2, 3);
 }
 
-START_TEST(every_variant_sums_every_size_as_the_format_says)
+TEST_LOOP(every_variant_sums_every_size_as_the_format_says, variant_count())
 {
     const struct block_ops *ops = ops_of(_i);
     struct rng rng = rng_init(600);
@@ -283,9 +278,8 @@ START_TEST(every_variant_sums_every_size_as_the_format_says)
         require(reference_terms(src, size) == ops->sum(src, size, 0));
     }
 }
-END_TEST
 
-START_TEST(sums_of_the_parts_of_a_page_add_up)
+TEST_LOOP(sums_of_the_parts_of_a_page_add_up, variant_count())
 {
     const struct block_ops *ops = ops_of(_i);
     struct rng rng = rng_init(601);
@@ -296,9 +290,8 @@ START_TEST(sums_of_the_parts_of_a_page_add_up)
         require(reference_terms(plain.bytes, size) == parts);
     }
 }
-END_TEST
 
-START_TEST(keys_of_the_last_words_of_the_longest_page_are_right)
+TEST_LOOP(keys_of_the_last_words_of_the_longest_page_are_right, variant_count())
 {
     const struct block_ops *ops = ops_of(_i);
     struct rng rng = rng_init(602);
@@ -310,9 +303,8 @@ START_TEST(keys_of_the_last_words_of_the_longest_page_are_right)
                       zeros + ops->sum(page + begin, BLOCK_BYTES, (uint32_t)begin / 4));
     free(page);
 }
-END_TEST
 
-START_TEST(every_variant_copies_exactly_and_sums_what_it_copies)
+TEST_LOOP(every_variant_copies_exactly_and_sums_what_it_copies, variant_count())
 {
     static _Alignas(64) uint8_t memory[BLOCK_BYTES + 256];
     const struct block_ops *ops = ops_of(_i);
@@ -334,7 +326,6 @@ START_TEST(every_variant_copies_exactly_and_sums_what_it_copies)
         require(is_filled(dst + size, (size_t)(memory + sizeof(memory) - dst) - size, CANARY));
     }
 }
-END_TEST
 
 /* ---- Changes that the sum must see ----------------------------------------------------------------------------- */
 
@@ -364,7 +355,9 @@ static void fill_page(struct rng *rng, int kind)
     memcpy(changed, page, SUMMED);
 }
 
-START_TEST(sum_sees_every_flipped_bit)
+TEST_FIXTURE(seen, NULL, NULL);
+
+TEST_LOOP(sum_sees_every_flipped_bit, 3)
 {
     struct rng rng = rng_init(700);
     fill_page(&rng, 1 << _i);
@@ -374,9 +367,8 @@ START_TEST(sum_sees_every_flipped_bit)
         changed[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
 }
-END_TEST
 
-START_TEST(sum_sees_any_two_flipped_bits_of_64_bytes)
+TEST_LOOP(sum_sees_any_two_flipped_bits_of_64_bytes, 3)
 {
     struct rng rng = rng_init(701);
     fill_page(&rng, 1 << _i);
@@ -389,7 +381,6 @@ START_TEST(sum_sees_any_two_flipped_bits_of_64_bytes)
         }
     }
 }
-END_TEST
 
 /* Random changes of what is between two places; some choose what was there before too. */
 struct span {
@@ -455,7 +446,7 @@ static const struct random_change {
     {moved_zeros, 2, VALUES},     {moved_value, 2, ZEROS},
 };
 
-START_TEST(sum_sees_other_words_signs_swaps_and_moves)
+TEST_LOOP(sum_sees_other_words_signs_swaps_and_moves, COUNT(random_changes))
 {
     static uint8_t before[SUMMED];
     const struct random_change *change = &random_changes[_i];
@@ -473,9 +464,8 @@ START_TEST(sum_sees_other_words_signs_swaps_and_moves)
         }
     }
 }
-END_TEST
 
-START_TEST(sum_depends_on_length_index_and_table)
+TEST(sum_depends_on_length_index_and_table)
 {
     for (uint32_t a = 0; a < 30; a++)
         for (uint32_t b = 0; b < 30; b++)
@@ -484,29 +474,9 @@ START_TEST(sum_depends_on_length_index_and_table)
     require(sum_seed_page(1, 2, 3) != sum_seed_page(2, 1, 3));
     require(reference_sum(page, 0, 5, 6, 7) == sum_seed(5, 6, 7));
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("block");
-    TCase *coders = add_case(suite, "coders"), *sums = add_case(suite, "sums"), *seen = add_case(suite, "seen");
     print_conditions();
-    tcase_add_checked_fixture(coders, setup, teardown);
-    tcase_add_loop_test(coders, every_variant_codes_random_blocks_like_scalar, 0, ROUNDS);
-    tcase_add_loop_test(coders, what_every_variant_accepts_is_what_the_encoder_writes, 0, ROUNDS);
-    tcase_add_loop_test(coders, every_variant_codes_every_length_like_scalar, 0, 4);
-    tcase_add_loop_test(coders, every_variant_looks_up_every_exponent_in_any_table, 0, 40);
-    tcase_add_test(coders, every_variant_decodes_to_any_address);
-    tcase_add_checked_fixture(sums, setup, teardown);
-    tcase_add_loop_test(sums, every_variant_sums_every_size_as_the_format_says, 0, variant_count());
-    tcase_add_loop_test(sums, sums_of_the_parts_of_a_page_add_up, 0, variant_count());
-    tcase_add_loop_test(sums, keys_of_the_last_words_of_the_longest_page_are_right, 0, variant_count());
-    tcase_add_loop_test(sums, every_variant_copies_exactly_and_sums_what_it_copies, 0, variant_count());
-    tcase_add_loop_test(seen, sum_sees_every_flipped_bit, 0, 3);
-    tcase_add_loop_test(seen, sum_sees_any_two_flipped_bits_of_64_bytes, 0, 3);
-    tcase_add_loop_test(seen, sum_sees_other_words_signs_swaps_and_moves, 0, COUNT(random_changes));
-    tcase_add_test(seen, sum_depends_on_length_index_and_table);
-    return run_suite(suite);
+    return run_tests("block", setup, teardown);
 }

@@ -4,7 +4,7 @@
 #include "tests/kernels/chunk_harness.h"
 #include "tests/run_suite.h"
 
-START_TEST(the_chunk_is_what_the_format_says)
+TEST_LOOP(the_chunk_is_what_the_format_says, COUNT(coded_modes))
 {
     uint8_t page[LONG], before[CHUNK_MAX];
     struct anatomy anatomy;
@@ -28,11 +28,10 @@ START_TEST(the_chunk_is_what_the_format_says)
     ck_assert_uint_eq(_i == 0 ? STRAIT_BLOCK_TOP16_ESCAPES : STRAIT_BLOCK_TIERED,
                       load_le32(chunk + anatomy_row(&anatomy, 1, 1)) & 15);
 }
-END_TEST
 
 /* ---- Any change ------------------------------------------------------------------------------------------------ */
 
-START_TEST(every_flipped_bit_is_seen)
+TEST_LOOP(every_flipped_bit_is_seen, COUNT(coded_modes))
 {
     encode_chunk(coded_modes[_i]);
     for (uint64_t bit = 0; bit < 8 * chunk_size; bit += STRIDE) {
@@ -45,9 +44,8 @@ START_TEST(every_flipped_bit_is_seen)
         chunk[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
 }
-END_TEST
 
-START_TEST(every_flipped_bit_of_the_metadata_is_seen_when_its_sum_is_repaired)
+TEST_LOOP(every_flipped_bit_of_the_metadata_is_seen_when_its_sum_is_repaired, COUNT(coded_modes))
 {
     uint8_t before[METADATA];
     encode_chunk(coded_modes[_i]);
@@ -61,9 +59,8 @@ START_TEST(every_flipped_bit_of_the_metadata_is_seen_when_its_sum_is_repaired)
         memcpy(chunk, before, METADATA);
     }
 }
-END_TEST
 
-START_TEST(every_byte_of_the_metadata_may_be_anything)
+TEST_LOOP(every_byte_of_the_metadata_may_be_anything, 8)
 {
     uint8_t before[METADATA];
     encode_chunk(coded_modes[1]);
@@ -78,9 +75,8 @@ START_TEST(every_byte_of_the_metadata_may_be_anything)
         }
     }
 }
-END_TEST
 
-START_TEST(random_changes_get_the_same_verdict_from_every_variant)
+TEST_LOOP(random_changes_get_the_same_verdict_from_every_variant, 4)
 {
     struct rng rng = rng_init(100 + (uint64_t)_i);
     static uint8_t before[CHUNK_MAX];
@@ -96,9 +92,8 @@ START_TEST(random_changes_get_the_same_verdict_from_every_variant)
         memcpy(chunk, before, chunk_size);
     }
 }
-END_TEST
 
-START_TEST(a_chunk_that_ends_early_is_truncated)
+TEST(a_chunk_that_ends_early_is_truncated)
 {
     for (uint64_t size = 0; size < chunk_size; size += STRIDE) {
         struct strait_chunk_info info;
@@ -110,9 +105,8 @@ START_TEST(a_chunk_that_ends_early_is_truncated)
         ck_assert_int_eq(STRAIT_ERR_TRUNCATED, strait_chunk_pages(bytes, size, PAGES, pages));
     }
 }
-END_TEST
 
-START_TEST(a_chunk_with_bytes_after_it_is_corrupt)
+TEST(a_chunk_with_bytes_after_it_is_corrupt)
 {
     for (uint64_t more = 1; more < 100; more++) {
         struct strait_page_info pages[PAGES];
@@ -121,7 +115,6 @@ START_TEST(a_chunk_with_bytes_after_it_is_corrupt)
         ck_assert_int_eq(STRAIT_ERR_CORRUPT, strait_chunk_pages(chunk, chunk_size + more, PAGES, pages));
     }
 }
-END_TEST
 
 /* ---- Header ---------------------------------------------------------------------------------------------------- */
 
@@ -171,7 +164,7 @@ static const struct change header_changes[] = {
     {"last byte of the codebook id", 39, 1, 0xEE, STRAIT_ERR_CODEBOOK},
 };
 
-START_TEST(a_header_field_out_of_its_limits_is_refused_by_chunk_info_too)
+TEST_LOOP(a_header_field_out_of_its_limits_is_refused_by_chunk_info_too, COUNT(header_changes))
 {
     const struct change *change = &header_changes[_i];
     struct strait_chunk_info info, unset;
@@ -184,21 +177,18 @@ START_TEST(a_header_field_out_of_its_limits_is_refused_by_chunk_info_too)
     if (status != STRAIT_OK)
         ck_assert_mem_eq(&unset, &info, sizeof(info));
 }
-END_TEST
 
-START_TEST(a_codebook_id_of_zeros_with_coded_blocks_is_corrupt)
+TEST(a_codebook_id_of_zeros_with_coded_blocks_is_corrupt)
 {
     memset(chunk + 24, 0, 16);
     assert_refused(judge_repaired(chunk_size), STRAIT_ERR_CORRUPT, "no codebook");
 }
-END_TEST
 
-START_TEST(a_wrong_metadata_sum_is_an_integrity_error)
+TEST_LOOP(a_wrong_metadata_sum_is_an_integrity_error, 8)
 {
     chunk[40 + _i] ^= 0x40;
     assert_refused(judge(chunk_size), STRAIT_ERR_INTEGRITY, "sum");
 }
-END_TEST
 
 #define FAULT(name, change) \
     static void name(void)  \
@@ -228,7 +218,7 @@ static const struct step {
     {spoil_page, STRAIT_ERR_CORRUPT},
 };
 
-START_TEST(the_first_failing_check_gives_the_error)
+TEST_LOOP(the_first_failing_check_gives_the_error, COUNT(steps))
 {
     static uint8_t before[CHUNK_MAX];
     memcpy(before, chunk, chunk_size);
@@ -244,7 +234,6 @@ START_TEST(the_first_failing_check_gives_the_error)
                       j.verified.result.status);
     }
 }
-END_TEST
 
 /* ---- Tables of the chunk --------------------------------------------------------------------------------------- */
 
@@ -272,7 +261,7 @@ static const struct change table_changes[] = {
     {"a last block beyond the chunk", ENTRY + 16 * 3, 4, 0xFFFFFFF0u, STRAIT_ERR_CORRUPT},
 };
 
-START_TEST(a_bad_entry_row_or_length_is_refused_by_chunk_pages_too)
+TEST_LOOP(a_bad_entry_row_or_length_is_refused_by_chunk_pages_too, COUNT(table_changes))
 {
     const struct change *change = &table_changes[_i];
     struct strait_page_info info[PAGES];
@@ -282,7 +271,6 @@ START_TEST(a_bad_entry_row_or_length_is_refused_by_chunk_pages_too)
     ck_assert_int_eq(change->expected == STRAIT_ERR_CODEBOOK ? STRAIT_OK : change->expected,
                      strait_chunk_pages(chunk, chunk_size, PAGES, info));
 }
-END_TEST
 
 /* Two raw pages of zeros, written here by hand, whose lengths are stored whatever they are. */
 static void write_two_pages(uint32_t longest, uint32_t a, uint32_t b)
@@ -313,7 +301,7 @@ static const struct {
     {100, 100, 101, STRAIT_ERR_CORRUPT}, {1, 1, 1, STRAIT_ERR_CORRUPT},
 };
 
-START_TEST(lengths_differ_and_one_is_the_longest)
+TEST_LOOP(lengths_differ_and_one_is_the_longest, COUNT(lengths))
 {
     struct verdict verdict;
     write_two_pages(lengths[_i].longest, lengths[_i].a, lengths[_i].b);
@@ -323,9 +311,8 @@ START_TEST(lengths_differ_and_one_is_the_longest)
         ck_assert_int_eq(lengths[_i].expected, verdict.result.chunk_status);
     }
 }
-END_TEST
 
-START_TEST(without_a_codebook_every_table_index_is_0)
+TEST_LOOP(without_a_codebook_every_table_index_is_0, 2)
 {
     struct verdict verdict;
     write_two_pages(100, 100, 60);
@@ -334,10 +321,11 @@ START_TEST(without_a_codebook_every_table_index_is_0)
     verify_chunk(NULL, codebook, chunk, chunk_size, &verdict);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, verdict.result.chunk_status);
 }
-END_TEST
 
 /* Of 3 pages: after their lengths and rows there is room. */
-START_TEST(bytes_after_the_metadata_must_be_zero)
+TEST_FIXTURE(other_pages, NULL, NULL);
+
+TEST(bytes_after_the_metadata_must_be_zero)
 {
     struct rng rng = rng_init(2);
     setup_pages(2, &(struct shape){.page_count = 3, .rows = 1, .row_bytes = 20000});
@@ -351,7 +339,6 @@ START_TEST(bytes_after_the_metadata_must_be_zero)
     }
     chunk_teardown();
 }
-END_TEST
 
 /* Where a row lies: block b of page p. */
 static const struct {
@@ -363,54 +350,7 @@ static uint32_t row_offset_of(int row)
     return rows[row].block == 0 ? ENTRY + 16 * rows[row].page : ROWS + 4 * rows[row].page;
 }
 
-START_TEST(a_row_of_another_mode_is_refused)
-{
-    encode_chunk(coded_modes[_i % 2]);
-    uint32_t at = row_offset_of(_i / 2), mode = chunk[at] & 15;
-    for (uint32_t other = 0; other < 16; other++) {
-        chunk[at] = (uint8_t)((chunk[at] & 0xf0) | other);
-        struct judgement j = judge_repaired(chunk_size);
-        ck_assert(is_refused(&j) == (other != mode));
-        if (other == 5 || other > 8)
-            assert_refused(j, STRAIT_ERR_UNSUPPORTED, "mode");
-    }
-}
-END_TEST
-
-START_TEST(a_row_of_another_offset_is_refused)
-{
-    encode_chunk(coded_modes[_i % 2]);
-    uint32_t at = row_offset_of(_i / 2), row = load_le32(chunk + at);
-    for (int64_t by = -(int64_t)(row >> 4); by < (int64_t)(chunk_size / 16) + 3; by++) {
-        store_le32(chunk + at, row + 16 * (uint32_t)by);
-        struct judgement j = judge_repaired(chunk_size);
-        ck_assert_int_eq(by == 0 ? STRAIT_OK : STRAIT_ERR_CORRUPT, j.verified.result.status);
-    }
-}
-END_TEST
-
-START_TEST(a_wrong_page_sum_fails_its_page_alone)
-{
-    uint32_t page = (uint32_t)_i / 8;
-    chunk[ENTRY + 16 * page + 8 + _i % 8] ^= 4;
-    assert_page_fails(judge_repaired(chunk_size), page, STRAIT_ERR_INTEGRITY, "page sum");
-}
-END_TEST
-
-/* A page sum knows its table, even when nothing of the page is coded. */
-START_TEST(a_page_of_another_table_fails_alone)
-{
-    uint32_t page = (uint32_t)_i;
-    encode_chunk(STRAIT_MODE_TIERED);
-    store_le16(chunk + ENTRY + 16 * page + 4, 0);
-    struct judgement j = judge_repaired(chunk_size);
-    ck_assert_uint_eq(1, j.verified.result.failed_pages);
-    ck_assert_int_ne(STRAIT_OK, j.verified.page_status[page]);
-}
-END_TEST
-
-/* Two raw pages: blocks and sums can change places. */
-START_TEST(pages_that_changed_places_fail_both)
+TEST(pages_that_changed_places_fail_both)
 {
     uint8_t before[208];
     struct rng rng = rng_init(3);
@@ -428,11 +368,55 @@ START_TEST(pages_that_changed_places_fail_both)
     ck_assert_int_eq(STRAIT_ERR_INTEGRITY, j.verified.page_status[1]);
     chunk_teardown();
 }
-END_TEST
 
+TEST_FIXTURE(tables, chunk_setup, chunk_teardown);
+
+TEST_LOOP(a_row_of_another_mode_is_refused, 2 * COUNT(rows))
+{
+    encode_chunk(coded_modes[_i % 2]);
+    uint32_t at = row_offset_of(_i / 2), mode = chunk[at] & 15;
+    for (uint32_t other = 0; other < 16; other++) {
+        chunk[at] = (uint8_t)((chunk[at] & 0xf0) | other);
+        struct judgement j = judge_repaired(chunk_size);
+        ck_assert(is_refused(&j) == (other != mode));
+        if (other == 5 || other > 8)
+            assert_refused(j, STRAIT_ERR_UNSUPPORTED, "mode");
+    }
+}
+
+TEST_LOOP(a_row_of_another_offset_is_refused, 2 * COUNT(rows))
+{
+    encode_chunk(coded_modes[_i % 2]);
+    uint32_t at = row_offset_of(_i / 2), row = load_le32(chunk + at);
+    for (int64_t by = -(int64_t)(row >> 4); by < (int64_t)(chunk_size / 16) + 3; by++) {
+        store_le32(chunk + at, row + 16 * (uint32_t)by);
+        struct judgement j = judge_repaired(chunk_size);
+        ck_assert_int_eq(by == 0 ? STRAIT_OK : STRAIT_ERR_CORRUPT, j.verified.result.status);
+    }
+}
+
+TEST_LOOP(a_wrong_page_sum_fails_its_page_alone, 8 * PAGES)
+{
+    uint32_t page = (uint32_t)_i / 8;
+    chunk[ENTRY + 16 * page + 8 + _i % 8] ^= 4;
+    assert_page_fails(judge_repaired(chunk_size), page, STRAIT_ERR_INTEGRITY, "page sum");
+}
+
+/* A page sum knows its table, even when nothing of the page is coded. */
+TEST_LOOP(a_page_of_another_table_fails_alone, PAGES)
+{
+    uint32_t page = (uint32_t)_i;
+    encode_chunk(STRAIT_MODE_TIERED);
+    store_le16(chunk + ENTRY + 16 * page + 4, 0);
+    struct judgement j = judge_repaired(chunk_size);
+    ck_assert_uint_eq(1, j.verified.result.failed_pages);
+    ck_assert_int_ne(STRAIT_OK, j.verified.page_status[page]);
+}
+
+/* Two raw pages: blocks and sums can change places. */
 /* ---- Looking into a chunk -------------------------------------------------------------------------------------- */
 
-START_TEST(chunk_info_tells_the_header)
+TEST(chunk_info_tells_the_header)
 {
     struct strait_chunk_info info;
     ck_assert_int_eq(STRAIT_OK, strait_chunk_info(chunk, 48, &info));
@@ -444,9 +428,8 @@ START_TEST(chunk_info_tells_the_header)
     ck_assert_uint_eq(1, info.version);
     ck_assert_mem_eq(strait_codebook_id(codebook), info.codebook_id, 16);
 }
-END_TEST
 
-START_TEST(chunk_pages_tells_lengths_tables_sums_and_modes)
+TEST(chunk_pages_tells_lengths_tables_sums_and_modes)
 {
     struct strait_page_info info[PAGES + 1];
     uint64_t coded = 0;
@@ -465,9 +448,8 @@ START_TEST(chunk_pages_tells_lengths_tables_sums_and_modes)
     ck_assert_uint_eq(1u << STRAIT_BLOCK_RAW, info[3].block_modes);
     ck_assert(is_filled((uint8_t *)&info[PAGES], sizeof(info[PAGES]), CANARY));
 }
-END_TEST
 
-START_TEST(with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at)
+TEST_LOOP(with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at, 2)
 {
     uint8_t metadata[METADATA];
     struct verdict verdict;
@@ -484,48 +466,9 @@ START_TEST(with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at)
         ck_assert_int_eq(STRAIT_OK, verdict.result.status);
     }
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("chunk");
-    TCase *any = add_case(suite, "any change");
-    TCase *header = add_case(suite, "header");
-    TCase *tables = add_case(suite, "tables");
-    TCase *others = add_case(suite, "other pages");
-    TCase *info = add_case(suite, "info");
-    TCase *change = add_case(suite, "changing");
     print_conditions();
-    tcase_add_checked_fixture(any, chunk_setup, chunk_teardown);
-    tcase_add_checked_fixture(header, chunk_setup, chunk_teardown);
-    tcase_add_loop_test(any, the_chunk_is_what_the_format_says, 0, COUNT(coded_modes));
-    tcase_add_loop_test(any, every_flipped_bit_is_seen, 0, COUNT(coded_modes));
-    tcase_add_loop_test(any, every_flipped_bit_of_the_metadata_is_seen_when_its_sum_is_repaired, 0, COUNT(coded_modes));
-    tcase_add_loop_test(any, every_byte_of_the_metadata_may_be_anything, 0, 8);
-    tcase_add_loop_test(any, random_changes_get_the_same_verdict_from_every_variant, 0, 4);
-    tcase_add_test(any, a_chunk_that_ends_early_is_truncated);
-    tcase_add_test(any, a_chunk_with_bytes_after_it_is_corrupt);
-    tcase_add_loop_test(header, a_header_field_out_of_its_limits_is_refused_by_chunk_info_too, 0,
-                        COUNT(header_changes));
-    tcase_add_test(header, a_codebook_id_of_zeros_with_coded_blocks_is_corrupt);
-    tcase_add_loop_test(header, a_wrong_metadata_sum_is_an_integrity_error, 0, 8);
-    tcase_add_loop_test(header, the_first_failing_check_gives_the_error, 0, COUNT(steps));
-    tcase_add_checked_fixture(tables, chunk_setup, chunk_teardown);
-    tcase_add_checked_fixture(info, chunk_setup, chunk_teardown);
-    tcase_add_loop_test(tables, a_bad_entry_row_or_length_is_refused_by_chunk_pages_too, 0, COUNT(table_changes));
-    tcase_add_loop_test(tables, lengths_differ_and_one_is_the_longest, 0, COUNT(lengths));
-    tcase_add_loop_test(tables, without_a_codebook_every_table_index_is_0, 0, 2);
-    tcase_add_test(others, bytes_after_the_metadata_must_be_zero);
-    tcase_add_loop_test(tables, a_row_of_another_mode_is_refused, 0, 2 * COUNT(rows));
-    tcase_add_loop_test(tables, a_row_of_another_offset_is_refused, 0, 2 * COUNT(rows));
-    tcase_add_loop_test(tables, a_wrong_page_sum_fails_its_page_alone, 0, 8 * PAGES);
-    tcase_add_loop_test(tables, a_page_of_another_table_fails_alone, 0, PAGES);
-    tcase_add_test(others, pages_that_changed_places_fail_both);
-    tcase_add_test(info, chunk_info_tells_the_header);
-    tcase_add_test(info, chunk_pages_tells_lengths_tables_sums_and_modes);
-    tcase_add_checked_fixture(change, chunk_setup, chunk_teardown);
-    tcase_add_loop_test(change, with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at, 0, 2);
-    return run_suite(suite);
+    return run_tests("chunk", chunk_setup, chunk_teardown);
 }

@@ -31,7 +31,7 @@ static void craft_init(uint32_t page_bytes)
 }
 
 /* n values of rank 0 as `tiered` or `top16`: sign+mantissa 0x12 each, except one, and codes of zero. */
-START_TEST(a_coded_block_of_equal_values_is_corrupt_and_of_nearly_equal_ones_is_not)
+TEST_LOOP(a_coded_block_of_equal_values_is_corrupt_and_of_nearly_equal_ones_is_not, 14)
 {
     static const uint32_t counts[] = {50, 64, 65, 127, 128, 4096, 8192};
     uint32_t n = counts[_i / 2];
@@ -53,9 +53,8 @@ START_TEST(a_coded_block_of_equal_values_is_corrupt_and_of_nearly_equal_ones_is_
     }
     chunk_teardown();
 }
-END_TEST
 
-START_TEST(a_const_block_has_a_value_a_tail_and_zeros)
+TEST(a_const_block_has_a_value_a_tail_and_zeros)
 {
     const uint8_t block[16] = {0x34, 0x12, 0x56};
     uint8_t page[1001];
@@ -74,9 +73,8 @@ START_TEST(a_const_block_has_a_value_a_tail_and_zeros)
     assert_refused(judge_repaired(chunk_size), STRAIT_ERR_CORRUPT, "two units");
     chunk_teardown();
 }
-END_TEST
 
-START_TEST(a_raw_block_ends_in_zeros)
+TEST(a_raw_block_ends_in_zeros)
 {
     uint8_t page[105];
     struct rng rng = rng_init(4);
@@ -91,10 +89,9 @@ START_TEST(a_raw_block_ends_in_zeros)
     }
     chunk_teardown();
 }
-END_TEST
 
 /* Check 9: what a mode's block must take at least, and less than raw. Raw bytes: one unit for up to 16. */
-START_TEST(a_block_of_impossible_size_is_refused_before_it_is_decoded)
+TEST_LOOP(a_block_of_impossible_size_is_refused_before_it_is_decoded, STRAIT_BLOCK_MODES)
 {
     for (uint32_t bytes = 1; bytes <= 300; bytes++) {
         uint32_t n = bytes / 2, t = bytes % 2, raw = (bytes + 15) / 16;
@@ -117,7 +114,6 @@ START_TEST(a_block_of_impossible_size_is_refused_before_it_is_decoded)
         chunk_teardown();
     }
 }
-END_TEST
 
 /* ---- A block --------------------------------------------------------------------------------------------------- */
 
@@ -281,7 +277,7 @@ static const struct fault {
 #undef X
 };
 
-START_TEST(streams_that_no_encoder_writes_are_refused)
+TEST_LOOP(streams_that_no_encoder_writes_are_refused, COUNT(faults))
 {
     const struct fault *fault = &faults[_i];
     for (int p = 0; p < COUNT(block_pages); p++) {
@@ -293,7 +289,6 @@ START_TEST(streams_that_no_encoder_writes_are_refused)
         chunk_teardown();
     }
 }
-END_TEST
 
 /* ---- Blocks of modes 6 to 8 ------------------------------------------------------------------------------------ */
 
@@ -340,7 +335,7 @@ static bool is_bad_page(int status)
     return status == STRAIT_ERR_CORRUPT || status == STRAIT_ERR_INTEGRITY;
 }
 
-START_TEST(every_other_coder_and_base_is_refused)
+TEST_LOOP(every_other_coder_and_base_is_refused, KINDS)
 {
     kind_init(_i);
     const unsigned right_coder = chunk[chunk_size - 2], right_base = chunk[chunk_size - 1];
@@ -359,9 +354,8 @@ START_TEST(every_other_coder_and_base_is_refused)
     }
     chunk_teardown();
 }
-END_TEST
 
-START_TEST(a_block_of_another_length_is_refused)
+TEST_LOOP(a_block_of_another_length_is_refused, KINDS)
 {
     kind_init(_i);
     const uint8_t end[2] = {chunk[chunk_size - 2], chunk[chunk_size - 1]};
@@ -381,10 +375,9 @@ START_TEST(a_block_of_another_length_is_refused)
     }
     chunk_teardown();
 }
-END_TEST
 
 /* Streams of zeros and of ones, with every coder. */
-START_TEST(blocks_of_one_byte_are_refused)
+TEST_LOOP(blocks_of_one_byte_are_refused, KINDS)
 {
     kind_init(_i);
     for (unsigned fill = 0; fill < 256; fill += 51) {
@@ -399,9 +392,8 @@ START_TEST(blocks_of_one_byte_are_refused)
     }
     chunk_teardown();
 }
-END_TEST
 
-START_TEST(a_mode_of_another_type_is_refused)
+TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
 {
     static const uint8_t no_id[STRAIT_CODEBOOK_ID_BYTES];
     kind_init(_i);
@@ -425,13 +417,12 @@ START_TEST(a_mode_of_another_type_is_refused)
     }
     chunk_teardown();
 }
-END_TEST
 
 /* ---- Blocks of all modes --------------------------------------------------------------------------------------- */
 
 enum { CODED = 40 }; /* pages of the older modes, of lengths with all kinds of ragged ends */
 
-START_TEST(every_changed_byte_of_a_block_is_seen)
+TEST_LOOP(every_changed_byte_of_a_block_is_seen, CODED + KINDS)
 {
     struct rng rng = rng_init(500 + (uint64_t)_i);
     uint32_t n = 120 + (uint32_t)_i / 2;
@@ -452,7 +443,6 @@ START_TEST(every_changed_byte_of_a_block_is_seen)
     ck_assert_int_eq(STRAIT_OK, judged_status());
     chunk_teardown();
 }
-END_TEST
 
 /* Writes to the blocks of the chunk, and often to the end of the last, until it is told to stop. */
 struct meddler {
@@ -492,7 +482,7 @@ static void check_passed(const struct verdict *verdict)
 static const enum strait_mode busy_modes[] = {STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
 enum { BUSY = COUNT(busy_modes) + COUNT(kinds) };
 
-START_TEST(blocks_that_change_during_the_call_fail_or_are_what_was_encoded)
+TEST_LOOP(blocks_that_change_during_the_call_fail_or_are_what_was_encoded, BUSY *variant_count())
 {
     const struct strait_codec *codec = variant(_i / BUSY);
     const int row = _i % BUSY, later = row - COUNT(busy_modes);
@@ -522,29 +512,9 @@ START_TEST(blocks_that_change_during_the_call_fail_or_are_what_was_encoded)
     pthread_join(thread, NULL);
     chunk_teardown();
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("chunk_blocks");
-    TCase *blocks = add_case(suite, "blocks");
-    TCase *streams_case = add_case(suite, "streams");
-    TCase *typed = add_case(suite, "modes 6 to 8");
-    TCase *all = add_case(suite, "all modes");
     print_conditions();
-    tcase_add_loop_test(blocks, a_coded_block_of_equal_values_is_corrupt_and_of_nearly_equal_ones_is_not, 0, 14);
-    tcase_add_test(blocks, a_const_block_has_a_value_a_tail_and_zeros);
-    tcase_add_test(blocks, a_raw_block_ends_in_zeros);
-    tcase_add_loop_test(blocks, a_block_of_impossible_size_is_refused_before_it_is_decoded, 0, STRAIT_BLOCK_MODES);
-    tcase_add_loop_test(streams_case, streams_that_no_encoder_writes_are_refused, 0, COUNT(faults));
-    tcase_add_loop_test(typed, every_other_coder_and_base_is_refused, 0, KINDS);
-    tcase_add_loop_test(typed, a_block_of_another_length_is_refused, 0, KINDS);
-    tcase_add_loop_test(typed, blocks_of_one_byte_are_refused, 0, KINDS);
-    tcase_add_loop_test(typed, a_mode_of_another_type_is_refused, 0, KINDS);
-    tcase_add_loop_test(all, every_changed_byte_of_a_block_is_seen, 0, CODED + KINDS);
-    tcase_add_loop_test(all, blocks_that_change_during_the_call_fail_or_are_what_was_encoded, 0,
-                        BUSY * variant_count());
-    return run_suite(suite);
+    return run_tests("chunk_blocks", NULL, NULL);
 }

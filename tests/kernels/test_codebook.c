@@ -44,7 +44,7 @@ static struct strait_codebook *create_set(uint32_t count, const struct strait_cl
     return made;
 }
 
-START_TEST(a_set_has_1_to_65535_permutations)
+TEST(a_set_has_1_to_65535_permutations)
 {
     static uint8_t rankings[65536][256];
     for (int t = 0; t < 65536; t++)
@@ -64,9 +64,8 @@ START_TEST(a_set_has_1_to_65535_permutations)
     ck_assert_ptr_null(strait_codebook_ranking(set, 65535));
     strait_codebook_destroy(NULL);
 }
-END_TEST
 
-START_TEST(equal_ids_mean_equal_tables)
+TEST(equal_ids_mean_equal_tables)
 {
     uint8_t rankings[2][256];
     struct strait_codebook *sets[4];
@@ -84,7 +83,6 @@ START_TEST(equal_ids_mean_equal_tables)
     for (int i = 0; i < 4; i++)
         strait_codebook_destroy(sets[i]);
 }
-END_TEST
 
 static const struct lookup {
     struct strait_class wanted;
@@ -96,7 +94,7 @@ static const struct lookup {
     {{(enum strait_role)9, 3}, 0},
 };
 
-START_TEST(a_class_is_found_exactly_or_by_role_or_not)
+TEST(a_class_is_found_exactly_or_by_role_or_not)
 {
     const struct strait_class classes[] = {
         {STRAIT_ROLE_K, 3}, {STRAIT_ROLE_K, 3}, {STRAIT_ROLE_K, -1}, {STRAIT_ROLE_V, 3}, {STRAIT_ROLE_OTHER, -1}};
@@ -113,7 +111,6 @@ START_TEST(a_class_is_found_exactly_or_by_role_or_not)
     ck_assert_int_eq(STRAIT_ROLE_V, strait_codebook_class(set, 3).role);
     strait_codebook_destroy(unclassed);
 }
-END_TEST
 
 static const struct strait_class bad_classes[][3] = {
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 3}, {STRAIT_ROLE_K, 3}},
@@ -123,7 +120,7 @@ static const struct strait_class bad_classes[][3] = {
     {{STRAIT_ROLE_OTHER, -1}, {(enum strait_role) - 1, 0}, {STRAIT_ROLE_K, 3}},
 };
 
-START_TEST(a_class_that_comes_twice_or_is_none_is_refused)
+TEST_LOOP(a_class_that_comes_twice_or_is_none_is_refused, COUNT(bad_classes))
 {
     uint8_t rankings[3][256];
     for (uint32_t t = 0; t < 3; t++)
@@ -132,9 +129,8 @@ START_TEST(a_class_that_comes_twice_or_is_none_is_refused)
                      strait_codebook_create((const uint8_t(*)[256])rankings, bad_classes[_i], 3, &set));
     ck_assert_ptr_null(set);
 }
-END_TEST
 
-START_TEST(a_histogram_counts_exponents_at_any_address)
+TEST(a_histogram_counts_exponents_at_any_address)
 {
     struct rng rng = rng_init(900);
     uint8_t values[2048];
@@ -150,9 +146,8 @@ START_TEST(a_histogram_counts_exponents_at_any_address)
         ck_assert_mem_eq(expected, counts, sizeof(counts));
     }
 }
-END_TEST
 
-START_TEST(a_histogram_ranks_by_count_then_by_exponent)
+TEST(a_histogram_ranks_by_count_then_by_exponent)
 {
     uint64_t counts[256] = {[200] = UINT64_MAX, [7] = UINT64_MAX - 1, [90] = 5, [80] = 5, [255] = 1};
     const uint8_t first[] = {200, 7, 80, 90, 255, 0, 1, 2, 3, 4, 5, 6, 8};
@@ -161,10 +156,9 @@ START_TEST(a_histogram_ranks_by_count_then_by_exponent)
     ck_assert_mem_eq(first, ranking, sizeof(first));
     ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &set));
 }
-END_TEST
 
 /* Histograms count the exponents that are coded. */
-START_TEST(histograms_are_those_of_the_halves)
+TEST_LOOP(histograms_are_those_of_the_halves, STRAIT_ELEMENT_FP8_E5M2 + 1)
 {
     enum { VALUES = 65536 };
     static uint8_t values[4 * VALUES], high_halves[2 * VALUES], low_bits[2 * VALUES];
@@ -186,7 +180,6 @@ START_TEST(histograms_are_those_of_the_halves)
         strait_histogram_add(of_high_halves, high_halves, VALUES);
     ck_assert_mem_eq(of_high_halves, counts, sizeof(counts));
 }
-END_TEST
 
 #define MARK   0x42435453u
 #define TABLES 4u
@@ -238,7 +231,7 @@ static void assert_read_back(void)
     }
 }
 
-START_TEST(a_set_comes_back_from_its_file)
+TEST_LOOP(a_set_comes_back_from_its_file, COUNT(set_cases))
 {
     set = create_set(set_cases[_i].count, set_cases[_i].classes);
     serialize_set();
@@ -250,10 +243,9 @@ START_TEST(a_set_comes_back_from_its_file)
     ck_assert_mem_eq(bytes, again, size);
     free(again);
 }
-END_TEST
 
 /* Not all changes are seen: the id covers the rankings, not the classes. */
-START_TEST(no_changed_byte_changes_a_ranking_unseen)
+TEST(no_changed_byte_changes_a_ranking_unseen)
 {
     set = create_set(TABLES, sorted_classes);
     serialize_set();
@@ -266,7 +258,6 @@ START_TEST(no_changed_byte_changes_a_ranking_unseen)
         bytes[i / 8] ^= (uint8_t)(1u << i % 8);
     }
 }
-END_TEST
 
 /* ---- Files that protobuf wrote --------------------------------------------------------------------------------- */
 
@@ -337,7 +328,7 @@ static void pack_draft(const struct draft *draft)
     strait__codebook_set__pack(&draft->set, bytes);
 }
 
-START_TEST(a_set_is_written_as_protobuf_writes_it)
+TEST(a_set_is_written_as_protobuf_writes_it)
 {
     struct draft draft;
     draft_set(&draft);
@@ -352,9 +343,8 @@ START_TEST(a_set_is_written_as_protobuf_writes_it)
                      bytes, 5);
     free(written);
 }
-END_TEST
 
-START_TEST(a_set_with_counts_is_the_same_set)
+TEST(a_set_with_counts_is_the_same_set)
 {
     struct draft draft;
     draft_set(&draft);
@@ -363,10 +353,9 @@ START_TEST(a_set_with_counts_is_the_same_set)
     set = create_set(TABLES, sorted_classes);
     assert_read_back();
 }
-END_TEST
 
 /* The mark and the version once more, at the end: the last one counts. */
-START_TEST(a_field_that_comes_twice_counts_the_last_time)
+TEST(a_field_that_comes_twice_counts_the_last_time)
 {
     static const uint8_t other_mark_again[] = {0x0d, 'N', 'O', 'N', 'E'}, version_again[] = {0x10, 0x02};
     set = create_set(TABLES, sorted_classes);
@@ -377,9 +366,8 @@ START_TEST(a_field_that_comes_twice_counts_the_last_time)
     memcpy(bytes + size, version_again, 2);
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_codebook_parse(bytes, size + 2, &back));
 }
-END_TEST
 
-START_TEST(bad_arguments_are_told)
+TEST(bad_arguments_are_told)
 {
     uint8_t byte = 0;
     set = create_set(1, NULL);
@@ -388,7 +376,6 @@ START_TEST(bad_arguments_are_told)
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_serialize(set, NULL, 1000));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_serialize(NULL, &byte, 1));
 }
-END_TEST
 
 /* ---- Partial files --------------------------------------------------------------------------------------------- */
 
@@ -415,7 +402,7 @@ static void serialize_list(uint32_t count)
 
 static const uint32_t list_lengths[] = {1, CLASSES, STRAIT_CODEBOOK_TABLES_MAX - 1};
 
-START_TEST(histograms_come_back_from_their_file)
+TEST_LOOP(histograms_come_back_from_their_file, COUNT(list_lengths))
 {
     const uint32_t length = list_lengths[_i];
     uint32_t count = 0;
@@ -435,9 +422,8 @@ START_TEST(histograms_come_back_from_their_file)
     if (length == STRAIT_CODEBOOK_TABLES_MAX - 1)
         ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, length + 1, bytes, size));
 }
-END_TEST
 
-START_TEST(a_file_beyond_the_limit_is_not_written)
+TEST(a_file_beyond_the_limit_is_not_written)
 {
     uint32_t count = 45000;
     make_list(count);
@@ -449,7 +435,6 @@ START_TEST(a_file_beyond_the_limit_is_not_written)
     ck_assert_uint_gt(size, CODEBOOK_FILE_BYTES_MAX);
     ck_assert_int_eq(STRAIT_ERR_NO_SPACE, codebook_partial_serialize(list, count, bytes, size));
 }
-END_TEST
 
 #define LIST_FAULTS(X)                                                   \
     X(wrong_order, l[0].class = (struct strait_class){STRAIT_ROLE_V, 0}) \
@@ -475,7 +460,7 @@ static void (*const bad_lists[])(struct codebook_histogram *list) = {
 #undef X
 };
 
-START_TEST(a_list_with_one_fault_is_not_written)
+TEST_LOOP(a_list_with_one_fault_is_not_written, COUNT(bad_lists))
 {
     make_list(CLASSES);
     bad_lists[_i](list);
@@ -484,7 +469,6 @@ START_TEST(a_list_with_one_fault_is_not_written)
     ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, CLASSES, bytes, size));
     ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, 0, bytes, size));
 }
-END_TEST
 
 /* ---- Files that are refused ------------------------------------------------------------------------------------ */
 
@@ -558,7 +542,7 @@ static const struct file_fault {
 #undef X
 };
 
-START_TEST(a_file_with_one_fault_is_refused)
+TEST_LOOP(a_file_with_one_fault_is_refused, COUNT(file_faults))
 {
     const struct file_fault *fault = &file_faults[_i];
     for (int kind = SET; kind <= PARTIAL; kind++) {
@@ -571,9 +555,8 @@ START_TEST(a_file_with_one_fault_is_refused)
         ck_assert_int_eq(fault->status, parse(kind, bytes, size));
     }
 }
-END_TEST
 
-START_TEST(no_beginning_of_a_file_is_one)
+TEST_RANGE(no_beginning_of_a_file_is_one, SET, PARTIAL + 1)
 {
     struct draft draft;
     (_i == SET ? draft_set : draft_partial)(&draft);
@@ -586,9 +569,8 @@ START_TEST(no_beginning_of_a_file_is_one)
         free(exact);
     }
 }
-END_TEST
 
-START_TEST(no_file_is_written_into_one_byte_too_few)
+TEST(no_file_is_written_into_one_byte_too_few)
 {
     set = create_set(TABLES, sorted_classes);
     make_list(CLASSES);
@@ -601,12 +583,11 @@ START_TEST(no_file_is_written_into_one_byte_too_few)
         codebook_partial_serialize(list, CLASSES, bytes, codebook_partial_serialized_size(list, CLASSES) - 1));
     ck_assert(is_filled(bytes, size, 0));
 }
-END_TEST
 
 /* Empty tables take two bytes in a file and a hundred in memory. */
 static const size_t bomb_tables[] = {65535, 65536, 1000000, CODEBOOK_FILE_BYTES_MAX / 2 - 8, CODEBOOK_FILE_BYTES_MAX};
 
-START_TEST(a_file_of_many_empty_tables_is_refused)
+TEST_LOOP(a_file_of_many_empty_tables_is_refused, COUNT(bomb_tables))
 {
     static const uint8_t head[] = {0x0d, 'S', 'T', 'C', 'B', 0x10, 0x01};
     size = sizeof(head) + 2 * bomb_tables[_i];
@@ -617,41 +598,9 @@ START_TEST(a_file_of_many_empty_tables_is_refused)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, parse(SET, bytes, size));
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, parse(PARTIAL, bytes, size));
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("codebook");
-    TCase *sets = add_case(suite, "codebooks");
-    TCase *files = add_case(suite, "files");
-    TCase *partials = add_case(suite, "partial files");
-    TCase *refused = add_case(suite, "refused");
     print_conditions();
-    tcase_add_checked_fixture(sets, NULL, teardown);
-    tcase_add_checked_fixture(files, NULL, teardown);
-    tcase_add_checked_fixture(partials, NULL, teardown);
-    tcase_add_checked_fixture(refused, NULL, teardown);
-    tcase_add_test(sets, a_set_has_1_to_65535_permutations);
-    tcase_add_test(sets, equal_ids_mean_equal_tables);
-    tcase_add_test(sets, a_class_is_found_exactly_or_by_role_or_not);
-    tcase_add_loop_test(sets, a_class_that_comes_twice_or_is_none_is_refused, 0, COUNT(bad_classes));
-    tcase_add_test(sets, a_histogram_counts_exponents_at_any_address);
-    tcase_add_test(sets, a_histogram_ranks_by_count_then_by_exponent);
-    tcase_add_loop_test(sets, histograms_are_those_of_the_halves, 0, STRAIT_ELEMENT_FP8_E5M2 + 1);
-    tcase_add_loop_test(files, a_set_comes_back_from_its_file, 0, COUNT(set_cases));
-    tcase_add_test(files, no_changed_byte_changes_a_ranking_unseen);
-    tcase_add_test(files, a_set_is_written_as_protobuf_writes_it);
-    tcase_add_test(files, a_set_with_counts_is_the_same_set);
-    tcase_add_test(files, a_field_that_comes_twice_counts_the_last_time);
-    tcase_add_test(files, bad_arguments_are_told);
-    tcase_add_loop_test(partials, histograms_come_back_from_their_file, 0, COUNT(list_lengths));
-    tcase_add_test(partials, a_file_beyond_the_limit_is_not_written);
-    tcase_add_loop_test(partials, a_list_with_one_fault_is_not_written, 0, COUNT(bad_lists));
-    tcase_add_loop_test(refused, a_file_with_one_fault_is_refused, 0, COUNT(file_faults));
-    tcase_add_loop_test(refused, no_beginning_of_a_file_is_one, SET, PARTIAL + 1);
-    tcase_add_test(refused, no_file_is_written_into_one_byte_too_few);
-    tcase_add_loop_test(refused, a_file_of_many_empty_tables_is_refused, 0, COUNT(bomb_tables));
-    return run_suite(suite);
+    return run_tests("codebook", NULL, teardown);
 }

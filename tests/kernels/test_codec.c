@@ -64,7 +64,7 @@ static const struct asking {
                {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false}, {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
                {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false}};
 
-START_TEST(pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant)
+TEST_LOOP(pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant, COUNT(sizes))
 {
     struct rng rng = rng_init((uint64_t)_i);
     const uint32_t size = sizes[_i];
@@ -99,10 +99,9 @@ START_TEST(pages_of_every_size_type_mode_and_pattern_come_back_from_every_varian
     }
     free(bytes);
 }
-END_TEST
 
 /* ... as values and as bytes, for a size may mean either */
-START_TEST(values_of_every_element_type_come_back_from_every_variant)
+TEST_LOOP(values_of_every_element_type_come_back_from_every_variant, 6 * COUNT(modes))
 {
     struct rng rng = rng_init(100 + (uint64_t)_i);
     const struct asked asked = {codebook, (enum strait_element)(_i % 6), modes[_i / 6]};
@@ -120,9 +119,8 @@ START_TEST(values_of_every_element_type_come_back_from_every_variant)
         free(bytes);
     }
 }
-END_TEST
 
-START_TEST(every_one_of_65536_bit_patterns_comes_back)
+TEST_LOOP(every_one_of_65536_bit_patterns_comes_back, TEST_TABLES *COUNT(modes))
 {
     static uint8_t bytes[2 * 65536];
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[_i % COUNT(modes)]};
@@ -139,7 +137,6 @@ START_TEST(every_one_of_65536_bit_patterns_comes_back)
     }
     code_page(&asked, table, bytes, sizeof(bytes));
 }
-END_TEST
 
 static const struct special {
     const char *name;
@@ -150,7 +147,7 @@ static const struct special {
     {"NaNs and zeros", 0x0000, 0x7fff},
 };
 
-START_TEST(nan_payloads_infinities_subnormals_and_negative_zero_come_back)
+TEST_LOOP(nan_payloads_infinities_subnormals_and_negative_zero_come_back, COUNT(specials) * COUNT(modes))
 {
     const struct special *special = &specials[_i / COUNT(modes)];
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[_i % COUNT(modes)]};
@@ -165,9 +162,8 @@ START_TEST(nan_payloads_infinities_subnormals_and_negative_zero_come_back)
         }
     }
 }
-END_TEST
 
-START_TEST(chunks_of_megabytes_come_back)
+TEST_LOOP(chunks_of_megabytes_come_back, COUNT(modes))
 {
     const struct shape shapes[] = {{.page_count = 3, .rows = 1, .row_bytes = 400000, .table = 1},
                                    {.page_count = 3, .rows = 25, .row_bytes = 16384, .row_gap = 64, .table = 2}};
@@ -180,9 +176,8 @@ START_TEST(chunks_of_megabytes_come_back)
     free(round_trip(&asked, &src, &verdict));
     layout_fini(&src);
 }
-END_TEST
 
-START_TEST(the_longest_page_comes_back)
+TEST(the_longest_page_comes_back)
 {
     const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = STRAIT_PAGE_BYTES_MAX};
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED};
@@ -194,9 +189,8 @@ START_TEST(the_longest_page_comes_back)
     ck_assert_uint_eq(STRAIT_PAGE_BYTES_MAX, verdict.result.values[STRAIT_BLOCK_TIERED] * 2);
     layout_fini(&src);
 }
-END_TEST
 
-START_TEST(no_codebook_carries_pages_raw)
+TEST_LOOP(no_codebook_carries_pages_raw, 6)
 {
     const struct asked asked = {NULL, (enum strait_element)_i, STRAIT_MODE_RAW};
     struct rng rng = rng_init(402);
@@ -208,9 +202,8 @@ START_TEST(no_codebook_carries_pages_raw)
     ck_assert(is_filled(info.codebook_id, sizeof(info.codebook_id), 0));
     ck_assert_int_eq(_i, info.element);
 }
-END_TEST
 
-START_TEST(without_a_codebook_other_elements_may_still_become_const)
+TEST_LOOP(without_a_codebook_other_elements_may_still_become_const, COUNT(modes) - 1)
 {
     const struct asked asked = {NULL, STRAIT_ELEMENT_FP32, modes[_i]};
     uint8_t bytes[20004];
@@ -219,7 +212,6 @@ START_TEST(without_a_codebook_other_elements_may_still_become_const)
     ck_assert_uint_eq(sizeof(bytes) / 2,
                       verdict.result.values[asked.mode == STRAIT_MODE_RAW ? STRAIT_BLOCK_RAW : STRAIT_BLOCK_CONST]);
 }
-END_TEST
 
 /* The block mode of a one-block page. */
 static enum strait_block_mode mode_of_block(uint32_t n)
@@ -280,18 +272,17 @@ static int64_t escape_limit(enum strait_mode mode, uint32_t n, uint32_t t)
 }
 
 /* n = 1 is one value, equal to itself */
-START_TEST(short_blocks_are_coded_exactly_while_they_shrink)
+TEST_LOOP(short_blocks_are_coded_exactly_while_they_shrink, COUNT(coded_modes))
 {
     for (uint32_t n = 2; n <= 48; n++)
         for (uint32_t t = 0; t <= 1; t++)
             for (uint32_t escapes = 0; escapes <= n; escapes++)
                 check_escapes(coded_modes[_i], n, t, escapes);
 }
-END_TEST
 
 static const uint32_t limit_sizes[] = {64, 65, 127, 128, 1000, 4096, 8190, 8191, 8192};
 
-START_TEST(blocks_are_coded_up_to_the_last_escape_that_shrinks)
+TEST_LOOP(blocks_are_coded_up_to_the_last_escape_that_shrinks, 2 * COUNT(limit_sizes))
 {
     uint32_t n = limit_sizes[_i / 2], t = n < STRAIT_BLOCK_VALUES ? (uint32_t)_i / 2 % 2 : 0;
     enum strait_mode mode = coded_modes[_i % 2];
@@ -302,10 +293,9 @@ START_TEST(blocks_are_coded_up_to_the_last_escape_that_shrinks)
     for (int k = 0; k < COUNT(counts); k++)
         check_escapes(mode, n, t, counts[k]);
 }
-END_TEST
 
 /* All values of one rank, so that the size of the block tells which streams they are in: 2/3, 5/6, 15/16, 20/21. */
-START_TEST(a_rank_takes_the_streams_that_the_format_says)
+TEST_LOOP(a_rank_takes_the_streams_that_the_format_says, 2 * TEST_TABLES)
 {
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, coded_modes[_i % 2]};
     uint32_t table = (uint32_t)_i / 2, n = 4096;
@@ -321,9 +311,8 @@ START_TEST(a_rank_takes_the_streams_that_the_format_says)
         ck_assert_uint_eq(used < 2 * n ? used : 2 * n, coded_bytes());
     }
 }
-END_TEST
 
-START_TEST(a_block_of_one_value_is_const_where_that_is_shorter)
+TEST_LOOP(a_block_of_one_value_is_const_where_that_is_shorter, 6 * COUNT(modes))
 {
     const struct asked asked = {codebook, (enum strait_element)(_i % 6), modes[_i / 6]};
     static const uint16_t values[] = {0x0000, 0x8000, 0x3f80, 0x7fc1, 0xffff};
@@ -341,9 +330,8 @@ START_TEST(a_block_of_one_value_is_const_where_that_is_shorter)
         }
     }
 }
-END_TEST
 
-START_TEST(a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const)
+TEST_LOOP(a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const, 5 * COUNT(modes))
 {
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[_i % COUNT(modes)]};
     uint32_t place = (uint32_t)_i / COUNT(modes);
@@ -359,7 +347,6 @@ START_TEST(a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const)
         }
     }
 }
-END_TEST
 
 /* ---- Modes 6 to 8 ---------------------------------------------------------------------------------------------- */
 
@@ -378,7 +365,7 @@ static uint32_t block_modes(void)
 }
 
 /* Among values that let the block shrink. */
-START_TEST(every_one_of_65536_values_of_fp16_comes_back)
+TEST_LOOP(every_one_of_65536_values_of_fp16_comes_back, COUNT(typed_modes))
 {
     enum { VALUES = 8192, RARE = 128 };
     const struct asked asked = ask(STRAIT_ELEMENT_FP16, typed_modes[_i]);
@@ -394,9 +381,8 @@ START_TEST(every_one_of_65536_values_of_fp16_comes_back)
             ck_assert_uint_eq(1u << STRAIT_BLOCK_SPLIT, block_modes());
     }
 }
-END_TEST
 
-START_TEST(one_bit_of_a_lower_half_decides_between_fp32z_and_split)
+TEST_LOOP(one_bit_of_a_lower_half_decides_between_fp32z_and_split, COUNT(typed_modes))
 {
     enum { VALUES = 1001 };
     const struct asked asked = ask(STRAIT_ELEMENT_FP32, typed_modes[_i]);
@@ -416,9 +402,8 @@ START_TEST(one_bit_of_a_lower_half_decides_between_fp32z_and_split)
         store_le16(value, 0);
     }
 }
-END_TEST
 
-START_TEST(values_without_a_codebook_are_not_of_any_table)
+TEST_RANGE(values_without_a_codebook_are_not_of_any_table, STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP32 + 1)
 {
     struct strait_chunk_info info;
     struct rng rng = rng_init(301);
@@ -431,7 +416,6 @@ START_TEST(values_without_a_codebook_are_not_of_any_table)
     ck_assert(is_filled(info.codebook_id, sizeof(info.codebook_id), 0));
     ck_assert_uint_ne(0, block_modes() & (1u << STRAIT_BLOCK_BASE | 1u << STRAIT_BLOCK_SPLIT));
 }
-END_TEST
 
 /* Values whose exponents are `from` less 0, 1, ... `count` - 1, round and round. */
 static void fill_falling(uint8_t *bytes, uint32_t values, uint32_t from, uint32_t count)
@@ -450,7 +434,7 @@ static unsigned base(void)
     return chunk[verdict.result.bytes - 1];
 }
 
-START_TEST(tiers_are_left_where_codes_of_four_bits_take_less)
+TEST(tiers_are_left_where_codes_of_four_bits_take_less)
 {
     enum { VALUES = 1600 };
     const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
@@ -470,9 +454,8 @@ START_TEST(tiers_are_left_where_codes_of_four_bits_take_less)
     ck_assert_uint_eq(VALUES, verdict.result.values[STRAIT_BLOCK_TOP16_ESCAPES]);
     ck_assert_uint_eq(130, base());
 }
-END_TEST
 
-START_TEST(the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256)
+TEST(the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256)
 {
     const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
     uint8_t bytes[2 * 600];
@@ -495,9 +478,8 @@ START_TEST(the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256)
         ck_assert_uint_eq(from, base());
     }
 }
-END_TEST
 
-START_TEST(a_block_without_exponents_has_base_0)
+TEST_LOOP(a_block_without_exponents_has_base_0, 2)
 {
     const struct asked asked = ask(STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE);
     static const uint16_t exponents[] = {0, 0x7f80};
@@ -508,9 +490,8 @@ START_TEST(a_block_without_exponents_has_base_0)
     ck_assert_uint_eq(1u << STRAIT_BLOCK_BASE, block_modes());
     ck_assert_uint_eq(0, base());
 }
-END_TEST
 
-START_TEST(every_base_ranks_every_exponent_once)
+TEST(every_base_ranks_every_exponent_once)
 {
     static const int distances[] = {1, 2, 3, 0, 4, 5, 6, -1, 7, -2, 8, -3, 9, 10, 11};
     for (unsigned b = 0; b < 256; b++) {
@@ -528,42 +509,9 @@ START_TEST(every_base_ranks_every_exponent_once)
         ck_assert_uint_le(table.window, 256 - 32);
     }
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("codec");
-    TCase *trips = add_case(suite, "round trips");
-    TCase *choice = add_case(suite, "modes");
-    TCase *typed = add_case(suite, "modes 6 to 8");
     print_conditions();
-    tcase_add_checked_fixture(trips, setup, teardown);
-    tcase_add_loop_test(trips, pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant, 0, COUNT(sizes));
-    tcase_add_loop_test(trips, values_of_every_element_type_come_back_from_every_variant, 0, 6 * COUNT(modes));
-    tcase_add_loop_test(trips, every_one_of_65536_bit_patterns_comes_back, 0, TEST_TABLES * COUNT(modes));
-    tcase_add_loop_test(trips, nan_payloads_infinities_subnormals_and_negative_zero_come_back, 0,
-                        COUNT(specials) * COUNT(modes));
-    tcase_add_loop_test(trips, chunks_of_megabytes_come_back, 0, COUNT(modes));
-    tcase_add_test(trips, the_longest_page_comes_back);
-    tcase_add_loop_test(trips, no_codebook_carries_pages_raw, 0, 6);
-    tcase_add_loop_test(trips, without_a_codebook_other_elements_may_still_become_const, 0, COUNT(modes) - 1);
-    tcase_add_checked_fixture(choice, setup, teardown);
-    tcase_add_loop_test(choice, short_blocks_are_coded_exactly_while_they_shrink, 0, COUNT(coded_modes));
-    tcase_add_loop_test(choice, blocks_are_coded_up_to_the_last_escape_that_shrinks, 0, 2 * COUNT(limit_sizes));
-    tcase_add_loop_test(choice, a_rank_takes_the_streams_that_the_format_says, 0, 2 * TEST_TABLES);
-    tcase_add_loop_test(choice, a_block_of_one_value_is_const_where_that_is_shorter, 0, 6 * COUNT(modes));
-    tcase_add_loop_test(choice, a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const, 0,
-                        5 * COUNT(modes));
-    tcase_add_checked_fixture(typed, setup, teardown);
-    tcase_add_loop_test(typed, every_one_of_65536_values_of_fp16_comes_back, 0, COUNT(typed_modes));
-    tcase_add_loop_test(typed, one_bit_of_a_lower_half_decides_between_fp32z_and_split, 0, COUNT(typed_modes));
-    tcase_add_loop_test(typed, values_without_a_codebook_are_not_of_any_table, STRAIT_ELEMENT_BF16,
-                        STRAIT_ELEMENT_FP32 + 1);
-    tcase_add_test(typed, tiers_are_left_where_codes_of_four_bits_take_less);
-    tcase_add_test(typed, the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256);
-    tcase_add_loop_test(typed, a_block_without_exponents_has_base_0, 0, 2);
-    tcase_add_test(typed, every_base_ranks_every_exponent_once);
-    return run_suite(suite);
+    return run_tests("codec", setup, teardown);
 }

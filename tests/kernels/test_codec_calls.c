@@ -20,7 +20,7 @@ static void teardown(void)
     strait_codebook_destroy(codebook);
 }
 
-START_TEST(a_variant_is_found_by_its_name_or_not_at_all)
+TEST(a_variant_is_found_by_its_name_or_not_at_all)
 {
     for (int v = 0; v < variant_count(); v++)
         ck_assert_str_eq(variant_names[v], strait_codec_name(variant(v)));
@@ -29,10 +29,9 @@ START_TEST(a_variant_is_found_by_its_name_or_not_at_all)
     ck_assert_ptr_null(strait_codec_get("AVX2"));
     ck_assert_ptr_null(strait_codec_get("cuda"));
 }
-END_TEST
 
 /* Every case is a process of its own: the environment is looked at once. */
-START_TEST(without_a_name_the_environment_chooses_once_and_else_the_best)
+TEST_LOOP(without_a_name_the_environment_chooses_once_and_else_the_best, VARIANTS + 2)
 {
     const struct strait_codec *wanted = variant(_i < variant_count() ? _i : variant_count() - 1);
     ck_assert_int_eq(0, unsetenv("STRAIT_CODEC"));
@@ -43,9 +42,8 @@ START_TEST(without_a_name_the_environment_chooses_once_and_else_the_best)
     ck_assert_ptr_eq(wanted, strait_codec_get(NULL));
     ck_assert_uint_eq(strait_scratch_size(wanted), strait_scratch_size(NULL));
 }
-END_TEST
 
-START_TEST(variants_are_listed_best_first)
+TEST(variants_are_listed_best_first)
 {
     uint32_t count = 0;
     while (strait_codec_name_at(count) != NULL)
@@ -62,15 +60,13 @@ START_TEST(variants_are_listed_best_first)
     ck_assert_uint_eq(0, count);
     ck_assert_ptr_null(strait_codec_name_at(UINT32_MAX));
 }
-END_TEST
 
-START_TEST(the_library_tells_its_version)
+TEST(the_library_tells_its_version)
 {
     unsigned major, minor, patch;
     char more;
     ck_assert_int_eq(3, sscanf(strait_version(), "%u.%u.%u%c", &major, &minor, &patch, &more));
 }
-END_TEST
 
 static const struct status_text {
     int status;
@@ -85,13 +81,12 @@ static const struct status_text {
     {INT32_MAX, "unknown status"},
 };
 
-START_TEST(every_status_has_its_text)
+TEST_LOOP(every_status_has_its_text, COUNT(status_texts))
 {
     ck_assert_str_eq(status_texts[_i].text, strait_status_string(status_texts[_i].status));
 }
-END_TEST
 
-START_TEST(status_values_are_pinned)
+TEST(status_values_are_pinned)
 {
     const int pinned[] = {STRAIT_OK,
                           STRAIT_ERR_INVALID,
@@ -111,7 +106,6 @@ START_TEST(status_values_are_pinned)
     for (int i = 0; i < COUNT(pinned); i++)
         ck_assert_int_eq(-i, pinned[i]);
 }
-END_TEST
 
 /* A valid call of each kind, which one case spoils. */
 static struct call {
@@ -231,7 +225,7 @@ static enum strait_status call_again(unsigned which)
     return strait_verify(NULL, codebook, call.src, call.src_size, &call.run);
 }
 
-START_TEST(a_bad_argument_is_refused_and_nothing_is_written)
+TEST_LOOP(a_bad_argument_is_refused_and_nothing_is_written, COUNT(bad_calls))
 {
     const struct bad_call *bad = &bad_calls[_i];
     static uint8_t pages[sizeof(call_pages)], chunk[sizeof(call_chunk)];
@@ -256,9 +250,8 @@ START_TEST(a_bad_argument_is_refused_and_nothing_is_written)
         teardown();
     }
 }
-END_TEST
 
-START_TEST(null_structs_are_refused)
+TEST(null_structs_are_refused)
 {
     struct strait_chunk_info info;
     struct strait_page_info page;
@@ -277,9 +270,8 @@ START_TEST(null_structs_are_refused)
     ck_assert_uint_eq(0, strait_encode_bound(NULL));
     teardown();
 }
-END_TEST
 
-START_TEST(bytes_may_lie_anywhere)
+TEST_LOOP(bytes_may_lie_anywhere, 3)
 {
     call_init();
     call.params.element =
@@ -292,10 +284,9 @@ START_TEST(bytes_may_lie_anywhere)
     ck_assert_int_eq(STRAIT_OK, call.result.status);
     teardown();
 }
-END_TEST
 
 /* 2^20 pages of 4 KiB: nothing is encoded, only sizes are read. */
-START_TEST(the_bound_is_zero_where_it_would_reach_4_gib)
+TEST(the_bound_is_zero_where_it_would_reach_4_gib)
 {
     call_init();
     call.pages.id_count = STRAIT_CHUNK_PAGES_MAX;
@@ -307,7 +298,6 @@ START_TEST(the_bound_is_zero_where_it_would_reach_4_gib)
     ck_assert_int_eq(STRAIT_ERR_NO_SPACE, call_again(ENCODE));
     teardown();
 }
-END_TEST
 
 enum { ITEMS = 3, PAGE = 3000, ROOM = 16384 };
 
@@ -347,7 +337,9 @@ static void batch_setup(void)
     }
 }
 
-START_TEST(a_batch_gives_what_single_calls_give)
+TEST_FIXTURE(batch, batch_setup, teardown);
+
+TEST_LOOP(a_batch_gives_what_single_calls_give, variant_count())
 {
     const struct strait_codec *codec = variant(_i);
     struct strait_run run = {.size = sizeof(run)};
@@ -367,9 +359,8 @@ START_TEST(a_batch_gives_what_single_calls_give)
         ck_assert_mem_eq(batch_pages[i], back[i], sizeof(back[i]));
     }
 }
-END_TEST
 
-START_TEST(a_chunk_may_be_shorter_than_the_room_that_it_is_in)
+TEST_LOOP(a_chunk_may_be_shorter_than_the_room_that_it_is_in, variant_count())
 {
     const struct strait_codec *codec = variant(_i);
     struct strait_run run = {.size = sizeof(run)};
@@ -392,9 +383,8 @@ START_TEST(a_chunk_may_be_shorter_than_the_room_that_it_is_in)
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[1].chunk_status);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[2].chunk_status);
 }
-END_TEST
 
-START_TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
+TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
 {
     struct strait_run run = {.size = sizeof(run)};
     encode[2].dst_capacity = 16;
@@ -407,9 +397,8 @@ START_TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
     decode[1].flags = 2;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode_batch(NULL, codebook, decode, ITEMS, &run));
 }
-END_TEST
 
-START_TEST(the_run_of_a_batch_reports_nothing_itself)
+TEST(the_run_of_a_batch_reports_nothing_itself)
 {
     struct strait_run run = {.size = sizeof(run), .result = &results[0]};
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
@@ -419,18 +408,16 @@ START_TEST(the_run_of_a_batch_reports_nothing_itself)
     ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, NULL, 0, &run));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, NULL, 1, &run));
 }
-END_TEST
 
-START_TEST(a_run_without_the_newest_fields_is_accepted)
+TEST(a_run_without_the_newest_fields_is_accepted)
 {
     struct strait_run run = {.size = offsetof(struct strait_run, tables)};
     ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
     run.size = offsetof(struct strait_run, caching);
     ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
 }
-END_TEST
 
-START_TEST(the_image_ranks_exponents_as_the_set_does)
+TEST(the_image_ranks_exponents_as_the_set_does)
 {
     size_t size = strait_codebook_image_size(codebook);
     uint8_t *image = malloc(size);
@@ -454,7 +441,6 @@ START_TEST(the_image_ranks_exponents_as_the_set_does)
     }
     free(image);
 }
-END_TEST
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
 
@@ -491,7 +477,9 @@ static struct strait_class_stats count_escapes(const uint8_t *bytes, uint32_t n,
     return counted;
 }
 
-START_TEST(statistics_count_values_and_escapes_per_table)
+TEST_FIXTURE(runs, setup, runs_teardown);
+
+TEST_LOOP(statistics_count_values_and_escapes_per_table, COUNT(coded_modes))
 {
     const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 40000, .table = 3},
                                    {.page_count = 2, .rows = 1, .row_bytes = 20000, .table = 1}};
@@ -514,9 +502,8 @@ START_TEST(statistics_count_values_and_escapes_per_table)
         ck_assert_uint_eq(expected[t].escapes, verdict.stats[t].escapes);
     }
 }
-END_TEST
 
-START_TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
+TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
 {
     const struct shape shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 1},
                                    {.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 2}};
@@ -534,10 +521,9 @@ START_TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
     ck_assert_uint_eq(5, stats[2].values);
     free(chunk);
 }
-END_TEST
 
 /* Callers too who know the struct as it was before. */
-START_TEST(scratch_and_caching_change_no_byte)
+TEST_LOOP(scratch_and_caching_change_no_byte, variant_count())
 {
     const struct shape shapes[] = {{.page_count = 20, .rows = 11, .row_bytes = 3000, .row_gap = 2, .table = 1},
                                    {.page_count = 20, .rows = 1, .row_bytes = 32768, .table = 1}};
@@ -576,7 +562,6 @@ START_TEST(scratch_and_caching_change_no_byte)
     guarded_fini(&scratch);
     guarded_fini(&out);
 }
-END_TEST
 
 static const struct shape buffer_shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 2},
                                              {.page_count = 5, .rows = 1, .row_bytes = 64},
@@ -590,7 +575,7 @@ static uint64_t raw_chunk_bytes(uint64_t pages, uint64_t page_bytes)
     return (48 + 16 * pages + 4 * pages * rows + 15) / 16 * 16 + pages * ((page_bytes + 15) / 16 * 16);
 }
 
-START_TEST(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not)
+TEST_LOOP(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, COUNT(buffer_shapes))
 {
     const struct strait_encode_params raw = {sizeof(raw), STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, codebook};
     const struct shape *shape = &buffer_shapes[_i];
@@ -609,9 +594,8 @@ START_TEST(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not)
     }
     ck_assert_uint_eq(raw_chunk_bytes(shape->page_count, layout_page_bytes(&src, 0)), bound);
 }
-END_TEST
 
-START_TEST(chunks_may_lie_at_any_address)
+TEST_LOOP(chunks_may_lie_at_any_address, variant_count())
 {
     const struct strait_encode_params tiered = {sizeof(tiered), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
     const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 20003, .page_gap = 1, .table = 1},
@@ -636,7 +620,6 @@ START_TEST(chunks_may_lie_at_any_address)
         guarded_fini(&room);
     }
 }
-END_TEST
 
 enum { THREAD_PAGES = 8, THREAD_ROUNDS = 12 };
 
@@ -682,7 +665,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-START_TEST(two_threads_on_disjoint_pages_of_one_chunk_do_as_one)
+TEST_LOOP(two_threads_on_disjoint_pages_of_one_chunk_do_as_one, 2 * variant_count())
 {
     const struct shape shape = {.page_count = THREAD_PAGES, .rows = 3, .row_bytes = 12002, .row_gap = 6, .table = 2};
     const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, coded_modes[_i % 2]};
@@ -702,42 +685,9 @@ START_TEST(two_threads_on_disjoint_pages_of_one_chunk_do_as_one)
     ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
     free(chunk);
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
-    Suite *suite = suite_create("codec_calls");
-    TCase *names = add_case(suite, "names");
-    TCase *bad = add_case(suite, "arguments");
-    TCase *cases = add_case(suite, "batch");
-    TCase *runs = add_case(suite, "runs");
     print_conditions();
-    tcase_add_test(names, a_variant_is_found_by_its_name_or_not_at_all);
-    tcase_add_loop_test(names, without_a_name_the_environment_chooses_once_and_else_the_best, 0, VARIANTS + 2);
-    tcase_add_test(names, variants_are_listed_best_first);
-    tcase_add_test(names, the_library_tells_its_version);
-    tcase_add_loop_test(names, every_status_has_its_text, 0, COUNT(status_texts));
-    tcase_add_test(names, status_values_are_pinned);
-    tcase_add_loop_test(bad, a_bad_argument_is_refused_and_nothing_is_written, 0, COUNT(bad_calls));
-    tcase_add_test(bad, null_structs_are_refused);
-    tcase_add_loop_test(bad, bytes_may_lie_anywhere, 0, 3);
-    tcase_add_test(bad, the_bound_is_zero_where_it_would_reach_4_gib);
-    tcase_add_checked_fixture(cases, batch_setup, teardown);
-    tcase_add_loop_test(cases, a_batch_gives_what_single_calls_give, 0, variant_count());
-    tcase_add_loop_test(cases, a_chunk_may_be_shorter_than_the_room_that_it_is_in, 0, variant_count());
-    tcase_add_test(cases, an_error_in_one_item_is_the_calls_and_nothing_runs);
-    tcase_add_test(cases, the_run_of_a_batch_reports_nothing_itself);
-    tcase_add_test(cases, a_run_without_the_newest_fields_is_accepted);
-    tcase_add_test(cases, the_image_ranks_exponents_as_the_set_does);
-    tcase_add_checked_fixture(runs, setup, runs_teardown);
-    tcase_add_loop_test(runs, statistics_count_values_and_escapes_per_table, 0, COUNT(coded_modes));
-    tcase_add_test(runs, statistics_are_added_to_and_tables_beyond_are_not_counted);
-    tcase_add_loop_test(runs, scratch_and_caching_change_no_byte, 0, variant_count());
-    tcase_add_loop_test(runs, a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, 0,
-                        COUNT(buffer_shapes));
-    tcase_add_loop_test(runs, chunks_may_lie_at_any_address, 0, variant_count());
-    tcase_add_loop_test(runs, two_threads_on_disjoint_pages_of_one_chunk_do_as_one, 0, 2 * variant_count());
-    return run_suite(suite);
+    return run_tests("codec_calls", NULL, NULL);
 }

@@ -21,7 +21,7 @@ static const struct container_header headers[] = {
     {CONTAINER_PREAMBLE_MAX, 25, {[15] = 1}},
 };
 
-START_TEST(a_header_comes_back)
+TEST_LOOP(a_header_comes_back, COUNT(headers))
 {
     const struct container_header *header = &headers[_i];
     struct container_header back;
@@ -33,9 +33,8 @@ START_TEST(a_header_comes_back)
     ck_assert_uint_eq(header->table_count, back.table_count);
     ck_assert_mem_eq(header->codebook_id, back.codebook_id, sizeof(back.codebook_id));
 }
-END_TEST
 
-START_TEST(no_beginning_of_a_header_is_one)
+TEST(no_beginning_of_a_header_is_one)
 {
     uint8_t bytes[CONTAINER_HEADER_BYTES];
     struct container_header back;
@@ -43,9 +42,8 @@ START_TEST(no_beginning_of_a_header_is_one)
     for (uint64_t size = 0; size < sizeof(bytes); size++)
         ck_assert_int_eq(STRAIT_ERR_TRUNCATED, container_read_header(&back, bytes, size));
 }
-END_TEST
 
-START_TEST(no_changed_bit_of_a_header_is_overlooked)
+TEST(no_changed_bit_of_a_header_is_overlooked)
 {
     uint8_t bytes[CONTAINER_HEADER_BYTES];
     struct container_header back;
@@ -59,7 +57,6 @@ START_TEST(no_changed_bit_of_a_header_is_overlooked)
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
 }
-END_TEST
 
 /* Faults under a right hash: whoever made the file meant them. */
 static const struct header_fault {
@@ -76,7 +73,7 @@ static const struct header_fault {
     {24, 8, 0},                            /* tables without an id */
 };
 
-START_TEST(a_header_with_one_fault_is_refused)
+TEST_LOOP(a_header_with_one_fault_is_refused, COUNT(header_faults))
 {
     const struct header_fault *fault = &header_faults[_i];
     uint8_t bytes[CONTAINER_HEADER_BYTES];
@@ -86,9 +83,8 @@ START_TEST(a_header_with_one_fault_is_refused)
     store_le64(bytes + 40, XXH3_64bits(bytes, 40));
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, container_read_header(&back, bytes, sizeof(bytes)));
 }
-END_TEST
 
-START_TEST(tables_begin_at_a_multiple_of_16_behind_the_preamble)
+TEST(tables_begin_at_a_multiple_of_16_behind_the_preamble)
 {
     for (uint64_t preamble = 0; preamble < 40; preamble++) {
         struct container_header header = {.preamble_bytes = preamble, .table_count = 3};
@@ -98,7 +94,6 @@ START_TEST(tables_begin_at_a_multiple_of_16_behind_the_preamble)
         ck_assert_uint_eq(tables + 3 * 256, container_chunks_offset(&header));
     }
 }
-END_TEST
 
 /* ---- Footer ---------------------------------------------------------------------------------------------------- */
 
@@ -141,7 +136,7 @@ static enum strait_status check(const uint8_t *footer, uint64_t size, const stru
     return status;
 }
 
-START_TEST(a_footer_comes_back)
+TEST(a_footer_comes_back)
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -162,9 +157,8 @@ START_TEST(a_footer_comes_back)
         ck_assert_uint_eq(sample.chunks[i].page_count, chunk.page_count);
     }
 }
-END_TEST
 
-START_TEST(a_file_without_chunks_has_a_footer_too)
+TEST(a_file_without_chunks_has_a_footer_too)
 {
     struct container_header header = {.preamble_bytes = 7};
     struct container_tail tail = {.footer_offset = container_chunks_offset(&header), .original_bytes = 7}, back;
@@ -177,9 +171,8 @@ START_TEST(a_file_without_chunks_has_a_footer_too)
     container_write_footer(footer, NULL, 0, &tail);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, container_check_footer(footer, sizeof(footer), &header, &count, &back));
 }
-END_TEST
 
-START_TEST(no_beginning_of_a_footer_is_one)
+TEST(no_beginning_of_a_footer_is_one)
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -191,9 +184,8 @@ START_TEST(no_beginning_of_a_footer_is_one)
         free(exact);
     }
 }
-END_TEST
 
-START_TEST(no_changed_bit_of_a_footer_is_overlooked)
+TEST(no_changed_bit_of_a_footer_is_overlooked)
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -205,9 +197,8 @@ START_TEST(no_changed_bit_of_a_footer_is_overlooked)
         footer[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
 }
-END_TEST
 
-START_TEST(the_tail_alone_tells_where_the_footer_begins)
+TEST(the_tail_alone_tells_where_the_footer_begins)
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -218,7 +209,6 @@ START_TEST(the_tail_alone_tells_where_the_footer_begins)
     footer[FOOTER_BYTES - 1]++;
     ck_assert_int_eq(STRAIT_ERR_TRUNCATED, container_read_tail(&tail, footer + FOOTER_BYTES - CONTAINER_TAIL_BYTES));
 }
-END_TEST
 
 #define FAULT(name, change)            \
     static void name(struct sample *s) \
@@ -250,7 +240,7 @@ static void (*const footer_faults[])(struct sample *) = {
     pages_without_bytes, bytes_without_pages, short_original, footer_elsewhere,
 };
 
-START_TEST(a_footer_with_one_fault_is_refused)
+TEST_LOOP(a_footer_with_one_fault_is_refused, COUNT(footer_faults))
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -258,7 +248,6 @@ START_TEST(a_footer_with_one_fault_is_refused)
     write_sample(footer, &sample);
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, check(footer, FOOTER_BYTES, &sample));
 }
-END_TEST
 
 static const struct footer_patch {
     unsigned offset;
@@ -271,7 +260,7 @@ static const struct footer_patch {
     {8, 1},          {12, 0x80000000u}, /* reserved */
 };
 
-START_TEST(a_patched_footer_is_refused)
+TEST_LOOP(a_patched_footer_is_refused, COUNT(footer_patches))
 {
     struct sample sample = make_sample();
     uint8_t footer[FOOTER_BYTES];
@@ -280,32 +269,8 @@ START_TEST(a_patched_footer_is_refused)
     store_le64(footer + FOOTER_BYTES - 16, XXH3_64bits(footer, FOOTER_BYTES - 16));
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, check(footer, FOOTER_BYTES, &sample));
 }
-END_TEST
-
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
-
-static Suite *container_suite(void)
-{
-    Suite *suite = suite_create("container");
-    TCase *header = tcase_create("header"), *footer = tcase_create("footer");
-    tcase_add_loop_test(header, a_header_comes_back, 0, COUNT(headers));
-    tcase_add_test(header, no_beginning_of_a_header_is_one);
-    tcase_add_test(header, no_changed_bit_of_a_header_is_overlooked);
-    tcase_add_loop_test(header, a_header_with_one_fault_is_refused, 0, COUNT(header_faults));
-    tcase_add_test(header, tables_begin_at_a_multiple_of_16_behind_the_preamble);
-    suite_add_tcase(suite, header);
-    tcase_add_test(footer, a_footer_comes_back);
-    tcase_add_test(footer, a_file_without_chunks_has_a_footer_too);
-    tcase_add_test(footer, no_beginning_of_a_footer_is_one);
-    tcase_add_test(footer, no_changed_bit_of_a_footer_is_overlooked);
-    tcase_add_test(footer, the_tail_alone_tells_where_the_footer_begins);
-    tcase_add_loop_test(footer, a_footer_with_one_fault_is_refused, 0, COUNT(footer_faults));
-    tcase_add_loop_test(footer, a_patched_footer_is_refused, 0, COUNT(footer_patches));
-    suite_add_tcase(suite, footer);
-    return suite;
-}
 
 int main(void)
 {
-    return run_suite(container_suite());
+    return run_tests("container", NULL, NULL);
 }
