@@ -315,6 +315,8 @@ static int take_options(struct plan *plan, int argc, char **argv)
 static bool ended_well(pid_t pid)
 {
     int status = pid > 0 ? process_reap(pid) : 1;
+    if (status != 0)
+        fprintf(stderr, "chaos: FAIL: a world ended with status %x\n", (unsigned)status);
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

@@ -549,6 +549,7 @@ bool scenario_is_local(enum fault fault, enum phase phase)
 static void strike(struct world *w, struct scene *s)
 {
     s->struck = true;
+    require(faults[s->fault].strike != NULL);
     faults[s->fault].strike(w, s, faults[s->fault].side);
 }
 

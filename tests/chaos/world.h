@@ -43,7 +43,6 @@ enum fault {
     F_OTHER_PORTS,
     F_SOURCE_DEVICE,
     F_SINK_DEVICE,
-    F_name,
     FAULTS,
 };
 
