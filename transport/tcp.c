@@ -237,13 +237,13 @@ static void call(struct tcp_link *link)
         link->called = true;
 }
 
-static void hear_answer(struct tcp_link *link)
+static void read_answer(struct tcp_link *link)
 {
-    const int heard = hello_read(link->fd, link->in, &link->in_size);
-    if (heard == 0)
+    const int complete = hello_read(link->fd, link->in, &link->in_size);
+    if (complete == 0)
         return;
     link->in_size = 0;
-    if (heard == 1 && hello_is(link->in, answer_magic, link))
+    if (complete == 1 && hello_is(link->in, answer_magic, link))
         become_connected(link);
     else
         fail(link, "the peer does not know this link");
@@ -263,12 +263,12 @@ static struct tcp_link *proved(const struct tcp *tcp, const struct caller *calle
     return found;
 }
 
-static void hear_caller(struct tcp *tcp, struct caller *caller)
+static void read_caller(struct tcp *tcp, struct caller *caller)
 {
-    const int heard = caller->fd < 0 ? 0 : hello_read(caller->fd, caller->hello, &caller->got);
-    if (heard == 0)
+    const int complete = caller->fd < 0 ? 0 : hello_read(caller->fd, caller->hello, &caller->got);
+    if (complete == 0)
         return;
-    struct tcp_link *link = heard == 1 ? proved(tcp, caller) : NULL;
+    struct tcp_link *link = complete == 1 ? proved(tcp, caller) : NULL;
     if (link == NULL) {
         drop(tcp, &caller->fd);
         return;
@@ -529,7 +529,7 @@ static void serve(struct tcp_link *link, uint32_t events)
     if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED && !link->called)
         call(link);
     else if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED)
-        hear_answer(link);
+        read_answer(link);
     if (link->core.state == LINK_CONNECTED && (events & EPOLLOUT) != 0 && link->blocked) {
         link->blocked = false;
         if (!watch(tcp_of(link), link->fd, link, EPOLLIN))
@@ -702,7 +702,7 @@ static bool tcp_progress(struct transport *transport)
         else if (what == &tcp->timer)
             on_tick(tcp);
         else if (what >= (void *)tcp->callers && what < (void *)(tcp->callers + CALLERS_MAX))
-            hear_caller(tcp, what);
+            read_caller(tcp, what);
         else
             serve(what, ready[i].events);
     }

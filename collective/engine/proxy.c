@@ -45,14 +45,14 @@ void consensus_fini(struct level_consensus *agree)
 }
 
 /* Sends to all ranks that are asked and still there. */
-static bool say_all(struct level_consensus *agree, uint32_t number, const struct frame *frame, uint64_t *told)
+static bool send_to_all(struct level_consensus *agree, uint32_t number, const struct frame *frame, uint64_t *sent_to)
 {
     bool good = true;
     for (int rank = 0; rank < agree->ccomm->ranks; rank++) {
         if (!op_class_is_asked(agree->ccomm, number, rank) || (agree->gone >> rank & 1) != 0)
             continue;
-        good &= agree->say(agree->speaker, rank, frame);
-        *told |= UINT64_C(1) << rank;
+        good &= agree->send(agree->send_arg, rank, frame);
+        *sent_to |= UINT64_C(1) << rank;
     }
     return good;
 }
@@ -62,15 +62,15 @@ static bool settle(struct level_consensus *agree, uint32_t number)
 {
     struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[number];
-    uint64_t told = 0;
+    uint64_t sent_to = 0;
     op_classes_lock(classes);
     levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
     op_class->limit = 0;
     const struct level_span now = op_class->level.now;
     op_classes_unlock(classes);
-    return say_all(agree, number,
-                   &(struct frame){.type = FRAME_STEP, .small = number, .a = now.from, .b = now.until, .c = now.level},
-                   &told);
+    return send_to_all(
+        agree, number,
+        &(struct frame){.type = FRAME_STEP, .small = number, .a = now.from, .b = now.until, .c = now.level}, &sent_to);
 }
 
 /* An op class's limit, if this rank decides and is not asking already; else 0. */
@@ -98,14 +98,14 @@ bool consensus_ask(struct level_consensus *agree)
         if (limit == 0)
             continue;
         agreement->from = limit;
-        good &= say_all(agree, number, &(struct frame){.type = FRAME_ASK, .small = number}, &agreement->missing);
+        good &= send_to_all(agree, number, &(struct frame){.type = FRAME_ASK, .small = number}, &agreement->missing);
         if (agreement->missing == 0)
             good &= settle(agree, number);
     }
     return good;
 }
 
-static bool hear_promise(struct level_consensus *agree, int peer, const struct frame *frame)
+static bool handle_promise(struct level_consensus *agree, int peer, const struct frame *frame)
 {
     struct class_consensus *agreement = &agree->classes[frame->small];
     if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2)
@@ -128,7 +128,7 @@ static bool promise(struct level_consensus *agree, int peer, uint32_t number)
         op_class->limit = limit;
     op_classes_unlock(classes);
     return !promised &&
-           agree->say(agree->speaker, peer, &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit});
+           agree->send(agree->send_arg, peer, &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit});
 }
 
 static bool take_over(struct level_consensus *agree, const struct frame *frame)
@@ -154,7 +154,7 @@ bool consensus_receive(struct level_consensus *agree, int peer, const struct fra
         return false;
     const int decider = op_class_decider(ccomm, frame->small);
     if (frame->type == FRAME_PROMISE)
-        return decider == ccomm->rank && hear_promise(agree, peer, frame);
+        return decider == ccomm->rank && handle_promise(agree, peer, frame);
     if (decider != peer || !op_class_is_asked(ccomm, frame->small, ccomm->rank))
         return false;
     return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
@@ -220,9 +220,9 @@ static void send_taken(struct proxy_peer *peer)
 {
     for (uint32_t slot = 0; slot < RING_SLOTS && has_room(peer); slot++) {
         const uint64_t taken = load(&peer->from.flags->taken[slot].number);
-        if (taken == peer->told[slot])
+        if (taken == peer->reported[slot])
             continue;
-        peer->told[slot] = taken;
+        peer->reported[slot] = taken;
         send_frame(peer, &(struct frame){.type = FRAME_TAKEN, .a = taken}, NULL, 0);
     }
 }
@@ -296,7 +296,7 @@ static bool is_quiet(const struct proxy_peer *peer)
 {
     for (uint32_t slot = 0; slot < RING_SLOTS; slot++)
         if (load(&peer->to.flags->full[slot].number) != peer->sent[slot] ||
-            load(&peer->from.flags->taken[slot].number) != peer->told[slot])
+            load(&peer->from.flags->taken[slot].number) != peer->reported[slot])
             return false;
     for (uint32_t pairs = 0; pairs < 2; pairs++)
         if (load(&peer->to.flags->records[pairs][peer->next_records[pairs] % RING_RECORDS].number) >
@@ -315,12 +315,12 @@ static void on_sent(void *owner, struct link *link, uint64_t slots, enum strait_
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
-/* The slot is free, as the peer fills it again only after it was told. */
+/* The slot is free, as the peer fills it again only after that has been reported to it. */
 static struct landing begin_slot(struct proxy_peer *peer, const struct frame *frame)
 {
     const uint32_t slot = frame->a % RING_SLOTS;
     if (frame->small == 0 || frame->small > peer->slot_bytes || frame->a >= UINT64_MAX / 2 ||
-        frame->a < peer->filled[slot] || peer->told[slot] != peer->filled[slot])
+        frame->a < peer->filled[slot] || peer->reported[slot] != peer->filled[slot])
         return (struct landing){0};
     peer->filled[slot] = frame->a + 1;
     peer->from.flags->full[slot].bytes = frame->small;
@@ -335,7 +335,7 @@ static void on_arrived(void *owner, struct link *link, uint64_t number, enum str
         store(&peer->from.flags->full[number % RING_SLOTS].number, number + 1);
 }
 
-static bool hear_taken(struct proxy_peer *peer, const struct frame *frame)
+static bool handle_taken(struct proxy_peer *peer, const struct frame *frame)
 {
     const uint32_t slot = (frame->a - 1) % RING_SLOTS;
     if (frame->a == 0 || frame->a != peer->sent[slot])
@@ -344,7 +344,7 @@ static bool hear_taken(struct proxy_peer *peer, const struct frame *frame)
     return true;
 }
 
-static bool hear_record(struct proxy_peer *peer, const struct frame *frame)
+static bool handle_record(struct proxy_peer *peer, const struct frame *frame)
 {
     if (frame->small > 1 || frame->a < peer->least_records[frame->small] || frame->a >= UINT64_MAX / 2)
         return false;
@@ -357,13 +357,13 @@ static bool hear_record(struct proxy_peer *peer, const struct frame *frame)
 }
 
 /* A frame without values. False: it is invalid. */
-static bool hear(struct proxy_peer *peer, const struct frame *frame)
+static bool handle(struct proxy_peer *peer, const struct frame *frame)
 {
     switch (frame->type) {
     case FRAME_TAKEN:
-        return hear_taken(peer, frame);
+        return handle_taken(peer, frame);
     case FRAME_RECORD:
-        return hear_record(peer, frame);
+        return handle_record(peer, frame);
     case FRAME_LEAVE:
         peer->left = true;
         return true;
@@ -379,7 +379,7 @@ static bool hear(struct proxy_peer *peer, const struct frame *frame)
     case FRAME_ASK:
     case FRAME_PROMISE:
     case FRAME_STEP:
-        return peer->hear(peer->hearer, peer->rank, frame);
+        return peer->on_consensus(peer->consensus_arg, peer->rank, frame);
     default:
         return false;
     }
@@ -393,7 +393,7 @@ static struct landing on_arriving(void *owner, struct link *link, const void *he
     const struct frame frame = header_size == FRAME_BYTES ? frame_get(header) : (struct frame){0};
     if (frame.type == FRAME_SLOT && frame.small == size)
         landing = begin_slot(peer, &frame);
-    if (landing.address == NULL && (size > 0 || !hear(peer, &frame)))
+    if (landing.address == NULL && (size > 0 || !handle(peer, &frame)))
         proxy_peer_end(peer, "has said what is not in order");
     return landing;
 }
@@ -632,14 +632,14 @@ static struct proxy_ring ring_of(const struct coll_ccomm *ccomm, int from, int t
                                slots + (size_t)number * RING_SLOTS * shared->rings.slot_bytes};
 }
 
-static bool on_frame(void *hearer, int rank, const struct frame *frame)
+static bool on_frame(void *arg, int rank, const struct frame *frame)
 {
-    return consensus_receive(&((struct proxy *)hearer)->agree, rank, frame);
+    return consensus_receive(&((struct proxy *)arg)->agree, rank, frame);
 }
 
-static bool say(void *speaker, int rank, const struct frame *frame)
+static bool send_consensus(void *arg, int rank, const struct frame *frame)
 {
-    struct proxy_peer *peer = &((struct proxy *)speaker)->peers[rank];
+    struct proxy_peer *peer = &((struct proxy *)arg)->peers[rank];
     send_frame(peer, frame, NULL, 0);
     return !peer->starved;
 }
@@ -653,8 +653,8 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
         return false;
     ccomm->shared.proxy = proxy;
     proxy->ccomm = ccomm;
-    proxy->agree.say = say;
-    proxy->agree.speaker = proxy;
+    proxy->agree.send = send_consensus;
+    proxy->agree.send_arg = proxy;
     if (!address_choose(host))
         return false;
     snprintf(options, sizeof(options), "listen=%s", host);
@@ -662,7 +662,7 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
         return false;
     for (int rank = 0; rank < ccomm->ranks; rank++) {
         struct proxy_peer *peer = &proxy->peers[rank];
-        *peer = (struct proxy_peer){.rank = rank, .hear = on_frame, .hearer = proxy};
+        *peer = (struct proxy_peer){.rank = rank, .on_consensus = on_frame, .consensus_arg = proxy};
         peer->gone = host_groups_same(&ccomm->shared.groups, rank, ccomm->rank);
         if (peer->gone)
             continue;

@@ -74,8 +74,8 @@ struct level_consensus {
     uint64_t seen; /* value of classes.wanted that was handled */
     uint64_t gone; /* a bit for each rank that has gone */
     /* Sends a frame to a rank on another host. False: no memory. */
-    bool (*say)(void *speaker, int peer, const struct frame *frame);
-    void *speaker;
+    bool (*send)(void *arg, int peer, const struct frame *frame);
+    void *send_arg;
 };
 
 /* False: no memory. */
@@ -115,13 +115,13 @@ struct proxy_peer {
     struct link *link; /* NULL: there is none, or it has ended */
     int rank;
     uint32_t slot_bytes;
-    struct proxy_ring to, from;  /* to the peer, from it */
-    uint64_t sent[RING_SLOTS];   /* number + 1 of what was last sent of each slot */
-    uint64_t told[RING_SLOTS];   /* number + 1 of what was last reported taken */
-    uint64_t filled[RING_SLOTS]; /* number + 1 of what last came into each slot */
-    uint64_t next_records[2];    /* number of the next record to send */
-    uint64_t least_records[2];   /* the least number that may come next */
-    uint32_t frames, slots;      /* on their way; slots are frames, too */
+    struct proxy_ring to, from;    /* to the peer, from it */
+    uint64_t sent[RING_SLOTS];     /* number + 1 of what was last sent of each slot */
+    uint64_t reported[RING_SLOTS]; /* number + 1 of what was last reported taken */
+    uint64_t filled[RING_SLOTS];   /* number + 1 of what last came into each slot */
+    uint64_t next_records[2];      /* number of the next record to send */
+    uint64_t least_records[2];     /* the least number that may come next */
+    uint32_t frames, slots;        /* on their way; slots are frames, too */
     bool connected;
     bool leaving, left;     /* this side has said that it leaves; the peer has */
     bool flushing, flushed; /* this side has asked to flush; the peer has answered */
@@ -130,8 +130,8 @@ struct proxy_peer {
     bool gone;              /* the link's end was handled */
     const char *trouble;    /* why it has ended, if that is a failure; static */
     /* Handles frames of the consensus on levels, and returns whether they are valid. */
-    bool (*hear)(void *hearer, int rank, const struct frame *frame);
-    void *hearer;
+    bool (*on_consensus)(void *arg, int rank, const struct frame *frame);
+    void *consensus_arg;
 };
 
 /* Of the transport, whose owner is the number of its links; the owner of a link is its proxy_peer. Chunks have to

@@ -60,9 +60,9 @@ struct world {
     unsigned links;
 };
 
-static bool hear_some(void *hearer, int rank, const struct frame *frame)
+static bool take_some(void *arg, int rank, const struct frame *frame)
 {
-    (void)hearer;
+    (void)arg;
     (void)rank;
     return frame->type == FRAME_ASK && frame->small < 3;
 }
@@ -77,7 +77,7 @@ static void world_link(struct world *world)
     world->peer = (struct proxy_peer){.slot_bytes = SLOT_BYTES,
                                       .to = {&world->to, world->to_slots},
                                       .from = {&world->from, world->from_slots},
-                                      .hear = hear_some};
+                                      .on_consensus = take_some};
     for (int i = 0; i < 2; i++) {
         require(link_open(world->transport, -1, i == 0 ? LINK_ACCEPTED : LINK_DIALLED, ends[i], &ends[i]->link) == 0);
         sizes[i] = link_address(ends[i]->link, addresses[i], LINK_ADDRESS_MAX);

@@ -25,9 +25,9 @@ static struct world {
 static struct transport *transport;
 static unsigned links;
 
-static bool hear(void *hearer, int rank, const struct frame *frame)
+static bool on_consensus(void *arg, int rank, const struct frame *frame)
 {
-    require(hearer == &world && rank == 1 && frame->type >= FRAME_ASK && frame->type <= FRAME_STEP);
+    require(arg == &world && rank == 1 && frame->type >= FRAME_ASK && frame->type <= FRAME_STEP);
     return frame->small < 3;
 }
 
@@ -64,8 +64,8 @@ static void begin(enum link_side side)
                                      .slot_bytes = SLOT_BYTES,
                                      .to = {&world.to, world.to_slots},
                                      .from = {&world.from, world.from_slots},
-                                     .hear = hear,
-                                     .hearer = &world};
+                                     .on_consensus = on_consensus,
+                                     .consensus_arg = &world};
     require(link_open(transport, -1, side, &world.peer, &world.peer.link) == STRAIT_OK);
     links++;
 }
