@@ -53,8 +53,8 @@ WRITTEN_LATE = r"page \d+ of pool \S+ changed, although nobody expects it"
 MUTANTS = {
     "acknowledge": (ACKNOWLEDGE, ("chaos --state 5", WRONG_BYTES)),
     # A chunk of another leg or epoch is accepted.
-    "epoch": ([("daemon/sink.c", "    return is_current(slot->sink, header) ? slot : NULL;",
-                "    return is_current(slot->sink, header) ? slot : slot;")],
+    "epoch": ([("daemon/sink.c", "               ? slot\n               : NULL;",
+                "               ? slot\n               : slot;")],
               ("chaos --fault 21 --state 2", f"{WRONG_BYTES}|{WRONG_CHUNK}")),
     "drained": (DRAINED, ("chaos --fault 15 --state 7", WRITTEN_LATE)),
     "acknowledge-device": (ACKNOWLEDGE, ("chaos --state 5" + CHAOS_FAKE, WRONG_BYTES)),
