@@ -484,7 +484,7 @@ void pull(struct flow *sink, struct flow *source)
 
 const char *const codings[] = {"auto", "raw", "top16", "tiered"};
 const struct geometry gpu_small = {.pages = 64, .layers = 2, .gpu = 1, .sink_gpu = 2};
-const struct geometry gpu_large = {.pages = 256, .layers = 8, .gpu = 1, .sink_gpu = 2};
+const struct geometry gpu_large = {.pages = 128, .layers = 8, .gpu = 1, .sink_gpu = 2};
 
 struct fake_control *fake_control(void)
 {

@@ -90,7 +90,7 @@ TEST_LOOP(chunks_go_by_the_link, COUNT(codings) * COUNT(links))
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, coding);
-    pair_start(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1, .sink_gpu = 2});
+    pair_start(&pair, (struct geometry){.pages = 48, .layers = 3, .roles = 2, .gpu = 1, .sink_gpu = 2});
     move_until(pair.source, pair.sink, kinds[kind].counter);
     double pinned = wire_bytes(pair.source, "pinned"), ucx = wire_bytes(pair.source, "ucx");
     move_times(&pair, strcmp(coding, "auto") == 0 ? 12 : 3);
