@@ -193,7 +193,7 @@ join_time() {
         shift
     done
     printf '%-20s ' "$name"
-    env "${set[@]}" timeout 40 bin/gpu_collective_join "$1" times 2>>"$out/join.err" | head -n 1
+    env "${set[@]}" timeout 40 bin/gpu_collective_join "$1" times 2>>"$out/join.err" | sed -n 1p
     return "${PIPESTATUS[0]}"
 }
 
