@@ -282,7 +282,8 @@ static pid_t start_process(void *(*run)(void *), void *argument, const char *lib
     _exit(0);
 }
 
-/* The first that fails ends the others, which would wait for it. */
+/* The first that fails ends the others, which would wait for it; the rank that a scene loses is ended when all others
+ * have ended, if none of them has killed it before. */
 static bool await_all(const struct world *world, pid_t *pids, int count)
 {
     bool good = true;
@@ -296,7 +297,7 @@ static bool await_all(const struct world *world, pid_t *pids, int count)
         const bool is_lost = world->scene->loses_one && ended == count - 1;
         good &= is_lost ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0;
         for (int i = 0; i < count; i++)
-            if (pids[i] > 0 && (!good || (world->scene->loses_one && left == 2)))
+            if (pids[i] > 0 && (!good || (world->scene->loses_one && !is_lost && left == 2)))
                 kill(pids[i], SIGKILL);
     }
     return good;
