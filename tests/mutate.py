@@ -176,7 +176,7 @@ class Copy:
         if self.failing:
             options += ["-E", f"^({'|'.join(self.failing)})$"]
         output = self.run_tests(options, with_long)
-        match = re.search(r"Test\s+#\d+: (\S+) \.*\*\*\*", output)
+        match = re.search(r"Test\s+#\d+: (\S+) \.*\*\*\*(?!Skipped)", output)
         return match.group(1) if match else None
 
     def failing_chaos(self, options, says):
