@@ -4,9 +4,8 @@
  * transport listens while an accepted link awaits its peer.
  *
  * On the wire, little-endian: a hello of 24 bytes each way (magic, secret); then records (core.h), each a chunk: a head
- * of 16 bytes
- * ("CHNK", size of the header, size of the bytes), the header and the bytes, which are received straight into the
- * landing. An invalid record breaks the link.
+ * of 16 bytes ("CHNK", size of the header, size of the bytes), the header and the bytes, which are received straight
+ * into the landing. An invalid record breaks the link.
  *
  * A peer whose process ends is noticed at once, a host that disappears silently within half a minute. Nothing is
  * encrypted: who can read the network can impersonate a peer.
