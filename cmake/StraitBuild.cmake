@@ -16,6 +16,11 @@ add_library(strait_options INTERFACE)
 target_compile_features(strait_options INTERFACE c_std_11)
 target_compile_options(strait_options INTERFACE -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
     $<$<BOOL:${STRAIT_WERROR}>:-Werror> -fvisibility=hidden -fno-strict-aliasing)
+# Ubuntu's compiler has this by itself, and with it warnings about results that nobody looks at: where warnings are errors,
+# every compiler has them.
+if(STRAIT_WERROR AND NOT STRAIT_SANITIZE)
+    target_compile_options(strait_options INTERFACE "$<$<COMPILE_LANGUAGE:C>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3>")
+endif()
 target_compile_definitions(strait_options INTERFACE _GNU_SOURCE)
 target_include_directories(strait_options INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>

@@ -1,7 +1,7 @@
 /* UCX: one endpoint per link, with the bytes as active messages; large chunks go by rendezvous, straight from the send
- * arena into the slot: UCX itself packs, sends and unpacks the rkeys. The accepted side's address names the listener and
- * a token of the link. The dialled side connects and sends the token in its hello, and every chunk carries the token of
- * the link that it is for.
+ * arena into the slot: UCX itself packs, sends and unpacks the rkeys. The accepted side's address names the listener
+ * and a token of the link. The dialled side connects and sends the token in its hello, and every chunk carries the
+ * token of the link that it is for.
  *
  * Endpoints are made through a listener, not from worker addresses: only then does closing one end break the other, and
  * end every transfer between the two (with UCX 1.13.1 over tcp).
