@@ -20,13 +20,13 @@
 #define PARTS_MAX    64
 #define READY_MAX    64
 #define BACKLOG      512
-#define CALLERS_MAX  128 /* unproved connections: beyond these the oldest is closed */
+#define PENDING_MAX  128 /* unproved connections: beyond these the oldest is closed */
 #define HELLO_NS     10000000000
 #define TICK_NS      1000000000
 
 static const uint8_t address_magic[4] = {'T', 'C', 'P', '1'};
-static const uint8_t call_magic[8] = {'S', 'T', 'R', 'C', 'A', 'L', 'L', '2'};
-static const uint8_t answer_magic[8] = {'S', 'T', 'R', 'A', 'N', 'S', 'W', '2'};
+static const uint8_t connect_magic[8] = {'S', 'T', 'R', 'C', 'A', 'L', 'L', '2'};
+static const uint8_t accept_magic[8] = {'S', 'T', 'R', 'A', 'N', 'S', 'W', '2'};
 
 /* A chunk to send. */
 struct message {
@@ -39,7 +39,7 @@ struct message {
 };
 
 /* An accepted connection that has not proved itself. */
-struct caller {
+struct pending {
     int fd; /* -1: none */
     uint32_t got;
     int64_t until;
@@ -52,15 +52,15 @@ struct tcp {
     int listener;                   /* -1: no link awaits its peer */
     bool resting, ticking;          /* no descriptor is left for those who connect; the timer runs */
     struct address listen, address; /* as the options have it; as peers are told, with the port */
-    struct caller callers[CALLERS_MAX];
+    struct pending pending[PENDING_MAX];
     uint8_t refused[65536]; /* bytes that nobody wants are read to here */
 };
 
 struct tcp_link {
     struct core_link core;
     enum link_side side;
-    int fd;      /* -1: none */
-    bool called; /* dialled: the hello was sent, and its answer is awaited */
+    int fd;          /* -1: none */
+    bool hello_sent; /* dialled: the hello was sent, and its answer is awaited */
     uint8_t secret[SECRET_BYTES], peer_secret[SECRET_BYTES];
 
     struct message *out_head, **out_tail;
@@ -138,8 +138,8 @@ static void unlisten_if_idle(struct tcp *tcp)
         if (awaits((struct tcp_link *)at))
             return;
     drop(tcp, &tcp->listener);
-    for (unsigned i = 0; i < CALLERS_MAX; i++)
-        drop(tcp, &tcp->callers[i].fd);
+    for (unsigned i = 0; i < PENDING_MAX; i++)
+        drop(tcp, &tcp->pending[i].fd);
     tcp->resting = false;
     tick(tcp, false);
 }
@@ -217,33 +217,33 @@ static void become_connected(struct tcp_link *link)
 }
 
 /* The accepted side, once the peer has proved itself and link_connect has said who that is. */
-static void answer(struct tcp_link *link)
+static void accept_link(struct tcp_link *link)
 {
-    if (hello_send(link, answer_magic) && watch(tcp_of(link), link->fd, link, EPOLLIN))
+    if (hello_send(link, accept_magic) && watch(tcp_of(link), link->fd, link, EPOLLIN))
         become_connected(link);
     else
         fail(link, "the peer that connected has gone");
 }
 
 /* The dialled side. */
-static void call(struct tcp_link *link)
+static void finish_dial(struct tcp_link *link)
 {
     int error = 0;
     socklen_t size = sizeof(error);
-    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0 || !hello_send(link, call_magic) ||
-        !watch(tcp_of(link), link->fd, link, EPOLLIN))
+    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0 ||
+        !hello_send(link, connect_magic) || !watch(tcp_of(link), link->fd, link, EPOLLIN))
         fail(link, "the peer is not reached");
     else
-        link->called = true;
+        link->hello_sent = true;
 }
 
-static void read_answer(struct tcp_link *link)
+static void read_accept(struct tcp_link *link)
 {
     const int complete = hello_read(link->fd, link->in, &link->in_size);
     if (complete == 0)
         return;
     link->in_size = 0;
-    if (complete == 1 && hello_is(link->in, answer_magic, link))
+    if (complete == 1 && hello_is(link->in, accept_magic, link))
         become_connected(link);
     else
         fail(link, "the peer does not know this link");
@@ -252,45 +252,45 @@ static void read_answer(struct tcp_link *link)
 /* ---- Those who connect ------------------------------------------------------------------------------------------- */
 
 /* Its link; NULL: a stranger. */
-static struct tcp_link *proved(const struct tcp *tcp, const struct caller *caller)
+static struct tcp_link *proved(const struct tcp *tcp, const struct pending *conn)
 {
     struct tcp_link *found = NULL;
     for (struct core_link *at = tcp->core.links; at != NULL; at = at->next) {
         struct tcp_link *link = (struct tcp_link *)at;
-        if (hello_is(caller->hello, call_magic, link) && awaits(link))
+        if (hello_is(conn->hello, connect_magic, link) && awaits(link))
             found = link;
     }
     return found;
 }
 
-static void read_caller(struct tcp *tcp, struct caller *caller)
+static void read_pending(struct tcp *tcp, struct pending *conn)
 {
-    const int complete = caller->fd < 0 ? 0 : hello_read(caller->fd, caller->hello, &caller->got);
+    const int complete = conn->fd < 0 ? 0 : hello_read(conn->fd, conn->hello, &conn->got);
     if (complete == 0)
         return;
-    struct tcp_link *link = complete == 1 ? proved(tcp, caller) : NULL;
+    struct tcp_link *link = complete == 1 ? proved(tcp, conn) : NULL;
     if (link == NULL) {
-        drop(tcp, &caller->fd);
+        drop(tcp, &conn->fd);
         return;
     }
-    epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, caller->fd, NULL);
-    link->fd = caller->fd;
-    caller->fd = -1;
+    epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
+    link->fd = conn->fd;
+    conn->fd = -1;
     if (link->core.state == LINK_CONNECTING)
-        answer(link);
+        accept_link(link);
     unlisten_if_idle(tcp);
 }
 
 /* A place that is free, or that of the oldest. */
-static struct caller *place(struct tcp *tcp)
+static struct pending *place(struct tcp *tcp)
 {
-    struct caller *oldest = &tcp->callers[0];
-    for (unsigned i = 0; i < CALLERS_MAX; i++) {
-        struct caller *caller = &tcp->callers[i];
-        if (caller->fd < 0)
-            return caller;
-        if (caller->until < oldest->until)
-            oldest = caller;
+    struct pending *oldest = &tcp->pending[0];
+    for (unsigned i = 0; i < PENDING_MAX; i++) {
+        struct pending *conn = &tcp->pending[i];
+        if (conn->fd < 0)
+            return conn;
+        if (conn->until < oldest->until)
+            oldest = conn;
     }
     drop(tcp, &oldest->fd);
     return oldest;
@@ -298,17 +298,17 @@ static struct caller *place(struct tcp *tcp)
 
 static void accept_some(struct tcp *tcp)
 {
-    for (unsigned i = 0; i < CALLERS_MAX && tcp->listener >= 0; i++) {
+    for (unsigned i = 0; i < PENDING_MAX && tcp->listener >= 0; i++) {
         const int fd = accept4(tcp->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
             tcp->resting = watch(tcp, tcp->listener, &tcp->listener, 0); /* it would wake us all the time */
         tick(tcp, tcp->ticking || fd >= 0 || tcp->resting);
         if (fd < 0)
             return;
-        struct caller *caller = place(tcp);
-        *caller = (struct caller){.fd = fd, .until = nanoseconds() + HELLO_NS};
-        if (!watch(tcp, fd, caller, EPOLLIN))
-            drop(tcp, &caller->fd);
+        struct pending *conn = place(tcp);
+        *conn = (struct pending){.fd = fd, .until = nanoseconds() + HELLO_NS};
+        if (!watch(tcp, fd, conn, EPOLLIN))
+            drop(tcp, &conn->fd);
     }
 }
 
@@ -318,10 +318,10 @@ static void on_tick(struct tcp *tcp)
     bool any = false;
     (void)!read(tcp->timer, &times, sizeof(times));
     tcp->resting = tcp->resting && !watch(tcp, tcp->listener, &tcp->listener, EPOLLIN);
-    for (unsigned i = 0; i < CALLERS_MAX; i++) {
-        if (tcp->callers[i].until <= nanoseconds())
-            drop(tcp, &tcp->callers[i].fd);
-        any |= tcp->callers[i].fd >= 0;
+    for (unsigned i = 0; i < PENDING_MAX; i++) {
+        if (tcp->pending[i].until <= nanoseconds())
+            drop(tcp, &tcp->pending[i].fd);
+        any |= tcp->pending[i].fd >= 0;
     }
     tick(tcp, any || tcp->resting);
 }
@@ -526,10 +526,10 @@ static void receive(struct tcp_link *link)
 
 static void serve(struct tcp_link *link, uint32_t events)
 {
-    if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED && !link->called)
-        call(link);
+    if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED && !link->hello_sent)
+        finish_dial(link);
     else if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED)
-        read_answer(link);
+        read_accept(link);
     if (link->core.state == LINK_CONNECTED && (events & EPOLLOUT) != 0 && link->blocked) {
         link->blocked = false;
         if (!watch(tcp_of(link), link->fd, link, EPOLLIN))
@@ -609,7 +609,7 @@ static enum strait_status tcp_link_connect(struct link *base, const void *addres
     if (link->side == LINK_DIALLED)
         return dial(link, &at, at_size);
     if (link->fd >= 0)
-        answer(link);
+        accept_link(link);
     return STRAIT_OK;
 }
 
@@ -652,8 +652,8 @@ static void tcp_after_fork(struct transport *transport)
     tcp->epoll = -1;
     drop(tcp, &tcp->timer);
     drop(tcp, &tcp->listener);
-    for (unsigned i = 0; i < CALLERS_MAX; i++)
-        drop(tcp, &tcp->callers[i].fd);
+    for (unsigned i = 0; i < PENDING_MAX; i++)
+        drop(tcp, &tcp->pending[i].fd);
     for (struct core_link *at = tcp->core.links; at != NULL; at = at->next)
         drop(tcp, &((struct tcp_link *)at)->fd);
 }
@@ -669,8 +669,8 @@ static enum strait_status tcp_create(const struct transport_arena *arena, const 
         return STRAIT_ERR_NO_MEMORY;
     core_init(&tcp->core, &transport_tcp, events, owner);
     tcp->listen = listen;
-    for (unsigned i = 0; i < CALLERS_MAX; i++)
-        tcp->callers[i].fd = -1;
+    for (unsigned i = 0; i < PENDING_MAX; i++)
+        tcp->pending[i].fd = -1;
     tcp->listener = -1;
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
     tcp->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
@@ -701,8 +701,8 @@ static bool tcp_progress(struct transport *transport)
             accept_some(tcp);
         else if (what == &tcp->timer)
             on_tick(tcp);
-        else if (what >= (void *)tcp->callers && what < (void *)(tcp->callers + CALLERS_MAX))
-            read_caller(tcp, what);
+        else if (what >= (void *)tcp->pending && what < (void *)(tcp->pending + PENDING_MAX))
+            read_pending(tcp, what);
         else
             serve(what, ready[i].events);
     }

@@ -190,11 +190,11 @@ TEST(it_listens_while_a_peer_is_awaited)
 
 /* ---- Those that say nothing -------------------------------------------------------------------------------------- */
 
-enum { CALLERS_MAX = 128 };
+enum { PENDING_MAX = 128 };
 
 TEST(beyond_the_limit_the_oldest_stranger_goes)
 {
-    int made[CALLERS_MAX + 3];
+    int made[PENDING_MAX + 3];
     uint8_t address[TCP_ADDRESS_BYTES], hello[HELLO_BYTES];
     await_peer(address);
     for (int i = 0; i < COUNT(made); i++) {
