@@ -30,7 +30,7 @@ static const char usage[] =
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
 #define PATIENCE_MS 2000u
-#define PROBE_MS    500u /* a running daemon has greeted by then; otherwise find out why not */
+#define PROBE_MS    500u /* a running daemon has answered by then; otherwise find out why not */
 #define MS_NS       UINT64_C(1000000)
 #define MIB         (1024.0 * 1024)
 

@@ -28,11 +28,11 @@ static struct gather begin_waiting(struct rank *rank, size_t count)
 /* A second operation is behind the first, and need not wait. */
 static void lose_overflow(struct rank *rank)
 {
-    const bool patient = *(const bool *)rank->argument;
+    const bool waits = *(const bool *)rank->argument;
     rank_begin(rank);
     const struct gather gather = begin_waiting(rank, COUNT_OF);
     require_ok(gather_post(rank, &gather));
-    if (rank->rank == 0 && !patient) {
+    if (rank->rank == 0 && !waits) {
         require(!ends_within(rank->stream, SOON_MS));
         require(error_of(rank->comm) == COLL_SUCCESS);
     } else if (rank->rank == 0) {
@@ -45,17 +45,17 @@ static void lose_overflow(struct rank *rank)
 
 START_TEST(abort_ends_waiting_for_overflow)
 {
-    const bool patient = false;
-    ranks_start(2, lose_overflow, &patient);
+    const bool waits = false;
+    ranks_start(2, lose_overflow, &waits);
 }
 END_TEST
 
 /* Nobody waits for ever for a rank that is lost: its watchdog learns of it, though the thread is busy with it. */
 START_TEST(waiting_for_overflow_ends_as_an_error)
 {
-    const bool patient = true;
+    const bool waits = true;
     fake_gpu.hurry = 20;
-    ranks_start(2, lose_overflow, &patient);
+    ranks_start(2, lose_overflow, &waits);
 }
 END_TEST
 

@@ -182,8 +182,8 @@ TEST(a_hello_that_is_sent_back_is_refused)
 
 enum proof { DIALLERS, ACCEPTORS, GIVEN };
 
-/* Connects and greets with a nonce that is always the same, and with a proof, which is made unless it is given: by who
- * dials or, falsely, by who accepts. Returns whether it is answered. */
+/* Connects and sends a HELLO with a nonce that is always the same, and with a proof, which is made unless it is given:
+ * by who dials or, falsely, by who accepts. Returns whether it is answered. */
 static bool raw_prove(enum proof proof, uint8_t mac[MAC_BYTES])
 {
     static const uint8_t nonce[NONCE_BYTES] = {9};

@@ -597,7 +597,7 @@ static void turn(void)
     } while (0)
 
 /* Until the side has said hello, and heard ours. */
-static void greet(void)
+static void send_hello(void)
 {
     connect_peer();
     STEP_UNTIL(peer.heard[NCCL_HELLO] == 1);
@@ -664,14 +664,14 @@ TEST_LOOP(what_is_no_message_breaks_the_link, 5)
 
 TEST(a_second_hello_breaks_the_link)
 {
-    greet();
+    send_hello();
     speak(NCCL_HELLO, 0, NCCL_VERSION, NCCL_ID_BYTES);
     await_break("the peer said hello twice");
 }
 
 TEST(a_chunk_before_its_time_breaks_the_link)
 {
-    greet();
+    send_hello();
     speak(NCCL_CHUNK, 1, 1000, 24);
     await_break("the peer sends before its time");
     ck_assert_uint_eq(0, side.connected + side.arriving);
