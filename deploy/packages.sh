@@ -8,11 +8,17 @@ packages_test="check g++ python3 python3-venv"
 # From PyPI, into an environment of the tests.
 packages_pip="numpy pytest xxhash"
 
-# install_packages NAME...: those that are missing, as root or through sudo.
+# install_packages NAME...: those that are missing, as root or through sudo. A name without an architecture is this
+# machine's: the same package of another one does not count.
 install_packages() {
     missing=""
     for package in "$@"; do
-        dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
+        case $package in
+        *:*) architecture=${package#*:} ;;
+        *) architecture="$(dpkg --print-architecture)|all" ;;
+        esac
+        dpkg-query -W -f='${Architecture} ${Status}\n' "$package" 2>/dev/null |
+            grep -Eq "^($architecture) .*ok installed" || missing="$missing $package"
     done
     [ -n "$missing" ] || return 0
     as_root=""
