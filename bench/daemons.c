@@ -30,7 +30,12 @@ static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns);
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 const char *const path_names[] = {"local", "shm", "tcp", "link", NULL};
-static const char *const wire_names[BENCH_WIRES] = {"shm", "ucx", "pinned", "peer", "nccl", "ucx_cuda"};
+static const char *const wire_names[BENCH_WIRES] = {"shm", "tcp", "ucx", "pinned", "peer", "nccl", "ucx_cuda"};
+static const char *const phase_names[BENCH_PHASES] = {"start",   "connect", "answer", "chunks", "decode",
+                                                      "verdict", "offer",   "encode", "send",   "end"};
+static const char *const sides[2] = {"sink", "source"};
+#define SINK_PHASES 6u
+
 static const char *const stage_names[BENCH_STAGES] = {"queue", "encode", "wire", "decode", "copy"};
 
 static uint64_t number(const cJSON *object, const char *name)
@@ -63,6 +68,13 @@ static void read_all(struct node_figures *figures, const cJSON *root)
         figures->stages[i].count = number(stage, "count");
         figures->stages[i].sum_us = number(stage, "sum_us");
     }
+    for (unsigned i = 0; i < BENCH_PHASES; i++) {
+        const cJSON *role =
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "phases"), sides[i >= SINK_PHASES]);
+        const cJSON *phase = cJSON_GetObjectItemCaseSensitive(role, phase_names[i]);
+        figures->phases[i].count = number(phase, "count");
+        figures->phases[i].sum_us = number(phase, "sum_us");
+    }
     cJSON_ArrayForEach(peer, cJSON_GetObjectItemCaseSensitive(root, "peers"))
     {
         copy_string(figures->transport, sizeof(figures->transport), peer, "transport");
@@ -87,10 +99,30 @@ void node_figures_add(struct node_figures *used, const struct node_figures *now,
         used->stages[i].count += sign * now->stages[i].count;
         used->stages[i].sum_us += sign * now->stages[i].sum_us;
     }
+    for (unsigned i = 0; i < BENCH_PHASES; i++) {
+        used->phases[i].count += sign * now->phases[i].count;
+        used->phases[i].sum_us += sign * now->phases[i].sum_us;
+    }
     used->raw_bytes += sign * now->raw_bytes;
     used->wire_bytes += sign * now->wire_bytes;
     for (unsigned i = 0; i < BENCH_WIRES; i++)
         used->wires[i] += sign * now->wires[i];
+}
+
+static void report_phases(const struct node_figures *used, unsigned count, double wall_us, cJSON *row)
+{
+    cJSON *phases = cJSON_AddObjectToObject(row, "phases_us");
+    double sink = 0;
+
+    for (unsigned i = 0; i < BENCH_PHASES; i++) {
+        char name[32];
+        uint64_t passed = used->phases[i].count;
+        double us = passed > 0 ? (double)used->phases[i].sum_us / (double)passed : 0;
+        snprintf(name, sizeof(name), "%s%s", i < SINK_PHASES ? "" : "source_", phase_names[i]);
+        cJSON_AddNumberToObject(phases, name, us);
+        sink += i < SINK_PHASES ? us : 0;
+    }
+    json_add_known(row, "client_us", used->phases[SINK_PHASES - 1].count == count ? wall_us - sink : 0);
 }
 
 void node_figures_report(const struct node_figures *used, unsigned count, double wall_ms, enum strait_coding coding,
@@ -116,6 +148,7 @@ void node_figures_report(const struct node_figures *used, unsigned count, double
         cJSON_AddNumberToObject(stages, stage_names[i], ms);
         sum += i == BENCH_QUEUE ? 0 : ms; /* waiting is not work */
     }
+    report_phases(used, count, wall_ms * 1e3, row);
     cJSON_AddNumberToObject(row, "wall_ms", wall_ms);
     cJSON_AddNumberToObject(row, "stages_by_wall", sum / wall_ms);
     cJSON_AddNumberToObject(row, "chunks", (double)chunks / count);
@@ -257,12 +290,12 @@ static void add_option(struct command *command, const char *name, const char *va
     command_add(command, value);
 }
 
-/* UCX gets options for TCP and the device, as it would use shared memory between processes of one host. `end`: the
+/* Where further options ask for UCX, it is used over TCP. `end`: the
  * daemon's network namespace, or NULL. */
 static bool start_daemon(struct bench_side *side, const struct bench_path *path, const char *option,
                          const struct bench_site *site, const struct bench_link_end *end)
 {
-    static const char *const transports[PATH_KINDS] = {"shm", "shm", "ucx", "ucx"};
+    static const char *const transports[PATH_KINDS] = {"shm", "shm", "tcp", "tcp"};
     struct command command = {0};
     char listen[64] = "127.0.0.1:0", ucx[128] = "tls=tcp devices=lo", further[LIST_MAX][256];
 
@@ -629,7 +662,7 @@ static bool wait_ended(const struct move *move, const struct leg *legs, uint32_t
     for (uint32_t i = 0; i < count; i++) {
         const struct leg *leg = &legs[i];
         while (!leg->ended || (drained && !leg->drained))
-            if (!bench_path_work(move->path, LOOK_NS))
+            if (!bench_path_work(move->path, move->polls ? 0 : LOOK_NS))
                 return false;
         if (leg->state == STRAIT_FAILED) {
             print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", move->path->name, side,
@@ -649,6 +682,8 @@ static bool run_requests(const struct move *move, struct legs *legs)
     for (uint32_t i = 0; good && i < legs->count; i++)
         good = offer_or_expect(move, legs, i, !push);
     good = good && bench_path_work(move->path, 0); /* makes sure that all are written to the daemon's socket */
+    if (move->gap_us != 0)
+        usleep(move->gap_us);
     for (uint32_t i = 0; good && i < legs->count; i++) {
         legs->started[i] = clock_ns();
         good = offer_or_expect(move, legs, i, push) && start(move, legs, i);

@@ -94,8 +94,8 @@ bool tool_iperf(const struct bench_link *link, uint64_t *bytes, uint64_t *ns, ch
 enum path_kind {
     PATH_LOCAL, /* both pools at one daemon */
     PATH_SHM,   /* two daemons, shared memory */
-    PATH_TCP,   /* two daemons, UCX over TCP on loopback */
-    PATH_LINK,  /* two daemons in network namespaces, UCX over TCP on a shaped link */
+    PATH_TCP,   /* two daemons, tcp on loopback */
+    PATH_LINK,  /* two daemons in network namespaces, tcp on a shaped link */
     PATH_KINDS,
 };
 extern const char *const path_names[]; /* NULL-terminated */
@@ -103,13 +103,18 @@ extern const char *const path_names[]; /* NULL-terminated */
 enum bench_stage { BENCH_QUEUE, BENCH_ENCODE, BENCH_WIRE, BENCH_DECODE, BENCH_COPY, BENCH_STAGES };
 
 /* Wire that chunks travelled over; in GPU memory: peer, pinned, nccl and ucx-cuda. */
-enum bench_wire { BENCH_SHM, BENCH_UCX, BENCH_PINNED, BENCH_PEER, BENCH_NCCL, BENCH_UCX_CUDA, BENCH_WIRES };
+enum bench_wire { BENCH_SHM, BENCH_TCP, BENCH_UCX, BENCH_PINNED, BENCH_PEER, BENCH_NCCL, BENCH_UCX_CUDA, BENCH_WIRES };
+
+enum { BENCH_PHASES = 10 }; /* of a request: six at the sink, then four at the source (docs/operations.md) */
 
 /* A daemon's counters since its start, as it reports them to its clients. */
 struct node_figures {
     struct {
         uint64_t count, sum_us;
     } stages[BENCH_STAGES];
+    struct {
+        uint64_t count, sum_us;
+    } phases[BENCH_PHASES];
     uint64_t raw_bytes, wire_bytes;
     uint64_t wires[BENCH_WIRES];     /* bytes sent */
     char transport[16], policy[128]; /* of its last peer, in force now */
@@ -119,10 +124,25 @@ struct node_figures {
 void node_figures_add(struct node_figures *used, const struct node_figures *now, uint64_t sign);
 
 /* Adds to a row what `count` transfers have used, each: "ratio", "wire_bytes", "wires", "wire" (their names),
- * "stages_ms" and, of the wall time `wall_ms`, "stages_by_wall"; "chunks", "transport" and, for `coding` auto, the
+ * "phases_us" of one request and "client_us", what the wall time of
+ * one request has beyond those of the sink; "stages_ms" and, of the
+ * wall time `wall_ms`, "stages_by_wall"; "chunks", "transport" and, for `coding` auto, the
  * latest "policy". */
 void node_figures_report(const struct node_figures *used, unsigned count, double wall_ms, enum strait_coding coding,
                          cJSON *row);
+
+/* Columns of the phases. */
+#define PHASE_COLUMNS                                                                                               \
+    {"wall_ms", NULL, "wall", COLUMN_NUMBER}, {"phases_us.start", NULL, "start", COLUMN_NUMBER},                    \
+        {"phases_us.connect", NULL, "connect", COLUMN_NUMBER}, {"phases_us.answer", NULL, "answer", COLUMN_NUMBER}, \
+        {"phases_us.chunks", NULL, "chunks", COLUMN_NUMBER}, {"phases_us.decode", NULL, "decode", COLUMN_NUMBER},   \
+        {"phases_us.verdict", NULL, "verdict", COLUMN_NUMBER}, {"client_us", NULL, "client", COLUMN_NUMBER},        \
+        {"phases_us.source_offer", NULL, "s: offer", COLUMN_NUMBER},                                                \
+        {"phases_us.source_encode", NULL, "s: encode", COLUMN_NUMBER},                                              \
+        {"phases_us.source_send", NULL, "s: send", COLUMN_NUMBER},                                                  \
+    {                                                                                                               \
+        "phases_us.source_end", NULL, "s: end", COLUMN_NUMBER                                                       \
+    }
 
 /* Columns of the stages. */
 #define STAGE_COLUMNS                                                                                         \
@@ -209,6 +229,8 @@ struct move {
     const uint32_t *from, *to; /* page ids: requests * pages */
     enum strait_coding coding;
     enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
+    uint32_t gap_us;                 /* between the calls of the two sides */
+    bool polls;                      /* the clients never sleep */
     /* Overwrites the sink's pages, and counts those that differ from the source's. */
     bool (*wipe)(void *arg);
     bool (*count_wrong)(void *arg, uint64_t *wrong);

@@ -259,11 +259,8 @@ static bool move_all(struct demo *demo)
 {
     if (!demo->json)
         demo_print_head(demo, stdout);
-#ifdef STRAIT_DEMO_NETWORK
-    if (!move_path(demo, PATH_TCP, "network"))
-        return false;
-#endif
-    return move_path(demo, PATH_SHM, "shm") && move_path(demo, PATH_LOCAL, "local");
+    return move_path(demo, PATH_TCP, "network") && move_path(demo, PATH_SHM, "shm") &&
+           move_path(demo, PATH_LOCAL, "local");
 }
 
 static bool report(const struct demo *demo)
@@ -271,9 +268,6 @@ static bool report(const struct demo *demo)
     if (demo->json)
         return demo_print_json(demo, stdout) && demo_verified(demo);
     demo_print_end(demo, stdout);
-#ifndef STRAIT_DEMO_NETWORK
-    puts("(This build has no UCX, so that there is no network path.)");
-#endif
     return demo_verified(demo);
 }
 

@@ -47,14 +47,14 @@ static struct strait_class class_at(const struct demo *demo, uint32_t region)
 
 void demo_print_head(const struct demo *demo, FILE *stream)
 {
-    fprintf(
-        stream,
-        "A prefill and a decode worker, a straitd for each, %.1f MiB of real KV cache: %" PRIu32 " pages of %u KiB\n"
-        "in no order. Each row: the same pages, moved %u times, every page compared; the median time.\n"
-        "network is UCX over TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n\n"
-        "%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n",
-        (double)demo_bytes(demo) / MIB, demo_pages(demo), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
-        "coding", "raw MiB", "wire MiB", "ratio", "time ms", "GB/s", "verified");
+    fprintf(stream,
+            "A prefill and a decode worker, a straitd for each, %.1f MiB of real KV cache: %" PRIu32
+            " pages of %u KiB\n"
+            "in no order. Each row: the same pages, moved %u times, every page compared; the median time.\n"
+            "network is TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n\n"
+            "%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n",
+            (double)demo_bytes(demo) / MIB, demo_pages(demo), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
+            "coding", "raw MiB", "wire MiB", "ratio", "time ms", "GB/s", "verified");
     fflush(stream);
 }
 

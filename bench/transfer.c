@@ -24,8 +24,8 @@ struct transfer_options {
     struct bench_options common;
     struct number_list page_sizes, pages, paths, codings, directions, rates;
     struct text_list daemon;
-    uint64_t regions, requests, repeats, samples, burst, idle;
-    bool no_rivals;
+    uint64_t regions, requests, repeats, samples, gap, burst, idle;
+    bool polls, no_rivals;
 };
 
 static const char *const direction_names[] = {"pull", "push", NULL};
@@ -48,6 +48,10 @@ static const struct bench_option known_options[] = {
     {OPTION(NUMBER, samples, "samples", "0", "N",
             "transfers of a row in each turn; 0: one, or as many small ones as make 16M"),
      .max = 10000},
+    {OPTION(NUMBER, gap, "gap", "0", "US",
+            "microseconds between what the other side asks for and the start, in which a daemon falls asleep"),
+     .max = 1000000},
+    {OPTION(FLAG, polls, "poll", NULL, NULL, "the clients poll instead of sleeping")},
     {OPTION(FLAG, no_rivals, "no-rivals", NULL, NULL, "without memcpy, ucx_perftest and iperf3")},
     {OPTION(RATES, rates, "rate", "1", "LIST", "of the link, Gbit/s, one group of rows each")},
     {OPTION(SIZE, burst, "burst", "512K", "SIZE", "of the link's token bucket"), .min = 4096, .max = 1u << 30},
@@ -359,6 +363,8 @@ static bool sample_requests(struct bench *bench, struct row *row)
                               .to = shape->to,
                               .coding = row->coding,
                               .direction = row->direction,
+                              .gap_us = (uint32_t)bench->asked->gap,
+                              .polls = bench->asked->polls,
                               .wipe = wipe,
                               .count_wrong = count_wrong,
                               .arg = &landing};
@@ -580,6 +586,10 @@ static const struct column stage_columns[] = {
     LABEL,
     STAGE_COLUMNS,
 };
+static const struct column phase_columns[] = {
+    LABEL,
+    PHASE_COLUMNS,
+};
 static const struct column idle_columns[] = {
     {"path", NULL, "path", COLUMN_TEXT},
     {"seconds", NULL, "seconds idle", COLUMN_COUNT},
@@ -589,6 +599,8 @@ static const struct column idle_columns[] = {
 static const struct table tables[] = {
     TABLE("rows", NULL, NULL, columns),
     TABLE("rows", "stages of one sample, ms of all its chunks together", "stages_ms", stage_columns),
+    TABLE("rows", "phases of one request, us; s: at the source's daemon, within answer and chunks", "phases_us",
+          phase_columns),
     TABLE("idle", "processor time of idle daemons", NULL, idle_columns),
 };
 

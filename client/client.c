@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,6 +19,7 @@
 
 uint32_t strait_poll(struct strait_client *client, struct strait_event *events, uint32_t capacity)
 {
+    client->polling = true;
     events_recycle(client);
     connection_work(client);
     transfers_expire(client, clock_ms());
@@ -35,6 +37,36 @@ static int time_left(uint64_t end)
     return now >= end ? 0 : end - now > INT_MAX ? INT_MAX : (int)(end - now);
 }
 
+static bool has_live_sink(const struct strait_client *client)
+{
+    const struct strait_transfer *transfer = client->transfers;
+    for (uint32_t looked = 0; transfer != NULL && looked < 16; transfer = transfer->next, looked++)
+        if (transfer->sink && !transfer->ended) /* the latest is first */
+            return true;
+    return false;
+}
+
+/* Whether strait_wait polls on instead of sleeping: after a sink has been started or has come further, for the time of
+ * a small transfer and within a budget (busy_poll.h). */
+static bool polls_on(struct strait_client *client)
+{
+    static long processors; /* the same for all threads */
+    if (processors == 0)
+        processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (processors < 2 || (!client->stepped && client->busy_poll.until == 0))
+        return false;
+    const uint64_t now = clock_ns();
+    const bool stepped = client->stepped;
+    client->stepped = false;
+    if (!busy_poll_turn(&client->busy_poll, now, stepped, stepped && has_live_sink(client)))
+        return false;
+    if ((unsigned long)processors < BUSY_POLL_PROCESSORS) {
+        sched_yield();
+        busy_poll_yielded(&client->busy_poll, clock_ns() - now);
+    }
+    return true;
+}
+
 uint32_t strait_wait(struct strait_client *client, struct strait_event *events, uint32_t capacity, int timeout_ms)
 {
     uint64_t end = timeout_ms < 0 ? NEVER : clock_ms() + (uint64_t)timeout_ms;
@@ -43,6 +75,8 @@ uint32_t strait_wait(struct strait_client *client, struct strait_event *events, 
         int left = time_left(end);
         if (count > 0 || left == 0 || (capacity == 0 && client->waiting.first != NULL))
             return count;
+        if (polls_on(client))
+            continue;
         struct pollfd fd = {.fd = client->epoll_fd, .events = POLLIN};
         if (poll(&fd, 1, left) < 0 && errno != EINTR)
             return 0;
@@ -163,6 +197,7 @@ void strait_client_close(struct strait_client *client)
     events_drop(client, NULL);
     while (client->transfers != NULL)
         transfer_destroy(client->transfers);
+    notes_destroy(client);
     while (client->peers != NULL)
         peer_destroy(client->peers);
     while (client->pools != NULL)
@@ -185,14 +220,14 @@ int strait_client_fd(const struct strait_client *client)
 
 bool strait_client_connected(const struct strait_client *client)
 {
-    return client->state == READY;
+    return client->state == READY && !client->silent;
 }
 
 enum strait_status strait_stats(struct strait_client *client)
 {
     if (client == NULL)
         return STRAIT_ERR_INVALID;
-    if (client->state != READY)
+    if (!strait_client_connected(client))
         return STRAIT_ERR_AGAIN;
     struct message message = {.type = MESSAGE_STATS};
     enum strait_status status = outbox_send(client, &message, NULL, NULL);

@@ -14,6 +14,7 @@
 
 #include <time.h>
 
+#include "internal/busy_poll.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
 #include "proto/message.h"
@@ -22,10 +23,13 @@
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_LAST_MS  500u
 #define GRACE_MS         100u        /* how late the daemon's verdict may be before the library gives its own */
+#define PING_MS          1000u       /* silence of a daemon from which something is due, before it gets a PING */
+#define ANSWER_MS        2000u       /* how long its answer may take before the daemon counts as hung */
 #define DEADLINE_MAX_MS  86400000u   /* 24 h */
 #define QUEUE_BYTES_MAX  (64u << 20) /* in the channel; further messages wait in the outbox */
 #define EVENTS_AHEAD     4096u       /* nothing more is read while so many events wait */
-#define NOTES_AHEAD      256u        /* notifications kept for a daemon that is away */
+#define PEER_NOTES_MAX   256u        /* notes to one peer that are not answered, */
+#define PEER_BYTES_MAX   (1u << 20)  /* and their keys and data */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -62,11 +66,11 @@ struct stream_wait;
 
 struct outbox {
     struct outbox_entry *first, **end;
-    uint32_t notes; /* of all entries */
 };
 
 struct strait_client {
     int epoll_fd, timer_fd, event_fd;
+    bool polling;      /* in strait_poll, which signals at its end if something is left */
     bool signalled;    /* event_fd is readable */
     bool input_left;   /* unread frames remain in the channel */
     uint64_t timer_at; /* what timer_fd is set to; NEVER: disarmed */
@@ -84,12 +88,27 @@ struct strait_client {
     uint64_t reconnect_at;
     enum strait_status reported; /* the failure that the last event CONNECTION reported */
 
+    /* Liveness of the daemon. A PING is sent only while something is due from it, so an idle daemon is left alone. */
+    uint32_t live;       /* transfers without a verdict or not drained yet */
+    uint32_t note_count; /* notes that the daemon has yet to answer */
+    uint32_t answers;    /* registrations, removals and statistics that the daemon has yet to answer */
+    uint64_t heard_at;   /* since when nothing has been read from the daemon although something is due */
+    uint64_t pinged_at;  /* of the HELLO or PING that is not answered yet; 0: none */
+    bool silent;         /* the daemon counts as hung, and an event CONNECTION said so */
+    bool going;          /* the daemon has said GOAWAY: what is new waits for the next connection */
+
     bool welcomed; /* at least once: the fields below are known */
     uint32_t version;
     char address[MESSAGE_ADDRESS_MAX + 1];
     uint8_t codebook_id[CODEBOOK_ID_BYTES];
 
+    struct busy_poll busy_poll;
+    bool stepped; /* a transfer was started, or has come further, since strait_wait looked */
+
     struct words *words; /* GPU streams wait for these; NULL: no stream has waited yet */
+    struct note **notes; /* by number, MESSAGE_NOTES_MAX of them; NULL: there was none yet */
+    size_t note_bytes;
+    uint32_t next_note; /* the number to try next */
     struct outbox outbox;
     struct event_list waiting, handed;
     struct strait_pool *pools;
@@ -119,6 +138,17 @@ struct strait_peer {
     struct strait_client *client;
     struct strait_peer *next, **link;
     struct pool_blob blob;
+    uint32_t note_count; /* notes to it that are not answered */
+    size_t note_bytes;
+};
+
+/* A note that is not answered. */
+struct note {
+    struct event_node failed; /* first. Ready to be queued, because a failure must not need to allocate */
+    struct strait_peer *peer; /* NULL: removed since */
+    size_t size;
+    struct pool_id pool; /* the peer's */
+    uint8_t key[];
 };
 
 struct strait_transfer {
@@ -131,11 +161,13 @@ struct strait_transfer {
     bool known;      /* a message about it was sent on this connection */
     bool ended;      /* the verdict was given */
     bool drained, released, aborting;
+    bool settled; /* no longer one of client->live */
     enum strait_state state;
     enum strait_reason reason;
     uint32_t layers_landed;
     uint64_t pages;    /* listed so far */
     uint64_t deadline; /* of a sink; of an offer: the end of its first lease */
+    uint32_t lease_ms; /* of an offer */
     size_t key_size;
     uint8_t key[STRAIT_KEY_BYTES_MAX];
     uint32_t deferred;        /* its messages in the outbox */
@@ -163,7 +195,11 @@ uint32_t events_hand_out(struct strait_client *client, struct strait_event *even
 /* Drops the waiting events of a transfer, or (NULL) all. */
 void events_drop(struct strait_client *client, const struct strait_transfer *transfer);
 void event_signal(struct strait_client *client);
-/* Sets the timer to the next deadline or attempt to connect. */
+/* One more answer of the daemon is due: `due` is client->live, note_count or answers. */
+void answer_due(struct strait_client *client, uint32_t *due);
+/* When the daemon has to be asked for a sign of life, or counts as hung; NEVER. */
+uint64_t heartbeat_due(const struct strait_client *client);
+/* Sets the timer to the next deadline, heartbeat or attempt to connect, or leaves it if it expires before that. */
 void timer_update(struct strait_client *client);
 
 /* ---- Messages that are sent, now or later (outbox.c) ------------------------------------------------------------- */
@@ -185,6 +221,7 @@ void outbox_watch(struct strait_client *client);
 void outbox_drop_transfer(struct strait_client *client, const struct strait_transfer *transfer);
 void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool);
 void outbox_clear(struct strait_client *client);
+void outbox_keep_new(struct strait_client *client); /* drops what is for the transfers that the daemon knows */
 /* Copies lists and, behind them in the same block, their ids. */
 struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t count);
 
@@ -198,6 +235,11 @@ void stream_release(struct strait_transfer *transfer);
 /* ---- Peers (peer.c) ---------------------------------------------------------------------------------------------- */
 
 void peer_destroy(struct strait_peer *peer);
+/* The daemon's answer to notes. */
+void notes_answered(struct strait_client *client, const struct message_noted *message);
+/* The daemon will answer none of the notes: they may have been delivered, or not. */
+void notes_fail(struct strait_client *client, const char *text);
+void notes_destroy(struct strait_client *client);
 
 /* ---- Transfers (transfer.c) -------------------------------------------------------------------------------------- */
 
@@ -211,10 +253,12 @@ void transfer_drained(struct strait_transfer *transfer);
 /* The library's own verdict: all pages of a sink failed. A transfer that the daemon never heard of is drained in any
  * case. */
 void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text);
-/* Gives up the transfers that are due at `now`. */
+/* Gives up the transfers that are due at `now`; the daemon, if it still lives, is told to abort them. */
 void transfers_expire(struct strait_client *client, uint64_t now);
 /* Gives up all transfers. */
-void transfers_fail(struct strait_client *client, enum strait_reason reason, bool drained, const char *text);
+/* `known_only`: those of which the daemon has heard. */
+void transfers_fail(struct strait_client *client, enum strait_reason reason, bool drained, const char *text,
+                    bool known_only);
 /* The socket ended: the transfers that the daemon knew are drained, and the next daemon knows nothing of them. */
 void transfers_drained(struct strait_client *client);
 void transfer_destroy(struct strait_transfer *transfer);
@@ -248,11 +292,15 @@ void connection_close(struct strait_client *client);
 /* ---- Clock and arguments ----------------------------------------------------------------------------------------- */
 
 /* CLOCK_MONOTONIC. */
-static inline uint64_t clock_ms(void)
+static inline uint64_t clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+static inline uint64_t clock_ms(void)
+{
+    return clock_ns() / 1000000;
 }
 
 /* Whether this library understands a params struct of `size` bytes: it must not be older than the first release, and

@@ -92,8 +92,6 @@ static enum strait_status embedded_start(const char *options, int *fd)
 #define STRAIT_VERSION "unknown"
 #endif
 
-/* ---- Watching ---------------------------------------------------------------------------------------------------- */
-
 /* ---- The end of a connection ------------------------------------------------------------------------------------- */
 
 /* Schedules the next attempt, with a longer delay each time. */
@@ -110,7 +108,9 @@ void connection_close(struct strait_client *client)
         epoll_ctl(client->epoll_fd, EPOLL_CTL_DEL, channel_fd(client->channel), NULL);
     channel_destroy(client->channel);
     client->channel = NULL;
-    client->input_left = client->write_failed = false;
+    client->input_left = client->write_failed = client->silent = false;
+    client->answers = 0;
+    client->pinged_at = 0;
 }
 
 /* A failure is reported once, not with every attempt. Without memory the event may be lost, as transfers report their
@@ -126,11 +126,16 @@ static void report_disconnected(struct strait_client *client, enum strait_status
     event_push(client, node);
 }
 
-/* The connection ends: everything that its daemon knew is lost, and so is what waited to be sent. */
+/* The connection ends: everything that its daemon knew is lost, and so is what waited to be sent, unless the daemon has
+ * said GOAWAY: then that waited for the next connection. */
 static void lose_transfers(struct strait_client *client, bool drained, const char *text)
 {
-    outbox_clear(client);
-    transfers_fail(client, STRAIT_REASON_LOCAL, drained, text);
+    if (client->going)
+        outbox_keep_new(client);
+    else
+        outbox_clear(client);
+    transfers_fail(client, STRAIT_REASON_LOCAL, drained, text, client->going);
+    notes_fail(client, text);
 }
 
 /* The socket ended: the daemon is dead, or it no longer touches any page, as it closes the socket only then. */
@@ -139,10 +144,13 @@ static void connection_ended(struct strait_client *client)
     enum connection_state was = client->state;
     connection_close(client);
     back_off(client);
+    if (client->going)
+        client->reconnect_at = clock_ms(); /* another daemon listens already */
     if (was == READY) {
         report_disconnected(client, STRAIT_OK, "");
         lose_transfers(client, true, "the connection to the daemon ended");
     }
+    client->going = false;
     transfers_drained(client);
     for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
         next = pool->next;
@@ -175,6 +183,46 @@ static void connection_break(struct strait_client *client, enum strait_status wh
     report_disconnected(client, why, text);
     lose_transfers(client, false, text);
     event_signal(client);
+}
+
+/* ---- A daemon that hangs ----------------------------------------------------------------------------------------- */
+
+static void wait_anew(struct strait_client *client)
+{
+    client->heard_at = clock_ms();
+    client->pinged_at = 0;
+}
+
+/* Without memory the event follows the next bytes. */
+static void heard(struct strait_client *client)
+{
+    wait_anew(client);
+    struct event_node *node = client->silent && client->state == READY ? event_create(STRAIT_EVENT_CONNECTION) : NULL;
+    if (client->silent && client->state == READY && node == NULL)
+        return;
+    client->silent = false;
+    if (node == NULL)
+        return;
+    client->reported = STRAIT_OK;
+    node->event.connected = true;
+    event_push(client, node);
+}
+
+/* Called when all that has arrived was read. */
+static void heartbeat(struct strait_client *client)
+{
+    struct message ping = {.type = MESSAGE_PING};
+    if (clock_ms() < heartbeat_due(client))
+        return;
+    if (client->pinged_at == 0) {
+        outbox_send_always(client, &ping);
+        client->pinged_at = clock_ms();
+        return;
+    }
+    if (client->reported != STRAIT_ERR_AGAIN) /* else the daemon hung before, too */
+        report_disconnected(client, STRAIT_ERR_AGAIN, "the daemon does not answer");
+    client->silent = true;
+    client->next_due = 0; /* offers may be due now */
 }
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
@@ -245,6 +293,7 @@ enum strait_status connection_start(struct strait_client *client)
         return status;
     }
     client->state = HANDSHAKE;
+    client->pinged_at = clock_ms();
     outbox_flush(client);
     return STRAIT_OK;
 }
@@ -265,7 +314,6 @@ static void connection_ready(struct strait_client *client)
     if (deferred.first != NULL) {
         *client->outbox.end = deferred.first;
         client->outbox.end = deferred.end;
-        client->outbox.notes += deferred.notes;
     }
     outbox_flush(client);
 }
@@ -311,11 +359,30 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
     return STRAIT_OK;
 }
 
+/* The daemon closes the connection next, and why is for the application. */
+static enum strait_status on_refused(struct strait_client *client, const struct message_refused *refused)
+{
+    char *text = duplicate_text(refused->text);
+    connection_break(client, (enum strait_status)refused->status, text != NULL ? text : "");
+    free(text);
+    return STRAIT_ERR_AGAIN; /* nothing more is read */
+}
+
+/* The daemon has reloaded its codebook set. Pools that are exported from now on name the new one. */
+static enum strait_status on_codebook(struct strait_client *client, const struct message_codebook *codebook)
+{
+    memset(client->codebook_id, 0, sizeof(client->codebook_id));
+    if (codebook->id.size == CODEBOOK_ID_BYTES)
+        memcpy(client->codebook_id, codebook->id.data, CODEBOOK_ID_BYTES);
+    return STRAIT_OK;
+}
+
 /* ---- Messages: pools --------------------------------------------------------------------------------------------- */
 
 static enum strait_status on_pool_status(struct strait_client *client, const struct message_pool_status *status)
 {
     struct strait_pool *pool = pool_find(client, &status->pool);
+    client->answers -= client->answers > 0;
     if (pool == NULL)
         return STRAIT_OK;
     if (status->removed) {
@@ -432,6 +499,7 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
     struct strait_transfer *transfer = table_find(client, layers->transfer);
     if (transfer == NULL || !transfer->known || transfer->ended)
         return STRAIT_OK;
+    transfer->state = STRAIT_TRANSFERRING; /* the daemon leaves out what a layer says, too */
     for (uint32_t i = 0; i < layers->layer_count; i++) {
         struct event_node *node = event_create(STRAIT_EVENT_LAYER);
         if (node == NULL)
@@ -482,11 +550,16 @@ static enum strait_status on_note(struct strait_client *client, const struct mes
 
 static enum strait_status dispatch(struct strait_client *client, const struct message *message)
 {
-    if ((message->type == MESSAGE_WELCOME) != (client->state == HANDSHAKE))
+    const bool is_answer = message->type == MESSAGE_WELCOME || message->type == MESSAGE_REFUSED; /* to HELLO */
+    if (is_answer != (client->state == HANDSHAKE))
         return STRAIT_ERR_CORRUPT;
     switch (message->type) {
+    case MESSAGE_REFUSED:
+        return on_refused(client, &message->refused);
     case MESSAGE_WELCOME:
         return on_welcome(client, &message->welcome);
+    case MESSAGE_CODEBOOK:
+        return on_codebook(client, &message->codebook);
     case MESSAGE_POOL_STATUS:
         return on_pool_status(client, &message->pool_status);
     case MESSAGE_STATE:
@@ -498,7 +571,16 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
         return on_layers(client, &message->layers);
     case MESSAGE_NOTE:
         return on_note(client, &message->note);
+    case MESSAGE_NOTED:
+        notes_answered(client, &message->noted);
+        return STRAIT_OK;
+    case MESSAGE_GOAWAY:
+        client->going = true;
+        return STRAIT_OK;
+    case MESSAGE_PONG: /* that something came is the answer */
+        return STRAIT_OK;
     case MESSAGE_STATS_TEXT:
+        client->answers -= client->answers > 0;
         return push_data(client, STRAIT_EVENT_STATS, NULL, view_of(NULL, 0), message->text.text);
     default: /* not for clients */
         return STRAIT_ERR_CORRUPT;
@@ -530,8 +612,14 @@ static enum strait_status take_frames(struct strait_client *client, bool all)
 static void read_socket(struct strait_client *client)
 {
     enum strait_status end = STRAIT_OK;
-    if (client->waiting.count < EVENTS_AHEAD)
+    uint64_t before = channel_received(client->channel);
+    bool reads = client->waiting.count < EVENTS_AHEAD;
+    if (reads)
         end = channel_read(client->channel);
+    if (channel_received(client->channel) != before)
+        heard(client);
+    else if (!reads) /* what is not read may be the answer */
+        wait_anew(client);
     enum strait_status status = take_frames(client, end != STRAIT_OK);
     if (client->state != HANDSHAKE && client->state != READY)
         return; /* a message made the library give up the connection */
@@ -545,6 +633,8 @@ static void read_socket(struct strait_client *client)
         connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
     if (end != STRAIT_OK && client->state != DISCONNECTED) /* after the reason, if there was one */
         connection_ended(client);
+    else
+        heartbeat(client);
 }
 
 /* Discards what still arrives and waits for the end of the socket. */

@@ -47,7 +47,7 @@ struct event_node *event_create(enum strait_event_type type)
 void event_signal(struct strait_client *client)
 {
     uint64_t one = 1;
-    if (!client->signalled)
+    if (!client->signalled && !client->polling)
         client->signalled = write(client->event_fd, &one, sizeof(one)) == sizeof(one);
 }
 
@@ -62,8 +62,10 @@ void event_push(struct strait_client *client, struct event_node *node)
 {
     if (node->event.text == NULL)
         node->event.text = "";
-    if (node->event.transfer != NULL)
+    if (node->event.transfer != NULL) {
         node->event.transfer->waiting++;
+        client->stepped = true;
+    }
     append(&client->waiting, node);
     event_signal(client);
 }
@@ -107,6 +109,7 @@ uint32_t events_hand_out(struct strait_client *client, struct strait_event *even
         append(&client->handed, node);
         events[count++] = node->event;
     }
+    client->polling = false;
     if (client->waiting.first == NULL && !client->input_left)
         event_quiet(client);
     else
@@ -137,12 +140,39 @@ void events_drop(struct strait_client *client, const struct strait_transfer *tra
 
 /* ---- Timer ------------------------------------------------------------------------------------------------------- */
 
-/* Setting the timer also clears an expiration. */
+static bool is_awaiting(const struct strait_client *client)
+{
+    return client->live > 0 || client->note_count > 0 || client->answers > 0;
+}
+
+void answer_due(struct strait_client *client, uint32_t *due)
+{
+    if (!is_awaiting(client))
+        client->heard_at = clock_ms();
+    (*due)++;
+}
+
+uint64_t heartbeat_due(const struct strait_client *client)
+{
+    if ((client->state != HANDSHAKE && client->state != READY) || client->silent)
+        return NEVER;
+    if (client->pinged_at != 0)
+        return client->pinged_at + ANSWER_MS;
+    return is_awaiting(client) ? client->heard_at + PING_MS : NEVER;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A timer that expires too early costs one wake-up; setting it again after each message would cost a call each. Setting
+ * the timer also clears an expiration. */
 void timer_update(struct strait_client *client)
 {
     uint64_t reconnect = client->state == DISCONNECTED ? client->reconnect_at : NEVER;
-    uint64_t at = reconnect < client->next_due ? reconnect : client->next_due;
-    if (at == client->timer_at)
+    uint64_t at = earlier(earlier(reconnect, client->next_due), heartbeat_due(client));
+    if (at == client->timer_at || (client->timer_at < at && clock_ms() < client->timer_at))
         return;
     struct itimerspec spec = {0};
     if (at != NEVER) {

@@ -140,6 +140,8 @@ static enum strait_status send_now(struct strait_client *client, struct message 
     enum strait_status status = channel_send(client->channel, message, NULL, 0);
     if (status == STRAIT_OK && transfer != NULL)
         transfer->known = true;
+    if (status == STRAIT_OK && (message->type == MESSAGE_STATS || message->type == MESSAGE_POOL_REMOVE))
+        answer_due(client, &client->answers);
     return status;
 }
 
@@ -157,12 +159,28 @@ static struct message registration_of(const struct strait_pool *pool)
 static enum strait_status send_pool_now(struct strait_client *client, const struct strait_pool *pool)
 {
     struct message message = registration_of(pool);
-    return channel_send(client->channel, &message, pool->fds, pool->fd_count);
+    enum strait_status status = channel_send(client->channel, &message, pool->fds, pool->fd_count);
+    if (status == STRAIT_OK)
+        answer_due(client, &client->answers);
+    return status;
 }
 
-static bool can_send(const struct strait_client *client)
+/* False: the message waits. Those of one transfer keep their order. A daemon that has said GOAWAY is told only what
+ * concerns the transfers that it has. */
+static bool can_send(const struct strait_client *client, const struct message *message,
+                     const struct strait_transfer *transfer)
 {
-    return client->state == READY && !client->write_failed && client->outbox.first == NULL;
+    if (client->state != READY || client->write_failed)
+        return false;
+    if (!client->going)
+        return client->outbox.first == NULL;
+    return transfer != NULL ? transfer->known && transfer->deferred == 0 : message->type != MESSAGE_NOTIFY;
+}
+
+/* Is it of use on the next connection only? */
+static bool is_for_next(const struct outbox_entry *entry)
+{
+    return entry->transfer != NULL && !entry->transfer->known;
 }
 
 /* ---- Sending later ----------------------------------------------------------------------------------------------- */
@@ -179,7 +197,6 @@ static void append(struct outbox *outbox, struct outbox_entry *entry)
 {
     *outbox->end = entry;
     outbox->end = &entry->next;
-    outbox->notes += entry->message.type == MESSAGE_NOTIFY;
 }
 
 /* Counts the messages that wait for a transfer: most have none, and outbox_drop_transfer need not search. */
@@ -206,7 +223,7 @@ enum strait_status outbox_send(struct strait_client *client, const struct messag
     struct outbox_entry model = {.transfer = transfer, .message = *message};
     if (peer != NULL)
         memcpy(model.codebook_id, peer->blob.codebook_id, CODEBOOK_ID_BYTES);
-    if (!can_send(client))
+    if (!can_send(client, message, transfer))
         return defer(client, &model);
     enum strait_status status = send_now(client, &model.message, transfer, model.codebook_id);
     return status == STRAIT_ERR_NO_SPACE ? defer(client, &model) : status;
@@ -215,7 +232,8 @@ enum strait_status outbox_send(struct strait_client *client, const struct messag
 enum strait_status outbox_send_pool(struct strait_client *client, struct strait_pool *pool)
 {
     struct outbox_entry model = {.pool = pool};
-    enum strait_status status = can_send(client) ? send_pool_now(client, pool) : STRAIT_ERR_NO_SPACE;
+    bool now = client->state == READY && !client->write_failed && client->outbox.first == NULL;
+    enum strait_status status = now ? send_pool_now(client, pool) : STRAIT_ERR_NO_SPACE;
     return status == STRAIT_ERR_NO_SPACE ? defer(client, &model) : status;
 }
 
@@ -235,14 +253,13 @@ static struct outbox_entry *take_first(struct outbox *outbox)
     outbox->first = entry->next;
     if (outbox->first == NULL)
         outbox->end = &outbox->first;
-    outbox->notes -= entry->message.type == MESSAGE_NOTIFY;
     return entry;
 }
 
 /* ERR_NO_SPACE from an empty channel would never go away, so it is a failure. */
 static void outbox_drain(struct strait_client *client)
 {
-    while (client->outbox.first != NULL) {
+    while (client->outbox.first != NULL && !client->going) {
         struct outbox_entry *entry = client->outbox.first;
         enum strait_status status = entry->pool != NULL
                                         ? send_pool_now(client, entry->pool)
@@ -287,6 +304,21 @@ void outbox_drop_pool(struct strait_client *client, const struct strait_pool *po
         drop(client, NULL, pool);
 }
 
+void outbox_keep_new(struct strait_client *client)
+{
+    struct outbox_entry *entry = client->outbox.first;
+    outbox_init(&client->outbox);
+    while (entry != NULL) {
+        struct outbox_entry *next = entry->next;
+        entry->next = NULL;
+        if (is_for_next(entry))
+            append(&client->outbox, entry);
+        else
+            entry_destroy(entry);
+        entry = next;
+    }
+}
+
 void outbox_clear(struct strait_client *client)
 {
     while (client->outbox.first != NULL)
@@ -320,4 +352,5 @@ void outbox_flush(struct strait_client *client)
         event_signal(client);
     }
     outbox_watch(client);
+    timer_update(client);
 }

@@ -62,6 +62,12 @@ void peer_destroy(struct strait_peer *peer)
     *peer->link = peer->next;
     if (peer->next != NULL)
         peer->next->link = peer->link;
+    struct strait_client *client = peer->client;
+    for (uint32_t i = 0; peer->note_count > 0 && i < MESSAGE_NOTES_MAX; i++)
+        if (client->notes[i] != NULL && client->notes[i]->peer == peer) {
+            client->notes[i]->peer = NULL;
+            peer->note_count--;
+        }
     blob_fini(&peer->blob);
     free(peer);
 }
@@ -73,18 +79,138 @@ void strait_peer_remove(struct strait_peer *peer)
 }
 
 /* Codebooks are not compared before the daemon's first answer, as its set is not known until then. */
+static uint32_t compared_bits(const struct strait_pool *pool)
+{
+    return pool->client->welcomed ? UINT32_MAX : ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
+}
+
 uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer)
 {
     struct pool_blob own = pool_describe(pool);
-    uint32_t mismatch = blob_mismatch(&own, &peer->blob);
-    return pool->client->welcomed ? mismatch : mismatch & ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
+    return blob_mismatch(&own, &peer->blob) & compared_bits(pool);
+}
+
+size_t strait_peer_explain(const struct strait_pool *pool, const struct strait_peer *peer, char *dst,
+                           size_t dst_capacity)
+{
+    struct pool_blob own = pool_describe(pool);
+    return blob_explain(&own, &peer->blob, compared_bits(pool), dst, dst_capacity);
+}
+
+/* ---- Notes that are not answered --------------------------------------------------------------------------------- */
+
+static void note_detach(struct strait_client *client, struct note *note)
+{
+    const size_t bytes = note->failed.event.key_size + note->size;
+    client->note_count--;
+    client->note_bytes -= bytes;
+    if (note->peer == NULL)
+        return;
+    note->peer->note_count--;
+    note->peer->note_bytes -= bytes;
+}
+
+static struct note *note_take(struct strait_client *client, uint32_t number)
+{
+    struct note *note = client->notes[number];
+    client->notes[number] = NULL;
+    note_detach(client, note);
+    return note;
+}
+
+/* It was delivered, or nobody is to hear of it. */
+static void note_end(struct strait_client *client, uint32_t number)
+{
+    free(note_take(client, number));
+}
+
+/* A failure is told even where there is no memory for its text. */
+static void note_fail(struct strait_client *client, uint32_t number, struct view text)
+{
+    struct note *note = note_take(client, number);
+    char *copy = strndup((const char *)text.data, text.size);
+    note->failed.event.text = copy != NULL ? copy : "not delivered; out of memory for the reason";
+    note->failed.payload[0] = copy;
+    event_push(client, &note->failed);
+}
+
+void notes_answered(struct strait_client *client, const struct message_noted *message)
+{
+    for (uint32_t i = 0; i < message->note_count; i++) {
+        const uint32_t number = message->notes[i];
+        if (client->notes == NULL || number >= MESSAGE_NOTES_MAX || client->notes[number] == NULL)
+            continue;
+        if (message->failed)
+            note_fail(client, number, message->text);
+        else
+            note_end(client, number);
+    }
+}
+
+void notes_fail(struct strait_client *client, const char *text)
+{
+    for (uint32_t i = 0; client->note_count > 0 && i < MESSAGE_NOTES_MAX; i++)
+        if (client->notes[i] != NULL)
+            note_fail(client, i, view_of(text, strlen(text)));
+}
+
+void notes_destroy(struct strait_client *client)
+{
+    for (uint32_t i = 0; client->note_count > 0 && i < MESSAGE_NOTES_MAX; i++)
+        if (client->notes[i] != NULL)
+            note_end(client, i);
+    free(client->notes);
+    client->notes = NULL;
 }
 
 /* ---- Notifications ----------------------------------------------------------------------------------------------- */
 
-static struct message note_message(const struct strait_peer *peer, struct view key, struct view data)
+static bool has_credit(const struct strait_peer *peer, size_t bytes)
+{
+    const struct strait_client *client = peer->client;
+    return client->note_count < MESSAGE_NOTES_MAX && client->note_bytes + bytes <= MESSAGE_NOTES_BYTES_MAX &&
+           peer->note_count < PEER_NOTES_MAX && peer->note_bytes + bytes <= PEER_BYTES_MAX;
+}
+
+static uint32_t free_number(struct strait_client *client)
+{
+    while (client->notes[client->next_note % MESSAGE_NOTES_MAX] != NULL)
+        client->next_note++;
+    return client->next_note++ % MESSAGE_NOTES_MAX;
+}
+
+static struct note *note_create(struct strait_peer *peer, const void *key, size_t key_size, size_t size)
+{
+    struct note *note = calloc(1, sizeof(*note) + key_size);
+    if (note == NULL)
+        return NULL;
+    note->peer = peer;
+    note->pool = peer->blob.pool;
+    note->size = size;
+    memcpy(note->key, key, key_size);
+    note->failed.heap = true;
+    note->failed.event.type = STRAIT_EVENT_NOTIFY_FAILED;
+    note->failed.event.key = note->key;
+    note->failed.event.key_size = key_size;
+    note->failed.event.data = note->pool.bytes;
+    note->failed.event.data_size = sizeof(note->pool);
+    return note;
+}
+
+static void note_attach(struct strait_client *client, uint32_t number, struct note *note)
+{
+    const size_t bytes = note->failed.event.key_size + note->size;
+    answer_due(client, &client->note_count);
+    client->note_bytes += bytes;
+    note->peer->note_count++;
+    note->peer->note_bytes += bytes;
+    client->notes[number] = note;
+}
+
+static struct message note_message(const struct strait_peer *peer, uint32_t number, struct view key, struct view data)
 {
     struct message message = {.type = MESSAGE_NOTIFY};
+    message.notify.note = number;
     message.notify.peer_pool = peer->blob.pool;
     message.notify.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
     message.notify.key = key;
@@ -92,17 +218,26 @@ static struct message note_message(const struct strait_peer *peer, struct view k
     return message;
 }
 
-/* Notes have no deadline, so the number that wait for a daemon that is away is limited. */
-enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size, const void *data,
+enum strait_status strait_notify(struct strait_peer *peer, const void *key, size_t key_size, const void *data,
                                  size_t data_size)
 {
     if (peer == NULL || !bytes_valid(key, key_size, 1, STRAIT_KEY_BYTES_MAX) ||
         !bytes_valid(data, data_size, 0, STRAIT_NOTE_BYTES_MAX))
         return STRAIT_ERR_INVALID;
-    if (peer->client->outbox.notes >= NOTES_AHEAD)
+    struct strait_client *client = peer->client;
+    if (!has_credit(peer, key_size + data_size))
         return STRAIT_ERR_AGAIN;
-    struct message message = note_message(peer, view_of(key, key_size), view_of(data, data_size));
-    enum strait_status status = outbox_send(peer->client, &message, NULL, NULL);
-    outbox_flush(peer->client);
+    if (client->notes == NULL && (client->notes = calloc(MESSAGE_NOTES_MAX, sizeof(struct note *))) == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    struct note *note = note_create(peer, key, key_size, data_size);
+    if (note == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    const uint32_t number = free_number(client);
+    struct message message = note_message(peer, number, view_of(key, key_size), view_of(data, data_size));
+    note_attach(client, number, note);
+    enum strait_status status = outbox_send(client, &message, NULL, NULL);
+    if (status != STRAIT_OK)
+        note_end(client, number);
+    outbox_flush(client);
     return status;
 }

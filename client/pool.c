@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <strait/codec.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/client.h"
 #include "internal/element.h"
+#include "internal/memfd.h"
 
 /* ---- Check of a region ------------------------------------------------------------------------------------------- */
 
@@ -121,6 +123,73 @@ static enum strait_status regions_check(const struct strait_pool_region *regions
         if (!region_valid(&regions[i], embedded))
             return STRAIT_ERR_INVALID;
     return groups_valid(regions, count) ? STRAIT_OK : STRAIT_ERR_INVALID;
+}
+
+/* ---- Whose memory it is ------------------------------------------------------------------------------------------ */
+
+#define TOUCH_BYTES ((size_t)64 << 20) /* mapped at a time */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Returns 0 or an errno. Other threads may write to the memory meanwhile. */
+static int touch_piece(int fd, uint64_t at, size_t size)
+{
+    uint8_t *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+    if (base == MAP_FAILED)
+        return errno;
+    int error = madvise(base, size, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    if (error == EINVAL) { /* a kernel before 5.14 */
+        for (size_t byte = 0; byte < size; byte += 4096)
+            __atomic_fetch_or(&base[byte], 0, __ATOMIC_RELAXED);
+        error = 0;
+    }
+    munmap(base, size);
+    return error;
+}
+
+/* Touches what was never touched, so that the control group of this process is charged for it, and not that of the
+ * daemon. ERR_NO_MEMORY; the daemon says what else may be wrong. */
+static enum strait_status touch(int fd, uint64_t first, uint64_t end)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (memfd_is_hugetlb(fd))
+        return STRAIT_OK;
+    for (uint64_t at = memfd_hole(fd, first, end); at < end; at = memfd_hole(fd, at, end)) {
+        const uint64_t from = at - at % page, left = end - from;
+        const size_t size = left < TOUCH_BYTES ? (size_t)left : TOUCH_BYTES;
+        const int error = touch_piece(fd, from, size);
+        if (error != 0)
+            return error == ENOMEM ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
+        at = from + size;
+    }
+    return STRAIT_OK;
+}
+
+static uint64_t end_of(const struct wire_region *region)
+{
+    return region->offset + (uint64_t)(region->page_count - 1) * region->page_stride +
+           (uint64_t)(region->rows - 1) * (region->rows > 1 ? region->row_stride : 0) + region->row_bytes;
+}
+
+/* The daemon maps each memfd from the beginning of the first region in it to the end of the last. */
+static enum strait_status touch_all(const struct strait_pool *pool)
+{
+    enum strait_status status = STRAIT_OK;
+    for (uint32_t i = 0; i < pool->fd_count && status == STRAIT_OK; i++) {
+        uint64_t first = UINT64_MAX, end = 0;
+        for (uint32_t r = 0; r < pool->region_count; r++) {
+            const struct wire_region *region = &pool->wire[r];
+            if (region->handle != STRAIT_HANDLE_MEMFD || region->fd != i)
+                continue;
+            first = region->offset < first ? region->offset : first;
+            end = end_of(region) > end ? end_of(region) : end;
+        }
+        if (first < end)
+            status = touch(pool->fds[i], first, end);
+    }
+    return status;
 }
 
 /* ---- Regions in the pool's order --------------------------------------------------------------------------------- */
@@ -296,8 +365,11 @@ enum strait_status strait_pool_register(struct strait_client *client, const stru
     if (status == STRAIT_OK)
         status = place_regions(made, params->regions);
     if (status == STRAIT_OK)
-        /* While the daemon is away nothing is sent: when its WELCOME comes, all pools are. */
-        status = made->client->state == READY ? outbox_send_pool(made->client, made) : STRAIT_OK;
+        status = touch_all(made);
+    if (status == STRAIT_OK)
+        /* While the daemon is away or going nothing is sent: when its WELCOME comes, all pools are. */
+        status =
+            made->client->state == READY && !made->client->going ? outbox_send_pool(made->client, made) : STRAIT_OK;
     if (status != STRAIT_OK) {
         pool_destroy(made);
         return status;
@@ -380,8 +452,9 @@ enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_codin
     if (pool == NULL || (unsigned)coding > STRAIT_CODING_TIERED || pool->removing)
         return STRAIT_ERR_INVALID;
     struct message message = {.type = MESSAGE_POLICY, .policy = {.pool = pool->id, .coding = coding}};
-    enum strait_status status =
-        pool->client->state == READY ? outbox_send(pool->client, &message, NULL, NULL) : STRAIT_OK;
+    enum strait_status status = pool->client->state == READY && !pool->client->going
+                                    ? outbox_send(pool->client, &message, NULL, NULL)
+                                    : STRAIT_OK;
     if (status != STRAIT_OK)
         return status;
     pool->coding = coding;

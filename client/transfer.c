@@ -50,6 +50,7 @@ static enum strait_status table_insert(struct strait_client *client, struct stra
         transfer->next->link = &transfer->next;
     client->transfers = transfer;
     client->transfer_count++;
+    answer_due(client, &client->live);
     return STRAIT_OK;
 }
 
@@ -61,10 +62,18 @@ struct strait_transfer *table_find(const struct strait_client *client, uint64_t 
     return transfer;
 }
 
+/* Nothing more is due from the daemon about the transfer. */
+static void settle(struct strait_transfer *transfer)
+{
+    transfer->client->live -= !transfer->settled;
+    transfer->settled = true;
+}
+
 static void table_remove(struct strait_transfer *transfer)
 {
     if (transfer->link == NULL)
         return;
+    settle(transfer);
     struct strait_transfer **at = bucket_of(transfer->client, transfer->id);
     while (*at != transfer)
         at = &(*at)->bucket_next;
@@ -126,6 +135,8 @@ static void end(struct strait_transfer *transfer, enum strait_state state, enum 
     transfer->state = state;
     transfer->reason = reason;
     transfer->drained = drained;
+    if (drained)
+        settle(transfer);
     stream_release(transfer);
     free(transfer->lists);
     transfer->lists = NULL;
@@ -164,6 +175,7 @@ void transfer_drained(struct strait_transfer *transfer)
     if (!transfer->ended || transfer->drained)
         return;
     transfer->drained = true;
+    settle(transfer);
     event_push(transfer->client, prepare(transfer, NODE_DRAINED, STRAIT_EVENT_DRAINED));
 }
 
@@ -193,12 +205,35 @@ void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reaso
     transfer_fail(transfer, reason, drained || !transfer->known, text);
 }
 
-/* The library never ends an offer that the daemon knows: the daemons renew its lease or end it. */
+/* When the library gives its own verdict. The daemons renew the lease of an offer that they know, or end it. Only a
+ * daemon that hangs does neither: it has renewed the lease when it was last heard of, at the latest. */
 static uint64_t transfer_due(const struct strait_transfer *transfer)
 {
-    if (transfer->ended || (transfer->known && !transfer->sink))
+    const struct strait_client *client = transfer->client;
+    if (transfer->ended || (transfer->known && !transfer->sink && !client->silent))
         return NEVER;
-    return transfer->deadline + (transfer->known ? GRACE_MS : 0);
+    if (!transfer->known)
+        return transfer->deadline;
+    uint64_t renewed = transfer->sink ? 0 : client->heard_at + transfer->lease_ms;
+    return (renewed > transfer->deadline ? renewed : transfer->deadline) + GRACE_MS;
+}
+
+static void send_end(struct strait_transfer *transfer, enum message_type type)
+{
+    struct message message = {.type = type, .transfer.transfer = transfer->id};
+    outbox_send_always(transfer->client, &message);
+}
+
+static void transfer_expire(struct strait_transfer *transfer)
+{
+    if (transfer->sink)
+        transfer_give_up(transfer, STRAIT_REASON_TIMEOUT, false, "no word from the daemon until the deadline");
+    else
+        transfer_give_up(transfer, STRAIT_REASON_LEASE_EXPIRED, false,
+                         transfer->known ? "no word from the daemon until the end of the lease"
+                                         : "no daemon took the offer");
+    if (transfer->known && transfer->client->state == READY)
+        send_end(transfer, MESSAGE_ABORT);
 }
 
 void transfers_expire(struct strait_client *client, uint64_t now)
@@ -207,21 +242,19 @@ void transfers_expire(struct strait_client *client, uint64_t now)
         return;
     client->next_due = NEVER;
     for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next) {
-        if (transfer_due(transfer) <= now) {
-            if (transfer->sink)
-                transfer_give_up(transfer, STRAIT_REASON_TIMEOUT, false, "no word from the daemon until the deadline");
-            else
-                transfer_give_up(transfer, STRAIT_REASON_LEASE_EXPIRED, false, "no daemon took the offer");
-        }
+        if (transfer_due(transfer) <= now)
+            transfer_expire(transfer);
         uint64_t due = transfer_due(transfer);
         client->next_due = due < client->next_due ? due : client->next_due;
     }
 }
 
-void transfers_fail(struct strait_client *client, enum strait_reason reason, bool drained, const char *text)
+void transfers_fail(struct strait_client *client, enum strait_reason reason, bool drained, const char *text,
+                    bool known_only)
 {
     for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next)
-        transfer_give_up(transfer, reason, drained, text);
+        if (transfer->known || !known_only)
+            transfer_give_up(transfer, reason, drained, text);
 }
 
 void transfers_drained(struct strait_client *client)
@@ -377,6 +410,7 @@ static enum strait_status fill(struct strait_transfer *transfer, const struct re
     transfer->context = args->context;
     transfer->state = STRAIT_BOOTSTRAP;
     transfer->deadline = clock_ms() + args->time_ms;
+    transfer->lease_ms = args->time_ms;
     transfer->key_size = args->key_size;
     memcpy(transfer->key, args->key, args->key_size);
     if (!args->sink)
@@ -615,22 +649,17 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
         return STRAIT_ERR_INVALID;
     if ((strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
         return STRAIT_ERR_INVALID;
-    if (transfer->ended || transfer->aborting)
-        return STRAIT_OK; /* it has its verdict, or that is on the way */
+    /* With a verdict it starts nothing, but a daemon that knew it tells the other side not to wait. */
+    if ((transfer->ended || transfer->aborting) && (!transfer->known || transfer->state == STRAIT_DONE))
+        return STRAIT_OK;
     struct message message = start_message(transfer, peer, params);
+    transfer->client->stepped = true;
     enum strait_status status = outbox_send(transfer->client, &message, transfer, peer);
     outbox_flush(transfer->client);
     return status;
 }
 
 /* ---- Abort and release ------------------------------------------------------------------------------------------- */
-
-static void send_end(struct strait_transfer *transfer, enum message_type type)
-{
-    struct message message = {.type = type, .transfer.transfer = transfer->id};
-    outbox_send_always(transfer->client, &message);
-    outbox_flush(transfer->client);
-}
 
 void strait_abort(struct strait_transfer *transfer)
 {
@@ -644,6 +673,7 @@ void strait_abort(struct strait_transfer *transfer)
     }
     transfer->aborting = true;
     send_end(transfer, MESSAGE_ABORT);
+    outbox_flush(transfer->client);
 }
 
 /* Messages that the daemon still sends about the transfer no longer find it and are ignored. */
@@ -653,8 +683,10 @@ void strait_release(struct strait_transfer *transfer)
         return;
     struct strait_client *client = transfer->client;
     outbox_drop_transfer(client, transfer);
-    if (transfer->known && client->state == READY)
+    if (transfer->known && client->state == READY) {
         send_end(transfer, MESSAGE_RELEASE);
+        outbox_flush(client);
+    }
     if (transfer->waiting > 0)
         events_drop(client, transfer);
     stream_release(transfer);

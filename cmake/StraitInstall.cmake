@@ -43,7 +43,7 @@ file(READ deploy/straitd.service unit)
 string(REPLACE "/usr/bin/" "${CMAKE_INSTALL_FULL_BINDIR}/" unit "${unit}")
 string(REPLACE "/etc/" "${CMAKE_INSTALL_FULL_SYSCONFDIR}/" unit "${unit}")
 file(CONFIGURE OUTPUT straitd.service CONTENT "${unit}" @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/straitd.service DESTINATION lib/systemd/system)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/straitd.service deploy/straitd.socket DESTINATION lib/systemd/system)
 
 # A configuration that is there is the operator's. It belongs into /etc when the prefix is /usr, else below the prefix,
 # which may be another one when it is installed.

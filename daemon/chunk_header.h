@@ -6,7 +6,8 @@
  *        8    8  token of the connection, drawn by the receiver
  *       16    8  leg
  *       24   16  epoch: incarnation, counter
- *       40    8  grant */
+ *       40    8  grant
+ *       48    8  number of the chunk on this connection, where chunks are encrypted (daemon/base/seal.h); else 0 */
 #ifndef STRAIT_DAEMON_CHUNK_HEADER_H
 #define STRAIT_DAEMON_CHUNK_HEADER_H
 
@@ -14,12 +15,12 @@
 
 #include "proto/message.h"
 
-#define CHUNK_HEADER_BYTES 48u
+#define CHUNK_HEADER_BYTES 56u
 #define CHUNK_HEADER_MAGIC 0x43727453u
 
 struct chunk_header {
     uint32_t slot;
-    uint64_t token, leg, grant;
+    uint64_t token, leg, grant, number;
     struct epoch epoch;
 };
 
@@ -32,6 +33,7 @@ static inline void chunk_header_write(uint8_t dst[CHUNK_HEADER_BYTES], const str
     store_le64(dst + 24, header->epoch.incarnation);
     store_le64(dst + 32, header->epoch.counter);
     store_le64(dst + 40, header->grant);
+    store_le64(dst + 48, header->number);
 }
 
 /* False: `src` is not a chunk header. */
@@ -46,6 +48,7 @@ static inline bool chunk_header_read(struct chunk_header *header, const void *sr
     header->epoch.incarnation = load_le64(bytes + 24);
     header->epoch.counter = load_le64(bytes + 32);
     header->grant = load_le64(bytes + 40);
+    header->number = load_le64(bytes + 48);
     return true;
 }
 

@@ -9,17 +9,54 @@
 #include "daemon/session.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
+#include "daemon/withdraw.h"
 
 /* ---- Events of legs ---------------------------------------------------------------------------------------------- */
 
 static void send_verdict(struct exchange *x)
 {
     struct request *request = x->verdicts;
+    if (request->state == STRAIT_FAILED && x->pending != NULL)
+        match_refuse(request->node, &request->name, request->is_offer, request->reason);
     DL_DELETE2(x->verdicts, request, verdict_prev, verdict_next);
     if (request->is_offer)
         offer_send_verdict((struct offer *)request);
     else
         expectation_send_verdict((struct expectation *)request);
+}
+
+/* Delivers what the other side can be told now, and has the others' daemons dialled. What is sent is kept until it was
+ * handled: a connection that is up may be about to end. */
+static void deliver_withdrawals(struct node *node)
+{
+    struct withdrawal_entry *entry, *next;
+    node->exchange.withdrew = false;
+    DL_FOREACH_SAFE (node->exchange.withdrawals, entry, next) {
+        const struct withdrawal what = entry->what;
+        if (entry->address[0] == '\0') {
+            withdraw_remove(node, entry);
+            match_withdraw(node, NULL, &what);
+            continue;
+        }
+        struct peer *peer = peers_get(node->peers, entry->address);
+        const struct message message = withdraw_message(&what);
+        if (peer == NULL || peer->state != PEER_UP)
+            continue;
+        if (peer == entry->sent_to && peer_has_handled(peer, entry->mark)) {
+            withdraw_remove(node, entry);
+        } else if (peer != entry->sent_to && peer_send(peer, &message) == STRAIT_OK) {
+            entry->sent_to = peer;
+            entry->mark = peer_mark(peer);
+        }
+    }
+}
+
+static void take(const struct leg_post *post)
+{
+    if (post->sink != NULL)
+        sink_take(post->sink, &post->event);
+    else
+        source_take(post->source, &post->event);
 }
 
 /* Carries out queued events and those that follow from them; then the legs know the verdicts, and say whether they are
@@ -31,13 +68,13 @@ static void run_events(struct node *node)
     if (x->events.running)
         return; /* called from inside an action: the outer call goes on */
     x->events.running = true;
-    while (x->events.count != 0 || x->verdicts != NULL)
-        if (!leg_queue_take(&x->events, &post))
+    while (x->events.count != 0 || x->verdicts != NULL || x->withdrew)
+        if (leg_queue_take(&x->events, &post))
+            take(&post);
+        else if (x->verdicts != NULL)
             send_verdict(x);
-        else if (post.sink != NULL)
-            sink_take(post.sink, &post.event);
         else
-            source_take(post.source, &post.event);
+            deliver_withdrawals(node);
     x->events.running = false;
 }
 
@@ -62,7 +99,7 @@ static bool on_end(struct node *node, struct peer *peer, const struct message *m
         struct source *source = match_source(node, peer, end->leg, &end->epoch);
         if (source != NULL)
             source_message(source, message);
-        match_end(node, peer, end->leg);
+        match_end(node, peer, end);
         return true;
     }
     struct sink *sink = find_sink(node, peer, end->leg, &end->epoch);
@@ -113,16 +150,6 @@ static void on_released(struct node *node, struct peer *peer, const struct messa
         sink_message(sink, message);
 }
 
-static void on_note(struct node *node, const struct message_note *note)
-{
-    struct pool_ref *pool;
-    HASH_FIND(hh, node->exchange.pools, &note->pool, sizeof(note->pool), pool);
-    if (pool != NULL) {
-        struct message message = {.type = MESSAGE_NOTE, .note = *note};
-        session_send_note(pool->session, &message);
-    }
-}
-
 /* False: the peer broke the protocol. */
 static bool handle(struct node *node, struct peer *peer, const struct message *message)
 {
@@ -144,12 +171,18 @@ static bool handle(struct node *node, struct peer *peer, const struct message *m
         return true;
     case MESSAGE_END:
         return on_end(node, peer, message);
+    case MESSAGE_WITHDRAW:
+        match_withdraw_message(node, peer, &message->withdraw);
+        return true;
     case MESSAGE_ARENA:
         return gpu_path_on_arena(node, peer, &message->arena);
     case MESSAGE_REACH:
         return gpu_path_on_reach(peer, &message->reach);
     case MESSAGE_PEER_NOTE:
-        on_note(node, &message->note);
+        notes_receive(node, peer, &message->note);
+        return true;
+    case MESSAGE_PEER_NOTED:
+        notes_answered(node, peer, &message->noted);
         return true;
     default:
         return false;
@@ -163,82 +196,15 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
     return fine;
 }
 
-/* ---- Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up --------- */
-
-/* A notification that waits for the connection to its peer. */
-struct note {
-    char address[MESSAGE_ADDRESS_MAX + 1];
-    struct pool_id pool;
-    size_t key_size, size;
-    uint64_t expires;
-    struct note *next;
-    uint8_t bytes[]; /* key, then data */
-};
-
-#define NOTES_MAX 256u   /* queued at most */
-#define NOTE_MS   10000u /* how long one is queued */
-
-static bool send_note(struct node *node, const char *address, const struct message *message)
-{
-    struct peer *peer = peers_get(node->peers, address);
-    return peer != NULL && peer->state == PEER_UP && peer_send(peer, message) == STRAIT_OK;
-}
-
-void exchange_note(struct node *node, const char *address, const struct message *message)
-{
-    struct exchange *x = &node->exchange;
-    const struct message_note *m = &message->note;
-    if (send_note(node, address, message) || x->note_count >= NOTES_MAX)
-        return;
-    struct note *note = calloc(1, sizeof(*note) + m->key.size + m->data.size);
-    if (note == NULL)
-        return;
-    strcpy(note->address, address);
-    note->pool = m->pool;
-    note->key_size = m->key.size;
-    note->size = m->data.size;
-    note->expires = uv_now(node->loop) + NOTE_MS;
-    memcpy(note->bytes, m->key.data, m->key.size);
-    if (m->data.size != 0)
-        memcpy(note->bytes + m->key.size, m->data.data, m->data.size);
-    LL_APPEND(x->notes, note);
-    x->note_count++;
-}
-
-static void send_notes(struct node *node)
-{
-    struct exchange *x = &node->exchange;
-    struct note *note, *next;
-    LL_FOREACH_SAFE (x->notes, note, next) {
-        struct message message = {.type = MESSAGE_PEER_NOTE};
-        message.note = (struct message_note){.pool = note->pool,
-                                             .key = view_of(note->bytes, note->key_size),
-                                             .data = view_of(note->bytes + note->key_size, note->size)};
-        if (!send_note(node, note->address, &message) && uv_now(node->loop) < note->expires)
-            continue;
-        LL_DELETE(x->notes, note);
-        x->note_count--;
-        free(note);
-    }
-}
-
-static void drop_notes(struct node *node)
-{
-    struct exchange *x = &node->exchange;
-    struct note *note, *next;
-    LL_FOREACH_SAFE (x->notes, note, next)
-        free(note);
-    x->notes = NULL;
-    x->note_count = 0;
-}
-
 /* ---- Legs that wait for a peer ----------------------------------------------------------------------------------- */
 
-#define REDIAL_MS 50u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
+#define REDIAL_MS 20u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
 
-/* Legs that wait for a peer ask whether it is up. */
+/* Legs that wait for a peer ask whether it is up, and so does what is to be told to it: first, as the same names may be
+ * asked for again. */
 static void redial(struct node *node)
 {
+    deliver_withdrawals(node);
     struct sink *sink, *next;
     HASH_ITER (hh, node->exchange.sinks, sink, next)
         if (!sink->asked && !sink->expectation->request.decided)
@@ -249,7 +215,6 @@ static void redial(struct node *node)
         LL_FOREACH (offer->announces, announce)
             if (!announce->bound && announce->announced_to == NULL)
                 offer_announce(offer, announce);
-    send_notes(node);
 }
 
 /* ---- Callbacks from the peers: connections come up, go down, and bring chunks ------------------------------------ */
@@ -266,6 +231,7 @@ static void on_up(void *owner, struct peer *peer)
     peer->owner = use;
     gpu_path_up(node, peer);
     redial(node);
+    notes_send(node);
     run_events(node);
 }
 
@@ -291,6 +257,8 @@ static void on_down(void *owner, struct peer *peer)
         node->exchange.down_peers++;
     }
     match_forget_peer(node, peer);
+    withdraw_forget_peer(node, peer);
+    notes_on_down(node, peer);
     struct sink *sink, *next_sink;
     HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
         if (sink->peer != peer)
@@ -403,7 +371,7 @@ static void check_deadlines(struct node *node, uint64_t now)
     struct expectation *e, *next_e;
     DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
         if (!e->request.decided && now >= e->deadline)
-            expectation_fail(e, STRAIT_REASON_TIMEOUT, "");
+            expectation_expire(e);
     struct offer *o, *next_o;
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o) {
         if (o->request.decided)
@@ -411,9 +379,10 @@ static void check_deadlines(struct node *node, uint64_t now)
         if (has_live_leg(o)) /* the heartbeats of the sink's daemon renew the lease */
             o->expires = now + o->lease_ms;
         else if (now >= o->expires)
-            offer_fail(o, STRAIT_REASON_LEASE_EXPIRED, "");
+            offer_expire(o);
     }
     match_expire(node, now);
+    withdraw_expire(node, now);
 }
 
 void exchange_tick(struct node *node)
@@ -422,6 +391,7 @@ void exchange_tick(struct node *node)
     uint64_t now = uv_now(node->loop);
     check_deadlines(node, now);
     sink_reclaim(node);
+    notes_tick(node);
     if (now - x->redialled_at >= REDIAL_MS) {
         x->redialled_at = now;
         redial(node);
@@ -432,7 +402,7 @@ void exchange_tick(struct node *node)
 bool exchange_idle(const struct node *node)
 {
     const struct exchange *x = &node->exchange;
-    return x->offers == NULL && x->expectations == NULL && x->pending == NULL && x->notes == NULL;
+    return x->offers == NULL && x->expectations == NULL && x->pending_count == x->withdrawn_count;
 }
 
 void exchange_fini(struct node *node)
@@ -442,19 +412,39 @@ void exchange_fini(struct node *node)
     HASH_ITER (hh, x->tombstones, stone, next_stone)
         tombstone_free(node, stone);
     match_fini(node);
-    drop_notes(node);
+    withdraw_fini(node);
     leg_queue_fini(&x->events);
+}
+
+void exchange_drain(struct node *node)
+{
+    match_drain(node);
+    run_events(node);
 }
 
 void exchange_fail_all(struct node *node, enum strait_reason reason)
 {
     struct expectation *e, *next_e;
-    drop_notes(node); /* notes that wait for a peer would keep the node from ending */
+    notes_fail_all(node);
     DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
         expectation_fail(e, reason, "the daemon is stopping");
     struct offer *o, *next_o;
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
         offer_fail(o, reason, "the daemon is stopping");
+    run_events(node);
+}
+
+void exchange_fail_waiting(struct node *node, const char *why)
+{
+    struct expectation *e, *next_e;
+    notes_fail_all(node);
+    DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
+        if (e->request.state < STRAIT_TRANSFERRING)
+            expectation_fail(e, STRAIT_REASON_LOCAL, why);
+    struct offer *o, *next_o;
+    DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
+        if (o->request.state < STRAIT_TRANSFERRING)
+            offer_fail(o, STRAIT_REASON_LOCAL, why);
     run_events(node);
 }
 
@@ -475,9 +465,12 @@ void exchange_fail_on_failed_gpus(struct node *node)
 
 static void free_request(struct request *request)
 {
+    request_untell(request);
     if (request->session != NULL)
         session_forget(request->session, request);
+    request->tenant->live--;
     page_set_fini(&request->pages);
+    free(request->own_text);
 }
 
 static void free_expectation(struct expectation *e)

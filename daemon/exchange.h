@@ -8,14 +8,15 @@
 #ifndef STRAIT_DAEMON_EXCHANGE_H
 #define STRAIT_DAEMON_EXCHANGE_H
 
+#include "daemon/base/metrics.h"
 #include "daemon/protocol/leg.h"
 #include "daemon/peers/peer.h"
 #include "daemon/policy.h"
 #include "daemon/memory/arena.h"
 #include "daemon/gpu_links.h"
+#include "daemon/notes.h"
 
 struct expectation;
-struct note;
 struct offer;
 struct pending;
 struct pool_ref;
@@ -23,10 +24,12 @@ struct request;
 struct sink;
 struct source;
 struct tombstone;
+struct withdrawal_entry;
+
+#define TOLD_MAX 64u
 
 struct exchange {
-    struct note *notes; /* oldest first */
-    uint32_t note_count;
+    struct notes notes;
     struct pool_ref *pools;
     struct request *expectations_by_name, *offers_by_name;
     struct expectation *expectations;
@@ -44,13 +47,20 @@ struct exchange {
     struct pending *pending; /* oldest first */
     struct pending *pending_by_name, *pending_by_leg;
     uint32_t pending_count;
-    struct tombstone *tombstones; /* hash, oldest first */
+    uint32_t withdrawn_count;             /* of the pending ones: only kept for their other side to find */
+    struct tombstone *tombstones;         /* hash, oldest first */
+    struct withdrawal_entry *withdrawals; /* oldest first */
+    uint32_t withdrawal_count;
+    bool withdrew; /* there is a new one since they were last looked at */
     struct leg_queue events;
-    struct request *verdicts; /* set, but not sent yet: their legs have to know them first */
+    struct request *verdicts;       /* set, but not sent yet: their legs have to know them first */
+    struct timeline told[TOLD_MAX]; /* of expectations whose DONE is queued for its client in this turn */
+    uint32_t told_count;
     uint32_t encoding_jobs;
     uint32_t down_peers; /* their links are to be closed */
+    bool stepped;        /* a leg has made a step, or a client has announced one, since this was cleared */
     bool gpu_stepped;    /* a leg between GPUs has made a step since this was cleared */
-    uint64_t next_leg, next_offer;
+    uint64_t next_leg;
     uint64_t redialled_at; /* loop's clock */
 };
 
@@ -65,6 +75,7 @@ struct peer_use {
     enum pin_state pin;
     void *pinned; /* its arena as mapped here; NULL: not pinned */
     struct policy policy;
+    struct note_answers note_answers; /* for this peer */
 };
 
 /* ---- exchange.c: begin, turn, end -------------------------------------------------------------------------------- */
@@ -73,12 +84,12 @@ void exchange_init(struct node *node);
 void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
 void exchange_turn(struct node *node);       /* events, grants, encodes: before the loop blocks */
 bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing pending */
+/* Fails with LOCAL what waits for its other side; what moves goes on. */
+void exchange_fail_waiting(struct node *node, const char *why);
+void exchange_drain(struct node *node); /* ends what waits for requests that can no longer come */
 void exchange_fail_all(struct node *node, enum strait_reason reason);
 void exchange_fail_on_failed_gpus(struct node *node); /* requests with pages on GPUs that have failed */
 void exchange_fini(struct node *node); /* frees what is pending and remembered; no request is live any more */
 extern const struct peers_events exchange_peers_events; /* owner: the node */
-
-/* Sends a notification now, or when its peer is up. */
-void exchange_note(struct node *node, const char *address, const struct message *note);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "daemon/node.h"
 #include "daemon/sink.h"
+#include "daemon/withdraw.h"
 
 /* ---- Streams that wait for a layer or for the verdict ------------------------------------------------------------ */
 
@@ -126,7 +127,7 @@ static bool report_missing(struct expectation *e)
 static void trace(const struct expectation *e)
 {
     struct node *node = e->request.node;
-    uint64_t microseconds = (uv_hrtime() - e->request.began) / 1000;
+    uint64_t microseconds = (uv_hrtime() - e->request.timeline.began) / 1000;
     histogram_record(&node->metrics.stages[STAGE_TRANSFER], microseconds);
     if (!log_enabled(node->log, LOG_DEBUG))
         return;
@@ -156,6 +157,19 @@ static void drain(struct expectation *e)
     e->coverage = NULL;
 }
 
+/* Sources that have not answered. An END would not reach them where they were not asked yet, or by a connection that is
+ * about to end. */
+static void withdraw(const struct expectation *e, enum strait_reason reason)
+{
+    const struct sink *sink;
+    LL_FOREACH (e->sinks, sink) {
+        const struct withdrawal what = {
+            .source = sink->source, .sink = e->request.name, .from_sink = true, .reason = reason};
+        if (sink->leg.state == STRAIT_BOOTSTRAP && sink->local == NULL)
+            withdraw_post(e->request.node, &what, sink->port == &sink_over_memory ? "" : sink->address);
+    }
+}
+
 /* Ends the name: a new expectation may use it, and late messages get this verdict. */
 static void decide(struct expectation *e, enum strait_reason reason, const char *text)
 {
@@ -169,6 +183,8 @@ static void decide(struct expectation *e, enum strait_reason reason, const char 
         node->metrics.sink_failed[reason]++;
     raise_matching(e, is_any, NULL);
     trace(e);
+    if (!done)
+        withdraw(e, reason);
     struct sink *sink;
     LL_FOREACH (e->sinks, sink)
         sink_event(sink, done ? SINK_FINISH : SINK_FAIL, reason);
@@ -180,14 +196,46 @@ void expectation_fail(struct expectation *e, enum strait_reason reason, const ch
         decide(e, reason, text);
 }
 
+/* What was missing when the deadline passed. */
+static const char *why_late(struct expectation *e)
+{
+    const struct sink *sink;
+    LL_FOREACH (e->sinks, sink)
+        if (sink->leg.state == STRAIT_BOOTSTRAP)
+            return request_waits(&e->request, sink->port->takes_slots ? sink->address : "", sink->asked);
+    if (e->sink_count == 0)
+        return "no source was named, and none has announced itself";
+    if (e->sink_count < e->sources)
+        return request_text(&e->request, "%u of %u sources have come", e->sink_count, e->sources);
+    return request_text(&e->request, "%" PRIu64 " bytes have landed, and pages are missing", e->raw_bytes);
+}
+
+void expectation_expire(struct expectation *e)
+{
+    if (!e->request.decided)
+        expectation_fail(e, STRAIT_REASON_TIMEOUT, why_late(e));
+}
+
+/* The verdict is about to be queued. Beyond TOLD_MAX in one turn its writing is not timed. */
+static void keep_timeline(const struct expectation *e)
+{
+    struct exchange *x = &e->request.node->exchange;
+    if (x->told_count == TOLD_MAX)
+        requests_told(e->request.node);
+    x->told[x->told_count++] = e->request.timeline;
+}
+
 void expectation_send_verdict(struct expectation *e)
 {
     struct device_state state;
     const char *text = request_why(&e->request, &state);
-    if (e->request.state == STRAIT_FAILED && !report_missing(e) && text[0] == '\0')
-        text = "more pages are missing than are named";
+    if (e->request.state == STRAIT_FAILED && !report_missing(e))
+        text = e->request.text =
+            request_text(&e->request, "%s%smore pages are missing than are named", text, text[0] != '\0' ? "; " : "");
     if (jobs_are_over(e))
         drain(e);
+    if (e->request.state == STRAIT_DONE)
+        keep_timeline(e);
     request_send_verdict(&e->request, text,
                          e->request.state == STRAIT_DONE ? view_of(e->aux, e->aux_size) : (struct view){0});
 }
@@ -230,6 +278,7 @@ static void on_layers(struct request *request, const int32_t *layers, uint32_t c
 {
     struct message message = {.type = MESSAGE_LAYERS};
     message.layers = (struct message_layers){.transfer = request->transfer, .layer_count = count, .layers = layers};
+    request_untell(request); /* a layer says it, too */
     session_send(request->session, &message);
     raise_layers(of(request), layers, count);
 }
@@ -279,8 +328,10 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     e->request.session = session;
     e->request.pool = pool;
     e->request.transfer = message->transfer;
-    e->request.began = uv_hrtime();
-    name_set(&e->request.name, &pool->id, message->key);
+    e->request.timeline.began = uv_hrtime();
+    e->request.tenant = session->tenant;
+    session->tenant->live++;
+    name_set(&e->request.name, tenant_view(session->tenant), &pool->key.id, message->key);
     e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
     e->sources = message->sources != 0 ? message->sources : 1;
     e->deadline = uv_now(node->loop) + message->deadline_ms;

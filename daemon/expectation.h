@@ -34,6 +34,7 @@ struct sink *expectation_find_leg(const struct expectation *expectation, const s
 struct sink *expectation_add_leg(struct expectation *expectation, const struct name *source, const char *address,
                                  const struct sink_port *port);
 void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
+void expectation_expire(struct expectation *expectation);       /* its deadline has passed */
 void expectation_send_verdict(struct expectation *expectation); /* sends the client the verdict */
 
 /* A stream of the client waits for a layer or for the verdict, by a word that is raised then; at once if there is

@@ -35,6 +35,10 @@ void gpu_wires_init(struct node *node)
             wires->list[wires->count++] = wire;
         at += size + (at[size] == ',');
     }
+    if (node->options.encrypt_pages && gpu_wires_has_links(node))
+        log_write(node->log, LOG_WARN,
+                  "msg=\"pages between GPUs of two hosts go through host memory: they are encrypted\" gpu_wires=%s",
+                  node->options.gpu_wires);
 }
 
 bool gpu_wires_has(const struct node *node, enum gpu_path wire)
@@ -198,9 +202,12 @@ static void pin_done(void *arg)
         use->pin = PIN_DONE;
         use->pinned = p->base;
     } else {
+        char name[2 * MESSAGE_ADDRESS_MAX];
         use->pin = PIN_FAILED;
-        log_write(p->node->log, LOG_WARN, "msg=\"peer's arena not reachable for GPUs\" peer=%s error=\"%s\" why=\"%s\"",
-                  p->peer->address, strait_status_string(p->status), p->why);
+        log_quote(name, sizeof(name), p->peer->address, strlen(p->peer->address));
+        log_limited(p->node->log, LOG_OF_PEERS, LOG_WARN,
+                    "msg=\"peer's arena not reachable for GPUs\" peer=%s error=\"%s\" why=\"%s\"", name,
+                    strait_status_string(p->status), p->why);
     }
     peer_writer_end(p->peer);
     free(p);

@@ -63,14 +63,16 @@ static void map_done(void *arg)
 {
     struct peer_mapping *mapping = arg;
     const struct peer_use *use = mapping->peer->owner;
+    char name[2 * MESSAGE_ADDRESS_MAX];
+    log_quote(name, sizeof(name), mapping->peer->address, strlen(mapping->peer->address));
     mapping->state = mapping->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
     if (mapping->status == STRAIT_OK)
-        log_write(mapping->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u",
-                  mapping->peer->address, mapping->device, mapping->arena->device);
+        log_limited(mapping->node->log, LOG_OF_PEERS, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u",
+                    name, mapping->device, mapping->arena->device);
     else
-        log_write(mapping->node->log, LOG_WARN,
-                  "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"",
-                  mapping->peer->address, mapping->device, mapping->arena->device, mapping->why);
+        log_limited(mapping->node->log, LOG_OF_PEERS, LOG_WARN,
+                    "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"", name,
+                    mapping->device, mapping->arena->device, mapping->why);
     if (mapping->status == STRAIT_OK && !use->down)
         send_pools_of(mapping->node, mapping->peer, mapping->device);
     if (mapping->status != STRAIT_OK && !use->down)
@@ -199,6 +201,8 @@ static enum gpu_path wire_to(const struct node *node, const struct peer *peer, c
     double most = -1;
     for (uint32_t i = 0; i < wires->count; i++) {
         const enum gpu_path wire = wires->list[i];
+        if (wire != WIRE_PEER && peer->sealed)
+            continue; /* links between GPUs carry what no processor can encrypt */
         const bool is_up = wire == WIRE_PEER ? mapping_find(arena, device) != NULL
                                              : peer_has_gpu_link(peer, ends_of(arena, device, wire));
         if (!is_up)
@@ -321,9 +325,9 @@ static bool is_up(const struct peer *peer)
 
 /* ---- Our arenas -------------------------------------------------------------------------------------------------- */
 
-static bool has_links(const struct node *node, enum message_link_by by, int32_t device)
+static bool has_links(const struct node *node, const struct peer *peer, enum message_link_by by, int32_t device)
 {
-    return peers_has_gpu(node->peers, by, (uint32_t)device);
+    return !peer->sealed && peers_has_gpu(node->peers, by, (uint32_t)device);
 }
 
 /* Sends the arena and the wires that lead there from this peer, if there are any by now. */
@@ -337,8 +341,8 @@ static void send_arena(struct node *node, struct peer *peer, const struct receiv
                                            .slot_bytes = arena->slots.slot_bytes,
                                            .slot_count = arena->slots.slot_count,
                                            .ipc = view_of(memory->handle, is_shared ? sizeof(memory->handle) : 0),
-                                           .nccl = has_links(node, LINK_BY_NCCL, arena->device),
-                                           .ucx = has_links(node, LINK_BY_UCX, arena->device)};
+                                           .nccl = has_links(node, peer, LINK_BY_NCCL, arena->device),
+                                           .ucx = has_links(node, peer, LINK_BY_UCX, arena->device)};
     if (message.arena.ipc.size != 0 || message.arena.nccl || message.arena.ucx)
         (void)peer_send(peer, &message); /* if the peer is down, `down` follows */
 }
@@ -384,8 +388,8 @@ static void add_arena(struct node *node, int32_t device)
     uint64_t count = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes;
     if (memory->base == NULL ||
         receive_add(&node->receive, device, memory->base, slot_bytes, (uint32_t)count) != STRAIT_OK) {
-        log_write(node->log, LOG_WARN, "msg=\"no arena on GPU\" device=%d why=\"%s\"", device,
-                  memory->base == NULL ? memory->why : "no memory");
+        log_limited(node->log, LOG_OF_CLIENTS, LOG_WARN, "msg=\"no arena on GPU\" device=%d why=\"%s\"", device,
+                    memory->base == NULL ? memory->why : "no memory");
         return;
     }
     struct arena_update update = {.node = node, .arena = receive_of_device(&node->receive, device)};
@@ -453,7 +457,7 @@ static void send_pools_of(struct node *node, struct peer *peer, int32_t device)
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
         if (uses_device(pool->pool, device) && !pool->removing)
-            send_pool(peer, &pool->id, devices_of(peer, pool->pool));
+            send_pool(peer, &pool->key.id, devices_of(peer, pool->pool));
 }
 
 /* Opens the paths from every GPU that holds pages of our pools. */
@@ -520,8 +524,11 @@ bool gpu_path_on_arena(struct node *node, struct peer *peer, const struct messag
     if (node->wires.count == 0)
         return true;
     if (message->slot_bytes > gpu_slot_bytes(node->options.gpu_chunk_bytes)) {
-        log_write(node->log, LOG_WARN, "msg=\"GPU not used: its chunks are larger than ours\" peer=%s peer_device=%u",
-                  peer->address, message->device);
+        char name[2 * MESSAGE_ADDRESS_MAX];
+        log_quote(name, sizeof(name), peer->address, strlen(peer->address));
+        log_limited(node->log, LOG_OF_PEERS, LOG_WARN,
+                    "msg=\"GPU not used: its chunks are larger than ours\" peer=%s peer_device=%u", name,
+                    message->device);
         return true;
     }
     struct peer_gpu_arena *arena = arena_of_device(use, message->device);
@@ -595,7 +602,7 @@ static void send_pool_to(void *arg, struct peer *peer)
                 open_path(update->node, peer, arena, pool->groups[g].device);
     uint64_t devices = devices_of(peer, pool);
     if (devices != 0)
-        send_pool(peer, &update->pool->id, devices);
+        send_pool(peer, &update->pool->key.id, devices);
 }
 
 void gpu_path_pool(struct node *node, const struct pool_ref *pool)
@@ -613,7 +620,7 @@ static void send_pool_gone_to(void *arg, struct peer *peer)
 {
     const struct pool_ref *pool = arg;
     if (is_up(peer) && devices_of(peer, pool->pool) != 0)
-        send_pool(peer, &pool->id, 0);
+        send_pool(peer, &pool->key.id, 0);
 }
 
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool)

@@ -29,11 +29,12 @@ static void request(struct sink *sink, const struct leg_action *action)
 
 /* ---- Pages: the source's ENCODE becomes the sink's chunk, and is done with the sink's DECODE --------------------- */
 
-/* Pieces are as large as those that fit a slot, though no slot is needed. */
+/* Pieces are as large as those that fit a slot, though no slot is needed: a larger page is a piece of its own. */
 static bool cut(struct sink *sink, struct leg_event *grant)
 {
     const struct receive_arena *arena = sink->node->receive.arenas[0];
-    grant->count = sink_cut(sink, arena, arena->slots.slot_bytes, grant->first, grant->count);
+    const uint32_t count = sink_cut(sink, arena, arena->slots.slot_bytes, grant->first, grant->count);
+    grant->count = count != 0 ? count : 1;
     return true;
 }
 

@@ -7,6 +7,7 @@
 #include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
+#include "daemon/withdraw.h"
 
 /* ---- Pending: requests that came before their offer, announcements that came before their expectation ------------ */
 
@@ -20,6 +21,7 @@ static void pending_add(struct node *node, struct pending *pending)
     if (pending->peer != NULL)
         ((struct peer_use *)pending->peer->owner)->pending++;
     x->pending_count++;
+    x->withdrawn_count += pending->withdrawn != STRAIT_REASON_NONE;
 }
 
 static void pending_remove(struct node *node, struct pending *pending)
@@ -30,6 +32,7 @@ static void pending_remove(struct node *node, struct pending *pending)
     if (pending->at.peer != NULL)
         HASH_DELETE(by_leg, x->pending_by_leg, pending);
     x->pending_count--;
+    x->withdrawn_count -= pending->withdrawn != STRAIT_REASON_NONE;
     if (pending->peer != NULL) {
         struct peer_use *use = pending->peer->owner;
         use->pending--;
@@ -53,9 +56,16 @@ static struct pending *pending_find_leg(struct node *node, struct peer *peer, ui
 void match_forget_peer(struct node *node, struct peer *peer)
 {
     struct pending *pending, *next;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        if (pending->peer == peer)
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        if (pending->peer != peer)
+            continue;
+        if (pending->withdrawn == STRAIT_REASON_NONE) {
             pending_remove(node, pending);
+            continue;
+        }
+        ((struct peer_use *)peer->owner)->pending--; /* what has ended has ended, whoever was told by whom */
+        pending->peer = NULL;
+    }
 }
 
 /* Removes the entry of a local sink or offer: it waits for a single name, and few wait for the same. */
@@ -107,18 +117,70 @@ static struct pending *find(struct node *node, bool request, const struct reques
     return NULL;
 }
 
-void match_end(struct node *node, struct peer *peer, uint64_t leg)
+/* The same pair is tried again: that it had ended before does not matter any more. */
+static void forget_withdrawn(struct node *node, const struct pending_key *key, const struct name *from)
 {
-    struct pending *pending = pending_find_leg(node, peer, leg);
-    if (pending != NULL)
-        pending_remove(node, pending);
+    struct pending *pending, *next;
+    if (node->exchange.withdrawn_count == 0)
+        return;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
+        if (pending->withdrawn != STRAIT_REASON_NONE && memcmp(&pending->key, key, sizeof(*key)) == 0 &&
+            memcmp(&pending->from, from, sizeof(*from)) == 0)
+            pending_remove(node, pending);
+}
+
+/* Makes room for one of this peer, or (NULL) of anybody. False: there is none to forget. */
+static bool forget_withdrawn_of(struct node *node, const struct peer *peer)
+{
+    struct pending *pending;
+    DL_FOREACH (node->exchange.pending, pending)
+        if (pending->withdrawn != STRAIT_REASON_NONE && (peer == NULL || pending->peer == peer)) {
+            pending_remove(node, pending);
+            return true;
+        }
+    return false;
+}
+
+static struct pending *new_pending(struct node *node, struct peer *peer)
+{
+    const struct peer_use *use = peer->owner;
+    if (use->pending >= node->options.parked && !forget_withdrawn_of(node, peer))
+        return NULL;
+    struct pending *pending = calloc(1, sizeof(*pending));
+    if (pending == NULL)
+        return NULL;
+    pending->peer = peer;
+    pending->came = uv_hrtime();
+    return pending;
+}
+
+#define WITHDRAWN_MAX 4096u  /* kept at a time, */
+#define WITHDRAWN_MS  60000u /* for this long */
+
+/* A peer's REQUEST whose deadline has passed becomes one that has ended, as its offer may still come. The END that says
+ * so has no names: once the REQUEST is forgotten, it means nothing. False: it need not be kept. */
+static bool keep_expired(struct node *node, struct pending *pending, uint64_t now)
+{
+    struct exchange *x = &node->exchange;
+    if (pending->at.peer == NULL || pending->more || node->draining || x->withdrawn_count >= WITHDRAWN_MAX)
+        return false;
+    HASH_DELETE(by_leg, x->pending_by_leg, pending);
+    pending->at.peer = NULL;
+    ((struct peer_use *)pending->peer->owner)->pending_spans -= pending->span_count;
+    free(pending->spans);
+    pending->spans = NULL;
+    pending->span_count = 0;
+    pending->withdrawn = STRAIT_REASON_TIMEOUT;
+    pending->expires = now + WITHDRAWN_MS;
+    x->withdrawn_count++;
+    return true;
 }
 
 void match_expire(struct node *node, uint64_t now)
 {
     struct pending *pending, *next;
     DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        if (now >= pending->expires)
+        if (now >= pending->expires && !keep_expired(node, pending, now))
             pending_remove(node, pending);
 }
 
@@ -188,6 +250,25 @@ static void refuse_request(const struct pending *request, const struct open_gran
     match_send_end(request->peer, request->at.id, &request->epoch, false, reason);
 }
 
+static void refuse_announce(struct peer *peer, const struct name *source, const struct name *sink,
+                            enum strait_reason reason)
+{
+    const struct withdrawal what = {.source = *source, .sink = *sink, .from_sink = true, .reason = reason};
+    const struct message message = withdraw_message(&what);
+    (void)peer_send(peer, &message);
+}
+
+/* The sink has asked by another connection than that of the ANNOUNCE, which it may read only when it has all pages, and
+ * would then keep for an expectation that does not come. */
+static void take_back_announce(const struct offer *offer, const struct announce *met, const struct peer *asked_by)
+{
+    const struct withdrawal what = {.source = offer->request.name, .sink = met->sink};
+    if (met->announced_to == NULL || met->announced_to == asked_by)
+        return;
+    const struct message message = withdraw_message(&what);
+    (void)peer_send(met->announced_to, &message); /* if it is down, the ANNOUNCE is forgotten with it */
+}
+
 /* Binds a request to its offer. Nothing points into the pending request afterwards. */
 static void bind_request(struct pending *request, struct offer *offer, const struct open_grants *open)
 {
@@ -200,6 +281,11 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         refuse_request(request, open, STRAIT_REASON_PEER_ABORT);
         return;
     }
+    struct announce *known = offer_sink(offer, &request->from);
+    if (known == NULL) {
+        refuse_request(request, open, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
     struct source *source = source_create(offer, &source_over_peer, request->peer, NULL, request->at.id,
                                           &request->epoch, request->spans, request->span_count);
     request->spans = NULL;
@@ -207,10 +293,10 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         refuse_request(request, open, STRAIT_REASON_NO_MEMORY);
         return;
     }
-    struct announce *announce;
-    LL_FOREACH (offer->announces, announce)
-        if (memcmp(&announce->sink, &request->from, sizeof(request->from)) == 0)
-            announce->bound = true;
+    known->bound = true;
+    take_back_announce(offer, known, request->peer);
+    source->timeline.began = request->came;
+    timeline_mark(&source->timeline, PHASE_OFFER);
     source_bind(source, open);
 }
 
@@ -228,7 +314,8 @@ static void bind_local(struct sink *sink, struct offer *offer)
         sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
         return;
     }
-    struct wire_span *wanted = malloc((e->wanted_count + 1) * sizeof(*wanted));
+    struct announce *known = offer_sink(offer, &e->request.name);
+    struct wire_span *wanted = known != NULL ? malloc((e->wanted_count + 1) * sizeof(*wanted)) : NULL;
     if (wanted != NULL && e->wanted_count != 0)
         memcpy(wanted, e->wanted, e->wanted_count * sizeof(*wanted));
     struct source *source = wanted == NULL ? NULL
@@ -238,8 +325,43 @@ static void bind_local(struct sink *sink, struct offer *offer)
         sink_event(sink, SINK_END, STRAIT_REASON_NO_MEMORY);
         return;
     }
+    known->bound = true;
     sink->local = source;
     source_bind(source, &(struct open_grants){0});
+}
+
+/* Connections of one daemon; NULL is this one. */
+static bool is_of_daemon(const struct peer *a, const struct peer *b)
+{
+    return a == b || (a != NULL && b != NULL && a->node == b->node && a->incarnation == b->incarnation);
+}
+
+/* A consumer that has not asked, and will not. Of one that the offer was announced to, no other daemon can say so. */
+static void consumer_withdrew(struct offer *o, const struct peer *peer, const struct name *sink,
+                              enum strait_reason reason)
+{
+    if (o->request.decided || o->leg_count >= o->consumers)
+        return;
+    struct announce *known = offer_sink(o, sink);
+    if (known == NULL) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    if (known->bound || (known->announced_to != NULL && !is_of_daemon(known->announced_to, peer)))
+        return; /* told once, even if the same sink is refused again */
+    known->bound = true;
+    offer_consumer_ended(o, withdraw_reason(reason), withdraw_text(reason));
+}
+
+/* A source that was looked for or waited for, and will not come. Of one that was asked, no other daemon can say so. */
+static void source_withdrew(struct expectation *e, const struct peer *peer, const struct name *source,
+                            enum strait_reason reason)
+{
+    const struct sink *sink = expectation_find_leg(e, source);
+    if (sink != NULL && sink->peer != NULL && !is_of_daemon(sink->peer, peer))
+        return;
+    if (sink != NULL ? sink->leg.state == STRAIT_BOOTSTRAP : e->sink_count < e->sources)
+        expectation_fail(e, withdraw_reason(reason), withdraw_text(reason));
 }
 
 /* ---- Starts ------------------------------------------------------------------------------------------------------ */
@@ -266,6 +388,7 @@ static void ask_local(struct sink *sink)
         return; /* the deadline ends it */
     pending->key.is_request = true;
     pending->key.wants = sink->source;
+    forget_withdrawn(node, &pending->key, &sink->expectation->request.name);
     pending->sink = sink;
     pending->expires = UINT64_MAX; /* lives as long as the sink */
     pending_add(node, pending);
@@ -279,6 +402,7 @@ void match_start_expectation(struct expectation *e, const struct name *source, c
         expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
         return;
     }
+    withdraw_cancel(e->request.node, source, &e->request.name, true);
     struct sink *sink = expectation_add_leg(e, source, address, local ? &sink_over_memory : &sink_over_peer);
     if (sink != NULL && local)
         ask_local(sink);
@@ -312,13 +436,12 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
         offer_fail(o, STRAIT_REASON_GEOMETRY, "started with more consumers than an offer may have");
         return;
     }
-    a = calloc(1, sizeof(*a));
+    a = offer_sink(o, sink);
     if (a == NULL) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
         return;
     }
-    a->sink = *sink;
-    LL_PREPEND(o->announces, a);
+    withdraw_cancel(o->request.node, &o->request.name, sink, false);
     if (!local) {
         strcpy(a->address, address);
         offer_announce(o, a);
@@ -330,9 +453,10 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
         match_start_expectation((struct expectation *)expected, &o->request.name, "", true);
         return;
     }
-    if (expected == NULL && tombstone_reason(o->request.node, sink, false) != STRAIT_REASON_NONE) {
+    const enum strait_reason failed = tombstone_reason(o->request.node, sink, false);
+    if (expected == NULL && failed != STRAIT_REASON_NONE) {
         a->bound = true;
-        offer_consumer_ended(o, STRAIT_REASON_PEER_ABORT);
+        offer_consumer_ended(o, withdraw_reason(failed), withdraw_text(failed));
         return;
     }
     struct pending *pending = calloc(1, sizeof(*pending));
@@ -342,6 +466,7 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
     }
     pending->offer = o;
     pending->key.wants = *sink;
+    forget_withdrawn(o->request.node, &pending->key, &o->request.name);
     pending->from = o->request.name;
     pending->expires = UINT64_MAX; /* lives as long as the offer */
     pending_add(o->request.node, pending);
@@ -353,7 +478,10 @@ void match_offer(struct offer *offer)
     struct pending *pending;
     while (!offer->request.decided && (pending = find(node, true, &offer->request)) != NULL) {
         struct sink *sink = pending->sink;
-        if (sink == NULL) {
+        if (pending->withdrawn != STRAIT_REASON_NONE) {
+            consumer_withdrew(offer, pending->peer, &pending->from, pending->withdrawn);
+            pending_remove(node, pending);
+        } else if (sink == NULL) {
             bind_request(pending, offer, &(struct open_grants){0});
             pending_remove(node, pending);
         } else {
@@ -371,10 +499,13 @@ void match_expectation(struct expectation *e)
         struct name from = pending->from;
         struct peer *peer = pending->peer;
         const struct offer *offer = pending->offer;
+        const enum strait_reason withdrawn = pending->withdrawn;
         pending_remove(node, pending);
         if (offer != NULL && offer->request.decided)
             continue; /* decided in this turn */
-        if (offer != NULL)
+        if (withdrawn != STRAIT_REASON_NONE)
+            source_withdrew(e, peer, &from, withdrawn);
+        else if (offer != NULL)
             match_start_expectation(e, &from, "", true);
         else
             (void)start_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
@@ -385,17 +516,6 @@ void match_expectation(struct expectation *e)
 
 #define PENDING_SPANS 256u                   /* average per pending request: 12 MiB for all of them by default */
 #define WAIT_MS_MAX   (24u * 60 * 60 * 1000) /* the most that a client may ask for */
-
-static struct pending *new_pending(struct node *node, struct peer *peer)
-{
-    struct peer_use *use = peer->owner;
-    if (use->pending >= node->options.parked)
-        return NULL;
-    struct pending *pending = calloc(1, sizeof(*pending));
-    if (pending != NULL)
-        pending->peer = peer;
-    return pending;
-}
 
 /* Spans that no page set consists of would be too expensive to search: GEOMETRY. */
 static enum strait_reason add_spans(const struct node *node, struct pending *pending, const struct message_request *r)
@@ -424,8 +544,8 @@ static void settle_request(struct node *node, struct pending *pending, const str
     enum strait_reason failed = tombstone_reason(node, &pending->key.wants, true);
     if (offer != NULL && offer->begun)
         bind_request(pending, (struct offer *)offer, open);
-    else if (offer == NULL && failed != STRAIT_REASON_NONE)
-        refuse_request(pending, open, failed);
+    else if (offer == NULL && (failed != STRAIT_REASON_NONE || node->draining))
+        refuse_request(pending, open, failed != STRAIT_REASON_NONE ? failed : STRAIT_REASON_LOCAL);
     else {
         release_open(pending->peer, pending, open); /* nothing is ready while there is no offer */
         return;
@@ -446,6 +566,11 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
         release_open(peer, &(struct pending){.at.id = r->leg, .epoch = r->epoch}, &open);
         return true;
     }
+    if (pending == NULL && tenant_denied(node, &r->source_pool, r->tenant, "request")) {
+        refuse_request(&(struct pending){.peer = peer, .at.id = r->leg, .epoch = r->epoch}, &open,
+                       STRAIT_REASON_DENIED);
+        return true;
+    }
     if (pending == NULL) {
         pending = new_pending(node, peer);
         if (pending == NULL) {
@@ -457,9 +582,10 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
         pending->at = (struct source_key){.peer = peer, .id = r->leg};
         pending->epoch = r->epoch;
         pending->geometry = r->geometry;
-        name_set(&pending->from, &r->sink_pool, r->sink_key);
+        name_set(&pending->from, r->tenant, &r->sink_pool, r->sink_key);
         pending->expires = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
-        name_set(&pending->key.wants, &r->source_pool, r->source_key);
+        name_set(&pending->key.wants, r->tenant, &r->source_pool, r->source_key);
+        forget_withdrawn(node, &pending->key, &pending->from);
         pending_add(node, pending);
     } else if (!pending->more) {
         return true; /* duplicate */
@@ -474,73 +600,141 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
     return true;
 }
 
-static void refuse_announce(struct peer *peer, const struct message_announce *a)
-{
-    struct message message = {.type = MESSAGE_ANNOUNCE, .announce = *a};
-    message.announce.stop = true;
-    (void)peer_send(peer, &message);
-}
-
-/* The sink's daemon reports that the expectation that our offer looks for has ended. */
-static void announce_refused(struct node *node, const struct message_announce *a)
-{
-    struct offer *offer;
-    DL_SEARCH_SCALAR(node->exchange.offers, offer, id, a->offer);
-    struct name sink;
-    name_set(&sink, &a->sink_pool, a->sink_key);
-    struct announce *announce;
-    if (offer == NULL || offer->request.decided)
-        return;
-    LL_FOREACH (offer->announces, announce) {
-        if (announce->bound || memcmp(&announce->sink, &sink, sizeof(sink)) != 0)
-            continue;
-        announce->bound = true;
-        offer_consumer_ended(offer, STRAIT_REASON_PEER_ABORT);
-        return;
-    }
-}
-
-static void announce_stopped(struct node *node, struct peer *peer, const struct message_announce *a)
-{
-    struct pending *pending, *next;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        if (!pending->key.is_request && pending->peer == peer && pending->offer_id == a->offer)
-            pending_remove(node, pending);
-}
-
 bool match_announce(struct node *node, struct peer *peer, const struct message_announce *a)
 {
     struct name sink, source;
-    name_set(&sink, &a->sink_pool, a->sink_key);
-    name_set(&source, &a->source_pool, a->source_key);
-    if (a->stop) {
-        announce_stopped(node, peer, a);
-        struct pool_ref *own;
-        HASH_FIND(hh, node->exchange.pools, &a->source_pool, sizeof(a->source_pool), own);
-        if (own != NULL)
-            announce_refused(node, a);
+    name_set(&sink, a->tenant, &a->sink_pool, a->sink_key);
+    name_set(&source, a->tenant, &a->source_pool, a->source_key);
+    if (tenant_denied(node, &a->sink_pool, a->tenant, "announce")) {
+        refuse_announce(peer, &source, &sink, STRAIT_REASON_DENIED);
         return true;
     }
     struct request *expected;
     HASH_FIND(by_name, node->exchange.expectations_by_name, &sink, sizeof(sink), expected);
     if (expected != NULL && expected->begun) {
         if (!start_announced((struct expectation *)expected, &source, peer))
-            refuse_announce(peer, a);
+            refuse_announce(peer, &source, &sink, STRAIT_REASON_ABORTED);
         return true;
     }
-    if (expected == NULL && tombstone_reason(node, &sink, false) != STRAIT_REASON_NONE) {
-        refuse_announce(peer, a);
-        return true;
-    }
-    struct pending *pending = new_pending(node, peer);
+    enum strait_reason failed = tombstone_reason(node, &sink, false);
+    if (failed == STRAIT_REASON_NONE && node->draining)
+        failed = STRAIT_REASON_LOCAL;
+    struct pending *pending = expected == NULL && failed != STRAIT_REASON_NONE ? NULL : new_pending(node, peer);
     if (pending == NULL) {
-        refuse_announce(peer, a);
+        refuse_announce(peer, &source, &sink, failed != STRAIT_REASON_NONE ? failed : STRAIT_REASON_NO_MEMORY);
         return true;
     }
     pending->key.wants = sink;
     pending->from = source;
-    pending->offer_id = a->offer;
     pending->expires = uv_now(node->loop) + a->lease_ms;
+    forget_withdrawn(node, &pending->key, &source);
     pending_add(node, pending);
     return true;
+}
+
+/* ---- Withdrawals ------------------------------------------------------------------------------------------------- */
+
+static void keep_withdrawn(struct node *node, struct peer *peer, const struct pending_key *key, const struct name *from,
+                           enum strait_reason reason)
+{
+    struct exchange *x = &node->exchange;
+    if (node->draining || tombstone_reason(node, &key->wants, key->is_request) != STRAIT_REASON_NONE)
+        return; /* the other side will not come, or has ended */
+    if (x->withdrawn_count >= WITHDRAWN_MAX)
+        (void)forget_withdrawn_of(node, NULL);
+    struct pending *pending = peer != NULL ? new_pending(node, peer) : calloc(1, sizeof(*pending));
+    if (pending == NULL)
+        return;
+    pending->key = *key;
+    pending->from = *from;
+    pending->withdrawn = reason;
+    pending->expires = uv_now(node->loop) + WITHDRAWN_MS;
+    pending_add(node, pending);
+}
+
+void match_withdraw(struct node *node, struct peer *peer, const struct withdrawal *what)
+{
+    struct exchange *x = &node->exchange;
+    const struct name *from = what->from_sink ? &what->sink : &what->source;
+    struct pending_key key;
+    memset(&key, 0, sizeof(key));
+    key.wants = what->from_sink ? what->source : what->sink;
+    key.is_request = what->from_sink;
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (x->pending, pending, next) /* what it had asked for, and an earlier withdrawal */
+        if (is_of_daemon(pending->peer, peer) && pending->sink == NULL && pending->offer == NULL &&
+            memcmp(&pending->key, &key, sizeof(key)) == 0 && memcmp(&pending->from, from, sizeof(*from)) == 0)
+            pending_remove(node, pending);
+    if (what->reason == STRAIT_REASON_NONE)
+        return; /* they have met */
+    struct request *other;
+    struct request *names = what->from_sink ? x->offers_by_name : x->expectations_by_name;
+    HASH_FIND(by_name, names, &key.wants, sizeof(key.wants), other);
+
+    if (other == NULL || !other->begun)
+        keep_withdrawn(node, peer, &key, from, what->reason);
+    else if (what->from_sink)
+        consumer_withdrew((struct offer *)other, peer, from, what->reason);
+    else
+        source_withdrew((struct expectation *)other, peer, from, what->reason);
+}
+
+void match_withdraw_message(struct node *node, struct peer *peer, const struct message_withdraw *m)
+{
+    struct withdrawal what = {.from_sink = m->from_sink, .reason = (enum strait_reason)m->reason};
+    if (tenant_denied(node, m->from_sink ? &m->source_pool : &m->sink_pool, m->tenant, "withdraw"))
+        return;
+    name_set(&what.source, m->tenant, &m->source_pool, m->source_key);
+    name_set(&what.sink, m->tenant, &m->sink_pool, m->sink_key);
+    match_withdraw(node, peer, &what);
+}
+
+void match_end(struct node *node, struct peer *peer, const struct message_end *end)
+{
+    struct pending *pending = pending_find_leg(node, peer, end->leg);
+    if (pending == NULL)
+        return;
+    const struct withdrawal what = {.source = pending->key.wants,
+                                    .sink = pending->from,
+                                    .from_sink = true,
+                                    .reason = (enum strait_reason)end->reason};
+    pending_remove(node, pending);
+    if (end->state == STRAIT_FAILED)
+        match_withdraw(node, peer, &what);
+}
+
+/* Tells whoever waits that nobody will come. */
+static void refuse_pending(const struct pending *pending, enum strait_reason reason)
+{
+    if (pending->withdrawn != STRAIT_REASON_NONE)
+        return;
+    if (pending->sink != NULL)
+        expectation_fail(pending->sink->expectation, withdraw_reason(reason), withdraw_text(reason));
+    else if (pending->offer != NULL)
+        offer_consumer_ended(pending->offer, withdraw_reason(reason), withdraw_text(reason));
+    else if (pending->key.is_request)
+        refuse_request(pending, &(struct open_grants){0}, reason);
+    else
+        refuse_announce(pending->peer, &pending->from, &pending->key.wants, reason);
+}
+
+void match_refuse(struct node *node, const struct name *name, bool is_offer, enum strait_reason reason)
+{
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        if (pending->key.is_request != is_offer || pending->more ||
+            memcmp(&pending->key.wants, name, sizeof(*name)) != 0)
+            continue;
+        refuse_pending(pending, reason);
+        pending_remove(node, pending);
+    }
+}
+
+void match_drain(struct node *node)
+{
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        refuse_pending(pending, STRAIT_REASON_LOCAL);
+        pending_remove(node, pending);
+    }
 }

@@ -6,8 +6,9 @@
 #include "daemon/expectation.h"
 #include "daemon/offer.h"
 #include "daemon/source.h"
+#include "daemon/withdraw.h"
 
-/* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
+/* A REQUEST that came before its offer, or an ANNOUNCE before its expectation; or that such a one has ended. */
 struct pending_key {
     struct name wants; /* the offer, or the expectation */
     bool is_request;
@@ -19,12 +20,14 @@ struct pending {
     struct offer *offer;  /* local announce */
     struct name from;     /* the other side's name: that of the expectation, or of the offer */
     struct source_key at; /* request of a peer: its leg */
-    uint64_t offer_id, geometry;
+    uint64_t geometry;
     struct epoch epoch;
     struct wire_span *spans;
     uint32_t span_count;
-    bool more; /* the spans are not complete yet */
+    bool more;                    /* the spans are not complete yet */
+    enum strait_reason withdrawn; /* why it has ended, for its other side to hear when it comes; NONE: it waits */
     uint64_t expires;
+    uint64_t came; /* uv_hrtime */
     struct pending *prev, *next;
     struct pending *aside; /* temporary list while one of the same name is looked up */
     UT_hash_handle by_name, by_leg;
@@ -42,7 +45,16 @@ void match_offer(struct offer *offer);
 /* Messages of peers. False: the peer broke the protocol. */
 bool match_request(struct node *node, struct peer *peer, const struct message_request *message);
 bool match_announce(struct node *node, struct peer *peer, const struct message_announce *message);
-void match_end(struct node *node, struct peer *peer, uint64_t leg); /* the leg is not wanted any more */
+void match_end(struct node *node, struct peer *peer,
+               const struct message_end *end); /* the leg is not wanted any more */
+void match_withdraw_message(struct node *node, struct peer *peer, const struct message_withdraw *message);
+/* One side of a pair has ended, over that connection (NULL: under this daemon): tells the other side, now or when it
+ * comes. */
+void match_withdraw(struct node *node, struct peer *peer, const struct withdrawal *what);
+/* A request of this node has failed, or was never admitted: refuses those that wait for it. */
+void match_refuse(struct node *node, const struct name *name, bool is_offer, enum strait_reason reason);
+/* Refuses all that wait for requests that cannot come any more. */
+void match_drain(struct node *node);
 
 /* The source leg that a message of this peer is about; NULL: there is none, or it has another epoch. */
 struct source *match_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch);

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,27 +9,23 @@
 #include <utlist.h>
 
 #include "daemon/base/auth.h"
+#include "daemon/base/inherited.h"
 #include "daemon/base/lock.h"
 #include "daemon/clients.h"
-#include "daemon/memory/codebook_option.h"
+#include "daemon/handover.h"
+#include "daemon/memory/limits.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
+#include "daemon/request.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
-#define ACCEPTS     64u           /* clients accepted at a time */
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
-static void on_client(void *owner, uint32_t events)
+static void on_client(void *owner, int fd, const struct sockaddr_storage *address)
 {
-    struct node *node = owner;
-    (void)events;
-    for (uint32_t i = 0; i < ACCEPTS; i++) {
-        int fd = accept4(node->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0)
-            return;
-        client_accept(node, fd);
-    }
+    (void)address;
+    client_accept(owner, fd);
 }
 
 static enum strait_status listen_for_clients(struct node *node, char *why, size_t why_size)
@@ -36,13 +33,30 @@ static enum strait_status listen_for_clients(struct node *node, char *why, size_
     if (node->options.socket[0] == '\0')
         return STRAIT_OK;
     pid_t holder;
-    enum strait_status status = lock_acquire(node->options.socket, &node->lock_fd, &holder, why, why_size);
-    if (status == STRAIT_OK)
-        status = listen_unix(node->options.socket, 0660, &node->listen_fd, why, why_size);
-    if (status == STRAIT_OK)
-        status = watch_open(node->loop, node->listen_fd, on_client, node, &node->watches, &node->listener);
-    if (status == STRAIT_OK)
-        watch_for(node->listener, WATCH_READ);
+    enum strait_status status = STRAIT_OK;
+    node->lock_fd = inherited_take_lock();
+    if (node->lock_fd >= 0 && !lock_adopt(node->options.socket, node->lock_fd)) {
+        close(node->lock_fd);
+        node->lock_fd = -1;
+    }
+    if (node->lock_fd < 0)
+        status = lock_acquire(node->options.socket, &node->lock_fd, &holder, why, why_size);
+    int fd = status == STRAIT_OK ? inherited_take_unix(node->options.socket) : -1;
+    node->keep_socket = fd >= 0 && inherited_has_manager();
+    if (status == STRAIT_OK && fd < 0)
+        status = listen_unix(node->options.socket, 0660, &fd, why, why_size);
+    const struct acceptor_config config = {.loop = node->loop,
+                                           .log = node->log,
+                                           .name = "clients",
+                                           .rests = &node->metrics.accept_rests[LISTENER_CLIENTS],
+                                           .count = &node->watches,
+                                           .accepted = on_client,
+                                           .owner = node};
+    if (status != STRAIT_OK)
+        return status;
+    status = acceptor_open(fd, &config, &node->acceptor);
+    if (status != STRAIT_OK)
+        close(fd);
     return status;
 }
 
@@ -67,23 +81,21 @@ static char *http_health(void *owner, size_t *size, int *http_status)
 
 static const struct http_handlers http_handlers = {.metrics = http_metrics, .health = http_health};
 
-/* Checks that the arenas fit into memory. They are faulted in when made, and the kernel would kill this process or
- * others rather than refuse. */
-static bool arenas_fit(const struct node_options *options, char *why, size_t why_size)
+bool node_arenas_fit(const struct node_options *options, char *why, size_t why_size)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t wanted = options->arena_bytes + options->send_bytes, there = (uint64_t)pages * (uint64_t)page;
-    if (pages <= 0 || page <= 0 || wanted <= there)
+    struct memory_limit limit;
+    char what[400];
+    memory_limit_read("", &limit);
+    if (memory_fits(options->arena_bytes + options->send_bytes, &limit, what, sizeof(what)))
         return true;
-    snprintf(why, why_size, "arenas (arena-bytes and half as much): %" PRIu64 " MiB, where this machine has %" PRIu64,
-             wanted >> 20, there >> 20);
+    snprintf(why, why_size, "arenas (arena-bytes and half as much): %s", what);
     return false;
 }
 
 static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
 {
     const struct node_options *o = &node->options;
-    if (!arenas_fit(o, why, why_size))
+    if (!node_arenas_fit(o, why, why_size))
         return STRAIT_ERR_NO_MEMORY;
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
@@ -107,7 +119,7 @@ static enum strait_status make_jobs(struct node *node)
         node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * gpu_slot_bytes(node->options.gpu_chunk_bytes);
     gpu_wires_init(node);
     const struct devices_config config = {
-        .codebook = node->codebook,
+        .codebook = node_codebook(node),
         .slot_bytes = receive->slot_bytes,
         .gpu_chunk_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
         .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
@@ -117,7 +129,7 @@ static enum strait_status make_jobs(struct node *node)
         .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
-        status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
+        status = jobs_create(node->loop, node->codebooks, SMALL_BYTES, &node->jobs);
     if (status != STRAIT_OK)
         return status;
     devices_add_arena(node->devices, receive->base, receive->size);
@@ -129,6 +141,7 @@ static enum strait_status make_jobs(struct node *node)
 static enum strait_status make_peers(struct node *node, char *why, size_t why_size)
 {
     const struct arena *receive = receive_host(&node->receive);
+    const struct strait_codebook *codebook = node_codebook(node);
     struct transport_arena arena = {
         .base = receive->base, .size = receive->size, .fd = receive->fd, .memory = TRANSPORT_HOST};
     struct peers_config config = {.loop = node->loop,
@@ -142,7 +155,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .send_size = node->send.size,
                                   .incarnation = node->incarnation,
                                   .node = node->id,
-                                  .codebook_id = node->codebook != NULL ? strait_codebook_id(node->codebook) : NULL,
+                                  .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
                                   .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);
@@ -156,29 +169,52 @@ static enum strait_status make_http(struct node *node, char *why, size_t why_siz
     if (node->options.metrics[0] == '\0')
         return STRAIT_OK;
     unsigned port;
-    enum strait_status status = http_open(node->loop, node->options.metrics, &http_handlers, node, &node->http, &port);
+    char what[256];
+    enum strait_status status =
+        http_open(node->loop, node->options.metrics, &http_handlers, node, node->log,
+                  &node->metrics.accept_rests[LISTENER_METRICS], &node->http, &port, what, sizeof(what));
     if (status != STRAIT_OK)
-        snprintf(why, why_size, "metrics at %s: %s", node->options.metrics,
-                 status == STRAIT_ERR_IO ? strerror(errno) : strait_status_string(status));
+        snprintf(why, why_size, "metrics: %s", what);
     else
         log_write(node->log, LOG_INFO, "msg=\"metrics served\" port=%u", port);
+    if (status == STRAIT_OK && what[0] != 0)
+        log_write(node->log, LOG_WARN, "msg=\"address left out of metrics\" error=\"%s\"", what);
     return status;
 }
 
 static enum strait_status make_codebook(struct node *node, char *why, size_t why_size)
 {
+    struct strait_codebook *codebook;
     char what[512];
-    enum strait_status status = codebook_load(node->options.codebook, &node->codebook, what, sizeof(what));
-    if (status != STRAIT_OK)
+    enum strait_status status = codebook_load(node->options.codebook, &codebook, what, sizeof(what));
+    if (status != STRAIT_OK) {
         snprintf(why, why_size, "codebook: %s", what);
+        return status;
+    }
+    status = codebooks_create(codebook, NULL, &node->codebooks);
+    if (status != STRAIT_OK)
+        strait_codebook_destroy(codebook);
     return status;
 }
 
-/* Makes codebook, arenas, jobs and devices, peers, metrics by HTTP, and the socket for clients, one after the other; if
- * one fails, `why` says so, and those before it are there. */
+static enum strait_status make_tenants(struct node *node, char *why, size_t why_size)
+{
+    struct option_error error = {"out of memory"};
+    if (node->options.tenants_file[0] == '\0')
+        return STRAIT_OK;
+    enum strait_status status = tenants_file(&node->tenants, node->options.tenants_file, &error);
+    if (status != STRAIT_OK)
+        snprintf(why, why_size, "tenants-file: %s", error.text);
+    return status;
+}
+
+/* Makes tenants, codebook, arenas, jobs and devices, peers, metrics by HTTP, and the socket for clients, one after the
+ * other; if one fails, `why` says so, and those before it are there. */
 static enum strait_status make_parts(struct node *node, char *why, size_t why_size)
 {
-    enum strait_status status = make_codebook(node, why, why_size);
+    enum strait_status status = make_tenants(node, why, why_size);
+    if (status == STRAIT_OK)
+        status = make_codebook(node, why, why_size);
     if (status == STRAIT_OK)
         status = make_memory(node, why, why_size);
     if (status == STRAIT_OK)
@@ -231,14 +267,22 @@ static void node_gpu_failed(void *owner)
         stop_soon(node);
 }
 
-#define TICK_MS              10u /* resolution of deadlines */
-#define BUSY_POLL_PROCESSORS 4u
+#define TICK_MS 10u /* resolution of deadlines */
 
 /* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
 
+/* With few processors a loop that polls lets others run, as what it waits for may be their work. */
 static void on_again(uv_idle_t *idle)
 {
+    struct node *node = idle->data;
     uv_idle_stop(idle);
+    if (!node->yields)
+        return;
+    const uint64_t before = uv_hrtime();
+    sched_yield();
+    const uint64_t took = uv_hrtime() - before;
+    node->yielded += took;
+    busy_poll_yielded(&node->busy_poll, took);
 }
 
 /* How long the loop polls without sleeping after a step of a transfer between GPUs, in nanoseconds. 0 with few
@@ -259,29 +303,88 @@ static bool is_busy_polling(struct node *node)
     return node->busy_poll_until != 0 && uv_hrtime() < node->busy_poll_until;
 }
 
+/* The same for any transfer, for the time of a small one and within a budget (busy_poll.h). */
+static bool is_polling_for_step(struct node *node)
+{
+    const struct exchange *x = &node->exchange;
+    const bool stepped = x->stepped, live = x->sinks != NULL || x->sources != NULL || x->expectations != NULL;
+    node->exchange.stepped = false;
+    if (node->processors < 2 || node->options.busy_poll_us == 0)
+        return false;
+    const bool polls = busy_poll_turn(&node->busy_poll, uv_hrtime(), stepped, live);
+    node->yields = polls && !stepped && node->processors < BUSY_POLL_PROCESSORS;
+    node->metrics.busy_polls_paid = node->busy_poll.paid;
+    node->metrics.busy_polls_lost = node->busy_poll.lost;
+    return polls;
+}
+
 static void node_wake(struct node *node);
+static void hand_over(struct node *node);
+
+static bool is_ticking(const struct node *node)
+{
+    return !exchange_idle(node) || node->exchange.notes.waiting > 0 || node->exchange.withdrawals != NULL ||
+           node->half_open > 0 || node->draining;
+}
+
+#define SMALL_JOBS_NS 100000u /* of one turn that is given to what small jobs bring about */
+
+/* What small jobs bring about belongs to this turn, before anything is written: a small chunk is encoded and on its way
+ * when its SEGMENTS are. */
+static void turn_requests(struct node *node)
+{
+    const uint64_t began = uv_hrtime();
+    exchange_turn(node);
+    while (node->jobs != NULL && jobs_report(node->jobs)) {
+        exchange_turn(node);
+        if (uv_hrtime() - began >= SMALL_JOBS_NS)
+            break;
+    }
+}
 
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct node *node = prepare->data;
     if (node->backlog)
         clients_backlogs(node);
-    exchange_turn(node);
+    turn_requests(node);
+    node_answer_stats(node);
     clients_flush(node);
+    notes_turn(node);
+    requests_told(node);
     clients_reap(node);
     if (node->client_gone && !node->draining)
         node_stop(node, false);
-    if (node->backlog || node->sessions_ended || is_busy_polling(node))
+    if (node->successor != 0 && !node->handed_over && !node->stopping)
+        hand_over(node);
+    const bool polls = is_polling_for_step(node);
+    if (node->backlog || node->stats_wanted || node->sessions_ended || is_busy_polling(node) || polls)
         uv_idle_start(&node->again, on_again);
-    if (!exchange_idle(node) || node->draining)
+    if (is_ticking(node))
         node_wake(node);
     /* A turn is the time from one end of a turn to the next, less the time that the loop slept. */
     uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(node->loop);
-    uint64_t slept = idle - node->idle_before;
+    uint64_t slept = idle - node->idle_before + node->yielded;
     if (node->turn_began != 0 && now - node->turn_began > slept)
         histogram_record(&node->metrics.stalls, (now - node->turn_began - slept) / 1000);
     node->turn_began = now;
     node->idle_before = idle;
+    node->yielded = 0;
+}
+
+#define LAZY_NS 200000u /* how long a loop that does not sleep keeps states that are no verdicts */
+
+/* The very end of a turn: peers and transports have written. */
+static void on_late(uv_prepare_t *late)
+{
+    struct node *node = late->data;
+    const uint64_t now = uv_hrtime();
+    if (uv_is_active((uv_handle_t *)&node->again) && now - node->lazy_flushed < LAZY_NS)
+        return;
+    node->lazy_flushed = now;
+    clients_flush_lazy(node);
+    if (node->sessions_ended || node->exchange.notes.answering)
+        uv_idle_start(&node->again, on_again);
 }
 
 static void close_all(struct node *node);
@@ -291,6 +394,8 @@ static void check_drain(struct node *node)
 {
     if (!node->draining || node->stopping)
         return;
+    if (node->handed_over)
+        clients_end_idle(node);
     if (exchange_idle(node) || uv_now(node->loop) >= node->drain_until)
         close_all(node);
 }
@@ -300,13 +405,14 @@ static void on_tick(uv_timer_t *timer)
     struct node *node = timer->data;
     if (!node->stopping)
         exchange_tick(node);
+    clients_tick(node);
     check_drain(node);
     close_handles(node);
-    if (exchange_idle(node) && !node->draining)
+    if (!is_ticking(node))
         uv_timer_stop(timer);
 }
 
-/* Starts the tick: a request is live that has deadlines. */
+/* Starts the tick: a request is live that has deadlines, or a client has not sent its hello. */
 static void node_wake(struct node *node)
 {
     if (!uv_is_active((uv_handle_t *)&node->tick) && !uv_is_closing((uv_handle_t *)&node->tick))
@@ -342,12 +448,13 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->began = uv_hrtime();
     made->options = *options;
     options_complete(&made->options);
+    tenants_default(&made->tenants);
     made->log = log;
     made->stopped = stopped;
     made->owner = owner;
     made->workers = worker_count();
     made->processors = uv_available_parallelism();
-    made->listen_fd = made->lock_fd = -1;
+    made->lock_fd = -1;
     made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};
     exchange_init(made);
     made->peers_events = exchange_peers_events;
@@ -357,6 +464,10 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     while (made->incarnation == 0);
     auth_random(&made->id, sizeof(made->id));
     snprintf(why, why_size, "%s", "out of memory");
+    uv_prepare_init(made->loop, &made->late);
+    made->late.data = made;
+    uv_prepare_start(&made->late, on_late); /* last, because it was started first */
+    uv_unref((uv_handle_t *)&made->late);
     enum strait_status status = make_parts(made, why, why_size);
     made->started = status == STRAIT_OK;
     /* Runs first among the loop's prepare handles, because it was started last: the others flush what it posts. */
@@ -400,7 +511,8 @@ static void close_handles(struct node *node)
     node->jobs = NULL;
     devices_destroy(node->devices);
     node->devices = NULL;
-    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->again};
+    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->late,
+                              (uv_handle_t *)&node->again};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)
         uv_close(handles[i], on_handle_closed);
@@ -424,21 +536,20 @@ static void close_all(struct node *node)
     if (node->stopping)
         return;
     node->stopping = true;
+    node->keep_socket |= handover_pending(node); /* the other process listens there */
     exchange_fail_all(node, STRAIT_REASON_LOCAL);
     clients_flush(node); /* sends the verdicts */
     struct session *session, *next;
     DL_FOREACH_SAFE (node->sessions, session, next)
         client_end(session, "daemon stops");
     /* No client is accepted any more, and the socket's name goes. */
-    watch_close(node->listener);
-    node->listener = NULL;
-    if (node->listen_fd >= 0) {
-        close(node->listen_fd);
+    if (node->acceptor != NULL && !node->keep_socket)
         unlink(node->options.socket);
-    }
+    acceptor_close(node->acceptor);
+    node->acceptor = NULL;
     if (node->lock_fd >= 0)
         close(node->lock_fd);
-    node->listen_fd = node->lock_fd = -1;
+    node->lock_fd = -1;
     http_close(node->http);
     node->http = NULL;
     if (node->peers != NULL)
@@ -453,7 +564,28 @@ void node_stop(struct node *node, bool drain)
     node->drain_until = uv_now(node->loop) + (drain ? node->options.drain_ms : 0);
     if (node->started)
         log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
+    exchange_drain(node);
     node_wake(node);
+}
+
+/* Another process accepts already: this node stops with a drain, and clients and peers are told to connect again. */
+static void hand_over(struct node *node)
+{
+    static const char why[] = "another daemon takes over";
+    log_write(node->log, LOG_INFO, "msg=\"handed over\" pid=%u", node->successor);
+    node->handed_over = true;
+    acceptor_close(node->acceptor);
+    node->acceptor = NULL;
+    close(node->lock_fd); /* not the lock: the other process has the same open file */
+    node->lock_fd = -1;
+    http_close(node->http);
+    node->http = NULL;
+    handover_confirm(node);
+    clients_go_away(node);
+    peers_go_away(node->peers);
+    if (!node->draining)
+        node_stop(node, true);
+    exchange_fail_waiting(node, why);
 }
 
 void node_destroy(struct node *node)
@@ -464,6 +596,6 @@ void node_destroy(struct node *node)
     gpu_links_fini(node);
     receive_fini(&node->receive);
     arena_fini(&node->send);
-    strait_codebook_destroy(node->codebook);
+    codebooks_release(node->codebooks);
     free(node);
 }

@@ -5,18 +5,34 @@
 
 #include "daemon/node.h"
 #include "daemon/source.h"
+#include "daemon/withdraw.h"
 
 /* ---- Looking for the expectation --------------------------------------------------------------------------------- */
 
 static struct message announce_message(const struct offer *o, const struct announce *a)
 {
     struct message message = {.type = MESSAGE_ANNOUNCE};
-    message.announce = (struct message_announce){.offer = o->id,
-                                                 .source_pool = o->request.name.pool,
+    message.announce = (struct message_announce){.source_pool = o->request.name.pool,
                                                  .sink_pool = a->sink.pool,
                                                  .source_key = view_of(o->request.name.key, o->request.name.size),
-                                                 .sink_key = view_of(a->sink.key, a->sink.size)};
+                                                 .sink_key = view_of(a->sink.key, a->sink.size),
+                                                 .tenant = tenant_view(o->request.tenant)};
     return message;
+}
+
+struct announce *offer_sink(struct offer *o, const struct name *sink)
+{
+    struct announce *known;
+    LL_FOREACH (o->announces, known)
+        if (memcmp(&known->sink, sink, sizeof(*sink)) == 0)
+            return known;
+    known = calloc(1, sizeof(*known));
+    if (known == NULL)
+        return NULL;
+    known->sink = *sink;
+    known->asked_since = UINT32_MAX;
+    LL_PREPEND(o->announces, known);
+    return known;
 }
 
 void offer_announce(struct offer *o, struct announce *a)
@@ -24,6 +40,11 @@ void offer_announce(struct offer *o, struct announce *a)
     if (a->bound || o->request.decided || a->address[0] == '\0')
         return;
     struct peer *peer = peers_get(o->request.node->peers, a->address);
+    if (peer != NULL && peer->state != PEER_UP && peer_is_hopeless(peer, &a->asked_since)) {
+        a->bound = true;
+        offer_consumer_ended(o, STRAIT_REASON_PEER_DOWN,
+                             o->why != NULL ? o->why : request_waits(&o->request, a->address, false));
+    }
     if (peer == NULL || peer->state != PEER_UP || a->announced_to == peer)
         return;
     uint64_t now = uv_now(o->request.node->loop);
@@ -171,15 +192,14 @@ static bool jobs_are_over(const struct offer *o)
     return true;
 }
 
-static void stop_announcing(struct offer *o)
+/* Sinks that the offer was looking for, at whatever stage that is. */
+static void withdraw(struct offer *o, enum strait_reason reason)
 {
     struct announce *a;
     LL_FOREACH (o->announces, a) {
-        if (a->bound || a->announced_to == NULL)
-            continue;
-        struct message message = announce_message(o, a);
-        message.announce.stop = true;
-        (void)peer_send(a->announced_to, &message); /* if it is lost, the offer only waits for its lease */
+        const struct withdrawal what = {.source = o->request.name, .sink = a->sink, .reason = reason};
+        if (!a->bound)
+            withdraw_post(o->request.node, &what, a->address);
         a->announced_to = NULL;
     }
 }
@@ -193,7 +213,7 @@ static void trace(const struct offer *o)
     log_write(node->log, LOG_DEBUG, "msg=transfer side=source key=%s state=%s reason=\"%s\" us=%" PRIu64,
               log_quote(key, sizeof(key), o->request.name.key, o->request.name.size),
               o->request.state == STRAIT_DONE ? "done" : "failed", strait_reason_string(o->request.reason),
-              (uv_hrtime() - o->request.began) / 1000);
+              (uv_hrtime() - o->request.timeline.began) / 1000);
 }
 
 static void decide(struct offer *o, enum strait_reason reason, const char *text)
@@ -202,7 +222,7 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
     const bool done = reason == STRAIT_REASON_NONE;
     HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
     request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
-    stop_announcing(o);
+    withdraw(o, done ? STRAIT_REASON_ABORTED : reason); /* done: with other consumers */
     struct awaited *awaited, *next;
     LL_FOREACH_SAFE (o->awaited, awaited, next) {
         awaited->offer = NULL;
@@ -225,6 +245,20 @@ void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
         decide(o, reason, text);
 }
 
+void offer_expire(struct offer *o)
+{
+    const struct announce *a;
+    if (o->request.decided)
+        return;
+    LL_FOREACH (o->announces, a)
+        if (!a->bound) {
+            offer_fail(o, STRAIT_REASON_LEASE_EXPIRED, request_waits(&o->request, a->address, a->announced_to != NULL));
+            return;
+        }
+    offer_fail(o, STRAIT_REASON_LEASE_EXPIRED,
+               request_text(&o->request, "%u of %u consumers have come", o->leg_count, o->consumers));
+}
+
 void offer_send_verdict(struct offer *o)
 {
     struct device_state state;
@@ -242,10 +276,10 @@ static void conclude(struct offer *o)
     if (o->request.decided || o->done_count + o->failed_count < o->consumers)
         return;
     if (o->failed_count != 0 || jobs_are_over(o))
-        decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, "");
+        decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, o->why != NULL ? o->why : "");
 }
 
-void offer_consumer_ended(struct offer *o, enum strait_reason reason)
+void offer_consumer_ended(struct offer *o, enum strait_reason reason, const char *why)
 {
     if (o->request.decided)
         return;
@@ -255,6 +289,7 @@ void offer_consumer_ended(struct offer *o, enum strait_reason reason)
         o->failed_count++;
         if (o->request.reason == STRAIT_REASON_NONE)
             o->request.reason = reason;
+        o->why = o->why != NULL ? o->why : why;
     }
     conclude(o);
 }
@@ -268,8 +303,7 @@ static struct offer *of(struct request *request)
 
 static void on_verdict(struct request *request, enum strait_reason reason, const char *text)
 {
-    (void)text;
-    offer_consumer_ended(of(request), reason);
+    offer_consumer_ended(of(request), reason, text);
 }
 
 static void on_drained(struct request *request)
@@ -409,9 +443,10 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
     o->request.callbacks = &leg_callbacks;
     o->request.is_offer = true;
     o->request.transfer = message->transfer;
-    o->request.began = uv_hrtime();
-    name_set(&o->request.name, &pool->id, message->key);
-    o->id = ++node->exchange.next_offer;
+    o->request.timeline.began = uv_hrtime();
+    o->request.tenant = session->tenant;
+    session->tenant->live++;
+    name_set(&o->request.name, tenant_view(session->tenant), &pool->key.id, message->key);
     o->consumers = message->consumers != 0 ? message->consumers : 1;
     o->lease_ms = message->lease_ms;
     o->expires = uv_now(node->loop) + message->lease_ms;
@@ -465,14 +500,16 @@ void offer_begin(struct offer *o, const struct message_offer *message)
     request_state(&o->request, STRAIT_BOOTSTRAP);
 }
 
-enum strait_reason offer_append(struct offer *o, const struct message_append *message)
+enum strait_reason offer_append(struct offer *o, const struct message_append *message, const char **why)
 {
     uint32_t from = o->ready_count;
+    *why = "nothing can be added after the last pages";
     if (o->complete)
         return STRAIT_REASON_GEOMETRY;
+    *why = "";
     for (uint32_t i = 0; i < message->list_count; i++) {
         const struct wire_page_list *list = &message->lists[i];
-        enum strait_reason reason = request_add_pages(&o->request, list);
+        enum strait_reason reason = request_add_pages(&o->request, list, why);
         if (reason != STRAIT_REASON_NONE)
             return reason;
         if (message->ready.size == 0 &&

@@ -8,19 +8,20 @@
 
 struct source;
 
-/* An offer that looks for its expectation instead of waiting for a REQUEST. */
+/* A sink that an offer knows: it looks for it, instead of waiting for a REQUEST, or the sink has asked or withdrawn. */
 struct announce {
     char address[MESSAGE_ADDRESS_MAX + 1]; /* "": under this daemon */
     struct name sink;
     struct peer *announced_to; /* the peer to which ANNOUNCE was sent */
-    bool bound;
+    bool bound;                /* it has a leg, or had one, or will have none */
+    uint32_t asked_since;      /* of peer_is_hopeless */
     struct announce *next;
 };
 
 struct offer {
     struct request request; /* first */
-    uint64_t id;
     uint32_t consumers, leg_count, done_count, failed_count;
+    const char *why; /* of the first consumer that failed; static, or request.own_text */
     uint32_t lease_ms;
     uint64_t expires;
     bool later;
@@ -42,11 +43,16 @@ struct offer {
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message);
 void offer_begin(struct offer *offer, const struct message_offer *message); /* called with the last of its messages */
-enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
+/* `why` (static, or kept with the request) says more. */
+enum strait_reason offer_append(struct offer *offer, const struct message_append *message, const char **why);
 
+/* The sink among those that the offer knows; it is added if need be. NULL: no memory. */
+struct announce *offer_sink(struct offer *offer, const struct name *sink);
 void offer_announce(struct offer *offer, struct announce *announce); /* to the peer, if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
-void offer_consumer_ended(struct offer *offer, enum strait_reason reason);
+void offer_expire(struct offer *offer); /* its lease has run out */
+/* `why`: static, or kept with the request. */
+void offer_consumer_ended(struct offer *offer, enum strait_reason reason, const char *why);
 void offer_send_verdict(struct offer *offer); /* sends the client the verdict */
 
 #endif

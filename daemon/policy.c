@@ -123,10 +123,11 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
-    if (node->codebook == NULL)
+    if (node_codebook(node) == NULL)
         return set_reason(policy, STRAIT_MODE_RAW, "no codebook set is loaded");
     if (!peer->codebook_matches)
-        return set_reason(policy, STRAIT_MODE_RAW, "the peer has another codebook set");
+        return set_reason(policy, STRAIT_MODE_RAW,
+                          peer->has_codebook ? "the peer has another codebook set" : "the peer has no codebook set");
     enum strait_mode mode = pinned_by_pool(pool->pool->coding);
     if (mode != STRAIT_MODE_AUTO)
         return set_reason(policy, mode, "pinned by the pool");

@@ -1,5 +1,7 @@
 /* The report of a node about itself. */
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -47,13 +49,20 @@ static void refresh_requests(struct node *node)
         if (o->request.decided && !o->request.drained)
             m->quarantined_pages += o->request.pages.total;
     }
-    m->parked = node->exchange.pending_count;
+    m->parked = node->exchange.pending_count - node->exchange.withdrawn_count;
 }
 
 static void count_up(void *arg, struct peer *peer)
 {
     uint64_t *count = arg;
     *count += peer->state == PEER_UP;
+}
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec time = {0};
+    (void)clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
 static void refresh(struct node *node)
@@ -67,7 +76,12 @@ static void refresh(struct node *node)
         m->gpus += devices_state(node->devices, number, &state);
         m->gpus_failed += state.failed;
     }
-    m->clients = node->session_count;
+    m->loop_cpu_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID); /* the loop's thread calls this */
+    m->process_cpu_ns = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (unsigned t = 0; t < TRANSPORTS; t++)
+        m->spinning[t] = node->peers != NULL && peers_spin(node->peers, metric_transport_names[t]);
+    m->half_open = node->half_open;
+    m->clients = node->session_count - node->half_open;
     m->peers = 0;
     if (node->peers != NULL)
         peers_each(node->peers, count_up, &m->peers);
@@ -79,10 +93,82 @@ static void refresh(struct node *node)
     }
 }
 
+/* ---- Figures of tenants ------------------------------------------------------------------------------------------ */
+
+static const struct tenant_figure {
+    const char *name, *type, *json, *help;
+    size_t offset;
+} tenant_figures[] = {
+    {"strait_tenant_pool_bytes", "gauge", "pool_bytes", "Bytes of pool memory mapped.",
+     offsetof(struct tenant, mapped)},
+    {"strait_tenant_transfers_live", "gauge", "transfers_live", "Offers and expectations that are not over.",
+     offsetof(struct tenant, live)},
+    {"strait_tenant_transfers_done_total", "counter", "transfers_done", "Offers and expectations that ended with DONE.",
+     offsetof(struct tenant, done)},
+    {"strait_tenant_transfers_failed_total", "counter", "transfers_failed", "Offers and expectations that failed.",
+     offsetof(struct tenant, failed)},
+    {"strait_tenant_bytes_landed_total", "counter", "bytes_landed", "Page bytes that landed in the tenant's pools.",
+     offsetof(struct tenant, bytes_landed)},
+    {"strait_tenant_denied_total", "counter", "denied", "Attempts of other tenants to reach the tenant's pools.",
+     offsetof(struct tenant, denied)},
+};
+enum { TENANT_FIGURES = sizeof(tenant_figures) / sizeof(tenant_figures[0]) };
+
+static uint64_t figure_of(const struct tenant *tenant, const struct tenant_figure *figure)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)tenant + figure->offset, sizeof(value));
+    return value;
+}
+
+/* Appends the tenants' families to the text, which it takes. Without memory only the text is there. */
+static char *with_tenants(const struct node *node, char *text, size_t *size)
+{
+    char *all = NULL;
+    size_t written = 0;
+    FILE *out = open_memstream(&all, &written);
+    if (out == NULL)
+        return text;
+    fwrite(text, 1, *size, out);
+    for (int f = 0; f < TENANT_FIGURES; f++) {
+        const struct tenant_figure *figure = &tenant_figures[f];
+        fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", figure->name, figure->help, figure->name, figure->type);
+        for (uint32_t t = 0; t < node->tenants.count; t++)
+            if (tenant_is_there(&node->tenants.list[t]))
+                fprintf(out, "%s{tenant=\"%s\"} %llu\n", figure->name, node->tenants.list[t].name,
+                        (unsigned long long)figure_of(&node->tenants.list[t], figure));
+    }
+    if (fclose(out) != 0) {
+        free(all);
+        return text;
+    }
+    free(text);
+    *size = written;
+    return all;
+}
+
+static void add_tenant(const struct tenant *tenant, cJSON *array)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(array, item);
+    cJSON_AddStringToObject(item, "name", tenant->name);
+    for (int f = 0; f < TENANT_FIGURES; f++)
+        cJSON_AddNumberToObject(item, tenant_figures[f].json, (double)figure_of(tenant, &tenant_figures[f]));
+}
+
+/* A tenant sees its own figures. */
+static void add_tenants(const struct node *node, const struct tenant *only, cJSON *array)
+{
+    for (uint32_t t = 0; node->tenants.count > 1 && t < node->tenants.count; t++)
+        if (tenant_is_there(&node->tenants.list[t]) && (only == NULL || only == &node->tenants.list[t]))
+            add_tenant(&node->tenants.list[t], array);
+}
+
 char *node_metrics(struct node *node, size_t *size)
 {
     refresh(node);
-    return metrics_text(&node->metrics, size);
+    char *text = metrics_text(&node->metrics, size);
+    return node->tenants.count > 1 && text != NULL ? with_tenants(node, text, size) : text;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -114,6 +200,7 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddStringToObject(item, "transport", peer->link->transport->ops->name);
     cJSON_AddNumberToObject(item, "round_trip_us", (double)peer->round_trip_us);
     cJSON_AddBoolToObject(item, "codebook_matches", peer->codebook_matches);
+    cJSON_AddBoolToObject(item, "has_codebook", peer->has_codebook);
     if (use == NULL)
         return;
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
@@ -124,13 +211,15 @@ static void add_peer(void *arg, struct peer *peer)
     gpu_path_each(use->node, peer, add_path, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
-static void add_pools(struct node *node, cJSON *array)
+static void add_pools(struct node *node, const struct tenant *only, cJSON *array)
 {
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next) {
+        if (only != NULL && pool->tenant != only)
+            continue;
         char id[2 * STRAIT_POOL_ID_BYTES + 1];
         for (uint32_t i = 0; i < STRAIT_POOL_ID_BYTES; i++)
-            snprintf(id + 2 * i, 3, "%02x", pool->id.bytes[i]);
+            snprintf(id + 2 * i, 3, "%02x", pool->key.id.bytes[i]);
         cJSON *item = cJSON_CreateObject();
         cJSON_AddItemToArray(array, item);
         cJSON_AddStringToObject(item, "id", id);
@@ -173,18 +262,20 @@ static void add_node(struct node *node, cJSON *root)
     cJSON_AddStringToObject(root, "address", node->peers != NULL ? peers_address(node->peers) : "");
     cJSON_AddStringToObject(root, "codec", strait_codec_name(strait_codec_get(NULL)));
     cJSON_AddBoolToObject(root, "draining", node->draining);
-    cJSON_AddBoolToObject(root, "codebook", node->codebook != NULL);
+    cJSON_AddBoolToObject(root, "codebook", node_codebook(node) != NULL);
 }
 
-char *node_report(struct node *node, size_t *size)
+/* `tenant` NULL: everything; else without what is other tenants' affair. malloc'ed. */
+static char *report(struct node *node, const struct tenant *tenant, size_t *size)
 {
     refresh(node);
     cJSON *root = cJSON_CreateObject();
     add_node(node, root);
     cJSON *peers = cJSON_AddArrayToObject(root, "peers");
-    if (node->peers != NULL)
+    if (node->peers != NULL && (tenant == NULL || node->tenants.count == 1))
         peers_each(node->peers, add_peer, peers);
-    add_pools(node, cJSON_AddArrayToObject(root, "pools"));
+    add_tenants(node, tenant, cJSON_AddArrayToObject(root, "tenants"));
+    add_pools(node, tenant, cJSON_AddArrayToObject(root, "pools"));
     if (node->devices != NULL)
         add_devices(node, cJSON_AddArrayToObject(root, "devices"));
     char *extra = cJSON_PrintUnformatted(root);
@@ -192,4 +283,46 @@ char *node_report(struct node *node, size_t *size)
     char *text = metrics_json(&node->metrics, extra, size);
     cJSON_free(extra);
     return text;
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+/* Whose figures a client sees; NULL: all. */
+static const struct tenant *view_of_client(const struct session *session)
+{
+    return session->admin ? NULL : session->tenant;
+}
+
+static bool is_to_be_answered(const struct session *session)
+{
+    return session->stats_wanted > 0 && session->stats_turn != session->node->stats_turn && !session->ending;
+}
+
+/* Sends a report to whoever waits for this one: one to each. */
+static void answer_stats(struct node *node, const struct tenant *only)
+{
+    size_t size;
+    struct session *session;
+    char *text = report(node, only, &size);
+    struct message message = {.type = MESSAGE_STATS_TEXT, .text = {.text = view_of(text, text != NULL ? size : 0)}};
+    DL_FOREACH (node->sessions, session) {
+        if (!is_to_be_answered(session) || view_of_client(session) != only)
+            continue;
+        session->stats_turn = node->stats_turn;
+        session_send(session, &message);
+        node->stats_wanted |= --session->stats_wanted > 0;
+    }
+    free(text);
+}
+
+void node_answer_stats(struct node *node)
+{
+    struct session *session;
+    if (!node->stats_wanted)
+        return;
+    node->stats_wanted = false;
+    node->stats_turn++;
+    DL_FOREACH (node->sessions, session)
+        if (is_to_be_answered(session))
+            answer_stats(node, view_of_client(session));
 }

@@ -1,3 +1,5 @@
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -5,9 +7,11 @@
 #include "daemon/node.h"
 #include "daemon/request.h"
 
-void name_set(struct name *name, const struct pool_id *pool, struct view key)
+void name_set(struct name *name, struct view tenant, const struct pool_id *pool, struct view key)
 {
     memset(name, 0, sizeof(*name)); /* because names are hashed and compared as bytes */
+    if (!is_default_tenant(tenant))
+        memcpy(name->tenant, tenant.data, tenant.size);
     name->pool = *pool;
     name->size = (uint8_t)key.size;
     memcpy(name->key, key.data, key.size);
@@ -25,22 +29,49 @@ static void unmark(struct request *request, const struct wire_page_list *list)
     page_set_fini(&one);
 }
 
-enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list)
+/* Whether the request has the page already, or twice in this list. */
+static bool is_named_twice(const struct request *request, const struct wire_page_list *list, uint32_t page)
 {
+    const struct page_group *group = &request->pages.groups[list->group];
+    uint32_t named = 0;
+    for (uint32_t i = 0; i < group->id_count; i++)
+        if (group->ids[i] == page)
+            return true;
+    for (uint32_t i = 0; list->ids != NULL && i < list->count && named < 2; i++)
+        named += list->ids[i] == page;
+    return named == 2;
+}
+
+enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list, const char **why)
+{
+    *why = "";
     if (list->count == 0)
         return STRAIT_REASON_NONE;
-    if (!pool_has(request->pool->pool, list))
+    if (!pool_has(request->pool->pool, list)) {
+        *why = "no such page";
         return STRAIT_REASON_GEOMETRY;
+    }
+    *why = "page lists of this client take too much memory";
     if (!request_charge(request, (uint64_t)list->count * sizeof(uint32_t) * 2 + sizeof(struct page_span)))
         return STRAIT_REASON_NO_MEMORY;
     struct pool *pool = request->pool->pool;
-    if (!(request->is_offer ? pool_offer(pool, list) : pool_expect(pool, list)))
-        return STRAIT_REASON_BUSY;
+    uint32_t used;
+    if (!pool_mark(pool, list, !request->is_offer, &used)) {
+        const bool twice = !request->is_offer && is_named_twice(request, list, used);
+        *why = request_text(request, "page %u of group %u is %s", used, list->group,
+                            twice ? "named twice" : "in use by another request");
+        return twice ? STRAIT_REASON_GEOMETRY : STRAIT_REASON_BUSY;
+    }
     enum strait_status status = page_set_add(&request->pages, list);
-    if (status == STRAIT_OK)
+    if (status == STRAIT_OK) {
+        *why = "";
         return request_on_failed_gpu(request) ? STRAIT_REASON_LOCAL : STRAIT_REASON_NONE;
+    }
     unmark(request, list);
-    return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    if (status == STRAIT_ERR_NO_MEMORY)
+        return STRAIT_REASON_NO_MEMORY;
+    *why = "a logical index is named twice, or there are too many pages";
+    return STRAIT_REASON_GEOMETRY;
 }
 
 bool request_on_failed_gpu(const struct request *request)
@@ -98,18 +129,18 @@ void tombstone_remove(struct node *node, const struct name *name, bool is_offer)
         tombstone_free(node, stone);
 }
 
-static void tombstone_add(struct node *node, const struct request *request)
+void tombstone_set(struct node *node, const struct name *name, bool is_offer, enum strait_reason reason)
 {
     struct exchange *x = &node->exchange;
-    tombstone_remove(node, &request->name, request->is_offer);
-    if (request->reason == STRAIT_REASON_NONE)
+    tombstone_remove(node, name, is_offer);
+    if (reason == STRAIT_REASON_NONE)
         return;
     struct tombstone *stone = calloc(1, sizeof(*stone));
     if (stone == NULL)
         return; /* late messages will be pending until their deadline instead */
-    stone->key.name = request->name;
-    stone->key.is_offer = request->is_offer;
-    stone->reason = request->reason;
+    stone->key.name = *name;
+    stone->key.is_offer = is_offer;
+    stone->reason = reason;
     stone->ended = uv_now(node->loop);
     HASH_ADD(hh, x->tombstones, key, sizeof(stone->key), stone);
     if (HASH_COUNT(x->tombstones) > TOMBSTONES)
@@ -117,6 +148,8 @@ static void tombstone_add(struct node *node, const struct request *request)
 }
 
 /* ---- The verdict ------------------------------------------------------------------------------------------------- */
+
+#define REQUEST_TEXT_MAX 512u
 
 const char *request_why(const struct request *request, struct device_state *state)
 {
@@ -129,6 +162,29 @@ const char *request_why(const struct request *request, struct device_state *stat
     return request->text;
 }
 
+const char *request_text(struct request *request, const char *format, ...)
+{
+    char text[REQUEST_TEXT_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    free(request->own_text);
+    request->own_text = strdup(text);
+    return request->own_text != NULL ? request->own_text : "";
+}
+
+const char *request_waits(struct request *request, const char *address, bool asked)
+{
+    const struct peer *peer = peers_find(request->node->peers, address);
+    if (asked || address[0] == '\0')
+        return request_text(request, "%s has no %s of that name", address[0] == '\0' ? "this daemon" : address,
+                            request->is_offer ? "expectation" : "offer");
+    if (peer == NULL || peer->why[0] == '\0')
+        return request_text(request, "%s: %s", address, peer == NULL ? "not dialled" : peer_state_name(peer->state));
+    return request_text(request, "%s: %s (%u attempts)", address, peer->why, peer->attempts);
+}
+
 void request_reap(struct request *request)
 {
     if (request->to_reap)
@@ -139,13 +195,14 @@ void request_reap(struct request *request)
 
 void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text)
 {
+    *(state == STRAIT_DONE ? &request->tenant->done : &request->tenant->failed) += 1;
     request->decided = true;
     request->state = state;
     request->reason = reason;
     request->text = text;
     request_reap(request);
     DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
-    tombstone_add(request->node, request);
+    tombstone_set(request->node, &request->name, request->is_offer, reason);
 }
 
 void request_wake_gpus(const struct request *request)
@@ -165,9 +222,27 @@ void request_state(struct request *request, enum strait_state state)
     if (request->decided || state <= request->state)
         return;
     request->state = state;
-    struct message message = {.type = MESSAGE_STATE,
-                              .state = {.transfer = request->transfer, .state = (uint32_t)state}};
-    session_send(request->session, &message);
+    if (state == STRAIT_BOOTSTRAP || request->session == NULL || request->untold)
+        return; /* the client's transfer begins there */
+    request->untold = true;
+    DL_APPEND2(request->session->untold, request, untold_prev, untold_next);
+}
+
+void request_tell_states(struct session *session)
+{
+    for (struct request *request = session->untold; request != NULL; request = session->untold) {
+        struct message message = {.type = MESSAGE_STATE,
+                                  .state = {.transfer = request->transfer, .state = (uint32_t)request->state}};
+        request_untell(request);
+        session_send(session, &message);
+    }
+}
+
+void request_untell(struct request *request)
+{
+    if (request->untold)
+        DL_DELETE2(request->session->untold, request, untold_prev, untold_next);
+    request->untold = false;
 }
 
 void request_drain(struct request *request)
@@ -184,9 +259,20 @@ void request_drain(struct request *request)
         session_pool_gone(pool);
 }
 
+void requests_told(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    for (uint32_t i = 0; i < x->told_count; i++) {
+        timeline_mark(&x->told[i], PHASE_VERDICT);
+        metrics_record(&node->metrics, &x->told[i], PHASE_START);
+    }
+    x->told_count = 0;
+}
+
 void request_send_verdict(struct request *request, const char *text, struct view aux)
 {
     struct message message = {.type = MESSAGE_STATE};
+    request_untell(request);
     message.state = (struct message_state){.transfer = request->transfer,
                                            .state = (uint32_t)request->state,
                                            .reason = (uint32_t)request->reason,
@@ -194,6 +280,8 @@ void request_send_verdict(struct request *request, const char *text, struct view
                                            .text = view_of(text, strlen(text)),
                                            .aux = aux};
     session_send(request->session, &message);
+    if (request->session != NULL && !request->is_offer)
+        request->session->urgent = true;
     request->notified = true;
     if (request->drained)
         session_drained(request->session);

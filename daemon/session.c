@@ -15,8 +15,6 @@
 #include "daemon/request.h"
 #include "internal/memfd.h"
 
-#define NOTES_QUEUED_MAX (1024u * 1024)
-
 void session_send(struct session *session, const struct message *message)
 {
     if (session == NULL || session->channel == NULL || session->ending || session->doomed != NULL)
@@ -28,14 +26,29 @@ void session_send(struct session *session, const struct message *message)
     (void)fault_at(FAULT_TOLD, session, message);
 }
 
-void session_send_note(struct session *session, const struct message *message)
+#define FAILED_KEPT 64u /* a client starts its requests soon, or never */
+
+void session_keep_failed(struct session *session, const struct failed_request *failed)
 {
-    if (session != NULL && session->channel != NULL && channel_queued(session->channel) < NOTES_QUEUED_MAX)
-        session_send(session, message);
+    if (session->failed == NULL)
+        session->failed = calloc(FAILED_KEPT, sizeof(*session->failed));
+    if (session->failed != NULL)
+        session->failed[session->failed_count++ % FAILED_KEPT] = *failed;
+}
+
+const struct failed_request *session_find_failed(const struct session *session, uint64_t transfer)
+{
+    for (uint32_t i = 0; session->failed != NULL && i < FAILED_KEPT; i++)
+        if (session->failed[i].transfer == transfer && session->failed[i].reason != STRAIT_REASON_NONE)
+            return &session->failed[i];
+    return NULL;
 }
 
 void session_forget(struct session *session, struct request *request)
 {
+    if (request->state == STRAIT_FAILED)
+        session_keep_failed(
+            session, &(struct failed_request){request->transfer, request->name, request->is_offer, request->reason});
     HASH_DELETE(by_transfer, session->requests, request);
     session->charged -= request->charged;
 }
@@ -45,14 +58,14 @@ void session_drained(struct session *session)
     if (session == NULL)
         return;
     session->undrained--;
-    session->node->sessions_ended |= session->ending;
+    session->node->sessions_ended |= session->ending || tenant_is_removed(session->tenant);
 }
 
 /* one of session->jobs */
 static void session_job_ended(struct session *session)
 {
     session->jobs--;
-    session->node->sessions_ended |= session->ending;
+    session->node->sessions_ended |= session->ending || tenant_is_removed(session->tenant);
 }
 
 #define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of one client */
@@ -64,6 +77,78 @@ bool session_charge(struct session *session, uint64_t bytes)
     if (bytes > CHARGED_MAX - session->charged)
         return false;
     session->charged += bytes;
+    return true;
+}
+
+/* ---- Tenants ----------------------------------------------------------------------------------------------------- */
+
+_Static_assert(TENANT_NAME_MAX == MESSAGE_TENANT_MAX, "a tenant's name travels whole");
+
+const char session_no_tenant[] = "the client's tenant is no longer in tenants-file";
+
+void session_find_tenant(struct session *session, uint32_t gid)
+{
+    struct tenants *tenants = &session->node->tenants;
+    session->admin = session->uid == 0 || session->uid == geteuid();
+    session->tenant = tenants_find(tenants, session->uid, gid);
+    if (session->tenant == NULL && session->admin)
+        session->tenant = &tenants->list[0];
+    if (session->tenant != NULL)
+        session->tenant->clients++;
+}
+
+bool session_lost_tenant(const struct session *session)
+{
+    return tenant_is_removed(session->tenant) && session->channel != NULL && session->undrained == 0 &&
+           session->jobs == 0 && !session->successor && !session->dirty && !channel_wants_write(session->channel);
+}
+
+bool is_default_tenant(struct view name)
+{
+    static const char usual[] = "default";
+    return name.size == 0 || (name.size == sizeof(usual) - 1 && memcmp(name.data, usual, name.size) == 0);
+}
+
+struct view tenant_view(const struct tenant *tenant)
+{
+    struct view name = view_of(tenant->name, strlen(tenant->name));
+    return is_default_tenant(name) ? view_of("", 0) : name;
+}
+
+const struct tenant *tenant_named(struct node *node, struct view name)
+{
+    for (uint32_t i = 0; i < node->tenants.count; i++) {
+        struct view own = tenant_view(&node->tenants.list[i]);
+        if (is_default_tenant(name) ? own.size == 0
+                                    : own.size == name.size && memcmp(own.data, name.data, name.size) == 0)
+            return &node->tenants.list[i];
+    }
+    return NULL;
+}
+
+/* A pool of that id which belongs to none but other tenants; NULL: there is no such pool. */
+static struct pool_ref *pool_of_others(struct node *node, const struct pool_id *id, struct view name)
+{
+    const struct tenant *own = tenant_named(node, name);
+    struct pool_ref *found = NULL;
+    if (own != NULL && pool_find(node, own, id) != NULL)
+        return NULL;
+    for (uint32_t i = 0; i < node->tenants.count && found == NULL; i++)
+        found = pool_find(node, &node->tenants.list[i], id);
+    return found;
+}
+
+bool tenant_denied(struct node *node, const struct pool_id *pool, struct view tenant, const char *what)
+{
+    struct pool_ref *ref = pool_of_others(node, pool, tenant);
+    if (ref == NULL)
+        return false;
+    char quoted[4 * TENANT_NAME_MAX];
+    struct view shown = is_default_tenant(tenant) ? view_of("default", 7) : tenant;
+    node->metrics.denied++;
+    ref->tenant->denied++;
+    log_limited(node->log, LOG_OF_CLIENTS, LOG_WARN, "msg=denied what=%s tenant=%s owner=%s", what,
+                log_quote(quoted, sizeof(quoted), shown.data, shown.size), ref->tenant->name);
     return true;
 }
 
@@ -132,10 +217,17 @@ static void pool_status(struct session *session, const struct pool_id *id, enum 
     session_send(session, &message);
 }
 
+struct pool_ref *pool_find(struct node *node, const struct tenant *tenant, const struct pool_id *id)
+{
+    const struct pool_key key = {tenant, *id};
+    struct pool_ref *pool;
+    HASH_FIND(hh, node->exchange.pools, &key, sizeof(key), pool);
+    return pool;
+}
+
 struct pool_ref *session_pool(struct session *session, const struct pool_id *id)
 {
-    struct pool_ref *pool;
-    HASH_FIND(hh, session->node->exchange.pools, id, sizeof(*id), pool);
+    struct pool_ref *pool = pool_find(session->node, session->tenant, id);
     return pool != NULL && pool->session == session && !pool->removing ? pool : NULL;
 }
 
@@ -156,10 +248,8 @@ static void map_work(void *arg)
 {
     struct mapping *mapping = arg;
     struct node *node = mapping->session->node;
-    const struct pool_context context = {.embedded = mapping->session->embedded,
-                                         .bytes_max = mapping->bytes_max,
-                                         .codebook = node->codebook,
-                                         .devices = node->devices};
+    const struct pool_context context = {
+        .embedded = mapping->session->embedded, .bytes_max = mapping->bytes_max, .devices = node->devices};
     mapping->status = pool_map(&mapping->message.pool_register, mapping->fds, &context, &mapping->pool, mapping->why,
                                sizeof(mapping->why));
 }
@@ -180,10 +270,13 @@ static bool keep_pool(struct mapping *mapping)
         return false;
     ref->node = session->node;
     ref->pool = mapping->pool;
+    pool_choose_tables(ref->pool, node_codebook(session->node));
     ref->session = session;
     ref->uid = session->uid;
-    ref->id = mapping->pool->id;
-    HASH_ADD(hh, session->node->exchange.pools, id, sizeof(ref->id), ref);
+    ref->tenant = session->tenant;
+    ref->tenant->mapped += mapping->pool->bytes;
+    ref->key = (struct pool_key){ref->tenant, mapping->pool->id};
+    HASH_ADD(hh, session->node->exchange.pools, key, sizeof(ref->key), ref);
     gpu_path_pool(session->node, ref);
     return true;
 }
@@ -202,17 +295,23 @@ static void map_done(void *arg)
         mapping->status = STRAIT_ERR_NO_MEMORY;
     }
     if (mapping->status != STRAIT_OK)
-        log_write(node->log, LOG_WARN, "msg=\"pool refused\" pid=%u error=\"%s\" why=\"%s\"", session->pid,
-                  strait_status_string(mapping->status), mapping->why);
+        log_limited(node->log, LOG_OF_CLIENT_ERRORS, LOG_WARN, "msg=\"pool refused\" pid=%u error=\"%s\" why=\"%s\"",
+                    session->pid, strait_status_string(mapping->status), mapping->why);
     else
-        log_write(node->log, LOG_INFO, "msg=\"pool registered\" pid=%u bytes=%llu device_bytes=%llu groups=%u",
-                  session->pid, (unsigned long long)mapping->pool->bytes,
-                  (unsigned long long)mapping->pool->device_bytes, mapping->pool->group_count);
+        log_limited(node->log, LOG_OF_CLIENTS, LOG_INFO,
+                    "msg=\"pool registered\" pid=%u bytes=%llu device_bytes=%llu groups=%u", session->pid,
+                    (unsigned long long)mapping->pool->bytes, (unsigned long long)mapping->pool->device_bytes,
+                    mapping->pool->group_count);
     pool_status(session, &mapping->message.pool_register.pool, mapping->status, false, mapping->why);
     mapping_free(mapping);
     session_job_ended(session);
     session->backlog = node->backlog = true; /* handles the messages that waited */
     start_next(node);
+}
+
+static uint64_t left_of(uint64_t limit, uint64_t used)
+{
+    return limit > used ? limit - used : 0;
 }
 
 /* Maps one pool at a time, so that quotas and ids are checked against what is mapped, and workers are left for
@@ -222,16 +321,16 @@ static void start_next(struct node *node)
     struct mapping *mapping = node->mappings;
     if (mapping == NULL)
         return;
-    uint64_t used = bytes_of_user(node, mapping->session->uid);
-    mapping->bytes_max = node->options.pool_bytes > used ? node->options.pool_bytes - used : 0;
-    mapping->status = STRAIT_ERR_AGAIN;
-    snprintf(mapping->why, sizeof(mapping->why), "the pool's id is still in use");
+    const struct tenant *tenant = mapping->session->tenant;
+    mapping->bytes_max = left_of(node->options.pool_bytes, bytes_of_user(node, mapping->session->uid));
+    if (tenant->pool_bytes != 0 && left_of(tenant->pool_bytes, tenant->mapped) < mapping->bytes_max)
+        mapping->bytes_max = left_of(tenant->pool_bytes, tenant->mapped);
+    const bool removed = tenant_is_removed(tenant);
+    mapping->status = removed ? STRAIT_ERR_INVALID : STRAIT_ERR_AGAIN;
+    snprintf(mapping->why, sizeof(mapping->why), "%s", removed ? session_no_tenant : "the pool's id is still in use");
     /* Another pool of that id whose client has gone but which is not drained is forgotten by name; one of a live client
      * is in the way. */
-    struct pool_ref *other;
-    HASH_FIND(hh, node->exchange.pools, &mapping->message.pool_register.pool,
-              sizeof(mapping->message.pool_register.pool), other);
-    if (other != NULL) {
+    if (removed || pool_find(node, tenant, &mapping->message.pool_register.pool) != NULL) {
         map_done(mapping);
     } else if (job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
         mapping->status = STRAIT_ERR_NO_MEMORY;
@@ -285,7 +384,7 @@ static void unmap_done(void *arg)
 {
     struct pool_ref *ref = arg;
     if (ref->session != NULL) {
-        pool_status(ref->session, &ref->id, STRAIT_OK, true, "");
+        pool_status(ref->session, &ref->key.id, STRAIT_OK, true, "");
         session_job_ended(ref->session);
     }
     free(ref);
@@ -295,6 +394,7 @@ void session_pool_gone(struct pool_ref *ref)
 {
     struct node *node = ref->node;
     gpu_path_pool_gone(node, ref);
+    ref->tenant->mapped -= ref->pool->bytes;
     HASH_DELETE(hh, node->exchange.pools, ref);
     if (ref->session != NULL)
         ref->session->jobs++;

@@ -10,6 +10,7 @@
 #include "daemon/gpu_path.h"
 #include "daemon/node.h"
 #include "daemon/source.h"
+#include "daemon/withdraw.h"
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -46,6 +47,7 @@ static enum strait_reason take_segments(struct sink *sink, const struct message_
     const uint32_t before = sink->segments.units;
     if (e->request.decided || sink->leg.last || message->before != before)
         return STRAIT_REASON_NONE; /* late or duplicate */
+    timeline_mark_first(&e->request.timeline, PHASE_ANSWER);
     for (uint32_t i = 0; i < message->segment_count; i++) {
         if (!coverage_claim(e->coverage, &message->segments[i]))
             return STRAIT_REASON_GEOMETRY;
@@ -80,6 +82,7 @@ void sink_message(struct sink *sink, const struct message *message)
     } else if (message->type == MESSAGE_RELEASED) {
         sink_post(sink, &(struct leg_event){.type = SINK_RELEASED, .grant = message->grant_id.grant});
     } else if (message->type == MESSAGE_END) {
+        sink->why = withdraw_text((enum strait_reason)message->end.reason);
         sink_event(sink, SINK_END, leg_peer_reason((enum strait_reason)message->end.reason));
     }
 }
@@ -129,6 +132,8 @@ void sink_landed(struct sink *sink, uint64_t grant_id, const struct job_result *
         if (grant == NULL || !land(sink, grant))
             event.reason = STRAIT_REASON_GEOMETRY;
         e->raw_bytes += result->raw_bytes;
+        e->request.tenant->bytes_landed += result->raw_bytes;
+        timeline_mark(&e->request.timeline, PHASE_DECODE);
     }
     sink_post(sink, &event);
 }
@@ -142,8 +147,24 @@ static void on_decoded(void *owner, uint64_t cookie, const struct job_result *re
         node->metrics.raw_bytes_landed += result->raw_bytes;
         node->metrics.chunks_landed++;
     }
+    node->metrics.chunks_forged += result->forged;
     sink_landed(slot->sink, slot->grant, result);
     node->exchange.events.run(node);
+}
+
+/* How to decrypt the chunk of a grant. What is authenticated with it is what this side knows of the grant. False: the
+ * connection is gone, or the library for it has failed. */
+static bool seal_of(const struct sink *sink, const struct leg_grant *grant, struct seal *seal)
+{
+    uint8_t bytes[CHUNK_HEADER_BYTES];
+    const struct chunk_header header = {.slot = grant->slot,
+                                        .token = sink->peer->token,
+                                        .leg = sink->id,
+                                        .grant = grant->id,
+                                        .epoch = sink->expectation->epoch,
+                                        .number = sink->node->receive.slots[grant->slot].number};
+    chunk_header_write(bytes, &header);
+    return seal_make(&sink->peer->seal_in, header.number, bytes, sizeof(bytes), seal);
 }
 
 static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
@@ -152,14 +173,22 @@ static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
     struct piece piece;
     struct request *request = &sink->expectation->request;
     const uint32_t *ids = NULL;
-    const struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
-                                    .size = node->receive.slots[grant->slot].size,
-                                    .on_gpu = receive_arena_of(&node->receive, grant->slot)->device >= 0};
+    struct seal seal;
+    struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
+                              .size = node->receive.slots[grant->slot].size,
+                              .on_gpu = receive_arena_of(&node->receive, grant->slot)->device >= 0,
+                              .alone = sink->leg.last && grant->count == sink->segments.units};
     if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     enum strait_status status = STRAIT_ERR_INVALID;
+    if (sink->peer != NULL && sink->peer->sealed) {
+        chunk.seal = &seal;
+        ids = seal_of(sink, grant, &seal) ? ids : NULL;
+    }
     if (ids != NULL)
         status = job_decode(node->jobs, request->pool->pool, &piece, ids, &chunk, on_decoded, node, grant->slot);
+    if (chunk.seal != NULL)
+        seal_wipe(&seal, sizeof(seal));
     if (status != STRAIT_OK) {
         struct leg_event event = {.type = SINK_DECODED, .grant = grant->id};
         event.reason = status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
@@ -298,6 +327,8 @@ static uint32_t cut_for(const struct sink *sink, const struct receive_arena *are
     uint64_t most = arena->slots.slot_bytes;
     if (arena->device < 0 && sink->peer->slot_bytes < most)
         most = sink->peer->slot_bytes; /* the source encodes into a slot of its own first */
+    if (arena->device < 0)
+        most -= peer_seal_bytes(sink->peer);
     return sink_cut(sink, arena, most, first, count);
 }
 
@@ -320,6 +351,8 @@ static bool cut_and_take_slot(struct sink *sink, struct leg_event *grant)
 
 bool sink_grant(struct sink *sink)
 {
+    if (!tenant_may_grant(sink->expectation->request.tenant, uv_now(sink->node->loop)))
+        return false;
     struct leg_event event = {.type = SINK_GRANT, .slot = ARENA_NONE};
     if (!sink_wants(&sink->leg, &event.first, &event.count) || !sink->port->cut(sink, &event))
         return false;
@@ -340,7 +373,7 @@ void sink_reclaim(struct node *node)
     bool starving = false;
     struct sink *sink, *next;
     DL_FOREACH2 (node->exchange.wanting, sink, wnext) {
-        if (sink_holds_grants(sink))
+        if (sink_holds_grants(sink) || !tenant_may_grant(sink->expectation->request.tenant, now))
             sink->wants_since = 0;
         else if (sink->wants_since == 0)
             sink->wants_since = now;
@@ -366,6 +399,7 @@ static void send_request(struct sink *sink, const struct leg_action *action)
         if (sink->leg.grants[i].id >= action->grant.id)
             slots[count++] = sink->leg.grants[i].slot;
     node->metrics.grants += action->count;
+    timeline_mark_first(&e->request.timeline, PHASE_CONNECT);
     do {
         uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
         bool more = sent + count < e->wanted_count;
@@ -376,6 +410,7 @@ static void send_request(struct sink *sink, const struct leg_action *action)
                                                    .sink_pool = e->request.name.pool,
                                                    .source_key = view_of(sink->source.key, sink->source.size),
                                                    .sink_key = view_of(e->request.name.key, e->request.name.size),
+                                                   .tenant = tenant_view(e->request.tenant),
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
                                                    .more = more,
@@ -408,8 +443,18 @@ const struct sink_port sink_over_peer = {.takes_slots = true,
 
 /* ---- The state machine ------------------------------------------------------------------------------------------- */
 
+static uint64_t grant_bytes(const struct sink *sink, const struct leg_grant *grant)
+{
+    struct piece piece;
+    if (!segments_piece(&sink->segments, grant->first, grant->count, &piece))
+        return 0;
+    const struct segment units = {piece.group, piece.region_first, piece.region_count, piece.first, piece.count};
+    return segment_bytes(&units, &sink->expectation->request.pool->pool->sizes);
+}
+
 static void send_grant(struct sink *sink, const struct leg_grant *grant)
 {
+    tenant_granted(sink->expectation->request.tenant, grant_bytes(sink, grant));
     struct message message = {.type = MESSAGE_GRANT};
     message.grant = (struct message_grant){.leg = sink->id,
                                            .epoch = sink->expectation->epoch,
@@ -467,7 +512,7 @@ static void act(struct sink *sink, const struct leg_action *action)
         break;
     case LEG_VERDICT:
         if (action->reason != STRAIT_REASON_NONE)
-            sink->expectation->request.callbacks->verdict(&sink->expectation->request, action->reason, "");
+            sink->expectation->request.callbacks->verdict(&sink->expectation->request, action->reason, sink->why);
         break;
     case LEG_DRAINED:
         sink->expectation->request.callbacks->drained(&sink->expectation->request);
@@ -516,6 +561,7 @@ static bool step(struct sink *sink, const struct leg_event *event)
         act(sink, &actions.list[i]);
     }
     update_waiting(sink);
+    sink->node->exchange.stepped = true;
     if (sink->expectation->request.pool != NULL && sink->expectation->request.pool->pool->devices != NULL)
         sink->node->exchange.gpu_stepped = true;
     if (!honest)
@@ -547,7 +593,7 @@ static bool comes_by(const struct receive_arena *arena, const struct peer *peer,
 static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
                                  const struct chunk_header *header)
 {
-    if (header->slot >= node->receive.slot_count || peer->token != header->token)
+    if (header->slot >= node->receive.slot_count || peer->token != header->token || (peer->sealed && device >= 0))
         return NULL;
     struct slot *slot = &node->receive.slots[header->slot];
     if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
@@ -576,6 +622,7 @@ struct landing sink_arriving(struct node *node, struct peer *peer, int32_t devic
         return (struct landing){.address = NULL};
     }
     slot->size = size;
+    slot->number = header.number;
     return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
 }
 
@@ -586,6 +633,8 @@ void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
     (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
     if (status != STRAIT_OK)
         event.reason = STRAIT_REASON_PEER_DOWN;
+    timeline_mark_first(&slot->sink->expectation->request.timeline, PHASE_ANSWER);
+    timeline_mark(&slot->sink->expectation->request.timeline, PHASE_CHUNKS);
     slot->sink->expectation->wire_bytes += slot->size;
     node->metrics.wire_bytes_landed += slot->size;
     sink_post(slot->sink, &event);
@@ -612,10 +661,13 @@ struct sink *sink_create(struct expectation *e, const struct name *source, const
     sink->id = ++node->exchange.next_leg;
     sink->source = *source;
     strcpy(sink->address, address);
+    sink->asked_since = UINT32_MAX;
+    sink->why = "";
     sink_init(&sink->leg, !port->takes_slots || e->request.pool->pool->devices != NULL ? LEG_GRANTS : SINK_WINDOW);
     HASH_ADD(hh, node->exchange.sinks, id, sizeof(sink->id), sink);
     LL_PREPEND(e->sinks, sink);
     e->sink_count++;
+    timeline_mark_first(&e->request.timeline, PHASE_START);
     request_wake_gpus(&e->request);
     return sink;
 }
@@ -647,7 +699,8 @@ void sink_ask_peer(struct sink *sink, struct peer *peer)
     /* Slots for open grants: as many as the sink's first chunks can use and nobody else needs. */
     const struct node *node = sink->node;
     struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
-    const uint32_t most = most_open(sink, arena);
+    /* What open grants will carry is not known yet, so it could not be counted against a rate. */
+    const uint32_t most = sink->expectation->request.tenant->rate != 0 ? 0 : most_open(sink, arena);
     while (start.opens < most && arena->slots.used < arena->slots.slot_count / 2 && node->exchange.wanting_count == 0 &&
            has_share(node, sink, arena)) {
         start.slots[start.opens] = take_slot(sink, arena, sink->leg.next_grant + start.opens);
@@ -661,6 +714,9 @@ void sink_ask(struct sink *sink)
     if (sink->leg.state != STRAIT_BOOTSTRAP || sink->asked)
         return;
     struct peer *peer = peers_get(sink->node->peers, sink->address);
+    struct request *request = &sink->expectation->request;
     if (peer != NULL && peer->state == PEER_UP)
         sink_ask_peer(sink, peer);
+    else if (peer != NULL && peer_is_hopeless(peer, &sink->asked_since))
+        request->callbacks->verdict(request, STRAIT_REASON_PEER_DOWN, request_waits(request, sink->address, false));
 }

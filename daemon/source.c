@@ -11,6 +11,7 @@
 #include "daemon/node.h"
 #include "daemon/policy.h"
 #include "daemon/sink.h"
+#include "daemon/withdraw.h"
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -35,10 +36,17 @@ void source_message(struct source *source, const struct message *message)
                                                 .slot = grant->slot});
     else if (message->type == MESSAGE_REVOKE)
         source_post(source, &(struct leg_event){.type = SOURCE_REVOKE, .grant = message->grant_id.grant});
-    else if (message->type == MESSAGE_END)
+    else if (message->type == MESSAGE_END) {
+        if (message->end.state == STRAIT_DONE && source->peer != NULL && source->timeline.ends[PHASE_END] == 0) {
+            timeline_mark(&source->timeline, PHASE_END);
+            metrics_record(&source->node->metrics, &source->timeline, PHASE_OFFER);
+        }
+        if (message->end.state != STRAIT_DONE)
+            source->why = withdraw_text((enum strait_reason)message->end.reason);
         source_event(source, SOURCE_END,
                      message->end.state == STRAIT_DONE ? STRAIT_REASON_NONE
                                                        : leg_peer_reason((enum strait_reason)message->end.reason));
+    }
 }
 
 /* ---- Messages to the sink ---------------------------------------------------------------------------------------- */
@@ -116,7 +124,7 @@ static void send_end(struct source *source, enum strait_reason reason)
 static uint64_t host_limit(const struct source *source)
 {
     uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
-    return own < theirs ? own : theirs;
+    return (own < theirs ? own : theirs) - peer_seal_bytes(source->peer);
 }
 
 /* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
@@ -225,14 +233,16 @@ static struct chunk_path path_for(const struct source *source, const struct leg_
     if (grant->slot >= peer->slot_count)
         return (struct chunk_path){gpu_path_wire(source->node, peer, device, grant->slot), .gpus = true};
     if (!peer->direct)
-        return (struct chunk_path){WIRE_UCX, .gpus = false};
+        return (struct chunk_path){strcmp(peer_transport_name(peer), "tcp") == 0 ? WIRE_TCP : WIRE_UCX, .gpus = false};
     return (struct chunk_path){source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM, false};
 }
 
 /* The arena of ours in which chunks for this path are encoded; NULL: they are encoded into the peer's arena. */
 static struct arena *memory_for(struct node *node, struct chunk_path path, int32_t device)
 {
-    return path_is_link(path) ? gpu_links_send(node, device) : path.wire == WIRE_UCX ? &node->send : NULL;
+    if (path_is_link(path))
+        return gpu_links_send(node, device);
+    return path.wire == WIRE_TCP || path.wire == WIRE_UCX ? &node->send : NULL;
 }
 
 /* Where the chunk of a grant is written: into the peer's own arena when it can be reached, else into a slot of ours. */
@@ -299,6 +309,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     struct source *source = tx->source;
     struct node *node = owner;
     node->exchange.encoding_jobs--;
+    timeline_mark(&source->timeline, PHASE_ENCODE);
     tx->size = result->bytes;
     tx->raw_bytes = result->raw_bytes;
     histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
@@ -311,6 +322,22 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     }
     report(source, SOURCE_ENCODED, tx->grant, result->reason);
     node->exchange.events.run(node);
+}
+
+/* The header that travels with the chunk, and how the chunk is encrypted. False: the library for that has failed. */
+static bool describe_chunk(struct source *source, const struct leg_grant *grant, struct inflight_chunk *tx,
+                           struct job_chunk *chunk, struct seal *seal)
+{
+    struct peer *peer = source->peer;
+    struct chunk_header header = {.slot = grant->slot,
+                                  .token = peer->peer_token,
+                                  .leg = source->id,
+                                  .grant = grant->id,
+                                  .epoch = source->epoch,
+                                  .number = peer->sealed ? peer->seal_out.next++ : 0};
+    chunk_header_write(tx->header, &header);
+    chunk->seal = peer->sealed ? seal : NULL;
+    return !peer->sealed || seal_make(&peer->seal_out, header.number, tx->header, sizeof(tx->header), seal);
 }
 
 static void encode_chunk(struct source *source, const struct leg_grant *grant)
@@ -344,13 +371,21 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         if (tx->path.wire != WIRE_NONE)
             chunk = destination(source, grant, device, tx);
     }
+    chunk.alone = source->offer->last && grant->count == source->segments.units;
     if (chunk.bytes == NULL) { /* no honest sink gives this grant: it would cut as this side does */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
+        return;
+    }
+    struct seal seal;
+    if (!describe_chunk(source, grant, tx, &chunk, &seal)) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
     tx->mode = policy_mode(node, source->peer, request->pool, tx->path);
     enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, tx->mode, &chunk, on_encoded,
                                            node, (uint64_t)(uintptr_t)tx);
+    if (chunk.seal != NULL)
+        seal_wipe(&seal, sizeof(seal));
     if (status != STRAIT_OK) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
@@ -360,29 +395,21 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         peer_writer_begin(source->peer);
 }
 
-static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHUNK_HEADER_BYTES],
-                                     const struct inflight_chunk *tx)
+static enum strait_status send_chunk(struct peer *peer, const struct inflight_chunk *tx)
 {
     const void *data = tx->from != NULL ? arena_slot(tx->from, tx->send_slot) : NULL;
     const uint64_t cookie = (uint64_t)(uintptr_t)tx;
     if (path_is_link(tx->path))
-        return peer_send_gpu_chunk(peer, tx->ends, header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
-    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
+        return peer_send_gpu_chunk(peer, tx->ends, tx->header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
+    return peer_send_chunk(peer, tx->header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
 }
 
 static void transmit_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
     struct inflight_chunk *tx = find_inflight(source, grant->id);
-    struct chunk_header header = {.slot = grant->slot,
-                                  .token = source->peer->peer_token,
-                                  .leg = source->id,
-                                  .grant = grant->id,
-                                  .epoch = source->epoch};
-    uint8_t bytes[CHUNK_HEADER_BYTES];
-    chunk_header_write(bytes, &header);
     tx->since = uv_hrtime();
-    if (send_chunk(source->peer, bytes, tx) != STRAIT_OK) {
+    if (send_chunk(source->peer, tx) != STRAIT_OK) {
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
@@ -407,6 +434,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     if (policy_compare_links(node, source->peer))
         gpu_path_changed(node, source->peer);
     if (status == STRAIT_OK) {
+        timeline_mark(&source->timeline, PHASE_SEND);
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - tx->since) / 1000);
         node->metrics.raw_bytes_sent += tx->raw_bytes;
         node->metrics.wire_bytes_sent += tx->size;
@@ -489,7 +517,7 @@ static void act(struct source *source, const struct leg_action *action)
         break;
     case LEG_VERDICT:
         if (!source->superseded)
-            source->offer->request.callbacks->verdict(&source->offer->request, action->reason, "");
+            source->offer->request.callbacks->verdict(&source->offer->request, action->reason, source->why);
         break;
     case LEG_DRAINED:
         source->offer->request.callbacks->drained(&source->offer->request);
@@ -531,6 +559,7 @@ void source_take(struct source *source, const struct leg_event *event)
     for (uint32_t i = 0; i < actions.count; i++)
         act(source, &actions.list[i]);
     update_waiting(source);
+    source->node->exchange.stepped = true;
     if (source->offer->request.pool != NULL && source->offer->request.pool->pool->devices != NULL)
         source->node->exchange.gpu_stepped = true;
     if (!honest)
@@ -552,6 +581,7 @@ struct source *source_create(struct offer *o, const struct source_port *port, st
     source->node = node;
     source->offer = o;
     source->port = port;
+    source->why = "";
     source->id = id;
     source->epoch = *epoch;
     source->wanted = wanted;

@@ -2,6 +2,7 @@
 #ifndef STRAIT_DAEMON_SOURCE_H
 #define STRAIT_DAEMON_SOURCE_H
 
+#include "daemon/chunk_header.h"
 #include "daemon/offer.h"
 #include "daemon/peers/peer.h"
 #include "daemon/protocol/segments.h"
@@ -31,6 +32,7 @@ struct inflight_chunk {
     struct gpu_ends ends; /* of a GPU link */
     uint64_t size, raw_bytes;
     uint64_t since;
+    uint8_t header[CHUNK_HEADER_BYTES];
     enum strait_mode mode;
     struct inflight_chunk *next;
 };
@@ -52,6 +54,8 @@ struct source {
     uint64_t id; /* of the leg, drawn by the sink */
     struct epoch epoch;
     struct source_leg leg;
+    const char *why;          /* why the sink has ended; static */
+    struct timeline timeline; /* from the REQUEST of a peer on */
     struct segments segments;
     uint64_t bytes; /* bytes of the pages in them */
     struct wire_span *wanted;

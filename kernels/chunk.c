@@ -41,10 +41,9 @@ static bool pages_get(const struct strait_pages *pages, uint32_t index, struct p
     uint32_t id = pages->ids == NULL ? i : pages->ids[i];
     page->region = &pages->regions[index / pages->id_count];
     page->bytes = region_page_bytes(page->region);
-    if (id >= page->region->page_count)
-        return false;
-    page->base = (uint8_t *)page->region->base + id * page->region->page_stride;
-    return true;
+    bool known = id < page->region->page_count;
+    page->base = known ? (uint8_t *)page->region->base + id * page->region->page_stride : NULL;
+    return known;
 }
 
 uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size)

@@ -23,6 +23,9 @@ int codebook_class_compare(struct strait_class a, struct strait_class b);
 /* Whether the bytes begin like a set or a partial file. */
 bool codebook_file_probe(const void *src, size_t src_size);
 
+/* What is wrong, for people, with a set that strait_codebook_parse refuses, and at which offset. */
+const char *codebook_file_why(const void *src, size_t src_size, size_t *offset);
+
 /* Reads a partial file. On success the caller must free() *list: *count >= 1 histograms in ascending order of class,
  * none of them empty, whose values all together fit 64 bits.
  * ERR_INVALID: this is a set. ERR_CORRUPT, ERR_UNSUPPORTED (newer version), ERR_NO_MEMORY. */

@@ -1,5 +1,8 @@
 #include "proto/blob.h"
 
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +10,7 @@
 #include <xxhash.h>
 
 #include "internal/bytes.h"
+#include "internal/element.h"
 #include "proto/message_table.h"
 
 static const uint8_t magic[4] = {'S', 't', 'r', 'P'};
@@ -132,32 +136,171 @@ static uint32_t missing_mismatch(const struct blob_region *region, const struct 
     return layer_is_missing ? STRAIT_MISMATCH_LAYERS : STRAIT_MISMATCH_LAYOUT;
 }
 
-/* Walks both lists in their common order, so that one missing layer does not make everything after it look wrong. */
-static uint32_t regions_mismatch(const struct pool_blob *a, const struct pool_blob *b)
+#define REGION_BITS 4u /* PAGE_SIZE to LAYERS: of regions */
+
+/* How two pools differ, and for each bit the first pair of regions that shows it; NULL: it is missing there. */
+struct difference {
+    uint32_t bits;
+    struct {
+        const struct blob_region *here, *there;
+    } first[REGION_BITS];
+};
+
+static void differ(struct difference *difference, uint32_t bits, const struct blob_region *here,
+                   const struct blob_region *there)
 {
-    uint32_t bits = 0, i = 0, j = 0;
-    while (i < a->region_count || j < b->region_count) {
-        int compared = i == a->region_count   ? 1
-                       : j == b->region_count ? -1
-                                              : compare_regions(&a->regions[i], &b->regions[j]);
-        if (compared < 0)
-            bits |= missing_mismatch(&a->regions[i++], b);
-        else if (compared > 0)
-            bits |= missing_mismatch(&b->regions[j++], a);
-        else
-            bits |= region_mismatch(&a->regions[i++], &b->regions[j++]);
-    }
-    return bits;
+    const uint32_t fresh = bits & ~difference->bits;
+    for (uint32_t i = 0; fresh >> i != 0; i++)
+        if ((fresh >> i & 1) != 0) {
+            difference->first[i].here = here;
+            difference->first[i].there = there;
+        }
+    difference->bits |= bits;
 }
 
-uint32_t blob_mismatch(const struct pool_blob *a, const struct pool_blob *b)
+/* Walks both lists in their common order, so that one missing layer does not make everything after it look wrong. */
+static void compare_pools(struct difference *difference, const struct pool_blob *here, const struct pool_blob *there)
 {
-    uint32_t bits = regions_mismatch(a, b);
-    if (memcmp(a->codebook_id, b->codebook_id, CODEBOOK_ID_BYTES) != 0)
-        bits |= STRAIT_MISMATCH_CODEBOOK;
-    if (a->version_min > b->version || b->version_min > a->version)
-        bits |= STRAIT_MISMATCH_VERSION;
-    return bits;
+    uint32_t i = 0, j = 0;
+    while (i < here->region_count || j < there->region_count) {
+        const struct blob_region *a = i < here->region_count ? &here->regions[i] : NULL;
+        const struct blob_region *b = j < there->region_count ? &there->regions[j] : NULL;
+        int compared = a == NULL ? 1 : b == NULL ? -1 : compare_regions(a, b);
+        if (compared < 0)
+            differ(difference, missing_mismatch(a, there), a, NULL);
+        else if (compared > 0)
+            differ(difference, missing_mismatch(b, here), NULL, b);
+        else
+            differ(difference, region_mismatch(a, b), a, b);
+        i += compared <= 0;
+        j += compared >= 0;
+    }
+    if (memcmp(here->codebook_id, there->codebook_id, CODEBOOK_ID_BYTES) != 0)
+        difference->bits |= STRAIT_MISMATCH_CODEBOOK;
+    if (here->version_min > there->version || there->version_min > here->version)
+        difference->bits |= STRAIT_MISMATCH_VERSION;
+}
+
+uint32_t blob_mismatch(const struct pool_blob *here, const struct pool_blob *there)
+{
+    struct difference difference = {.bits = 0};
+    compare_pools(&difference, here, there);
+    return difference.bits;
+}
+
+/* ---- The same for people -------------------------------------------------------------------------------------- */
+
+struct text {
+    char *dst;
+    size_t capacity, size; /* size: of all of it, also beyond the capacity */
+};
+
+__attribute__((format(printf, 2, 3))) static void write_text(struct text *text, const char *format, ...)
+{
+    const size_t used = text->size < text->capacity ? text->size : text->capacity;
+    va_list arguments;
+    va_start(arguments, format);
+    const int size =
+        vsnprintf(used < text->capacity ? text->dst + used : NULL, text->capacity - used, format, arguments);
+    va_end(arguments);
+    text->size += size > 0 ? (size_t)size : 0;
+}
+
+static void write_place(struct text *text, const struct blob_region *region)
+{
+    static const char *const roles[] = {"other", "K", "V"};
+    write_text(text, "group %" PRIu32, region->group);
+    if (region->layer >= 0)
+        write_text(text, ", layer %" PRId32, region->layer);
+    write_text(text, ", %s: ", region->role < sizeof(roles) / sizeof(*roles) ? roles[region->role] : "unknown");
+}
+
+static uint32_t count_layers(const struct pool_blob *blob, uint32_t group)
+{
+    uint32_t count = 0;
+    const struct blob_region *before = NULL;
+    for (uint32_t i = 0; i < blob->region_count; i++) {
+        const struct blob_region *region = &blob->regions[i];
+        if (region->group != group)
+            continue;
+        count += before == NULL || region->layer != before->layer;
+        before = region;
+    }
+    return count;
+}
+
+static uint32_t count_regions(const struct pool_blob *blob, uint32_t group)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < blob->region_count; i++)
+        count += blob->regions[i].group == group;
+    return count;
+}
+
+/* A region, or all of a layer, that one of the pools lacks. */
+static void write_missing(struct text *text, uint32_t bit, const struct pool_blob *pools[2],
+                          const struct blob_region *here, const struct blob_region *there)
+{
+    const struct blob_region *region = here != NULL ? here : there;
+    const bool layers = bit == STRAIT_MISMATCH_LAYERS;
+    uint32_t (*count)(const struct pool_blob *blob, uint32_t group) = layers ? count_layers : count_regions;
+    write_place(text, region);
+    write_text(text, "missing %s, %" PRIu32 " %s here, %" PRIu32 " there", here != NULL ? "there" : "here",
+               count(pools[0], region->group), layers ? "layers" : "regions", count(pools[1], region->group));
+}
+
+static void write_pair(struct text *text, uint32_t bit, const struct blob_region *here, const struct blob_region *there)
+{
+    write_place(text, here);
+    if (bit == STRAIT_MISMATCH_PAGE_SIZE)
+        write_text(text, "pages of %" PRIu64 " bytes here, %" PRIu64 " there", page_bytes(here), page_bytes(there));
+    else if (bit == STRAIT_MISMATCH_DTYPE)
+        write_text(text, "%s here, %s there", element_name(here->element), element_name(there->element));
+    else if (here->rows != there->rows)
+        write_text(text, "%" PRIu32 " rows of %" PRIu32 " bytes here, %" PRIu32 " of %" PRIu32 " there", here->rows,
+                   here->row_bytes, there->rows, there->row_bytes);
+    else
+        write_text(text, "%" PRIu32 " heads here, %" PRIu32 " there", here->heads, there->heads);
+}
+
+static void write_codebook(struct text *text, const uint8_t id[CODEBOOK_ID_BYTES])
+{
+    static const uint8_t none[CODEBOOK_ID_BYTES];
+    const bool is_none = memcmp(id, none, sizeof(none)) == 0;
+    for (uint32_t i = 0; i < CODEBOOK_ID_BYTES && !is_none; i++)
+        write_text(text, "%02x", id[i]);
+    write_text(text, "%s", is_none ? "none" : "");
+}
+
+size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there, uint32_t bits, char *dst,
+                    size_t capacity)
+{
+    const struct pool_blob *pools[] = {here, there};
+    struct difference difference = {.bits = 0};
+    struct text text = {.dst = dst, .capacity = capacity};
+    compare_pools(&difference, here, there);
+    if (capacity > 0)
+        dst[0] = '\0';
+    for (uint32_t bit = 1, i = 0; (difference.bits & bits) >> i != 0; bit <<= 1, i++) {
+        if ((difference.bits & bits & bit) == 0)
+            continue;
+        write_text(&text, "%s", text.size > 0 ? "; " : "");
+        if (bit == STRAIT_MISMATCH_CODEBOOK) {
+            write_text(&text, "codebook set ");
+            write_codebook(&text, here->codebook_id);
+            write_text(&text, " here, ");
+            write_codebook(&text, there->codebook_id);
+            write_text(&text, " there: pages travel uncompressed");
+        } else if (bit == STRAIT_MISMATCH_VERSION) {
+            write_text(&text, "protocol versions %" PRIu32 " to %" PRIu32 " here, %" PRIu32 " to %" PRIu32 " there",
+                       here->version_min, here->version, there->version_min, there->version);
+        } else if (difference.first[i].here != NULL && difference.first[i].there != NULL) {
+            write_pair(&text, bit, difference.first[i].here, difference.first[i].there);
+        } else {
+            write_missing(&text, bit, pools, difference.first[i].here, difference.first[i].there);
+        }
+    }
+    return text.size;
 }
 
 #define GEOMETRY_WORDS 7u

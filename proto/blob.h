@@ -46,7 +46,11 @@ void blob_fini(struct pool_blob *blob);
 enum strait_status blob_pack(const struct pool_blob *blob, void *dst, size_t capacity, size_t *size);
 
 /* The bits of enum strait_mismatch for two pools. */
-uint32_t blob_mismatch(const struct pool_blob *a, const struct pool_blob *b);
+uint32_t blob_mismatch(const struct pool_blob *here, const struct pool_blob *there);
+/* Writes, for people, how they differ in these bits, each by the first region that shows it, with the figures of both.
+ * Ends with NUL, cut to the capacity; returns the length of all of it. */
+size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there, uint32_t bits, char *dst,
+                    size_t capacity);
 
 /* A hash of what must be equal in two pools that exchange pages (everything that blob_mismatch calls fatal, except
  * versions). REQUEST carries it. */

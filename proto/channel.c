@@ -1,5 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -184,13 +186,16 @@ struct output {
 
 struct channel {
     int fd;
+    struct channel_layer *layer; /* NULL: none */
     bool is_unix;
     bool ended;                /* nothing more will be received */
     bool gone;                 /* nothing more can be sent */
     enum strait_status broken; /* OK, or how the peer broke the protocol */
+    char why[96];              /* the same for people */
     size_t body_max, queue_max;
     struct output *first, **last;
     size_t queued;
+    uint64_t written;
     struct input in;
 };
 
@@ -224,6 +229,12 @@ enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, str
     created->last = &created->first;
     *channel = created;
     return STRAIT_OK;
+}
+
+void channel_use(struct channel *channel, struct channel_layer *layer)
+{
+    channel->layer = layer;
+    channel->is_unix = false;
 }
 
 static void close_all(const int *fds, uint32_t count)
@@ -290,6 +301,8 @@ uint32_t channel_fds_of(const struct message *message)
 {
     if (message->type == MESSAGE_POOL_REGISTER)
         return message->pool_register.fd_count;
+    if (message->type == MESSAGE_HANDOVER)
+        return message->handover.fd_count;
     return message->type == MESSAGE_WORDS ? 1 : 0;
 }
 
@@ -382,6 +395,8 @@ static ssize_t write_some(const struct channel *channel)
     union control control;
     struct msghdr header = {.msg_iov = pieces, .msg_iovlen = gather(channel, pieces)};
     ssize_t sent;
+    if (channel->layer != NULL)
+        return channel->layer->send(channel->layer, channel->fd, pieces, header.msg_iovlen);
     if (channel->first->fd_count > 0)
         attach(&header, &control, channel->first);
     do
@@ -394,6 +409,7 @@ static ssize_t write_some(const struct channel *channel)
 static void written(struct channel *channel, size_t sent)
 {
     channel->queued -= sent;
+    channel->written += sent;
     close_all(channel->first->fds, channel->first->fd_count);
     channel->first->fd_count = 0;
     while (channel->first != NULL && sent >= channel->first->size - channel->first->sent) {
@@ -408,8 +424,17 @@ static void written(struct channel *channel, size_t sent)
         channel->last = &channel->first;
 }
 
+static void layer_flush(struct channel *channel)
+{
+    struct channel_layer *layer = channel->layer;
+    if (layer->send(layer, channel->fd, NULL, 0) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+        channel->gone = true;
+}
+
 enum strait_status channel_flush(struct channel *channel)
 {
+    if (channel->first == NULL && channel->layer != NULL && !channel->gone)
+        layer_flush(channel);
     while (channel->first != NULL && !channel->gone) {
         ssize_t sent = write_some(channel);
         if (sent > 0)
@@ -424,6 +449,8 @@ enum strait_status channel_flush(struct channel *channel)
 
 bool channel_wants_write(const struct channel *channel)
 {
+    if (channel->layer != NULL)
+        return channel->layer->wants_write(channel->layer) && !channel->gone;
     return channel->first != NULL && !channel->gone;
 }
 
@@ -432,7 +459,17 @@ size_t channel_queued(const struct channel *channel)
     return channel->queued;
 }
 
+uint64_t channel_written(const struct channel *channel)
+{
+    return channel->written;
+}
+
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
+
+uint64_t channel_received(const struct channel *channel)
+{
+    return input_end(&channel->in);
+}
 
 /* The descriptors that one call received. */
 static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
@@ -449,11 +486,21 @@ static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
     return count;
 }
 
+__attribute__((format(printf, 3, 4))) static void channel_break(struct channel *channel, enum strait_status status,
+                                                                const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    channel->broken = status;
+    vsnprintf(channel->why, sizeof(channel->why), format, arguments);
+    va_end(arguments);
+}
+
 static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, uint32_t count)
 {
     if (input_keep_fds(&channel->in, frame, fds, count))
         return;
-    channel->broken = STRAIT_ERR_CORRUPT;
+    channel_break(channel, STRAIT_ERR_CORRUPT, "more than %u descriptors with a frame", CHANNEL_FDS_MAX);
     close_all(fds, count);
 }
 
@@ -471,15 +518,19 @@ static ssize_t receive(struct channel *channel)
         .msg_iov = &room, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
     ssize_t got;
     do
-        got = recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        got = channel->layer != NULL ? channel->layer->receive(channel->layer, channel->fd, room.iov_base, room.iov_len)
+                                     : recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (got < 0 && errno == EINTR);
     if (got <= 0)
         return got;
     in->end += (size_t)got;
     uint64_t frame = input_advance(in, channel->body_max);
+    if (channel->layer != NULL)
+        return got;
     keep_fds(channel, frame, fds, take_fds(&header, fds));
     if ((header.msg_flags & MSG_CTRUNC) != 0)
-        channel->broken = STRAIT_ERR_CORRUPT;
+        channel_break(channel, STRAIT_ERR_CORRUPT,
+                      "descriptors that cannot be received: more than %u, or too many open files", CHANNEL_FDS_MAX);
     return got;
 }
 
@@ -489,21 +540,31 @@ static bool may_read(const struct channel *channel)
            channel->in.fd_count + CHANNEL_FDS_MAX <= FDS_WAITING_MAX;
 }
 
+bool channel_pending(const struct channel *channel)
+{
+    return channel->layer != NULL && may_read(channel) && channel->layer->pending(channel->layer);
+}
+
 enum strait_status channel_read(struct channel *channel)
 {
     struct input *in = &channel->in;
     size_t total = 0;
     input_advance(in, channel->body_max); /* the limit may have been raised */
-    for (uint32_t calls = 0; calls < READ_CALLS_MAX && total < READ_BYTES_MAX && may_read(channel); calls++) {
+    for (uint32_t calls = 0; may_read(channel); calls++) {
+        if (calls >= READ_CALLS_MAX || total >= READ_BYTES_MAX)
+            break;
         if (!input_make_room(in, channel->body_max))
             return STRAIT_ERR_NO_MEMORY;
-        if (in->end == in->capacity)
+        const size_t room = in->capacity - in->end;
+        if (room == 0)
             break;
         ssize_t got = receive(channel);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         channel->ended = got <= 0;
         total += got > 0 ? (size_t)got : 0;
+        if (got > 0 && (size_t)got < room && channel->layer == NULL && !channel->gone)
+            break; /* no more was there; what has come since, and the end, makes the socket readable again */
     }
     return channel->ended ? STRAIT_ERR_IO : STRAIT_OK;
 }
@@ -516,9 +577,16 @@ static enum strait_status frame_unpack(struct channel *channel, size_t bytes, st
     struct input *in = &channel->in;
     uint32_t taken = input_take_fds(in, bytes, fds);
     enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
-    if (status == STRAIT_OK && taken != channel_fds_of(message)) {
-        message_fini(message);
+    if (status != STRAIT_OK) {
+        channel_break(channel, status, "frame of %zu bytes: %s", bytes - LENGTH_BYTES,
+                      status == STRAIT_ERR_UNSUPPORTED ? "an unknown message"
+                      : status == STRAIT_ERR_NO_MEMORY ? "out of memory"
+                                                       : "not a message");
+    } else if (taken != channel_fds_of(message)) {
         status = STRAIT_ERR_CORRUPT;
+        channel_break(channel, status, "%s with %u descriptors, not %u", message_name(message->type), taken,
+                      channel_fds_of(message));
+        message_fini(message);
     }
     input_drop(in, bytes);
     if (status == STRAIT_OK)
@@ -537,10 +605,15 @@ enum strait_status channel_next(struct channel *channel, struct message *message
     if (channel->broken != STRAIT_OK)
         return channel->broken;
     if (in->begin_at < in->complete_at)
-        channel->broken = frame_unpack(channel, input_frame_bytes(in, in->begin_at), message, fds, fd_count);
-    else if (input_is_too_long(in, channel->body_max))
-        channel->broken = STRAIT_ERR_NO_SPACE;
-    else
+        return frame_unpack(channel, input_frame_bytes(in, in->begin_at), message, fds, fd_count);
+    if (!input_is_too_long(in, channel->body_max))
         return STRAIT_ERR_AGAIN;
+    channel_break(channel, STRAIT_ERR_NO_SPACE, "frame of %zu bytes, at most %zu",
+                  input_frame_bytes(in, in->complete_at) - LENGTH_BYTES, channel->body_max);
     return channel->broken;
+}
+
+const char *channel_why(const struct channel *channel)
+{
+    return channel->why;
 }

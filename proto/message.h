@@ -23,23 +23,26 @@
 
 #include <strait/strait.h>
 
-#define MESSAGE_BYTES_MAX       (8u * 1024 * 1024) /* of a frame's body */
-#define MESSAGE_LIST_MAX        4096u              /* page lists, segments, spans in one message */
-#define MESSAGE_IDS_MAX         (1024u * 1024)     /* page ids in one message */
-#define MESSAGE_OPEN_MAX        8u                 /* open grants of a REQUEST */
-#define MESSAGE_TEXT_MAX        1024u              /* of a text for people */
-#define MESSAGE_ADDRESS_MAX     256u               /* "host:port", and the host and shm_path of PEER_LINKS */
-#define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)       /* ucx_address of PEER_LINKS */
-#define PROTOCOL_VERSION        1u
-#define PROTOCOL_VERSION_MIN    1u /* oldest version still spoken */
-#define NONCE_BYTES             32u
-#define CODEBOOK_ID_BYTES       16u /* of a set, as codec.h names it */
-#define MAC_BYTES               32u
-#define MESSAGE_DEVICES_MAX     64u /* GPUs of a node */
-#define MESSAGE_MEMORY_IPC      64u /* bytes of a cudaIpcMemHandle_t */
-#define MESSAGE_EVENT_IPC       64u /* bytes of a cudaIpcEventHandle_t */
-#define MESSAGE_EVENT_POINTER   8u  /* bytes of a cudaEvent_t, in host byte order */
-#define MESSAGE_WORDS_MAX       16384u
+#define MESSAGE_BYTES_MAX        (8u * 1024 * 1024) /* of a frame's body */
+#define MESSAGE_LIST_MAX         4096u              /* page lists, segments, spans in one message */
+#define MESSAGE_IDS_MAX          (1024u * 1024)     /* page ids in one message */
+#define MESSAGE_OPEN_MAX         8u                 /* open grants of a REQUEST */
+#define MESSAGE_TEXT_MAX         1024u              /* of a text for people */
+#define MESSAGE_ADDRESS_MAX      256u               /* "host:port", and the host and shm_path of PEER_LINKS */
+#define MESSAGE_LINK_ADDRESS_MAX (64u * 1024)       /* address of PEER_LINKS */
+#define PROTOCOL_VERSION         2u
+#define PROTOCOL_VERSION_MIN     2u /* oldest version still spoken */
+#define NONCE_BYTES              32u
+#define MESSAGE_PAGES_MAX        2u
+#define CODEBOOK_ID_BYTES        16u /* of a set, as codec.h names it */
+#define MESSAGE_DEVICES_MAX      64u /* GPUs of a node */
+#define MESSAGE_MEMORY_IPC       64u /* bytes of a cudaIpcMemHandle_t */
+#define MESSAGE_EVENT_IPC        64u /* bytes of a cudaIpcEventHandle_t */
+#define MESSAGE_EVENT_POINTER    8u  /* bytes of a cudaEvent_t, in host byte order */
+#define MESSAGE_WORDS_MAX        16384u
+#define MESSAGE_TENANT_MAX       32u                /* bytes of a tenant's name */
+#define MESSAGE_NOTES_MAX        1024u              /* notes of a client that are not answered, */
+#define MESSAGE_NOTES_BYTES_MAX  (4u * 1024 * 1024) /* and their keys and data */
 
 enum message_type {
     MESSAGE_NONE = 0,
@@ -58,6 +61,7 @@ enum message_type {
     MESSAGE_POLICY = 12,
     MESSAGE_WORDS = 13, /* their memfd travels with the frame */
     MESSAGE_WAIT = 14,
+    MESSAGE_PING = 15, /* answered by PONG */
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -66,9 +70,11 @@ enum message_type {
     MESSAGE_LAYERS = 24,
     MESSAGE_NOTE = 25,
     MESSAGE_STATS_TEXT = 26,
+    MESSAGE_PONG = 27,
+    MESSAGE_REFUSED = 28, /* in place of WELCOME */
+    MESSAGE_NOTED = 29,   /* answers NOTIFY */
     /* Daemon to daemon. */
     MESSAGE_PEER_HELLO = 40,
-    MESSAGE_PEER_PROOF = 41,
     MESSAGE_PEER_LINKS = 42,
     MESSAGE_HEARTBEAT = 43,
     MESSAGE_ANNOUNCE = 44,
@@ -82,8 +88,16 @@ enum message_type {
     MESSAGE_ARENA = 52,
     MESSAGE_REACH = 53,
     MESSAGE_GPU_LINK = 54,
+    MESSAGE_WITHDRAW = 55,
+    MESSAGE_PEER_NOTED = 56, /* answers PEER_NOTE */
     /* On the unix socket between two daemons of one host. */
     MESSAGE_SHM_HELLO = 60, /* the only message; after it the socket belongs to the shm transport */
+    /* On the unix socket between a daemon and the one that takes its place. */
+    MESSAGE_HANDOVER = 62,
+    /* Daemon to client, and daemon to daemon. */
+    MESSAGE_CODEBOOK = 70,
+    MESSAGE_GOAWAY =
+        71, /* another daemon listens now: new requests go by a new connection, this one ends with its last */
 };
 
 /* Names and ids. */
@@ -204,14 +218,25 @@ struct message_transfer { /* ABORT, RELEASE, DRAINED */
 };
 
 struct message_notify {
+    uint32_t note; /* below MESSAGE_NOTES_MAX; chosen by the client, unique among its notes that are not answered */
     struct pool_id peer_pool;
     struct view peer_address;
     struct view key, data;
 };
 
-struct message_note { /* NOTE, PEER_NOTE */
+struct message_note {   /* NOTE, PEER_NOTE */
+    struct view tenant; /* PEER_NOTE: the sender's tenant; empty: "default" */
+    uint32_t note;      /* PEER_NOTE: chosen by its sender, unique among its notes that are not answered */
     struct pool_id pool;
     struct view key, data;
+};
+
+/* NOTED, PEER_NOTED: what has become of some notes. Without `failed` they were written to their receiver's socket. */
+struct message_noted {
+    uint32_t note_count;
+    const uint32_t *notes;
+    bool failed;
+    struct view text; /* with failed: why */
 };
 
 struct message_policy {
@@ -251,41 +276,56 @@ struct message_layers {
     const int32_t *layers; /* newly complete */
 };
 
+/* The daemon serves this connection no further, and closes it. */
+struct message_refused {
+    int32_t status; /* enum strait_status, not OK. ERR_NO_SPACE: there may be a place later */
+    struct view text;
+};
+
 struct message_text { /* STATS_TEXT */
     struct view text;
 };
 
 /* ---- Daemon and daemon ------------------------------------------------------------------------------------------- */
 
-/* The first message of either side, and the only one that is parsed before PEER_PROOF. */
+/* The first message of either side, and the only one that is parsed before the other has said who it is. */
 struct message_peer_hello {
     uint32_t version, version_min;
     uint64_t node; /* random id of this daemon's start */
     uint64_t incarnation;
-    bool secret;         /* the sender demands a proof */
     struct view nonce;   /* NONCE_BYTES */
     struct view address; /* "host:port" where the sender listens */
     struct view dialled; /* the dialling side: the address it dialled; else empty */
+    uint32_t pages;      /* how the sender encrypts page data: 0 not at all, 1 ChaCha20-Poly1305, 2 AES-256-GCM */
 };
 
-/* HMAC-SHA256(secret, role || both hellos): docs/protocol.md. */
-struct message_peer_proof {
-    struct view mac; /* MAC_BYTES */
-};
-
-/* How the other side can reach this one's receive arena. Both sides send it once after the proofs, without an address,
- * with `transport` naming all kinds that the sender offers ("shm,ucx"). Then, unless it uses shm, the dialling side
+/* How the other side can reach this one's receive arena. Both sides send it once after the hellos, without an address,
+ * with `transport` naming all kinds that the sender offers ("shm,tcp"). Then, unless it uses shm, the dialling side
  * names one kind and gives the address of its link; the answer names the same kind with the address of the other link,
  * or without one if it refuses. */
 struct message_peer_links {
-    uint64_t token;          /* random; part of every data header and SHM_HELLO to this side */
-    struct view host;        /* equal on one host: boot id and namespace */
-    struct view shm_path;    /* unix socket for SHM_HELLO; empty: no shm */
-    struct view transport;   /* a kind, or a list of them, separated by commas */
-    struct view ucx_address; /* of the sender's link, of any transport except shm; or empty */
+    uint64_t token;        /* random; part of every data header and SHM_HELLO to this side */
+    struct view host;      /* equal on one host: boot id and namespace */
+    struct view shm_path;  /* unix socket for SHM_HELLO; empty: no shm */
+    struct view transport; /* a kind, or a list of them, separated by commas */
+    struct view address;   /* of the sender's link, of any transport except shm; or empty */
     struct view codebook_id;
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
+};
+
+/* The sender has reloaded its codebook set. It goes on decoding what was encoded by the two sets before. */
+struct message_codebook {
+    struct view id; /* CODEBOOK_ID_BYTES, or empty: there is none now */
+};
+
+/* The new daemon asks for the listening sockets, gets an answer with them and with the lock, and says `ready` when it
+ * accepts. The other one says `draining` when it accepts nothing any more, and keeps the connection until it ends.
+ * Descriptors travel with the frame. */
+struct message_handover {
+    bool ready;        /* of the second message of the new daemon */
+    uint32_t fd_count; /* of the answer: the lock first */
+    bool draining;     /* of the second message of the other one */
 };
 
 struct message_heartbeat {
@@ -331,11 +371,19 @@ struct message_reach {
 
 /* Source to sink: an offer is looking for its expectation. */
 struct message_announce {
-    uint64_t offer; /* chosen by the source's daemon, unique in its incarnation */
     struct pool_id source_pool, sink_pool;
     struct view source_key, sink_key;
+    struct view tenant; /* to which both must belong; empty: "default" */
     uint32_t lease_ms;
-    bool stop; /* the offer is gone: forget it */
+};
+
+/* One side of a pair has ended before the two met: the other need not wait for it. */
+struct message_withdraw {
+    struct pool_id source_pool, sink_pool;
+    struct view source_key, sink_key;
+    struct view tenant; /* empty: "default" */
+    bool from_sink;     /* the expectation has ended; otherwise the offer */
+    uint32_t reason;    /* enum strait_reason, as seen by the sender; NONE: the two have met by another connection */
 };
 
 /* Pages that the sink wants, by logical index. */
@@ -349,6 +397,7 @@ struct message_request {
     struct epoch epoch;
     struct pool_id source_pool, sink_pool;
     struct view source_key, sink_key;
+    struct view tenant;   /* to which both must belong; empty: "default" */
     uint64_t geometry;    /* hash of the sink pool's page sizes, layers and layout: blob_geometry */
     uint32_t deadline_ms; /* time left */
     bool more;            /* another REQUEST of this leg follows with more spans */
@@ -421,6 +470,7 @@ struct message {
     union {
         struct message_hello hello;
         struct message_welcome welcome;
+        struct message_refused refused;
         struct message_pool_register pool_register;
         struct message_pool_remove pool_remove;
         struct message_pool_status pool_status;
@@ -430,21 +480,24 @@ struct message {
         struct message_start start;
         struct message_transfer transfer; /* ABORT, RELEASE, DRAINED */
         struct message_notify notify;
-        struct message_note note; /* NOTE, PEER_NOTE */
+        struct message_note note;   /* NOTE, PEER_NOTE */
+        struct message_noted noted; /* NOTED, PEER_NOTED */
         struct message_policy policy;
         struct message_words words;
         struct message_wait wait;
         struct message_state state;
         struct message_layers layers;
-        struct message_text text; /* STATS_TEXT; STATS has no fields */
+        struct message_text text; /* STATS_TEXT; STATS, PING and PONG have no fields */
         struct message_peer_hello peer_hello;
-        struct message_peer_proof peer_proof;
         struct message_peer_links peer_links;
         struct message_heartbeat heartbeat;
+        struct message_codebook codebook; /* GOAWAY has no fields */
+        struct message_handover handover;
         struct message_arena arena;
         struct message_reach reach;
         struct message_gpu_link gpu_link;
         struct message_announce announce;
+        struct message_withdraw withdraw;
         struct message_request request;
         struct message_segments segments;
         struct message_grant grant;

@@ -39,17 +39,31 @@ MESSAGE(welcome, struct message_welcome, Welcome) = {
     U64(welcome, node),
 };
 
+MESSAGE(refused, struct message_refused, Refused) = {
+    KNOWN_SIGNED(refused, status, STATUS_LAST, STRAIT_ERR_INVALID),
+    TEXT(refused, text),
+};
+
 MESSAGE(notify, struct message_notify, Notify) = {
     POOL(notify, peer_pool),
     ADDRESS(notify, peer_address),
     BYTES(notify, key, 0, STRAIT_KEY_BYTES_MAX),
     BYTES(notify, data, 0, STRAIT_NOTE_BYTES_MAX),
+    U32(notify, note, 0, MESSAGE_NOTES_MAX - 1),
 };
 
 MESSAGE(note, struct message_note, Note) = {
     POOL(note, pool),
     BYTES(note, key, 0, STRAIT_KEY_BYTES_MAX),
     BYTES(note, data, 0, STRAIT_NOTE_BYTES_MAX),
+    U32(note, note, 0, UINT32_MAX),
+    NAME(note, tenant, MESSAGE_TENANT_MAX),
+};
+
+MESSAGE(noted, struct message_noted, Noted) = {
+    NUMBERS(noted, notes, note_count, uint32_t, MESSAGE_NOTES_MAX),
+    BOOL(noted, failed),
+    TEXT(noted, text),
 };
 
 /* For machines, so it is never cut. */
@@ -86,14 +100,10 @@ MESSAGE(peer_hello, struct message_peer_hello, PeerHello) = {
     U32(peer_hello, version_min, 1, UINT32_MAX),
     U64(peer_hello, node),
     NOT_ZERO(peer_hello, incarnation),
-    BOOL(peer_hello, secret),
     BYTES(peer_hello, nonce, NONCE_BYTES, NONCE_BYTES),
     ADDRESS(peer_hello, address),
     ADDRESS(peer_hello, dialled),
-};
-
-MESSAGE(peer_proof, struct message_peer_proof, PeerProof) = {
-    BYTES(peer_proof, mac, MAC_BYTES, MAC_BYTES),
+    KNOWN(peer_hello, pages, 0, MESSAGE_PAGES_MAX),
 };
 
 MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
@@ -101,10 +111,20 @@ MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
     BYTES(peer_links, host, 0, MESSAGE_ADDRESS_MAX),
     NAME(peer_links, shm_path, MESSAGE_ADDRESS_MAX),
     NAME(peer_links, transport, MESSAGE_ADDRESS_MAX),
-    BYTES(peer_links, ucx_address, 0, MESSAGE_UCX_ADDRESS_MAX),
+    BYTES(peer_links, address, 0, MESSAGE_LINK_ADDRESS_MAX),
     BYTES_OR_NONE(peer_links, codebook_id, CODEBOOK_ID_BYTES),
     U32(peer_links, slot_bytes, 0, UINT32_MAX),
     U32(peer_links, slot_count, 0, UINT32_MAX),
+};
+
+MESSAGE(handover, struct message_handover, Handover) = {
+    BOOL(handover, ready),
+    U32(handover, fd_count, 0, UINT32_MAX),
+    BOOL(handover, draining),
+};
+
+MESSAGE(codebook, struct message_codebook, Codebook) = {
+    BYTES_OR_NONE(codebook, id, CODEBOOK_ID_BYTES),
 };
 
 MESSAGE(heartbeat, struct message_heartbeat, Heartbeat) = {
@@ -142,7 +162,7 @@ static enum strait_status gpu_link_check(const void *plain)
 MESSAGE(gpu_link, struct message_gpu_link, GpuLink) = {
     U32(gpu_link, device, 0, MESSAGE_DEVICES_MAX - 1),
     U32(gpu_link, peer_device, 0, MESSAGE_DEVICES_MAX - 1),
-    BYTES(gpu_link, address, 0, MESSAGE_UCX_ADDRESS_MAX),
+    BYTES(gpu_link, address, 0, MESSAGE_LINK_ADDRESS_MAX),
     TEXT(gpu_link, why),
     U32(gpu_link, by, 0, UINT32_MAX),
 };
@@ -156,21 +176,23 @@ MESSAGE(shm_hello, struct message_shm_hello, ShmHello) = {
 
 /* ---- Legs: before one is bound ----------------------------------------------------------------------------------- */
 
-/* Withdrawing an offer needs nothing but its number. */
-static enum strait_status announce_check(const void *plain)
-{
-    const struct message_announce *announce = plain;
-    return corrupt_unless(announce->stop || (announce->source_key.size > 0 && announce->sink_key.size > 0));
-}
-
 MESSAGE(announce, struct message_announce, Announce) = {
-    U64(announce, offer),
     POOL(announce, source_pool),
     POOL(announce, sink_pool),
-    BYTES(announce, source_key, 0, STRAIT_KEY_BYTES_MAX),
-    BYTES(announce, sink_key, 0, STRAIT_KEY_BYTES_MAX),
+    BYTES(announce, source_key, 1, STRAIT_KEY_BYTES_MAX),
+    BYTES(announce, sink_key, 1, STRAIT_KEY_BYTES_MAX),
     U32(announce, lease_ms, 0, UINT32_MAX),
-    BOOL(announce, stop),
+    NAME(announce, tenant, MESSAGE_TENANT_MAX),
+};
+
+MESSAGE(withdraw, struct message_withdraw, Withdraw) = {
+    POOL(withdraw, source_pool),
+    POOL(withdraw, sink_pool),
+    BYTES(withdraw, source_key, 1, STRAIT_KEY_BYTES_MAX),
+    BYTES(withdraw, sink_key, 1, STRAIT_KEY_BYTES_MAX),
+    NAME(withdraw, tenant, MESSAGE_TENANT_MAX),
+    BOOL(withdraw, from_sink),
+    KNOWN(withdraw, reason, STRAIT_REASON_NONE, REASON_LAST),
 };
 
 static enum strait_status span_check(const void *plain)
@@ -210,6 +232,7 @@ MESSAGE(request, struct message_request, Request) = {
     KEY(request, source_key),
     KEY(request, sink_key),
     U64(request, geometry),
+    NAME(request, tenant, MESSAGE_TENANT_MAX),
     U32(request, deadline_ms, 0, UINT32_MAX),
     BOOL(request, more),
     BOOL(request, rest),
@@ -537,6 +560,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_POLICY, "policy", LAYOUT(policy, policy, NULL)},
     {MESSAGE_WORDS, "words", LAYOUT(words, words, NULL)},
     {MESSAGE_WAIT, "wait", LAYOUT(wait, wait, NULL)},
+    {MESSAGE_PING, "ping", {.wire = &strait__wire__ping__descriptor}},
     {MESSAGE_WELCOME, "welcome", LAYOUT(welcome, welcome, NULL)},
     {MESSAGE_POOL_STATUS, "pool-status", LAYOUT(pool_status, pool_status, NULL)},
     {MESSAGE_STATE, "state", LAYOUT(state, state, state_check)},
@@ -544,14 +568,16 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_LAYERS, "layers", LAYOUT(layers, layers, layers_check)},
     {MESSAGE_NOTE, "note", LAYOUT(note, note, NULL)},
     {MESSAGE_STATS_TEXT, "stats-text", LAYOUT(stats_text, text, NULL)},
+    {MESSAGE_PONG, "pong", {.wire = &strait__wire__ping__descriptor}},
+    {MESSAGE_REFUSED, "refused", LAYOUT(refused, refused, NULL)},
+    {MESSAGE_NOTED, "noted", LAYOUT(noted, noted, NULL)},
     {MESSAGE_PEER_HELLO, "peer-hello", LAYOUT(peer_hello, peer_hello, peer_hello_check)},
-    {MESSAGE_PEER_PROOF, "peer-proof", LAYOUT(peer_proof, peer_proof, NULL)},
     {MESSAGE_PEER_LINKS, "peer-links", LAYOUT(peer_links, peer_links, NULL)},
     {MESSAGE_HEARTBEAT, "heartbeat", LAYOUT(heartbeat, heartbeat, NULL)},
     {MESSAGE_ARENA, "arena", LAYOUT(arena, arena, arena_check)},
     {MESSAGE_REACH, "reach", LAYOUT(reach, reach, NULL)},
     {MESSAGE_GPU_LINK, "gpu-link", LAYOUT(gpu_link, gpu_link, gpu_link_check)},
-    {MESSAGE_ANNOUNCE, "announce", LAYOUT(announce, announce, announce_check)},
+    {MESSAGE_ANNOUNCE, "announce", LAYOUT(announce, announce, NULL)},
     {MESSAGE_REQUEST, "request", LAYOUT(request, request, request_check)},
     {MESSAGE_SEGMENTS, "segments", LAYOUT(segments, segments, segments_check)},
     {MESSAGE_GRANT, "grant", LAYOUT(grant, grant, grant_check)},
@@ -559,6 +585,11 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_RELEASED, "released", LAYOUT(grant_id, grant_id, NULL)},
     {MESSAGE_END, "end", LAYOUT(end, end, end_check)},
     {MESSAGE_PEER_NOTE, "peer-note", LAYOUT(note, note, NULL)},
+    {MESSAGE_WITHDRAW, "withdraw", LAYOUT(withdraw, withdraw, NULL)},
+    {MESSAGE_PEER_NOTED, "peer-noted", LAYOUT(noted, noted, NULL)},
     {MESSAGE_SHM_HELLO, "shm-hello", LAYOUT(shm_hello, shm_hello, NULL)},
+    {MESSAGE_HANDOVER, "handover", LAYOUT(handover, handover, NULL)},
+    {MESSAGE_CODEBOOK, "codebook", LAYOUT(codebook, codebook, NULL)},
+    {MESSAGE_GOAWAY, "goaway", {.wire = &strait__wire__goaway__descriptor}},
 };
 const size_t message_kind_count = sizeof(message_kinds) / sizeof(message_kinds[0]);

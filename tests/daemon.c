@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -65,6 +66,19 @@ bool codebook_write(const char *folder, const char *name, const struct strait_co
     if (file != NULL)
         good = fclose(file) == 0 && good;
     free(bytes);
+    return good;
+}
+
+bool secret_make(const char *folder)
+{
+    uint8_t secret[32];
+    char path[256];
+    snprintf(path, sizeof(path), "%s/secret", folder);
+    const int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    const bool good = fd >= 0 && getrandom(secret, sizeof(secret), 0) == sizeof(secret) &&
+                      write(fd, secret, sizeof(secret)) == sizeof(secret);
+    if (fd >= 0)
+        close(fd);
     return good;
 }
 
@@ -135,6 +149,19 @@ bool process_size_read(pid_t pid, struct process_size *size)
     size->resident = (uint64_t)resident * 1024;
     size->anonymous = (uint64_t)anonymous * 1024;
     return resident != 0;
+}
+
+uint64_t process_waited_ms(pid_t pid)
+{
+    char path[64];
+    unsigned long long waited = 0;
+    snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file != NULL && fscanf(file, "%*u %llu", &waited) != 1)
+        waited = 0;
+    if (file != NULL)
+        fclose(file);
+    return waited / 1000000;
 }
 
 void log_print(const char *path, long begin, const char *what)

@@ -33,6 +33,8 @@ void rest_ms(uint32_t ms);
 bool folder_make(char *folder, const char *name);
 void folder_remove(const char *folder); /* with the files in it; it is flat */
 bool codebook_write(const char *folder, const char *name, const struct strait_codebook *codebook);
+/* A file "secret", for secret-file. */
+bool secret_make(const char *folder);
 
 /* ---- Processes --------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +59,10 @@ struct process_size {
 
 /* False: it does not run. */
 bool process_size_read(pid_t pid, struct process_size *size);
+
+/* How long the first thread of a process, in a daemon its event loop, has waited for a processor, in ms; 0: it does not
+ * run. */
+uint64_t process_waited_ms(pid_t pid);
 
 /* Prints what a log has from this place on, or its end. */
 void log_print(const char *path, long begin, const char *what);

@@ -109,9 +109,14 @@ unset LD_LIBRARY_PATH # CMake gives the programs a path to the libraries; libstr
 "$prefix/bin/strait" demo --json >"$work/demo.json"
 grep -q '"verified":.*true' "$work/demo.json"
 echo "strait demo: verified"
-for file in share/man/man1/strait.1 share/man/man8/straitd.8 lib/systemd/system/straitd.service; do
+for file in share/man/man1/strait.1 share/man/man8/straitd.8 lib/systemd/system/straitd.{service,socket}; do
     test -f "$prefix/$file"
 done
+# The socket unit opens what the options name by default.
+socket=$(XDG_RUNTIME_DIR='' "$prefix/bin/straitd" --print-config | sed -n 's/^socket = //p')
+grep -qx "ListenStream=$socket" "$prefix/lib/systemd/system/straitd.socket"
+mapfile -t installed < <(find "$prefix/bin" "$libdir" -type f)
+"$(dirname "$0")/hardening.sh" "${installed[@]}"
 grep -q "ExecStart=.*/bin/straitd" "$prefix/lib/systemd/system/straitd.service"
 ! find "$prefix" -name '*internal*' | grep .
 docs=$(dirname "$(find "$prefix" -name operations.md)")

@@ -5,7 +5,7 @@ import re
 import sys
 
 ORDER = {
-    "kernels": "status codebook value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
+    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
                " codec container",
     "proto": "message message_table text blob channel",
     "client": "events outbox gpu peer transfer pool connection client",
@@ -15,14 +15,14 @@ ORDER = {
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table data device process codec codec_device daemons transfer transfer_device collective_rank collective"
              " demo_report demo",
-    "transport": "core loopback shm tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
+    "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
-    "daemon/base": "address auth fault lock log metrics option_table http options",
-    "daemon/memory": "arena codebook_option job pool",
+    "daemon/base": "address address_list lock inherited listen auth credentials tls seal fault log watch metrics option_table http options tenants service_manager",
+    "daemon/memory": "arena limits codebooks job pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
-    "daemon/peers": "connection poll gpu_link transports peer_link peer dial peers",
-    "daemon": "policy gpu_links gpu_path session request sink source local expectation"
-              " offer match exchange report clients node embed main",
+    "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
+    "daemon": "policy gpu_links gpu_path session notes request withdraw sink source local expectation"
+              " offer match exchange report handover clients node reload check embed main",
 }
 
 DEFINITION = re.compile(r"^(?!#)[a-z_][^;={}()\n]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)

@@ -84,6 +84,17 @@ for document in README.md CONTRIBUTING.md docs/architecture.md docs/transports.m
         done)"
 done
 
+# Tests and suites that promises of security rest on; "name_..." is how a name begins.
+report "docs/security.md names tests that are not there:" \
+    "$(grep -oE '(\*|`)[a-z0-9]+(_[a-z0-9]+)+(_\.\.\.)?(\*|`)' docs/security.md | tr -d '*`' | grep -v '^strait_' | sort -u |
+        while read -r name; do
+            case $name in
+            test_* | fuzz_*) printf '%s\n' "$tracked" | grep -qE "/${name#fuzz_}\.c$" || printf '%s\n' "$tracked" | grep -qE "/$name\.c$" ;;
+            node_*) grep -rqE "\b$name\b" tests/node/CMakeLists.txt ;;
+            *) grep -rqE "^TEST[A-Z_]*\(${name%_...}" tests ;;
+            esac || echo "$name"
+        done)"
+
 # ---- Installed headers compile alone, as C11 and as C++17 ------------------------------------------------------------
 
 # alone COMPILER LANGUAGE STANDARD HEADER

@@ -5,6 +5,8 @@ set(STRAIT_LONG_TESTS
     chaos_table chaos_device chaos_nccl chaos_ucx
     # A minute under load, and scenarios that need the machine for themselves: the gate has 15 s of `soak`.
     soak_minute soak_one_slot soak_deadline soak_restart
+    # Faults of all kinds under load, over each network.
+    soak_faults soak_faults_sealed soak_faults_shm soak_faults_ucx
     # Suites that the gate runs under one setting.
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -205,6 +206,29 @@ int open_descriptors(void)
         count++;
     closedir(folder);
     return count;
+}
+
+static struct rlimit descriptors;
+
+/* No number below the lowest free one is free. */
+void descriptors_forbid(void)
+{
+    int lowest = dup(0);
+    require(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+    struct rlimit none = {.rlim_cur = (rlim_t)lowest, .rlim_max = descriptors.rlim_max};
+    require(setrlimit(RLIMIT_NOFILE, &none) == 0);
+}
+
+void descriptors_allow(void)
+{
+    require(setrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+}
+
+double process_cpu_s(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
 static int unix_socket(const char *path, struct sockaddr_un *address)

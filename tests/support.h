@@ -35,20 +35,34 @@ static inline uint64_t machine_late_ms(void)
 
 /* Binds the port without listening: the kernel gives it to no one else, but a process that names it and sets
  * SO_REUSEADDR, as daemons do, can listen on it. Reserved until the descriptor is closed. 0: there is none. */
-static inline unsigned port_reserve(int *fd)
+static inline unsigned port_reserve_of(int family, int *fd)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } address = {.any.sa_family = (sa_family_t)family};
+    socklen_t size = family == AF_INET6 ? sizeof(address.six) : sizeof(address.four);
     const int on = 1;
-    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*fd >= 0 && bind(*fd, (struct sockaddr *)&address, size) == 0 &&
+    if (family == AF_INET6)
+        address.six.sin6_addr = in6addr_loopback;
+    else
+        address.four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd >= 0 && bind(*fd, &address.any, size) == 0 &&
         setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 && /* only now: the port is ours alone */
-        getsockname(*fd, (struct sockaddr *)&address, &size) == 0)
-        return ntohs(address.sin_port);
+        getsockname(*fd, &address.any, &size) == 0)
+        return ntohs(family == AF_INET6 ? address.six.sin6_port : address.four.sin_port);
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
     return 0;
+}
+
+/* Of IPv4. */
+static inline unsigned port_reserve(int *fd)
+{
+    return port_reserve_of(AF_INET, fd);
 }
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -119,6 +133,11 @@ bool is_filled(const uint8_t *bytes, size_t size, uint8_t with);
 /* A memfd with these seals, mapped to *base unless that is NULL. */
 int sealed_memory(size_t size, int seals, void **base);
 int open_descriptors(void);
+/* From now on this process gets no descriptor, until they are allowed again. */
+void descriptors_forbid(void);
+void descriptors_allow(void);
+/* Time that all threads of this process have run. */
+double process_cpu_s(void);
 
 /* A unix socket that listens at the path, in place of what was there, and a connection to it, which waits while there
  * are too many. Neither blocks later. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/element.h"
 #include "tools/encode_file.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
@@ -200,7 +201,7 @@ static const char *plain_type(const struct encode_report *report)
 {
     const struct plan *plan = report->task->plan;
     bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->uncompressed_bytes > 0;
-    return plain ? element_names[plan->segments[0].element] : NULL;
+    return plain ? element_name(plan->segments[0].element) : NULL;
 }
 
 static const char *why_carried(const struct plan *plan)

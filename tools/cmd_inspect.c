@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/element.h"
 #include "kernels/codebook_file.h"
 #include "kernels/container.h"
 #include "tools/decode_file.h"
@@ -146,7 +147,7 @@ static void survey_print(const struct survey *survey, FILE *stream)
         const struct survey_sum *sum = &survey->elements[e];
         if (sum->pages > 0)
             fprintf(stream, "  %-11s %" PRIu64 " pages, %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n",
-                    element_names[e], sum->pages, sum->raw_bytes, sum->coded_bytes,
+                    element_name(e), sum->pages, sum->raw_bytes, sum->coded_bytes,
                     ratio_of(sum->raw_bytes, sum->coded_bytes));
     }
     for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
@@ -172,7 +173,7 @@ static void survey_json(const struct survey *survey, cJSON *object)
     list = cJSON_AddObjectToObject(object, "elements");
     for (unsigned e = 0; e < ELEMENTS; e++)
         if (survey->elements[e].pages > 0)
-            sum_json(cJSON_AddObjectToObject(list, element_names[e]), &survey->elements[e]);
+            sum_json(cJSON_AddObjectToObject(list, element_name(e)), &survey->elements[e]);
     list = cJSON_AddObjectToObject(object, "mode_pages");
     for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
         if (block_mode_names[m] != NULL)
@@ -452,8 +453,13 @@ static bool inspect_set(const struct input *input, const struct inspect_options 
 
     if (status != STRAIT_OK) {
         ok = inspect_partial(input, options);
-        if (!ok)
-            print_error(input->path, "codebook set: %s", strait_status_string(status));
+        if (!ok && status == STRAIT_ERR_NO_MEMORY)
+            print_error(input->path, "%s", strait_status_string(status));
+        else if (!ok) {
+            size_t offset;
+            const char *fault = codebook_file_why(input->data, input->size, &offset);
+            print_error(input->path, "codebook set: offset %zu: %s", offset, fault);
+        }
         return ok;
     }
     ok = (options->json ? print_set_json : print_set)(input, codebook);

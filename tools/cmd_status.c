@@ -94,6 +94,8 @@ static bool take_events(struct strait_client *client, const char *path, int pati
             *answer = strndup(events[i].data, events[i].data_size);
         if (events[i].type != STRAIT_EVENT_CONNECTION || events[i].connected)
             continue;
+        if (events[i].status == STRAIT_ERR_AGAIN) /* no sign of life yet: await_answer says more when it gives up */
+            continue;
         print_error(path, "%s",
                     events[i].text != NULL && events[i].text[0] != '\0' ? events[i].text : "the connection was lost");
         return false;
@@ -220,18 +222,27 @@ static void print_gpu_way(const cJSON *way)
            text_of(way, "wire"), why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
 }
 
-static void print_peer(const cJSON *peer)
+/* The round trip is that of heartbeats: before the first has been answered there is none. */
+static void print_link(const char *transport, double round_trip_us)
+{
+    if (round_trip_us > 0)
+        printf(", %s, round trip %.0f us", transport, round_trip_us);
+    else
+        printf(", %s, round trip not measured yet", transport);
+}
+
+static void print_peer(const cJSON *peer, bool has_codebook)
 {
     const char *transport = text_of(peer, "transport"), *coding = text_of(peer, "coding"), *why = text_of(peer, "why");
     const char *state = text_of(peer, "state");
     printf("  %-22s %s, %s", text_of(peer, "address"), strcmp(state, "idle") == 0 ? "not connected" : state,
            is_true(peer, "dialled") ? "dialled" : "accepted");
     if (transport[0] != '\0')
-        printf(", %s, round trip %.0f us", transport, number_of(peer, "round_trip_us"));
+        print_link(transport, number_of(peer, "round_trip_us"));
     if (why[0] != '\0')
         printf(": %s", why);
-    if (transport[0] != '\0' && !is_true(peer, "codebook_matches"))
-        printf(", another codebook set");
+    if (transport[0] != '\0' && has_codebook && !is_true(peer, "codebook_matches"))
+        printf(is_true(peer, "has_codebook") ? ", another codebook set" : ", no codebook set there");
     if (coding[0] != '\0')
         printf("\n  %-22s sends %s", "", coding);
     const cJSON *way, *ways = cJSON_GetObjectItemCaseSensitive(peer, "gpu_ways");
@@ -243,7 +254,7 @@ static void print_peers(const cJSON *root)
 {
     const cJSON *peers = cJSON_GetObjectItemCaseSensitive(root, "peers"), *peer;
     puts(cJSON_GetArraySize(peers) > 0 ? "peers" : "no peers");
-    cJSON_ArrayForEach(peer, peers) print_peer(peer);
+    cJSON_ArrayForEach(peer, peers) print_peer(peer, is_true(root, "codebook"));
 }
 
 static bool print_summary(const char *path, const char *answer)

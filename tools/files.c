@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/codebook_file.h"
 #include "tools/files.h"
 #include "tools/util.h"
 
@@ -294,8 +295,13 @@ bool codebook_load(const char *path, struct strait_codebook **codebook)
     if (!input_open(&input, path))
         return false;
     status = strait_codebook_parse(input.data, input.size, codebook);
-    if (status != STRAIT_OK)
-        print_error(path, "not a codebook set: %s", strait_status_string(status));
+    if (status == STRAIT_ERR_NO_MEMORY)
+        print_error(path, "%s", strait_status_string(status));
+    else if (status != STRAIT_OK) {
+        size_t offset;
+        const char *fault = codebook_file_why(input.data, input.size, &offset);
+        print_error(path, "not a codebook set: offset %zu: %s", offset, fault);
+    }
     input_close(&input);
     return status == STRAIT_OK;
 }

@@ -50,11 +50,6 @@ const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
     [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
 };
 
-const char *const element_names[ELEMENTS] = {
-    [STRAIT_ELEMENT_BYTES] = "bytes", [STRAIT_ELEMENT_BF16] = "bf16",         [STRAIT_ELEMENT_FP16] = "fp16",
-    [STRAIT_ELEMENT_FP32] = "fp32",   [STRAIT_ELEMENT_FP8_E4M3] = "fp8_e4m3", [STRAIT_ELEMENT_FP8_E5M2] = "fp8_e5m2",
-};
-
 const char *const role_names[] = {[STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v"};
 
 void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,

@@ -42,8 +42,7 @@ void totals_add(struct totals *totals, uint32_t pages, const struct strait_resul
 /* "top16", "tiered", ...: index enum strait_block_mode. */
 extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
 
-#define ELEMENTS 6u /* values of enum strait_element */
-extern const char *const element_names[ELEMENTS];
+#define ELEMENTS 6u                    /* values of enum strait_element */
 extern const char *const role_names[]; /* index enum strait_role */
 
 /* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no values. */

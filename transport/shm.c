@@ -481,7 +481,7 @@ static bool read_some(struct shm_link *link)
     keep_last(link, to, (size_t)got);
     link->in_size += (uint32_t)got;
     parse(link);
-    return link->watched != 0;
+    return link->watched != 0 && (size_t)got == room; /* less was all that there is */
 }
 
 void shm_serve(struct shm_link *link, uint32_t events)
@@ -689,6 +689,7 @@ const struct transport_ops transport_shm = {
     .send_memory = TRANSPORT_HOST,
     .receive_memory = TRANSPORT_HOST,
     .direct = true,
+    .by_readiness = true,
     .create = shm_create,
     .destroy = shm_destroy,
     .fd = shm_fd,

@@ -1,386 +1,170 @@
+#include "transport/tcp.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "internal/bytes.h"
 #include "internal/socket_address.h"
-#include "transport/core.h"
-#include "transport/tcp.h"
+#include "transport/tcp_internal.h"
 
-#define SECRET_BYTES 16u
-#define HELLO_BYTES  24u /* magic, secret */
-#define INPUT_BYTES  4096u
-#define TURN_BYTES   262144u /* read and written of a link per progress, so that others get their turn */
-#define PARTS_MAX    64
-#define READY_MAX    64
-#define BACKLOG      512
-#define PENDING_MAX  128 /* unproved connections: beyond these the oldest is closed */
-#define HELLO_NS     10000000000
-#define TICK_NS      1000000000
+#define READY_MAX 64
+#define ID_BYTES  8u
 
-static const uint8_t address_magic[4] = {'T', 'C', 'P', '1'};
-static const uint8_t connect_magic[8] = {'S', 'T', 'R', 'C', 'A', 'L', 'L', '2'};
-static const uint8_t accept_magic[8] = {'S', 'T', 'R', 'A', 'N', 'S', 'W', '2'};
+static const uint8_t address_magic[4] = {'T', 'C', 'P', '2'};
 
-/* A chunk to send. */
-struct message {
-    struct event event;
-    struct message *next;
-    const uint8_t *data;
-    size_t size;
-    uint32_t head_size;
-    uint8_t head[RECORD_MAX];
-};
+/* ---- Links ------------------------------------------------------------------------------------------------------- */
 
-/* An accepted connection that has not proved itself. */
-struct pending {
-    int fd; /* -1: none */
-    uint32_t got;
-    int64_t until;
-    uint8_t hello[HELLO_BYTES];
-};
-
-struct tcp {
-    struct core core;
-    int epoll, timer;
-    int listener;                   /* -1: no link awaits its peer */
-    bool resting, ticking;          /* no descriptor is left for those who connect; the timer runs */
-    struct address listen, address; /* as the options have it; as peers are told, with the port */
-    struct pending pending[PENDING_MAX];
-    uint8_t refused[65536]; /* bytes that nobody wants are read to here */
-};
-
-struct tcp_link {
-    struct core_link core;
-    enum link_side side;
-    int fd;          /* -1: none */
-    bool hello_sent; /* dialled: the hello was sent, and its answer is awaited */
-    uint8_t secret[SECRET_BYTES], peer_secret[SECRET_BYTES];
-
-    struct message *out_head, **out_tail;
-    size_t out_done; /* bytes written of the first message */
-    bool blocked;    /* the socket takes no more for now */
-    bool mute;       /* a write has failed; what the peer said last is still to be read */
-
-    struct event *receipt; /* of the chunk that is being received; NULL: refused, or none */
-    uint8_t *into;         /* where its bytes go; NULL: nowhere */
-    size_t left;           /* of its bytes */
-    uint32_t in_size;
-    uint8_t in[INPUT_BYTES];
-};
-
-static struct tcp *tcp_of(const struct tcp_link *link)
+static bool draw_secrets(struct tcp_link *link)
 {
-    return (struct tcp *)link->core.core;
+    uint8_t drawn[ID_BYTES + CONNECTIONS_MAX * SECRET_BYTES];
+    if (getrandom(drawn, sizeof(drawn), 0) != (ssize_t)sizeof(drawn))
+        return false;
+    link->id = load_le64(drawn);
+    for (unsigned i = 0; i < link->count; i++)
+        memcpy(link->connections[i].secret, drawn + ID_BYTES + i * SECRET_BYTES, SECRET_BYTES);
+    return true;
 }
 
-/* ---- Descriptors ------------------------------------------------------------------------------------------------- */
-
-static bool watch(struct tcp *tcp, int fd, void *what, uint32_t events)
+static enum strait_status tcp_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                                        struct link **out)
 {
-    struct epoll_event event = {.events = events, .data.ptr = what};
-    return epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, fd, &event) == 0 ||
-           (errno == ENOENT && epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, fd, &event) == 0);
-}
-
-/* Closing alone would leave it in the set for as long as a forked child has a copy. */
-static void drop(struct tcp *tcp, int *fd)
-{
-    if (*fd < 0)
-        return;
-    epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, *fd, NULL);
-    close(*fd);
-    *fd = -1;
-}
-
-static void tick(struct tcp *tcp, bool on)
-{
-    const struct timespec second = {.tv_sec = on ? TICK_NS / 1000000000 : 0};
-    if (tcp->ticking != on)
-        timerfd_settime(tcp->timer, 0, &(struct itimerspec){.it_interval = second, .it_value = second}, NULL);
-    tcp->ticking = on;
-}
-
-/* ---- The end of a link ------------------------------------------------------------------------------------------- */
-
-static bool awaits(const struct tcp_link *link)
-{
-    return link->side == LINK_ACCEPTED && link->fd < 0 && link->core.state <= LINK_CONNECTING;
-}
-
-static bool begin_to_listen(struct tcp *tcp)
-{
-    struct sockaddr_storage at;
-    const int on = 1;
-    socklen_t size = address_unpack(&at, &tcp->listen);
-    tcp->listener = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (tcp->listener >= 0 && setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        bind(tcp->listener, (struct sockaddr *)&at, size) == 0 && listen(tcp->listener, BACKLOG) == 0 &&
-        getsockname(tcp->listener, (struct sockaddr *)&at, &size) == 0 &&
-        watch(tcp, tcp->listener, &tcp->listener, EPOLLIN)) {
-        tcp->address = address_pack(&at);
-        return true;
+    struct tcp *tcp = (struct tcp *)transport;
+    const unsigned count = tcp->options.connections;
+    (void)fd;
+    struct tcp_link *link = calloc(1, sizeof(*link) + count * sizeof(link->connections[0]));
+    if (link == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    link->side = side;
+    link->count = count;
+    TAILQ_INIT(&link->out);
+    TAILQ_INIT(&link->in);
+    for (unsigned i = 0; i < count; i++) {
+        link->connections[i].link = link;
+        link->connections[i].fd = -1;
     }
-    drop(tcp, &tcp->listener);
+    if ((side == LINK_ACCEPTED && !tcp_listen(tcp)) || !draw_secrets(link)) {
+        free(link);
+        return STRAIT_ERR_IO;
+    }
+    core_link_add(&tcp->core, &link->core, link_owner);
+    *out = &link->core.base;
+    return STRAIT_OK;
+}
+
+/* 0 4 "TCP2" | 4 2 IP version, 4 or 6; 0: where the owner's connection got to | 6 2 port | 8 16 IP address, zero-padded
+ * | 24 4 IPv6 scope | 28 4 zero | 32 8 id of the link | 40 16 secret, for each connection. All little-endian, except
+ * for the IP address. */
+static size_t tcp_link_address(struct link *base, void *dst, size_t capacity)
+{
+    const struct tcp_link *link = (struct tcp_link *)base;
+    const struct tcp *tcp = tcp_of(link);
+    const size_t size = TCP_ADDRESS_BYTES(link->count);
+    uint8_t *bytes = dst;
+    if (capacity < size)
+        return size;
+    memset(bytes, 0, size);
+    memcpy(bytes, address_magic, sizeof(address_magic));
+    store_le16(bytes + 4, tcp->address.family);
+    store_le16(bytes + 6, tcp->address.port);
+    memcpy(bytes + 8, tcp->address.bytes, sizeof(tcp->address.bytes));
+    store_le32(bytes + 24, tcp->address.scope);
+    store_le64(bytes + 32, link->id);
+    for (unsigned i = 0; i < link->count; i++)
+        memcpy(bytes + TCP_ADDRESS_BYTES(i), link->connections[i].secret, SECRET_BYTES);
+    return size;
+}
+
+/* How many connections an address of this size is for; 0: it is none. */
+static unsigned address_connections(size_t size)
+{
+    for (unsigned count = 1; count <= CONNECTIONS_MAX; count++)
+        if (size == TCP_ADDRESS_BYTES(count))
+            return count;
+    return 0;
+}
+
+/* Reads where the peer listens; an address that names no place is for links whose owner does. */
+static enum strait_status read_place(const struct tcp_link *link, const uint8_t *bytes, struct sockaddr_storage *at,
+                                     socklen_t *size)
+{
+    struct address packed = {
+        .family = load_le16(bytes + 4), .port = load_le16(bytes + 6), .scope = load_le32(bytes + 24)};
+    memcpy(packed.bytes, bytes + 8, sizeof(packed.bytes));
+    if (memcmp(bytes, address_magic, sizeof(address_magic)) != 0 || load_le32(bytes + 28) != 0)
+        return STRAIT_ERR_CORRUPT;
+    if (packed.family == 0) {
+        *at = link->reach;
+        *size = link->reach_size;
+        return *size > 0 || link->side == LINK_ACCEPTED ? STRAIT_OK : STRAIT_ERR_INVALID;
+    }
+    *size = address_unpack(at, &packed);
+    return *size > 0 && link->reach_size == 0 ? STRAIT_OK : STRAIT_ERR_CORRUPT;
+}
+
+static bool dial(struct connection *conn, const struct sockaddr_storage *at, socklen_t size)
+{
+    struct tcp *tcp = tcp_of(conn->link);
+    conn->fd = socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    conn->state = CONNECTION_DIALLING;
+    if (conn->fd >= 0 && (connect(conn->fd, (const struct sockaddr *)at, size) == 0 || errno == EINPROGRESS) &&
+        tcp_watch(tcp, conn->fd, conn, EPOLLOUT))
+        return true;
+    tcp_drop(tcp, &conn->fd);
     return false;
 }
 
-/* Where no link awaits its peer, whoever connects is a stranger. */
-static void unlisten_if_idle(struct tcp *tcp)
+/* As many connections as both sides allow. */
+static void take_secrets(struct tcp_link *link, const uint8_t *bytes, unsigned count)
 {
-    for (struct core_link *at = tcp->core.links; at != NULL; at = at->next)
-        if (awaits((struct tcp_link *)at))
-            return;
-    drop(tcp, &tcp->listener);
-    for (unsigned i = 0; i < PENDING_MAX; i++)
-        drop(tcp, &tcp->pending[i].fd);
-    tcp->resting = false;
-    tick(tcp, false);
+    for (unsigned i = count; i < link->count; i++)
+        tcp_drop(tcp_of(link), &link->connections[i].fd);
+    link->count = count < link->count ? count : link->count;
+    link->peer_id = load_le64(bytes + 32);
+    for (unsigned i = 0; i < link->count; i++)
+        memcpy(link->connections[i].peer_secret, bytes + TCP_ADDRESS_BYTES(i), SECRET_BYTES);
 }
 
-static struct message *out_pop(struct tcp_link *link)
+static enum strait_status tcp_link_connect(struct link *base, const void *address, size_t size)
 {
-    struct message *message = link->out_head;
-    link->out_head = message->next;
-    if (link->out_head == NULL)
-        link->out_tail = &link->out_head;
-    link->out_done = 0;
-    return message;
-}
-
-/* Nothing is read or written from here on. */
-static void shut(struct tcp_link *link)
-{
-    drop(tcp_of(link), &link->fd);
-    while (link->out_head != NULL)
-        event_due(&out_pop(link)->event, STRAIT_ERR_IO);
-    if (link->receipt != NULL)
-        event_due(link->receipt, STRAIT_ERR_IO);
-    link->receipt = NULL;
-    link->left = link->in_size = 0;
-    unlisten_if_idle(tcp_of(link));
-}
-
-static void fail(struct tcp_link *link, const char *why)
-{
-    core_link_break(&link->core, why);
-    shut(link);
-}
-
-/* ---- Proof ------------------------------------------------------------------------------------------------------- */
-
-static void hello_write(uint8_t hello[HELLO_BYTES], const uint8_t magic[8], const uint8_t secret[SECRET_BYTES])
-{
-    memcpy(hello, magic, 8);
-    memcpy(hello + 8, secret, SECRET_BYTES);
-}
-
-/* A new connection's buffer has room. */
-static bool hello_send(const struct tcp_link *link, const uint8_t magic[8])
-{
-    uint8_t hello[HELLO_BYTES];
-    hello_write(hello, magic, link->peer_secret);
-    return send(link->fd, hello, HELLO_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) == HELLO_BYTES;
-}
-
-/* In constant time, so as not to reveal how much of it is right. */
-static bool hello_is(const uint8_t hello[HELLO_BYTES], const uint8_t magic[8], const struct tcp_link *link)
-{
-    uint8_t right[HELLO_BYTES];
-    unsigned differs = 0;
-    hello_write(right, magic, link->secret);
-    for (unsigned i = 0; i < HELLO_BYTES; i++)
-        differs |= right[i] ^ hello[i];
-    return differs == 0;
-}
-
-/* Reads up to a hello and no further. 1: it is complete; 0: more has to come; -1: it ended. */
-static int hello_read(int fd, uint8_t hello[HELLO_BYTES], uint32_t *got)
-{
-    const ssize_t size = recv(fd, hello + *got, HELLO_BYTES - *got, MSG_DONTWAIT);
-    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
-        return -1;
-    *got += size > 0 ? (uint32_t)size : 0;
-    return *got == HELLO_BYTES;
-}
-
-static void become_connected(struct tcp_link *link)
-{
-    address_tune(link->fd);
-    core_link_connected(&link->core);
-}
-
-/* The accepted side, once the peer has proved itself and link_connect has said who that is. */
-static void accept_link(struct tcp_link *link)
-{
-    if (hello_send(link, accept_magic) && watch(tcp_of(link), link->fd, link, EPOLLIN))
-        become_connected(link);
-    else
-        fail(link, "the peer that connected has gone");
-}
-
-/* The dialled side. */
-static void finish_dial(struct tcp_link *link)
-{
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0 ||
-        !hello_send(link, connect_magic) || !watch(tcp_of(link), link->fd, link, EPOLLIN))
-        fail(link, "the peer is not reached");
-    else
-        link->hello_sent = true;
-}
-
-static void read_accept(struct tcp_link *link)
-{
-    const int complete = hello_read(link->fd, link->in, &link->in_size);
-    if (complete == 0)
-        return;
-    link->in_size = 0;
-    if (complete == 1 && hello_is(link->in, accept_magic, link))
-        become_connected(link);
-    else
-        fail(link, "the peer does not know this link");
-}
-
-/* ---- Those who connect ------------------------------------------------------------------------------------------- */
-
-/* Its link; NULL: a stranger. */
-static struct tcp_link *proved(const struct tcp *tcp, const struct pending *conn)
-{
-    struct tcp_link *found = NULL;
-    for (struct core_link *at = tcp->core.links; at != NULL; at = at->next) {
-        struct tcp_link *link = (struct tcp_link *)at;
-        if (hello_is(conn->hello, connect_magic, link) && awaits(link))
-            found = link;
+    struct tcp_link *link = (struct tcp_link *)base;
+    const uint8_t *bytes = address;
+    struct sockaddr_storage at;
+    socklen_t at_size;
+    const unsigned count = address_connections(size);
+    if (link->core.state != LINK_OPEN || bytes == NULL || count == 0)
+        return STRAIT_ERR_INVALID;
+    const enum strait_status status = read_place(link, bytes, &at, &at_size);
+    if (status != STRAIT_OK)
+        return status;
+    take_secrets(link, bytes, count);
+    link->core.state = LINK_CONNECTING;
+    for (unsigned i = 0; i < link->count && link->core.state == LINK_CONNECTING; i++) {
+        struct connection *conn = &link->connections[i];
+        if (link->side == LINK_DIALLED && !dial(conn, &at, at_size))
+            return STRAIT_ERR_IO;
+        if (conn->state == CONNECTION_PROVED)
+            tcp_answer(conn);
     }
-    return found;
+    return STRAIT_OK;
 }
 
-static void read_pending(struct tcp *tcp, struct pending *conn)
+void tcp_reach(struct link *base, const struct sockaddr *peer, socklen_t size)
 {
-    const int complete = conn->fd < 0 ? 0 : hello_read(conn->fd, conn->hello, &conn->got);
-    if (complete == 0)
-        return;
-    struct tcp_link *link = complete == 1 ? proved(tcp, conn) : NULL;
-    if (link == NULL) {
-        drop(tcp, &conn->fd);
-        return;
-    }
-    epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
-    link->fd = conn->fd;
-    conn->fd = -1;
-    if (link->core.state == LINK_CONNECTING)
-        accept_link(link);
-    unlisten_if_idle(tcp);
+    struct tcp_link *link = (struct tcp_link *)base;
+    link->reach_size = size <= sizeof(link->reach) ? size : 0;
+    memcpy(&link->reach, peer, link->reach_size);
 }
 
-/* A place that is free, or that of the oldest. */
-static struct pending *place(struct tcp *tcp)
+static void tcp_link_close(struct link *base)
 {
-    struct pending *oldest = &tcp->pending[0];
-    for (unsigned i = 0; i < PENDING_MAX; i++) {
-        struct pending *conn = &tcp->pending[i];
-        if (conn->fd < 0)
-            return conn;
-        if (conn->until < oldest->until)
-            oldest = conn;
-    }
-    drop(tcp, &oldest->fd);
-    return oldest;
-}
-
-static void accept_some(struct tcp *tcp)
-{
-    for (unsigned i = 0; i < PENDING_MAX && tcp->listener >= 0; i++) {
-        const int fd = accept4(tcp->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-            tcp->resting = watch(tcp, tcp->listener, &tcp->listener, 0); /* it would wake us all the time */
-        tick(tcp, tcp->ticking || fd >= 0 || tcp->resting);
-        if (fd < 0)
-            return;
-        struct pending *conn = place(tcp);
-        *conn = (struct pending){.fd = fd, .until = nanoseconds() + HELLO_NS};
-        if (!watch(tcp, fd, conn, EPOLLIN))
-            drop(tcp, &conn->fd);
-    }
-}
-
-static void on_tick(struct tcp *tcp)
-{
-    uint64_t times;
-    bool any = false;
-    (void)!read(tcp->timer, &times, sizeof(times));
-    tcp->resting = tcp->resting && !watch(tcp, tcp->listener, &tcp->listener, EPOLLIN);
-    for (unsigned i = 0; i < PENDING_MAX; i++) {
-        if (tcp->pending[i].until <= nanoseconds())
-            drop(tcp, &tcp->pending[i].fd);
-        any |= tcp->pending[i].fd >= 0;
-    }
-    tick(tcp, any || tcp->resting);
-}
-
-/* ---- Sending ----------------------------------------------------------------------------------------------------- */
-
-/* The rest of what is to be written, for at most TURN_BYTES. */
-static int gather(const struct tcp_link *link, struct iovec *parts)
-{
-    int count = 0;
-    size_t skipped = link->out_done, room = TURN_BYTES;
-    for (struct message *message = link->out_head; message != NULL && room > 0 && count + 2 <= PARTS_MAX;
-         message = message->next) {
-        const size_t head = skipped < message->head_size ? message->head_size - skipped : 0;
-        const size_t done = head > 0 ? 0 : skipped - message->head_size, left = message->size - done;
-        if (head > 0)
-            parts[count++] = (struct iovec){message->head + message->head_size - head, head};
-        if (left > 0)
-            parts[count++] = (struct iovec){(void *)(uintptr_t)(message->data + done), left < room ? left : room};
-        room -= left < room ? left : room;
-        skipped = 0;
-    }
-    return count;
-}
-
-static void written(struct tcp_link *link, size_t bytes)
-{
-    link->out_done += bytes;
-    while (link->out_head != NULL && link->out_done >= link->out_head->head_size + link->out_head->size) {
-        const size_t rest = link->out_done - link->out_head->head_size - link->out_head->size;
-        event_due(&out_pop(link)->event, STRAIT_OK);
-        link->out_done = rest;
-    }
-}
-
-static bool may_write(const struct tcp_link *link)
-{
-    return link->core.state == LINK_CONNECTED && link->out_head != NULL && !link->blocked && !link->mute;
-}
-
-static void flush(struct tcp_link *link)
-{
-    for (size_t bytes = 0; bytes < TURN_BYTES && may_write(link);) {
-        struct iovec parts[PARTS_MAX];
-        const struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts)};
-        const ssize_t size = sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (size >= 0) {
-            written(link, (size_t)size);
-            bytes += (size_t)size;
-        } else if (errno == EAGAIN) {
-            link->blocked = true;
-            if (!watch(tcp_of(link), link->fd, link, EPOLLIN | EPOLLOUT))
-                fail(link, "the connection cannot be watched");
-        } else if (errno == ENOMEM || errno == ENOBUFS) {
-            fail(link, "out of memory");
-        } else if (errno != EINTR) {
-            link->mute = true;
-        }
-    }
+    struct tcp_link *link = (struct tcp_link *)base;
+    if (core_link_close(&link->core))
+        tcp_shut(link);
 }
 
 static enum strait_status tcp_link_send(struct link *base, const void *header, size_t header_size, const void *data,
@@ -395,250 +179,57 @@ static enum strait_status tcp_link_send(struct link *base, const void *header, s
     struct message *message = malloc(sizeof(*message));
     if (message == NULL)
         return STRAIT_ERR_NO_MEMORY;
+    *message =
+        (struct message){.data = data, .size = size, .number = link->numbered++, .header_size = (uint32_t)header_size};
     event_begin(&message->event, &link->core, EVENT_SENT, cookie);
-    message->head_size = record_write(message->head, header, header_size, size);
-    message->data = data;
-    message->size = size;
-    message->next = NULL;
-    *link->out_tail = message;
-    link->out_tail = &message->next;
+    if (header_size > 0)
+        memcpy(message->header, header, header_size);
+    TAILQ_INSERT_TAIL(&link->out, message, entry);
+    if (link->next_out == NULL)
+        link->next_out = message;
     return STRAIT_OK;
 }
 
-/* ---- Receiving --------------------------------------------------------------------------------------------------- */
+/* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-static void received(struct tcp_link *link, size_t bytes)
+static bool read_count(const char *text, uint32_t *count)
 {
-    link->left -= bytes;
-    if (link->into != NULL)
-        link->into += bytes;
-    if (link->left > 0 || link->receipt == NULL)
-        return;
-    event_due(link->receipt, STRAIT_OK);
-    link->receipt = NULL;
+    char *end;
+    const unsigned long value = strtoul(text, &end, 10);
+    *count = (uint32_t)value;
+    return *text >= '0' && *text <= '9' && *end == '\0' && value >= 1 && value <= CONNECTIONS_MAX;
 }
 
-/* Earlier chunks are called back first. The receipt is allocated before the owner is asked, so that an accepted chunk
- * gets its callback; the owner may close the link in either. */
-static void begin_chunk(struct tcp_link *link, const uint8_t *header, uint32_t header_size, uint64_t size)
+static bool set_option(void *dst, const struct option *option)
 {
-    struct transport *transport = link->core.base.transport;
-    core_deliver(link->core.core);
-    if (link->core.state != LINK_CONNECTED)
-        return;
-    struct event *receipt = malloc(sizeof(*receipt));
-    if (receipt == NULL) {
-        fail(link, "out of memory");
-        return;
-    }
-    const struct landing landing =
-        transport->events.arriving(transport->owner, &link->core.base, header, header_size, (size_t)size);
-    const bool open = link->core.state == LINK_CONNECTED;
-    link->into = landing.address;
-    link->left = open ? (size_t)size : 0;
-    if (landing.address == NULL) {
-        free(receipt);
-        return;
-    }
-    event_begin(receipt, &link->core, EVENT_ARRIVED, landing.cookie);
-    if (open && size > 0)
-        link->receipt = receipt;
-    else
-        event_due(receipt, open ? STRAIT_OK : STRAIT_ERR_IO);
+    struct tcp_options *options = dst;
+    bool good;
+    if (strcmp(option->name, "connections") == 0)
+        return read_count(option->value, &options->connections);
+    if (strcmp(option->name, "listen") == 0 && strcmp(option->value, "none") == 0)
+        return options->adopts = true;
+    return option_listen(option, &options->listen, &good) && good;
 }
 
-/* Bytes taken; 0: more have to come, or the link has ended. */
-static uint32_t take_head(struct tcp_link *link, const uint8_t *at, uint32_t size)
+static enum strait_status read_options(const char *text, struct tcp_options *options)
 {
-    if (size < RECORD_HEAD)
-        return 0;
-    uint32_t header_size;
-    uint64_t bytes;
-    if (!record_read(at, &header_size, &bytes)) {
-        fail(link, "the peer sent a malformed record");
-        return 0;
-    }
-    if (size < RECORD_HEAD + header_size)
-        return 0;
-    begin_chunk(link, at + RECORD_HEAD, header_size, bytes);
-    return RECORD_HEAD + header_size;
+    *options = (struct tcp_options){.listen = LISTEN_DEFAULT, .connections = CONNECTIONS_DEFAULT};
+    return options_read(text, set_option, options);
 }
 
-static uint32_t take_bytes(struct tcp_link *link, const uint8_t *at, uint32_t size)
+static enum strait_status tcp_check(const char *text)
 {
-    const uint32_t taken = link->left < size ? (uint32_t)link->left : size;
-    if (link->into != NULL)
-        memcpy(link->into, at, taken);
-    received(link, taken);
-    return taken;
-}
-
-static void parse(struct tcp_link *link)
-{
-    uint32_t at = 0, taken = 1;
-    for (; taken > 0 && link->core.state == LINK_CONNECTED && at < link->in_size; at += taken) {
-        const uint32_t size = link->in_size - at;
-        taken = link->left > 0 ? take_bytes(link, link->in + at, size) : take_head(link, link->in + at, size);
-    }
-    link->in_size = link->core.state == LINK_CONNECTED ? link->in_size - at : 0;
-    memmove(link->in, link->in + at, link->in_size);
-}
-
-/* What belongs to the chunk goes straight into its landing, and what follows it into the input. */
-static ssize_t read_some(struct tcp_link *link, size_t *room)
-{
-    struct tcp *tcp = tcp_of(link);
-    const size_t most = link->into != NULL ? TURN_BYTES : sizeof(tcp->refused);
-    struct iovec parts[2] = {{link->into != NULL ? link->into : tcp->refused, link->left},
-                             {link->in + link->in_size, INPUT_BYTES - link->in_size}};
-    if (link->left > most) {
-        parts[0].iov_len = most;
-        parts[1].iov_len = 0;
-    }
-    *room = parts[0].iov_len + parts[1].iov_len;
-    const ssize_t size = readv(link->fd, parts, 2);
-    if (size <= 0)
-        return size;
-    const size_t bytes = (size_t)size < parts[0].iov_len ? (size_t)size : parts[0].iov_len;
-    link->in_size += (uint32_t)((size_t)size - bytes);
-    if (bytes > 0)
-        received(link, bytes);
-    parse(link);
-    return size;
-}
-
-/* Less than there was room for: the socket is empty. */
-static void receive(struct tcp_link *link)
-{
-    size_t room = 0;
-    ssize_t size = 0;
-    for (size_t bytes = 0; link->core.state == LINK_CONNECTED && bytes < TURN_BYTES && (size_t)size == room;
-         bytes += (size_t)size) {
-        size = read_some(link, &room);
-        if (size < 0 && (errno == EAGAIN || errno == EINTR))
-            return;
-        if (size <= 0) {
-            fail(link, "the peer's end of the connection is gone");
-            return;
-        }
-    }
-}
-
-static void serve(struct tcp_link *link, uint32_t events)
-{
-    if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED && !link->hello_sent)
-        finish_dial(link);
-    else if (link->core.state == LINK_CONNECTING && link->side == LINK_DIALLED)
-        read_accept(link);
-    if (link->core.state == LINK_CONNECTED && (events & EPOLLOUT) != 0 && link->blocked) {
-        link->blocked = false;
-        if (!watch(tcp_of(link), link->fd, link, EPOLLIN))
-            fail(link, "the connection cannot be watched");
-    }
-    if (link->core.state == LINK_CONNECTED && (events & ~(uint32_t)EPOLLOUT) != 0)
-        receive(link);
-}
-
-/* ---- Links ------------------------------------------------------------------------------------------------------- */
-
-static enum strait_status tcp_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
-                                        struct link **out)
-{
-    struct tcp *tcp = (struct tcp *)transport;
-    (void)fd;
-    struct tcp_link *link = calloc(1, sizeof(*link));
-    if (link == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    if ((side == LINK_ACCEPTED && tcp->listener < 0 && !begin_to_listen(tcp)) ||
-        getrandom(link->secret, SECRET_BYTES, 0) != SECRET_BYTES) {
-        free(link);
-        return STRAIT_ERR_IO;
-    }
-    link->side = side;
-    link->fd = -1;
-    link->out_tail = &link->out_head;
-    core_link_add(&tcp->core, &link->core, link_owner);
-    *out = &link->core.base;
-    return STRAIT_OK;
-}
-
-/* 0 4 "TCP1" | 4 2 IP version, 4 or 6 | 6 2 port | 8 16 secret | 24 16 IP address, zero-padded | 40 4 IPv6 scope | 44 4
- * zero. All little-endian, except for the IP address. */
-static size_t tcp_link_address(struct link *base, void *dst, size_t capacity)
-{
-    const struct tcp_link *link = (struct tcp_link *)base;
-    const struct address *address = &tcp_of(link)->address;
-    uint8_t *bytes = dst;
-    if (capacity < TCP_ADDRESS_BYTES)
-        return TCP_ADDRESS_BYTES;
-    memset(bytes, 0, TCP_ADDRESS_BYTES);
-    memcpy(bytes, address_magic, sizeof(address_magic));
-    store_le16(bytes + 4, address->family);
-    store_le16(bytes + 6, address->port);
-    memcpy(bytes + 8, link->secret, SECRET_BYTES);
-    memcpy(bytes + 24, address->bytes, sizeof(address->bytes));
-    store_le32(bytes + 40, address->scope);
-    return TCP_ADDRESS_BYTES;
-}
-
-static enum strait_status dial(struct tcp_link *link, const struct sockaddr_storage *at, socklen_t size)
-{
-    link->fd = socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (link->fd >= 0 && (connect(link->fd, (const struct sockaddr *)at, size) == 0 || errno == EINPROGRESS) &&
-        watch(tcp_of(link), link->fd, link, EPOLLOUT))
-        return STRAIT_OK;
-    drop(tcp_of(link), &link->fd);
-    return STRAIT_ERR_IO;
-}
-
-static enum strait_status tcp_link_connect(struct link *base, const void *address, size_t size)
-{
-    struct tcp_link *link = (struct tcp_link *)base;
-    const uint8_t *bytes = address;
-    struct sockaddr_storage at;
-    if (link->core.state != LINK_OPEN || bytes == NULL || size != TCP_ADDRESS_BYTES)
-        return STRAIT_ERR_INVALID;
-    struct address packed = {
-        .family = load_le16(bytes + 4), .port = load_le16(bytes + 6), .scope = load_le32(bytes + 40)};
-    memcpy(packed.bytes, bytes + 24, sizeof(packed.bytes));
-    const socklen_t at_size = address_unpack(&at, &packed);
-    if (memcmp(bytes, address_magic, sizeof(address_magic)) != 0 || at_size == 0 || load_le32(bytes + 44) != 0)
-        return STRAIT_ERR_CORRUPT;
-    memcpy(link->peer_secret, bytes + 8, SECRET_BYTES);
-    link->core.state = LINK_CONNECTING;
-    if (link->side == LINK_DIALLED)
-        return dial(link, &at, at_size);
-    if (link->fd >= 0)
-        accept_link(link);
-    return STRAIT_OK;
-}
-
-static void tcp_link_close(struct link *base)
-{
-    struct tcp_link *link = (struct tcp_link *)base;
-    if (core_link_close(&link->core))
-        shut(link);
+    struct tcp_options options;
+    return read_options(text, &options);
 }
 
 /* ---- The transport ----------------------------------------------------------------------------------------------- */
 
-static bool set_option(void *listen, const struct option *option)
-{
-    bool good;
-    return option_listen(option, listen, &good) && good;
-}
-
-static enum strait_status tcp_check(const char *options)
-{
-    struct address listen = LISTEN_DEFAULT;
-    return options_read(options, set_option, &listen);
-}
-
 static void tcp_destroy(struct transport *transport)
 {
     struct tcp *tcp = (struct tcp *)transport;
-    unlisten_if_idle(tcp);
-    drop(tcp, &tcp->timer);
+    tcp_unlisten_if_idle(tcp);
+    tcp_drop(tcp, &tcp->timer);
     if (tcp->epoll >= 0)
         close(tcp->epoll);
     free(tcp);
@@ -650,32 +241,35 @@ static void tcp_after_fork(struct transport *transport)
     struct tcp *tcp = (struct tcp *)transport;
     close(tcp->epoll);
     tcp->epoll = -1;
-    drop(tcp, &tcp->timer);
-    drop(tcp, &tcp->listener);
+    tcp_drop(tcp, &tcp->timer);
+    tcp_drop(tcp, &tcp->listener);
     for (unsigned i = 0; i < PENDING_MAX; i++)
-        drop(tcp, &tcp->pending[i].fd);
-    for (struct core_link *at = tcp->core.links; at != NULL; at = at->next)
-        drop(tcp, &((struct tcp_link *)at)->fd);
+        tcp_drop(tcp, &tcp->pending[i].fd);
+    for (struct core_link *at = tcp->core.links; at != NULL; at = at->next) {
+        struct tcp_link *link = (struct tcp_link *)at;
+        for (unsigned i = 0; i < link->count; i++)
+            tcp_drop(tcp, &link->connections[i].fd);
+    }
 }
 
 static enum strait_status tcp_create(const struct transport_arena *arena, const struct transport_events *events,
-                                     void *owner, const char *options, struct transport **transport)
+                                     void *owner, const char *text, struct transport **transport)
 {
-    struct address listen = LISTEN_DEFAULT;
-    if (arena->memory != TRANSPORT_HOST || options_read(options, set_option, &listen) != STRAIT_OK)
+    struct tcp_options options;
+    if (arena->memory != TRANSPORT_HOST || read_options(text, &options) != STRAIT_OK)
         return STRAIT_ERR_INVALID;
     struct tcp *tcp = calloc(1, sizeof(*tcp));
     if (tcp == NULL)
         return STRAIT_ERR_NO_MEMORY;
     core_init(&tcp->core, &transport_tcp, events, owner);
-    tcp->listen = listen;
+    tcp->options = options;
     for (unsigned i = 0; i < PENDING_MAX; i++)
         tcp->pending[i].fd = -1;
     tcp->listener = -1;
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
     tcp->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (tcp->epoll >= 0 && tcp->timer >= 0 && watch(tcp, tcp->timer, &tcp->timer, EPOLLIN) && begin_to_listen(tcp)) {
-        unlisten_if_idle(tcp); /* that it can was to be seen */
+    if (tcp->epoll >= 0 && tcp->timer >= 0 && tcp_watch(tcp, tcp->timer, &tcp->timer, EPOLLIN) && tcp_listen(tcp)) {
+        tcp_unlisten_if_idle(tcp); /* that it can was to be seen */
         *transport = &tcp->core.base;
         return STRAIT_OK;
     }
@@ -688,6 +282,18 @@ static int tcp_fd(const struct transport *transport)
     return ((const struct tcp *)transport)->epoll;
 }
 
+static void serve(struct tcp *tcp, void *what, uint32_t events)
+{
+    if (what == &tcp->listener)
+        tcp_accept(tcp);
+    else if (what == &tcp->timer)
+        tcp_tick(tcp);
+    else if (what >= (void *)tcp->pending && what < (void *)(tcp->pending + PENDING_MAX))
+        tcp_read_pending(tcp, what);
+    else
+        tcp_serve(what, events);
+}
+
 /* Only core_reap frees links, so the pointers from epoll stay valid throughout the loop. */
 static bool tcp_progress(struct transport *transport)
 {
@@ -695,24 +301,18 @@ static bool tcp_progress(struct transport *transport)
     struct epoll_event ready[READY_MAX];
     bool any = core_deliver(&tcp->core);
     const int count = epoll_wait(tcp->epoll, ready, READY_MAX, 0);
-    for (int i = 0; i < count; i++) {
-        void *what = ready[i].data.ptr;
-        if (what == &tcp->listener)
-            accept_some(tcp);
-        else if (what == &tcp->timer)
-            on_tick(tcp);
-        else if (what >= (void *)tcp->pending && what < (void *)(tcp->pending + PENDING_MAX))
-            read_pending(tcp, what);
-        else
-            serve(what, ready[i].events);
-    }
+    for (int i = 0; i < count; i++)
+        serve(tcp, ready[i].data.ptr, ready[i].events);
     for (struct core_link *at = tcp->core.links; at != NULL; at = at->next)
-        if (may_write((struct tcp_link *)at)) {
-            flush((struct tcp_link *)at);
+        if (tcp_may_write((struct tcp_link *)at)) {
+            tcp_flush((struct tcp_link *)at);
             any = true;
         }
     any |= core_deliver(&tcp->core);
     any |= core_reap(&tcp->core);
+    if (tcp->links_changed)
+        tcp_unlisten_if_idle(tcp);
+    tcp->links_changed = false;
     return any || count > 0;
 }
 
@@ -720,9 +320,9 @@ static enum strait_status tcp_arm(struct transport *transport)
 {
     const struct tcp *tcp = (struct tcp *)transport;
     for (struct core_link *at = tcp->core.links; at != NULL; at = at->next)
-        if (may_write((struct tcp_link *)at))
+        if (tcp_may_write((struct tcp_link *)at))
             return STRAIT_ERR_AGAIN;
-    return core_is_due(&tcp->core) ? STRAIT_ERR_AGAIN : STRAIT_OK;
+    return core_is_due(&tcp->core) || tcp->links_changed ? STRAIT_ERR_AGAIN : STRAIT_OK;
 }
 
 const struct transport_ops transport_tcp = {
@@ -730,6 +330,7 @@ const struct transport_ops transport_tcp = {
     .send_memory = TRANSPORT_HOST,
     .receive_memory = TRANSPORT_HOST,
     .direct = false,
+    .by_readiness = true,
     .check = tcp_check,
     .create = tcp_create,
     .destroy = tcp_destroy,

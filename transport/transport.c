@@ -1,5 +1,7 @@
 #include "transport/transport.h"
 
+#include <glob.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "transport/loopback.h"
@@ -29,6 +31,32 @@ const struct transport_ops *transport_find(const char *name)
         if (strcmp(kinds[i]->name, name) == 0)
             return kinds[i];
     return NULL;
+}
+
+/* "4: ACTIVE" */
+static bool is_active(const char *state_file)
+{
+    char state[32] = "";
+    FILE *file = fopen(state_file, "re");
+    if (file == NULL)
+        return false;
+    const bool active = fgets(state, sizeof(state), file) != NULL && strncmp(state, "4:", 2) == 0;
+    fclose(file);
+    return active;
+}
+
+bool transport_rdma_is_active(const char *devices)
+{
+    char pattern[512];
+    glob_t ports;
+    bool active = false;
+    if (snprintf(pattern, sizeof(pattern), "%s/*/ports/*/state", devices) >= (int)sizeof(pattern) ||
+        glob(pattern, 0, NULL, &ports) != 0)
+        return false;
+    for (size_t i = 0; i < ports.gl_pathc && !active; i++)
+        active = is_active(ports.gl_pathv[i]);
+    globfree(&ports);
+    return active;
 }
 
 void transport_leave_signals(void)

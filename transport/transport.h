@@ -81,6 +81,8 @@ struct transport_ops {
     uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
     bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
 
+    bool by_readiness; /* progress is needed only while the fd is readable, or arm returns ERR_AGAIN */
+
     void (*missing)(char *dst, size_t size);          /* NULL: nothing can be missing */
     enum strait_status (*check)(const char *options); /* NULL: only `create` checks them */
     enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
@@ -121,6 +123,10 @@ struct link {
 /* The kinds in this build, best first, NULL past the last; or by name, NULL when absent. */
 const struct transport_ops *transport_at(uint32_t index);
 const struct transport_ops *transport_find(const char *name);
+
+/* Whether a device for RDMA has an active port; `devices` is RDMA_DEVICES, but for tests. */
+#define RDMA_DEVICES "/sys/class/infiniband"
+bool transport_rdma_is_active(const char *devices);
 
 /* Gives back the signals that libraries of transports took when they were loaded (UCX: those of errors, and SIGHUP),
  * unless the user wants UCX to have them (UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO is set). For the main function of our

@@ -218,7 +218,7 @@ enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_
     struct ucx_link *link = calloc(1, sizeof(*link));
     if (link == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    if (!draw_token(&link->token)) {
+    if (!draw_token(&link->token) || ucx_listen(ucx) != STRAIT_OK) {
         free(link);
         return STRAIT_ERR_IO;
     }
@@ -526,24 +526,31 @@ static enum strait_status learn_address(struct ucx *ucx)
     return STRAIT_OK;
 }
 
-enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size)
+enum strait_status ucx_listen(struct ucx *ucx)
 {
+    if (ucx->listener != NULL)
+        return STRAIT_OK;
     ucp_listener_params_t params = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-        .sockaddr = {(const struct sockaddr *)address, size},
+        .sockaddr = {(const struct sockaddr *)&ucx->listen, ucx->listen_size},
         .conn_handler = {on_conn_request, ucx},
     };
-    if (ucp_listener_create(ucx->worker, &params, &ucx->listener) != UCS_OK)
+    if (ucp_listener_create(ucx->worker, &params, &ucx->listener) != UCS_OK) {
+        ucx->listener = NULL;
         return STRAIT_ERR_IO;
+    }
     enum strait_status status = learn_address(ucx);
     if (status != STRAIT_OK)
-        ucp_listener_destroy(ucx->listener);
+        ucx_unlisten(ucx);
     return status;
 }
 
 void ucx_unlisten(struct ucx *ucx)
 {
+    if (ucx->listener == NULL)
+        return;
     ucp_listener_destroy(ucx->listener);
+    ucx->listener = NULL;
     for (uint32_t i = 0; i < ucx->pending_count; i++)
         ucx->pending[i].failed = true;
     ucx_drop_failed_pending(ucx);
@@ -553,17 +560,12 @@ void ucx_unlisten(struct ucx *ucx)
 #define ROUNDS_MAX  16
 #define NANOSECONDS 200000
 
-#define FEATURES (UCP_FEATURE_AM | UCP_FEATURE_WAKEUP)
-
 /* Rounds in destroy, for what UCX still has to do about closed endpoints. */
 #define LAST_ROUNDS 64
 
-/* ---- Creation -------------------------------------------------------------------------------------------------- */
+#define UNLISTEN_NS 1000000000LL /* without a link */
 
-static enum strait_status status_of(ucs_status_t status)
-{
-    return status == UCS_OK ? STRAIT_OK : status == UCS_ERR_NO_MEMORY ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO;
-}
+/* ---- Creation -------------------------------------------------------------------------------------------------- */
 
 static ucs_status_t set_handler(struct ucx *ucx, unsigned id, ucp_am_recv_callback_t handler)
 {
@@ -590,33 +592,7 @@ static enum strait_status set_up_worker(struct ucx *ucx)
         status = set_handler(ucx, UCX_AM_CHUNK, ucx_on_chunk);
     if (status == UCS_OK)
         status = ucp_worker_get_efd(ucx->worker, &ucx->fd);
-    return status_of(status);
-}
-
-static enum strait_status make_worker(struct ucx *ucx, const ucp_config_t *config)
-{
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
-    ucp_worker_params_t worker_params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                                         .thread_mode = UCS_THREAD_MODE_SINGLE};
-    ucs_status_t status = ucp_init(&params, config, &ucx->context);
-    if (status != UCS_OK)
-        return status_of(status);
-    if (ucx->memory == UCS_MEMORY_TYPE_CUDA && !ucx_cuda_is_there(ucx->context)) {
-        ucp_cleanup(ucx->context);
-        return STRAIT_ERR_UNSUPPORTED;
-    }
-    status = ucp_worker_create(ucx->context, &worker_params, &ucx->worker);
-    if (status != UCS_OK) {
-        ucp_cleanup(ucx->context);
-        return status_of(status);
-    }
-    return STRAIT_OK;
-}
-
-static void destroy_worker(struct ucx *ucx)
-{
-    ucp_worker_destroy(ucx->worker);
-    ucp_cleanup(ucx->context);
+    return ucx_status(status);
 }
 
 static enum strait_status map_memory(struct ucx *ucx, void *base, size_t size, ucp_mem_h *handle)
@@ -626,7 +602,7 @@ static enum strait_status map_memory(struct ucx *ucx, void *base, size_t size, u
                                    .address = base,
                                    .length = size,
                                    .memory_type = ucx->memory};
-    return status_of(ucp_mem_map(ucx->context, &params, handle));
+    return ucx_status(ucp_mem_map(ucx->context, &params, handle));
 }
 
 /* Sets up the worker and everything after it; undoes that on failure. */
@@ -638,8 +614,12 @@ static enum strait_status start(struct ucx *ucx, const struct ucx_options *optio
     status = map_memory(ucx, ucx->arena.base, ucx->arena.size, &ucx->arena_handle);
     if (status != STRAIT_OK)
         return status;
-    status = ucx_listen(ucx, &options->listen, options->listen_size);
-    if (status != STRAIT_OK)
+    ucx->listen = options->listen;
+    ucx->listen_size = options->listen_size;
+    status = ucx_listen(ucx);
+    if (status == STRAIT_OK)
+        ucx_unlisten(ucx); /* that it can was to be seen */
+    else
         ucp_mem_unmap(ucx->context, ucx->arena_handle);
     return status;
 }
@@ -647,12 +627,12 @@ static enum strait_status start(struct ucx *ucx, const struct ucx_options *optio
 static enum strait_status build(struct ucx *ucx, const struct ucx_options *options)
 {
     ucx_cuda_enter(ucx->cuda_context);
-    enum strait_status status = make_worker(ucx, options->config);
+    enum strait_status status = ucx_make_worker(ucx, options->config);
     if (status != STRAIT_OK)
         return status;
     status = start(ucx, options);
     if (status != STRAIT_OK)
-        destroy_worker(ucx);
+        ucx_destroy_worker(ucx);
     return status;
 }
 
@@ -692,38 +672,15 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     return status;
 }
 
-/* Libraries that this loads stay loaded. */
-void ucx_prepare(const struct transport_arena *arena)
-{
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
-    ucp_context_h context;
-    ucp_config_t *config;
-    if (ucp_config_read(NULL, NULL, &config) != UCS_OK)
-        return;
-    ucx_cuda_enter(ucx_cuda_context(arena));
-    if (ucp_init(&params, config, &context) == UCS_OK)
-        ucp_cleanup(context);
-    ucp_config_release(config);
-}
-
-static enum strait_status ucx_check(const char *text)
-{
-    struct ucx_options options;
-    enum strait_status status = ucx_options_read(text, &options);
-    if (status == STRAIT_OK)
-        ucp_config_release(options.config);
-    return status;
-}
-
 static void ucx_destroy(struct transport *transport)
 {
     struct ucx *ucx = (struct ucx *)transport;
     ucx_cuda_enter(ucx->cuda_context);
-    ucx_unlisten(ucx);
     for (int i = 0; i < LAST_ROUNDS; i++)
         ucp_worker_progress(ucx->worker);
     ucp_mem_unmap(ucx->context, ucx->arena_handle);
-    destroy_worker(ucx);
+    ucx_unlisten(ucx); /* immediately before what closes the connections that it has accepted */
+    ucx_destroy_worker(ucx);
     free(ucx);
 }
 
@@ -748,6 +705,18 @@ static bool one_round(struct ucx *ucx)
     return any | ucx_close_is_due(ucx);
 }
 
+/* Who connects without a link is a stranger. UCX 1.13 ends the process where a connection that it has accepted brings
+ * its request after the listener has gone: those of peers whose links have just ended have time to. */
+static void unlisten_when_idle(struct ucx *ucx)
+{
+    if (ucx->core.links != NULL || ucx->listener == NULL)
+        ucx->idle_since = 0;
+    else if (ucx->idle_since == 0)
+        ucx->idle_since = nanoseconds();
+    else if (nanoseconds() - ucx->idle_since > UNLISTEN_NS)
+        ucx_unlisten(ucx);
+}
+
 static bool ucx_progress(struct transport *transport)
 {
     struct ucx *ucx = (struct ucx *)transport;
@@ -758,7 +727,9 @@ static bool ucx_progress(struct transport *transport)
         more = one_round(ucx);
         any |= more;
     }
-    return core_reap(&ucx->core) || any;
+    any |= core_reap(&ucx->core);
+    unlisten_when_idle(ucx);
+    return any;
 }
 
 static enum strait_status ucx_arm(struct transport *transport)

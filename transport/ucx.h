@@ -9,7 +9,8 @@
  * Options:
  *   listen=ADDRESS     IPv4 or IPv6 address that peers connect to; 127.0.0.1. Not a wildcard: peers are told it
  *   port=NUMBER        port to listen on; 0, any
- *   tls=LIST           UCX_TLS; UCX's choice
+ *   tls=LIST           UCX_TLS; UCX's choice. Never posix, sysv, cma, xpmem, self, or a name for several of them: a
+ *                      list of these is refused
  *   devices=LIST       UCX_NET_DEVICES; lo when listening on a loopback address, else UCX's choice
  *   eager=BYTES        smaller chunks come with their headers and are copied; others go straight into their slots,
  *                      after a round trip. 262144 over TCP, where that takes longer than copying, 32768 with RDMA
@@ -33,8 +34,9 @@
  * is closed while the last piece of a chunk is being copied from UCX's buffers to the GPU, it does not wait for that
  * copy.
  *
- * UCX's own ports are for trusted networks: its wire format has no checks against malice, and over tcp a peer can name
- * the address to write to (UCX_TCP_PUT_ENABLE=n prevents that, for about a quarter of the throughput). */
+ * It listens while there is a link. UCX's own ports are for trusted networks: its wire format has no checks against
+ * malice, and over tcp a peer can name the address to write to (UCX_TCP_PUT_ENABLE=n prevents that, for about a quarter
+ * of the throughput). */
 #ifndef STRAIT_TRANSPORT_UCX_H
 #define STRAIT_TRANSPORT_UCX_H
 
@@ -45,6 +47,9 @@ extern const struct transport_ops transport_ucx;
 /* Does what takes long when the first transport over a GPU's memory is made: loads UCX's modules and starts the driver.
  * May be called on any thread. What fails here fails there again and is reported there. */
 void ucx_prepare(const struct transport_arena *arena);
+
+/* Whether this UCX stands what strangers send to its ports for TCP: from 1.17 on. Writes its version, too. */
+bool ucx_is_sound_over_tcp(char *version, size_t size);
 
 /* For tests without a GPU, before the first transport is made: arenas of CUDA memory are in host memory. */
 void ucx_stand_in(void);

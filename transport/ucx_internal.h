@@ -61,7 +61,10 @@ struct ucx {
     struct transport_arena arena;
     ucp_context_h context;
     ucp_worker_h worker;
-    ucp_listener_h listener;
+    ucp_listener_h listener; /* NULL: there has been no link for a while */
+    int64_t idle_since;      /* in nanoseconds; 0: there is a link, or no listener */
+    struct sockaddr_storage listen;
+    socklen_t listen_size;
     ucp_mem_h arena_handle;
     ucs_memory_type_t memory;   /* of the arena, and of everything sent */
     void *cuda_context;         /* NULL: host memory */
@@ -118,11 +121,21 @@ void ucx_cuda_enter(void *context);
 /* Whether this UCX can send and receive such memory. */
 bool ucx_cuda_is_there(ucp_context_h context);
 void ucx_missing(char *dst, size_t size);
+/* Makes and destroys ucx->context and ucx->worker. ERR_UNSUPPORTED: it cannot use the arena's memory; ERR_IO,
+ * ERR_NO_MEMORY. */
+enum strait_status ucx_make_worker(struct ucx *ucx, const ucp_config_t *config);
+void ucx_destroy_worker(struct ucx *ucx);
+enum strait_status ucx_check(const char *text); /* as in transport_ops */
+
+static inline enum strait_status ucx_status(ucs_status_t status)
+{
+    return status == UCS_OK ? STRAIT_OK : status == UCS_ERR_NO_MEMORY ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO;
+}
 
 /* ---- ucx.c ------------------------------------------------------------------------------------------------------- */
 
 /* Endpoints and hellos. */
-enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size);
+enum strait_status ucx_listen(struct ucx *ucx); /* unless it listens already */
 void ucx_unlisten(struct ucx *ucx);
 enum strait_status ucx_peer_dial(struct ucx_link *link, const struct ucx_address *address);
 void ucx_peer_send_hello(struct ucx_link *link);

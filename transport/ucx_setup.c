@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <ucs/debug/debug.h>
 
@@ -72,7 +73,6 @@ enum strait_status ucx_address_read(const void *src, size_t size, struct ucx_add
 static const struct setting {
     const char *name, *ucx;
 } ucx_options_settings[] = {
-    {"tls", "TLS"},
     {"devices", "NET_DEVICES"},
     {"keepalive", "KEEPALIVE_INTERVAL"},
 };
@@ -80,7 +80,7 @@ static const struct setting {
 struct reading {
     struct ucx_options *options;
     struct address listen;
-    bool devices_chosen, tcp_only;
+    bool devices_chosen, tls_chosen, tcp_only;
 };
 
 /* ---- Where to listen ------------------------------------------------------------------------------------------- */
@@ -98,6 +98,60 @@ static bool read_eager(const char *text, size_t *bytes)
     return *text >= '0' && *text <= '9' && *end == '\0' && *bytes > 0 && *bytes <= EAGER_MAX;
 }
 
+/* ---- Transports of UCX ----------------------------------------------------------------------------------------- */
+
+/* Those between processes of one host: their segments of memory can be mapped, and written to, by others than the peer,
+ * and are refused where /dev/shm is full. `shm` of our own is for such peers. */
+static const char between_processes[] = "sm,self"; /* sm: posix, sysv, cma, xpmem and knem */
+
+/* They, and what UCX has as names for several of them. */
+static const char *const never[] = {"posix", "sysv", "cma", "xpmem", "knem", "self", "mm", "sm", "shm", "all"};
+
+static bool names_none_of(const char *list, const char *const *names, size_t count)
+{
+    for (const char *at = list; *at != '\0'; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        const char *name = at + (*at == '\\'); /* only for what UCX needs beside others */
+        const size_t size = strcspn(name, ",");
+        for (size_t i = 0; i < count; i++)
+            if (strlen(names[i]) == size && strncasecmp(name, names[i], size) == 0)
+                return false;
+    }
+    return true;
+}
+
+/* Sets UCX_TLS to a list that names none of them. What a list excludes is excluded besides. */
+static bool set_tls(ucp_config_t *config, const char *list)
+{
+    char text[OPTION_MAX + sizeof(between_processes) + 2];
+    if (*list == '\0')
+        return false;
+    if (*list == '^')
+        snprintf(text, sizeof(text), "%.*s,%s", (int)OPTION_MAX, list, between_processes);
+    else
+        snprintf(text, sizeof(text), "%.*s", (int)OPTION_MAX, list);
+    return (*list == '^' || names_none_of(list, never, sizeof(never) / sizeof(never[0]))) &&
+           ucp_config_modify(config, "TLS", text) == UCS_OK;
+}
+
+/* The environment's, where no option says: UCX reads its variables as usual. */
+static bool set_default_tls(ucp_config_t *config)
+{
+    char excluded[sizeof(between_processes) + 1];
+    const char *set = getenv("UCX_TLS");
+    snprintf(excluded, sizeof(excluded), "^%s", between_processes);
+    if (set == NULL || *set == '\0' || strcmp(set, "all") == 0)
+        return ucp_config_modify(config, "TLS", excluded) == UCS_OK;
+    return set_tls(config, set);
+}
+
+bool ucx_is_sound_over_tcp(char *version, size_t size)
+{
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
+    snprintf(version, size, "%u.%u.%u", major, minor, release);
+    return major > 1 || minor >= 17;
+}
+
 /* ---- Names ----------------------------------------------------------------------------------------------------- */
 
 static bool set_ucx(struct reading *reading, const struct option *option)
@@ -105,7 +159,6 @@ static bool set_ucx(struct reading *reading, const struct option *option)
     for (size_t i = 0; i < sizeof(ucx_options_settings) / sizeof(ucx_options_settings[0]); i++)
         if (strcmp(ucx_options_settings[i].name, option->name) == 0) {
             reading->devices_chosen |= strcmp(option->name, "devices") == 0;
-            reading->tcp_only |= strcmp(option->name, "tls") == 0 && strcmp(option->value, "tcp") == 0;
             return *option->value != '\0' &&
                    ucp_config_modify(reading->options->config, ucx_options_settings[i].ucx, option->value) == UCS_OK;
         }
@@ -120,7 +173,11 @@ static bool set_one(void *dst, const struct option *option)
         return good;
     if (strcmp(option->name, "eager") == 0)
         return read_eager(option->value, &reading->options->eager_bytes);
-    return set_ucx(reading, option);
+    if (strcmp(option->name, "tls") != 0)
+        return set_ucx(reading, option);
+    reading->tls_chosen = true;
+    reading->tcp_only = strcmp(option->value, "tcp") == 0;
+    return set_tls(reading->options->config, option->value);
 }
 
 static bool has_rdma(void)
@@ -145,7 +202,8 @@ static bool set_defaults(struct reading *reading)
     reading->options->listen_size = address_unpack(&reading->options->listen, &reading->listen);
     if (reading->options->eager_bytes == 0)
         reading->options->eager_bytes = lo || reading->tcp_only || !has_rdma() ? EAGER_TCP : EAGER_RDMA;
-    return !lo || ucp_config_modify(config, "NET_DEVICES", "lo") == UCS_OK;
+    return (reading->tls_chosen || set_default_tls(config)) &&
+           (!lo || ucp_config_modify(config, "NET_DEVICES", "lo") == UCS_OK);
 }
 
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options)
@@ -159,7 +217,7 @@ enum strait_status ucx_options_read(const char *text, struct ucx_options *option
         return STRAIT_ERR_IO;
     status = options_read(text, set_one, &reading);
     if (status == STRAIT_OK && !set_defaults(&reading))
-        status = STRAIT_ERR_IO;
+        status = STRAIT_ERR_INVALID;
     if (status != STRAIT_OK)
         ucp_config_release(options->config);
     return status;
@@ -284,6 +342,60 @@ void ucx_missing(char *dst, size_t size)
 void ucx_stand_in(void)
 {
     stands_in = true;
+}
+
+/* ---- Contexts and workers -----------------------------------------------------------------------------------------
+ */
+
+#define FEATURES (UCP_FEATURE_AM | UCP_FEATURE_WAKEUP)
+
+enum strait_status ucx_make_worker(struct ucx *ucx, const ucp_config_t *config)
+{
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
+    ucp_worker_params_t worker_params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                         .thread_mode = UCS_THREAD_MODE_SINGLE};
+    ucs_status_t status = ucp_init(&params, config, &ucx->context);
+    if (status != UCS_OK)
+        return ucx_status(status);
+    if (ucx->memory == UCS_MEMORY_TYPE_CUDA && !ucx_cuda_is_there(ucx->context)) {
+        ucp_cleanup(ucx->context);
+        return STRAIT_ERR_UNSUPPORTED;
+    }
+    status = ucp_worker_create(ucx->context, &worker_params, &ucx->worker);
+    if (status != UCS_OK) {
+        ucp_cleanup(ucx->context);
+        return ucx_status(status);
+    }
+    return STRAIT_OK;
+}
+
+void ucx_destroy_worker(struct ucx *ucx)
+{
+    ucp_worker_destroy(ucx->worker);
+    ucp_cleanup(ucx->context);
+}
+
+/* Libraries that this loads stay loaded. */
+void ucx_prepare(const struct transport_arena *arena)
+{
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
+    ucp_context_h context;
+    ucp_config_t *config;
+    if (ucp_config_read(NULL, NULL, &config) != UCS_OK)
+        return;
+    ucx_cuda_enter(ucx_cuda_context(arena));
+    if (ucp_init(&params, config, &context) == UCS_OK)
+        ucp_cleanup(context);
+    ucp_config_release(config);
+}
+
+enum strait_status ucx_check(const char *text)
+{
+    struct ucx_options options;
+    enum strait_status status = ucx_options_read(text, &options);
+    if (status == STRAIT_OK)
+        ucp_config_release(options.config);
+    return status;
 }
 
 /* ---- Signals ----------------------------------------------------------------------------------------------------- */

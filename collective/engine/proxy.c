@@ -648,7 +648,7 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
 {
     struct proxy *proxy = calloc(1, sizeof(*proxy) + (size_t)ccomm->ranks * sizeof(proxy->peers[0]));
     const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
-    char host[ADDRESS_TEXT], options[ADDRESS_TEXT + 8];
+    char host[ADDRESS_TEXT], options[ADDRESS_TEXT + 32];
     if (proxy == NULL)
         return false;
     ccomm->shared.proxy = proxy;
@@ -657,7 +657,7 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
     proxy->agree.send_arg = proxy;
     if (!address_choose(host))
         return false;
-    snprintf(options, sizeof(options), "listen=%s", host);
+    snprintf(options, sizeof(options), "listen=%s connections=1", host);
     if (transport_create(&transport_tcp, &arena, &proxy_events, &proxy->links, options, &proxy->transport) != STRAIT_OK)
         return false;
     for (int rank = 0; rank < ccomm->ranks; rank++) {
@@ -670,7 +670,7 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
             STRAIT_OK)
             return false;
         proxy->links++;
-        (void)link_address(peer->link, info->addresses[rank], TCP_ADDRESS_BYTES);
+        (void)link_address(peer->link, info->addresses[rank], TCP_ADDRESS_BYTES(1));
     }
     return true;
 }
@@ -683,7 +683,7 @@ bool proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *
     peer->slot_bytes = ccomm->shared.rings.slot_bytes;
     peer->to = ring_of(ccomm, ccomm->rank, rank);
     peer->from = ring_of(ccomm, rank, ccomm->rank);
-    return link_connect(peer->link, info->addresses[ccomm->rank], TCP_ADDRESS_BYTES) == STRAIT_OK;
+    return link_connect(peer->link, info->addresses[ccomm->rank], TCP_ADDRESS_BYTES(1)) == STRAIT_OK;
 }
 
 bool proxy_start(struct coll_ccomm *ccomm)

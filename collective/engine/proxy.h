@@ -150,7 +150,7 @@ struct proxy;
 
 /* Addresses of a rank's links, by rank. */
 struct proxy_info {
-    uint8_t addresses[COLL_REDUCE_SOURCES_MAX][TCP_ADDRESS_BYTES];
+    uint8_t addresses[COLL_REDUCE_SOURCES_MAX][TCP_ADDRESS_BYTES(1)];
 };
 
 /* Opens a link to each rank of other hosts. False: no memory, or no address that others could reach. */

@@ -1,6 +1,4 @@
-/* How two daemons prove to each other that they know the same secret: each sends an HMAC-SHA256 over its role and both
- * hellos. The nonces in the hellos make a proof worthless on any other connection; the role keeps a proof from being
- * reflected to its sender. */
+/* Files that hold what only their daemon may read, and random bytes. */
 #ifndef STRAIT_DAEMON_BASE_AUTH_H
 #define STRAIT_DAEMON_BASE_AUTH_H
 
@@ -8,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/message.h"
+#include <strait/status.h>
 
 #define SECRET_BYTES_MIN 16u
 #define SECRET_BYTES_MAX 4096u
@@ -24,13 +22,8 @@ struct secret {
 enum strait_status auth_secret_read(const char *path, struct secret *secret, char *why, size_t why_size);
 void auth_secret_wipe(struct secret *secret);
 
-/* Computes the proof that the dialler (`dialler` true) or the acceptor sends. It covers every field of both hellos.
- * Should the cryptographic library fail, the bytes are random and equal no other proof. */
-void auth_proof(const struct secret *secret, bool dialler, const struct message_peer_hello *dialler_hello,
-                const struct message_peer_hello *acceptor_hello, uint8_t mac[MAC_BYTES]);
-
-/* Compares in time that does not depend on where they differ. */
-bool auth_equal(const uint8_t a[MAC_BYTES], const uint8_t b[MAC_BYTES]);
+/* Is the file, which OpenSSL is going to read, as private as a secret has to be? ERR_INVALID, ERR_IO; `why`. */
+enum strait_status auth_private_check(const char *path, char *why, size_t why_size);
 
 /* Random bytes from the kernel, fit for nonces, tokens and ids. Ends the process when there are none: nothing would be
  * safe without them. */

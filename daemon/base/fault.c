@@ -1,3 +1,3 @@
 #include "daemon/base/fault.h"
 
-fault_function *fault_hook;
+fault_function *_Atomic fault_hook;

@@ -4,6 +4,7 @@
 #ifndef STRAIT_DAEMON_BASE_FAULT_H
 #define STRAIT_DAEMON_BASE_FAULT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -45,12 +46,13 @@ struct fault_chunk {
 
 typedef bool fault_function(enum fault_point point, void *where, const void *what);
 
-/* Set before a daemon starts, or never. Called on any of its threads. */
-extern fault_function *fault_hook;
+/* May be set at any time; called on any thread of a daemon. */
+extern fault_function *_Atomic fault_hook;
 
 static inline bool fault_at(enum fault_point point, void *where, const void *what)
 {
-    return __builtin_expect(fault_hook != NULL, 0) && fault_hook(point, where, what);
+    fault_function *hook = atomic_load_explicit(&fault_hook, memory_order_acquire);
+    return __builtin_expect(hook != NULL, 0) && hook(point, where, what);
 }
 
 #endif

@@ -1,14 +1,15 @@
-#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 #include <uv.h>
 
-#include "daemon/base/address.h"
 #include "daemon/base/http.h"
+#include "daemon/base/listen.h"
+#include "daemon/base/watch.h"
 
 #define BAD      400
 #define BODY     413
@@ -223,6 +224,7 @@ int http_request_parse(const char *data, size_t size, struct http_request *reque
 #define IDLE_MS         60000u /* between requests */
 #define ANSWER_MS       10000u
 #define LINGER_MS       1000u /* lets the peer read an answer before a reset overtakes it */
+#define SCARCE_MS       1000u /* for a request that came when no descriptor was left */
 
 enum connection_state {
     READING,   /* waits for the rest of a head */
@@ -239,6 +241,7 @@ struct connection {
     struct connection *next; /* in the order of accepts */
     enum connection_state state;
     bool close; /* after the answer */
+    unsigned request_ms;
     uint64_t deadline;
     size_t used;
     char *body;
@@ -248,14 +251,15 @@ struct connection {
 
 struct http {
     uv_loop_t *loop;
-    uv_tcp_t listener;
+    struct acceptor *acceptors[ADDRESS_FOUND_MAX];
+    unsigned acceptor_count;
+    struct watch_count watches; /* those of the acceptors */
     uv_timer_t tick;
     struct http_handlers handlers;
     void *owner;
     struct connection *first;
     unsigned connections;
-    unsigned handles; /* handles that are not closed yet */
-    bool waiting;     /* a client waits to be accepted: there was no room */
+    unsigned handles; /* handles that are not closed yet; the acceptors together are one */
     bool closing;
 };
 
@@ -269,14 +273,21 @@ struct answer {
 
 /* ---- Closing ----------------------------------------------------------------------------------------------------- */
 
-static void on_handle_closed(uv_handle_t *handle)
+static void release(struct http *http)
 {
-    struct http *http = handle->data;
     if (--http->handles == 0)
         free(http);
 }
 
-static void accept_next(struct http *http);
+static void on_tick_closed(uv_handle_t *handle)
+{
+    release(handle->data);
+}
+
+static void on_acceptors_closed(void *owner)
+{
+    release(owner);
+}
 
 static void on_connection_closed(uv_handle_t *handle)
 {
@@ -286,14 +297,21 @@ static void on_connection_closed(uv_handle_t *handle)
     while (*at != connection)
         at = &(*at)->next;
     *at = connection->next;
-    if (--http->connections == 0 && !http->waiting && !http->closing)
-        uv_timer_stop(&http->tick);
     free(connection->body);
     free(connection);
-    if (--http->handles == 0)
-        free(http);
-    else if (http->waiting && !http->closing)
-        accept_next(http);
+    if (http->first == NULL && !http->closing)
+        uv_timer_stop(&http->tick);
+    release(http);
+}
+
+/* Whether each acceptor has its descriptor for a time when none is left. If not, a connection of this server has the
+ * last one, and must end soon. */
+static bool has_reserves(struct http *http)
+{
+    bool all = true;
+    for (unsigned i = 0; i < http->acceptor_count && !http->closing; i++)
+        all &= acceptor_reserve(http->acceptors[i]);
+    return all;
 }
 
 static void connection_close(struct connection *connection)
@@ -301,7 +319,9 @@ static void connection_close(struct connection *connection)
     if (connection->state == CLOSING)
         return;
     connection->state = CLOSING;
+    connection->http->connections--;
     uv_close((uv_handle_t *)&connection->tcp, on_connection_closed);
+    (void)has_reserves(connection->http); /* the descriptor is closed, and nobody else has had a turn */
 }
 
 static void set_state(struct connection *connection, enum connection_state state, unsigned milliseconds)
@@ -316,8 +336,6 @@ static void on_tick(uv_timer_t *tick)
     for (struct connection *at = http->first; at != NULL; at = at->next)
         if (uv_now(http->loop) >= at->deadline)
             connection_close(at);
-    if (http->waiting)
-        accept_next(http);
 }
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
@@ -391,7 +409,7 @@ static void on_written(uv_write_t *request, int error)
         else
             resume_reading(connection);
     } else {
-        set_state(connection, READING, connection->used > 0 ? connection->http->handlers.request_ms : IDLE_MS);
+        set_state(connection, READING, connection->used > 0 ? connection->request_ms : IDLE_MS);
         serve(connection);
     }
 }
@@ -442,7 +460,7 @@ static void answer_request(struct connection *connection, const struct http_requ
         if (answer.body == NULL)
             answer_words(&answer, 500);
     }
-    connection->close = request->close;
+    connection->close = request->close || !has_reserves(connection->http);
     answer_write(connection, &answer, request->method == HTTP_HEAD);
 }
 
@@ -483,35 +501,37 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
     if (size == 0 || connection->state != READING) /* lingering: discarded */
         return;
     if (connection->used == 0)
-        set_state(connection, READING, connection->http->handlers.request_ms); /* later bytes do not extend it */
+        set_state(connection, READING, connection->request_ms); /* later bytes do not extend it */
     connection->used += (size_t)size;
     serve(connection);
 }
 
 /* ---- Connections ------------------------------------------------------------------------------------------------- */
 
-/* At the limit, the connection that has waited longest without a whole request is closed, so silent connections cannot
- * keep others out. */
-static bool has_room(struct http *http)
+/* At the limit, the connection that has waited longest without a whole request makes room, else the oldest one: neither
+ * silent clients nor those that ask and do not read their answers can keep others out. */
+static void make_room(struct http *http)
 {
-    struct connection *victim = http->first;
-    if (http->connections < CONNECTIONS_MAX)
-        return true;
-    while (victim != NULL && victim->state != READING && victim->state != LINGERING)
-        if (victim->state == CLOSING)
-            return false; /* there will be room soon */
-        else
-            victim = victim->next;
+    struct connection *victim = NULL;
+    for (struct connection *at = http->first; at != NULL; at = at->next) {
+        if (at->state == READING || at->state == LINGERING) {
+            victim = at;
+            break;
+        }
+        if (victim == NULL && at->state != CLOSING)
+            victim = at;
+    }
     if (victim != NULL)
         connection_close(victim);
-    return false;
 }
 
-static struct connection *connection_create(struct http *http)
+/* Takes over the socket. NULL: there is no memory; it is closed. */
+static struct connection *connection_create(struct http *http, int fd)
 {
     struct connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL || uv_tcp_init(http->loop, &connection->tcp) != 0) {
         free(connection);
+        close(fd);
         return NULL;
     }
     struct connection **end = &http->first;
@@ -522,47 +542,31 @@ static struct connection *connection_create(struct http *http)
     connection->http = http;
     http->connections++;
     http->handles++;
-    return connection;
+    if (uv_tcp_open(&connection->tcp, fd) == 0)
+        return connection;
+    close(fd);
+    connection_close(connection);
+    return NULL;
 }
 
-/* Without room or memory nothing is accepted, and libuv stops listening, until a connection has closed or time passes.
- */
-static void accept_next(struct http *http)
+static void on_connection(void *owner, int fd, const struct sockaddr_storage *address)
 {
-    struct connection *connection = has_room(http) ? connection_create(http) : NULL;
+    struct http *http = owner;
+    (void)address;
+    if (http->connections >= CONNECTIONS_MAX)
+        make_room(http);
+    struct connection *connection = connection_create(http, fd);
     if (!uv_is_active((uv_handle_t *)&http->tick))
         uv_timer_start(&http->tick, on_tick, TICK_MS, TICK_MS);
-    http->waiting = connection == NULL;
     if (connection == NULL)
         return;
-    set_state(connection, READING, http->handlers.request_ms);
-    if (uv_accept((uv_stream_t *)&http->listener, (uv_stream_t *)&connection->tcp) != 0)
-        connection_close(connection);
-    else
-        resume_reading(connection);
-}
-
-static void on_connection(uv_stream_t *listener, int error)
-{
-    if (error == 0)
-        accept_next(listener->data);
+    const unsigned usual = http->handlers.request_ms;
+    connection->request_ms = usual < SCARCE_MS || has_reserves(http) ? usual : SCARCE_MS;
+    set_state(connection, READING, connection->request_ms);
+    resume_reading(connection);
 }
 
 /* ---- The server -------------------------------------------------------------------------------------------------- */
-
-static int http_listen(struct http *http, const struct sockaddr_storage *address, unsigned *port)
-{
-    struct sockaddr_storage bound;
-    int size = sizeof(bound);
-    int error = uv_tcp_bind(&http->listener, (const struct sockaddr *)address, 0);
-    if (error == 0)
-        error = uv_listen((uv_stream_t *)&http->listener, BACKLOG, on_connection);
-    if (error == 0)
-        error = uv_tcp_getsockname(&http->listener, (struct sockaddr *)&bound, &size);
-    if (error == 0)
-        *port = address_port(&bound);
-    return error;
-}
 
 static struct http *http_create(struct uv_loop_s *loop, const struct http_handlers *handlers, void *owner)
 {
@@ -572,30 +576,65 @@ static struct http *http_create(struct uv_loop_s *loop, const struct http_handle
     *http = (struct http){.loop = loop, .handlers = *handlers, .owner = owner, .handles = 2};
     if (http->handlers.request_ms == 0)
         http->handlers.request_ms = REQUEST_MS;
-    uv_tcp_init(loop, &http->listener); /* cannot fail: makes no socket yet */
+    http->watches = (struct watch_count){.idle = on_acceptors_closed, .owner = http};
     uv_timer_init(loop, &http->tick);
-    http->listener.data = http;
     http->tick.data = http;
     return http;
 }
 
-enum strait_status http_open(struct uv_loop_s *loop, const char *address, const struct http_handlers *handlers,
-                             void *owner, struct http **http, unsigned *port)
+/* Gives the sockets to acceptors; those that have none are closed. */
+static enum strait_status http_accept(struct http *http, struct listen_sockets *sockets, struct log *log,
+                                      uint64_t *rests)
 {
-    struct sockaddr_storage numeric;
-    if (!address_numeric(address, &numeric))
-        return STRAIT_ERR_INVALID;
+    const struct acceptor_config config = {.loop = http->loop,
+                                           .log = log,
+                                           .name = "metrics",
+                                           .rests = rests,
+                                           .count = &http->watches,
+                                           .reserves = true,
+                                           .accepted = on_connection,
+                                           .owner = http};
+    enum strait_status status = STRAIT_OK;
+    for (uint32_t i = 0; i < sockets->bound.count; i++) {
+        if (status == STRAIT_OK)
+            status = acceptor_open(sockets->fds[i], &config, &http->acceptors[http->acceptor_count]);
+        if (status == STRAIT_OK)
+            http->acceptor_count++;
+        else
+            close(sockets->fds[i]);
+    }
+    return status;
+}
+
+enum strait_status http_open(struct uv_loop_s *loop, const char *addresses, const struct http_handlers *handlers,
+                             void *owner, struct log *log, uint64_t *rests, struct http **http, unsigned *port,
+                             char *why, size_t why_size)
+{
+    struct listen_sockets sockets;
+    enum strait_status status = listen_tcp(addresses, BACKLOG, &sockets, why, why_size);
+    if (status != STRAIT_OK)
+        return status;
+    const unsigned bound = address_port(&sockets.bound.found[0].address);
     struct http *fresh = http_create(loop, handlers, owner);
     if (fresh == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    int error = http_listen(fresh, &numeric, port);
-    if (error != 0) {
+        listen_close(&sockets);
+    status = fresh != NULL ? http_accept(fresh, &sockets, log, rests) : STRAIT_ERR_NO_MEMORY;
+    if (status != STRAIT_OK) {
+        snprintf(why, why_size, "%s: %s", addresses, strait_status_string(status));
         http_close(fresh);
-        errno = -error; /* as libuv numbers them */
-        return STRAIT_ERR_IO;
+        return status;
     }
     *http = fresh;
+    *port = bound;
     return STRAIT_OK;
+}
+
+uint32_t http_listening(const struct http *http, int *fds, uint32_t most)
+{
+    uint32_t count = 0;
+    for (; count < http->acceptor_count && count < most; count++)
+        fds[count] = acceptor_fd(http->acceptors[count]);
+    return count;
 }
 
 void http_close(struct http *http)
@@ -605,6 +644,9 @@ void http_close(struct http *http)
     http->closing = true;
     for (struct connection *at = http->first; at != NULL; at = at->next)
         connection_close(at);
-    uv_close((uv_handle_t *)&http->listener, on_handle_closed);
-    uv_close((uv_handle_t *)&http->tick, on_handle_closed);
+    uv_close((uv_handle_t *)&http->tick, on_tick_closed);
+    for (unsigned i = 0; i < http->acceptor_count; i++)
+        acceptor_close(http->acceptors[i]);
+    if (http->acceptor_count == 0)
+        release(http);
 }

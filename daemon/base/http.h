@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <strait/status.h>
 
 /* The head of an HTTP/1.x request. Pure: bytes in, a verdict out. */
@@ -28,10 +29,12 @@ struct http_request {
 int http_request_parse(const char *data, size_t size, struct http_request *request);
 
 /* A small HTTP/1.1 server on the node's loop: GET /metrics and /health, nothing else. Bounded in every way:
- * connections, header bytes, time. */
+ * connections, header bytes, time. It is answered also when the process has no descriptor left: each socket it listens
+ * at keeps one for that, and gives it to one connection at a time. */
 
 struct uv_loop_s;
 struct http;
+struct log;
 
 struct http_handlers {
     char *(*metrics)(void *owner, size_t *size);                  /* malloc'ed text; NULL: 500 */
@@ -39,11 +42,15 @@ struct http_handlers {
     unsigned request_ms; /* for the head of a request, from its first byte or the accept; 0: 5000 */
 };
 
-/* Listens on host:port (numeric host). On OK the caller owns *http; *port receives the port. ERR_INVALID, ERR_IO (errno
- * says more; the loop must then run once more before it is closed), ERR_NO_MEMORY. The process, or the loop's thread,
- * must ignore SIGPIPE. */
-enum strait_status http_open(struct uv_loop_s *loop, const char *address, const struct http_handlers *handlers,
-                             void *owner, struct http **http, unsigned *port);
+/* Listens at a list of host:port (daemon/base/address.h); `log` and `rests` are as in acceptor_config. On OK the caller
+ * owns *http; *port receives the port of the first address, and `why` names those that were left out
+ * (daemon/base/listen.h). ERR_INVALID, ERR_IO (the loop must then run once more before it is closed), ERR_NO_MEMORY;
+ * `why`. The process, or the loop's thread, must ignore SIGPIPE. */
+enum strait_status http_open(struct uv_loop_s *loop, const char *addresses, const struct http_handlers *handlers,
+                             void *owner, struct log *log, uint64_t *rests, struct http **http, unsigned *port,
+                             char *why, size_t why_size);
+/* Writes the descriptors on which it listens, at most `most`, and returns how many. */
+uint32_t http_listening(const struct http *http, int *fds, uint32_t most);
 /* Ends asynchronously: its handles close on the loop, then it frees itself. NULL is allowed. */
 void http_close(struct http *http);
 

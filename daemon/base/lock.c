@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define SUFFIX_LOCK ".lock"
-#define SUFFIX_NEW  ".new"
 #define LOCK_TRIES  16 /* the file may be removed between our open and our lock */
 #define PATH_ROOM   (LISTEN_PATH_MAX + 8u)
 
@@ -103,6 +102,16 @@ static enum strait_status lock_file(const char *path, int *lock_fd, pid_t *holde
     return STRAIT_ERR_IO;
 }
 
+bool lock_adopt(const char *socket_path, int fd)
+{
+    char path[PATH_ROOM];
+    snprintf(path, sizeof(path), "%.*s" SUFFIX_LOCK, (int)LISTEN_PATH_MAX, socket_path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || !is_still_there(fd, path))
+        return false;
+    write_pid(fd);
+    return true;
+}
+
 enum strait_status lock_acquire(const char *socket_path, int *lock_fd, pid_t *holder, char *why, size_t why_size)
 {
     char path[PATH_ROOM], what[64];
@@ -159,7 +168,7 @@ static enum strait_status check_replaceable(const char *path, char *why, size_t 
 static bool bind_and_rename(int fd, const char *path, mode_t mode)
 {
     char fresh[PATH_ROOM];
-    snprintf(fresh, sizeof(fresh), "%s" SUFFIX_NEW, path);
+    snprintf(fresh, sizeof(fresh), "%s" LISTEN_SUFFIX_NEW, path);
     struct sockaddr_un address = address_of(fresh);
     if (unlink(fresh) != 0 && errno != ENOENT)
         return false;
@@ -190,4 +199,47 @@ enum strait_status listen_unix(const char *path, mode_t mode, int *fd, char *why
     }
     *fd = listener;
     return STRAIT_OK;
+}
+
+/* ---- Trying ------------------------------------------------------------------------------------------------------ */
+
+/* May files be made where `path` is, in its folder or, if that is missing, in a new one? */
+static bool may_create(const char *path)
+{
+    char folder[PATH_ROOM];
+    const char *slash = strrchr(path, '/');
+    for (int level = 0; level < 2; level++) {
+        snprintf(folder, sizeof(folder), "%.*s",
+                 slash == NULL   ? 1
+                 : slash == path ? 1
+                                 : (int)(slash - path),
+                 slash == NULL ? "." : path);
+        if (access(folder, W_OK | X_OK) == 0)
+            return true;
+        if (errno != ENOENT || slash == NULL || slash == path)
+            return false;
+        while (slash > path && *--slash != '/')
+            continue;
+        slash = *slash == '/' ? slash : NULL;
+    }
+    return false;
+}
+
+enum strait_status lock_try(const char *socket_path, bool *held, char *why, size_t why_size)
+{
+    char path[PATH_ROOM];
+    *held = false;
+    enum strait_status status = check_path(socket_path, why, why_size);
+    if (status != STRAIT_OK)
+        return status;
+    snprintf(path, sizeof(path), "%s" SUFFIX_LOCK, socket_path);
+    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno != ENOENT)
+        return fail(STRAIT_ERR_IO, path, strerror(errno), why, why_size);
+    *held = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
+    if (fd >= 0)
+        close(fd);
+    if (!may_create(socket_path))
+        return fail(STRAIT_ERR_IO, socket_path, strerror(errno), why, why_size);
+    return *held ? STRAIT_OK : check_replaceable(socket_path, why, why_size);
 }

@@ -22,6 +22,20 @@
 #define LAST_MS     1000u /* time to write queued lines at the end */
 #define QUIT_MS     200u
 
+#define LINES_PER_SECOND 10u
+
+/* At once, after which each second allows LINES_PER_SECOND more. All peers of a cluster may come and go together. */
+static const uint32_t lines_max[LOG_CLASSES] = {
+    [LOG_OF_CLIENTS] = 10,   [LOG_OF_CLIENT_ERRORS] = 10, [LOG_OF_PEERS] = 100,
+    [LOG_OF_STRANGERS] = 10, [LOG_OF_ACCEPT] = 10,
+};
+
+struct limit {
+    int64_t second;    /* the latest in which a line was to be written */
+    uint32_t lines;    /* written, less those that the time since then has made up for */
+    uint64_t left_out; /* since the last one written */
+};
+
 struct log {
     int fd;
     enum log_level level;
@@ -31,7 +45,8 @@ struct log {
     pthread_cond_t finished; /* the thread will not write any more */
     size_t head, used;       /* in the queue: whole lines */
     uint64_t lost;           /* lines lost since the last report */
-    bool failing;            /* the last write failed: a report of lost lines would be lost too */
+    struct limit limits[LOG_CLASSES];
+    bool failing; /* the last write failed: a report of lost lines would be lost too */
     bool stop, done;
     bool abandoned; /* nobody waits for the thread: it frees the log */
     bool is_socket; /* as a service's stderr may be */
@@ -72,13 +87,18 @@ static size_t end_cut_line(char *line, size_t size)
     return end + sizeof(CUT_MARK) - 1;
 }
 
-static size_t print_line(char line[LINE_BYTES], enum log_level level, const char *format, va_list args)
+static size_t print_line(char line[LINE_BYTES], enum log_level level, uint64_t left_out, const char *format,
+                         va_list args)
 {
-    size_t head = print_head(line, level);
-    int text = vsnprintf(line + head, LINE_BYTES - head, format, args);
+    char tail[40] = "";
+    int tail_size = left_out > 0 ? snprintf(tail, sizeof(tail), " left_out=%" PRIu64, left_out) : 0;
+    size_t head = print_head(line, level), room = LINE_BYTES - (size_t)tail_size;
+    int text = vsnprintf(line + head, room - head, format, args);
     size_t size = head + (text > 0 ? (size_t)text : 0);
-    if (size >= LINE_BYTES)
-        size = end_cut_line(line, LINE_BYTES - 1);
+    if (size >= room)
+        size = end_cut_line(line, room - 1);
+    memcpy(line + size, tail, (size_t)tail_size);
+    size += (size_t)tail_size;
     /* One event is one line, whatever the text holds. */
     for (size_t i = 0; i < size; i++)
         if ((uint8_t)line[i] < 0x20 || line[i] == 0x7f)
@@ -105,7 +125,7 @@ __attribute__((format(printf, 2, 3))) static size_t print_warning(char line[LINE
 {
     va_list args;
     va_start(args, format);
-    size_t size = print_line(line, LOG_WARN, format, args);
+    size_t size = print_line(line, LOG_WARN, 0, format, args);
     va_end(args);
     return size;
 }
@@ -282,26 +302,74 @@ void log_destroy(struct log *log)
     log_free(log);
 }
 
-bool log_enabled(const struct log *log, enum log_level level)
+enum log_level log_level_of(const char *name)
 {
-    return log != NULL && level <= log->level;
+    for (int i = LOG_ERROR; i <= LOG_DEBUG; i++)
+        if (strcmp(name, level_names[i]) == 0)
+            return (enum log_level)i;
+    return LOG_INFO;
 }
 
-void log_write(struct log *log, enum log_level level, const char *format, ...)
+void log_set_level(struct log *log, enum log_level level)
+{
+    if (log != NULL)
+        __atomic_store_n(&log->level, level, __ATOMIC_RELAXED);
+}
+
+bool log_enabled(const struct log *log, enum log_level level)
+{
+    return log != NULL && level <= __atomic_load_n(&log->level, __ATOMIC_RELAXED);
+}
+
+static void write_line(struct log *log, enum log_level level, uint64_t left_out, const char *format, va_list args)
 {
     char line[LINE_BYTES];
-    va_list args;
-    if (!log_enabled(log, level))
-        return;
-    va_start(args, format);
-    size_t size = print_line(line, level, format, args);
-    va_end(args);
+    size_t size = print_line(line, level, left_out, format, args);
     pthread_mutex_lock(&log->mutex);
     tell_lost(log);
     if ((log->lost > 0 && !log->failing) || !push(log, line, size))
         log->lost++;
     pthread_cond_signal(&log->filled);
     pthread_mutex_unlock(&log->mutex);
+}
+
+void log_write(struct log *log, enum log_level level, const char *format, ...)
+{
+    va_list args;
+    if (!log_enabled(log, level))
+        return;
+    va_start(args, format);
+    write_line(log, level, 0, format, args);
+    va_end(args);
+}
+
+/* Whether another line of the class may be written now; *left_out: how many were not, since the last one. */
+static bool take_turn(struct log *log, enum log_class class, uint64_t *left_out)
+{
+    struct limit *limit = &log->limits[class];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&log->mutex);
+    const uint64_t made_up = (uint64_t)(now.tv_sec - limit->second) * LINES_PER_SECOND;
+    limit->lines -= made_up < limit->lines ? (uint32_t)made_up : limit->lines;
+    limit->second = now.tv_sec;
+    bool granted = limit->lines < lines_max[class];
+    *left_out = limit->left_out;
+    limit->lines += granted;
+    limit->left_out = granted ? 0 : limit->left_out + 1;
+    pthread_mutex_unlock(&log->mutex);
+    return granted;
+}
+
+void log_limited(struct log *log, enum log_class class, enum log_level level, const char *format, ...)
+{
+    uint64_t left_out;
+    va_list args;
+    if (!log_enabled(log, level) || !take_turn(log, class, &left_out))
+        return;
+    va_start(args, format);
+    write_line(log, level, left_out, format, args);
+    va_end(args);
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */

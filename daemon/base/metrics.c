@@ -3,15 +3,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uv.h>
 
 #include "daemon/base/metrics.h"
 
-#define AT(field) offsetof(struct metrics, field)
+#define AT(field) .offset = offsetof(struct metrics, field)
 
 const char *const metric_stage_names[STAGES] = {
     [STAGE_QUEUE] = "queue",   [STAGE_ENCODE] = "encode", [STAGE_WIRE] = "wire",
     [STAGE_DECODE] = "decode", [STAGE_COPY] = "copy",     [STAGE_TRANSFER] = "transfer",
 };
+
+const char *const metric_transport_names[TRANSPORTS] = {
+    [TRANSPORT_SHM] = "shm", [TRANSPORT_TCP] = "tcp", [TRANSPORT_UCX] = "ucx", [TRANSPORT_NCCL] = "nccl"};
+const char *const metric_phase_names[PHASES] = {
+    [PHASE_START] = "start",   [PHASE_CONNECT] = "connect", [PHASE_ANSWER] = "answer", [PHASE_CHUNKS] = "chunks",
+    [PHASE_DECODE] = "decode", [PHASE_VERDICT] = "verdict", [PHASE_OFFER] = "offer",   [PHASE_ENCODE] = "encode",
+    [PHASE_SEND] = "send",     [PHASE_END] = "end",
+};
+
+static const char *phase_role(unsigned phase)
+{
+    return phase < SINK_PHASES ? "sink" : "source";
+}
 
 #define SENT   "direction=\"sent\""
 #define LANDED "direction=\"landed\""
@@ -32,6 +46,7 @@ const struct metric_row metric_counters[] = {
     {"strait_chunk_wire_bytes_total", LANDED, NULL, "wire_bytes_landed", AT(wire_bytes_landed)},
     {"strait_wire_bytes_total", WIRE("shm", "host"), "Bytes of chunks sent, by their way.", "wire_bytes_shm",
      AT(wires[WIRE_SHM])},
+    {"strait_wire_bytes_total", WIRE("tcp", "host"), NULL, "wire_bytes_tcp", AT(wires[WIRE_TCP])},
     {"strait_wire_bytes_total", WIRE("ucx", "host"), NULL, "wire_bytes_ucx", AT(wires[WIRE_UCX])},
     {"strait_wire_bytes_total", WIRE("pinned", "host"), NULL, "wire_bytes_pinned", AT(wires[WIRE_PINNED])},
     {"strait_wire_bytes_total", WIRE("peer", "cuda"), NULL, "wire_bytes_peer", AT(wires[WIRE_PEER])},
@@ -45,27 +60,71 @@ const struct metric_row metric_counters[] = {
     {"strait_chunks_landed_total", NULL, "Chunks checked, decoded and in place.", "chunks_landed", AT(chunks_landed)},
     {"strait_chunks_refused_total", NULL, "Chunks turned away: stale or of no live expectation.", "chunks_refused",
      AT(chunks_refused)},
+    {"strait_chunks_forged_total", NULL, "Encrypted chunks that were not what the peer had encrypted.", "chunks_forged",
+     AT(chunks_forged)},
     {"strait_local_bytes_total", NULL, "Bytes copied page to page under this daemon.", "local_bytes", AT(local_bytes)},
     {"strait_coded_values_total", NULL, "Values encoded.", "coded_values", AT(coded_values)},
     {"strait_escapes_total", NULL, "Values whose exponent the codebook had no short code for.", "escapes", AT(escapes)},
     {"strait_grants_total", NULL, "Grants of receive slots given.", "grants", AT(grants)},
     {"strait_grants_reclaimed_total", NULL, "Unused grants asked back.", "grants_reclaimed", AT(grants_reclaimed)},
+    {"strait_accept_rests_total", "listener=\"clients\"",
+     "Times that a listener stopped accepting for 100 ms: no descriptor or memory was left.", "accept_rests_clients",
+     AT(accept_rests[LISTENER_CLIENTS])},
+    {"strait_accept_rests_total", "listener=\"peers\"", NULL, "accept_rests_peers", AT(accept_rests[LISTENER_PEERS])},
+    {"strait_accept_rests_total", "listener=\"metrics\"", NULL, "accept_rests_metrics",
+     AT(accept_rests[LISTENER_METRICS])},
+    {"strait_busy_polls_total", "result=\"paid\"",
+     "Times that the loop polled for the next step of a transfer instead of sleeping, by whether it came.",
+     "busy_polls_paid", AT(busy_polls_paid)},
+    {"strait_busy_polls_total", "result=\"lost\"", NULL, "busy_polls_lost", AT(busy_polls_lost)},
     {"strait_clients_accepted_total", NULL, "Connections of clients accepted.", "clients_accepted",
      AT(clients_accepted)},
-    {"strait_clients_refused_total", NULL, "Connections of clients refused.", "clients_refused", AT(clients_refused)},
+    {"strait_clients_refused_total", "reason=\"clients\"", "Connections of clients refused.", "clients_refused",
+     AT(clients_refused[REFUSED_CLIENTS])},
+    {"strait_clients_refused_total", "reason=\"clients_per_user\"", NULL, "clients_refused_per_user",
+     AT(clients_refused[REFUSED_CLIENTS_PER_USER])},
+    {"strait_clients_refused_total", "reason=\"half_open\"", NULL, "clients_refused_half_open",
+     AT(clients_refused[REFUSED_HALF_OPEN])},
+    {"strait_clients_refused_total", "reason=\"no_hello\"", NULL, "clients_refused_no_hello",
+     AT(clients_refused[REFUSED_NO_HELLO])},
+    {"strait_clients_refused_total", "reason=\"no_tenant\"", NULL, "clients_refused_no_tenant",
+     AT(clients_refused[REFUSED_NO_TENANT])},
+    {"strait_clients_refused_total", "reason=\"stopping\"", NULL, "clients_refused_stopping",
+     AT(clients_refused[REFUSED_STOPPING])},
+    {"strait_clients_refused_total", "reason=\"no_memory\"", NULL, "clients_refused_no_memory",
+     AT(clients_refused[REFUSED_NO_MEMORY])},
     {"strait_client_errors_total", NULL, "Connections of clients ended for a violation of the protocol.",
      "client_errors", AT(client_errors)},
+    {"strait_notes_total", "result=\"delivered\"", "Notifications of this node's clients, by what became of them.",
+     "notes_delivered", AT(notes_delivered)},
+    {"strait_notes_total", "result=\"failed\"", NULL, "notes_failed", AT(notes_failed)},
+    {"strait_withdrawals_lost_total", NULL, "Ends that the other side could not be told: it waits for its deadline.",
+     "withdrawals_lost", AT(withdrawals_lost)},
+    {"strait_denied_total", NULL, "Requests and notifications for another tenant, which were denied.", "denied",
+     AT(denied)},
     {"strait_peers_connected_total", NULL, "Connections with peers that were established.", "peers_connected",
      AT(peers_connected)},
     {"strait_peers_lost_total", NULL, "Connections with peers that were lost.", "peers_lost", AT(peers_lost)},
     {"strait_peer_errors_total", NULL, "Connections with peers ended for a violation of the protocol.", "peer_errors",
      AT(peer_errors)},
-    {"strait_auth_failures_total", NULL, "Peers that could not prove that they know the secret.", "auth_failures",
+    {"strait_auth_failures_total", NULL, "Peers that could not prove who they are.", "auth_failures",
      AT(auth_failures)},
+    {"strait_loop_cpu_seconds_total", NULL, "Time that the event loop's thread has run.", "loop_cpu_ns",
+     AT(loop_cpu_ns), .nanoseconds = true},
+    {"process_cpu_seconds_total", NULL, "Time that all threads of the process have run.", "process_cpu_ns",
+     AT(process_cpu_ns), .nanoseconds = true},
 };
 
 const struct metric_row metric_gauges[] = {
     {"strait_clients", NULL, "Clients connected.", "clients", AT(clients)},
+    {"strait_clients_half_open", NULL, "Connections of clients that have not sent a hello.", "clients_half_open",
+     AT(half_open)},
+    {"strait_transport_spinning", "transport=\"shm\"",
+     "1: the transport has kept the loop awake for 2 s and nothing came of it.", "spinning_shm",
+     AT(spinning[TRANSPORT_SHM])},
+    {"strait_transport_spinning", "transport=\"tcp\"", NULL, "spinning_tcp", AT(spinning[TRANSPORT_TCP])},
+    {"strait_transport_spinning", "transport=\"ucx\"", NULL, "spinning_ucx", AT(spinning[TRANSPORT_UCX])},
+    {"strait_transport_spinning", "transport=\"nccl\"", NULL, "spinning_nccl", AT(spinning[TRANSPORT_NCCL])},
     {"strait_pools", NULL, "Pools registered.", "pools", AT(pools)},
     {"strait_pool_bytes", NULL, "Bytes of pool memory mapped.", "pool_bytes", AT(pool_bytes)},
     {"strait_gpus", NULL, "GPUs taken into use.", "gpus", AT(gpus)},
@@ -105,6 +164,7 @@ const char *metric_reason_name(unsigned reason)
         [STRAIT_REASON_NO_MEMORY] = "no_memory",
         [STRAIT_REASON_LOCAL] = "local",
         [STRAIT_REASON_BUSY] = "busy",
+        [STRAIT_REASON_DENIED] = "denied",
     };
     return reason < sizeof(names) / sizeof(names[0]) ? names[reason] : NULL;
 }
@@ -149,6 +209,32 @@ uint64_t histogram_quantile(const struct histogram *histogram, double quantile)
             return histogram_bound(b);
     }
     return UINT64_MAX;
+}
+
+/* ---- Phases ------------------------------------------------------------------------------------------------------ */
+
+void timeline_mark(struct timeline *timeline, enum phase phase)
+{
+    timeline->ends[phase] = uv_hrtime();
+}
+
+void timeline_mark_first(struct timeline *timeline, enum phase phase)
+{
+    if (timeline->ends[phase] == 0)
+        timeline_mark(timeline, phase);
+}
+
+/* Positions are rounded, not lengths, so that the lengths add up to the rounded whole. A phase without an end was not
+ * passed through: its time belongs to the next. */
+void metrics_record(struct metrics *metrics, const struct timeline *timeline, enum phase first)
+{
+    const unsigned end = first < SINK_PHASES ? SINK_PHASES : PHASES;
+    uint64_t at = timeline->began;
+    for (unsigned p = first; p < end; p++) {
+        const uint64_t until = timeline->ends[p] > at ? timeline->ends[p] : at;
+        histogram_record(&metrics->phases[p], (until - timeline->began) / 1000 - (at - timeline->began) / 1000);
+        at = until;
+    }
 }
 
 /* The metrics as JSON. Numbers are printed as raw text, because as doubles counters above 2^53 would be rounded. */
@@ -203,13 +289,24 @@ static bool add_stages(cJSON *root, const struct metrics *metrics)
     return object != NULL;
 }
 
+/* By role: "phases":{"sink":{"start":{...},...},"source":{...}}. */
+static bool add_phases(cJSON *root, const struct metrics *metrics)
+{
+    cJSON *object = cJSON_AddObjectToObject(root, "phases"),
+          *roles[] = {cJSON_AddObjectToObject(object, "sink"), cJSON_AddObjectToObject(object, "source")};
+    for (unsigned i = 0; i < PHASES; i++)
+        if (!add_histogram(roles[i >= SINK_PHASES], metric_phase_names[i], &metrics->phases[i]))
+            return false;
+    return object != NULL;
+}
+
 static bool fill(cJSON *root, const struct metrics *metrics)
 {
     return root != NULL && add_rows(root, "counters", metrics, metric_counters, metric_counter_count) &&
            add_failures(root, "source_failed", metrics->source_failed) &&
            add_failures(root, "sink_failed", metrics->sink_failed) &&
            add_rows(root, "gauges", metrics, metric_gauges, metric_gauge_count) && add_stages(root, metrics) &&
-           add_histogram(root, "stalls", &metrics->stalls);
+           add_phases(root, metrics) && add_histogram(root, "stalls", &metrics->stalls);
 }
 
 /* Is `extra` an object that uses none of our names? */
@@ -262,7 +359,10 @@ static void print_rows(FILE *out, const struct metrics *metrics, const struct me
         const struct metric_row *row = &rows[i];
         if (row->help != NULL)
             print_family(out, row->family, type, row->help);
-        if (row->labels != NULL)
+        if (row->nanoseconds) {
+            uint64_t value = metric_value(metrics, row);
+            fprintf(out, "%s %" PRIu64 ".%09" PRIu64 "\n", row->family, value / 1000000000, value % 1000000000);
+        } else if (row->labels != NULL)
             fprintf(out, "%s{%s} %" PRIu64 "\n", row->family, row->labels, metric_value(metrics, row));
         else
             fprintf(out, "%s %" PRIu64 "\n", row->family, metric_value(metrics, row));
@@ -305,6 +405,12 @@ static void print_metrics(FILE *out, const struct metrics *metrics)
     for (unsigned i = 0; i < STAGES; i++) {
         snprintf(label, sizeof(label), "stage=\"%s\",", metric_stage_names[i]);
         print_histogram(out, "strait_stage_seconds", label, &metrics->stages[i]);
+    }
+    print_family(out, "strait_request_seconds", "histogram",
+                 "Time of requests that ended with DONE, by the phases that they consist of.");
+    for (unsigned i = 0; i < PHASES; i++) {
+        snprintf(label, sizeof(label), "role=\"%s\",phase=\"%s\",", phase_role(i), metric_phase_names[i]);
+        print_histogram(out, "strait_request_seconds", label, &metrics->phases[i]);
     }
     print_family(out, "strait_loop_stall_seconds", "histogram", "Time that one turn of the event loop took.");
     print_histogram(out, "strait_loop_stall_seconds", "", &metrics->stalls);

@@ -24,49 +24,113 @@ const struct option_row option_rows[] = {
              "group may connect. For users other than root the default is $XDG_RUNTIME_DIR/strait/straitd.sock when "
              "that variable is set."},
     {.name = "listen",
-     .kind = OPTION_NUMERIC,
+     .kind = OPTION_LISTEN,
      AT(listen),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "127.0.0.1:7350",
      .help =
-         "Numeric host:port for other daemons, like 10.0.0.7:7350 or [::1]:7350; port 0: any free one; empty: none.",
-     .danger = "An address that is not loopback needs secret-file (or insecure-no-auth)."},
+         "host:port for other daemons, up to 8 of them separated by commas, like 10.0.0.7:7350,[2001:db8::7]:7350; "
+         "port "
+         "0: any free one; empty: none. The host is an address (a link-local one with its zone: [fe80::1%eth0]), the "
+         "name of an interface, which stands for its addresses, the name of a host, which is looked up at the start, "
+         "0.0.0.0 or [::] for all addresses of a family, or * for those of both.",
+     .danger = "An address that is not loopback needs secret-file or tls-certificate (or insecure-no-auth)."},
     {.name = "advertise",
-     .kind = OPTION_ADDRESS,
+     .kind = OPTION_ADVERTISE,
      AT(advertise),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
-     .help = "host:port that peers are told to dial, when it is not the one of listen: behind NAT, or when that is "
-             "0.0.0.0. The host may be a name."},
+     .help =
+         "host:port that peers are told to dial, up to 8 of them separated by commas, the best first: peers try them "
+         "in this order, and the next one after 250 ms without waiting for the answer of the one before. The host is "
+         "an address, a name that peers look up, or an interface of this host. Empty: the addresses of listen, those "
+         "of the loopback only if there are no others; where that is the wildcard, the addresses of the only "
+         "interface besides the loopback. With several interfaces it must be set, and behind NAT; also for a "
+         "link-local address, with the zone as peers name it."},
     {.name = "metrics",
-     .kind = OPTION_NUMERIC,
+     .kind = OPTION_LISTEN,
      AT(metrics),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "127.0.0.1:7351",
-     .help = "Numeric host:port of the HTTP server for GET /metrics (Prometheus) and GET /health; empty: none.",
+     .help = "host:port of the HTTP server for GET /metrics (Prometheus) and GET /health, or several of them, as in "
+             "listen; empty: none.",
      .danger = "It asks for no password: whoever reaches it reads the figures."},
 
     {.section = "Who may connect",
      .name = "secret-file",
+     .reloads = true,
      .kind = OPTION_TEXT,
      AT(secret_file),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
      .help =
-         "File of 16 to 4096 bytes, the same on all nodes: daemons prove to each other that they know it. It must be "
-         "a regular file of the daemon's user with mode 0600 or 0400. Every byte counts, a newline at its end too.",
-     .danger =
-         "It authenticates the control connection and encrypts nothing: page data crosses the network in the clear."},
+         "File of 16 to 4096 random bytes, the same on all nodes: daemons prove to each other that they know it, and "
+         "speak TLS 1.3. It must be a regular file of the daemon's user with mode 0600 or 0400. Every byte counts, a "
+         "newline at its end too. SIGHUP reads it again; peers that still have the one before are let in until the "
+         "next SIGHUP.",
+     .danger = "Whoever has it can act as any node."},
+    {.name = "tls-certificate",
+     .reloads = true,
+     .kind = OPTION_TEXT,
+     AT(tls_certificate),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Certificate of this node in PEM, with those between it and the CA: daemons prove by certificates who "
+             "they are, in place of secret-file. Its names (subjectAltName) must have the host that peers dial, and "
+             "its key usage, if it names any, client and server. SIGHUP reads it again, with tls-key and tls-ca."},
+    {.name = "tls-key",
+     .reloads = true,
+     .kind = OPTION_TEXT,
+     AT(tls_key),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Key of tls-certificate in PEM, without a password. It must be a regular file of the daemon's user with "
+             "mode 0600 or 0400."},
+    {.name = "tls-ca",
+     .reloads = true,
+     .kind = OPTION_TEXT,
+     AT(tls_ca),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Certificates in PEM of the CAs whose word for a peer is taken.",
+     .danger = "Without tls-name, whoever has any certificate of these CAs may connect."},
+    {.name = "tls-name",
+     .reloads = true,
+     .kind = OPTION_TEXT,
+     AT(tls_name),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "DNS name that the certificate of every peer must have, whether it dials or is dialled; empty: a peer "
+             "that is dialled must have the host that was dialled, and one that dials may have any name."},
     {.name = "insecure-no-auth",
      .kind = OPTION_SWITCH,
      AT(insecure_no_auth),
      .initial = "no",
-     .help = "Allows addresses that are not loopback without a secret.",
+     .help = "Allows addresses that are not loopback without a secret or certificates.",
      .danger = "Whoever reaches the port can read and overwrite pages of live requests. Only for networks where every "
                "host is trusted."},
+    {.name = "tenants-file",
+     .reloads = true,
+     .kind = OPTION_TEXT,
+     AT(tenants_file),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "File that says which users and groups make a tenant, and what it may use (docs/operations.md). A client "
+             "can only reach pools of its own tenant, on every node. Empty: all clients belong together.",
+     .danger = "Between daemons the name of the tenant counts: every node must give a name to the same people."},
+
+    {.name = "encrypt-pages",
+     .kind = OPTION_SWITCH,
+     AT(encrypt_pages),
+     .initial = "no",
+     .help = "Encrypts page data too, whatever transport carries it between hosts; not over shared memory. Needs "
+             "secret-file or tls-certificate, and the same on all nodes: a daemon with it talks to none without. "
+             "Between GPUs of two hosts pages go through host memory then.",
+     .danger = "Without it page data crosses the network in the clear, and who can change packets can change pages."},
 
     {.section = "How pages travel",
      .name = "codebook",
+     .reloads = true,
      .kind = OPTION_TEXT,
      AT(codebook),
      TEXT_OF(OPTION_TEXT_MAX),
@@ -74,6 +138,7 @@ const struct option_row option_rows[] = {
      .help = "File of a codebook set made by \"strait calibrate\"; empty: pages travel raw. Peers with different sets "
              "send raw to each other."},
     {.name = "coding",
+     .reloads = true,
      .kind = OPTION_ONE_OF,
      AT(coding),
      TEXT_OF(sizeof(((struct node_options *)0)->coding)),
@@ -86,9 +151,22 @@ const struct option_row option_rows[] = {
      .kind = OPTION_LIST,
      AT(transports),
      TEXT_OF(OPTION_TEXT_MAX),
-     .initial = "shm,ucx",
-     .choices = "shm,ucx",
-     .help = "Transports that may be used, best first: shm between daemons of one host, ucx for the network."},
+     .initial = "auto",
+     .choices = "auto,shm,tcp,ucx",
+     .help = "Transports that may be used, best first: shm between daemons of one host, tcp and ucx for the network. "
+             "auto: shm, then ucx, from UCX 1.17 on and where a device for RDMA has an active port when the daemon "
+             "starts, then tcp.",
+     .danger =
+         "ucx: before UCX 1.17 (Debian 12 has 1.13.1) what strangers send to its ports for TCP, which it has with "
+         "RDMA too, can end the daemon or keep it busy. The log warns of that."},
+    {.name = "tcp-connections",
+     .kind = OPTION_COUNT,
+     AT(tcp_connections),
+     .min = 1,
+     .max = 16,
+     .initial = "4",
+     .help = "Connections of tcp to each peer, besides the one that controls it, over which chunks are spread. Of two "
+             "daemons the smaller number counts."},
     {.name = "ucx-options",
      .kind = OPTION_TEXT,
      AT(ucx),
@@ -99,7 +177,8 @@ const struct option_row option_rows[] = {
              "listens at the host of advertise if that is set, else of listen, if that is a numeric address and no "
              "wildcard; else on loopback, with a warning: so give listen= here when listen is 0.0.0.0, and behind "
              "NAT.",
-     .danger = "UCX listens on ports of its own, which have no authentication: keep them on a trusted network."},
+     .danger = "UCX listens on ports of its own while a peer uses it. They have no authentication: keep them on a "
+               "trusted network."},
 
     {.section = "Memory and threads",
      .name = "arena-bytes",
@@ -118,6 +197,7 @@ const struct option_row option_rows[] = {
      .initial = "8M",
      .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
     {.name = "pool-bytes",
+     .reloads = true,
      .kind = OPTION_BYTES,
      AT(pool_bytes),
      .min = 4 * KIB,
@@ -146,8 +226,9 @@ const struct option_row option_rows[] = {
      .initial = "5000",
      .help =
          "How many microseconds two threads go on polling after the latest step of a transfer of GPU pages, instead "
-         "of sleeping: waking up takes longer than many chunks travel. With fewer than 4 processors the daemon "
-         "always sleeps.",
+         "of sleeping: waking up takes longer than many chunks travel. With fewer than 4 processors they sleep. After "
+         "the steps of other transfers the daemon polls for up to 100 microseconds, and for at most a tenth of a "
+         "processor; 0 switches that off too.",
      .danger = "Two processors are busy for that time."},
     {.name = "gpu-failure",
      .kind = OPTION_ONE_OF,
@@ -195,15 +276,19 @@ const struct option_row option_rows[] = {
              "with gpu-wires = pinned. It bounds what is in flight between two GPUs."},
     {.section = "Times",
      .name = "peer-timeout",
+     .reloads = true,
      .kind = OPTION_DURATION,
      AT(peer_timeout_ms),
      .min = 30,
      .max = DURATION_MAX,
      .initial = "3s",
      .help = "Silence, in ms or s, after which a peer counts as down, and the time for it to be reached and to prove "
-             "who it is. Heartbeats are sent three times as often.",
+             "who it is. Heartbeats are sent three times as often. A notification waits for a connection, or for its "
+             "reader, "
+             "three times as long.",
      .danger = "Too short, and a stalled but living peer fails every transfer it takes part in."},
     {.name = "drain-timeout",
+     .reloads = true,
      .kind = OPTION_DURATION,
      AT(drain_ms),
      .min = 0,
@@ -214,14 +299,24 @@ const struct option_row option_rows[] = {
 
     {.section = "Limits",
      .name = "clients",
+     .reloads = true,
      .kind = OPTION_COUNT,
      AT(clients),
      .min = 1,
      .max = 65536,
      .initial = "256",
-     .help = "Connections of clients at once."},
+     .help = "Clients at once."},
+    {.name = "clients-per-user",
+     .reloads = true,
+     .kind = OPTION_COUNT,
+     AT(clients_per_user),
+     .min = 0,
+     .max = 65536,
+     .initial = "0",
+     .help = "Clients of one user (uid) at once, so that no user takes all places; 0: three quarters of clients."},
     {.section = "Logging",
      .name = "log-level",
+     .reloads = true,
      .kind = OPTION_ONE_OF,
      AT(log_level),
      TEXT_OF(sizeof(((struct node_options *)0)->log_level)),

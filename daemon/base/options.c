@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "daemon/base/address.h"
-#include "daemon/base/auth.h"
+#include "daemon/base/credentials.h"
 #include "daemon/base/log.h"
 #include "daemon/base/option_table.h"
 #include "daemon/base/options.h"
@@ -136,19 +136,35 @@ static bool text_is_odd(const char *value, size_t size)
     return size > 0 && (value[0] == ' ' || value[size - 1] == ' ');
 }
 
+/* What an address stands for is looked up by options_check. */
+static bool addresses_are_good(const char *list)
+{
+    char item[ADDRESS_TEXT_MAX], host[ADDRESS_HOST_MAX];
+    unsigned port, count = 0;
+    while (list != NULL) {
+        list = address_next(list, item);
+        if (++count > ADDRESS_LIST_MAX || !address_split(item, host, &port))
+            return false;
+    }
+    return true;
+}
+
 static bool text_is_good(const struct option_row *row, const char *text, char *why, size_t why_size)
 {
-    struct sockaddr_storage address;
-    char host[ADDRESS_HOST_MAX];
-    unsigned port = 0;
     if (row->kind == OPTION_ONE_OF && word_in(row->choices, text, strlen(text)) < 0)
         snprintf(why, why_size, "is none of: %s", row->choices);
     else if (row->kind == OPTION_LIST && !list_is_good(row->choices, text))
         snprintf(why, why_size, "is not a list, separated by commas, of some of: %s", row->choices);
-    else if (row->kind == OPTION_NUMERIC && text[0] != 0 && !address_numeric(text, &address))
-        snprintf(why, why_size, "is not a numeric host:port like 127.0.0.1:7350 or [::1]:7350");
-    else if (row->kind == OPTION_ADDRESS && text[0] != 0 && !(address_split(text, host, &port) && port > 0))
-        snprintf(why, why_size, "is not a host:port like node7:7350");
+    else if (row->kind == OPTION_LISTEN && text[0] != 0 && !addresses_are_good(text))
+        snprintf(why, why_size,
+                 "is not host:port like 127.0.0.1:7350, [::1]:7350, eth0:7350 or *:7350, or up to %u of "
+                 "them, separated by commas",
+                 ADDRESS_LIST_MAX);
+    else if (row->kind == OPTION_ADVERTISE && text[0] != 0 && !address_list_ok(text))
+        snprintf(why, why_size,
+                 "is not host:port like node7:7350 or [2001:db8::7]:7350, or up to %u of them, separated "
+                 "by commas",
+                 ADDRESS_LIST_MAX);
     else
         return true;
     return false;
@@ -175,8 +191,7 @@ static bool set_text(const struct option_row *row, struct node_options *options,
     return true;
 }
 
-bool option_set(const struct option_row *row, struct node_options *options, const char *value, size_t size, char *why,
-                size_t why_size)
+bool option_set(const struct option_row *row, void *options, const char *value, size_t size, char *why, size_t why_size)
 {
     switch (row->kind) {
     case OPTION_SWITCH:
@@ -208,6 +223,42 @@ static void option_get(const struct option_row *row, const struct node_options *
     }
 }
 
+/* ---- Reloading --------------------------------------------------------------------------------------------------- */
+
+size_t options_differ(const struct node_options *a, const struct node_options *b, bool reloads, char *names,
+                      size_t names_size)
+{
+    char one[OPTION_VALUE_MAX], other[OPTION_VALUE_MAX];
+    size_t count = 0, used = 0;
+    names[0] = 0;
+    for (const struct option_row *row = option_rows; row < option_rows + option_row_count; row++) {
+        option_get(row, a, one);
+        option_get(row, b, other);
+        if (row->reloads != reloads || strcmp(one, other) == 0)
+            continue;
+        if (used < names_size)
+            used += (size_t)snprintf(names + used, names_size - used, "%s%s", count > 0 ? ", " : "", row->name);
+        count++;
+    }
+    return count;
+}
+
+void options_reload(struct node_options *options, const struct node_options *fresh)
+{
+    char value[OPTION_VALUE_MAX], why[OPTION_TEXT_MAX];
+    const uint32_t peer_timeout_ms = options->peer_timeout_ms;
+    for (const struct option_row *row = option_rows; row < option_rows + option_row_count; row++) {
+        if (!row->reloads)
+            continue;
+        option_get(row, fresh, value);
+        option_set(row, options, value, strlen(value), why, sizeof(why));
+    }
+    if (options->peer_timeout_ms != peer_timeout_ms) {
+        options->heartbeat_ms = options->connect_ms = 0; /* follow from it */
+        options_complete(options);
+    }
+}
+
 /* Prints the table of options for people. */
 
 #define HELP_INDENT 8
@@ -236,8 +287,8 @@ static void wrap(FILE *out, const char *prefix, const char *lead, const char *te
 void options_help(FILE *out)
 {
     static const char *const names[] = {
-        [OPTION_TEXT] = "TEXT",   [OPTION_NUMERIC] = "HOST:PORT", [OPTION_ADDRESS] = "HOST:PORT",
-        [OPTION_COUNT] = "COUNT", [OPTION_BYTES] = "BYTES",       [OPTION_DURATION] = "TIME",
+        [OPTION_TEXT] = "TEXT",   [OPTION_LISTEN] = "HOST:PORT,...", [OPTION_ADVERTISE] = "HOST:PORT,...",
+        [OPTION_COUNT] = "COUNT", [OPTION_BYTES] = "BYTES",          [OPTION_DURATION] = "TIME",
     };
     char indent[HELP_INDENT + 1];
     memset(indent, ' ', HELP_INDENT);
@@ -273,7 +324,9 @@ void options_sample(FILE *out)
         "# T (powers of 1024); times end in ms or s. The environment (STRAITD_CHUNK_BYTES=1M) overrides this file, "
         "and\n"
         "# flags (--chunk-bytes 1M) override both. A name or value that straitd does not know stops it from starting;\n"
-        "# \"straitd --print-config\" shows what would apply.\n",
+        "# \"straitd --print-config\" shows what would apply, \"straitd --check-config\" tries it. SIGHUP reads the "
+        "file "
+        "again.\n",
         out);
     for (const struct option_row *row = option_rows; row < option_rows + option_row_count; row++) {
         if (row->section != NULL) {
@@ -286,6 +339,8 @@ void options_sample(FILE *out)
         wrap(out, "# ", "", row->help, FILE_WIDTH);
         if (row->choices != NULL)
             fprintf(out, "# Values: %s.\n", row->choices);
+        if (row->reloads)
+            fputs("# SIGHUP applies a new value.\n", out);
         if (row->danger != NULL)
             wrap(out, "# ", "Danger: ", row->danger, FILE_WIDTH);
         fprintf(out, "#%s =%s%s\n", row->name, row->initial[0] != 0 ? " " : "", row->initial);
@@ -334,6 +389,7 @@ void options_complete(struct node_options *options)
     set_unset(&options->heartbeat_ms, options->peer_timeout_ms / 3);
     set_unset(&options->connect_ms, options->peer_timeout_ms);
     set_unset(&options->grant_ms, GRANT_MS);
+    set_unset(&options->clients_per_user, options->clients - options->clients / 4);
     set_unset(&options->transfers, REQUESTS_MAX);
     set_unset(&options->parked, REQUESTS_MAX);
 }
@@ -393,8 +449,8 @@ static struct span trim(struct span text)
     return text;
 }
 
-static enum strait_status assign_line(struct node_options *options, struct span line, const char *where,
-                                      struct option_error *error)
+static enum strait_status take_line(struct span line, const char *where, option_assign take, void *arg,
+                                    struct option_error *error)
 {
     line = trim(line);
     if (line.size == 0 || line.data[0] == '#')
@@ -407,24 +463,37 @@ static enum strait_status assign_line(struct node_options *options, struct span 
     size_t before = (size_t)(equals - line.data);
     struct span name = trim((struct span){line.data, before});
     struct span value = trim((struct span){equals + 1, line.size - before - 1});
-    return assign(options, where, name.data, name.size, value.data, value.size, error);
+    return take(arg, where, name.data, name.size, value.data, value.size, error);
 }
 
-enum strait_status options_text(struct node_options *options, const char *text, size_t size, const char *where,
+enum strait_status option_lines(const char *text, size_t size, const char *where, option_assign take, void *arg,
                                 struct option_error *error)
 {
-    struct node_options changed = *options;
     enum strait_status status = STRAIT_OK;
     char place[OPTION_TEXT_MAX];
     for (unsigned number = 1; size > 0 && status == STRAIT_OK; number++) {
         const char *newline = memchr(text, '\n', size);
         size_t length = newline != NULL ? (size_t)(newline - text) : size;
         snprintf(place, sizeof(place), "%.200s:%u", where, number);
-        status = assign_line(&changed, (struct span){text, length}, place, error);
+        status = take_line((struct span){text, length}, place, take, arg, error);
         length += newline != NULL;
         text += length;
         size -= length;
     }
+    return status;
+}
+
+static enum strait_status assign_option(void *options, const char *where, const char *name, size_t name_size,
+                                        const char *value, size_t value_size, struct option_error *error)
+{
+    return assign(options, where, name, name_size, value, value_size, error);
+}
+
+enum strait_status options_text(struct node_options *options, const char *text, size_t size, const char *where,
+                                struct option_error *error)
+{
+    struct node_options changed = *options;
+    enum strait_status status = option_lines(text, size, where, assign_option, &changed, error);
     if (status == STRAIT_OK)
         *options = changed;
     return status;
@@ -437,27 +506,36 @@ static enum strait_status file_error(const char *path, const char *what, enum st
     return status;
 }
 
-static enum strait_status read_options(struct node_options *options, FILE *file, const char *path, char *buffer,
-                                       struct option_error *error)
+static enum strait_status read_lines(FILE *file, const char *path, char *buffer, option_assign take, void *arg,
+                                     struct option_error *error)
 {
     size_t size = fread(buffer, 1, FILE_BYTES_MAX + 1, file);
     if (ferror(file))
         return file_error(path, strerror(errno), STRAIT_ERR_IO, error);
     if (size > FILE_BYTES_MAX)
         return file_error(path, "larger than a file of options can be", STRAIT_ERR_INVALID, error);
-    return options_text(options, buffer, size, path, error);
+    return option_lines(buffer, size, path, take, arg, error);
 }
 
-enum strait_status options_file(struct node_options *options, const char *path, struct option_error *error)
+enum strait_status option_file_lines(const char *path, option_assign take, void *arg, struct option_error *error)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return file_error(path, strerror(errno), STRAIT_ERR_IO, error);
     char *buffer = malloc(FILE_BYTES_MAX + 1);
-    enum strait_status status = buffer != NULL ? read_options(options, file, path, buffer, error)
+    enum strait_status status = buffer != NULL ? read_lines(file, path, buffer, take, arg, error)
                                                : file_error(path, "no memory", STRAIT_ERR_NO_MEMORY, error);
     free(buffer);
     fclose(file);
+    return status;
+}
+
+enum strait_status options_file(struct node_options *options, const char *path, struct option_error *error)
+{
+    struct node_options changed = *options;
+    enum strait_status status = option_file_lines(path, assign_option, &changed, error);
+    if (status == STRAIT_OK)
+        *options = changed;
     return status;
 }
 
@@ -585,42 +663,62 @@ static enum strait_status check_sizes(const struct node_options *options, struct
     return STRAIT_OK;
 }
 
-static enum strait_status check_address(const struct node_options *options, const char *name, const char *text,
-                                        struct option_error *error)
+/* Names and interfaces count as the addresses that they stand for. */
+static enum strait_status check_listen(const struct node_options *options, const char *name, const char *text,
+                                       struct address_list *list, struct option_error *error)
 {
-    struct sockaddr_storage address;
+    char why[256], one[ADDRESS_TEXT_MAX];
+    list->count = 0;
     if (text[0] == 0)
         return STRAIT_OK;
-    if (!address_numeric(text, &address))
-        REFUSE("%s: %s is not a numeric host:port", name, text);
-    if (!address_is_loopback(&address) && options->secret_file[0] == 0 && !options->insecure_no_auth)
-        REFUSE("%s: %s is not a loopback address: it needs secret-file (or insecure-no-auth)", name, text);
+    if (address_resolve(text, list, why, sizeof(why)) != STRAIT_OK)
+        REFUSE("%s: %s", name, why);
+    const bool open = options->secret_file[0] == 0 && options->tls_certificate[0] == 0 && !options->insecure_no_auth;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (open && !address_is_loopback(&list->found[i].address))
+            REFUSE("%s: %s is not a loopback address: it needs secret-file or tls-certificate (or insecure-no-auth)",
+                   name, address_text(&list->found[i].address, one));
     return STRAIT_OK;
 }
 
-static enum strait_status check_advertised(const struct node_options *options, struct option_error *error)
+static enum strait_status check_addresses(const struct node_options *options, struct option_error *error)
 {
-    struct sockaddr_storage address;
-    if (options->listen[0] == 0 || options->advertise[0] != 0 || !address_numeric(options->listen, &address))
-        return STRAIT_OK;
-    if (address_is_wildcard(&address))
-        REFUSE("listen: peers cannot dial %s: set advertise to the host:port where they reach this node",
-               options->listen);
-    return STRAIT_OK;
-}
-
-static enum strait_status check_secret(const struct node_options *options, struct option_error *error)
-{
-    struct secret secret;
-    char why[400];
-    if (options->secret_file[0] == 0)
-        return STRAIT_OK;
-    if (options->insecure_no_auth)
-        REFUSE("secret-file and insecure-no-auth contradict each other: set one of them");
-    enum strait_status status = auth_secret_read(options->secret_file, &secret, why, sizeof(why));
-    auth_secret_wipe(&secret);
+    struct address_list list;
+    char text[OPTION_TEXT_MAX], why[256];
+    enum strait_status status = check_listen(options, "metrics", options->metrics, &list, error);
+    if (status == STRAIT_OK)
+        status = check_listen(options, "listen", options->listen, &list, error);
     if (status != STRAIT_OK)
-        snprintf(error->text, sizeof(error->text), "secret-file: %s", why);
+        return status;
+    if (address_advertise(options->advertise, &list, text, sizeof(text), why, sizeof(why)) != STRAIT_OK)
+        REFUSE("%s: %s", options->advertise[0] != 0 ? "advertise" : "listen", why);
+    return STRAIT_OK;
+}
+
+enum strait_status options_credentials(const struct node_options *options, struct credentials **credentials, char *why,
+                                       size_t why_size)
+{
+    const struct credentials_files files = {.secret = options->secret_file,
+                                            .certificate = options->tls_certificate,
+                                            .key = options->tls_key,
+                                            .ca = options->tls_ca,
+                                            .name = options->tls_name};
+    return credentials_read(&files, credentials, why, why_size);
+}
+
+static enum strait_status check_credentials(const struct node_options *options, struct option_error *error)
+{
+    struct credentials *credentials;
+    char why[400];
+    enum strait_status status = options_credentials(options, &credentials, why, sizeof(why));
+    bool any = credentials != NULL;
+    credentials_release(credentials);
+    if (status == STRAIT_OK && !any && options->encrypt_pages)
+        REFUSE("encrypt-pages needs secret-file or tls-certificate");
+    if (status == STRAIT_OK && any && options->insecure_no_auth)
+        REFUSE("insecure-no-auth contradicts secret-file and tls-certificate: set one of them");
+    if (status != STRAIT_OK)
+        snprintf(error->text, sizeof(error->text), "%s", why);
     return status;
 }
 
@@ -636,14 +734,10 @@ enum strait_status options_check(const struct node_options *options, struct opti
 {
     enum strait_status status = check_sizes(options, error);
     if (status == STRAIT_OK)
-        status = check_secret(options, error);
+        status = check_credentials(options, error);
     if (status == STRAIT_OK)
-        status = check_address(options, "listen", options->listen, error);
-    if (status == STRAIT_OK)
-        status = check_address(options, "metrics", options->metrics, error);
+        status = check_addresses(options, error);
     if (status == STRAIT_OK)
         status = check_wires(options, error);
-    if (status == STRAIT_OK)
-        status = check_advertised(options, error);
     return status;
 }

@@ -154,6 +154,19 @@ void devices_add_arena(struct devices *devices, void *base, size_t size)
         devices->arenas[devices->arena_count++] = (struct arena_range){.base = base, .size = size};
 }
 
+bool devices_set_codebook(struct devices *devices, const struct strait_codebook *codebook)
+{
+    bool in_use = false;
+    if (pthread_mutex_trylock(&devices->opening) != 0)
+        return false;
+    for (int i = 0; i < DEVICES_MAX; i++)
+        in_use |= devices->devices[i] != NULL;
+    if (!in_use)
+        devices->setup.codebook = codebook;
+    pthread_mutex_unlock(&devices->opening);
+    return !in_use;
+}
+
 /* ---- The end of the process -------------------------------------------------------------------------------------- */
 
 static void (*leave_first)(void);

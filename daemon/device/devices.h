@@ -35,6 +35,10 @@ void devices_destroy(struct devices *devices);
  * most two. */
 void devices_add_arena(struct devices *devices, void *base, size_t size);
 
+/* Another codebook set (borrowed; NULL: none) for devices that will be taken into use. False: one is in use or being
+ * opened, and has its tables from the set that there is, which stays. */
+bool devices_set_codebook(struct devices *devices, const struct strait_codebook *codebook);
+
 /* ---- On workers: these may block --------------------------------------------------------------------------------- */
 
 /* Takes device `number` into use unless it is already. ERR_UNSUPPORTED: no plugin, no driver, no such device;

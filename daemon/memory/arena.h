@@ -72,8 +72,9 @@ struct sink;
 struct slot {
     struct sink *sink; /* NULL: nobody */
     uint64_t grant;
-    uint64_t size;  /* of the chunk in it */
-    uint32_t arena; /* index */
+    uint64_t size;   /* of the chunk in it */
+    uint64_t number; /* of the chunk, where chunks are encrypted */
+    uint32_t arena;  /* index */
 };
 
 struct receive_arena {

@@ -15,7 +15,7 @@
 
 struct jobs {
     uv_loop_t *loop;
-    const struct strait_codebook *codebook;
+    struct codebooks *codebooks; /* those of new jobs */
     uint64_t small_bytes;
     uint32_t running;
     uint32_t handles;         /* open ones */
@@ -42,14 +42,17 @@ struct job {
     uint64_t cookie;
     uint64_t created;
     struct job_result result;
+    struct codebooks *codebooks; /* those of when it was made */
 
     struct strait_pages pages; /* of the piece, in its pool */
     enum strait_element element;
-    enum strait_mode mode;         /* encode */
-    void *dst;                     /* encode */
-    const void *src;               /* decode */
-    uint64_t size;                 /* encode: of dst; decode: of src */
-    bool on_gpu, on_peer_gpu;      /* the chunk is in a GPU's memory; in another GPU's */
+    enum strait_mode mode;    /* encode */
+    void *dst;                /* encode */
+    const void *src;          /* decode */
+    uint64_t size;            /* encode: of dst; decode: of src */
+    bool on_gpu, on_peer_gpu; /* the chunk is in a GPU's memory; in another GPU's */
+    bool alone;
+    struct seal seal;              /* of the chunk */
     struct strait_pages src_pages; /* copy */
     struct strait_class_stats *stats;
     uint32_t stats_count;
@@ -84,13 +87,16 @@ void job_start_on_device(struct job *job);
 void jobs_submit(struct jobs *jobs); /* submits the collected jobs */
 /* Ends a job whose result is set. From the loop's callbacks only. */
 void job_finish(struct job *job);
-/* Ends a job at once; it is reported in the next turn. */
+/* Ends a job at once; it is reported by jobs_report, or else in the next turn. */
 void job_tell_soon(struct job *job);
 
 /* A copy of the chunk's metadata, which its sender may still be able to change. OK: the caller frees *metadata. */
 enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, uint64_t *size);
 enum strait_reason job_reason_of(enum strait_status status);
 enum strait_reason job_encode_reason(enum strait_status status);
+/* Encrypts the chunk that was encoded, or decrypts the one that is to be decoded; job->result tells what failed. */
+void job_seal(struct job *job);
+void job_unseal(struct job *job);
 /* Adds the codec's counts per mode to job->result. */
 void job_count_values(struct job *job, const struct strait_result *result);
 
@@ -154,6 +160,15 @@ static enum strait_reason reason_of(const struct job *job, enum strait_status st
     return job->task.work == DEVICE_ENCODE ? job_encode_reason(status) : job_reason_of(status);
 }
 
+/* Hands the job to a worker, or runs it here if that cannot be done. `worked` is called on the loop's thread. */
+static void run_on_worker(struct job *job, job_work *work, uv_after_work_cb worked);
+
+static void on_sealed(uv_work_t *request, int status)
+{
+    (void)status;
+    job_finish(request->data);
+}
+
 static void on_finished(struct device_task *task)
 {
     struct job *job = (struct job *)((uint8_t *)task - offsetof(struct job, task));
@@ -167,7 +182,10 @@ static void on_finished(struct device_task *task)
         job_count_values(job, &job->task.result);
         job->result.escapes = job->task.escapes;
     }
-    job_finish(job);
+    if (encodes && status == STRAIT_OK && job->seal.suite != SEAL_NONE)
+        run_on_worker(job, job_seal, on_sealed);
+    else
+        job_finish(job);
 }
 
 static uint32_t page_bytes(const struct strait_region *region)
@@ -222,10 +240,9 @@ static enum strait_status describe(struct job *job)
     return status;
 }
 
-void job_start_on_device(struct job *job)
+static void collect(struct job *job)
 {
     struct jobs *jobs = job->jobs;
-    jobs->running++;
     enum strait_status status = describe(job);
     if (status != STRAIT_OK) {
         job->result.reason = reason_of(job, status);
@@ -234,6 +251,26 @@ void job_start_on_device(struct job *job)
     }
     *jobs->collected_end = job;
     jobs->collected_end = &job->collected_next;
+}
+
+static void on_unsealed(uv_work_t *request, int status)
+{
+    struct job *job = request->data;
+    (void)status;
+    if (job->result.reason == STRAIT_REASON_NONE)
+        collect(job);
+    else
+        job_finish(job);
+}
+
+/* The processor decrypts what a device decodes, and encrypts what it has encoded. */
+void job_start_on_device(struct job *job)
+{
+    job->jobs->running++;
+    if (job->dst == NULL && job->seal.suite != SEAL_NONE)
+        run_on_worker(job, job_unseal, on_unsealed);
+    else
+        collect(job);
 }
 
 /* Removes the collected jobs of the first one's device from the list, as tasks. */
@@ -283,11 +320,37 @@ void job_count_values(struct job *job, const struct strait_result *result)
         job->result.escapes += job->stats[t].escapes;
 }
 
+void job_seal(struct job *job)
+{
+    if (job->seal.suite == SEAL_NONE)
+        return;
+    if (seal_close(&job->seal, job->dst, job->result.bytes))
+        job->result.bytes += SEAL_TAG_BYTES;
+    else
+        job->result.reason = STRAIT_REASON_LOCAL;
+}
+
+/* In place: the chunk is in the daemon's own arena. */
+void job_unseal(struct job *job)
+{
+    if (job->seal.suite == SEAL_NONE)
+        return;
+    if (seal_open(&job->seal, (void *)job->src, job->size)) {
+        job->size -= SEAL_TAG_BYTES;
+        return;
+    }
+    job->result.reason = STRAIT_REASON_INTEGRITY;
+    job->result.forged = true;
+}
+
 static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
 {
     job->size = chunk->size;
     job->on_gpu = chunk->on_gpu;
     job->on_peer_gpu = chunk->on_peer_gpu;
+    job->alone = chunk->alone;
+    if (chunk->seal != NULL)
+        job->seal = *chunk->seal;
     if (job->on_gpu && job->device < 0) {
         job_drop(job);
         return STRAIT_ERR_INVALID;
@@ -311,11 +374,13 @@ enum strait_reason job_encode_reason(enum strait_status status)
 
 static void work_encode(struct job *job)
 {
-    const struct strait_encode_params params = {
-        .size = sizeof(params),
-        .element = job->element,
-        .mode = job->mode,
-        .codebook = job->mode == STRAIT_MODE_RAW || job->element != STRAIT_ELEMENT_BF16 ? NULL : job->jobs->codebook};
+    const struct strait_encode_params params = {.size = sizeof(params),
+                                                .element = job->element,
+                                                .mode = job->mode,
+                                                .codebook =
+                                                    job->mode == STRAIT_MODE_RAW || job->element != STRAIT_ELEMENT_BF16
+                                                        ? NULL
+                                                        : codebooks_current(job->codebooks)};
     struct strait_result result;
     struct strait_run run = run_of(job, &result);
     run.caching = STRAIT_CACHING_KEEP; /* the network stack or the other daemon reads the chunk next */
@@ -329,6 +394,7 @@ static void work_encode(struct job *job)
         return;
     job->result.bytes = result.bytes;
     job_count_values(job, &result);
+    job_seal(job);
 }
 
 enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
@@ -342,7 +408,7 @@ enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct
     if (status != STRAIT_OK)
         return status;
     bool bf16 = job->element == STRAIT_ELEMENT_BF16;
-    job->mode = bf16 && jobs->codebook == NULL ? STRAIT_MODE_RAW : mode;
+    job->mode = bf16 && codebooks_current(job->codebooks) == NULL ? STRAIT_MODE_RAW : mode;
     if (!bf16 || job->mode == STRAIT_MODE_RAW) {
         /* A chunk that uses no table must not name a codebook, so that a sink with another codebook set, or none, can
          * read it. */
@@ -400,12 +466,16 @@ enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, 
 
 static enum strait_status decode_checked(struct job *job, const uint8_t *metadata)
 {
+    struct strait_chunk_info info;
     struct strait_result result;
+    if (strait_chunk_info(metadata, STRAIT_CHUNK_HEADER_BYTES, &info) != STRAIT_OK)
+        return STRAIT_ERR_CORRUPT;
+    const struct strait_codebook *codebook = codebooks_find(job->codebooks, info.codebook_id);
     struct strait_run run = run_of(job, &result);
     run.metadata = metadata;
     if (job->result.raw_bytes >= PASS_BYTES)
         run.caching = STRAIT_CACHING_PASS; /* otherwise a reader that is told at once finds the pages in the caches */
-    enum strait_status status = strait_decode(NULL, job->jobs->codebook, &job->pages, NULL, job->src, job->size, &run);
+    enum strait_status status = strait_decode(NULL, codebook, &job->pages, NULL, job->src, job->size, &run);
     if (status != STRAIT_OK)
         return status;
     job->result.bytes = result.bytes;
@@ -418,6 +488,9 @@ static void work_decode(struct job *job)
     uint8_t *metadata = NULL;
     uint64_t metadata_size;
     (void)fault_at(FAULT_DECODE, NULL, NULL);
+    job_unseal(job);
+    if (job->result.reason != STRAIT_REASON_NONE)
+        return;
     enum strait_status status = job_copy_metadata(job, &metadata, &metadata_size);
     if (status == STRAIT_OK)
         status = decode_checked(job, metadata);
@@ -548,14 +621,15 @@ void job_finish(struct job *job)
     job->jobs->running--;
     job->done(job->owner, job->cookie, &job->result);
     free(job->metadata);
-    free(job);
+    job_drop(job);
 }
 
-/* Jobs that callbacks start here are reported in the next turn: I/O gets its own turn in between. */
-static void on_check(uv_check_t *check)
+/* Jobs that callbacks start here are reported next time. */
+bool jobs_report(struct jobs *jobs)
 {
-    struct jobs *jobs = check->data;
     struct job *job = jobs->first, *next;
+    if (job == NULL)
+        return false;
     jobs->first = NULL;
     jobs->end = &jobs->first;
     uv_check_stop(&jobs->check);
@@ -564,6 +638,13 @@ static void on_check(uv_check_t *check)
         next = job->next;
         job_finish(job);
     }
+    return true;
+}
+
+/* What was not reported at the end of a turn: I/O has had its own turn in between. */
+static void on_check(uv_check_t *check)
+{
+    (void)jobs_report(check->data);
 }
 
 static void on_idle(uv_idle_t *idle)
@@ -595,18 +676,40 @@ static void on_worker(uv_work_t *request)
     job_run(request->data);
 }
 
+/* Part of a job whose time a device has measured. */
+static void on_worker_part(uv_work_t *request)
+{
+    struct job *job = request->data;
+    job->work(job);
+}
+
 static void on_worked(uv_work_t *request, int status)
 {
     (void)status; /* nothing cancels jobs */
     job_finish(request->data);
 }
 
+static void run_on_worker(struct job *job, job_work *work, uv_after_work_cb worked)
+{
+    job->work = work;
+    if (uv_queue_work(job->jobs->loop, &job->request, on_worker_part, worked) == 0)
+        return;
+    work(job);
+    worked(&job->request, 0);
+}
+
+/* A job of this size takes about as long as handing it to a worker and back, on processors that sleep. So one that
+ * nothing can overlap with is quicker on the loop. */
+#define ALONE_BYTES ((uint64_t)1024 * 1024)
+
 void job_start(struct job *job)
 {
     struct jobs *jobs = job->jobs;
+    const bool alone = job->alone && jobs->running == 0 && jobs->small_bytes > 0;
+    const uint64_t small = alone && jobs->small_bytes < ALONE_BYTES ? ALONE_BYTES : jobs->small_bytes;
     jobs->running++;
     /* Long jobs go to a worker, and so do copies that involve a device, as they block until they are done. */
-    if ((job->result.raw_bytes > jobs->small_bytes || job->device >= 0 || job->src_device >= 0) &&
+    if ((job->result.raw_bytes > small || job->device >= 0 || job->src_device >= 0) &&
         uv_queue_work(jobs->loop, &job->request, on_worker, on_worked) == 0)
         return;
     job_run(job);
@@ -655,7 +758,8 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
     bool copies = order->src_pool != NULL;
     if (!has_piece(order->pool, piece, order->ids) || (copies && !has_piece(order->src_pool, piece, order->src_ids)))
         return STRAIT_ERR_INVALID;
-    uint32_t tables = copies || jobs->codebook == NULL ? 0 : strait_codebook_count(jobs->codebook);
+    const struct strait_codebook *codebook = codebooks_current(jobs->codebooks);
+    uint32_t tables = copies || codebook == NULL ? 0 : strait_codebook_count(codebook);
     tables = tables > JOB_TABLES_MAX ? 0 : tables;
     size_t pages_size =
         piece->region_count * sizeof(struct strait_region) + ((size_t)piece->count + 1) * sizeof(uint32_t);
@@ -665,6 +769,7 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
         return STRAIT_ERR_NO_MEMORY;
     uint8_t *at = (uint8_t *)(job + 1);
     *job = (struct job){.jobs = jobs,
+                        .codebooks = codebooks_hold(jobs->codebooks),
                         .work = order->work,
                         .done = order->done,
                         .owner = order->owner,
@@ -689,6 +794,7 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
 
 void job_drop(struct job *job)
 {
+    codebooks_release(job->codebooks);
     free(job);
 }
 
@@ -734,13 +840,14 @@ enum strait_status job_call(struct jobs *jobs, void (*work)(void *arg), void (*d
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t small_bytes,
+enum strait_status jobs_create(struct uv_loop_s *loop, struct codebooks *codebooks, uint64_t small_bytes,
                                struct jobs **made)
 {
     struct jobs *jobs = calloc(1, sizeof(*jobs));
     if (jobs == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    *jobs = (struct jobs){.loop = loop, .codebook = codebook, .small_bytes = small_bytes, .handles = 3};
+    *jobs =
+        (struct jobs){.loop = loop, .codebooks = codebooks_hold(codebooks), .small_bytes = small_bytes, .handles = 3};
     jobs->end = &jobs->first;
     jobs->collected_end = &jobs->collected;
     uv_check_init(loop, &jobs->check); /* these three cannot fail */
@@ -749,6 +856,12 @@ enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codeb
     jobs->check.data = jobs->idle.data = jobs->turn.data = jobs;
     *made = jobs;
     return STRAIT_OK;
+}
+
+void jobs_set_codebooks(struct jobs *jobs, struct codebooks *codebooks)
+{
+    codebooks_release(jobs->codebooks);
+    jobs->codebooks = codebooks_hold(codebooks);
 }
 
 static void on_turn(uv_prepare_t *turn)
@@ -777,6 +890,7 @@ void jobs_destroy(struct jobs *jobs)
 {
     if (jobs == NULL)
         return;
+    codebooks_release(jobs->codebooks);
     uv_close((uv_handle_t *)&jobs->check, on_closed);
     uv_close((uv_handle_t *)&jobs->idle, on_closed);
     uv_close((uv_handle_t *)&jobs->turn, on_closed);

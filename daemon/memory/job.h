@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <strait/codec.h>
 
+#include "daemon/base/seal.h"
+#include "daemon/memory/codebooks.h"
 #include "daemon/memory/pool.h"
 
 /* Copies data that this process will not read again. */
@@ -18,14 +20,16 @@ void stream_flush(void);
 /* Work on pages that is too long for the loop: encode, decode, copy, and anything else that may block. It runs on
  * libuv's worker threads; small pieces run at once, on the caller's thread. Pages in GPU memory are coded by that GPU:
  * the jobs started in one turn of the loop are submitted to it together. `done` is called on the loop's thread, exactly
- * once, never from inside the call that starts the job (for small jobs in the next turn of the loop). */
+ * once, never from inside the call that starts the job (for small jobs by jobs_report, or in the next turn of the
+ * loop). */
 
 struct uv_loop_s;
 struct jobs;
 
 struct job_result {
     enum strait_reason reason; /* NONE, CODEC, INTEGRITY, NO_MEMORY, LOCAL; encode: NONE, LOCAL, GEOMETRY (no room) */
-    uint64_t bytes;            /* encode: of the chunk; decode: of the pages */
+    bool forged;               /* decode: INTEGRITY, because the chunk is not what the peer has encrypted */
+    uint64_t bytes;            /* encode: of the chunk, with its tag; decode: of the pages */
     uint64_t raw_bytes;        /* bytes of the pages of the piece */
     uint64_t values[STRAIT_BLOCK_MODES];
     uint64_t coded_values, escapes; /* escapes: 0 with a codebook of more than 4096 tables */
@@ -35,21 +39,29 @@ struct job_result {
 
 typedef void job_done(void *owner, uint64_t cookie, const struct job_result *result);
 
-/* Pieces of at most `small_bytes` raw bytes run in place. `codebook` (may be NULL) is borrowed until jobs_destroy. */
-enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t small_bytes,
+/* Pieces of at most `small_bytes` raw bytes run in place. Takes a reference of its own to the codebooks. */
+enum strait_status jobs_create(struct uv_loop_s *loop, struct codebooks *codebooks, uint64_t small_bytes,
                                struct jobs **jobs);
+/* Jobs that are started from now on use these: pages are encoded by the set in force, and chunks decoded by the one
+ * that they name. The tables of pools must be chosen anew (pool_choose_tables) in the same turn. */
+void jobs_set_codebooks(struct jobs *jobs, struct codebooks *codebooks);
 /* Lets pools have memory of these devices; borrowed until jobs_destroy. Chunks for their pages are in pinned memory. */
 void jobs_use_devices(struct jobs *jobs, struct devices *devices);
 /* All jobs must be done. Ends asynchronously when handles must close on the loop first. */
 void jobs_destroy(struct jobs *jobs);
 uint32_t jobs_running(const struct jobs *jobs);
+/* Reports the small jobs that have ended. False: there were none. */
+bool jobs_report(struct jobs *jobs);
 
 /* Where a chunk is, or is to be written. */
 struct job_chunk {
     void *bytes;
     uint64_t size;
-    bool on_gpu;      /* in memory of a GPU, like the pages; device.h says which memory that may be */
-    bool on_peer_gpu; /* encode, on_gpu: in another GPU's memory than the pages */
+    bool on_gpu;             /* in memory of a GPU, like the pages; device.h says which memory that may be */
+    bool on_peer_gpu;        /* encode, on_gpu: in another GPU's memory than the pages */
+    bool alone;              /* all of its request: waking a worker for it would be all that comes of one */
+    const struct seal *seal; /* in host memory: how it is encrypted, copied by the call; NULL: it is not. When encoding,
+                                SEAL_TAG_BYTES behind `size` are written too; when decoding, they are part of it */
 };
 
 /* Encodes the pages of `piece` in `pool` to one chunk of at most chunk->size; the call copies `ids`. Encodes raw when

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "daemon/memory/arena.h"
+#include "daemon/memory/limits.h"
 #include "daemon/memory/pool.h"
 #include "internal/element.h"
-
-/* Shared by the pool's files. */
+#include "internal/memfd.h"
 
 #define POOL_IDS_MAX (64u * 1024 * 1024) /* page ids of all groups together; each costs 4 bytes */
 
@@ -32,33 +32,9 @@ struct pool_why {
 };
 
 /* Writes the text; returns `status`. */
-enum strait_status pool_refuse(const struct pool_why *why, enum strait_status status, const char *format, ...)
+static enum strait_status refuse(const struct pool_why *why, enum strait_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* Bytes from the beginning of a region's page 0 to the end of its last page. The region has been checked. */
-uint64_t pool_region_span(const struct wire_region *region);
-
-/* Checks everything that does not need a look at memory or descriptors. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY. */
-enum strait_status pool_check(const struct message_pool_register *registration, const struct pool_context *context,
-                              const struct pool_why *why);
-
-/* Orders regions by the memory that they name: 0 when it is the same as far as the registration tells. */
-int pool_memory_compare(const struct wire_region *a, const struct wire_region *b);
-
-/* Maps the memory of all regions into pool->mappings; bases[r] receives the beginning of region r. pool_unmap undoes
- * what was mapped, also on failure. */
-enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_register *registration, const int *fds,
-                                   const struct pool_context *context, uint8_t **bases, const struct pool_why *why);
-
-/* Maps GPU memory of which region r needs `size` bytes, from the beginning of the memory or, for a pointer, from
- * `first`. */
-enum strait_status pool_map_device(const struct pool_context *context, const struct wire_region *region, uint32_t r,
-                                   const int *fds, uint64_t first, uint64_t size, struct pool_mapping *mapping,
-                                   const struct pool_why *why);
-
-/* Checks a registration as it came from a client: sizes, strides, order, overlaps. */
-
-enum strait_status pool_refuse(const struct pool_why *why, enum strait_status status, const char *format, ...)
+static enum strait_status refuse(const struct pool_why *why, enum strait_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -76,21 +52,21 @@ static enum strait_status check_handle(const struct wire_region *region, uint32_
     case STRAIT_HANDLE_MEMFD:
     case STRAIT_HANDLE_CUDA_VMM:
         if (region->fd >= fd_count)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: no descriptor came for it", r);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: no descriptor came for it", r);
         break;
     case STRAIT_HANDLE_POINTER:
         if (!context->embedded)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: pointers are for embedded mode only", r);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: pointers are for embedded mode only", r);
         if (region->pointer == 0)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: null pointer", r);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: null pointer", r);
         break;
     case STRAIT_HANDLE_CUDA_IPC:
         if (region->ipc.size != DEVICE_EVENT_BYTES)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: an IPC handle of %zu bytes", r, region->ipc.size);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: an IPC handle of %zu bytes", r, region->ipc.size);
         break;
     default:
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of handle type %u is not supported", r,
-                           region->handle);
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of handle type %u is not supported", r,
+                      region->handle);
     }
     return STRAIT_OK;
 }
@@ -102,24 +78,23 @@ static enum strait_status check_device(const struct wire_region *region, uint32_
     bool on_host = region->handle == STRAIT_HANDLE_MEMFD,
          on_device = region->handle == STRAIT_HANDLE_CUDA_IPC || region->handle == STRAIT_HANDLE_CUDA_VMM;
     if ((on_host && region->device != -1) || (on_device && region->device < 0) || region->device < -1)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: memory of that kind is not on device %d", r,
-                           region->device);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: memory of that kind is not on device %d", r, region->device);
     if (region->device >= 0 && context->devices == NULL)
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of GPUs is not supported here", r);
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of GPUs is not supported here", r);
     return STRAIT_OK;
 }
 
 static enum strait_status check_kind(const struct wire_region *region, uint32_t r, const struct pool_why *why)
 {
     if (region->element > STRAIT_ELEMENT_FP8_E5M2)
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: element type %u is not known", r, region->element);
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: element type %u is not known", r, region->element);
     if (region->role > STRAIT_ROLE_V)
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: role %u is not known", r, region->role);
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: role %u is not known", r, region->role);
     if (region->layer < -1)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: layer %d", r, region->layer);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: layer %d", r, region->layer);
     if (region->group >= STRAIT_GROUPS_MAX)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: group %u, the last one possible is %u", r,
-                           region->group, STRAIT_GROUPS_MAX - 1);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: group %u, the last one possible is %u", r, region->group,
+                      STRAIT_GROUPS_MAX - 1);
     return STRAIT_OK;
 }
 
@@ -138,7 +113,8 @@ static bool all_span(const struct wire_region *region, uint64_t *span)
            !__builtin_add_overflow(pages, page, span);
 }
 
-uint64_t pool_region_span(const struct wire_region *region)
+/* Bytes from the beginning of a region's page 0 to the end of its last page. The region has been checked. */
+static uint64_t region_span(const struct wire_region *region)
 {
     uint64_t span = 0;
     (void)all_span(region, &span); /* it did not overflow when it was checked */
@@ -149,15 +125,15 @@ static enum strait_status check_sizes(const struct wire_region *region, uint32_t
 {
     uint64_t page_bytes = (uint64_t)region->rows * region->row_bytes, span, end;
     if (region->page_count == 0 || page_bytes == 0)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: %u pages of %u rows of %u bytes", r, region->page_count,
-                           region->rows, region->row_bytes);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: %u pages of %u rows of %u bytes", r, region->page_count,
+                      region->rows, region->row_bytes);
     if (page_bytes > STRAIT_PAGE_BYTES_MAX)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: pages of %llu bytes, at most %u are possible", r,
-                           (unsigned long long)page_bytes, STRAIT_PAGE_BYTES_MAX);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: pages of %llu bytes, at most %u are possible", r,
+                      (unsigned long long)page_bytes, STRAIT_PAGE_BYTES_MAX);
     if (!all_span(region, &span) || __builtin_add_overflow(region->offset, span, &end) ||
         __builtin_add_overflow(end, region->handle == STRAIT_HANDLE_POINTER ? region->pointer : 0, &end) ||
         end > INT64_MAX)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: offset and strides lead beyond any memory", r);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: offset and strides lead beyond any memory", r);
     return STRAIT_OK;
 }
 
@@ -200,12 +176,12 @@ static enum strait_status check_region(const struct message_pool_register *regis
     if (status != STRAIT_OK)
         return status;
     if (!rows_are_apart(region))
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: its pages overlap one another", r);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: its pages overlap one another", r);
     if (!is_aligned(region))
-        return pool_refuse(why, STRAIT_ERR_INVALID,
-                           "region %u: offset, strides or row bytes are no multiples of its "
-                           "element's size",
-                           r);
+        return refuse(why, STRAIT_ERR_INVALID,
+                      "region %u: offset, strides or row bytes are no multiples of its "
+                      "element's size",
+                      r);
     return STRAIT_OK;
 }
 
@@ -218,28 +194,28 @@ static enum strait_status check_groups(const struct message_pool_register *regis
     const struct wire_region *regions = registration->regions;
     uint64_t ids = regions[0].page_count;
     if (regions[0].group != 0)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region 0: the first group is 0, not %u", regions[0].group);
+        return refuse(why, STRAIT_ERR_INVALID, "region 0: the first group is 0, not %u", regions[0].group);
     for (uint32_t r = 1; r < registration->region_count; r++) {
         bool same = regions[r].group == regions[r - 1].group;
         if (!same && regions[r].group != regions[r - 1].group + 1)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: group %u follows group %u", r, regions[r].group,
-                               regions[r - 1].group);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: group %u follows group %u", r, regions[r].group,
+                          regions[r - 1].group);
         if (same && regions[r].element != regions[r - 1].element)
-            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: another element type than the rest of its group",
-                               r);
+            return refuse(why, STRAIT_ERR_INVALID, "region %u: another element type than the rest of its group", r);
         if (same && regions[r].device != regions[r - 1].device)
-            return pool_refuse(why, STRAIT_ERR_INVALID,
-                               "region %u: on device %d, the rest of its group on %d; a group is on one device", r,
-                               regions[r].device, regions[r - 1].device);
+            return refuse(why, STRAIT_ERR_INVALID,
+                          "region %u: on device %d, the rest of its group on %d; a group is on one device", r,
+                          regions[r].device, regions[r - 1].device);
         ids += same ? 0 : regions[r].page_count;
     }
     if (ids > POOL_IDS_MAX)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "%llu page ids, at most %u are possible", (unsigned long long)ids,
-                           POOL_IDS_MAX);
+        return refuse(why, STRAIT_ERR_INVALID, "%llu page ids, at most %u are possible", (unsigned long long)ids,
+                      POOL_IDS_MAX);
     return STRAIT_OK;
 }
 
-int pool_memory_compare(const struct wire_region *a, const struct wire_region *b)
+/* Orders regions by the memory that they name: 0 when it is the same as far as the registration tells. */
+static int memory_compare(const struct wire_region *a, const struct wire_region *b)
 {
     bool has_fd = a->handle == STRAIT_HANDLE_MEMFD || a->handle == STRAIT_HANDLE_CUDA_VMM;
     if (a->handle != b->handle)
@@ -262,7 +238,7 @@ static int place_compare(const void *left, const void *right)
     const struct place *a = left, *b = right;
     if (a->region->group != b->region->group)
         return a->region->group < b->region->group ? -1 : 1;
-    int memory = pool_memory_compare(a->region, b->region);
+    int memory = memory_compare(a->region, b->region);
     if (memory != 0)
         return memory;
     return a->first < b->first ? -1 : a->first > b->first;
@@ -284,29 +260,30 @@ static enum strait_status check_places(const struct message_pool_register *regis
     struct place *places = malloc(count * sizeof(places[0]));
     enum strait_status status = STRAIT_OK;
     if (places == NULL)
-        return pool_refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
     for (uint32_t r = 0; r < count; r++)
         places[r] = place_of(&registration->regions[r], r);
     qsort(places, count, sizeof(places[0]), place_compare);
     for (uint32_t i = 1; i < count && status == STRAIT_OK; i++) {
         if (places[i - 1].region->group == places[i].region->group &&
-            pool_memory_compare(places[i - 1].region, places[i].region) == 0 &&
+            memory_compare(places[i - 1].region, places[i].region) == 0 &&
             places[i].first - places[i - 1].first < places[i - 1].region->row_bytes)
-            status = pool_refuse(why, STRAIT_ERR_INVALID, "regions %u and %u lie in the same memory", places[i - 1].r,
-                                 places[i].r);
+            status = refuse(why, STRAIT_ERR_INVALID, "regions %u and %u lie in the same memory", places[i - 1].r,
+                            places[i].r);
     }
     free(places);
     return status;
 }
 
-enum strait_status pool_check(const struct message_pool_register *registration, const struct pool_context *context,
-                              const struct pool_why *why)
+/* Checks everything that does not need a look at memory or descriptors. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY. */
+static enum strait_status check(const struct message_pool_register *registration, const struct pool_context *context,
+                                const struct pool_why *why)
 {
     if (registration->region_count == 0 || registration->region_count > STRAIT_REGIONS_MAX)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "%u regions, 1 to %u are possible", registration->region_count,
-                           STRAIT_REGIONS_MAX);
+        return refuse(why, STRAIT_ERR_INVALID, "%u regions, 1 to %u are possible", registration->region_count,
+                      STRAIT_REGIONS_MAX);
     if (registration->coding > STRAIT_CODING_TIERED)
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "coding %u is not known", registration->coding);
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "coding %u is not known", registration->coding);
     for (uint32_t r = 0; r < registration->region_count; r++) {
         enum strait_status status = check_region(registration, r, context, why);
         if (status != STRAIT_OK)
@@ -318,9 +295,11 @@ enum strait_status pool_check(const struct message_pool_register *registration, 
 
 /* Memory of GPUs in a pool. */
 
-enum strait_status pool_map_device(const struct pool_context *context, const struct wire_region *region, uint32_t r,
-                                   const int *fds, uint64_t first, uint64_t size, struct pool_mapping *mapping,
-                                   const struct pool_why *why)
+/* Maps GPU memory of which region r needs `size` bytes, from the beginning of the memory or, for a pointer, from
+ * `first`. */
+static enum strait_status map_device(const struct pool_context *context, const struct wire_region *region, uint32_t r,
+                                     const int *fds, uint64_t first, uint64_t size, struct pool_mapping *mapping,
+                                     const struct pool_why *why)
 {
     char text[256] = "";
     const struct device_why reason = {.text = text, .size = sizeof(text)};
@@ -334,7 +313,7 @@ enum strait_status pool_map_device(const struct pool_context *context, const str
     if (status == STRAIT_OK)
         status = devices_map(context->devices, region->device, &handle, &mapping->memory, &reason);
     if (status != STRAIT_OK)
-        return pool_refuse(why, status, "region %u: %s", r, text);
+        return refuse(why, status, "region %u: %s", r, text);
     mapping->base = mapping->memory.base;
     mapping->size = mapping->memory.size;
     return STRAIT_OK;
@@ -362,7 +341,7 @@ static bool is_pointer(const struct wire_region *region)
 static int need_compare(const void *left, const void *right)
 {
     const struct need *a = left, *b = right;
-    int memory = pool_memory_compare(a->region, b->region);
+    int memory = memory_compare(a->region, b->region);
     if (memory != 0)
         return memory;
     return a->first < b->first ? -1 : a->first > b->first;
@@ -371,7 +350,7 @@ static int need_compare(const void *left, const void *right)
 static struct need need_of(const struct wire_region *region, uint32_t r)
 {
     uint64_t first = region->offset + (is_pointer(region) ? region->pointer : 0);
-    return (struct need){.region = region, .r = r, .first = first, .end = first + pool_region_span(region)};
+    return (struct need){.region = region, .r = r, .first = first, .end = first + region_span(region)};
 }
 
 /* How many of the sorted needs one mapping serves, and the range of it: all needs of a memfd, but only connected ones
@@ -380,7 +359,7 @@ static uint32_t merge_needs(const struct need *needs, uint32_t count, struct nee
 {
     uint32_t i = 1;
     *all = needs[0];
-    for (; i < count && pool_memory_compare(needs[i].region, all->region) == 0 &&
+    for (; i < count && memory_compare(needs[i].region, all->region) == 0 &&
            (!is_pointer(all->region) || needs[i].first <= all->end);
          i++)
         all->end = needs[i].end > all->end ? needs[i].end : all->end;
@@ -393,18 +372,27 @@ static uint32_t merge_needs(const struct need *needs, uint32_t count, struct nee
 static enum strait_status check_memfd(int fd, const struct need *need, struct stat *info, const struct pool_why *why)
 {
     if (fstat(fd, info) != 0)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: bad descriptor: %s", need->r, strerror(errno));
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: bad descriptor: %s", need->r, strerror(errno));
     int seals = S_ISREG(info->st_mode) ? fcntl(fd, F_GET_SEALS) : -1;
     if (seals < 0)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: its descriptor is no memfd", need->r);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: its descriptor is no memfd", need->r);
     if ((seals & F_SEAL_SHRINK) == 0)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd is not sealed against shrinking", need->r);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd is not sealed against shrinking", need->r);
     if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd cannot be written", need->r);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd cannot be written", need->r);
     if ((uint64_t)info->st_size < need->end)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd has %llu bytes, its regions end at %llu",
-                           need->r, (unsigned long long)info->st_size, (unsigned long long)need->end);
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: its memfd has %llu bytes, its regions end at %llu", need->r,
+                      (unsigned long long)info->st_size, (unsigned long long)need->end);
     return STRAIT_OK;
+}
+
+static enum strait_status refuse_mapping(int error, uint64_t bytes, const struct need *need, const struct pool_why *why)
+{
+    char limits[128];
+    memory_rlimits_text(limits, sizeof(limits));
+    return refuse(why, error == ENOMEM ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO,
+                  "region %u: the daemon cannot map its %llu MiB: %s%s%s%s", need->r, (unsigned long long)(bytes >> 20),
+                  strerror(error), limits[0] != 0 ? " (" : "", limits, limits[0] != 0 ? ")" : "");
 }
 
 /* Mappings begin and end at whole pages, which for hugetlb memory are large. */
@@ -421,11 +409,33 @@ static enum strait_status map_memfd(int fd, struct need *need, const struct pool
     need->first -= need->first % page;
     uint8_t *base = mmap(NULL, (size_t)(end - need->first), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)need->first);
     if (base == MAP_FAILED)
-        return pool_refuse(why, errno == ENOMEM ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO, "region %u: mmap: %s", need->r,
-                           strerror(errno));
+        return refuse_mapping(errno, end - need->first, need, why);
     mapping->base = base;
     mapping->size = (size_t)(end - need->first);
     need->end = end < last ? end : last; /* nothing behind the file's end may be touched */
+    return STRAIT_OK;
+}
+
+#define PAGE_TABLE_SHARE 512u /* mapping memory takes one part in so many of it, if no huge pages are there */
+
+/* Checks that the worker pays for its memory, and that this process can pay for mapping it: page tables are taken like
+ * other memory, and a group that has none left is killed. */
+static enum strait_status check_cost(int fd, const struct need *need, const struct pool_why *why)
+{
+    struct memory_limit limit;
+    char what[400];
+    if (memfd_is_hugetlb(fd))
+        return STRAIT_OK;
+    const uint64_t hole = memfd_hole(fd, need->first, need->end);
+    if (hole < need->end)
+        return refuse(why, STRAIT_ERR_INVALID,
+                      "region %u: its memory was never touched, from byte %llu of the memfd on: the daemon would be "
+                      "charged for it",
+                      need->r, (unsigned long long)hole);
+    memory_limit_read("", &limit);
+    if (!memory_fits((need->end - need->first) / PAGE_TABLE_SHARE, &limit, what, sizeof(what)))
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "region %u: the daemon's page tables for its %llu MiB: %s", need->r,
+                      (unsigned long long)((need->end - need->first) >> 20), what);
     return STRAIT_OK;
 }
 
@@ -437,10 +447,10 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
     if (error == 0 || error == EINVAL) /* pointers: memory mapped by a driver is present already */
         return STRAIT_OK;
     if (mapping->borrowed)
-        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: no memory to write at its pointer: %s", need->r,
-                           strerror(error));
-    return pool_refuse(why, error == ENOMEM ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO, "region %u: its memory: %s",
-                       need->r, strerror(error));
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: no memory to write at its pointer: %s", need->r,
+                      strerror(error));
+    return refuse(why, error == ENOMEM ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO, "region %u: its memory: %s", need->r,
+                  strerror(error));
 }
 
 /* ---- All mappings ------------------------------------------------------------------------------------------------ */
@@ -451,8 +461,7 @@ static enum strait_status map_on_device(struct pool *pool, struct need *all, con
 {
     uint64_t first = is_pointer(all->region) ? all->first : 0;
     struct pool_mapping *mapping = &pool->mappings[pool->mapping_count];
-    enum strait_status status =
-        pool_map_device(context, all->region, all->r, fds, first, all->end - first, mapping, why);
+    enum strait_status status = map_device(context, all->region, all->r, fds, first, all->end - first, mapping, why);
     if (status != STRAIT_OK)
         return status;
     pool->devices = context->devices;
@@ -475,10 +484,11 @@ static enum strait_status map_on_host(struct pool *pool, struct need *all, const
     }
     pool->mapping_count++;
     if (all->end - all->first > bytes_max - pool->bytes) /* costs nothing yet: memory is taken by faulting it in */
-        return pool_refuse(why, STRAIT_ERR_NO_MEMORY, "region %u: more than the %llu bytes that may be mapped", all->r,
-                           (unsigned long long)bytes_max);
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "region %u: more than the %llu bytes that may be mapped", all->r,
+                      (unsigned long long)bytes_max);
     pool->bytes += all->end - all->first;
-    return fault_in(all, mapping, why);
+    enum strait_status status = mapping->borrowed ? STRAIT_OK : check_cost(fds[all->region->fd], all, why);
+    return status == STRAIT_OK ? fault_in(all, mapping, why) : status;
 }
 
 static enum strait_status map_needs(struct pool *pool, const struct need *needs, uint32_t count, const int *fds,
@@ -497,8 +507,11 @@ static enum strait_status map_needs(struct pool *pool, const struct need *needs,
     return STRAIT_OK;
 }
 
-enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_register *registration, const int *fds,
-                                   const struct pool_context *context, uint8_t **bases, const struct pool_why *why)
+/* Maps the memory of all regions into pool->mappings; bases[r] receives the beginning of region r. pool_unmap undoes
+ * what was mapped, also on failure. */
+static enum strait_status map_memory(struct pool *pool, const struct message_pool_register *registration,
+                                     const int *fds, const struct pool_context *context, uint8_t **bases,
+                                     const struct pool_why *why)
 {
     uint32_t count = registration->region_count;
     struct need *needs = malloc(count * sizeof(needs[0]));
@@ -510,7 +523,7 @@ enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_
         qsort(needs, count, sizeof(needs[0]), need_compare);
         status = map_needs(pool, needs, count, fds, context, bases, why);
     } else {
-        pool_refuse(why, status, "no memory");
+        refuse(why, status, "no memory");
     }
     free(needs);
     return status;
@@ -561,9 +574,10 @@ static void unmark(struct pool_group *group, uint32_t id, bool expected)
         group->uses[id]--;
 }
 
-static bool mark_list(struct pool *pool, const struct wire_page_list *list, bool expected)
+bool pool_mark(struct pool *pool, const struct wire_page_list *list, bool expected, uint32_t *used)
 {
     uint32_t done = 0;
+    *used = 0;
     if (!pool_has(pool, list))
         return false;
     struct pool_group *group = &pool->groups[list->group];
@@ -571,19 +585,10 @@ static bool mark_list(struct pool *pool, const struct wire_page_list *list, bool
         done++;
     if (done == list->count)
         return true;
+    *used = id_at(list, done);
     while (done > 0)
         unmark(group, id_at(list, --done), expected);
     return false;
-}
-
-bool pool_expect(struct pool *pool, const struct wire_page_list *list)
-{
-    return mark_list(pool, list, true);
-}
-
-bool pool_offer(struct pool *pool, const struct wire_page_list *list)
-{
-    return mark_list(pool, list, false);
 }
 
 #define AHEAD 32u /* ids are in any order: prefetching the counts hides much of the memory latency */
@@ -627,7 +632,7 @@ static enum strait_status describe(struct pool *pool, const struct message_pool_
     uint32_t *order = malloc(count * sizeof(order[0]));
     enum strait_status status = STRAIT_OK;
     if (regions == NULL || order == NULL) {
-        status = pool_refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+        status = refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
     } else {
         for (uint32_t r = 0; r < count; r++)
             regions[r] = describe_region(&registration->regions[r]);
@@ -635,8 +640,7 @@ static enum strait_status describe(struct pool *pool, const struct message_pool_
         while (moved < count && order[moved] == moved)
             moved++;
         if (moved < count)
-            status =
-                pool_refuse(why, STRAIT_ERR_INVALID, "region %u: not in the order of group, layer and role", moved);
+            status = refuse(why, STRAIT_ERR_INVALID, "region %u: not in the order of group, layer and role", moved);
         else
             pool->geometry = blob_geometry(regions, count);
     }
@@ -658,9 +662,11 @@ static bool group_init(struct pool_group *group, const struct wire_region *regio
             group->page_count = regions[r].page_count;
     group->regions = calloc(region_count, sizeof(group->regions[0]));
     group->layers = calloc(region_count, sizeof(group->layers[0]));
+    group->roles = calloc(region_count, sizeof(group->roles[0]));
     group->uses = calloc(group->page_count, sizeof(group->uses[0]));
     group->expected = calloc(group->page_count / 64 + 1u, sizeof(group->expected[0]));
-    return group->regions != NULL && group->layers != NULL && group->uses != NULL && group->expected != NULL;
+    return group->regions != NULL && group->layers != NULL && group->roles != NULL && group->uses != NULL &&
+           group->expected != NULL;
 }
 
 /* Fills in every group with its regions, whose bases are not known yet. */
@@ -687,22 +693,29 @@ static bool groups_init(struct pool *pool, const struct message_pool_register *r
     return true;
 }
 
-static void place_regions(struct pool *pool, const struct wire_region *wire, uint8_t *const *bases,
-                          const struct strait_codebook *codebook)
+static void place_regions(struct pool *pool, const struct wire_region *wire, uint8_t *const *bases)
 {
     uint32_t r = 0;
     for (uint32_t g = 0; g < pool->group_count; g++)
         for (uint32_t i = 0; i < pool->groups[g].region_count; i++, r++) {
             pool->groups[g].layers[i] = wire[r].layer;
-            struct strait_class wanted = {.role = (enum strait_role)wire[r].role, .layer = wire[r].layer};
-            pool->groups[g].regions[i] =
-                (struct strait_region){.base = bases[r],
-                                       .page_stride = wire[r].page_stride,
-                                       .row_stride = wire[r].row_stride,
-                                       .page_count = wire[r].page_count,
-                                       .rows = wire[r].rows,
-                                       .row_bytes = wire[r].row_bytes,
-                                       .table = codebook == NULL ? 0 : strait_codebook_find(codebook, wanted)};
+            pool->groups[g].roles[i] = (uint8_t)wire[r].role;
+            pool->groups[g].regions[i] = (struct strait_region){.base = bases[r],
+                                                                .page_stride = wire[r].page_stride,
+                                                                .row_stride = wire[r].row_stride,
+                                                                .page_count = wire[r].page_count,
+                                                                .rows = wire[r].rows,
+                                                                .row_bytes = wire[r].row_bytes};
+        }
+}
+
+void pool_choose_tables(struct pool *pool, const struct strait_codebook *codebook)
+{
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        for (uint32_t i = 0; i < pool->groups[g].region_count; i++) {
+            const struct pool_group *group = &pool->groups[g];
+            const struct strait_class wanted = {.role = (enum strait_role)group->roles[i], .layer = group->layers[i]};
+            group->regions[i].table = codebook == NULL ? 0 : strait_codebook_find(codebook, wanted);
         }
 }
 
@@ -719,11 +732,11 @@ static enum strait_status fill(struct pool *pool, const struct message_pool_regi
         return status;
     uint8_t **bases = calloc(registration->region_count, sizeof(bases[0]));
     if (bases == NULL || !groups_init(pool, registration))
-        status = pool_refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+        status = refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
     else
-        status = pool_map_memory(pool, registration, fds, context, bases, why);
+        status = map_memory(pool, registration, fds, context, bases, why);
     if (status == STRAIT_OK)
-        place_regions(pool, registration->regions, bases, context->codebook);
+        place_regions(pool, registration->regions, bases);
     free(bases);
     return status;
 }
@@ -734,12 +747,12 @@ enum strait_status pool_map(const struct message_pool_register *registration, co
     const struct pool_why reason = {.text = why, .size = why_size};
     if (why_size > 0)
         why[0] = '\0';
-    enum strait_status status = pool_check(registration, context, &reason);
+    enum strait_status status = check(registration, context, &reason);
     if (status != STRAIT_OK)
         return status;
     struct pool *made = calloc(1, sizeof(*made));
     if (made == NULL)
-        return pool_refuse(&reason, STRAIT_ERR_NO_MEMORY, "no memory");
+        return refuse(&reason, STRAIT_ERR_NO_MEMORY, "no memory");
     status = fill(made, registration, fds, context, &reason);
     if (status == STRAIT_OK)
         *pool = made;
@@ -762,6 +775,7 @@ void pool_unmap(struct pool *pool)
     for (uint32_t g = 0; g < pool->group_count; g++) {
         free(pool->groups[g].regions);
         free(pool->groups[g].layers);
+        free(pool->groups[g].roles);
         free(pool->groups[g].uses);
         free(pool->groups[g].expected);
     }

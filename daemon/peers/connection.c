@@ -1,6 +1,5 @@
 /* Connections: creation, queued messages, the first reason to end, links. The other files of this folder build on it.
  */
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,30 +8,6 @@
 
 #include "daemon/base/fault.h"
 #include "daemon/peers/peer_internal.h"
-
-#define LOG_LINES_PER_SECOND 10u
-
-void peers_log_limited(struct peers *peers, const char *format, ...)
-{
-    struct log_limit *limit = &peers->limit;
-    uint64_t second = peers_now(peers) / 1000;
-    char text[1024];
-    va_list arguments;
-    if (limit->second != second) {
-        limit->second = second;
-        limit->lines = 0;
-    }
-    if (limit->lines++ >= LOG_LINES_PER_SECOND) {
-        limit->suppressed++;
-        return;
-    }
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    log_write(peers->config.log, LOG_WARN, limit->suppressed > 0 ? "%s left_out=%" PRIu32 : "%s", text,
-              limit->suppressed);
-    limit->suppressed = 0;
-}
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
@@ -76,14 +51,36 @@ struct connection *connection_create(struct peers *peers, const char *address, b
     auth_random(&c->peer.token, sizeof(c->peer.token));
     auth_random(c->nonce, sizeof(c->nonce));
     c->socket = -1;
-    c->backoff = c->flap_backoff = PEER_BACKOFF_MS;
+    c->flap_backoff = PEER_BACKOFF_MS;
     c->asked = peers_now(peers);
     LIST_INIT(&c->links);
     LIST_INIT(&c->gpu_links);
     TAILQ_INSERT_TAIL(&peers->connections, c, entry);
+    if (dialled)
+        HASH_ADD_KEYPTR(by_address, peers->by_address, c->peer.address, strlen(c->peer.address), c);
+    c->listed = dialled;
     if (!uv_is_active((uv_handle_t *)&peers->tick))
         peers_tick_start(peers);
     return c;
+}
+
+void connection_unlist(struct connection *c)
+{
+    if (c->listed)
+        HASH_DELETE(by_address, peers_of(c)->by_address, c);
+    c->listed = false;
+}
+
+struct connection *connection_to(struct peers *peers, uint64_t node, uint64_t incarnation)
+{
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        if (c->peer.dialled && !c->failing && (c->peer.state == PEER_LINKING || c->peer.state == PEER_UP) &&
+            c->peer.node == node && c->peer.incarnation == incarnation)
+            return c;
+    }
+    return NULL;
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -98,19 +95,49 @@ void connection_dirty(struct connection *c)
     peers_turn_start(peers);
 }
 
-void connection_fail(struct connection *c, const char *format, ...)
+void connection_unread(struct connection *c, bool unread)
+{
+    struct peers *peers = peers_of(c);
+    if (c->unread == unread)
+        return;
+    c->unread = unread;
+    peers->unread_count += unread ? 1 : -1u;
+    if (unread)
+        TAILQ_INSERT_TAIL(&peers->unread, c, unread_entry);
+    else
+        TAILQ_REMOVE(&peers->unread, c, unread_entry);
+    if (unread)
+        peers_turn_start(peers);
+}
+
+__attribute__((format(printf, 3, 0))) static void fail(struct connection *c, bool refused, const char *format,
+                                                       va_list arguments)
 {
     char why[sizeof(c->peer.why)] = "";
-    va_list arguments;
     if (c->failing || c->peer.state == PEER_IDLE || c->peer.state == PEER_CLOSING)
         return;
     c->failing = true;
-    va_start(arguments, format);
+    c->refused = refused;
     vsnprintf(why, sizeof(why), format, arguments);
-    va_end(arguments);
     c->repeated = c->peer.dialled && strcmp(why, c->peer.why) == 0;
     memcpy(c->peer.why, why, sizeof(why));
     connection_dirty(c);
+}
+
+void connection_fail(struct connection *c, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(c, false, format, arguments);
+    va_end(arguments);
+}
+
+void connection_refuse(struct connection *c, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail(c, true, format, arguments);
+    va_end(arguments);
 }
 
 void connection_protocol_error(struct connection *c, const char *what)
@@ -167,6 +194,7 @@ enum strait_status link_make(struct connection *c, struct peer_transport *transp
         return status;
     }
     LIST_INSERT_HEAD(&c->links, link, entry);
+    transport->links++;
     *made = link;
     return STRAIT_OK;
 }

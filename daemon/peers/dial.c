@@ -1,334 +1,330 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "daemon/peers/peer_internal.h"
 
-/* Dialling: from an address to a connected socket. */
+/* Dialling: from a list of addresses to a connected socket. The addresses are tried in order; an attempt that has no
+ * answer yet goes on while the next one begins, as in RFC 8305, so an address that swallows packets takes a quarter of
+ * a second and not the whole time. The first socket that connects is taken. */
 
-#define LOOKUPS_MAX 16u /* lookups at a time: a name server that does not answer blocks each for long */
+#define LOOKUPS_MAX        16u  /* lookups at a time: a name server that does not answer blocks each for long */
+#define DIAL_ADDRESSES_MAX 16u  /* tried for one connection; more of a name's are left out */
+#define DIAL_STAGGER_MS    250u /* until the next address is tried too; less where the whole time is short */
+
+struct attempt {
+    struct dial *dial;
+    struct sockaddr_storage address;
+    char host[ADDRESS_HOST_MAX]; /* that it stands for */
+    int fd;                      /* -1: not tried yet, or over */
+    struct watch *watch;
+};
+
+struct lookup {
+    struct dial *dial;
+    uv_getaddrinfo_t request;
+    char host[ADDRESS_HOST_MAX];
+    unsigned port;
+    bool runs;
+};
+
+struct dial {
+    struct connection *connection;
+    const char *rest; /* of the list: items that were not looked at yet */
+    uint32_t items;
+    struct attempt attempts[DIAL_ADDRESSES_MAX]; /* in the order in which they are tried */
+    uint32_t count, begun;
+    struct lookup lookups[ADDRESS_LIST_MAX];
+    uint32_t lookup_count;
+    uint32_t failures, unreachable; /* the latter: nothing of that family is reached from here */
+    char why[sizeof(((struct peer *)NULL)->why)];
+};
+
+static void try_next(struct dial *dial);
+
+/* ---- What went wrong --------------------------------------------------------------------------------------------- */
+
+static void note(struct dial *dial, const char *what, const char *error)
+{
+    const size_t used = strlen(dial->why);
+    const bool named = dial->items > 1 || dial->count > 1;
+    dial->failures++;
+    snprintf(dial->why + used, sizeof(dial->why) - used, "%s%s%s%s", used > 0 ? "; " : "", named ? what : "",
+             named ? ": " : "", error);
+}
+
+static void note_address(struct dial *dial, const struct sockaddr_storage *address, const char *error)
+{
+    char text[ADDRESS_TEXT_MAX];
+    note(dial, address_text(address, text), error);
+}
+
+static void note_lookup(struct dial *dial, const char *host, const char *error)
+{
+    char text[128];
+    snprintf(text, sizeof(text), "name look-up: %s", error);
+    note(dial, host, text);
+}
+
+static bool is_open(const struct dial *dial)
+{
+    for (uint32_t i = 0; i < dial->begun; i++)
+        if (dial->attempts[i].fd >= 0)
+            return true;
+    return false;
+}
+
+static bool looks_up(const struct dial *dial)
+{
+    for (uint32_t i = 0; i < dial->lookup_count; i++)
+        if (dial->lookups[i].runs)
+            return true;
+    return false;
+}
+
+static void fail(struct dial *dial)
+{
+    const bool hopeless = dial->unreachable > 0 && dial->unreachable == dial->failures;
+    connection_fail(dial->connection, "%s%s", hopeless ? "no address of a family that this host can reach: " : "",
+                    dial->why);
+}
 
 /* ---- One address after the other --------------------------------------------------------------------------------- */
 
-static void try_next(struct connection *c);
-
-static void address_failed(struct connection *c, int error)
+static void attempt_close(struct attempt *attempt)
 {
-    watch_close(c->watch);
-    c->watch = NULL;
-    if (c->socket >= 0)
-        close(c->socket);
-    c->socket = -1;
-    if (c->next_address != NULL)
-        try_next(c);
-    else
-        connection_fail(c, "%s", strerror(error));
+    watch_close(attempt->watch);
+    attempt->watch = NULL;
+    if (attempt->fd >= 0)
+        close(attempt->fd);
+    attempt->fd = -1;
+}
+
+static void attempt_failed(struct attempt *attempt, int error)
+{
+    const bool v6 = attempt->address.ss_family == AF_INET6;
+    attempt_close(attempt);
+    attempt->dial->unreachable += error == ENETUNREACH || error == EAFNOSUPPORT || (v6 && error == EADDRNOTAVAIL);
+    note_address(attempt->dial, &attempt->address, strerror(error));
 }
 
 static void on_connect(void *owner, uint32_t events)
 {
-    struct connection *c = owner;
+    struct attempt *attempt = owner;
+    struct connection *c = attempt->dial->connection;
+    const int fd = attempt->fd;
     int error = 0;
     socklen_t size = sizeof(error);
     (void)events;
-    if (getsockopt(c->socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         error = errno;
+    if (error != 0) {
+        attempt_failed(attempt, error);
+        try_next(attempt->dial);
+    } else if (!c->failing) {
+        attempt->fd = -1;
+        watch_close(attempt->watch);
+        attempt->watch = NULL;
+        memcpy(c->host, attempt->host, sizeof(c->host));
+        connection_dial_end(c);
+        peers_of(c)->on_connected(c, fd);
+    }
+}
+
+/* False: it has failed already. */
+static bool attempt_begin(struct attempt *attempt)
+{
+    struct peers *peers = peers_of(attempt->dial->connection);
+    const struct sockaddr_storage *address = &attempt->address;
+    attempt->fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    int error = attempt->fd < 0 ? errno : 0;
+    if (error == 0 && connect(attempt->fd, (const struct sockaddr *)address, address_size(address)) != 0 &&
+        errno != EINPROGRESS)
+        error = errno;
+    if (error == 0 &&
+        watch_open(peers->config.loop, attempt->fd, on_connect, attempt, &peers->watches, &attempt->watch) != STRAIT_OK)
+        error = ENOMEM;
     if (error != 0)
-        address_failed(c, error);
-    else if (!c->failing) {
-        int fd = c->socket;
-        watch_close(c->watch);
-        c->watch = NULL;
-        c->socket = -1;
-        connection_start(c, fd);
-    }
+        attempt_failed(attempt, error);
+    else
+        watch_for(attempt->watch, WATCH_WRITE);
+    return error == 0;
 }
 
-/* Each address gets an equal share of the time that is left. */
-static uint64_t share_of_time(const struct connection *c, const struct addrinfo *address)
+/* Puts an address at this place of those that were not tried yet. */
+static void insert(struct dial *dial, uint32_t place, const struct sockaddr_storage *address, const char *host)
 {
-    uint64_t now = peers_now(peers_of(c)), left = c->deadline > now ? c->deadline - now : 0;
-    uint32_t addresses = 0;
-    for (; address != NULL; address = address->ai_next)
-        addresses++;
-    return now + left / (addresses > 0 ? addresses : 1);
-}
-
-static void try_next(struct connection *c)
-{
-    struct peers *peers = peers_of(c);
-    const struct addrinfo *address = c->next_address;
-    c->address_deadline = share_of_time(c, address);
-    c->next_address = address->ai_next;
-    c->socket = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-    if (c->socket < 0 || (connect(c->socket, address->ai_addr, address->ai_addrlen) != 0 && errno != EINPROGRESS)) {
-        address_failed(c, errno);
+    struct attempt *at = &dial->attempts[place];
+    for (uint32_t i = 0; i < dial->count; i++)
+        if (address_equal(&dial->attempts[i].address, address))
+            return;
+    if (dial->count == DIAL_ADDRESSES_MAX)
         return;
-    }
-    if (watch_open(peers->config.loop, c->socket, on_connect, c, &peers->watches, &c->watch) != STRAIT_OK) {
-        address_failed(c, ENOMEM);
-        return;
-    }
-    watch_for(c->watch, WATCH_WRITE);
+    memmove(at + 1, at, (dial->count - place) * sizeof(*at));
+    *at = (struct attempt){.dial = dial, .address = *address, .fd = -1};
+    snprintf(at->host, sizeof(at->host), "%s", host);
+    dial->count++;
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
-static void found(struct connection *c, int error, const char *text)
+/* Puts the addresses of a name in front of what was not tried yet: the families in turn, the system's favourite first.
+ */
+static void insert_all(struct dial *dial, const struct addrinfo *list, const struct lookup *lookup)
 {
-    if (error == 0 && c->next_address != NULL)
-        try_next(c);
-    else
-        connection_fail(c, "name look-up: %s", error == 0 ? "no address" : text);
+    uint32_t place = dial->begun;
+    const struct addrinfo *same = list, *other = list;
+    for (bool turn = true; same != NULL || other != NULL; turn = !turn) {
+        const struct addrinfo **next = turn ? &same : &other;
+        while (*next != NULL && ((*next)->ai_family == list->ai_family) != turn)
+            *next = (*next)->ai_next;
+        if (*next == NULL)
+            continue;
+        struct sockaddr_storage address = {0};
+        memcpy(&address, (*next)->ai_addr, (*next)->ai_addrlen);
+        address_normalise(&address);
+        address_set_port(&address, lookup->port);
+        const uint32_t before = dial->count;
+        insert(dial, place, &address, lookup->host);
+        place += dial->count - before;
+        *next = (*next)->ai_next;
+    }
 }
 
 static void on_lookup(uv_getaddrinfo_t *request, int error, struct addrinfo *list)
 {
-    struct connection *c = request->data;
-    c->looking_up = false;
-    if (c->peer.state != PEER_DIALLING || c->failing) {
+    struct lookup *lookup = request->data;
+    struct dial *dial = lookup->dial;
+    struct connection *c = dial->connection;
+    lookup->runs = false;
+    peers_of(c)->lookups--;
+    if (c->dial_ended || c->failing) {
         uv_freeaddrinfo(list);
-        connection_release(c);
+        connection_dial_end(c);
+        peers_of(c)->on_part_ended(c);
         return;
     }
-    c->found = c->next_address = list;
-    found(c, error, error != 0 ? uv_strerror(error) : "");
+    if (error == 0 && list != NULL)
+        insert_all(dial, list, lookup);
+    else
+        note_lookup(dial, lookup->host, error != 0 ? uv_strerror(error) : "no address");
+    uv_freeaddrinfo(list);
+    try_next(dial);
 }
 
-static uint32_t lookups(const struct peers *peers)
+/* False: it has failed already. */
+static bool look_up(struct dial *dial, const char *host, unsigned port)
 {
-    const struct connection *c;
-    uint32_t count = 0;
-    TAILQ_FOREACH(c, &peers->connections, entry)
-    {
-        count += c->looking_up;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct peers *peers = peers_of(dial->connection);
+    struct lookup *lookup = &dial->lookups[dial->lookup_count];
+    if (peers->lookups >= LOOKUPS_MAX) {
+        note_lookup(dial, host, "too many at once");
+        return false;
     }
-    return count;
+    *lookup = (struct lookup){.dial = dial, .port = port, .request.data = lookup};
+    snprintf(lookup->host, sizeof(lookup->host), "%s", host);
+    const int error = uv_getaddrinfo(peers->config.loop, &lookup->request, on_lookup, host, NULL, &hints);
+    if (error != 0) {
+        note_lookup(dial, host, uv_strerror(error));
+        return false;
+    }
+    lookup->runs = true;
+    dial->lookup_count++;
+    peers->lookups++;
+    return true;
 }
 
-static void look_up(struct connection *c, const char *host, const char *port, const struct addrinfo *hints)
+/* ---- The list ---------------------------------------------------------------------------------------------------- */
+
+/* Looks at the next item of the list. True: its name is being looked up. */
+static bool take_item(struct dial *dial)
 {
-    if (lookups(peers_of(c)) >= LOOKUPS_MAX) {
-        connection_fail(c, "too many name look-ups at once");
-        return;
+    char item[ADDRESS_TEXT_MAX], host[ADDRESS_HOST_MAX];
+    struct sockaddr_storage address;
+    unsigned port;
+    dial->rest = address_next(dial->rest, item);
+    if (!address_split(item, host, &port)) /* peers_address_ok has read it */
+        return false;
+    switch (address_numeric(host, port, &address)) {
+    case ADDRESS_NUMERIC:
+        insert(dial, dial->count, &address, host);
+        return false;
+    case ADDRESS_NO_ZONE:
+        note(dial, item, "its zone is no interface of this host");
+        return false;
+    default:
+        return look_up(dial, host, port);
     }
-    c->lookup.data = c;
-    int error = uv_getaddrinfo(peers_of(c)->config.loop, &c->lookup, on_lookup, host, port, hints);
-    c->looking_up = error == 0;
-    if (error != 0)
-        connection_fail(c, "name look-up: %s", uv_strerror(error));
 }
 
-/* Numeric addresses need no lookup on a worker thread. */
+/* Tries the next address, or looks up the next name, and comes back after a while even if there is no answer. */
+static void try_next(struct dial *dial)
+{
+    struct connection *c = dial->connection;
+    const struct peers *peers = peers_of(c);
+    const uint32_t share = peers->options.connect_ms / 4;
+    bool waits = false;
+    while (!waits && (dial->begun < dial->count || dial->rest != NULL))
+        waits = dial->begun < dial->count ? attempt_begin(&dial->attempts[dial->begun++]) : take_item(dial);
+    c->next_address = waits ? peers_now(peers) + (share < DIAL_STAGGER_MS ? share : DIAL_STAGGER_MS) : UINT64_MAX;
+    if (!waits && !is_open(dial) && !looks_up(dial))
+        fail(dial);
+}
+
 void connection_dial(struct connection *c)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    char host[ADDRESS_HOST_MAX], port[8];
-    unsigned number = 0;
+    char item[ADDRESS_TEXT_MAX];
     c->peer.state = PEER_DIALLING;
     c->deadline = peers_now(peers_of(c)) + peers_of(c)->options.connect_ms;
-    c->address_deadline = c->deadline;
-    if (!address_split(c->peer.address, host, &number)) {
-        connection_fail(c, "malformed address");
+    c->dial = calloc(1, sizeof(*c->dial));
+    if (c->dial == NULL) {
+        connection_fail(c, "out of memory");
         return;
     }
-    snprintf(port, sizeof(port), "%u", number);
-    int error = getaddrinfo(host, port, &hints, &c->found);
-    c->next_address = error == 0 ? c->found : NULL;
-    hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;
-    if (error == EAI_NONAME)
-        look_up(c, host, port, &hints);
-    else
-        found(c, error, gai_strerror(error));
+    c->dial->connection = c;
+    c->dial->rest = c->peer.address;
+    for (const char *rest = c->peer.address; rest != NULL; c->dial->items++)
+        rest = address_next(rest, item);
+    try_next(c->dial);
 }
 
 /* ---- Time and end ------------------------------------------------------------------------------------------------ */
 
 void connection_dial_tick(struct connection *c)
 {
-    if (peers_now(peers_of(c)) < c->address_deadline)
-        return;
-    if (c->looking_up)
-        connection_fail(c, "name look-up: no answer in time");
-    else
-        address_failed(c, ETIMEDOUT);
-}
-
-/* Accepted connections. Strangers cost little: only a few are allowed at once, with small messages, and not for long.
- * When there are too many, the oldest is closed, because an honest peer completes the handshake quickly. */
-
-#define BACKLOG        1024
-#define LISTEN_REST_MS 100u /* out of descriptors, accepting would fail again at once */
-
-/* ---- Accepting --------------------------------------------------------------------------------------------------- */
-
-static bool is_half_open(const struct connection *c)
-{
-    if (c->peer.dialled || c->failing)
-        return false;
-    return c->peer.state == PEER_PROVING || (c->peer.state == PEER_LINKING && peers_of(c)->secret == NULL);
-}
-
-struct census {
-    uint32_t accepted, half_open;
-    struct connection *oldest; /* half-open one */
-};
-
-static struct census count_accepted(struct peers *peers)
-{
-    struct census census = {0};
-    struct connection *c;
-    TAILQ_FOREACH(c, &peers->connections, entry)
-    {
-        census.accepted += !c->peer.dialled;
-        census.half_open += is_half_open(c);
-        if (census.oldest == NULL && is_half_open(c))
-            census.oldest = c;
-    }
-    return census;
-}
-
-static const char *address_text(const struct sockaddr_storage *address, char text[MESSAGE_ADDRESS_MAX])
-{
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    if (getnameinfo((const struct sockaddr *)address, sizeof(*address), host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-        return "?";
-    snprintf(text, MESSAGE_ADDRESS_MAX, address->ss_family == AF_INET6 ? "[%.200s]:%s" : "%.200s:%s", host, port);
-    return text;
-}
-
-/* The peer's address is the socket's until its hello says where it listens. */
-static void accept_one(struct peers *peers, int fd, const struct sockaddr_storage *address)
-{
-    char text[MESSAGE_ADDRESS_MAX];
-    struct census census = count_accepted(peers);
-    if (census.half_open >= PEER_HALF_OPEN_MAX)
-        connection_fail(census.oldest, "too many connections at once that do not say who they are");
-    struct connection *c =
-        census.accepted < PEER_ACCEPTED_MAX ? connection_create(peers, address_text(address, text), false) : NULL;
-    if (c == NULL) {
-        peers_log_limited(peers, "msg=\"connection refused\" error=\"too many peers\"");
-        close(fd);
+    struct dial *dial = c->dial;
+    const uint64_t now = peers_now(peers_of(c));
+    if (now < c->deadline) {
+        if (now >= c->next_address)
+            try_next(dial);
         return;
     }
-    c->deadline = peers_now(peers) + peers->options.connect_ms;
-    connection_start(c, fd);
+    for (uint32_t i = 0; i < dial->begun; i++)
+        if (dial->attempts[i].fd >= 0)
+            note_address(dial, &dial->attempts[i].address, strerror(ETIMEDOUT));
+    for (uint32_t i = 0; i < dial->lookup_count; i++)
+        if (dial->lookups[i].runs)
+            note_lookup(dial, dial->lookups[i].host, "no answer in time");
+    fail(dial);
 }
 
-static void on_listener(void *owner, uint32_t events)
+void connection_dial_end(struct connection *c)
 {
-    struct peers *peers = owner;
-    (void)events;
-    for (uint32_t i = 0; i < PEER_ACCEPTS_PER_TURN; i++) {
-        struct sockaddr_storage address = {0};
-        socklen_t size = sizeof(address);
-        int fd = accept4(peers->listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-                peers_log_limited(peers, "msg=\"cannot accept\" error=\"%s\"", strerror(errno));
-                watch_for(peers->listener, 0);
-                peers->accept_paused_until = peers_now(peers) + LISTEN_REST_MS;
-                peers_tick_start(peers);
-            }
-            break; /* other errors concern a connection that is gone already */
-        }
-        accept_one(peers, fd, &address);
-    }
-    if (peers->accept_paused_until == 0)
-        watch_for(peers->listener, WATCH_READ);
-}
-
-void listener_tick(struct peers *peers)
-{
-    if (peers->accept_paused_until == 0 || peers_now(peers) < peers->accept_paused_until)
+    struct dial *dial = c->dial;
+    c->dial_ended = true;
+    if (dial == NULL)
         return;
-    peers->accept_paused_until = 0;
-    watch_for(peers->listener, WATCH_READ);
-}
-
-/* ---- The socket -------------------------------------------------------------------------------------------------- */
-
-static int bind_first(const struct addrinfo *address)
-{
-    int on = 1;
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-    if (fd < 0)
-        return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-static enum strait_status bind_to(struct peers *peers, const char *listen_at, char *why, size_t why_size)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    char host[ADDRESS_HOST_MAX], port[8];
-    unsigned number;
-    struct addrinfo *found = NULL;
-    if (!address_split(listen_at, host, &number)) {
-        snprintf(why, why_size, "listen: \"%s\" is not host:port", listen_at);
-        return STRAIT_ERR_INVALID;
-    }
-    snprintf(port, sizeof(port), "%u", number);
-    int error = getaddrinfo(host, port, &hints, &found);
-    peers->listen_fd = error == 0 ? bind_first(found) : -1;
-    if (peers->listen_fd < 0)
-        snprintf(why, why_size, "listen at %s: %s", listen_at, error != 0 ? gai_strerror(error) : strerror(errno));
-    if (found != NULL)
-        freeaddrinfo(found);
-    return peers->listen_fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
-}
-
-/* Sets the address that others dial: the operator's, else the one that we listen on; by host name when that is the
- * wildcard. */
-static void set_address(struct peers *peers)
-{
-    struct sockaddr_storage bound = {0};
-    socklen_t size = sizeof(bound);
-    char name[128] = "";
-    (void)getsockname(peers->listen_fd, (struct sockaddr *)&bound, &size);
-    address_text(&bound, peers->address);
-    if (!address_is_wildcard(&bound) || gethostname(name, sizeof(name) - 1) != 0)
+    for (uint32_t i = 0; i < dial->begun; i++)
+        attempt_close(&dial->attempts[i]);
+    for (uint32_t i = 0; i < dial->lookup_count; i++)
+        if (dial->lookups[i].runs)
+            uv_cancel((uv_req_t *)&dial->lookups[i].request); /* its callback is called in any case */
+    if (looks_up(dial))
         return;
-    snprintf(peers->address, sizeof(peers->address), "%s:%u", name, address_port(&bound));
-}
-
-enum strait_status listener_open(struct peers *peers, char *why, size_t why_size)
-{
-    enum strait_status status = STRAIT_OK;
-    peers->listen_fd = -1;
-    if (peers->options.listen[0] != 0) {
-        status = bind_to(peers, peers->options.listen, why, why_size);
-        if (status != STRAIT_OK)
-            return status;
-        set_address(peers);
-        status =
-            watch_open(peers->config.loop, peers->listen_fd, on_listener, peers, &peers->watches, &peers->listener);
-        if (status != STRAIT_OK) {
-            snprintf(why, why_size, "listen: %s", strait_status_string(status));
-            close(peers->listen_fd);
-            peers->listen_fd = -1;
-            return status;
-        }
-        watch_for(peers->listener, WATCH_READ);
-    }
-    if (peers->options.advertise[0] != 0)
-        snprintf(peers->address, sizeof(peers->address), "%s", peers->options.advertise);
-    return status;
-}
-
-void listener_close(struct peers *peers)
-{
-    watch_close(peers->listener);
-    peers->listener = NULL;
-    if (peers->listen_fd >= 0)
-        close(peers->listen_fd);
-    peers->listen_fd = -1;
+    free(dial);
+    c->dial = NULL;
 }

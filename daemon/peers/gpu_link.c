@@ -54,11 +54,13 @@ static void log_link(const struct connection *c, const struct gpu_link *g, const
     log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
     log_quote(text, sizeof(text), why != NULL ? why : "", why != NULL ? strlen(why) : 0);
     if (why == NULL)
-        log_write(peers->config.log, LOG_INFO, "msg=\"GPUs linked\" peer=%s device=%u peer_device=%u transport=%s",
-                  name, g->ends.device, g->ends.peer_device, by_names[g->ends.by]);
+        log_limited(peers->config.log, LOG_OF_PEERS, LOG_INFO,
+                    "msg=\"GPUs linked\" peer=%s device=%u peer_device=%u transport=%s", name, g->ends.device,
+                    g->ends.peer_device, by_names[g->ends.by]);
     else
-        peers_log_limited(peers, "msg=\"GPUs not linked\" peer=%s device=%u peer_device=%u transport=%s why=%s", name,
-                          g->ends.device, g->ends.peer_device, by_names[g->ends.by], text);
+        log_limited(peers->config.log, LOG_OF_PEERS, LOG_WARN,
+                    "msg=\"GPUs not linked\" peer=%s device=%u peer_device=%u transport=%s why=%s", name,
+                    g->ends.device, g->ends.peer_device, by_names[g->ends.by], text);
 }
 
 static void send_gpu_link(struct connection *c, struct gpu_ends ends, struct view address, const char *why)

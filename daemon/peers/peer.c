@@ -21,8 +21,20 @@ static void smooth(uint64_t *average, uint64_t sample)
     *average = *average == 0 ? sample : *average - *average / 8 + sample / 8;
 }
 
+uint64_t peer_mark(const struct peer *peer)
+{
+    return ((const struct connection *)peer)->sequence + 1; /* of the next heartbeat */
+}
+
+bool peer_has_handled(const struct peer *peer, uint64_t mark)
+{
+    return ((const struct connection *)peer)->answered >= mark;
+}
+
 static void heartbeat_receive(struct connection *c, const struct message_heartbeat *beat)
 {
+    if (beat->echo > c->answered && beat->echo <= c->sequence)
+        c->answered = beat->echo;
     if (c->sent_at_ns != 0 && beat->echo == c->sequence) {
         smooth(&c->peer.round_trip_us, (uv_hrtime() - c->sent_at_ns) / 1000 + 1);
         c->sent_at_ns = 0;
@@ -48,8 +60,12 @@ void heartbeat_tick(struct connection *c)
     heartbeat_send(c, ++c->sequence);
 }
 
-/* Handshake: hellos, versions, proofs. The dialling side proves itself first, so that a stranger who dials sees
- * nothing that was made with the secret. */
+/* Handshake: TLS (below the channel), hellos, versions. */
+
+static enum seal_suite own_suite(const struct peers *peers)
+{
+    return peers->options.encrypt_pages ? seal_best() : SEAL_NONE;
+}
 
 static struct message_peer_hello own_hello(const struct connection *c)
 {
@@ -59,33 +75,36 @@ static struct message_peer_hello own_hello(const struct connection *c)
         .version_min = PROTOCOL_VERSION_MIN,
         .node = peers->config.node,
         .incarnation = peers->config.incarnation,
-        .secret = peers->secret != NULL,
         .nonce = view_of(c->nonce, sizeof(c->nonce)),
         .address = view_of(peers->address, strlen(peers->address)),
         .dialled = c->peer.dialled ? view_of(c->peer.address, strlen(c->peer.address)) : view_of("", 0),
+        .pages = own_suite(peers),
     };
 }
 
-static void prove(const struct connection *c, bool dialler, uint8_t mac[MAC_BYTES])
+/* A daemon may be known by several addresses, as names, numbers and old lists are; it is connected to once. */
+static bool is_second(struct connection *c)
 {
-    struct message_peer_hello own = own_hello(c);
-    const struct message_peer_hello *theirs = &c->hello.peer_hello;
-    auth_proof(peers_of(c)->secret, dialler, c->peer.dialled ? &own : theirs, c->peer.dialled ? theirs : &own, mac);
-}
-
-static void proof_send(struct connection *c)
-{
-    uint8_t mac[MAC_BYTES];
-    prove(c, c->peer.dialled, mac);
-    struct message message = {.type = MESSAGE_PEER_PROOF, .peer_proof.mac = view_of(mac, sizeof(mac))};
-    connection_send(c, &message);
+    const struct message_peer_hello *hello = &c->hello.peer_hello;
+    const struct connection *same =
+        c->peer.dialled ? connection_to(peers_of(c), hello->node, hello->incarnation) : NULL;
+    if (same == NULL)
+        return false;
+    c->is_alias = true;
+    c->alias_node = hello->node;
+    c->alias_incarnation = hello->incarnation;
+    connection_fail(c, "the same daemon as %s", same->peer.address);
+    return true;
 }
 
 static void proved(struct connection *c)
 {
     const struct message_peer_hello *hello = &c->hello.peer_hello;
+    if (is_second(c))
+        return;
     c->peer.node = hello->node;
     c->peer.incarnation = hello->incarnation;
+    c->suite = hello->pages < own_suite(peers_of(c)) ? hello->pages : own_suite(peers_of(c)); /* both do it well */
     if (!c->peer.dialled && hello->address.size > 0)
         snprintf(c->peer.address, sizeof(c->peer.address), "%.*s", (int)hello->address.size,
                  (const char *)hello->address.data);
@@ -99,47 +118,44 @@ static void proved(struct connection *c)
 /* Both sides see both hellos, so both can decide. */
 static bool is_acceptable(struct connection *c)
 {
-    struct peers *peers = peers_of(c);
+    const struct peers *peers = peers_of(c);
     const struct message_peer_hello *hello = &c->hello.peer_hello;
-    bool demanded = peers->secret != NULL;
     if (hello->version_min > PROTOCOL_VERSION || hello->version < PROTOCOL_VERSION_MIN)
-        connection_fail(c, "protocol versions differ: %" PRIu32 " to %" PRIu32 " there, %u to %u here",
-                        hello->version_min, hello->version, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION);
+        connection_refuse(c, "protocol versions differ: %" PRIu32 " to %" PRIu32 " there, %u to %u here",
+                          hello->version_min, hello->version, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION);
     else if (memcmp(hello->nonce.data, c->nonce, NONCE_BYTES) == 0)
-        connection_fail(c, "the connection leads back to itself");
-    else if (hello->secret != demanded)
-        connection_fail(c, "%s",
-                        demanded ? "a secret is demanded here, but the peer has none (secret-file)"
-                                 : "the peer demands a secret, but there is none here (secret-file)");
-    peers->config.metrics->auth_failures += c->failing && hello->secret != demanded;
+        connection_refuse(c, "the connection leads back to itself");
+    else if (hello->node == peers->config.node && hello->incarnation == peers->config.incarnation)
+        connection_refuse(c, "the address leads back to this daemon");
+    else if ((hello->pages != SEAL_NONE) != (own_suite(peers_of(c)) != SEAL_NONE))
+        connection_refuse(c, "%s",
+                          hello->pages == SEAL_NONE
+                              ? "encrypted pages are demanded here, but not by the peer (encrypt-pages)"
+                              : "the peer demands encrypted pages, but they are not here (encrypt-pages)");
     return !c->failing;
+}
+
+/* Where the peer says it listens, as a text; "": nowhere (embedded). */
+static bool tells_address(const struct message_peer_hello *hello)
+{
+    char text[MESSAGE_ADDRESS_MAX + 1];
+    snprintf(text, sizeof(text), "%.*s", (int)hello->address.size, (const char *)hello->address.data);
+    return text[0] == 0 || address_list_ok(text);
 }
 
 static void hello_receive(struct connection *c, struct message *message)
 {
+    if (!tells_address(&message->peer_hello)) {
+        connection_protocol_error(c, "its address");
+        return;
+    }
     c->hello = *message;
     c->has_hello = true;
     memset(message, 0, sizeof(*message));
-    if (!is_acceptable(c))
-        return;
-    if (peers_of(c)->secret == NULL)
+    if (is_acceptable(c))
         proved(c);
-    else if (c->peer.dialled)
-        proof_send(c);
-}
-
-static void proof_receive(struct connection *c, const struct message_peer_proof *proof)
-{
-    uint8_t expected[MAC_BYTES];
-    prove(c, !c->peer.dialled, expected);
-    if (!auth_equal(expected, proof->mac.data)) {
-        peers_of(c)->config.metrics->auth_failures++;
-        connection_fail(c, "the proof is wrong: the secrets differ, or somebody is between");
-        return;
-    }
-    if (!c->peer.dialled)
-        proof_send(c);
-    proved(c);
+    else
+        (void)channel_flush(c->channel); /* so that the peer sees it, too */
 }
 
 /* Control channel of a connection: messages are read and handed to the part that they are for, and sent. */
@@ -166,6 +182,8 @@ static void dispatch(struct connection *c, const struct message *message)
     case MESSAGE_RELEASED:
     case MESSAGE_END:
     case MESSAGE_PEER_NOTE:
+    case MESSAGE_PEER_NOTED:
+    case MESSAGE_WITHDRAW:
     case MESSAGE_ARENA:
     case MESSAGE_REACH:
         if (!peers->config.events->message(peers->config.owner, &c->peer, message))
@@ -185,15 +203,24 @@ static void hold(struct connection *c, struct message *message)
     memset(message, 0, sizeof(*message));
 }
 
+/* The peer wants no new requests by this connection. */
+static void go_away(struct connection *c)
+{
+    c->going = true;
+    connection_unlist(c);
+}
+
 /* Handles a message. What is taken leaves an empty message behind. */
 static void receive(struct connection *c, struct message *message)
 {
-    if (c->peer.state == PEER_UP)
+    if (message->type == MESSAGE_CODEBOOK && c->has_links) /* not held: it may come while a link is being made */
+        codebook_receive(c, message->codebook.id);
+    else if (message->type == MESSAGE_GOAWAY && c->has_links)
+        go_away(c);
+    else if (c->peer.state == PEER_UP)
         dispatch(c, message);
     else if (c->peer.state == PEER_PROVING && !c->has_hello && message->type == MESSAGE_PEER_HELLO)
         hello_receive(c, message);
-    else if (c->peer.state == PEER_PROVING && c->has_hello && message->type == MESSAGE_PEER_PROOF)
-        proof_receive(c, &message->peer_proof);
     else if (c->peer.state == PEER_LINKING && message->type == MESSAGE_PEER_LINKS)
         links_receive(c, &message->peer_links);
     else if (c->peer.state == PEER_LINKING && c->has_links)
@@ -202,17 +229,24 @@ static void receive(struct connection *c, struct message *message)
         connection_protocol_error(c, message_name(message->type));
 }
 
+#define MESSAGES_PER_TURN 512u /* of one connection: others have their turn */
+
 static void receive_all(struct connection *c)
 {
     int fds[CHANNEL_FDS_MAX]; /* no descriptors come over TCP */
     uint32_t fd_count;
-    while (!c->failing && !c->holding) {
+    c->backlog = false;
+    for (uint32_t i = 0; !c->failing && !c->holding; i++) {
+        if (i == MESSAGES_PER_TURN) {
+            c->backlog = true;
+            return;
+        }
         struct message message = {0};
         enum strait_status status = channel_next(c->channel, &message, fds, &fd_count);
         if (status == STRAIT_ERR_AGAIN)
             return;
         if (status != STRAIT_OK) {
-            connection_protocol_error(c, strait_status_string(status));
+            connection_protocol_error(c, channel_why(c->channel));
             return;
         }
         receive(c, &message);
@@ -237,13 +271,15 @@ static void receive_held(struct connection *c)
 void connection_release(struct connection *c)
 {
     struct peers *peers = peers_of(c);
-    if (c->peer.state != PEER_CLOSING || !LIST_EMPTY(&c->links) || c->looking_up)
+    if (c->peer.state != PEER_CLOSING || !LIST_EMPTY(&c->links) || c->dial != NULL)
         return;
     c->peer.link = NULL;
     if (c->was_up)
         peers->config.events->quiet(peers->config.owner, &c->peer);
     TAILQ_REMOVE(&peers->connections, c, entry);
     gpu_links_free(c);
+    seal_wipe(&c->peer.seal_out, sizeof(c->peer.seal_out));
+    seal_wipe(&c->peer.seal_in, sizeof(c->peer.seal_in));
     free(c);
     peers->on_part_closed(peers);
 }
@@ -255,36 +291,39 @@ static void log_end(const struct connection *c)
     log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
     log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
     if (c->was_up)
-        log_write(peers->config.log, peers->closing ? LOG_INFO : LOG_WARN,
-                  "msg=\"peer down\" peer=%s node=%016" PRIx64 " dialled=%d error=%s", name, c->peer.node,
-                  c->peer.dialled, why);
+        log_limited(peers->config.log, LOG_OF_PEERS, peers->closing ? LOG_INFO : LOG_WARN,
+                    "msg=\"peer down\" peer=%s node=%016" PRIx64 " dialled=%d error=%s", name, c->peer.node,
+                    c->peer.dialled, why);
     else if (!peers->closing && !c->repeated)
-        peers_log_limited(peers, "msg=\"no connection\" peer=%s dialled=%d error=%s", name, c->peer.dialled, why);
+        log_limited(peers->config.log, LOG_OF_STRANGERS, LOG_WARN, "msg=\"no connection\" peer=%s dialled=%d error=%s",
+                    name, c->peer.dialled, why);
 }
 
 static void control_close(struct connection *c)
 {
+    connection_unread(c, false);
     watch_close(c->watch);
     c->watch = NULL;
     channel_destroy(c->channel);
     c->channel = NULL;
+    c->disproved = c->tls != NULL && tls_why(c->tls)[0] != 0;
+    tls_destroy(c->tls);
+    c->tls = NULL;
     if (c->socket >= 0)
         close(c->socket);
     c->socket = -1;
-    if (c->looking_up)
-        uv_cancel((uv_req_t *)&c->lookup); /* its callback is called in any case */
-    if (c->found != NULL)
-        freeaddrinfo(c->found);
-    c->found = c->next_address = NULL;
+    connection_dial_end(c);
     message_fini(&c->hello);
     message_fini(&c->held);
     memset(&c->hello, 0, sizeof(c->hello));
     memset(&c->held, 0, sizeof(c->held));
 }
 
-static uint32_t doubled(uint32_t backoff, uint32_t most)
+/* Until a peer that has been away for so long is dialled again: it costs those who wait a sixteenth of that time. */
+static uint64_t backoff_of(uint64_t away_ms)
 {
-    return 2 * backoff < most ? 2 * backoff : most;
+    const uint64_t share = away_ms / 16;
+    return share < PEER_BACKOFF_MS ? PEER_BACKOFF_MS : share < PEER_BACKOFF_MAX_MS ? share : PEER_BACKOFF_MAX_MS;
 }
 
 /* Creates the connection for the next attempt at the same address, which remembers how this one went. Unreachable nodes
@@ -298,12 +337,23 @@ static void create_successor(const struct connection *c)
     if (next == NULL)
         return; /* peers_get makes a new one */
     memcpy(next->peer.why, c->peer.why, sizeof(next->peer.why));
+    next->is_alias = c->is_alias;
+    next->alias_node = c->alias_node;
+    next->alias_incarnation = c->alias_incarnation;
+    next->away_since = c->was_up || c->away_since == 0 ? now : c->away_since;
+    if (!c->was_up) {
+        next->peer.attempts = c->peer.attempts + 1;
+        next->peer.refusals = c->refused ? c->peer.refusals + 1 : 0;
+        next->peer.refused_since = next->peer.refusals > 1 ? c->peer.refused_since : now;
+    }
     if (c->was_up && now - c->up_at >= PEER_SHORT_LIFE_MS)
         return;
-    next->next_try = now + (c->was_up ? c->flap_backoff : c->backoff);
-    next->backoff = c->was_up ? PEER_BACKOFF_MS : doubled(c->backoff, PEER_BACKOFF_MAX_MS);
-    next->flap_backoff = c->was_up ? doubled(c->flap_backoff, PEER_FLAP_MAX_MS) : c->flap_backoff;
-    next->unreached = !c->was_up;
+    next->next_try = now + (c->was_up ? c->flap_backoff : backoff_of(now - next->away_since));
+    next->flap_backoff = !c->was_up                               ? c->flap_backoff
+                         : 2 * c->flap_backoff < PEER_FLAP_MAX_MS ? 2 * c->flap_backoff
+                                                                  : PEER_FLAP_MAX_MS;
+    next->previous_secret = c->disproved && !c->previous_secret && peers->credentials != NULL &&
+                            credentials_have_previous(peers->credentials);
 }
 
 static void connection_end(struct connection *c)
@@ -312,6 +362,7 @@ static void connection_end(struct connection *c)
     struct peer_link *link, *next;
     c->was_up = c->peer.state == PEER_UP;
     c->peer.state = PEER_CLOSING;
+    connection_unlist(c);
     peers_turn_again(peers);
     control_close(c);
     log_end(c);
@@ -320,7 +371,7 @@ static void connection_end(struct connection *c)
         if (!c->was_up || link != c->current)
             link_end(link);
     }
-    if (c->peer.dialled && !peers->closing)
+    if (c->peer.dialled && !peers->closing && !c->going)
         create_successor(c);
     if (c->was_up) {
         peers->config.metrics->peers_lost++;
@@ -333,27 +384,59 @@ static void connection_end(struct connection *c)
 
 static void watch_again(struct connection *c)
 {
-    watch_for(c->watch, (c->holding ? 0 : WATCH_READ) | (channel_wants_write(c->channel) ? WATCH_WRITE : 0));
+    connection_unread(c, !c->holding && (c->backlog || channel_pending(c->channel)));
+    watch_for(c->watch,
+              (c->holding || c->backlog ? 0 : WATCH_READ) | (channel_wants_write(c->channel) ? WATCH_WRITE : 0));
 }
 
 /* The same text for every way in which the other side can end. */
-static const char *end_of(const struct connection *c)
+static void end_by_peer(struct connection *c)
 {
-    if (c->peer.state != PEER_PROVING)
-        return "closed by the peer";
-    if (c->has_hello && c->peer.dialled && peers_of(c)->secret != NULL)
-        return "refused by the peer: the secrets differ, by the look of it";
-    return "closed by the peer while greeting";
+    if (c->tls != NULL && tls_why(c->tls)[0] != 0) {
+        peers_of(c)->config.metrics->auth_failures += !c->failing && tls_refused(c->tls);
+        connection_refuse(c, "%s", tls_why(c->tls));
+    } else {
+        connection_fail(c, "closed by the peer%s", c->peer.state == PEER_PROVING ? " while greeting" : "");
+    }
 }
 
+/* Before the hello, in clear text. */
+static bool is_answered_by_tls(struct connection *c)
+{
+    if (c->tls != NULL || c->peer.state != PEER_PROVING || !tls_is_spoken(channel_fd(c->channel)))
+        return false;
+    peers_of(c)->config.metrics->auth_failures++;
+    (void)channel_flush(c->channel); /* our hello tells the peer what is spoken here */
+    connection_refuse(c, "the peer demands a secret or a certificate, but there is none here (secret-file)");
+    return true;
+}
+
+/* A backlog first: so no more waits than what one call has read. */
 static void connection_read(struct connection *c)
 {
-    enum strait_status status = channel_read(c->channel);
-    if (status == STRAIT_OK)
-        c->received_at = peers_now(peers_of(c)); /* parts of a long message count too */
+    enum strait_status status = STRAIT_OK;
+    if (is_answered_by_tls(c))
+        return;
+    if (!c->backlog) {
+        status = channel_read(c->channel);
+        if (status == STRAIT_OK)
+            c->received_at = peers_now(peers_of(c)); /* parts of a long message count too */
+    }
     receive_all(c);
-    if (status != STRAIT_OK)
-        connection_fail(c, "%s", status == STRAIT_ERR_IO ? end_of(c) : strait_status_string(status));
+    if (status == STRAIT_OK || c->backlog) /* then the next call of channel_read tells it again */
+        return;
+    if (status == STRAIT_ERR_IO)
+        end_by_peer(c);
+    else
+        connection_fail(c, "%s", strait_status_string(status));
+}
+
+void connection_read_on(struct connection *c)
+{
+    if (c->failing || c->holding || c->channel == NULL)
+        return;
+    connection_read(c);
+    connection_dirty(c); /* flushes, and watches again */
 }
 
 static void on_control(void *owner, uint32_t events)
@@ -362,6 +445,19 @@ static void on_control(void *owner, uint32_t events)
     if ((events & WATCH_READ) && !c->holding && !c->failing)
         connection_read(c);
     connection_dirty(c); /* flushes, and watches again */
+    peers_turn_again(peers_of(c));
+}
+
+static enum strait_status tls_start(struct connection *c)
+{
+    const struct peers *peers = peers_of(c);
+    if (peers->credentials == NULL)
+        return STRAIT_OK;
+    c->tls = tls_create(peers->credentials, c->peer.dialled ? c->host : NULL, c->previous_secret);
+    if (c->tls == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    channel_use(c->channel, tls_layer(c->tls));
+    return STRAIT_OK;
 }
 
 void connection_start(struct connection *c, int fd)
@@ -369,8 +465,10 @@ void connection_start(struct connection *c, int fd)
     struct peers *peers = peers_of(c);
     enum strait_status status = channel_create(fd, PEER_HELLO_BODY_MAX, PEER_QUEUE_BYTES, &c->channel);
     if (status == STRAIT_OK)
+        status = tls_start(c);
+    if (status == STRAIT_OK)
         status = watch_open(peers->config.loop, fd, on_control, c, &peers->watches, &c->watch);
-    else
+    else if (c->channel == NULL)
         close(fd);
     if (status != STRAIT_OK) {
         connection_fail(c, "%s", strait_status_string(status));
@@ -388,8 +486,10 @@ void connection_start(struct connection *c, int fd)
 void connection_flush(struct connection *c)
 {
     if (!c->failing && c->channel != NULL && channel_flush(c->channel) != STRAIT_OK) {
-        connection_read(c); /* its last messages may tell more */
-        connection_fail(c, "%s", end_of(c));
+        do
+            connection_read(c); /* its last messages may tell more */
+        while (c->backlog && !c->failing);
+        end_by_peer(c);
     }
     if (c->dirty) { /* dirty again, by what was just done */
         TAILQ_REMOVE(&peers_of(c)->dirty, c, dirty_entry);
@@ -410,26 +510,54 @@ static void reset_backoff(struct peers *peers, const char *address)
     struct connection *c;
     TAILQ_FOREACH(c, &peers->connections, entry)
     {
-        if (c->peer.state == PEER_IDLE && c->unreached && strcmp(c->peer.address, address) == 0)
+        if (c->peer.state == PEER_IDLE && c->peer.attempts != 0 && strcmp(c->peer.address, address) == 0)
             c->next_try = 0;
     }
+}
+
+/* Page data that leaves the host is encrypted, each direction with a secret of its own. */
+static bool seal_begin(struct connection *c)
+{
+    static const char *const labels[] = {"EXPORTER-strait-pages-dialler", "EXPORTER-strait-pages-acceptor"};
+    struct peer *peer = &c->peer;
+    if (c->suite == SEAL_NONE || c->current->transport->ops->direct)
+        return true;
+    peer->seal_out.suite = peer->seal_in.suite = c->suite;
+    peer->sealed = c->tls != NULL &&
+                   tls_export(c->tls, labels[!peer->dialled], peer->seal_out.secret, sizeof(peer->seal_out.secret)) &&
+                   tls_export(c->tls, labels[peer->dialled], peer->seal_in.secret, sizeof(peer->seal_in.secret));
+    return peer->sealed;
+}
+
+static const char *codebook_text(const struct connection *c)
+{
+    if (c->peer.codebook_matches)
+        return "same";
+    if (peers_of(c)->config.codebook_id == NULL)
+        return c->peer.has_codebook ? "none-here" : "none";
+    return c->peer.has_codebook ? "another" : "none-there";
 }
 
 void connection_up(struct connection *c)
 {
     struct peers *peers = peers_of(c);
+    if (!seal_begin(c)) {
+        connection_fail(c, "no keys for page data");
+        return;
+    }
     c->peer.state = PEER_UP;
     c->peer.link = c->current->link;
     c->peer.direct = c->current->transport->ops->direct;
     c->up_at = c->received_at = c->next_heartbeat = peers_now(peers);
     peers->config.metrics->peers_connected++;
-    char name[2 * MESSAGE_ADDRESS_MAX], why[2 * sizeof(c->peer.why)];
+    char name[2 * MESSAGE_ADDRESS_MAX], why[2 * sizeof(c->peer.why)], at[ADDRESS_TEXT_MAX];
     log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
     log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
-    log_write(peers_of(c)->config.log, LOG_INFO,
-              "msg=\"peer up\" peer=%s node=%016" PRIx64 " dialled=%d transport=%s codebook=%s note=%s", name,
-              c->peer.node, c->peer.dialled, c->current->transport->ops->name,
-              c->peer.codebook_matches ? "same" : "none", why);
+    log_limited(peers_of(c)->config.log, LOG_OF_PEERS, LOG_INFO,
+                "msg=\"peer up\" peer=%s at=%s node=%016" PRIx64
+                " dialled=%d transport=%s codebook=%s encrypted=%d note=%s",
+                name, address_reached(channel_fd(c->channel), at), c->peer.node, c->peer.dialled,
+                c->current->transport->ops->name, codebook_text(c), c->peer.sealed, why);
     if (!c->peer.dialled)
         reset_backoff(peers, c->peer.address);
     peers->config.events->up(peers->config.owner, &c->peer);
@@ -451,6 +579,12 @@ const char *peer_state_name(enum peer_state state)
 const char *peer_transport_name(const struct peer *peer)
 {
     return peer->link != NULL ? peer->link->transport->ops->name : "";
+}
+
+size_t peer_queued(const struct peer *peer)
+{
+    const struct channel *channel = ((const struct connection *)peer)->channel;
+    return channel != NULL ? channel_queued(channel) : 0;
 }
 
 void peer_quit_link(struct peer *peer)

@@ -12,6 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/options.h"
+#include "daemon/base/seal.h"
 #include "proto/channel.h"
 #include "transport/transport.h"
 
@@ -19,10 +20,10 @@ struct uv_loop_s;
 struct peers;
 
 enum peer_state {
-    PEER_IDLE, /* not connected; `why` tells how the last attempt failed. Dialled by peers_get, with a back-off of
-                  20 ms to 1 s; forgotten when nobody asks for a minute */
+    PEER_IDLE, /* not connected; `why` tells how the last attempt failed. Dialled by peers_get, with a back-off of a
+                  sixteenth of the time that it has been away, 20 ms to 1 s; forgotten when nobody asks for a minute */
     PEER_DIALLING,
-    PEER_PROVING, /* hellos and proofs */
+    PEER_PROVING, /* TLS and hellos */
     PEER_LINKING, /* authenticated; a transport's link is being made */
     PEER_UP,
     PEER_CLOSING, /* the control connection is gone, its link is not closed yet */
@@ -48,12 +49,17 @@ struct peer {
     uint64_t peer_token;        /* drawn by the peer; every data header to it carries it; since LINKING */
     struct link *link;          /* of the transport in use, from UP until `quiet` */
     bool direct;                /* that transport stores straight into the peer's arena */
-    bool codebook_matches;
-    uint32_t slot_bytes, slot_count; /* of the peer's receive arena */
-    char why[128];                   /* why it is not UP, for people */
-    void *owner;                     /* for the user's own data, NULL at first */
-    uint64_t round_trip_us;          /* of heartbeats, smoothed */
-    uint32_t writers;                /* jobs of the user that write to the peer's arena: its link has to stay mapped */
+    bool sealed;                /* chunks by that link are encrypted, with these, since UP */
+    struct seal_direction seal_out, seal_in;
+    bool codebook_matches, has_codebook; /* the peer's set is ours; it has one */
+    uint32_t slot_bytes, slot_count;     /* of the peer's receive arena */
+    char why[128];                       /* why it is not UP, for people */
+    uint32_t attempts;                   /* dialled: that have failed one after the other */
+    uint32_t refusals;                   /* the latest of them that failed for what only people mend, */
+    uint64_t refused_since;              /* and when the first of these did */
+    void *owner;                         /* for the user's own data, NULL at first */
+    uint64_t round_trip_us;              /* of heartbeats, smoothed */
+    uint32_t writers; /* jobs of the user that write to the peer's arena: its link has to stay mapped */
 };
 
 /* Called on the loop's thread, never from inside a call of the functions below. For each peer the order is: `up`, then
@@ -61,8 +67,8 @@ struct peer {
  * before `up` causes no callback. Callbacks may call everything declared here. */
 struct peers_events {
     void (*up)(void *owner, struct peer *peer);
-    /* ANNOUNCE, REQUEST, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE, ARENA, REACH; borrowed. False: the peer
-     * broke the protocol. */
+    /* ANNOUNCE, REQUEST, WITHDRAW, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE, PEER_NOTED, ARENA, REACH;
+     * borrowed. False: the peer broke the protocol. */
     bool (*message)(void *owner, struct peer *peer, const struct message *message);
     /* No longer UP: nothing can be sent. Chunks and sends in flight still get their callbacks. The user stops writing
      * to what link_map gave and then calls peer_quit_link. */
@@ -90,10 +96,13 @@ struct peers_config {
     size_t send_size;
     uint64_t incarnation, node;
     const uint8_t *codebook_id; /* NULL: none */
+    const char *rdma_devices;   /* where the system lists them; NULL: RDMA_DEVICES */
     const struct peers_events *events;
     void *owner;
 };
 
+/* Checks the option texts that transports will parse. ERR_INVALID: `why`. */
+enum strait_status peers_check_options(const struct node_options *options, char *why, size_t why_size);
 /* Listens (if options say so) and makes the transports that options name and this build has; one that cannot be made is
  * logged and left out. On OK the caller owns *peers. ERR_INVALID, ERR_IO (address in use, ...), ERR_NO_MEMORY;
  * `why`. */
@@ -101,24 +110,50 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
 /* Whether at least one of the transports that options name is available; if not, `why` tells the reason for each. A
  * transport that only serves daemons sharing a unix socket is not missed where there is no such socket (embedded). */
 bool peers_can_travel(const struct peers *peers, char *why, size_t why_size);
+/* Times and limits of the options apply from now on. */
+void peers_set_options(struct peers *peers, const struct node_options *options);
+/* Another codebook set (its id; NULL: none) is in force: connections that are up hear of it. */
+void peers_set_codebook(struct peers *peers, const uint8_t *id);
+/* Writes the descriptors on which it listens, at most `most`, and returns how many. */
+uint32_t peers_listening(const struct peers *peers, int *fds, uint32_t most);
+/* Another process accepts in this one's place from now on: the listening sockets are closed here, and peers are told
+ * that new requests go by a new connection. Connections stay. */
+void peers_go_away(struct peers *peers);
 /* Closes everything: `down` and `quiet` for each peer that is UP (each needs its peer_quit_link), then `closed`, after
  * which *peers is freed and has no handle on the loop. A peer that is alive but does not close its side of a link,
  * because it is stopped, is waited for no longer than for a heartbeat (peer-timeout). After that `quiet` guarantees
  * nothing about the arena, so the caller must not use it again. */
 void peers_close(struct peers *peers);
 
-/* The "host:port" that others dial, which WELCOME tells clients. */
+/* Uses these credentials, whose reference it takes over, for new connections; those that exist keep theirs. Peers that
+ * have the secret of before are let in, and dialled with it if they refuse the new one, until the next call.
+ * ERR_INVALID: there were none and now there are, or the other way round; nothing has changed; `why`. */
+enum strait_status peers_reload(struct peers *peers, struct credentials *credentials, char *why, size_t why_size);
+
+/* The list of host:port that others dial, which WELCOME tells clients. */
 const char *peers_address(const struct peers *peers);
 
-/* Asks for a connection to this address and returns the dialled peer for it, UP or on its way there. One is made when
- * there is none or the old one is CLOSING; an IDLE one is dialled when its back-off allows, so call again for as long
- * as somebody waits. NULL: out of memory, malformed address (peers_address_ok tells), too many peers, or after
- * peers_close. */
+/* Asks for a connection to this address, a list of host:port, and returns the dialled peer for it, UP or on its way
+ * there; that of another address if both lead to one daemon. One is made when there is none or the old one is CLOSING;
+ * an IDLE one is dialled when its back-off allows, so call again for as long as somebody waits. NULL: out of memory,
+ * malformed address (peers_address_ok tells), too many peers, or after peers_close. */
 struct peer *peers_get(struct peers *peers, const char *address);
-/* Is it "host:port" or "[v6]:port", with a port of 1..65535? */
+/* Like peers_get, but makes and dials nothing. NULL: nobody has asked for it lately. */
+const struct peer *peers_find(const struct peers *peers, const char *address);
+/* Whether it is of no use to wait for this peer: it was dialled three times or more over a second, twice since the
+ * caller began to ask, and refused us, or was refused, for what only people mend (other secrets, other versions,
+ * nothing in common). Sooner it may be a secret that is being changed. *since is the caller's, UINT32_MAX at first: the
+ * attempts that had failed by then. */
+bool peer_is_hopeless(const struct peer *peer, uint32_t *since);
+/* Is it a list of 1 to 8 times host:port, as daemon/base/address.h reads them? */
 bool peers_address_ok(const char *address);
+/* Does it have an address in common with those that we tell others? */
+bool peers_is_own(const struct peers *peers, const char *address);
 /* Calls f for every peer, including IDLE and CLOSING ones. f must not call peers_get. */
 void peers_each(struct peers *peers, void (*f)(void *arg, struct peer *peer), void *arg);
+
+/* Whether a transport of this name keeps the loop awake for nothing (poll.h). */
+bool peers_spin(const struct peers *peers, const char *name);
 
 const char *peer_state_name(enum peer_state state);       /* "idle", ... */
 const char *peer_transport_name(const struct peer *peer); /* "shm", "ucx"; "" without a link */
@@ -126,6 +161,20 @@ const char *peer_transport_name(const struct peer *peer); /* "shm", "ucx"; "" wi
 /* Queues a message; it is flushed at the end of the loop's turn. ERR_AGAIN: not UP. A peer that does not read its
  * messages (64 MiB are queued), or for which memory is lacking, goes down. */
 enum strait_status peer_send(struct peer *peer, const struct message *message);
+
+/* A mark of what was sent so far, and whether the peer has handled all of it: known by the answers to heartbeats, so a
+ * heartbeat or two later. A mark is of this connection only. */
+uint64_t peer_mark(const struct peer *peer);
+bool peer_has_handled(const struct peer *peer, uint64_t mark);
+
+/* Bytes that peer_send has queued and the socket has not taken. */
+size_t peer_queued(const struct peer *peer);
+
+/* How much longer than its pages' encoding a chunk is that goes by the connection's link. */
+static inline uint32_t peer_seal_bytes(const struct peer *peer)
+{
+    return peer->sealed ? SEAL_TAG_BYTES : 0;
+}
 
 static inline void peer_writer_begin(struct peer *peer)
 {

@@ -1,6 +1,6 @@
 /* Connections of a node, shared by the files of this folder. The life of one:
  *
- *   IDLE --peers_get--> DIALLING --connected--> PROVING --hellos, proofs--> LINKING --link connected--> UP
+ *   IDLE --peers_get--> DIALLING --connected--> PROVING --TLS, hellos--> LINKING --link connected--> UP
  *                       accepted ones begin here ^
  *
  * A connection that is to end is only marked (connection_fail); it is ended at the end of the loop's turn
@@ -12,26 +12,33 @@
 
 #include <sys/queue.h>
 #include <sys/un.h>
+#include <uthash.h>
 #include <uv.h>
 
-#include "daemon/base/address.h"
 #include "daemon/base/auth.h"
+#include "daemon/base/listen.h"
+#include "daemon/base/tls.h"
+#include "daemon/base/watch.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
+#include "transport/tcp.h"
 
-#define PEER_TRANSPORTS_MAX   8u
-#define PEER_RECORDS_MAX      4096u /* dialled connections, including IDLE ones */
-#define PEER_ACCEPTED_MAX     1280u /* accepted connections, including those not proved yet and CLOSING ones */
-#define PEER_HALF_OPEN_MAX    128u  /* accepted connections that are not proved yet */
-#define PEER_HELLO_BODY_MAX   4096u
-#define PEER_QUEUE_BYTES      (64u * 1024 * 1024)
-#define PEER_BACKOFF_MS       20u
-#define PEER_BACKOFF_MAX_MS   1000u
-#define PEER_FORGET_MS        60000u
-#define PEER_TICK_MAX_MS      50u
-#define PEER_SHORT_LIFE_MS    1000u /* a peer that goes down sooner is not dialled again at once, but after */
-#define PEER_FLAP_MAX_MS      200u  /* 20 ms to this: its node is alive, and the deadlines of its users run on */
-#define PEER_ACCEPTS_PER_TURN 64u
+#define PEER_TRANSPORTS_MAX 8u
+#define PEER_RECORDS_MAX    4096u /* dialled connections, including IDLE ones */
+#define PEER_ACCEPTED_MAX   1280u /* accepted connections, including those not proved yet and CLOSING ones */
+#define PEER_HALF_OPEN_MAX  128u  /* accepted connections that are not proved yet */
+#define PEER_HELLO_BODY_MAX 4096u
+#define PEER_QUEUE_BYTES    (64u * 1024 * 1024)
+#define PEER_BACKOFF_MS     20u /* after an attempt that fails: a sixteenth of the time that the peer has been away, */
+#define PEER_BACKOFF_MAX_MS 1000u /* 20 ms to this */
+#define PEER_REFUSED_MS     1000u /* refused for so long, */
+#define PEER_REFUSALS       3u    /* and so often, nobody waits for it */
+#define PEER_FORGET_MS      60000u
+#define PEER_TICK_MAX_MS    50u
+#define PEER_RETRIES_MS     100u  /* a client may name thousands of addresses that are not reached: */
+#define PEER_RETRIES_MAX    50u   /* as many of them are dialled again in that time */
+#define PEER_SHORT_LIFE_MS  1000u /* a peer that goes down sooner is not dialled again at once, but after */
+#define PEER_FLAP_MAX_MS    200u  /* 20 ms to this: its node is alive, and the deadlines of its users run on */
 
 /* A transport of this node, or of one of its GPUs. */
 struct peer_transport {
@@ -40,7 +47,10 @@ struct peer_transport {
     int32_t device;          /* device of its arena's memory; -1: the host */
     enum message_link_by by; /* of a GPU's */
     const struct transport_ops *ops;
-    struct transport *handle;
+    bool on_demand;           /* made for its first link, and destroyed after the last */
+    bool left;                /* on demand: a copy, until its port is closed */
+    uint32_t links;           /* not closed yet */
+    struct transport *handle; /* NULL: on demand, and there is no link */
     struct port *port;
     void *send_handle;
     bool sends_known; /* send_handle is to be released */
@@ -80,36 +90,50 @@ struct connection {
     struct peer peer; /* first */
     TAILQ_ENTRY(connection) entry;
     TAILQ_ENTRY(connection) dirty_entry;
-    bool dirty;    /* it is in peers.dirty */
-    bool failing;  /* ends with this turn of the loop; peer.why says why */
+    UT_hash_handle by_address;
+    bool listed; /* it is in peers.by_address */
+    bool dirty;  /* it is in peers.dirty */
+    TAILQ_ENTRY(connection) unread_entry;
+    bool unread;   /* it is in peers.unread */
+    bool backlog;  /* messages that were received wait for the next turn: others have theirs first */
+    bool failing;  /* ends with this turn of the loop; peer.why says why, */
+    bool refused;  /* and that time does not heal it */
     bool repeated; /* the previous attempt failed for the same reason: not worth another line */
     bool was_up;
+    bool going; /* the peer has said GOAWAY: not for new requests, and its end is no reason to dial */
 
     struct channel *channel;
+    struct tls *tls; /* below the channel; NULL: clear text */
     struct watch *watch;
 
     /* Dialling. */
-    uv_getaddrinfo_t lookup;
-    bool looking_up;
-    struct addrinfo *found, *next_address;
-    int socket; /* until the channel takes it */
-    uint64_t address_deadline;
+    struct dial *dial;     /* its attempts, until they and their look-ups have ended */
+    bool dial_ended;       /* only look-ups are left of it */
+    uint64_t next_address; /* when the next address is tried */
+    bool is_alias;         /* IDLE: the attempt before led to the daemon of another connection: */
+    uint64_t alias_node, alias_incarnation;
+    int socket;               /* accepted: until the channel, or a transport, takes it */
     uint64_t asked, next_try; /* IDLE */
-    uint32_t backoff;         /* after the next attempt that fails */
+    uint64_t away_since;      /* 0: it was not dialled before */
     uint32_t flap_backoff;    /* after the next short life */
-    bool unreached;           /* the previous attempt failed */
+    bool disproved;           /* TLS has failed */
+    bool previous_secret;     /* offers the secret of before the latest reload: the peer may not have reloaded yet */
 
     /* Proving. */
-    uint64_t deadline; /* for reaching UP */
+    char host[ADDRESS_HOST_MAX]; /* dialled: the name or number that led to the socket */
+    uint64_t deadline;           /* for reaching UP */
     uint8_t nonce[NONCE_BYTES];
     struct message hello; /* the peer's, until it is proved */
     bool has_hello;
+    enum seal_suite suite; /* of page data; NONE: it is not encrypted */
 
     /* Linking. */
-    bool has_links; /* the peer's first PEER_LINKS has come */
+    bool has_links;                         /* the peer's first PEER_LINKS has come */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* the peer's, if it has one */
     bool same_host;
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)]; /* "": no shm */
     char offered[MESSAGE_ADDRESS_MAX + 1];                         /* transports, as the peer lists them */
+    bool common_tried;                                             /* dialled: a transport that both have was tried */
     uint32_t attempt;                                              /* dialled: index of the transport being tried */
     uint64_t attempt_deadline;
     bool shm_is_full;  /* dialled: the peer's unix socket has too many connections waiting; try again */
@@ -123,47 +147,50 @@ struct connection {
     /* Up. */
     uint64_t up_at, received_at;
     uint64_t next_heartbeat, sequence, sent_at_ns, seen;
-};
-
-/* Limits the lines per second that others can cause at will. */
-struct log_limit {
-    uint64_t second;
-    uint32_t lines, suppressed;
+    uint64_t answered; /* the latest heartbeat of ours that was */
 };
 
 struct peers {
     struct peers_config config;
     struct node_options options;
+    struct transport_arena arena;
     TAILQ_HEAD(, connection) connections; /* oldest first */
+    uint64_t retries_began;               /* when the latest PEER_RETRIES_MS began */
+    uint32_t retries;                     /* in it */
+    struct connection *by_address;        /* hash: dialled ones that new requests may use, or have dialled again */
     TAILQ_HEAD(, connection) dirty;       /* to be flushed or ended */
+    TAILQ_HEAD(, connection) unread;      /* to be read in the next turn, although no poll reports them */
+    uint32_t unread_count;
     struct peer_transport transports[PEER_TRANSPORTS_MAX];
     uint32_t transport_count, ports;
+    uint32_t lookups; /* of names, under way */
     LIST_HEAD(, peer_transport) gpu_transports;
     char offered[MESSAGE_ADDRESS_MAX + 1];
     char left_out[192]; /* transports that options name but that are not available, and why */
-    bool alone;         /* shm is named, but there is no unix socket for it */
+    bool warned_of_ucx;
+    bool alone; /* shm is named, but there is no unix socket for it */
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
     char host[MESSAGE_ADDRESS_MAX]; /* identity of this host and its namespaces */
     char address[MESSAGE_ADDRESS_MAX + 1];
-    int listen_fd;
-    struct watch *listener;
-    uint64_t accept_paused_until; /* accepting pauses until then; 0: it does not */
-    struct secret secret_bytes;
-    const struct secret *secret; /* NULL: none */
+    struct listen_sockets sockets;
+    struct acceptor *acceptors[ADDRESS_FOUND_MAX];
+    uint32_t acceptor_count;
+    struct credentials *credentials;        /* of new connections; NULL: none, they are in clear text */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* config.codebook_id points here */
     struct watch_count watches;
     uv_timer_t tick;
     uv_prepare_t prepare; /* flushes */
-    uv_idle_t turn;       /* active while something is dirty or `turn_again` is set: the loop does not block */
+    uv_idle_t turn;       /* active while something is dirty, unread or `turn_again` is set: the loop does not block */
     bool turn_again;      /* the owner was called back from a prepare handle */
     uint64_t abandon_at;  /* closing: from then on links do not wait for their peers */
     uint32_t handles;
     uint32_t tick_ms;
     uint64_t last_tick;
-    struct log_limit limit;
     /* Calls into files above the caller's. */
-    void (*on_link_up)(struct connection *c);     /* the current link is connected */
-    void (*on_link_closed)(struct connection *c); /* one of its links has ended */
-    void (*on_part_closed)(struct peers *peers);  /* a connection or a transport has ended */
+    void (*on_link_up)(struct connection *c);           /* the current link is connected */
+    void (*on_connected)(struct connection *c, int fd); /* takes over the socket */
+    void (*on_part_ended)(struct connection *c);        /* one of its links, or its dialling, has ended */
+    void (*on_part_closed)(struct peers *peers);        /* a connection or a transport has ended */
     bool closing, ports_closing, handles_closing;
 };
 
@@ -185,10 +212,18 @@ static inline uint64_t peers_now(const struct peers *peers)
 /* ---- connection.c ------------------------------------------------------------------------------------------------ */
 
 struct connection *connection_create(struct peers *peers, const char *address, bool dialled);
+/* New requests for its address do not find the connection any longer. May be called again. */
+void connection_unlist(struct connection *c);
+/* The dialled connection to this daemon that has proved itself; NULL: there is none. */
+struct connection *connection_to(struct peers *peers, uint64_t node, uint64_t incarnation);
 /* Queues the connection to be flushed at the end of the turn. */
 void connection_dirty(struct connection *c);
+/* Lets the connection be read in the next turn, or no longer. */
+void connection_unread(struct connection *c, bool unread);
 /* Marks the connection to be ended at the end of the turn, and why; only the first reason counts. */
 void connection_fail(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same for what only people can mend, on either side. */
+void connection_refuse(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, because the peer broke the protocol. */
 void connection_protocol_error(struct connection *c, const char *what);
 void connection_send(struct connection *c, const struct message *message);
@@ -203,8 +238,6 @@ void peers_tick_start(struct peers *peers);
 /* The owner was called back while prepare handles run, after its own prepare handle: what it queues now is carried out
  * in one more turn, before the loop blocks. */
 void peers_turn_again(struct peers *peers);
-/* Logs a line that others can cause: at most ten a second; the next line counts those left out. */
-void peers_log_limited(struct peers *peers, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- gpu_link.c -------------------------------------------------------------------------------------------------- */
 
@@ -221,33 +254,49 @@ extern const struct transport_events peer_transport_events; /* owner: the peer_t
 void links_send(struct connection *c);
 void links_receive(struct connection *c, const struct message_peer_links *links);
 void links_tick(struct connection *c);
+/* The peer's codebook set: of its PEER_LINKS, or of CODEBOOK. */
+void codebook_receive(struct connection *c, struct view id);
+/* Tells the peer of our set, if it has heard of the one before. */
+void codebook_send(struct connection *c);
 
 /* ---- transports.c ------------------------------------------------------------------------------------------------ */
 
-/* Checks the option texts that transports will parse. ERR_INVALID: `why`. */
-enum strait_status peer_transports_check(const struct peers *peers, char *why, size_t why_size);
 /* Opens the transports that the options name, and records which are not available. */
 void peer_transports_open(struct peers *peers);
-void peer_transport_release_memory(struct peer_transport *transport);
+/* Makes a transport that there is on demand. OK if it is there already. */
+enum strait_status peer_transport_begin(struct peer_transport *transport);
+/* Destroys a transport that there is on demand, if it has no link. Its callbacks may call this. */
+void peer_transport_leave(struct peer_transport *transport);
+void peer_transport_close(struct peer_transport *transport);
+
+/* ---- dial.c ------------------------------------------------------------------------------------------------------ */
+
+void connection_dial(struct connection *c);
+void connection_dial_tick(struct connection *c);
+/* Gives up what is under way. May be called again, and for connections that were never dialled. */
+void connection_dial_end(struct connection *c);
 
 /* ---- peer.c: handshake, messages, heartbeats, the end ------------------------------------------------------------ */
 
 /* Gives the socket to a channel and starts reading. */
 void connection_start(struct connection *c, int fd);
 void connection_up(struct connection *c);
+/* Reads what no poll reports: records that TLS has received, and messages of the turn before. */
+void connection_read_on(struct connection *c);
 /* Flushes queued messages, or ends a failing connection. */
 void connection_flush(struct connection *c);
 /* Frees the connection when it is CLOSING and nothing of it is left. */
 void connection_release(struct connection *c);
 void heartbeat_tick(struct connection *c);
 
-/* ---- dial.c: dialling and listening ------------------------------------------------------------------------------ */
+/* ---- listener.c -------------------------------------------------------------------------------------------------- */
 
-void connection_dial(struct connection *c);
-void connection_dial_tick(struct connection *c);
-
+/* Listens where the options say, and sets the addresses that others dial. ERR_INVALID, ERR_IO: `why`. */
 enum strait_status listener_open(struct peers *peers, char *why, size_t why_size);
+/* Begins to accept. ERR_IO, ERR_NO_MEMORY: listener_close. */
+enum strait_status listener_start(struct peers *peers);
 void listener_close(struct peers *peers);
-void listener_tick(struct peers *peers);
+/* For an accepted connection of which only the beginning of its first bytes had come. */
+void connection_first_tick(struct connection *c);
 
 #endif

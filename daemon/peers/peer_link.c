@@ -16,7 +16,14 @@
 /* Begins the connection's own link, or an attempt at it. Takes the socket in any case. */
 static enum strait_status link_begin(struct connection *c, struct peer_transport *transport, int fd)
 {
-    return link_make(c, transport, fd, &c->current);
+    enum strait_status status = peer_transport_begin(transport);
+    if (status == STRAIT_OK) {
+        status = link_make(c, transport, fd, &c->current);
+        peer_transport_leave(transport); /* if there is no link now */
+    } else if (fd >= 0) {
+        close(fd);
+    }
+    return status;
 }
 
 static void current_end(struct connection *c)
@@ -121,7 +128,7 @@ void peers_accept_shm(struct peers *peers, struct channel *channel, const struct
 {
     const char *why = accept_shm(peers, channel, hello);
     if (why != NULL)
-        peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
+        log_limited(peers->config.log, LOG_OF_STRANGERS, LOG_WARN, "msg=\"shm link refused\" error=\"%s\"", why);
 }
 
 static bool is_shm(const struct peer_transport *transport)
@@ -156,7 +163,7 @@ static void send_links(struct connection *c, const char *transport, const void *
                 .host = view_of(peers->host, strlen(peers->host)),
                 .shm_path = view_of(peers->shm_path, strlen(peers->shm_path)),
                 .transport = view_of(transport, strlen(transport)),
-                .ucx_address = view_of(address, address_size),
+                .address = view_of(address, address_size),
                 .codebook_id = view_of(id, id != NULL ? CODEBOOK_ID_BYTES : 0),
                 .slot_bytes = peers->config.slot_bytes,
                 .slot_count = peers->config.slot_count,
@@ -190,10 +197,21 @@ static void note(struct connection *c, const char *name, const char *why)
     snprintf(c->peer.why + used, sizeof(c->peer.why) - used, "%s%s: %s", used > 0 ? "; " : "", name, why);
 }
 
+/* The connections of a tcp link go where the control connection got to. */
+static void reach_peer(const struct connection *c)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof(peer);
+    if (getpeername(channel_fd(c->channel), (struct sockaddr *)&peer, &size) == 0)
+        tcp_reach(c->current->link, (const struct sockaddr *)&peer, size);
+}
+
 static const char *try_address(struct connection *c, struct peer_transport *transport)
 {
     if (link_begin(c, transport, -1) != STRAIT_OK)
         return "no link can be opened";
+    if (transport->ops == &transport_tcp)
+        reach_peer(c);
     c->wants_answer = send_address(c);
     return c->wants_answer ? NULL : "no address";
 }
@@ -202,6 +220,7 @@ static const char *try_transport(struct connection *c, struct peer_transport *tr
 {
     if (!is_offered(c, transport->ops->name))
         return "not offered by the peer";
+    c->common_tried |= !is_shm(transport) || c->same_host;
     return is_shm(transport) ? shm_try(c, transport) : try_address(c, transport);
 }
 
@@ -221,7 +240,11 @@ static void try_transports(struct connection *c)
     }
     char tried[sizeof(c->peer.why)];
     memcpy(tried, c->peer.why, sizeof(tried));
-    connection_fail(c, "no transport%s%s", tried[0] != 0 ? ": " : "", tried);
+    const char *between = tried[0] != 0 ? ": " : "";
+    if (c->common_tried)
+        connection_fail(c, "no transport%s%s", between, tried);
+    else
+        connection_refuse(c, "no transport%s%s", between, tried);
 }
 
 static void attempt_failed(struct connection *c, const char *why)
@@ -239,9 +262,9 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
     if (!c->wants_answer || c->current == NULL || transport != c->current->transport)
         return; /* belongs to an attempt that was given up */
     c->wants_answer = false;
-    if (links->ucx_address.size == 0)
+    if (links->address.size == 0)
         attempt_failed(c, "refused by the peer");
-    else if (link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) != STRAIT_OK)
+    else if (link_connect(c->current->link, links->address.data, links->address.size) != STRAIT_OK)
         attempt_failed(c, "the peer's address is of no use");
 }
 
@@ -257,10 +280,9 @@ static void take_choice(struct connection *c, const struct message_peer_links *l
         connection_protocol_error(c, "it cannot decide on a transport");
         return;
     }
-    if (transport != NULL && !is_shm(transport) && links->ucx_address.size > 0 &&
+    if (transport != NULL && !is_shm(transport) && links->address.size > 0 &&
         link_begin(c, transport, -1) == STRAIT_OK &&
-        link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) == STRAIT_OK &&
-        send_address(c))
+        link_connect(c->current->link, links->address.data, links->address.size) == STRAIT_OK && send_address(c))
         return;
     current_end(c);
     char name[MESSAGE_ADDRESS_MAX + 1];
@@ -295,17 +317,40 @@ static void up_if_ready(struct connection *c)
         connection_protocol_error(c, "an arena smaller than its slots");
 }
 
+/* ---- Codebook sets ----------------------------------------------------------------------------------------------- */
+
+static void codebook_compare(struct connection *c)
+{
+    const uint8_t *id = peers_of(c)->config.codebook_id;
+    c->peer.codebook_matches = id != NULL && c->peer.has_codebook && memcmp(id, c->codebook_id, CODEBOOK_ID_BYTES) == 0;
+}
+
+void codebook_receive(struct connection *c, struct view id)
+{
+    c->peer.has_codebook = id.size == CODEBOOK_ID_BYTES;
+    if (c->peer.has_codebook)
+        memcpy(c->codebook_id, id.data, CODEBOOK_ID_BYTES);
+    codebook_compare(c);
+}
+
+void codebook_send(struct connection *c)
+{
+    const uint8_t *id = peers_of(c)->config.codebook_id;
+    struct message message = {.type = MESSAGE_CODEBOOK, .codebook.id = view_of(id, id != NULL ? CODEBOOK_ID_BYTES : 0)};
+    codebook_compare(c);
+    if (c->peer.state == PEER_UP || c->peer.state == PEER_LINKING)
+        connection_send(c, &message);
+}
+
 static void take_first(struct connection *c, const struct message_peer_links *links)
 {
     const struct peers *peers = peers_of(c);
-    const uint8_t *id = peers->config.codebook_id;
     c->has_links = true;
     c->peer.why[0] = 0;
     c->peer.peer_token = links->token;
     c->peer.slot_bytes = links->slot_bytes;
     c->peer.slot_count = links->slot_count;
-    c->peer.codebook_matches = id != NULL && links->codebook_id.size == CODEBOOK_ID_BYTES &&
-                               memcmp(id, links->codebook_id.data, CODEBOOK_ID_BYTES) == 0;
+    codebook_receive(c, links->codebook_id);
     c->same_host = links->host.size > 0 && links->host.size == strlen(peers->host) &&
                    memcmp(links->host.data, peers->host, links->host.size) == 0;
     copy_text(c->shm_path, sizeof(c->shm_path), links->shm_path);
@@ -343,11 +388,17 @@ void links_tick(struct connection *c)
 
 /* ---- Transport events -------------------------------------------------------------------------------------------- */
 
+static void worked(void *owner)
+{
+    struct peer_transport *transport = owner;
+    port_worked(transport->port);
+}
+
 static void on_connected(void *owner, struct link *base)
 {
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
-    (void)owner;
+    worked(owner);
     peers_turn_again(peers_of(c));
     link->connected = true;
     if (link->gpu != NULL)
@@ -360,7 +411,7 @@ static void on_broken(void *owner, struct link *base, const char *why)
 {
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
-    (void)owner;
+    worked(owner);
     if (link->gpu != NULL && !link->closing && !c->failing)
         gpu_link_broken(c, link->gpu, why);
     if (link != c->current || link->closing || c->failing)
@@ -377,15 +428,18 @@ static void on_closed(void *owner, struct link *base)
 {
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
-    (void)owner;
+    struct peer_transport *transport = owner;
+    worked(owner);
     peers_turn_again(peers_of(c));
     LIST_REMOVE(link, entry);
+    transport->links--;
+    peer_transport_leave(transport);
     if (c->current == link)
         c->current = NULL;
     if (link->gpu != NULL)
         gpu_link_closed(link->gpu);
     free(link);
-    peers_of(c)->on_link_closed(c);
+    peers_of(c)->on_part_ended(c);
 }
 
 /* Is the link in use by the peer? Events of other links are ignored: nobody granted them anything. */
@@ -399,6 +453,7 @@ static struct landing on_arriving(void *owner, struct link *base, const void *he
 {
     struct peer_transport *transport = owner;
     struct peer_link *link = base->owner;
+    worked(owner);
     if (!is_of_peer(link))
         return (struct landing){.address = NULL};
     const struct peers_config *config = &transport->peers->config;
@@ -412,6 +467,7 @@ static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum str
     struct peers *peers = ((struct peer_transport *)owner)->peers;
     const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
+    worked(owner);
     if (!is_of_peer(link))
         return;
     peers_turn_again(peers);
@@ -423,6 +479,7 @@ static void on_sent(void *owner, struct link *base, uint64_t cookie, enum strait
     struct peers *peers = ((struct peer_transport *)owner)->peers;
     const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
+    worked(owner);
     if (!is_of_peer(link))
         return;
     peers_turn_again(peers);

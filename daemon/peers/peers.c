@@ -16,6 +16,7 @@ static bool tick_idle(struct connection *c, uint64_t now)
     if (now - c->asked < PEER_FORGET_MS)
         return true;
     c->peer.state = PEER_CLOSING;
+    connection_unlist(c);
     connection_release(c);
     return false;
 }
@@ -28,11 +29,13 @@ static void tick_one(struct connection *c, uint64_t now)
         gpu_links_tick(c);
     if (c->peer.state != PEER_DIALLING && c->peer.state != PEER_PROVING && c->peer.state != PEER_LINKING)
         return;
-    if (now >= c->deadline)
-        connection_fail(c, "no connection in time, while %s", peer_state_name(c->peer.state));
-    else if (c->peer.state == PEER_DIALLING)
+    if (c->peer.state == PEER_DIALLING)
         connection_dial_tick(c);
-    else if (c->peer.state == PEER_LINKING)
+    else if (now >= c->deadline)
+        connection_fail(c, "no connection in time, while %s", peer_state_name(c->peer.state));
+    else if (c->peer.state == PEER_PROVING)
+        connection_first_tick(c);
+    else
         links_tick(c);
 }
 
@@ -48,7 +51,7 @@ static void skip_missed_time(struct peers *peers, uint64_t now)
     {
         c->received_at = c->received_at + missed < now ? c->received_at + missed : now;
         c->deadline += missed;
-        c->address_deadline += missed;
+        c->next_address += c->next_address != UINT64_MAX ? missed : 0;
         c->attempt_deadline += missed;
     }
 }
@@ -64,10 +67,10 @@ static void abandon_links(struct connection *c)
         link->abandoned = true;
         link_abandon(link->link);
         log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
-        log_write(peers_of(c)->config.log, LOG_WARN,
-                  "msg=\"link abandoned\" peer=%s node=%016" PRIx64
-                  " transport=%s error=\"the peer lives and does not close its side\"",
-                  name, c->peer.node, link->transport->ops->name);
+        log_limited(peers_of(c)->config.log, LOG_OF_PEERS, LOG_WARN,
+                    "msg=\"link abandoned\" peer=%s node=%016" PRIx64
+                    " transport=%s error=\"the peer lives and does not close its side\"",
+                    name, c->peer.node, link->transport->ops->name);
     }
 }
 
@@ -87,7 +90,6 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = peers_now(peers);
     struct connection *c, *next;
     skip_missed_time(peers, now);
-    listener_tick(peers);
     for (c = TAILQ_FIRST(&peers->connections); c != NULL; c = next) {
         next = TAILQ_NEXT(c, entry);
         if (c->failing || (c->peer.state == PEER_IDLE && !tick_idle(c, now)))
@@ -96,7 +98,7 @@ static void on_tick(uv_timer_t *timer)
     }
     if (peers->closing && now >= peers->abandon_at)
         abandon_all(peers);
-    if (TAILQ_EMPTY(&peers->connections) && peers->accept_paused_until == 0)
+    if (TAILQ_EMPTY(&peers->connections))
         uv_timer_stop(timer);
 }
 
@@ -114,16 +116,27 @@ static uint32_t tick_length(const struct node_options *options)
 
 /* ---- The end of a turn ------------------------------------------------------------------------------------------- */
 
+/* Those that are unread now, each once: a peer that sends all the time must not keep the turn from ending. */
+static void read_on(struct peers *peers)
+{
+    struct connection *c;
+    for (uint32_t left = peers->unread_count; left > 0 && (c = TAILQ_FIRST(&peers->unread)) != NULL; left--) {
+        connection_unread(c, false);
+        connection_read_on(c);
+    }
+}
+
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct peers *peers = prepare->data;
     struct connection *c;
+    read_on(peers);
     while ((c = TAILQ_FIRST(&peers->dirty)) != NULL) {
         TAILQ_REMOVE(&peers->dirty, c, dirty_entry);
         c->dirty = false;
         connection_flush(c);
     }
-    if (!peers->handles_closing && !peers->turn_again)
+    if (!peers->handles_closing && !peers->turn_again && peers->unread_count == 0)
         uv_idle_stop(&peers->turn);
     peers->turn_again = false;
 }
@@ -142,7 +155,7 @@ static void on_handle_closed(uv_handle_t *handle)
         LIST_REMOVE(transport, entry);
         free(transport);
     }
-    auth_secret_wipe(&peers->secret_bytes);
+    credentials_release(peers->credentials);
     free(peers);
     closed(owner);
 }
@@ -150,14 +163,12 @@ static void on_handle_closed(uv_handle_t *handle)
 static void close_ports(struct peers *peers)
 {
     peers->ports_closing = true;
-    for (uint32_t i = 0; i < peers->transport_count; i++) {
-        peer_transport_release_memory(&peers->transports[i]);
-        port_close(peers->transports[i].port);
-    }
+    for (uint32_t i = 0; i < peers->transport_count; i++)
+        peer_transport_close(&peers->transports[i]);
     struct peer_transport *transport;
     LIST_FOREACH(transport, &peers->gpu_transports, entry)
     {
-        port_close(transport->port);
+        peer_transport_close(transport);
     }
 }
 
@@ -217,14 +228,28 @@ static void set_shm_path(struct peers *peers)
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-static enum strait_status read_secret(struct peers *peers, char *why, size_t why_size)
+enum strait_status peers_reload(struct peers *peers, struct credentials *fresh, char *why, size_t why_size)
 {
-    if (peers->options.secret_file[0] == 0)
+    if ((fresh == NULL) != (peers->credentials == NULL)) {
+        credentials_release(fresh);
+        snprintf(why, why_size, "secret-file and tls-certificate cannot come or go while the daemon runs");
+        return STRAIT_ERR_INVALID;
+    }
+    if (fresh == NULL)
         return STRAIT_OK;
-    enum strait_status status = auth_secret_read(peers->options.secret_file, &peers->secret_bytes, why, why_size);
-    if (status == STRAIT_OK)
-        peers->secret = &peers->secret_bytes;
-    return status;
+    (void)credentials_follow(fresh, peers->credentials);
+    credentials_release(peers->credentials);
+    peers->credentials = fresh;
+    return STRAIT_OK;
+}
+
+void peers_set_options(struct peers *peers, const struct node_options *options)
+{
+    peers->options = *options;
+    peers->tick_ms = tick_length(options);
+    uv_timer_set_repeat(&peers->tick, peers->tick_ms);
+    if (uv_is_active((uv_handle_t *)&peers->tick))
+        uv_timer_again(&peers->tick);
 }
 
 static void open_handles(struct peers *peers) /* cannot fail */
@@ -244,6 +269,26 @@ static void on_watches_idle(void *owner)
     peers_close_rest(owner);
 }
 
+static void on_failed_closed(void *owner)
+{
+    (void)owner;
+}
+
+/* Ends what was opened only in part: it frees itself once its handles have closed. */
+static void close_failed(struct peers *peers)
+{
+    static const struct peers_events nobody = {.closed = on_failed_closed};
+    peers->config.events = &nobody;
+    peers_close(peers);
+}
+
+static void set_codebook(struct peers *peers, const uint8_t *id)
+{
+    if (id != NULL)
+        memcpy(peers->codebook_id, id, sizeof(peers->codebook_id));
+    peers->config.codebook_id = id != NULL ? peers->codebook_id : NULL;
+}
+
 static struct peers *peers_make(const struct peers_config *config)
 {
     struct peers *peers = calloc(1, sizeof(*peers));
@@ -251,15 +296,18 @@ static struct peers *peers_make(const struct peers_config *config)
         return NULL;
     peers->config = *config;
     peers->options = *config->options;
-    peers->listen_fd = -1;
+    peers->arena = *config->arena;
+    peers->config.arena = &peers->arena;
     peers->tick_ms = tick_length(config->options);
     peers->on_link_up = connection_up;
-    peers->on_link_closed = connection_release;
+    peers->on_connected = connection_start;
+    peers->on_part_ended = connection_release;
     peers->on_part_closed = peers_close_rest;
     peers->watches.idle = on_watches_idle;
     peers->watches.owner = peers;
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->dirty);
+    TAILQ_INIT(&peers->unread);
     LIST_INIT(&peers->gpu_transports);
     return peers;
 }
@@ -271,22 +319,46 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
         snprintf(why, why_size, "%s", strait_status_string(STRAIT_ERR_NO_MEMORY));
         return STRAIT_ERR_NO_MEMORY;
     }
-    enum strait_status status = read_secret(made, why, why_size);
+    enum strait_status status = options_credentials(&made->options, &made->credentials, why, why_size);
     if (status == STRAIT_OK)
-        status = peer_transports_check(made, why, why_size);
+        status = peers_check_options(config->options, why, why_size);
     if (status == STRAIT_OK)
         status = listener_open(made, why, why_size);
     if (status != STRAIT_OK) {
-        auth_secret_wipe(&made->secret_bytes);
+        credentials_release(made->credentials);
         free(made);
         return status;
     }
     open_handles(made);
+    status = listener_start(made);
+    if (status != STRAIT_OK) {
+        snprintf(why, why_size, "listen: %s", strait_status_string(status));
+        close_failed(made);
+        return status;
+    }
     set_host(made);
     set_shm_path(made);
     peer_transports_open(made);
     *peers = made;
     return STRAIT_OK;
+}
+
+static bool is_codebook(const struct peers *peers, const uint8_t *id)
+{
+    const uint8_t *own = peers->config.codebook_id;
+    return own == NULL || id == NULL ? own == id : memcmp(own, id, CODEBOOK_ID_BYTES) == 0;
+}
+
+void peers_set_codebook(struct peers *peers, const uint8_t *id)
+{
+    struct connection *c;
+    if (is_codebook(peers, id))
+        return;
+    set_codebook(peers, id);
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        codebook_send(c);
+    }
 }
 
 const char *peers_address(const struct peers *peers)
@@ -298,38 +370,60 @@ const char *peers_address(const struct peers *peers)
 
 bool peers_address_ok(const char *address)
 {
-    char host[ADDRESS_HOST_MAX];
-    unsigned port;
-    return strlen(address) <= MESSAGE_ADDRESS_MAX && address_split(address, host, &port) && port != 0;
+    return strlen(address) <= MESSAGE_ADDRESS_MAX && address_list_ok(address);
 }
 
-static struct connection *find(struct peers *peers, const char *address, uint32_t *count)
+bool peers_is_own(const struct peers *peers, const char *address)
 {
-    struct connection *c;
-    *count = 0;
-    TAILQ_FOREACH(c, &peers->connections, entry)
-    {
-        *count += c->peer.dialled;
-        if (c->peer.dialled && c->peer.state != PEER_CLOSING && strcmp(c->peer.address, address) == 0)
-            return c;
+    return address_lists_meet(peers->address, address);
+}
+
+/* Those that were reached, or never dialled, do not wait for those that are not reached. */
+static bool may_dial(const struct connection *c)
+{
+    struct peers *peers = peers_of(c);
+    if (c->peer.attempts == 0)
+        return true;
+    if (peers_now(peers) - peers->retries_began >= PEER_RETRIES_MS) {
+        peers->retries_began = peers_now(peers);
+        peers->retries = 0;
     }
-    return NULL;
+    return peers->retries++ < PEER_RETRIES_MAX;
 }
 
 struct peer *peers_get(struct peers *peers, const char *address)
 {
-    uint32_t count;
-    if (peers->closing || !peers_address_ok(address))
+    struct connection *c;
+    if (peers->closing)
         return NULL;
-    struct connection *c = find(peers, address, &count);
-    if (c == NULL && count < PEER_RECORDS_MAX)
+    HASH_FIND(by_address, peers->by_address, address, strlen(address), c);
+    if (c == NULL && peers_address_ok(address) && HASH_CNT(by_address, peers->by_address) < PEER_RECORDS_MAX)
         c = connection_create(peers, address, true);
     if (c == NULL)
         return NULL;
     c->asked = peers_now(peers);
-    if (c->peer.state == PEER_IDLE && c->asked >= c->next_try)
+    struct connection *same =
+        c->peer.state == PEER_IDLE && c->is_alias ? connection_to(peers, c->alias_node, c->alias_incarnation) : NULL;
+    if (same != NULL)
+        return &same->peer;
+    if (c->peer.state == PEER_IDLE && c->asked >= c->next_try && may_dial(c))
         connection_dial(c);
     return &c->peer;
+}
+
+const struct peer *peers_find(const struct peers *peers, const char *address)
+{
+    const struct connection *c;
+    HASH_FIND(by_address, peers->by_address, address, strlen(address), c);
+    return c != NULL ? &c->peer : NULL;
+}
+
+bool peer_is_hopeless(const struct peer *peer, uint32_t *since)
+{
+    if (*since > peer->attempts) /* the first time; or it has been up meanwhile, or forgotten */
+        *since = peer->attempts;
+    return peer->refusals >= PEER_REFUSALS && peer->attempts > *since + 1 && /* one may have been under way */
+           peers_now(peer->peers) - peer->refused_since >= PEER_REFUSED_MS;
 }
 
 void peers_each(struct peers *peers, void (*f)(void *arg, struct peer *peer), void *arg)
@@ -338,6 +432,28 @@ void peers_each(struct peers *peers, void (*f)(void *arg, struct peer *peer), vo
     TAILQ_FOREACH(c, &peers->connections, entry)
     {
         f(arg, &c->peer);
+    }
+}
+
+uint32_t peers_listening(const struct peers *peers, int *fds, uint32_t most)
+{
+    uint32_t count = 0;
+    for (; count < peers->acceptor_count && count < most; count++)
+        fds[count] = acceptor_fd(peers->acceptors[count]);
+    return count;
+}
+
+void peers_go_away(struct peers *peers)
+{
+    const struct message message = {.type = MESSAGE_GOAWAY};
+    struct connection *c;
+    listener_close(peers);
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        if (c->peer.state == PEER_UP || c->peer.state == PEER_LINKING)
+            connection_send(c, &message);
+        else if (!c->peer.dialled && c->peer.state == PEER_PROVING)
+            connection_fail(c, "another daemon listens now");
     }
 }
 
@@ -352,9 +468,12 @@ void peers_close(struct peers *peers)
     for (c = TAILQ_FIRST(&peers->connections); c != NULL; c = next) {
         next = TAILQ_NEXT(c, entry);
         if (c->peer.state == PEER_IDLE) {
+            connection_unlist(c);
             TAILQ_REMOVE(&peers->connections, c, entry);
             free(c);
         } else {
+            if (c->peer.state == PEER_UP && !c->failing)
+                (void)channel_flush(c->channel); /* the last verdicts: what has no room in the socket is lost */
             connection_fail(c, "this node is closing");
         }
     }

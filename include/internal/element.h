@@ -1,4 +1,4 @@
-/* Sizes of the elements that pages consist of. */
+/* Sizes and names of the elements that pages consist of. */
 #ifndef STRAIT_INTERNAL_ELEMENT_H
 #define STRAIT_INTERNAL_ELEMENT_H
 
@@ -17,6 +17,26 @@ static inline uint32_t element_bytes(uint32_t element)
         return 4;
     default:
         return 1;
+    }
+}
+
+static inline const char *element_name(uint32_t element)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BYTES:
+        return "bytes";
+    case STRAIT_ELEMENT_BF16:
+        return "bf16";
+    case STRAIT_ELEMENT_FP16:
+        return "fp16";
+    case STRAIT_ELEMENT_FP32:
+        return "fp32";
+    case STRAIT_ELEMENT_FP8_E4M3:
+        return "fp8_e4m3";
+    case STRAIT_ELEMENT_FP8_E5M2:
+        return "fp8_e5m2";
+    default:
+        return "unknown";
     }
 }
 

@@ -16,7 +16,9 @@
  * Guarantees. Bytes land only in pages of a live expectation. DONE means: checked, decoded, in the final pages. Every
  * transfer gets its verdict, DONE or FAILED with a reason, within its deadline, whatever dies meanwhile. After
  * `drained` nothing touches the pages any more; until then they must not be reused. `drained` comes with DONE; after a
- * failure it comes with FAILED or in a later event.
+ * failure it comes with FAILED or in a later event. If the daemon itself hangs, the library gives the verdicts: TIMEOUT
+ * after the deadline, LEASE_EXPIRED after the lease, without `drained`, which follows when the daemon goes on or its
+ * end of the connection is closed.
  *
  * Calls never block, except strait_wait, and strait_client_open in embedded mode. A call's request goes to the daemon,
  * and its outcome comes back as an event. While the daemon is away, calls are accepted and everything that was in
@@ -89,7 +91,7 @@ STRAIT_API void strait_client_close(struct strait_client *client);
  * closed, the same across reconnects. Any thread may poll it, none may read from it. */
 STRAIT_API int strait_client_fd(const struct strait_client *client);
 
-/* True while the daemon has answered and is connected. */
+/* True while the daemon is connected and answers. */
 STRAIT_API bool strait_client_connected(const struct strait_client *client);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -159,9 +161,11 @@ struct strait_pool_params {
 /* Registers a pool and draws its id, which stays the same across reconnects. The pool may be used at once; an event
  * POOL tells whether the daemon could map it, with a text when it could not: ERR_INVALID (memory that is too small, on
  * another device, or of two regions), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed),
- * ERR_NO_MEMORY, ERR_IO. What uses a refused pool fails with LOCAL. The regions' descriptors are duplicated. Within a
- * group, regions are sorted by layer, then role, then position here. On OK the client owns *pool. ERR_INVALID (also a
- * memfd that is not sealed, or smaller than its regions say), ERR_NO_MEMORY, ERR_IO (no descriptors left). */
+ * ERR_NO_MEMORY, ERR_IO. What uses a refused pool fails with LOCAL. The regions' descriptors are duplicated. Memory of
+ * memfds that was never touched is touched here, which takes long, so that this process is charged for it, not the
+ * daemon. Within a group, regions are sorted by layer, then role, then position here. On OK the client owns *pool.
+ * ERR_INVALID (also a memfd that is not sealed, or smaller than its regions say), ERR_NO_MEMORY, ERR_IO (no descriptors
+ * left). */
 STRAIT_API enum strait_status strait_pool_register(struct strait_client *client,
                                                    const struct strait_pool_params *params, struct strait_pool **pool);
 
@@ -201,6 +205,13 @@ enum strait_mismatch {
 /* How the two pools differ: 0, or bits of enum strait_mismatch. */
 STRAIT_API uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer);
 
+/* Writes a text for people: how the two pools differ, with the figures of both sides, each bit of strait_peer_check by
+ * the first region that shows it ("group 0, layer 3, K: pages of 4096 bytes here, 8192 there"); "" without a
+ * difference. Like snprintf it ends the text with NUL, cuts it to dst_capacity, and returns the length of all of it.
+ * dst may be NULL when dst_capacity is 0. */
+STRAIT_API size_t strait_peer_explain(const struct strait_pool *pool, const struct strait_peer *peer, char *dst,
+                                      size_t dst_capacity);
+
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
 /* Pages of one group: the page with logical index first + i is ids[i], or first_id + i when ids is NULL. Both sides
@@ -230,7 +241,8 @@ struct strait_expect_params {
  * of the failure instead of waiting: to try again, use a new key.
  *
  * Sink: these pages will receive this request. Until drained, they may be in no other live expectation and in no offer
- * (else FAILED, BUSY). On OK the client owns *transfer. ERR_INVALID, ERR_NO_MEMORY. */
+ * (else FAILED, BUSY), and each is named once (else FAILED, GEOMETRY); the verdict's text names the page. On OK the
+ * client owns *transfer. ERR_INVALID, ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_expect(struct strait_pool *pool, const struct strait_expect_params *params,
                                             struct strait_transfer **transfer);
 
@@ -298,8 +310,9 @@ struct strait_start_params {
 
 /* Pairs this transfer with one of the peer's pool; call it once per peer's part. The other side may come later: it is
  * awaited until the deadline (sink) or the lease (source) has passed. Both sides may start the same pair: it remains
- * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. params NULL: all defaults. ERR_INVALID:
- * the pools do not match (strait_peer_check), or the direction is not this side's. ERR_NO_MEMORY. */
+ * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. A transfer that has failed starts
+ * nothing, but its daemon tells the other side not to wait. params NULL: all defaults. ERR_INVALID: the pools do not
+ * match (strait_peer_check; strait_peer_explain says in what), or the direction is not this side's. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 
@@ -323,19 +336,20 @@ enum strait_state {
 };
 
 /* Why a transfer failed. name, pinned value, text */
-#define STRAIT_REASON_MAP(X)                                  \
-    X(NONE, 0, "none")                                        \
-    X(TIMEOUT, 1, "deadline passed")                          \
-    X(LEASE_EXPIRED, 2, "lease of the offer ran out")         \
-    X(PEER_DOWN, 3, "peer died, hung or is unreachable")      \
-    X(PEER_ABORT, 4, "peer gave up the request")              \
-    X(ABORTED, 5, "aborted here")                             \
-    X(GEOMETRY, 6, "pages of both sides do not fit together") \
-    X(CODEC, 7, "chunk could not be decoded")                 \
-    X(INTEGRITY, 8, "checksum mismatch")                      \
-    X(NO_MEMORY, 9, "no memory or quota exhausted")           \
-    X(LOCAL, 10, "own daemon went away or refused the pool")  \
-    X(BUSY, 11, "page or name is in use by another live transfer")
+#define STRAIT_REASON_MAP(X)                                       \
+    X(NONE, 0, "none")                                             \
+    X(TIMEOUT, 1, "deadline passed")                               \
+    X(LEASE_EXPIRED, 2, "lease of the offer ran out")              \
+    X(PEER_DOWN, 3, "peer died, hung or is unreachable")           \
+    X(PEER_ABORT, 4, "peer gave up the request")                   \
+    X(ABORTED, 5, "aborted here")                                  \
+    X(GEOMETRY, 6, "pages of both sides do not fit together")      \
+    X(CODEC, 7, "chunk could not be decoded")                      \
+    X(INTEGRITY, 8, "checksum mismatch")                           \
+    X(NO_MEMORY, 9, "no memory or quota exhausted")                \
+    X(LOCAL, 10, "own daemon went away or refused the pool")       \
+    X(BUSY, 11, "page or name is in use by another live transfer") \
+    X(DENIED, 12, "the other side belongs to another tenant")
 enum strait_reason {
 #define X(name, value, text) STRAIT_REASON_##name = value,
     STRAIT_REASON_MAP(X)
@@ -347,14 +361,20 @@ STRAIT_API const char *strait_reason_string(int reason);
 STRAIT_API const char *strait_state_string(int state);
 
 enum strait_event_type {
-    STRAIT_EVENT_STATE = 1,        /* transfer reached `state`; FAILED and DONE are verdicts */
+    STRAIT_EVENT_STATE = 1,        /* transfer reached `state`; FAILED and DONE are verdicts, of which each transfer has
+                                      one. READY and TRANSFERRING are left out where what follows has come as well */
     STRAIT_EVENT_DRAINED = 2,      /* the pages of a FAILED transfer are free now; those of a DONE one are at once */
-    STRAIT_EVENT_LAYER = 3,        /* sink: all expected pages of `layer` are in place */
+    STRAIT_EVENT_LAYER = 3,        /* sink, TRANSFERRING: all expected pages of `layer` are in place */
     STRAIT_EVENT_POOL = 4,         /* the daemon has the pool, or refused it: `status`, `text` */
     STRAIT_EVENT_POOL_REMOVED = 5, /* `pool` no longer exists */
     STRAIT_EVENT_NOTE = 6,         /* a peer's strait_notify: `data` */
     STRAIT_EVENT_STATS = 7,        /* the answer to strait_stats: `data` is JSON */
-    STRAIT_EVENT_CONNECTION = 8,   /* `connected` changed */
+    STRAIT_EVENT_CONNECTION = 8,   /* `connected` changed. With status ERR_AGAIN the daemon does not answer: it had 3 s
+                                      for a sign of life while something was due from it. The connection is kept, and so
+                                      are its transfers, until their deadlines. With ERR_NO_SPACE the daemon has no
+                                      place for this client; `text` names the limit, and it is tried again */
+    STRAIT_EVENT_NOTIFY_FAILED = 9, /* a strait_notify of this client is not known to have arrived: `key`, `text`;
+                                       `data` is the id of the peer's pool */
 };
 
 /* A page that did not land. */
@@ -374,15 +394,15 @@ struct strait_event {
     bool connected;
     int32_t layer;
     int32_t status;                          /* enum strait_status. POOL; CONNECTION: why there is none, OK: it ended */
-    const char *text;                        /* POOL, STATE, CONNECTION: more about a failure, else "" */
+    const char *text;                        /* POOL, STATE, CONNECTION, NOTIFY_FAILED: more about a failure, else "" */
     const struct strait_failed_page *failed; /* sink, FAILED: pages not in place, though some of their regions may be.
                                                 With STRAIT_FAILED_PAGES_MAX entries or more the list may be incomplete:
                                                 treat every page of the expectation as not in place. Empty when the
                                                 request never came to life */
     uint32_t failed_count;
-    const void *data; /* STATE DONE of a sink: the aux payload; NOTE, STATS */
+    const void *data; /* STATE DONE of a sink: the aux payload; NOTE, STATS, NOTIFY_FAILED */
     size_t data_size;
-    const void *key; /* NOTE: what the notification is about */
+    const void *key; /* NOTE, NOTIFY_FAILED: what the notification is about */
     size_t key_size;
 };
 
@@ -425,9 +445,16 @@ STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfe
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
 /* Sends a small message about `key` (1..STRAIT_KEY_BYTES_MAX bytes; data: up to STRAIT_NOTE_BYTES_MAX) to the client
- * that registered the peer's pool; it may be lost with a connection. ERR_INVALID, ERR_NO_MEMORY; ERR_AGAIN: too many
- * messages wait for a daemon that is away. */
-STRAIT_API enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size,
+ * that registered the peer's pool. Notifications of one client to one pool arrive in the order of these calls, each of
+ * them at most once. Arrived means that that client's daemon has written it to that client's socket. Whatever is not
+ * known to have arrived is reported by an event NOTIFY_FAILED: that client or its daemon went, could not be reached or
+ * did not read for 9 s (three times the daemon's option peer-timeout), or the own daemon went. After a lost connection
+ * it may have arrived all the same. What the other client has not read when it ends is lost with it.
+ *
+ * ERR_AGAIN: too many are under way to this peer (256, or 1 MiB of keys and data), or to all peers together (1024, or
+ * 4 MiB). They are acknowledged inside strait_poll and strait_wait: call one of them, and try again. While the daemon
+ * is away they wait for it. ERR_INVALID, ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_notify(struct strait_peer *peer, const void *key, size_t key_size,
                                             const void *data, size_t data_size);
 
 /* Asks the daemon for its statistics; an event STATS follows. ERR_INVALID (NULL), ERR_AGAIN while the daemon is away,

@@ -373,6 +373,7 @@ _CLIENT_PROTOTYPES = {
     "strait_peer_import": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p)]),
     "strait_peer_remove": (None, [c_void_p]),
     "strait_peer_check": (c_uint32, [c_void_p, c_void_p]),
+    "strait_peer_explain": (c_size_t, [c_void_p, c_void_p, c_char_p, c_size_t]),
     "strait_expect": (c_int, [c_void_p, POINTER(ExpectParams), POINTER(c_void_p)]),
     "strait_offer": (c_int, [c_void_p, POINTER(OfferParams), POINTER(c_void_p)]),
     "strait_append": (c_int, [c_void_p, POINTER(AppendParams)]),

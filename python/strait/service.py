@@ -26,6 +26,7 @@ which leaving its `with` block calls.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import enum
 import mmap
@@ -34,7 +35,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from ctypes import byref, c_size_t, c_uint8, c_void_p, sizeof
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,7 +46,7 @@ from ._views import ArrayLike, array_view, check_dtype
 from .codebook import ClassLike, class_of
 from .cuda._driver import available, memory_handle, on_device
 from .cuda.array import StreamLike, current_handle, device_of, event_for, view
-from .errors import InvalidError, Status
+from .errors import InvalidError, Status, make_error
 from .pages import geometry_of
 
 lib = _abi.load_client()
@@ -101,6 +101,7 @@ class Reason(enum.IntEnum):
     NO_MEMORY = 9
     LOCAL = 10
     BUSY = 11
+    DENIED = 12
 
     @property
     def text(self) -> str:
@@ -117,6 +118,7 @@ class EventType(enum.IntEnum):
     NOTE = 6
     STATS = 7
     CONNECTION = 8
+    NOTIFY_FAILED = 9
 
 
 class Mismatch(enum.IntFlag):
@@ -158,8 +160,7 @@ class Progress(NamedTuple):
     layers_landed: int
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Event of a client; which fields are set depends on the type, see struct strait_event."""
 
     type: EventType
@@ -177,26 +178,29 @@ class Event:
     key: bytes = b""
 
 
-def _bytes_at(address: int | None, size: int) -> bytes:
-    return ctypes.string_at(address, size) if address and size else b""
+#: Members by value: quicker than a call of the enumeration, which counts where a transfer takes some ten microseconds.
+_TYPES = {int(member): member for member in EventType}
+_STATES = {int(member): member for member in State}
+_REASONS = {int(member): member for member in Reason}
 
 
 def _event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) -> Event:
     """A copy: what it points to goes with the next call."""
+    text, data, key, failed = raw.text, raw.data, raw.key, raw.failed_count
     return Event(
-        type=EventType(raw.type),
-        transfer=transfer,
-        pool=pool,
-        state=State(raw.state),
-        reason=Reason(raw.reason),
-        drained=raw.drained,
-        connected=raw.connected,
-        layer=raw.layer,
-        status=raw.status,
-        text=(raw.text or b"").decode(errors="replace"),
-        failed=tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(raw.failed_count)),
-        data=_bytes_at(raw.data, raw.data_size),
-        key=_bytes_at(raw.key, raw.key_size),
+        _TYPES[raw.type],
+        transfer,
+        pool,
+        _STATES[raw.state],
+        _REASONS[raw.reason],
+        raw.drained,
+        raw.connected,
+        raw.layer,
+        raw.status,
+        text.decode(errors="replace") if text else "",
+        tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(failed)) if failed else (),
+        ctypes.string_at(data, raw.data_size) if data else b"",
+        ctypes.string_at(key, raw.key_size) if key else b"",
     )
 
 
@@ -284,7 +288,7 @@ def _as_lists(pages: PagesLike) -> list[Pages]:
         return [pages]
     if isinstance(pages, (range, np.ndarray)):
         return [Pages(pages)]
-    several: list[Any] = list(pages)
+    several: list[Any] = pages if isinstance(pages, list) else list(pages)
     if several and isinstance(several[0], Pages):
         return several
     return [Pages(several)] if several else []
@@ -299,17 +303,32 @@ def _id_array(ids: Any) -> NDArray[np.uint32]:
     return np.ascontiguousarray(array, np.uint32)
 
 
+def _listed_ids(ids: Sequence[Any]) -> array.array[int]:
+    try:
+        return array.array("I", ids)
+    except TypeError:
+        raise TypeError("page ids must be a row of integers") from None
+    except OverflowError:
+        raise InvalidError("a page id is out of range") from None
+
+
 class _Lists:
     """Page lists as C sees them, and what they point to."""
 
     def __init__(self, pages: PagesLike):
+        self.kept: list[Any]
+        if isinstance(pages, list) and pages and isinstance(pages[0], int):  # the usual: quicker, as above
+            listed = _listed_ids(pages)
+            self.count, self.kept = 1, [listed]
+            self.array = (_abi.PageList * 1)((0, 0, len(listed), 0, listed.buffer_info()[0]))
+            return
         lists = _as_lists(pages)
         self.count = len(lists)
         self.array = (_abi.PageList * max(self.count, 1))()
         self.kept = [self._fill(entry, one) for entry, one in zip(self.array, lists)]
 
     @staticmethod
-    def _fill(entry: _abi.PageList, pages: Pages) -> NDArray[np.uint32] | None:
+    def _fill(entry: _abi.PageList, pages: Pages) -> NDArray[np.uint32] | array.array[int] | None:
         for number in (pages.group, pages.first):
             if not 0 <= number < 2**32:
                 raise InvalidError(f"{number} is out of range")
@@ -319,6 +338,10 @@ class _Lists:
                 raise InvalidError("a page id is out of range")
             entry.first_id = pages.ids.start if len(pages.ids) else 0
             return None
+        if isinstance(pages.ids, (list, tuple)):  # quicker than by numpy, where they are few
+            listed = _listed_ids(pages.ids)
+            entry.ids = listed.buffer_info()[0] if listed else None
+            return listed
         ids = _id_array(pages.ids)
         entry.ids = ids.ctypes.data if len(ids) else None
         return ids
@@ -409,7 +432,8 @@ class Peer(_Handle):
     """A pool of another worker."""
 
     def notify(self, key: bytes | str, data: bytes = b"") -> None:
-        """Sends a small message about `key` to whoever registered the pool; it may be lost with a connection."""
+        """Sends a small message about `key` to whoever registered the pool, in order; an event NOTIFY_FAILED tells
+        what is not known to have arrived. Raises StraitError with Status.ERR_AGAIN while too many are under way."""
         name = _as_bytes(key)
         check(lib.strait_notify(self._handle, name, len(name), data, len(data)), "notify")
 
@@ -424,15 +448,20 @@ class Peer(_Handle):
 class Transfer(_Handle):
     """One offer or one expectation."""
 
-    def __init__(self, client: Client, handle: c_void_p):
+    def __init__(self, client: Client, handle: c_void_p, pool: Pool):
         super().__init__(client, handle)
+        self._pool = pool
         self._events: list[Any] = []  # the daemon waits for these
 
     def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
-        """Pairs it with one of the peer's pool; either side may, or both."""
+        """Pairs it with one of the peer's pool; either side may, or both. InvalidError, with the figures of both sides,
+        if the pools do not match."""
         name = None if peer_key is None else _as_bytes(peer_key)
         params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
-        check(lib.strait_start(self._handle, peer._handle, byref(params)), "start")
+        status = lib.strait_start(self._handle, peer._handle, byref(params))
+        if status == Status.ERR_INVALID and self._pool._at is not None and self._pool.mismatch(peer) & Mismatch.FATAL:
+            raise make_error(status, f"start: the pools do not match: {self._pool.explain(peer)}")
+        check(status, "start")
 
     def append(
         self,
@@ -498,7 +527,7 @@ class Transfer(_Handle):
     def progress(self) -> Progress:
         """State as of the last poll."""
         info = lib.strait_transfer_progress(self._handle)
-        return Progress(State(info.state), Reason(info.reason), info.drained, info.layers_landed)
+        return Progress(_STATES[info.state], _REASONS[info.reason], info.drained, info.layers_landed)
 
     def __enter__(self) -> Transfer:
         return self
@@ -532,20 +561,21 @@ class Pool(_Handle):
         """Differences between the two pools; Mismatch(0): none."""
         return Mismatch(lib.strait_peer_check(self._handle, peer._handle))
 
+    def explain(self, peer: Peer) -> str:
+        """The same in words, with the figures of both sides; "" without a difference."""
+        size = lib.strait_peer_explain(self._handle, peer._handle, None, 0) + 1
+        text = ctypes.create_string_buffer(size)
+        lib.strait_peer_explain(self._handle, peer._handle, text, size)
+        return text.value.decode()
+
     def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds."""
         name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
         params = _abi.ExpectParams(
-            size=sizeof(_abi.ExpectParams),
-            key=name,
-            key_size=len(name),
-            lists=lists.array,
-            list_count=lists.count,
-            sources=sources,
-            deadline_ms=_milliseconds(deadline),
+            sizeof(_abi.ExpectParams), name, len(name), lists.array, lists.count, sources, _milliseconds(deadline)
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
-        return self._client._add_transfer(handle)
+        return self._client._add_transfer(handle, self)
 
     def offer(
         self,
@@ -580,7 +610,7 @@ class Pool(_Handle):
             aux_size=len(aux),
         )
         check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
-        transfer = self._client._add_transfer(handle)
+        transfer = self._client._add_transfer(handle, self)
         transfer._events.append(kept)
         return transfer
 
@@ -690,8 +720,8 @@ class Client:
         """Asks for the daemon's statistics: an event STATS with JSON follows. AgainError while it is away."""
         check(lib.strait_stats(self._handle), "stats")
 
-    def _add_transfer(self, handle: c_void_p) -> Transfer:
-        transfer = Transfer(self, handle)
+    def _add_transfer(self, handle: c_void_p, pool: Pool) -> Transfer:
+        transfer = Transfer(self, handle, pool)
         self._transfers[transfer._handle] = transfer
         return transfer
 

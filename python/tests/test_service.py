@@ -20,7 +20,7 @@ except ImportError as failure:
 
 from daemons import Daemon, connect, until, verdicts
 
-from strait.service import EventType, Mismatch, Pages, Reason, Region, State
+from strait.service import Direction, EventType, Mismatch, Pages, Reason, Region, State
 
 PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
 
@@ -212,6 +212,22 @@ def test_pages_arrive(daemon):
         for cls in got:
             before[cls][30:33] = have[cls][[5, 9, 2]]
             assert (got[cls] == before[cls]).all(), cls
+
+
+def test_pools_that_do_not_match_say_how(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, _ = make_pool(source, layers=3)
+        here, _ = make_pool(sink, layers=2)
+        peer = sink.import_peer(there.export())
+        assert here.mismatch(peer) == Mismatch.LAYERS
+        assert here.explain(peer) == "group 0, layer 2, K: missing here, 2 layers here, 3 there"
+        with here.expect("r", [1], deadline=10) as expectation:
+            with pytest.raises(strait.InvalidError, match="do not match: group 0, layer 2, K: missing here"):
+                expectation.start(peer)
+            with pytest.raises(strait.InvalidError, match="invalid argument"):
+                here.expect("s", [2], deadline=10).start(sink.import_peer(here.export()), direction=Direction.PUSH)
+        assert here.explain(sink.import_peer(here.export())) == ""
 
 
 def test_layers_arrive_as_they_become_ready(daemon):

@@ -118,8 +118,10 @@ static struct {
     unsigned port;
     int health;
     bool broken;
+    char why[256];
     size_t metrics_size;
     int calls;
+    uint64_t rests;
 } server;
 
 static char *give_metrics(void *owner, size_t *size)
@@ -164,7 +166,8 @@ static void open_server(unsigned request_ms)
     server.metrics_size = 100;
     ck_assert_int_eq(0, uv_loop_init(&server.loop));
     ck_assert_int_eq(0, uv_async_init(&server.loop, &server.stop, on_stop));
-    ck_assert_int_eq(STRAIT_OK, http_open(&server.loop, "127.0.0.1:0", &handlers, &server, &server.http, &server.port));
+    ck_assert_int_eq(STRAIT_OK, http_open(&server.loop, "127.0.0.1:0", &handlers, &server, NULL, &server.rests,
+                                          &server.http, &server.port, server.why, sizeof(server.why)));
     ck_assert_uint_ne(0, server.port);
 }
 
@@ -194,15 +197,31 @@ static void stop(void)
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
-static int dial(void)
+static int socket_open(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)server.port)};
     const struct timeval patience = {.tv_sec = SANITIZED ? 60 : 15};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(0, setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)));
-    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&address, sizeof(address)));
     return fd;
+}
+
+static void connect_to(int fd, uint32_t host)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)server.port)};
+    address.sin_addr.s_addr = htonl(host);
+    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&address, sizeof(address)));
+}
+
+static int dial_host(uint32_t host)
+{
+    int fd = socket_open();
+    connect_to(fd, host);
+    return fd;
+}
+
+static int dial(void)
+{
+    return dial_host(INADDR_LOOPBACK);
 }
 
 static void say(int fd, const char *text)
@@ -435,6 +454,35 @@ TEST(who_asks_and_never_listens_keeps_nobody_out)
         close(fds[i]);
 }
 
+TEST(without_descriptors_the_server_rests_and_then_answers_who_has_waited)
+{
+    char text[1024];
+    start();
+    int fd = dial();
+    say(fd, "GET /metrics HTTP/1.1\r\n" KEEP); /* the one that it has accepted is served all along */
+    hear_one(fd, text, sizeof(text));
+    int silent = socket_open(), waiting = socket_open();
+    descriptors_forbid();
+    connect_to(silent, INADDR_LOOPBACK); /* it has the descriptor that the server keeps for such a time */
+    connect_to(waiting, INADDR_LOOPBACK);
+    say(waiting, "GET /health HTTP/1.1\r\n" CLOSE);
+    double cpu = process_cpu_s();
+    usleep(350000);
+    cpu = process_cpu_s() - cpu;
+    say(fd, "GET /metrics HTTP/1.1\r\n" KEEP);
+    hear_one(fd, text, sizeof(text));
+    assert_status(text, 200);
+    descriptors_allow();
+    ck_assert_double_lt(cpu, 0.1);
+    ck_assert_uint_ge(__atomic_load_n(&server.rests, __ATOMIC_RELAXED), 1);
+    ck_assert_uint_le(__atomic_load_n(&server.rests, __ATOMIC_RELAXED), 20);
+    char *answer = hear_all(waiting);
+    assert_status(answer, 200);
+    free(answer);
+    close(silent);
+    close(fd);
+}
+
 TEST_FIXTURE(closing, setup, NULL);
 
 TEST(closing_ends_every_connection)
@@ -464,14 +512,115 @@ TEST(an_address_that_cannot_be_had_is_an_error)
     struct http *http = NULL;
     unsigned port = 7;
     snprintf(taken, sizeof(taken), "127.0.0.1:%u", server.port);
-    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, taken, &handlers, NULL, &http, &port));
-    ck_assert_int_eq(EADDRINUSE, errno);
-    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "localhost:0", &handlers, NULL, &http, &port));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "", &handlers, NULL, &http, &port));
-    ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, "192.0.2.1:1", &handlers, NULL, &http, &port));
+    const struct {
+        const char *addresses, *why;
+        enum strait_status status;
+    } bad[] = {
+        {taken, "Address already in use", STRAIT_ERR_IO},
+        {"", "\"\" is not host:port", STRAIT_ERR_INVALID},
+        {"localhost", "\"localhost\" is not host:port", STRAIT_ERR_INVALID},
+        {"192.0.2.1:1", "192.0.2.1:1: Cannot assign requested address", STRAIT_ERR_IO},
+        {"127.0.0.1:0,192.0.2.1:1", "192.0.2.1:1: Cannot assign requested address", STRAIT_ERR_IO},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ck_assert_int_eq(bad[i].status, http_open(&server.loop, bad[i].addresses, &handlers, NULL, NULL, &server.rests,
+                                                  &http, &port, server.why, sizeof(server.why)));
+        ck_assert_ptr_nonnull(strstr(server.why, bad[i].why));
+    }
     ck_assert(http == NULL && port == 7);
     http_close(NULL);
     start();
+}
+
+TEST(every_address_of_a_list_is_served)
+{
+    const struct http_handlers handlers = {give_metrics, give_health, 0};
+    struct http *http = NULL;
+    ck_assert_int_eq(STRAIT_OK, http_open(&server.loop, "127.0.0.2:0,127.0.0.3:0", &handlers, &server, NULL,
+                                          &server.rests, &http, &server.port, server.why, sizeof(server.why)));
+    http_close(server.http);
+    server.http = http;
+    start();
+    for (uint32_t host = INADDR_LOOPBACK + 1; host <= INADDR_LOOPBACK + 2; host++) {
+        int fd = dial_host(host);
+        say(fd, "GET /health HTTP/1.0\r\n\r\n");
+        char *answer = hear_all(fd);
+        assert_status(answer, 200);
+        free(answer);
+    }
+}
+
+/* ---- Without descriptors ----------------------------------------------------------------------------------------- */
+
+enum { SCARCE = 4 };
+
+static int scarce[SCARCE]; /* made before there were none */
+
+static void forbid_descriptors(void)
+{
+    for (int i = 0; i < SCARCE; i++)
+        scarce[i] = socket_open();
+    start();
+    descriptors_forbid();
+}
+
+/* No descriptor may become free before. */
+static void allow_descriptors(void)
+{
+    descriptors_allow();
+    for (int i = 0; i < SCARCE; i++)
+        close(scarce[i]);
+}
+
+/* One answer, and then the end: the descriptor is for the next one. */
+static void scarce_is_answered(int fd)
+{
+    char text[1024];
+    ssize_t got;
+    size_t size = 0;
+    while ((got = recv(fd, text + size, sizeof(text) - 1 - size, 0)) > 0)
+        size += (size_t)got;
+    ck_assert_int_eq(0, got);
+    text[size] = 0;
+    assert_status(text, 200);
+    ck_assert_ptr_nonnull(strstr(text, "Connection: close\r\n"));
+}
+
+TEST_LOOP(requests_are_answered_one_after_the_other_when_no_descriptor_is_left, 2)
+{
+    forbid_descriptors();
+    for (int i = 0; i < SCARCE && _i == 0; i++) { /* all at once */
+        connect_to(scarce[i], INADDR_LOOPBACK);
+        say(scarce[i], "GET /metrics HTTP/1.1\r\n" KEEP);
+    }
+    for (int i = 0; i < SCARCE; i++) {
+        if (_i == 1) {
+            connect_to(scarce[i], INADDR_LOOPBACK);
+            say(scarce[i], "GET /health HTTP/1.1\r\n" KEEP);
+        }
+        scarce_is_answered(scarce[i]);
+        shutdown(scarce[i], SHUT_RDWR);
+    }
+    allow_descriptors();
+    free(ask("GET /metrics HTTP/1.1\r\n" CLOSE, 200));
+    int fd = dial();
+    char text[1024];
+    say(fd, "GET /metrics HTTP/1.1\r\n" KEEP);
+    hear_one(fd, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "Connection: keep-alive\r\n")); /* there are descriptors again */
+    close(fd);
+}
+
+TEST(who_asks_nothing_keeps_the_last_descriptor_for_a_second)
+{
+    forbid_descriptors();
+    connect_to(scarce[0], INADDR_LOOPBACK);
+    connect_to(scarce[1], INADDR_LOOPBACK);
+    say(scarce[1], "GET /metrics HTTP/1.1\r\n" KEEP);
+    const double begin = clock_s(), late = machine_late_s();
+    scarce_is_answered(scarce[1]);
+    ck_assert_double_lt(clock_s() - begin, 2.5 + machine_late_s() - late);
+    allow_descriptors();
 }
 
 TEST_FIXTURE(impatient, setup_impatient, stop);

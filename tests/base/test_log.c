@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/log.h"
@@ -317,6 +318,84 @@ TEST(lines_of_many_threads_do_not_mix)
         pthread_join(threads[i], NULL);
     char *text = end_reading(&reader);
     check_lines(text);
+    free(text);
+}
+
+/* ---- Limited lines ----------------------------------------------------------------------------------------------- */
+
+TEST_FIXTURE(limited, setup, NULL);
+
+static int count_of(const char *text, const char *word)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        count++;
+    return count;
+}
+
+static int64_t second_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
+TEST(ten_lines_of_a_class_are_written_in_a_second_and_the_next_counts_the_others)
+{
+    open_log(LOG_INFO);
+    int64_t second = second_now();
+    for (int i = 0; i < 1000; i++)
+        log_limited(logger, LOG_OF_CLIENTS, LOG_WARN, "msg=again number=%d", i);
+    log_limited(logger, LOG_OF_CLIENTS, LOG_DEBUG, "msg=\"not of this level\"");
+    log_limited(logger, LOG_OF_STRANGERS, LOG_WARN, "msg=other");
+    log_limited(NULL, LOG_OF_STRANGERS, LOG_WARN, "msg=nowhere");
+    bool one_second = second_now() == second;
+    while (second_now() <= second + !one_second)
+        usleep(1000);
+    log_limited(logger, LOG_OF_CLIENTS, LOG_WARN, "msg=last");
+    char *text = close_and_read();
+    if (one_second) {
+        ck_assert_int_eq(10, count_of(text, "msg=again"));
+        ck_assert_ptr_nonnull(strstr(text, "msg=last left_out=990\n"));
+    }
+    ck_assert_int_le(count_of(text, "msg=again"), 20);
+    ck_assert_ptr_nonnull(strstr(text, "number=9\n"));
+    ck_assert_ptr_nonnull(strstr(text, "msg=other\n"));
+    free(text);
+}
+
+/* Peers that come and go for as long as they like: a hundred lines at once, and no more than ten a second after that.
+ */
+TEST(peers_have_a_hundred_lines_at_once_and_then_ten_a_second)
+{
+    enum { SECONDS = 2 };
+    open_log(LOG_INFO);
+    const int64_t first = second_now();
+    int64_t now;
+    while ((now = second_now()) < first + SECONDS + 1) {
+        log_limited(logger, LOG_OF_PEERS, LOG_WARN, "msg=flaps");
+        usleep(200);
+    }
+    char *text = close_and_read();
+    const int count = count_of(text, "msg=flaps");
+    ck_assert_int_ge(count, 100);
+    ck_assert_int_le(count, 100 + 10 * (int)(now - first));
+    free(text);
+}
+
+TEST(a_limited_line_that_is_cut_still_counts_the_others)
+{
+    static char value[8192];
+    memset(value, 'x', sizeof(value) - 1);
+    open_log(LOG_INFO);
+    int64_t second = second_now();
+    for (int i = 0; i < 20; i++)
+        log_limited(logger, LOG_OF_CLIENTS, LOG_WARN, "msg=short");
+    while (second_now() == second)
+        usleep(1000);
+    log_limited(logger, LOG_OF_CLIENTS, LOG_WARN, "msg=\"%s\"", value);
+    char *text = close_and_read(), *cut = strstr(text, "x\" cut=true left_out=");
+    ck_assert_ptr_nonnull(cut);
     free(text);
 }
 

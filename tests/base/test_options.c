@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/base/address.h"
 #include "daemon/base/option_table.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
@@ -57,7 +56,7 @@ TEST(defaults_are_the_documented_ones)
     ck_assert(!options.insecure_no_auth);
     ck_assert_str_eq("", options.codebook);
     ck_assert_str_eq("auto", options.coding);
-    ck_assert_str_eq("shm,ucx", options.transports);
+    ck_assert_str_eq("auto", options.transports);
     ck_assert_str_eq("", options.ucx);
     ck_assert_str_eq("info", options.log_level);
     ck_assert_uint_eq((uint64_t)256 << 20, options.arena_bytes);
@@ -173,7 +172,14 @@ static const struct value_case {
     {"listen = [::1]:7350", true},
     {"listen = ::1:7350", false},
     {"listen = [127.0.0.1]:7350", false},
-    {"listen = localhost:7350", false},
+    {"listen = localhost:7350", true},
+    {"listen = eth0:7350", true},
+    {"listen = *:7350", true},
+    {"listen = 127.0.0.1:7350,[::1]:7350", true},
+    {"listen = 127.0.0.1:7350, [::1]:7350", false},
+    {"listen = 127.0.0.1:7350,", false},
+    {"listen = a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9", false},
+    {"metrics = localhost:7351,eth0:7351", true},
     {"listen = 127.0.0.1", false},
     {"listen = 127.0.0.1:", false},
     {"listen = 127.0.0.1:65536", false},
@@ -185,6 +191,9 @@ static const struct value_case {
     {"listen = [:1", false},
     {"advertise = node7.rack2:7350", true},
     {"advertise = [2001:db8::7]:1", true},
+    {"advertise = node7.rack2:7350,10.0.0.7:7350", true},
+    {"advertise = *:7350", false},
+    {"advertise = [::]:7350", false},
     {"advertise = node7:0", false},
     {"advertise = node 7:7350", false},
     {"advertise = http://node7:7350", false},
@@ -194,7 +203,11 @@ static const struct value_case {
     {"coding = auto,raw", false},
     {"coding =", false},
     {"transports = ucx", true},
-    {"transports = ucx,shm", true},
+    {"transports = ucx,shm,tcp", true},
+    {"transports = auto", true},
+    {"tcp-connections = 16", true},
+    {"tcp-connections = 0", false},
+    {"tcp-connections = 17", false},
     {"transports = shm,shm", false},
     {"transports = shm,", false},
     {"transports = shm, ucx", false},
@@ -418,9 +431,14 @@ static const struct check_case {
     {"listen = 10.0.0.1:1\ninsecure-no-auth = yes", true},
     {"metrics = 10.0.0.1:1", false},
     {"metrics = 0.0.0.0:1\ninsecure-no-auth = yes", true},
-    {"listen = 0.0.0.0:1\ninsecure-no-auth = yes", false},
-    {"listen = [::]:1\ninsecure-no-auth = yes", false},
-    {"listen = [::ffff:0.0.0.0]:1\ninsecure-no-auth = yes", false},
+    {"listen = lo:1,localhost:2,[::ffff:127.3.0.1]:3", true},
+    {"listen = lo:1,10.0.0.1:1", false},
+    {"listen = *:1\nadvertise = node7:1", false},
+    {"metrics = 127.0.0.1:1,*:2", false},
+    {"listen = no.such.name.invalid:1", false},
+    {"advertise = [fe80::1]:1", false},
+    {"advertise = [fe80::1%eth7]:1", true},
+    {"listen = *:1\ninsecure-no-auth = yes\nadvertise = node7:1", true},
     {"listen = 0.0.0.0:1\ninsecure-no-auth = yes\nadvertise = node7:1", true},
 };
 
@@ -494,23 +512,6 @@ TEST(the_installed_sample_is_the_printed_one)
     fclose(file);
     ck_assert_str_eq(text, installed);
     free(text);
-}
-
-TEST(addresses_are_split_whole_or_not_at_all)
-{
-    char host[ADDRESS_HOST_MAX] = "before", longest[300];
-    unsigned port = 1;
-    ck_assert(!address_split("node7", host, &port) && !address_split("[::1]7350", host, &port));
-    ck_assert(!address_split("a:99999", host, &port) && port == 1);
-    ck_assert_str_eq("before", host);
-    ck_assert(address_split("[fe80::1%eth0]:7350", host, &port) && port == 7350);
-    ck_assert_str_eq("fe80::1%eth0", host);
-    memset(longest, 'a', sizeof(longest));
-    strcpy(longest + 253, ":1");
-    ck_assert(address_split(longest, host, &port));
-    memset(longest, 'a', sizeof(longest));
-    strcpy(longest + 254, ":1");
-    ck_assert(!address_split(longest, host, &port));
 }
 
 int main(void)

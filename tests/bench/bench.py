@@ -84,6 +84,7 @@ def check_transfer():
         has(row["ms"], "p50 p90 p99")
         has(row["GBps"], "p50 min max")
         has(row["stages_ms"], "queue encode wire decode copy")
+        has(row["phases_us"], "start connect answer chunks decode verdict source_offer source_encode source_send source_end")
         assert row["wrong_pages"] == 0 and len(row["ns"]) == 4 and len(row["request_ns"]) == 8 and min(row["ns"]) > 0, row
         assert row["path"] == "local" or row["chunks"] >= 1 and (
             1.3 < row["ratio"] < 1.6 if row["coding"] == "tiered" else row["ratio"] > 0.9), row
@@ -91,6 +92,8 @@ def check_transfer():
     found = report(TRANSFER + small + ["--path", "local,shm", "--page", "4K,16K", "--idle", "1"])
     assert [row["case"] for row in found["rows"]] == 2 * ["memcpy", "strait", "strait"] and len(found["idle"]) == 2
     assert all(row["by_base"] > 0 and row["base"] == "memcpy" for row in found["rows"] if row["case"] == "strait")
+    found = report(TRANSFER + small + ["--path", "local", "--page", "4K", "--no-rivals", "--poll", "--gap", "400000"])
+    assert all(ns < 300e6 for row in found["rows"] for ns in row["ns"]), found  # the gap is before the start
     one = TRANSFER + ["--path", "local", "--pages", "1", "--repeats", "1", "--no-rivals"]
     assert "WRONG" in run(1, "not what was sent", one + ["--fault", "flip"])
     run(1, "ended with status 2", one + ["--daemon", "chunk-bytes=1"])

@@ -4,6 +4,7 @@ add_executable(straitd-chaos ${PROJECT_SOURCE_DIR}/daemon/main.c chaos/inject.c 
 target_link_libraries(straitd-chaos PRIVATE strait_node)
 add_executable(chaos-driver chaos/main.c chaos/scenario.c chaos/world.c chaos/pages.c chaos/client.c)
 target_link_libraries(chaos-driver PRIVATE strait_client strait_test_daemon)
+target_compile_definitions(chaos-driver PRIVATE CHAOS_UCX=$<BOOL:${STRAIT_HAVE_UCX}>)
 
 # strait_chaos_plugin(NAME SOURCES ...): in front of the daemon's plugin for devices, found before it by the same name.
 function(strait_chaos_plugin name)
@@ -31,11 +32,6 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(chaos-driver chaos-cuda strait-cuda strait-node-cuda)
 endif()
 
-set(chaos_transport shm)
-if(STRAIT_HAVE_UCX)
-    set(chaos_transport both)
-endif()
-
 set(chaos_seed 1)
 if(STRAIT_SANITIZE MATCHES thread) # other parts of the table than with the other sanitizers
     set(chaos_seed 2)
@@ -44,8 +40,8 @@ endif()
 # strait_chaos_test(NAME TIMEOUT seconds OPTIONS ...)
 function(strait_chaos_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT" "OPTIONS" ${ARGN})
-    strait_add_test(${name} COMMAND chaos-driver --daemon $<TARGET_FILE:straitd-chaos> --transport ${chaos_transport}
-        --seed ${chaos_seed} ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
+    strait_add_test(${name} COMMAND chaos-driver --daemon $<TARGET_FILE:straitd-chaos> --seed ${chaos_seed}
+        ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
         "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
 endfunction()

@@ -80,10 +80,25 @@ static bool make_codebook(const char *folder, uint32_t number)
 
 /* ---- One world ------------------------------------------------------------------------------------------------ */
 
-/* Device faults are possible only with devices. */
+/* tcp, the default between hosts, is every other one. */
+static const char *transport_of(const struct plan *plan, uint32_t number)
+{
+    static const char *const in_turn[] = {"shm", "tcp", CHAOS_UCX ? "ucx" : "shm", "tcp"};
+    return strcmp(plan->transport, "all") == 0 ? in_turn[number % COUNT(in_turn)] : plan->transport;
+}
+
+static bool has_ucx(const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->worlds; i++)
+        if (strcmp(transport_of(plan, i), "ucx") == 0)
+            return true;
+    return false;
+}
+
+/* Device faults are possible only with devices, those of UCX's port only where a world uses it. */
 static bool is_possible(const struct plan *plan, enum fault fault)
 {
-    return plan->setting.devices > 0 || fault < F_SOURCE_DEVICE;
+    return (plan->setting.devices > 0 || fault < F_SOURCE_DEVICE) && (fault != F_UCX_PORT || has_ucx(plan));
 }
 
 static bool is_wanted(const struct plan *plan, const struct totals *totals, uint32_t cell, bool local)
@@ -146,10 +161,11 @@ static int run_world(const struct plan *plan, struct totals *totals, uint32_t nu
     static struct world world; /* zeroed */
     struct world *w = &world;
     uint16_t order[CELLS];
-    bool alternates = strcmp(plan->transport, "both") == 0;
     w->is_local = number == plan->worlds;
     w->setting = &plan->setting;
-    w->transport = w->is_local ? "local" : !alternates ? plan->transport : number % 2 == 0 ? "shm" : "ucx";
+    w->transport = w->is_local ? "local" : transport_of(plan, number);
+    /* One of tcp and UCX, and one of two of tcp; the seed chooses. */
+    w->encrypts = !w->is_local && strcmp(w->transport, "shm") != 0 && (number / 2 + plan->seed) % 2 == 1;
     w->number = number;
     w->totals = totals;
     w->next_tag = 1;
@@ -286,9 +302,9 @@ static int take_options(struct plan *plan, int argc, char **argv)
         {"hits", "N", "of every fault in every state (5)", .number = &plan->hits, .most = UINT32_MAX},
         {"seconds", "N", "then it has failed (600)", .number = &plan->seconds, .most = UINT32_MAX},
         {"partly", NULL, "no: then it ends, whatever was not met", .flag = &plan->partly},
-        {"transport", "KIND", "shm, ucx or both: one world each (both); or others of straitd's",
+        {"transport", "KIND", "shm, tcp, ucx, or all: worlds of shm, tcp, ucx, tcp in turn (all)",
          .text = &plan->transport},
-        {"worlds", "N", "pairs of daemons at once (2)", .number = &plan->worlds, .least = 1, .most = WORLDS_MAX},
+        {"worlds", "N", "pairs of daemons at once (3)", .number = &plan->worlds, .least = 1, .most = WORLDS_MAX},
         {"local", NULL, "and one world with both sides under one daemon", .flag = &plan->local},
         {"fail-fast", NULL, "the first violation ends the run", .flag = &plan->fail_fast},
         {"fault", "N", "only this row, from 0", .number = &plan->fault, .most = FAULTS - 1},
@@ -340,7 +356,7 @@ static bool run_worlds(const struct plan *plan, struct totals *totals)
 int main(int argc, char **argv)
 {
     struct plan plan = {
-        .seed = 1, .hits = 5, .seconds = 600, .worlds = 2, .transport = "both", .fault = FAULTS, .phase = PHASES};
+        .seed = 1, .hits = 5, .seconds = 600, .worlds = 3, .transport = "all", .fault = FAULTS, .phase = PHASES};
     int status = take_options(&plan, argc, argv);
     if (status != 0)
         return status;
@@ -352,7 +368,7 @@ int main(int argc, char **argv)
     }
     struct totals *totals = mmap(NULL, sizeof(*totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (totals == MAP_FAILED || !folder_make(plan.folder, "chaos") || !make_codebook(plan.folder, 0) ||
-        !make_codebook(plan.folder, 1)) {
+        !make_codebook(plan.folder, 1) || !secret_make(plan.folder)) {
         fprintf(stderr, "chaos: cannot prepare %s\n", plan.folder);
         return 1;
     }

@@ -321,16 +321,20 @@ bool pages_verify(const struct pages *pages, char *why, size_t why_size)
 
 /* ---- Bytes ---------------------------------------------------------------------------------------------------- */
 
-static bool is_mapped(pid_t pid, const char *name)
+/* The line that /proc/PID/maps has for a memfd, in `line`. The name ends there: that of one pool may begin another's.
+ */
+static bool is_mapped(pid_t pid, const char *name, char *line, int size)
 {
-    char path[64], line[512];
+    char path[64], wanted[80];
     snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    snprintf(wanted, sizeof(wanted), "/memfd:%s (", name);
     FILE *file = fopen(path, "re");
     bool found = false;
-    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL)
-        found = strstr(line, name) != NULL;
+    while (file != NULL && !found && fgets(line, size, file) != NULL)
+        found = strstr(line, wanted) != NULL;
     if (file != NULL)
         fclose(file);
+    line[found ? strcspn(line, "\n") : 0] = 0;
     return found;
 }
 
@@ -350,24 +354,26 @@ static bool holds_others(const struct world *w, pid_t pid)
     return pools > known;
 }
 
-static bool is_held(const struct world *w, const struct orphan *orphan)
+static bool is_held(const struct world *w, const struct orphan *orphan, char *line, int size)
 {
+    line[0] = 0;
     if (orphan->daemon == 0 || (w->sides[0].daemon != orphan->daemon && w->sides[1].daemon != orphan->daemon))
         return false;
     return orphan->pages.kind->has_driver ? holds_others(w, orphan->daemon)
-                                          : is_mapped(orphan->daemon, orphan->pages.name);
+                                          : is_mapped(orphan->daemon, orphan->pages.name, line, size);
 }
 
 static void check_orphan(struct world *w, struct orphan *orphan)
 {
-    char why[160];
+    char why[160], line[512];
     if (!pages_verify(&orphan->pages, why, sizeof(why)))
         violation(w, "%s", why);
-    bool lives = is_held(w, orphan);
+    bool lives = is_held(w, orphan, line, sizeof(line));
     if (lives && fair_ns() - orphan->since_ns < REST_MS * (uint64_t)MS)
         return;
     if (lives)
-        violation(w, "the pool of a client that is gone is still mapped");
+        violation(w, "pool %s of a client that is gone is still mapped after %llu ms: %s", orphan->pages.name,
+                  (unsigned long long)((fair_ns() - orphan->since_ns) / MS), line);
     pages_destroy(&orphan->pages);
 }
 

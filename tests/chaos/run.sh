@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh BUILD [SEED [MEMORY ...]]: the full run for a release: every fault in every state at least five times, at least
 # 2000 transfers, at most ten minutes. BUILD is a build folder with tests. MEMORY is where
-# pools are: host, fake, cuda; without one, host and then fake. CHAOS_TRANSPORT=shm for a build without UCX.
+# pools are: host, fake, cuda; without one, host and then fake.
 set -eu
 build=${1:?usage: run.sh BUILD [SEED [MEMORY ...]]} seed=${2:-1}
 [ $# -le 2 ] && set -- "$build" "$seed" host fake
@@ -17,7 +17,7 @@ chaos() {
     memory=$1
     shift
     "$build/tests/chaos-driver" --daemon "$build/tests/straitd-chaos" --seed "$seed" \
-        --transport "${CHAOS_TRANSPORT:-both}" --memory "$memory" --plugin "$build/$plugin" \
+        --memory "$memory" --plugin "$build/$plugin" \
         --behind "$build/$behind/libstrait-node-cuda.so.0" "$@"
 }
 

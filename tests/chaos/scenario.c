@@ -379,7 +379,7 @@ static void cut_connection(struct world *w, struct scene *s, int side)
 {
     (void)side;
     struct chaos_side *held = injector(w, s->place->side);
-    atomic_store(&held->cut, strcmp(w->transport, "ucx") == 0 ? 1 + draw(w, 2) : 1);
+    atomic_store(&held->cut, strcmp(w->transport, "shm") != 0 ? 1 + draw(w, 2) : 1);
     let_go(w, s);
     for (uint32_t i = 0; i < 200 && atomic_load(&held->cuts) == 0; i++)
         (void)world_pump(w, 1, NULL, NULL);

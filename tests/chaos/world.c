@@ -49,25 +49,22 @@ void daemon_start(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     const struct setting *setting = w->setting;
-    char listen[64], metrics[64], codebook[256], log[256];
+    char listen[64], metrics[64], codebook[256], secret[256] = "", log[256];
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", s->port);
     snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
     snprintf(codebook, sizeof(codebook), "%s/codebook-%u", setting->folder, s->codebook);
+    if (w->encrypts)
+        snprintf(secret, sizeof(secret), "%s/secret", setting->folder);
     log_path(w, side, log, sizeof(log));
-    const char *transports = strcmp(w->transport, "shm") == 0 || w->is_local ? "shm,ucx" : w->transport;
-    const char *own[] = {setting->program,
-                         "--socket",
-                         s->socket,
-                         "--listen",
-                         listen,
-                         "--metrics",
-                         metrics,
-                         "--codebook",
-                         codebook,
-                         "--transports",
-                         transports,
-                         "--coding",
-                         w->number % 4 < 2 ? "tiered" : "auto"};
+    const char *transports = strcmp(w->transport, "shm") == 0 || w->is_local ? "shm,tcp" : w->transport;
+    const char *own[] = {setting->program, "--socket",
+                         s->socket,        "--listen",
+                         listen,           "--metrics",
+                         metrics,          "--codebook",
+                         codebook,         "--transports",
+                         transports,       "--secret-file",
+                         secret,           w->encrypts ? "--encrypt-pages=yes" : "--encrypt-pages=no",
+                         "--coding",       w->number % 4 < 2 ? "tiered" : "auto"};
     const char *arguments[COUNT(own) + COUNT(common_options) + COUNT(setting->options)];
     memcpy(arguments, own, sizeof(own));
     memcpy(arguments + COUNT(own), common_options, sizeof(common_options));

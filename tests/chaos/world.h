@@ -184,6 +184,7 @@ struct world {
     const char *transport;
     uint32_t number;
     bool is_local; /* both clients have the source's daemon */
+    bool encrypts; /* the daemons speak TLS, and encrypt pages */
     uint64_t random;
     struct totals *totals;
     struct chaos_shared *shared;

@@ -15,12 +15,13 @@
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
-#define ADDRESS     "node7.example:7470"
-#define SEEN_MAX    6000
-#define GOT_MAX     64
-#define PATIENCE_MS (SANITIZED ? 60000 : 15000) /* for what comes at once on an idle machine */
-#define PAGES       4096u
-#define PAGE_BYTES  256u
+#define ADDRESS        "node7.example:7470"
+#define SEEN_MAX       6000
+#define GOT_MAX        64
+#define PING_PERIOD_MS 1000                        /* of a client to which something is due */
+#define PATIENCE_MS    (SANITIZED ? 60000 : 15000) /* for what comes at once on an idle machine */
+#define PAGES          4096u
+#define PAGE_BYTES     256u
 
 /* ---- A daemon that does what a test tells it --------------------------------------------------------------------- */
 
@@ -35,6 +36,7 @@ struct fake_daemon {
     int listener;
     struct channel *channel;
     bool ended, deaf; /* deaf: does not read */
+    uint32_t pings;   /* answered at once, and not kept */
     struct got got[GOT_MAX];
     uint32_t count;
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* in its WELCOME */

@@ -55,6 +55,35 @@ TEST(a_daemon_of_another_version_is_told_once_and_fails_what_waits)
     ck_assert_str_ne("", failed->text);
 }
 
+TEST(why_the_daemon_refuses_the_client_is_told_once_and_what_waits_is_sent_when_it_does_not)
+{
+    static const char why[] = "too many clients (option clients=7)";
+    const struct message refused = {.type = MESSAGE_REFUSED,
+                                    .refused = {.status = STRAIT_ERR_NO_SPACE, .text = view_of(why, sizeof(why) - 1)}};
+    fake_listen();
+    open_client();
+    struct strait_pool *pool = register_pool();
+    (void)expect_pages(pool, 0, 2, 60000);
+    for (int i = 0; i < 3; i++) {
+        until(find_got(MESSAGE_HELLO, 0) != NULL);
+        fake_say(&refused);
+        until(fake.ended); /* the client leaves by itself */
+        fake_forget();
+        fake_hang_up();
+    }
+    ck_assert_uint_eq(1, seen_count);
+    ck_assert_int_eq(STRAIT_EVENT_CONNECTION, seen[0].event.type);
+    ck_assert(!seen[0].event.connected);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, seen[0].event.status);
+    ck_assert_str_eq(why, seen[0].text);
+    fake_greet();
+    until(find_got(MESSAGE_EXPECT, 0) != NULL);
+    ck_assert(find_event(STRAIT_EVENT_CONNECTION, 1)->event.connected);
+    fake_say(&refused); /* too late */
+    until(fake.ended);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, find_event(STRAIT_EVENT_CONNECTION, 2)->event.status);
+}
+
 TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
 {
     open_client();
@@ -679,10 +708,14 @@ TEST(pools_are_compared_and_only_codebooks_may_differ)
     struct strait_pool *pool = connected_pool();
     struct strait_peer *peer = import_peer(pool);
     ck_assert_uint_eq(0, strait_peer_check(pool, peer));
+    char text[256];
+    ck_assert_uint_eq(0, strait_peer_explain(pool, peer, text, sizeof(text)));
     struct strait_pool_region region = region_of(0, 3, 1);
     region.row_bytes = PAGE_BYTES / 2;
     struct strait_pool *other = try_pool(&region, 1, STRAIT_OK);
     ck_assert_uint_ne(0, strait_peer_check(other, peer) & STRAIT_MISMATCH_FATAL);
+    ck_assert_uint_eq(strait_peer_explain(other, peer, NULL, 0), strait_peer_explain(other, peer, text, sizeof(text)));
+    ck_assert_str_eq("group 0, layer 0, K: missing here, 1 layers here, 1 there", text); /* the other one has layer 3 */
     struct strait_transfer *transfer = expect_pages(other, 0, 1, 60000);
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(transfer, peer, NULL));
     struct strait_transfer *same = expect_pages(pool, 0, 1, 60000);

@@ -16,6 +16,10 @@ void *__real_realloc(void *old, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t size);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t size);
 
 static bool fails_now(void)
 {
@@ -40,6 +44,16 @@ void *__wrap_realloc(void *old, size_t size)
     return fails_now() ? NULL : __real_realloc(old, size);
 }
 
+char *__wrap_strdup(const char *text)
+{
+    return fails_now() ? NULL : __real_strdup(text);
+}
+
+char *__wrap_strndup(const char *text, size_t size)
+{
+    return fails_now() ? NULL : __real_strndup(text, size);
+}
+
 #define call(expression) (inside = true, result = (expression), inside = false, result)
 
 /* ---- A daemon that agrees to everything ---------------------------------------------------------------------------
@@ -61,7 +75,15 @@ static void say_state(uint64_t transfer, enum strait_state state, bool more)
     fake_say(&message);
 }
 
-/* Expectations fail in two parts and drain, offers are done. */
+static void say_not_delivered(uint32_t number)
+{
+    struct message message = {.type = MESSAGE_NOTED};
+    message.noted =
+        (struct message_noted){.failed = true, .text = view_of("text", 4), .notes = &number, .note_count = 1};
+    fake_say(&message);
+}
+
+/* Expectations fail in two parts and drain, offers are done, notes are not delivered. */
 static void answer(const struct message *message)
 {
     if (message->type == MESSAGE_HELLO) {
@@ -76,6 +98,8 @@ static void answer(const struct message *message)
         fake_say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = message->expect.transfer});
     } else if (message->type == MESSAGE_OFFER && !message->offer.more) {
         say_state(message->offer.transfer, STRAIT_DONE, false);
+    } else if (message->type == MESSAGE_NOTIFY) {
+        say_not_delivered(message->notify.note);
     }
 }
 
@@ -92,10 +116,15 @@ static void daemon_step(void)
 /* ---- The conversation -------------------------------------------------------------------------------------------- */
 
 static int verdicts[3], drained[3]; /* of sink, source and an offer begun before there was a daemon */
+static int notes_sent, notes_failed;
 
 static void note(const struct strait_event *event)
 {
     int *which = event->context;
+    if (event->type == STRAIT_EVENT_NOTIFY_FAILED) {
+        notes_failed++;
+        ck_assert_int_ne('\0', event->text[0]);
+    }
     if (event->type == STRAIT_EVENT_STATE && (event->state == STRAIT_DONE || event->state == STRAIT_FAILED))
         verdicts[which - verdicts]++;
     if (event->transfer != NULL && event->drained)
@@ -107,7 +136,7 @@ static void pump(const struct strait_transfer *const transfers[3])
     for (int turn = 0; turn < TURNS; turn++) {
         struct strait_event events[4];
         uint32_t result, count = call(strait_poll(client, events, 4));
-        bool waits = false;
+        bool waits = notes_failed < notes_sent;
         for (uint32_t i = 0; i < count; i++)
             note(&events[i]);
         for (int i = 0; i < 3; i++)
@@ -146,6 +175,19 @@ static struct strait_transfer *expect(struct strait_pool *pool, int which)
     return transfer;
 }
 
+/* To the pool itself, by its blob. */
+static void notify(const struct strait_pool *pool)
+{
+    char blob[1024];
+    size_t size;
+    struct strait_peer *peer = NULL;
+    int result;
+    if (call(strait_pool_export(pool, blob, sizeof(blob), &size)) != STRAIT_OK)
+        return;
+    if (call(strait_peer_import(client, blob, size, &peer)) == STRAIT_OK)
+        notes_sent += call(strait_notify(peer, "key", 3, "data", 4)) == STRAIT_OK;
+}
+
 static void converse(void)
 {
     struct strait_pool_region region = region_of(0, 0, 0);
@@ -165,12 +207,14 @@ static void converse(void)
     }
     transfers[0] = expect(pool, 0);
     transfers[1] = offer(pool, 1);
+    notify(pool);
     pump((const struct strait_transfer *const *)transfers);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(transfers[i] != NULL, verdicts[i]);
         ck_assert_int_eq(transfers[i] != NULL, drained[i]);
         strait_release(transfers[i]);
     }
+    ck_assert_int_eq(notes_sent, notes_failed);
 }
 
 TEST(no_allocation_that_fails_loses_a_verdict)
@@ -181,6 +225,7 @@ TEST(no_allocation_that_fails_loses_a_verdict)
         struct strait_client_config config = {.size = sizeof(config), .socket = fake.path};
         memset(verdicts, 0, sizeof(verdicts));
         memset(drained, 0, sizeof(drained));
+        notes_sent = notes_failed = 0;
         failed = false;
         until_fails = at;
         int result, status = call(strait_client_open(&config, &client));

@@ -15,7 +15,9 @@ void fuzz_codebook(const uint8_t *data, size_t size);
 void fuzz_container(const uint8_t *data, size_t size);
 
 /* fuzz_text.c */
+void fuzz_address(const uint8_t *data, size_t size);
 void fuzz_options(const uint8_t *data, size_t size);
+void fuzz_tenants(const uint8_t *data, size_t size);
 void fuzz_http_request(const uint8_t *data, size_t size);
 void fuzz_safetensors(const uint8_t *data, size_t size);
 
@@ -24,6 +26,10 @@ void fuzz_message(const uint8_t *data, size_t size);
 void fuzz_channel(const uint8_t *data, size_t size);
 void fuzz_blob(const uint8_t *data, size_t size);
 void fuzz_nccl(const uint8_t *data, size_t size);
+
+/* fuzz_secure.c */
+void fuzz_seal(const uint8_t *data, size_t size);
+void fuzz_tls(const uint8_t *data, size_t size);
 
 /* fuzz_tcp.c */
 void fuzz_tcp(const uint8_t *data, size_t size);

@@ -60,6 +60,8 @@ void fuzz_codebook(const uint8_t *data, size_t size)
     struct strait_codebook *set = NULL;
     struct codebook_histogram *list = NULL;
     uint32_t count = 0;
+    size_t offset = 0;
+    require(codebook_file_why(data, size, &offset) != NULL && offset <= size); /* of good ones too */
     if (strait_codebook_parse(data, size, &set) == STRAIT_OK)
         check_set(set);
     else

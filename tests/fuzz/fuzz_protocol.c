@@ -210,6 +210,18 @@ void fuzz_channel(const uint8_t *data, size_t size)
 
 /* ---- Exported pools -------------------------------------------------------------------------------------------- */
 
+/* Equal pools have nothing to tell; against one without regions the text is as long as it says. */
+static void check_words(const struct pool_blob *blob, const struct pool_blob *same)
+{
+    char text[1024], cut[40];
+    const struct pool_blob none = {.region_count = 0};
+    require(blob_explain(blob, same, UINT32_MAX, text, sizeof(text)) == 0 && text[0] == '\0');
+    const size_t length = blob_explain(blob, &none, UINT32_MAX, text, sizeof(text));
+    require(length > sizeof(cut) && length == strlen(text));
+    require(blob_explain(blob, &none, UINT32_MAX, cut, sizeof(cut)) == length);
+    require(strlen(cut) == sizeof(cut) - 1 && memcmp(cut, text, sizeof(cut) - 1) == 0);
+}
+
 static void check_blob(const struct pool_blob *blob)
 {
     size_t size, written;
@@ -221,6 +233,7 @@ static void check_blob(const struct pool_blob *blob)
     require(bytes != NULL && blob_pack(blob, bytes, size, &written) == STRAIT_OK && written == size);
     require(blob_unpack(bytes, size, &back) == STRAIT_OK);
     require(blob_mismatch(blob, &back) == 0);
+    check_words(blob, &back);
     require(blob_geometry(blob->regions, blob->region_count) == blob_geometry(back.regions, back.region_count));
     blob_fini(&back);
     free(bytes);

@@ -13,7 +13,7 @@
 #include "internal/bytes.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { SLOT_BYTES = 64, PART = 97, HELLO_BYTES = 24, SECRET_AT = 8, SECRET_BYTES = 16 };
+enum { SLOT_BYTES = 64, PART = 97, PREAMBLE_BYTES = 32, ID_AT = 32, ADDRESS_BYTES = TCP_ADDRESS_BYTES(1) };
 
 /* One side's rings, and what nobody may write to. */
 static struct world {
@@ -58,7 +58,8 @@ static void begin(enum link_side side)
 {
     const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
     if (transport == NULL)
-        require(transport_create(&transport_tcp, &arena, &proxy_events, &links, NULL, &transport) == STRAIT_OK);
+        require(transport_create(&transport_tcp, &arena, &proxy_events, &links, "connections=1", &transport) ==
+                STRAIT_OK);
     memset(&world, 0, sizeof(world));
     world.peer = (struct proxy_peer){.rank = 1,
                                      .slot_bytes = SLOT_BYTES,
@@ -82,7 +83,7 @@ static int stranger(const uint8_t *address)
     return made;
 }
 
-static int listen_at(uint8_t address[TCP_ADDRESS_BYTES])
+static int listen_at(uint8_t address[ADDRESS_BYTES])
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof(at);
@@ -110,7 +111,7 @@ static void await(bool up, int made)
 /* The other end of the world's link, as far as `stage` says. */
 static int other_end(unsigned stage)
 {
-    uint8_t address[TCP_ADDRESS_BYTES], hello[HELLO_BYTES] = "STRCALL2";
+    uint8_t address[ADDRESS_BYTES], preamble[PREAMBLE_BYTES] = "STRDATA1";
     begin(stage == 2 ? LINK_DIALLED : LINK_ACCEPTED);
     require(link_address(world.peer.link, address, sizeof(address)) == sizeof(address));
     const int listener = stage == 2 ? listen_at(address) : -1;
@@ -118,9 +119,9 @@ static int other_end(unsigned stage)
     const int made = stage == 2 ? accept(listener, NULL, NULL) : stranger(address);
     if (stage == 2)
         close(listener);
-    memcpy(hello + SECRET_AT, address + 8, SECRET_BYTES);
+    memcpy(preamble + 8, address + ID_AT, ADDRESS_BYTES - ID_AT); /* id, secret */
     if (stage == 1)
-        require(send(made, hello, HELLO_BYTES, MSG_NOSIGNAL) == HELLO_BYTES);
+        require(send(made, preamble, PREAMBLE_BYTES, MSG_NOSIGNAL) == PREAMBLE_BYTES);
     if (stage == 1)
         await(true, made);
     return made;
@@ -130,7 +131,8 @@ static void read_address(const uint8_t *data, size_t size)
 {
     begin(LINK_ACCEPTED);
     const enum strait_status status = link_connect(world.peer.link, data, size);
-    require(status == STRAIT_OK || status == (size == TCP_ADDRESS_BYTES ? STRAIT_ERR_CORRUPT : STRAIT_ERR_INVALID));
+    const bool fits = size >= ADDRESS_BYTES && size <= TCP_ADDRESS_BYTES(16) && (size - ADDRESS_BYTES) % 16 == 0;
+    require(status == STRAIT_OK || status == (fits ? STRAIT_ERR_CORRUPT : STRAIT_ERR_INVALID));
 }
 
 void fuzz_tcp(const uint8_t *data, size_t size)

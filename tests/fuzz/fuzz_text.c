@@ -1,11 +1,53 @@
-/* Foreign bytes as text: options, HTTP requests and headers of safetensors. */
+/* Foreign bytes as text: addresses, options, HTTP requests and headers of safetensors. */
 #include <string.h>
 
+#include "daemon/base/address.h"
 #include "daemon/base/http.h"
 #include "daemon/base/options.h"
+#include "daemon/base/tenants.h"
 #include "internal/bytes.h"
 #include "tests/fuzz/fuzz.h"
 #include "tools/input.h"
+
+/* ---- Addresses ------------------------------------------------------------------------------------------------- */
+
+/* What is read as a number is written so that it is read as the same number. */
+static void check_number(const char *host, unsigned port)
+{
+    struct sockaddr_storage address, back;
+    char text[ADDRESS_TEXT_MAX], again[ADDRESS_HOST_MAX];
+    unsigned read = 0;
+    if (address_numeric(host, port, &address) != ADDRESS_NUMERIC)
+        return;
+    require(address_split(address_text(&address, text), again, &read) && read == port);
+    require(address_numeric(again, read, &back) == ADDRESS_NUMERIC && address_equal(&address, &back));
+    require(address_is_loopback(&address) == address_is_loopback(&back));
+    require(!address_is_loopback(&address) || !address_is_wildcard(&address));
+}
+
+/* A list that peers or clients send: each item of a good one can be dialled, and what the daemon would advertise of it
+ * is such a list again. */
+void fuzz_address(const uint8_t *data, size_t size)
+{
+    const struct address_list nowhere = {0};
+    char *list = malloc(size + 1), item[ADDRESS_TEXT_MAX], host[ADDRESS_HOST_MAX], told[257], why[256];
+    unsigned port = 0;
+    require(list != NULL);
+    memcpy(list, data, size);
+    list[size] = 0;
+    const bool good = address_list_ok(list);
+    for (const char *rest = list; rest != NULL;) {
+        rest = address_next(rest, item);
+        const bool split = address_split(item, host, &port);
+        require(split || !good);
+        if (split)
+            check_number(host, port);
+    }
+    require(address_lists_meet(list, list) || !good);
+    if (list[0] != 0 && address_advertise(list, &nowhere, told, sizeof(told), why, sizeof(why)) == STRAIT_OK)
+        require(good && (told[0] == 0 || address_list_ok(told)));
+    free(list);
+}
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
@@ -58,6 +100,74 @@ void fuzz_options(const uint8_t *data, size_t size)
         require(memcmp(&before, &options, sizeof(options)) == 0);
     }
     parse_words(data, size);
+}
+
+/* Names are there once, and ids belong to tenants. */
+static void check_tenants(const struct tenants *tenants)
+{
+    require(tenants->count >= 1 && tenants->count <= TENANTS_MAX && tenants->id_count <= TENANT_IDS_MAX);
+    require(strcmp(tenants->list[0].name, "default") == 0 && !tenants->list[0].removed);
+    for (uint32_t i = 0; i < tenants->count; i++) {
+        const char *name = tenants->list[i].name;
+        require(name[TENANT_NAME_MAX] == 0 && (name[0] != 0 || !tenant_is_there(&tenants->list[i])));
+        for (uint32_t other = 0; other < i && name[0] != 0; other++)
+            require(strcmp(name, tenants->list[other].name) != 0);
+    }
+    for (uint32_t i = 0; i < tenants->id_count; i++) {
+        const uint32_t tenant = tenants->ids[i].tenant;
+        require(tenant > 0 && tenant < tenants->count && !tenants->list[tenant].removed);
+    }
+}
+
+/* Whether the text is a file of tenants: it is taken whole, or not at all. */
+static bool read_tenants(struct tenants *tenants, const uint8_t *data, size_t size)
+{
+    static struct tenants before;
+    struct option_error error = {{0}};
+    tenants_default(&before);
+    tenants_default(tenants);
+    const bool good = tenants_text(tenants, (const char *)data, size, "input", &error) == STRAIT_OK;
+    require(good || strncmp(error.text, "input:", 6) == 0);
+    require(good || memcmp(&before, tenants, sizeof(before)) == 0);
+    check_tenants(tenants);
+    return good;
+}
+
+/* Nothing in use is lost or moved. */
+static void follow_tenants(struct tenants *fresh, const struct tenants *now)
+{
+    static struct tenants before;
+    before = *fresh;
+    if (!tenants_follow(fresh, now)) {
+        require(memcmp(&before, fresh, sizeof(before)) == 0);
+        return;
+    }
+    check_tenants(fresh);
+    for (uint32_t i = 0; i < now->count; i++)
+        require(now->list[i].live == 0 ||
+                (strcmp(fresh->list[i].name, now->list[i].name) == 0 && fresh->list[i].live == now->list[i].live));
+    for (uint32_t i = 0; i < before.id_count; i++)
+        require(strcmp(fresh->list[fresh->ids[i].tenant].name, before.list[before.ids[i].tenant].name) == 0);
+}
+
+/* Files of tenants, each after a form feed in place of the one before it; every second tenant is in use. */
+void fuzz_tenants(const uint8_t *data, size_t size)
+{
+    static struct tenants now, fresh;
+    const uint8_t *end = data + size;
+    tenants_default(&now);
+    for (;;) {
+        const uint8_t *feed = data < end ? memchr(data, '\f', (size_t)(end - data)) : NULL;
+        if (read_tenants(&fresh, data, (size_t)((feed != NULL ? feed : end) - data))) {
+            for (uint32_t i = 1; i < now.count; i += 2)
+                now.list[i].live = now.list[i].name[0] != 0;
+            follow_tenants(&fresh, &now);
+            now = fresh;
+        }
+        if (feed == NULL)
+            break;
+        data = feed + 1;
+    }
 }
 
 /* ---- HTTP requests --------------------------------------------------------------------------------------------- */

@@ -8,10 +8,11 @@
 #include "collective/rendezvous.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
+#include "tests/fragment.h"
 #include "tests/proto/frames.h"
 #include "tests/support.h"
-#include "transport/core.h"
 #include "transport/nccl_wire.h"
+#include "transport/tcp.h"
 
 static const char *folder;
 
@@ -130,11 +131,31 @@ static void write_frames(const char *name, const struct frame *frames, unsigned 
         uint8_t header[FRAME_BYTES];
         const size_t values = frames[i].type == FRAME_SLOT && frames[i].small <= 64 ? frames[i].small : 0;
         frame_put(header, &frames[i]);
-        size += record_write(bytes + size, header, FRAME_BYTES, values);
+        size += chunk_write(bytes + size, i, header, FRAME_BYTES, values);
         memset(bytes + size, 'v', values);
         size += values;
     }
     write_tcp(name, PROVED, bytes, size - missing);
+}
+
+/* A slot in two fragments, the second one first; and then two that its chunk has no room for. */
+static void write_fragments(void)
+{
+    static const struct frame slot = {FRAME_SLOT, 64, 0, 0, 0};
+    struct fragment fragments[] = {{.chunk_size = 64, .offset = 24, .size = 40},
+                                   {.chunk_size = 64, .offset = 0, .size = 24},
+                                   {.number = 1, .chunk_size = 64, .offset = 1, .size = 40},
+                                   {.number = 1, .chunk_size = 64, .offset = 0, .size = 25}};
+    uint8_t bytes[1024] = {0}, header[FRAME_BYTES];
+    size_t size = 0;
+    frame_put(header, &slot);
+    for (unsigned i = 0; i < sizeof(fragments) / sizeof(fragments[0]); i++) {
+        fragments[i].header_size = FRAME_BYTES;
+        size += fragment_write(bytes + size, &fragments[i], header) + fragments[i].size;
+        if (i == 1)
+            write_tcp("fragments", PROVED, bytes, size);
+    }
+    write_tcp("fragments-too-much", PROVED, bytes, size);
 }
 
 static void make_tcp(void)
@@ -146,7 +167,7 @@ static void make_tcp(void)
     const struct frame leaves[] = {{FRAME_LEAVE, 0, 0, 0, 0}, {FRAME_TAKEN, 0, 1, 0, 0}};
     const struct frame flushes[] = {{FRAME_FLUSH, 0, 0, 0, 0}, {FRAME_FLUSHED, 0, 0, 0, 0}};
     const struct frame large[] = {{FRAME_SLOT, 65, 0, 0, 0}}, unknown[] = {{FRAME_TYPES, 0, 0, 0, 0}};
-    uint8_t record[RECORD_MAX] = {0}, hello[24] = "STRCALL2", address[TCP_ADDRESS_BYTES] = "TCP1\4";
+    uint8_t head[FRAGMENT_MAX] = {0}, preamble[32] = "STRDATA1", address[TCP_ADDRESS_BYTES(1)] = "TCP2\4";
     write_frames("slots", slots, 3, 0);
     write_frames("slot-cut", slots, 3, 40);
     write_frames("head-cut", slots, 1, 64 + 8);
@@ -157,16 +178,16 @@ static void make_tcp(void)
     write_frames("leaves-then-nonsense", leaves, 2, 0);
     write_frames("flushes", flushes, 2, 0);
     write_frames("type-unknown", unknown, 1, 0);
-    write_tcp("bytes-refused", PROVED, record, record_write(record, "", 0, UINT32_MAX));
-    write_tcp("bytes-too-many", PROVED, record, record_write(record, "", 0, (size_t)UINT32_MAX + 1));
-    write_tcp("header-longest", PROVED, record, record_write(record, address, TCP_ADDRESS_BYTES, 0));
-    record[4] = TRANSPORT_HEADER_MAX + 1;
-    write_tcp("header-too-long", PROVED, record, sizeof(record));
-    write_tcp("call", STRANGER, hello, sizeof(hello));
-    write_tcp("call-cut", STRANGER, hello, 10);
-    memcpy(hello, "STRANSW2", 8);
-    write_tcp("answer", DIALLED, hello, sizeof(hello));
-    write_tcp("answer-cut", DIALLED, hello, 10);
+    write_tcp("bytes-refused", PROVED, head, chunk_write(head, 0, "", 0, UINT32_MAX));
+    write_tcp("header-longest", PROVED, head, chunk_write(head, 0, address, sizeof(address), 0));
+    head[4] = TRANSPORT_HEADER_MAX + 1;
+    write_tcp("header-too-long", PROVED, head, sizeof(head));
+    write_fragments();
+    write_tcp("call", STRANGER, preamble, sizeof(preamble));
+    write_tcp("call-cut", STRANGER, preamble, 10);
+    memcpy(preamble, "STRANSW3", 8);
+    write_tcp("answer", DIALLED, preamble, sizeof(preamble));
+    write_tcp("answer-cut", DIALLED, preamble, 10);
     write_tcp("address", ADDRESS, address, sizeof(address));
     write_tcp("address-cut", ADDRESS, address, sizeof(address) - 1);
     address[4] = 5;
@@ -245,6 +266,53 @@ static void write_stream(const char *name, const uint8_t *stream, size_t size, u
     write_seed("channel", name, bytes, end);
 }
 
+/* What one side says in the course of a connection, in the order in which it is allowed; a talk ends with NULL. */
+static const struct talk {
+    const char *name, *frames[16];
+} talks[] = {
+    {"client-source",
+     {"hello", "policy", "offer", "append", "append-event", "start", "wait", "notify", "release", "stats"}},
+    {"client-sink", {"hello", "expect", "start", "wait", "abort", "expect-nothing", "ping", "pool-remove"}},
+    {"to-client", {"welcome", "pool-status", "state", "layers", "state-done", "drained", "note", "codebook", "goaway"}},
+    {"to-client-refused", {"refused"}},
+    {"peer-sink",
+     {"peer-hello", "peer-links", "arena", "reach", "request-open-many", "grant", "revoke", "end", "heartbeat"}},
+    {"peer-source",
+     {"peer-hello", "peer-links", "announce", "segments", "released", "withdraw", "peer-note", "peer-noted"}},
+    {"peer-gpu", {"peer-hello", "gpu-link-wanted", "gpu-link", "gpu-link-by-ucx", "arena-nccl", "arena-ucx", "goaway"}},
+    {"shm", {"shm-hello", "peer-hello", "peer-links", "request", "segments-open"}},
+    {"handover-new", {"handover-ready"}},
+};
+
+static void write_talks(void)
+{
+    uint8_t stream[8192];
+    for (size_t i = 0; i < sizeof(talks) / sizeof(talks[0]); i++) {
+        size_t size = 0;
+        for (const char *const *frame = talks[i].frames; *frame != NULL; frame++)
+            size += frame_of(golden_message(*frame), stream + size, sizeof(stream) - size);
+        write_stream(talks[i].name, stream, size, 61, 0);
+    }
+}
+
+/* The new daemon asks, and the old one answers with two descriptors and then confirms; and what neither says. */
+static void write_handovers(void)
+{
+    const struct message ask = {.type = MESSAGE_HANDOVER}, answer = {.type = MESSAGE_HANDOVER, .handover.fd_count = 2};
+    const struct message many = {.type = MESSAGE_HANDOVER, .handover.fd_count = CHANNEL_FDS_MAX + 1};
+    uint8_t stream[256];
+    size_t size = frame_of(&ask, stream, sizeof(stream));
+    write_stream("handover-asked", stream, size, 62, 0);
+    write_stream("handover-asked-with-descriptors", stream, size, 62, 2);
+    size = frame_of(&answer, stream, sizeof(stream));
+    size += frame_of(golden_message("handover-draining"), stream + size, sizeof(stream) - size);
+    write_stream("handover-answered", stream, size, 62, 2);
+    write_stream("handover-answered-in-bytes", stream, size, 1, 2);
+    write_stream("handover-answered-with-less", stream, size, 62, 1);
+    size = frame_of(&many, stream, sizeof(stream));
+    write_stream("handover-answered-with-more", stream, size, 62, 3);
+}
+
 static void write_channels(void)
 {
     uint8_t stream[8192];
@@ -293,6 +361,8 @@ static void make_messages(void)
 {
     write_messages();
     write_channels();
+    write_talks();
+    write_handovers();
     write_pool("one-region", 1);
     write_pool("layers", 8);
 }

@@ -488,46 +488,62 @@ static enum strait_status parse(int kind, const uint8_t *src, size_t src_size)
     return status;
 }
 
-/* Name, files that it is for, what is found, how it is made. */
-#define FILE_FAULTS(X)                                                                                            \
-    X(no_mark, BOTH, CORRUPT, d->set.mark = 0)                                                                    \
-    X(other_mark, BOTH, CORRUPT, d->set.mark = MARK + 1)                                                          \
-    X(no_version, BOTH, CORRUPT, d->set.version = 0)                                                              \
-    X(newer_version, BOTH, UNSUPPORTED, d->set.version = 2)                                                       \
-    X(no_id, SET, CORRUPT, d->set.id.len = 0)                                                                     \
-    X(short_id, SET, CORRUPT, d->set.id.len--)                                                                    \
-    X(wrong_id, SET, CORRUPT, d->id[15] ^= 1)                                                                     \
-    X(no_tables, BOTH, CORRUPT, d->set.n_tables = 0)                                                              \
-    X(table_lost, BOTH, CORRUPT, d->set.n_tables--)                                                               \
-    X(no_ranking, SET, CORRUPT, d->tables[1].ranking.len = 0)                                                     \
-    X(short_ranking, SET, CORRUPT, d->tables[1].ranking.len = 255)                                                \
-    X(exponent_twice, SET, CORRUPT, d->rankings[3][255] = d->rankings[3][0])                                      \
-    X(rankings_swapped, SET, CORRUPT, d->tables[1].ranking.data = d->rankings[2];                                 \
-      d->tables[2].ranking.data = d->rankings[1])                                                                 \
-    X(unknown_role, BOTH, CORRUPT, d->tables[2].role = (Strait__Role)3)                                           \
-    X(negative_role, BOTH, CORRUPT, d->tables[2].role = (Strait__Role)-1)                                         \
-    X(negative_layer, BOTH, CORRUPT, d->tables[2].layer = -3)                                                     \
-    X(unclassed, BOTH, CORRUPT, d->tables[1].layer = -2)                                                          \
-    X(class_twice, BOTH, CORRUPT, d->tables[3].role = d->tables[2].role; d->tables[3].layer = d->tables[2].layer) \
-    X(fallback_of_layer, SET, CORRUPT, d->tables[0].layer = 0)                                                    \
-    X(fallback_of_role, SET, CORRUPT, d->tables[0].role = STRAIT__ROLE__ROLE_K)                                   \
-    X(few_counts, BOTH, CORRUPT, add_counts(d); d->tables[2].n_counts = 255)                                      \
-    X(a_partial_file, SET, CORRUPT, draft_partial(d))                                                             \
-    X(a_set, PARTIAL, INVALID, draft_set(d))                                                                      \
-    X(with_ranking, PARTIAL, CORRUPT,                                                                             \
-      d->tables[2].ranking = (ProtobufCBinaryData){.len = 256, .data = d->rankings[2]};                           \
-      fill_ranking(d->rankings[2], 1))                                                                            \
-    X(no_counts, PARTIAL, CORRUPT, d->tables[2].n_counts = 0)                                                     \
-    X(counts_of_zero, PARTIAL, CORRUPT, memset(d->counts[2], 0, sizeof(d->counts[2])))                            \
-    X(counts_too_large, PARTIAL, CORRUPT, d->counts[3][9] = UINT64_MAX)                                           \
-    X(no_values_told, PARTIAL, CORRUPT, d->set.values = 0)                                                        \
-    X(other_values_told, PARTIAL, CORRUPT, d->set.values++)                                                       \
-    X(unsorted, PARTIAL, CORRUPT, d->tables[1].role = STRAIT__ROLE__ROLE_V)
+/* Name, files that it is for, what is found, what people are told of a set, how it is made. */
+#define FILE_FAULTS(X)                                                                                   \
+    X(no_mark, BOTH, CORRUPT, "does not begin", d->set.mark = 0)                                         \
+    X(other_mark, BOTH, CORRUPT, "does not begin", d->set.mark = MARK + 1)                               \
+    X(no_version, BOTH, CORRUPT, "no version", d->set.version = 0)                                       \
+    X(newer_version, BOTH, UNSUPPORTED, "does not read", d->set.version = 2)                             \
+    X(no_id, SET, CORRUPT, "no id", d->set.id.len = 0)                                                   \
+    X(short_id, SET, CORRUPT, "not 16 bytes long", d->set.id.len--)                                      \
+    X(wrong_id, SET, CORRUPT, "a sum of all tables", d->id[15] ^= 1)                                     \
+    X(no_tables, BOTH, CORRUPT, "no table", d->set.n_tables = 0)                                         \
+    X(table_lost, BOTH, CORRUPT, "one is missing", d->set.n_tables--)                                    \
+    X(no_ranking, SET, CORRUPT, "without ranking", d->tables[1].ranking.len = 0)                         \
+    X(short_ranking, SET, CORRUPT, "not 256 bytes long", d->tables[1].ranking.len = 255)                 \
+    X(exponent_twice, SET, CORRUPT, "twice", d->rankings[3][255] = d->rankings[3][0])                    \
+    X(rankings_swapped, SET, CORRUPT, "a sum of all tables", d->tables[1].ranking.data = d->rankings[2]; \
+      d->tables[2].ranking.data = d->rankings[1])                                                        \
+    X(unknown_role, BOTH, CORRUPT, "roles and layers", d->tables[2].role = (Strait__Role)3)              \
+    X(negative_role, BOTH, CORRUPT, "roles and layers", d->tables[2].role = (Strait__Role)-1)            \
+    X(negative_layer, BOTH, CORRUPT, "roles and layers", d->tables[2].layer = -3)                        \
+    X(unclassed, BOTH, CORRUPT, "roles and layers", d->tables[1].layer = -2)                             \
+    X(class_twice, BOTH, CORRUPT, "roles and layers", d->tables[3].role = d->tables[2].role;             \
+      d->tables[3].layer = d->tables[2].layer)                                                           \
+    X(fallback_of_layer, SET, CORRUPT, "roles and layers", d->tables[0].layer = 0)                       \
+    X(fallback_of_role, SET, CORRUPT, "roles and layers", d->tables[0].role = STRAIT__ROLE__ROLE_K)      \
+    X(few_counts, BOTH, CORRUPT, "", add_counts(d); d->tables[2].n_counts = 255)                         \
+    X(a_partial_file, SET, CORRUPT, "partial file", draft_partial(d))                                    \
+    X(a_set, PARTIAL, INVALID, "", draft_set(d))                                                         \
+    X(with_ranking, PARTIAL, CORRUPT, "",                                                                \
+      d->tables[2].ranking = (ProtobufCBinaryData){.len = 256, .data = d->rankings[2]};                  \
+      fill_ranking(d->rankings[2], 1))                                                                   \
+    X(no_counts, PARTIAL, CORRUPT, "", d->tables[2].n_counts = 0)                                        \
+    X(counts_of_zero, PARTIAL, CORRUPT, "", memset(d->counts[2], 0, sizeof(d->counts[2])))               \
+    X(counts_too_large, PARTIAL, CORRUPT, "", d->counts[3][9] = UINT64_MAX)                              \
+    X(no_values_told, PARTIAL, CORRUPT, "", d->set.values = 0)                                           \
+    X(other_values_told, PARTIAL, CORRUPT, "", d->set.values++)                                          \
+    X(unsorted, PARTIAL, CORRUPT, "", d->tables[1].role = STRAIT__ROLE__ROLE_V)
 
-#define X(name, kinds, status, ...)   \
-    static void name(struct draft *d) \
-    {                                 \
-        __VA_ARGS__;                  \
+static const char *why_of(const uint8_t *src, size_t src_size)
+{
+    size_t offset = SIZE_MAX;
+    const char *why = codebook_file_why(src, src_size, &offset);
+    ck_assert_uint_le(offset, src_size);
+    return why;
+}
+
+/* "The end, and ...", "... cut off", or, between two fields, that tables are missing. */
+static bool is_about_length(const char *why)
+{
+    return strstr(why, "it is empty") != NULL || strstr(why, "begin") != NULL || strstr(why, "the end, and") != NULL ||
+           strstr(why, "cut off") != NULL || strstr(why, "one is missing") != NULL;
+}
+
+#define X(name, kinds, status, why, ...) \
+    static void name(struct draft *d)    \
+    {                                    \
+        __VA_ARGS__;                     \
     }
 FILE_FAULTS(X)
 #undef X
@@ -536,8 +552,9 @@ static const struct file_fault {
     void (*spoil)(struct draft *draft);
     int kinds;
     enum strait_status status;
+    const char *why; /* a part of what is told of a set */
 } file_faults[] = {
-#define X(name, kinds, status, ...) {name, kinds, STRAIT_ERR_##status},
+#define X(name, kinds, status, why, ...) {name, kinds, STRAIT_ERR_##status, why},
     FILE_FAULTS(X)
 #undef X
 };
@@ -553,6 +570,8 @@ TEST_LOOP(a_file_with_one_fault_is_refused, COUNT(file_faults))
         fault->spoil(&draft);
         pack_draft(&draft);
         ck_assert_int_eq(fault->status, parse(kind, bytes, size));
+        if (kind == SET)
+            ck_assert_ptr_nonnull(strstr(why_of(bytes, size), fault->why));
     }
 }
 
@@ -566,6 +585,8 @@ TEST_RANGE(no_beginning_of_a_file_is_one, SET, PARTIAL + 1)
         uint8_t *exact = malloc(cut + 1); /* so that a sanitizer sees one byte read too many */
         memcpy(exact, bytes, cut);
         ck_assert_int_eq(STRAIT_ERR_CORRUPT, parse(_i, exact, cut));
+        if (_i == SET)
+            ck_assert_msg(is_about_length(why_of(exact, cut)), "%zu: %s", cut, why_of(exact, cut));
         free(exact);
     }
 }

@@ -30,7 +30,7 @@ static uv_loop_t loop;
 static struct jobs *jobs;
 static const struct strait_codebook *no_codebook;
 static struct strait_codebook *codebook; /* of this test */
-static uint8_t chunk[1 << 20];
+static uint8_t chunk[1 << 20], other_chunk[1 << 20];
 static const uint32_t ids_there[IDS] = {5, 0, 23, 7, 8, 9, 1}, ids_here[IDS] = {3, 22, 4, 10, 0, 11, 23};
 static const struct piece pieces[PIECES] = {{.group = 0, .region_count = 4, .count = 7},
                                             {.group = 0, .region_first = 1, .region_count = 2, .count = 3},
@@ -62,9 +62,10 @@ static void world_open(struct world *world, const struct wire_region *regions, u
     world->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, world->fd, 0);
     require(world->memory != MAP_FAILED);
     memset(world->memory, CANARY, size);
-    const struct pool_context context = {.bytes_max = UINT64_MAX, .codebook = codebook};
+    const struct pool_context context = {.bytes_max = UINT64_MAX};
     enum strait_status status = pool_map(&registration, &world->fd, &context, &world->pool, why, sizeof(why));
     ck_assert_msg(status == STRAIT_OK, "%s: %s", strait_status_string(status), why);
+    pool_choose_tables(world->pool, codebook);
 }
 
 static struct wire_region region_of(uint32_t group, int32_t layer, enum strait_role role, uint64_t offset)
@@ -192,12 +193,31 @@ static void jobs_close(void)
     ck_assert_int_eq(uv_loop_close(&loop), 0);
 }
 
+/* A copy of the set (NULL: none) in force, after those of `before`. */
+static struct codebooks *codebooks_of(const struct strait_codebook *set, const struct codebooks *before)
+{
+    struct codebooks *made;
+    struct strait_codebook *copy = NULL;
+    if (set != NULL) {
+        size_t size = strait_codebook_serialized_size(set);
+        void *bytes = malloc(size);
+        require(bytes != NULL);
+        ck_assert_int_eq(strait_codebook_serialize(set, bytes, size), STRAIT_OK);
+        ck_assert_int_eq(strait_codebook_parse(bytes, size, &copy), STRAIT_OK);
+        free(bytes);
+    }
+    ck_assert_int_eq(codebooks_create(copy, before, &made), STRAIT_OK);
+    return made;
+}
+
 /* In place of those that there are. */
 static void jobs_open(const struct strait_codebook *set, uint64_t small_bytes)
 {
     jobs_close();
     require(uv_loop_init(&loop) == 0);
-    ck_assert_int_eq(jobs_create(&loop, set, small_bytes, &jobs), STRAIT_OK);
+    struct codebooks *codebooks = codebooks_of(set, NULL);
+    ck_assert_int_eq(jobs_create(&loop, codebooks, small_bytes, &jobs), STRAIT_OK);
+    codebooks_release(codebooks);
 }
 
 /* The job must have been started. */
@@ -358,6 +378,58 @@ TEST(a_chunk_of_another_codebook_is_refused_and_nothing_is_written)
         ck_assert_int_eq(decode(&b, &pieces[0], ids_here, chunk, out.bytes).reason, STRAIT_REASON_CODEC);
         ck_assert(is_filled(b.memory, b.size, CANARY));
     }
+    strait_codebook_destroy(other);
+}
+
+TEST(after_a_reload_chunks_of_the_two_sets_before_are_decoded_and_older_ones_refused)
+{
+    struct rng rng = rng_init(12);
+    uint8_t ranking[1][256];
+    fill_pages(&a, &pieces[0], ids_there, &rng, PATTERN_FALLING);
+    jobs_open(codebook, 0);
+    struct job_result out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_TIERED, chunk, sizeof(chunk));
+    struct told told = {0};
+    /* A job that has begun goes on with its set, though nobody else has it any more. */
+    enum strait_status started = job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_TIERED,
+                                            CHUNK(other_chunk, sizeof(other_chunk)), on_told, &told, 1);
+    struct codebooks *in_force = codebooks_of(codebook, NULL);
+    for (uint32_t reload = 0; reload < CODEBOOKS_KEPT; reload++) {
+        struct strait_codebook *other;
+        test_ranking(ranking[0], 4 - reload);
+        ck_assert_int_eq(strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &other), STRAIT_OK);
+        struct codebooks *next = codebooks_of(other, in_force);
+        codebooks_release(in_force);
+        in_force = next;
+        jobs_set_codebooks(jobs, in_force);
+        pool_choose_tables(a.pool, other);
+        strait_codebook_destroy(other);
+        if (reload == 0)
+            ck_assert_int_eq(finish(&told, started).reason, STRAIT_REASON_NONE);
+        bool kept = reload + 1 < CODEBOOKS_KEPT;
+        ck_assert_int_eq(decode(&b, &pieces[0], ids_here, chunk, out.bytes).reason,
+                         kept ? STRAIT_REASON_NONE : STRAIT_REASON_CODEC);
+        if (kept)
+            arrived(&a, ids_there, &b, ids_here, &pieces[0]);
+    }
+    codebooks_release(in_force);
+}
+
+TEST(a_set_that_is_loaded_again_is_kept_once)
+{
+    struct strait_codebook *other;
+    uint8_t ranking[1][256];
+    test_ranking(ranking[0], 4);
+    ck_assert_int_eq(strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &other), STRAIT_OK);
+    struct codebooks *in_force = codebooks_of(other, NULL);
+    for (uint32_t reload = 0; reload < 2 * CODEBOOKS_KEPT; reload++) {
+        struct codebooks *next = codebooks_of(reload % 2 == 0 ? codebook : NULL, in_force);
+        codebooks_release(in_force);
+        in_force = next;
+        ck_assert_mem_eq(strait_codebook_id(codebooks_find(in_force, strait_codebook_id(other))),
+                         strait_codebook_id(other), STRAIT_CODEBOOK_ID_BYTES);
+        ck_assert((codebooks_current(in_force) == NULL) == (reload % 2 != 0));
+    }
+    codebooks_release(in_force);
     strait_codebook_destroy(other);
 }
 
@@ -635,6 +707,31 @@ TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
     ck_assert(!waited);
     uv_close((uv_handle_t *)&timer, on_closed);
     uv_run(&loop, UV_RUN_DEFAULT);
+}
+
+/* One that is all of its request runs at once, unless another is under way; others of its size go to a worker. */
+TEST(a_job_that_nothing_can_overlap_with_waits_for_no_worker)
+{
+    struct told told = {0};
+    uint8_t *const bytes = malloc(sizeof(chunk));
+    const struct job_chunk all = {.bytes = bytes, .size = sizeof(chunk), .alone = true};
+    require(raw_bytes(&pieces[0]) > 1);
+    for (int other = 0; other < 2; other++) {
+        jobs_open(codebook, 1);
+        if (other)
+            ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW,
+                                        CHUNK(chunk, sizeof(chunk)), on_told, &told, 0),
+                             STRAIT_OK);
+        ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW, &all, on_told, &told, 1),
+                         STRAIT_OK);
+        told.count = 0;
+        ck_assert_int_eq(!other, jobs_report(jobs));
+        ck_assert_int_eq(!other, told.count);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        ck_assert_int_eq(1 + other, told.count);
+        ck_assert(!jobs_report(jobs));
+    }
+    free(bytes);
 }
 
 struct chain {

@@ -11,7 +11,7 @@
 #include <uv.h>
 
 #include "daemon/device/devices.h"
-#include "daemon/memory/codebook_option.h"
+#include "daemon/memory/codebooks.h"
 #include "daemon/memory/pool.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
@@ -27,6 +27,8 @@ static int make_memfd(size_t size, int seals)
 {
     int fd = memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
+    for (size_t at = 0; at < size; at += PAGE) /* its owner has touched it */
+        ck_assert_int_eq(pwrite(fd, "", 1, (off_t)at), 1);
     ck_assert_int_eq(ftruncate(fd, (off_t)size), 0);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
     return fd;
@@ -61,21 +63,21 @@ static struct wire_region layer_region(int32_t layer)
 }
 
 static enum strait_status map_all(const struct wire_region *regions, uint32_t count, bool embedded, uint64_t bytes_max,
-                                  const struct strait_codebook *codebook, struct pool **pool)
+                                  struct pool **pool)
 {
     struct message_pool_register registration = {.pool = {{7, 8, 9}},
                                                  .fd_count = COUNT(fds),
                                                  .coding = STRAIT_CODING_TOP16,
                                                  .region_count = count,
                                                  .regions = regions};
-    const struct pool_context context = {.embedded = embedded, .bytes_max = bytes_max, .codebook = codebook};
+    const struct pool_context context = {.embedded = embedded, .bytes_max = bytes_max};
     return pool_map(&registration, fds, &context, pool, why, sizeof(why));
 }
 
 static struct pool *map_good(const struct wire_region *regions, uint32_t count, bool embedded)
 {
     struct pool *pool = NULL;
-    enum strait_status status = map_all(regions, count, embedded, UINT64_MAX, NULL, &pool);
+    enum strait_status status = map_all(regions, count, embedded, UINT64_MAX, &pool);
     ck_assert_msg(status == STRAIT_OK, "%s: %s", strait_status_string(status), why);
     return pool;
 }
@@ -97,7 +99,7 @@ static void refused(const struct wire_region *regions, uint32_t count, bool embe
 {
     struct pool *untouched = (struct pool *)why;
     struct pool *pool = untouched;
-    enum strait_status status = map_all(regions, count, embedded, UINT64_MAX, NULL, &pool);
+    enum strait_status status = map_all(regions, count, embedded, UINT64_MAX, &pool);
     ck_assert_msg(status == with, "%s: %s", strait_status_string(status), why);
     ck_assert_ptr_eq(pool, untouched);
     ck_assert_uint_gt(strlen(why), 10); /* says something */
@@ -280,7 +282,7 @@ TEST(huge_pages_are_mapped_where_there_are_any)
         fclose(file);
     fds[0] = memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     if (fds[0] >= 0 && ftruncate(fds[0], (off_t)size) == 0 && fcntl(fds[0], F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
-        enum strait_status status = map_all(&region, 1, false, UINT64_MAX, NULL, &pool);
+        enum strait_status status = map_all(&region, 1, false, UINT64_MAX, &pool);
         ck_assert_int_eq(status, there > 0 ? STRAIT_OK : STRAIT_ERR_NO_MEMORY);
         if (status == STRAIT_OK)
             pool_unmap(pool);
@@ -390,15 +392,12 @@ TEST(regions_are_where_the_client_has_them)
     munmap(memory[2], BYTES);
 }
 
-TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
+TEST(memory_keeps_what_is_in_it)
 {
     struct wire_region region = layer_region(1);
-    struct stat info;
     uint8_t *memory = map_own(fds[0]);
     memset(memory + PAGE * PAGES + 3 * PAGE, 77, PAGE);
     struct pool *pool = map_good(&region, 1, false);
-    ck_assert_int_eq(fstat(fds[0], &info), 0);
-    ck_assert_int_ge(info.st_blocks, PAGE * PAGES / 512);
     ck_assert_uint_ge(pool->bytes, PAGE * PAGES);
     ck_assert(is_filled(memory + PAGE * PAGES + 3 * PAGE, PAGE, 77));
     ck_assert(is_filled(memory + PAGE * PAGES, 3 * PAGE, 0));
@@ -407,16 +406,37 @@ TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
     munmap(memory, BYTES);
 }
 
+/* Or the daemon would be charged for it. */
+TEST(memory_that_its_owner_never_touched_is_refused)
+{
+    struct wire_region region = layer_region(1);
+    const off_t hole = PAGE * PAGES + 5 * PAGE;
+    ck_assert_int_eq(lseek(fds[0], 7, SEEK_SET), 7);
+    ck_assert_int_eq(fallocate(fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE * PAGES), 0);
+    struct pool *pool = map_good(&region, 1, false); /* what is not the region's does not matter */
+    pool_unmap(pool);
+    ck_assert_int_eq(fallocate(fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, hole, PAGE), 0);
+    refused(&region, 1, false, STRAIT_ERR_INVALID);
+    ck_assert_str_eq(why,
+                     "region 0: its memory was never touched, from byte 86016 of the memfd on: the daemon would be "
+                     "charged for it");
+    struct stat info;
+    ck_assert_int_eq(fstat(fds[0], &info), 0);
+    ck_assert_int_eq(info.st_blocks, (BYTES - PAGE * PAGES - PAGE) / 512); /* it was not touched here either */
+    ck_assert_int_eq(lseek(fds[0], 0, SEEK_CUR), 7);
+    ck_assert_int_eq(mappings(), 0);
+}
+
 TEST(no_more_is_mapped_than_the_quota_has_left)
 {
     struct wire_region regions[2] = {layer_region(0), layer_region(1)};
     struct pool *pool;
     regions[1].fd = 3;
     regions[1].offset = 0;
-    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES - 1, NULL, &pool), STRAIT_ERR_NO_MEMORY);
-    ck_assert_int_eq(map_all(regions, 2, false, 0, NULL, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES - 1, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(map_all(regions, 2, false, 0, &pool), STRAIT_ERR_NO_MEMORY);
     ck_assert_int_eq(mappings(), 0);
-    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES, NULL, &pool), STRAIT_OK);
+    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES, &pool), STRAIT_OK);
     ck_assert_uint_eq(pool->bytes, 2 * PAGE * PAGES);
     pool_unmap(pool);
 }
@@ -428,8 +448,8 @@ TEST(a_part_of_a_page_of_memory_counts_whole)
     region.offset = 100;
     region.page_count = 1;
     region.row_bytes = 10;
-    ck_assert_int_eq(map_all(&region, 1, false, 4095, NULL, &pool), STRAIT_ERR_NO_MEMORY);
-    ck_assert_int_eq(map_all(&region, 1, false, 4096, NULL, &pool), STRAIT_OK);
+    ck_assert_int_eq(map_all(&region, 1, false, 4095, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(map_all(&region, 1, false, 4096, &pool), STRAIT_OK);
     ck_assert_uint_eq(pool->bytes, 4096);
     pool_unmap(pool);
 }
@@ -460,9 +480,13 @@ TEST(the_codebook_gives_each_class_its_table)
     ck_assert_int_eq(strait_codebook_create((const uint8_t(*)[256])rankings, classes, 4, &codebook), STRAIT_OK);
     regions[2].role = STRAIT_ROLE_V;
     regions[2].offset = 2 * PAGE * PAGES;
-    ck_assert_int_eq(map_all(regions, 4, false, BYTES, codebook, &pool), STRAIT_OK);
+    ck_assert_int_eq(map_all(regions, 4, false, BYTES, &pool), STRAIT_OK);
+    pool_choose_tables(pool, codebook);
     for (uint32_t r = 0; r < 4; r++)
         ck_assert_uint_eq(pool->groups[0].regions[r].table, tables[r]);
+    pool_choose_tables(pool, NULL);
+    for (uint32_t r = 0; r < 4; r++)
+        ck_assert_uint_eq(pool->groups[0].regions[r].table, 0);
     pool_unmap(pool);
     strait_codebook_destroy(codebook);
 }
@@ -577,6 +601,8 @@ static void uses_are(uint32_t group, const uint32_t *uses, uint32_t count)
         ck_assert_uint_eq(use_of(&pool->groups[group], i), i < count ? uses[i] : 0);
 }
 
+static uint32_t used; /* the page that could not be marked */
+
 TEST_FIXTURE(uses, setup_uses, teardown_uses);
 
 TEST(a_pool_knows_its_page_ids)
@@ -589,8 +615,8 @@ TEST(a_pool_knows_its_page_ids)
     for (int i = 0; i < COUNT(lists); i++)
         ck_assert_int_eq(pool_has(pool, &lists[i]), i < 4);
     for (int i = 4; i < COUNT(lists); i++) {
-        ck_assert(!pool_expect(pool, &lists[i]));
-        ck_assert(!pool_offer(pool, &lists[i]));
+        ck_assert(!pool_mark(pool, &lists[i], true, &used));
+        ck_assert(!pool_mark(pool, &lists[i], false, &used));
     }
     uses_are(0, NULL, 0);
 }
@@ -599,40 +625,41 @@ TEST(an_expected_page_is_in_nothing_else)
 {
     uint32_t ids[] = {3, 1, 4};
     struct wire_page_list list = ids_of(0, ids, 3), overlaps = run_of(0, 0, 2), same_elsewhere = run_of(1, 0, PAGES);
-    ck_assert(pool_expect(pool, &list));
-    ck_assert(!pool_expect(pool, &list));
-    ck_assert(!pool_expect(pool, &overlaps));
-    ck_assert(!pool_offer(pool, &overlaps));
-    ck_assert(pool_expect(pool, &same_elsewhere));
+    ck_assert(pool_mark(pool, &list, true, &used));
+    ck_assert(!pool_mark(pool, &list, true, &used));
+    ck_assert(!pool_mark(pool, &overlaps, true, &used));
+    ck_assert(!pool_mark(pool, &overlaps, false, &used));
+    ck_assert_uint_eq(1, used);
+    ck_assert(pool_mark(pool, &same_elsewhere, true, &used));
     uses_are(0, (uint32_t[]){0, POOL_EXPECTED, 0, POOL_EXPECTED, POOL_EXPECTED}, 5); /* and 0 is free */
     give_back(0, ids, 3, true);
     uses_are(0, NULL, 0);
-    ck_assert(pool_offer(pool, &overlaps));
+    ck_assert(pool_mark(pool, &overlaps, false, &used));
 }
 
 TEST(a_page_may_be_offered_many_times_but_not_expected_meanwhile)
 {
     uint32_t ids[] = {5, 6}, more[] = {6};
     struct wire_page_list both = ids_of(0, ids, 2), one = ids_of(0, more, 1), before = run_of(0, 4, 2);
-    ck_assert(pool_offer(pool, &both));
-    ck_assert(pool_offer(pool, &one));
-    ck_assert(!pool_expect(pool, &one));
-    ck_assert(!pool_expect(pool, &before));
+    ck_assert(pool_mark(pool, &both, false, &used));
+    ck_assert(pool_mark(pool, &one, false, &used));
+    ck_assert(!pool_mark(pool, &one, true, &used));
+    ck_assert(!pool_mark(pool, &before, true, &used));
     uses_are(0, (uint32_t[]){0, 0, 0, 0, 0, 1, 2}, 7);
     give_back(0, ids, 2, false);
     uses_are(0, (uint32_t[]){0, 0, 0, 0, 0, 0, 1}, 7);
-    ck_assert(!pool_expect(pool, &one));
+    ck_assert(!pool_mark(pool, &one, true, &used));
     give_back(0, more, 1, false);
-    ck_assert(pool_expect(pool, &one));
+    ck_assert(pool_mark(pool, &one, true, &used));
 }
 
 TEST(a_page_twice_in_one_list_can_be_offered_but_not_expected)
 {
     uint32_t ids[] = {2, 9, 2};
     struct wire_page_list list = ids_of(1, ids, 3);
-    ck_assert(!pool_expect(pool, &list));
+    ck_assert(!pool_mark(pool, &list, true, &used));
     uses_are(1, NULL, 0);
-    ck_assert(pool_offer(pool, &list));
+    ck_assert(pool_mark(pool, &list, false, &used));
     give_back(1, ids, 3, false);
     uses_are(1, NULL, 0);
 }
@@ -641,8 +668,8 @@ TEST(what_was_not_marked_is_not_given_back)
 {
     uint32_t ids[] = {0, 1, PAGES, UINT32_MAX};
     struct wire_page_list expected = run_of(0, 0, 1), offered = run_of(0, 1, 1);
-    ck_assert(pool_expect(pool, &expected));
-    ck_assert(pool_offer(pool, &offered));
+    ck_assert(pool_mark(pool, &expected, true, &used));
+    ck_assert(pool_mark(pool, &offered, false, &used));
     give_back(0, &ids[1], 3, true);  /* an offered page is none of an expectation */
     give_back(0, &ids[0], 1, false); /* nor the other way round */
     uses_are(0, (uint32_t[]){POOL_EXPECTED, 1}, 2);
@@ -675,7 +702,7 @@ TEST(random_uses_agree_with_counting_them)
         if (what % 2 == 1)
             give_back(0, ids, n, expect);
         else
-            ck_assert_int_eq(expect ? pool_expect(pool, &list) : pool_offer(pool, &list), fine);
+            ck_assert_int_eq(pool_mark(pool, &list, expect, &used), fine);
         if (fine)
             memcpy(counts, next, sizeof(counts));
         uses_are(0, counts, PAGES);
@@ -709,6 +736,7 @@ TEST(a_codebook_is_read_from_its_file)
     write_file(path, bytes, size - 1);
     ck_assert_int_eq(codebook_load(path, &read, why, WHY), STRAIT_ERR_CORRUPT);
     ck_assert_ptr_nonnull(strstr(why, path));
+    ck_assert_ptr_nonnull(strstr(why, "is no codebook set: offset "));
     unlink(path);
     free(bytes);
     strait_codebook_destroy(made);

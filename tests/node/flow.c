@@ -350,7 +350,7 @@ static void on_state(struct flow *flow, const struct strait_event *event)
     if (event->state != STRAIT_FAILED)
         ck_assert_int_gt(event->state, flow->state);
     flow->state = event->state;
-    flow->moved |= event->state == STRAIT_TRANSFERRING;
+    flow->moved |= event->state >= STRAIT_TRANSFERRING;
     if (event->state != STRAIT_FAILED && event->state != STRAIT_DONE)
         return;
     flow->decided = true;
@@ -375,6 +375,9 @@ static void on_state(struct flow *flow, const struct strait_event *event)
 static void on_layer(struct flow *flow, const struct strait_event *event)
 {
     ck_assert(!flow->decided);
+    ck_assert_int_eq(STRAIT_TRANSFERRING, event->state);
+    flow->state = event->state;
+    flow->moved = true;
     ck_assert_int_lt(event->layer, LAYERS_MAX);
     ck_assert_int_ge(event->layer, 0);
     ck_assert_uint_eq(0, flow->layers[event->layer]++);

@@ -1,6 +1,7 @@
 #include "tests/node/harness.h"
 
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +12,7 @@
 
 struct test_node nodes[NODES_MAX];
 char folder[64];
-static const char *const wire_names[] = {"same", "shm", "ucx"};
+static const char *const wire_names[] = {"same", "shm", "tcp", "ucx"};
 
 static struct party *parties[PARTIES_MAX];
 static uint32_t party_count, kept_count, kept_room;
@@ -61,9 +62,50 @@ void test_node_init(struct test_node *node, const char *name, const char *transp
     pthread_cond_init(&node->ready, NULL);
 }
 
+void test_node_encrypt(struct test_node *node)
+{
+    static const char secret[] = "a secret of enough bytes";
+    struct node_options *o = &node->options;
+    snprintf(o->secret_file, sizeof(o->secret_file), "%.200s.secret", o->socket);
+    int fd = open(o->secret_file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    ck_assert_int_eq((int)sizeof(secret), (int)write(fd, secret, sizeof(secret)));
+    close(fd);
+    o->encrypt_pages = true;
+}
+
+/* False: none was asked for. */
+static bool reload_asked(struct test_node *node)
+{
+    struct reload reload;
+    char why[512];
+    pthread_mutex_lock(&node->lock);
+    const struct node_options *options = node->reload;
+    if (options != NULL) {
+        ck_assert_int_eq(STRAIT_OK, reload_read(options, &reload, why, sizeof(why)));
+        ck_assert_int_eq(STRAIT_OK, node_reload(node->node, &reload, why, sizeof(why)));
+        node->reload = NULL;
+        pthread_cond_signal(&node->ready);
+    }
+    pthread_mutex_unlock(&node->lock);
+    return options != NULL;
+}
+
+/* False: nobody asked for it. */
+static bool was_frozen(struct test_node *node)
+{
+    pthread_mutex_lock(&node->lock);
+    const bool frozen = node->frozen;
+    while (node->frozen)
+        pthread_cond_wait(&node->ready, &node->lock);
+    pthread_mutex_unlock(&node->lock);
+    return frozen;
+}
+
 static void on_stop(uv_async_t *async)
 {
     struct test_node *node = async->data;
+    if (was_frozen(node) || reload_asked(node))
+        return;
     pthread_mutex_lock(&node->lock);
     bool drain = node->drain;
     pthread_mutex_unlock(&node->lock);
@@ -89,8 +131,8 @@ static void *run_node(void *arg)
     uv_loop_init(&node->loop);
     uv_async_init(&node->loop, &node->stop, on_stop);
     node->stop.data = node;
-    enum strait_status status =
-        node_create(&node->loop, &node->options, NULL, -1, on_stopped, node, &node->node, node->why, sizeof(node->why));
+    enum strait_status status = node_create(&node->loop, &node->options, node->log, -1, on_stopped, node, &node->node,
+                                            node->why, sizeof(node->why));
     if (status != STRAIT_OK && node->node != NULL)
         node_stop(node->node, false);
     if (node->node != NULL)
@@ -125,6 +167,26 @@ void test_node_ask_stop(struct test_node *node, bool drain)
     node->drain = drain;
     pthread_mutex_unlock(&node->lock);
     uv_async_send(&node->stop);
+}
+
+void test_node_reload(struct test_node *node)
+{
+    pthread_mutex_lock(&node->lock);
+    node->reload = &node->options;
+    uv_async_send(&node->stop);
+    while (node->reload != NULL)
+        pthread_cond_wait(&node->ready, &node->lock);
+    pthread_mutex_unlock(&node->lock);
+}
+
+void test_node_freeze(struct test_node *node, bool frozen)
+{
+    pthread_mutex_lock(&node->lock);
+    node->frozen = frozen;
+    pthread_cond_signal(&node->ready);
+    pthread_mutex_unlock(&node->lock);
+    if (frozen)
+        uv_async_send(&node->stop);
 }
 
 void test_node_join(struct test_node *node)
@@ -175,6 +237,19 @@ static void on_note(struct party *party, const struct strait_event *event)
     snprintf(party->note_key, sizeof(party->note_key), "%.*s", (int)event->key_size, (const char *)event->key);
     party->note_size = event->data_size;
     snprintf(party->note, sizeof(party->note), "%.*s", (int)event->data_size, (const char *)event->data);
+    if (party->note[0] < '0' || party->note[0] > '9')
+        return;
+    party->notes_astray += (uint32_t)atoi(party->note) != party->next_note;
+    party->notes_back += (uint32_t)atoi(party->note) < party->next_note;
+    party->next_note = (uint32_t)atoi(party->note) + 1;
+}
+
+static void on_note_failed(struct party *party, const struct strait_event *event)
+{
+    party->notes_failed++;
+    snprintf(party->note_text, sizeof(party->note_text), "%s", event->text);
+    if (party->first_text[0] == '\0')
+        memcpy(party->first_text, party->note_text, sizeof(party->first_text));
 }
 
 static void on_event(struct party *party, const struct strait_event *event)
@@ -192,6 +267,9 @@ static void on_event(struct party *party, const struct strait_event *event)
     case STRAIT_EVENT_NOTE:
         on_note(party, event);
         break;
+    case STRAIT_EVENT_NOTIFY_FAILED:
+        on_note_failed(party, event);
+        break;
     case STRAIT_EVENT_STATS:
         free(party->stats);
         party->stats = strndup(event->data, event->data_size);
@@ -199,6 +277,8 @@ static void on_event(struct party *party, const struct strait_event *event)
     case STRAIT_EVENT_CONNECTION:
         party->connects += event->connected;
         party->disconnects += !event->connected;
+        if (!event->connected)
+            snprintf(party->lost, sizeof(party->lost), "%s", event->text);
         break;
     }
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <uv.h>
 
-#include "daemon/node.h"
+#include "daemon/reload.h"
 #include "tests/fakes/device.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
@@ -26,10 +26,14 @@ enum { SLOW = SANITIZED ? 4 : 1 }; /* factor for time limits */
 enum wire {
     SAME, /* one daemon */
     SHM,
+    TCP,
+    WIRES,
 #ifdef STRAIT_HAVE_UCX
-    UCX,
+    UCX = WIRES, /* in tests of its own */
+    ALL_WIRES
+#else
+    ALL_WIRES = WIRES
 #endif
-    WIRES
 };
 
 enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, GROUPS_MAX = 8 };
@@ -38,6 +42,7 @@ enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, GROUPS
 
 struct test_node {
     struct node_options options;
+    struct log *log; /* borrowed; NULL: none */
     bool running, started, drain;
     uint32_t gpu_failed; /* how often the node reported a stop because a GPU failed; read it atomically */
     pthread_t thread;
@@ -45,6 +50,8 @@ struct test_node {
     pthread_cond_t ready;
     uv_loop_t loop;
     uv_async_t stop;
+    const struct node_options *reload; /* asked for, not applied yet; NULL: none */
+    bool frozen;
     struct node *node;
     enum strait_status status;
     int loop_closed; /* result of uv_loop_close */
@@ -53,11 +60,17 @@ struct test_node {
 
 /* Options of small arenas and short times, with a socket in the test's folder. */
 void test_node_init(struct test_node *node, const char *name, const char *transports);
+/* Gives the node the secret that all tests use, and lets it encrypt pages. */
+void test_node_encrypt(struct test_node *node);
 void test_node_start(struct test_node *node);
 void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once */
+/* Its loop stands still until it is thawed, as that of a stopped process. */
+void test_node_freeze(struct test_node *node, bool frozen);
 void test_node_join(struct test_node *node);
 void test_node_stop(struct test_node *node); /* without drain, and waits */
 unsigned reserve_port(void); /* of loopback, for nodes that restart; reserved until the end of the test */
+/* Applies the node's options, which the test has changed, as SIGHUP does, and waits until that is done. */
+void test_node_reload(struct test_node *node);
 /* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
 void use_codebook(struct test_node *node, const char *name, uint8_t first);
 
@@ -66,8 +79,14 @@ void use_codebook(struct test_node *node, const char *name, uint8_t first);
 struct party {
     struct strait_client *client;
     uint32_t connects, disconnects;
-    char *stats; /* of the latest answer */
-    uint32_t notes;
+    char lost[128]; /* text of the last disconnect */
+    char *stats;    /* of the latest answer */
+    uint32_t notes, notes_failed;
+    uint32_t notes_astray; /* notes whose text is a number, and not the next one */
+    uint32_t notes_back;   /* those of them whose number has come before, or should have */
+    uint32_t next_note;
+    char note_text[128];  /* of the latest that failed, */
+    char first_text[128]; /* and of the first */
     char note_key[STRAIT_KEY_BYTES_MAX + 1], note[256];
     size_t note_size;
     bool deaf; /* not polled */
@@ -122,9 +141,9 @@ struct flow {
     bool sink;
     enum strait_state state;
     enum strait_reason reason;
-    bool decided, drained, moved;    /* moved: was TRANSFERRING */
+    bool decided, drained, moved;    /* moved: pages were under way */
     uint64_t decided_at, drained_at; /* uv_hrtime */
-    char text[128];
+    char text[512];
     uint8_t *aux;
     size_t aux_size;
     struct strait_failed_page *failed;

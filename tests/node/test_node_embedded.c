@@ -20,19 +20,16 @@ TEST(plain_memory_moves_inside_one_process)
     pair_quiet(&pair);
 }
 
-#ifdef STRAIT_HAVE_UCX
 TEST(two_embedded_nodes_reach_each_other)
 {
-    static const char options[] = SIZES "listen = 127.0.0.1:0\ntransports = ucx\nucx-options = tls=tcp\n";
+    static const char options[] = SIZES "listen = 127.0.0.1:0\ntransports = tcp\n";
     struct test_pool *source = pool_open(party_embedded(options), shape);
     struct test_pool *sink = pool_open(party_embedded(options), shape);
-    nodes[3].options = (struct node_options){.transports = "ucx"}; /* it keeps descriptors */
     pool_fill(source, 1);
     struct flow *o = offer_all(source, "k"), *e = expect_all(sink, "k", 0);
     flow_start(o, sink);
     arrives(e, o);
 }
-#endif
 
 /* Not under the thread sanitizer: the node's thread is detached, and a descriptor that gets the number of one which it
  * has closed counts as a race there. */

@@ -133,7 +133,7 @@ TEST_LOOP(who_gives_up_is_heard_by_the_other_side, WIRES)
 }
 
 /* Given up at any time while pages move: the pages can be used again when drained, and nothing comes later. */
-TEST_LOOP(nothing_lands_after_drained, WIRES)
+TEST_LOOP(nothing_lands_after_drained, ALL_WIRES)
 {
     struct pair pair = pair_init(_i);
     nodes[0].options.chunk_bytes = nodes[1].options.chunk_bytes = 64u << 10;
@@ -251,7 +251,7 @@ TEST_LOOP(a_draining_node_finishes_what_runs_and_takes_nothing_new, WIRES)
     test_node_join(pair.b);
 }
 
-TEST_LOOP(a_node_that_stops_fails_what_runs_and_comes_back, 2 * WIRES)
+TEST_LOOP(a_node_that_stops_fails_what_runs_and_comes_back, 2 * ALL_WIRES)
 {
     bool sink_stops = _i % 2 != 0;
     struct pair pair = pair_init(_i / 2);

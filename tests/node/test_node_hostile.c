@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "proto/channel.h"
@@ -29,7 +31,8 @@ static void setup(void)
 {
     node_setup();
     test_node_init(&nodes[0], "a", "shm");
-    nodes[0].options.clients = 4096;
+    nodes[0].options.clients = 200;
+    nodes[0].options.clients_per_user = 200;
     test_node_start(&nodes[0]);
     bystander.party = party_open(&nodes[0]);
     bystander.source = pool_open(bystander.party, (struct geometry){0});
@@ -40,7 +43,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-    WAIT(stat_of(bystander.party, "gauges.clients") == 1);
+    /* First none whose hello is still to be read, then none beside the bystander. */
+    WAIT(stat_of(bystander.party, "gauges.clients_half_open") == 0 && stat_of(bystander.party, "gauges.clients") == 1);
     ck_assert_double_eq(2, stat_of(bystander.party, "gauges.pools"));
     bystander_works();
     WAIT(open_descriptors() <= bystander.descriptors);
@@ -145,9 +149,10 @@ TEST(random_bytes_end_their_connection_only)
     free(bytes);
 }
 
-TEST(half_open_connections_cost_nothing)
+/* More than there may be clients: they take no places, and only so many of them are kept. */
+TEST(half_open_connections_keep_nobody_out)
 {
-    enum { MANY = 900 };
+    enum { MANY = 900, KEPT = 256 };
     static int fds[MANY];
     for (int i = 0; i < MANY; i++) {
         fds[i] = dial();
@@ -157,8 +162,110 @@ TEST(half_open_connections_cost_nothing)
             bystander_works();
     }
     bystander_works();
-    WAIT(stat_of(bystander.party, "gauges.clients") == MANY + 1);
+    WAIT(stat_of(bystander.party, "counters.clients_refused_half_open") +
+             stat_of(bystander.party, "counters.clients_refused_no_hello") >=
+         MANY - KEPT);
+    ck_assert_double_le(stat_of(bystander.party, "gauges.clients_half_open"), KEPT);
+    ck_assert_double_eq(1, stat_of(bystander.party, "gauges.clients"));
+    struct party *late = party_open(&nodes[0]);
+    WAIT(late->connects == 1);
+    party_close(late);
     for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+}
+
+/* What accepting fails with; 0: it works. This takes the place of the C library's function. */
+static int accept_error;
+
+int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags)
+{
+    const int error = __atomic_load_n(&accept_error, __ATOMIC_SEQ_CST);
+    if (error == 0)
+        return (int)syscall(SYS_accept4, fd, address, size, flags);
+    errno = error;
+    return -1;
+}
+
+/* EMFILE is the system's own. */
+static const int shortages[] = {EMFILE, ENFILE, ENOBUFS, ENOMEM};
+
+TEST_LOOP(without_descriptors_the_loop_rests_and_then_accepts_who_has_waited, COUNT(shortages))
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, nodes[0].options.socket);
+    bystander_works();
+    int waiting = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (shortages[_i] == EMFILE)
+        descriptors_forbid();
+    else
+        __atomic_store_n(&accept_error, shortages[_i], __ATOMIC_SEQ_CST);
+    int connected = connect(waiting, (struct sockaddr *)&address, sizeof(address));
+    double cpu = process_cpu_s();
+    (void)poll(NULL, 0, 350);
+    cpu = process_cpu_s() - cpu;
+    __atomic_store_n(&accept_error, 0, __ATOMIC_SEQ_CST);
+    if (shortages[_i] == EMFILE)
+        descriptors_allow();
+    ck_assert_int_eq(0, connected);
+    ck_assert_double_lt(cpu, 0.15);
+    double rests = stat_of(bystander.party, "counters.accept_rests_clients");
+    ck_assert(rests >= 1 && rests <= 20);
+    WAIT(stat_of(bystander.party, "gauges.clients_half_open") == 1);
+    close(waiting);
+}
+
+/* Each of them waits for a connection of its own, which is refused again and again. */
+TEST(notes_to_as_many_addresses_as_a_client_may_name_leave_the_loop_time)
+{
+    enum { CLIENTS = 2 };
+    int fds[CLIENTS];
+    char address[32];
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        fds[i] = dial_and_greet();
+        for (uint32_t n = 0; n < MESSAGE_NOTES_MAX; n++) {
+            snprintf(address, sizeof(address), "127.%u.%u.%u:1", 1 + i, n / 250, 1 + n % 250);
+            struct message note = {.type = MESSAGE_NOTIFY,
+                                   .notify = {.peer_pool = own_pool,
+                                              .peer_address = view_of(address, strlen(address)),
+                                              .key = view_of("k", 1),
+                                              .note = n}};
+            send_message(fds[i], &note);
+        }
+    }
+    (void)stats_text(bystander.party);
+    pump_for(300); /* their back-offs have grown */
+    double cpu = process_cpu_s();
+    pump_for(1000);
+    cpu = process_cpu_s() - cpu;
+    ck_assert_double_lt(cpu, 0.5 * SLOW);
+    bystander_works();
+    for (int i = 0; i < CLIENTS; i++)
+        close(fds[i]);
+}
+
+/* Two bytes ask for kilobytes that take long to write. */
+TEST(who_asks_for_statistics_all_the_time_leaves_the_loop_time)
+{
+    enum { CLIENTS = 100, EACH = 64 };
+    const struct message stats = {.type = MESSAGE_STATS};
+    uint8_t *frame, frames[EACH * 16];
+    size_t size;
+    int fds[CLIENTS];
+    ck_assert_int_eq(STRAIT_OK, message_pack(&stats, &frame, &size));
+    ck_assert_uint_le(size, 16);
+    for (int i = 0; i < EACH; i++)
+        memcpy(frames + (size_t)i * size, frame, size);
+    free(frame);
+    for (int i = 0; i < CLIENTS; i++)
+        fds[i] = dial_and_greet();
+    WAIT(stat_of(bystander.party, "gauges.clients") == CLIENTS + 1);
+    for (int i = 0; i < CLIENTS; i++)
+        ck_assert(send_bytes(fds[i], frames, EACH * size));
+    const double cpu = process_cpu_s();
+    for (int i = 0; i < 3; i++)
+        bystander_works();
+    ck_assert_double_lt(process_cpu_s() - cpu, 0.2 * SLOW);
+    for (int i = 0; i < CLIENTS; i++)
         close(fds[i]);
 }
 
@@ -185,6 +292,92 @@ TEST(mutated_frames_harm_nobody)
         if (round % 100 == 0)
             bystander_works();
     }
+}
+
+/* ---- Signs of life ----------------------------------------------------------------------------------------------- */
+
+static uint32_t pongs_of(struct channel *channel, uint32_t wanted)
+{
+    uint32_t pongs = 0;
+    for (uint64_t end = now_ms() + 5000 * SLOW; now_ms() < end && pongs < wanted;) {
+        struct pollfd ready = {.fd = channel_fd(channel), .events = POLLIN};
+        struct message message = {0};
+        int fds[CHANNEL_FDS_MAX];
+        uint32_t fd_count;
+        (void)poll(&ready, 1, 100);
+        ck_assert_int_eq(STRAIT_OK, channel_read(channel));
+        while (channel_next(channel, &message, fds, &fd_count) == STRAIT_OK) {
+            pongs += message.type == MESSAGE_PONG;
+            message_fini(&message);
+        }
+    }
+    return pongs;
+}
+
+TEST(each_ping_is_answered)
+{
+    struct message ping = {.type = MESSAGE_PING};
+    struct channel *channel;
+    int fd = dial_and_greet();
+    send_message(fd, &ping);
+    send_message(fd, &ping);
+    ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1 << 20, &channel));
+    ck_assert_uint_eq(2, pongs_of(channel, 2));
+    channel_destroy(channel);
+}
+
+/* ---- Credit ------------------------------------------------------------------------------------------------------ */
+
+TEST_LOOP(who_sends_more_notes_than_credit_is_let_go, 2)
+{
+    static const char data[STRAIT_NOTE_BYTES_MAX];
+    const uint32_t fit = _i == 0 ? MESSAGE_NOTES_MAX : MESSAGE_NOTES_BYTES_MAX / STRAIT_NOTE_BYTES_MAX - 1;
+    struct message note = {.type = MESSAGE_NOTIFY};
+    note.notify.peer_address = view_of("127.0.0.1:1", 11); /* they wait for a connection */
+    note.notify.key = view_of("k", 1);
+    note.notify.data = view_of(data, _i == 0 ? 0 : sizeof(data));
+    int fd = dial_and_greet();
+    for (note.notify.note = 0; note.notify.note < fit; note.notify.note++)
+        send_message(fd, &note);
+    bystander_works();
+    ck_assert(stat_of(bystander.party, "gauges.clients") == 2);
+    for (note.notify.note = 0; note.notify.note < 2; note.notify.note++)
+        send_message(fd, &note);
+    ck_assert(is_let_go(fd));
+    close(fd);
+    bystander_works();
+}
+
+/* ---- The log ----------------------------------------------------------------------------------------------------- */
+
+TEST(who_breaks_the_protocol_again_and_again_does_not_flood_the_log)
+{
+    enum { TIMES = 300 };
+    static const uint8_t rubbish[64] = {0xff, 0xff, 0xff, 0x7f, 1};
+    char text[65536] = "";
+    int written = memfd_create("log", MFD_CLOEXEC), lines = 0;
+    struct log *log;
+    ck_assert_int_eq(STRAIT_OK, log_create(written, LOG_INFO, &log));
+    test_node_init(&nodes[1], "b", "shm");
+    nodes[1].log = log;
+    test_node_start(&nodes[1]);
+    const uint64_t begun = now_ms();
+    for (int i = 0; i < TIMES; i++) {
+        int fd = unix_dial(nodes[1].options.socket);
+        (void)send_bytes(fd, rubbish, sizeof(rubbish));
+        ck_assert(is_let_go(fd));
+        close(fd);
+    }
+    const int seconds = (int)((now_ms() - begun) / 1000) + 2; /* that it touched */
+    test_node_stop(&nodes[1]);
+    log_destroy(log);
+    ck_assert_int_gt((int)pread(written, text, sizeof(text) - 1, 0), 0);
+    close(written);
+    for (const char *at = text; (at = strstr(at, "pid=")) != NULL; at++)
+        lines++;
+    ck_assert_int_ge(lines, 1);
+    ck_assert_int_le(lines, 10 * seconds);
+    ck_assert_ptr_nonnull(strstr(text, "why=\"frame of 2147483647 bytes, at most 8388608\""));
 }
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */

@@ -112,6 +112,20 @@ TEST_LOOP(chunks_go_by_the_link, COUNT(codings) * COUNT(links))
     pair_quiet(&pair);
 }
 
+#ifdef STRAIT_HAVE_UCX
+/* By a link between hosts nothing could encrypt them. */
+TEST_LOOP(encrypted_pages_go_through_the_host, KINDS)
+{
+    struct pair pair = prepare(UCX, kinds[_i].gpu_wires, CARRIER);
+    test_node_encrypt(pair.a);
+    test_node_encrypt(pair.b);
+    pair_start(&pair, gpu_small);
+    move_times(&pair, 4);
+    ck_assert_double_eq(0, wire_bytes(pair.source, kinds[_i].counter));
+    ck_assert_double_gt(wire_bytes(pair.source, "ucx"), 0);
+}
+#endif
+
 TEST_LOOP(rows_and_odd_sizes_arrive, KINDS)
 {
     static const struct geometry shapes[] = {

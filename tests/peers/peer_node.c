@@ -168,7 +168,7 @@ static void on_shm_dialled(void *owner, uint32_t what)
     message_fini(&message);
 }
 
-static void shm_listen(struct node *node)
+void shm_listen(struct node *node)
 {
     node->shm_listener = unix_listen(node->options.socket);
     ck_assert_int_eq(STRAIT_OK,
@@ -197,6 +197,7 @@ void node_init(struct node *node, const char *name, const char *transports)
     snprintf(o->listen, sizeof(o->listen), "127.0.0.1:0");
     snprintf(o->transports, sizeof(o->transports), "%s", transports);
     snprintf(o->ucx, sizeof(o->ucx), "tls=tcp");
+    o->tcp_connections = 3;
     o->heartbeat_ms = HEARTBEAT_MS;
     o->peer_timeout_ms = TIMEOUT_MS;
     o->connect_ms = CONNECT_MS;
@@ -227,6 +228,7 @@ enum strait_status node_try(struct node *node, char *why, size_t size)
         .send_size = SLOT_BYTES,
         .incarnation = 1000 + next_id,
         .node = (uint64_t)getpid() << 20 | next_id,
+        .rdma_devices = node->rdma_devices,
         .events = &events,
         .owner = node,
     };

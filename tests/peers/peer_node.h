@@ -9,6 +9,8 @@
 #include <string.h>
 #include <uv.h>
 
+#include "daemon/base/address.h"
+#include "daemon/base/watch.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
 #include "tests/run_suite.h"
@@ -25,6 +27,7 @@
 struct node {
     struct peers *peers;
     struct node_options options;
+    const char *rdma_devices; /* NULL: those of the system */
     struct metrics metrics;
     struct transport_arena arena;
     uint8_t *send;
@@ -73,7 +76,8 @@ void nodes_close(void);
 void node_init(struct node *node, const char *name, const char *transports);
 void node_secret(struct node *node, const char *secret);
 enum strait_status node_try(struct node *node, char *why, size_t size);
-void node_open(struct node *node);
+void node_open(struct node *node); /* listens for shm where transports name it */
+void shm_listen(struct node *node);
 void node_close(struct node *node);
 void node_start(struct node *node, const char *name, const char *transports, const char *secret); /* or NULL */
 

@@ -3,15 +3,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
+
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
-static const char *const kinds[] = {"shm", "ucx", "loopback"};
+static const char *const kinds[] = {"shm", "tcp", "ucx", "loopback"};
 
 static bool is_missing(const char *kind)
 {
@@ -74,6 +81,73 @@ TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
     ck_assert_uint_eq(1, a.metrics.peers_connected);
     ck_assert_uint_eq(1, b.metrics.peers_lost);
 }
+
+/* What this process has open: of sockets, those that listen for TCP. */
+static unsigned listening(void)
+{
+    unsigned count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        int listens = 0, domain = 0;
+        socklen_t size = sizeof(listens);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens &&
+            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0)
+            count += domain != AF_UNIX;
+    }
+    return count;
+}
+
+/* UCX has ports of its own while two peers use it, and neither before nor after. tcp has none. */
+TEST_LOOP(a_transport_has_ports_while_a_peer_uses_it, 2)
+{
+    const char *kind = _i == 0 ? "tcp" : "ucx";
+    if (is_missing(kind))
+        return;
+    pair_init(kind);
+    pair_open();
+    for (int round = 0; round < 2; round++) {
+        EXPECT(listening() == 2); /* of a and b */
+        connect_nodes(&a, &b);
+        send_chunk(&a, &b, 0x44);
+        ck_assert((listening() > 2) == (_i == 1));
+        peer_drop(a.up, "the test is over");
+        EXPECT(a.quiets == round + 1u && b.quiets == round + 1u);
+        EXPECT(listening() == 2);
+    }
+}
+
+/* With a device for RDMA `auto` would be another list. */
+TEST_LOOP(auto_is_shm_on_one_host_and_tcp_else, 2)
+{
+    if (transport_rdma_is_active(RDMA_DEVICES))
+        return;
+    pair_init("auto");
+    if (_i == 1)
+        a.options.socket[0] = b.options.socket[0] = '\0';
+    pair_open();
+    if (_i == 0)
+        shm_listen(&b);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq(_i == 0 ? "shm" : "tcp", peer_transport_name(a.up));
+    send_chunk(&a, &b, 0x55);
+}
+
+#ifdef STRAIT_HAVE_UCX
+/* UCX has a port for TCP even where it may use RDMA alone. */
+TEST(with_rdma_auto_is_ucx_only_if_its_ports_bear_strangers)
+{
+    char path[256], version[32];
+    snprintf(path, sizeof(path), "mkdir -p %s/rdma/mlx5_0/ports/1 && echo '4: ACTIVE' >%s/rdma/mlx5_0/ports/1/state",
+             folder, folder);
+    ck_assert_int_eq(0, system(path));
+    snprintf(path, sizeof(path), "%s/rdma", folder);
+    pair_init("auto");
+    a.rdma_devices = b.rdma_devices = path;
+    a.options.socket[0] = b.options.socket[0] = '\0';
+    pair_open();
+    connect_nodes(&a, &b);
+    ck_assert_str_eq(ucx_is_sound_over_tcp(version, sizeof(version)) ? "ucx" : "tcp", peer_transport_name(a.up));
+}
+#endif
 
 TEST(both_may_dial_and_have_two_connections_then)
 {
@@ -365,65 +439,6 @@ TEST(a_loop_with_idle_peers_sleeps)
     ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
 }
 
-/* ---- Addresses --------------------------------------------------------------------------------------------------- */
-
-static const struct {
-    const char *address, *why;
-} dead_ends[] = {
-    {"127.0.0.1:1", "refused"},
-    {"no.such.name.invalid:7350", "name look-up"},
-    {"[::ffff:127.0.0.1]:1", "refused"},
-};
-
-TEST_LOOP(why_an_address_cannot_be_reached_is_kept, COUNT(dead_ends))
-{
-    node_init(&a, "a", "shm");
-    a.options.connect_ms = 300;
-    node_open(&a);
-    const char *address = dead_ends[_i].address;
-    struct peer *peer = peers_get(a.peers, address);
-    ck_assert_ptr_nonnull(peer);
-    ck_assert_ptr_eq(peer, peers_get(a.peers, address));
-    EXPECT(strstr((peer = peers_get(a.peers, address))->why, dead_ends[_i].why) != NULL);
-    ck_assert_str_eq(address, peer->address);
-    ck_assert_uint_eq(0, a.ups);
-}
-
-TEST(an_attempt_that_fails_is_not_repeated_at_once)
-{
-    node_start(&a, "a", "shm", NULL);
-    struct peer *last = NULL, *peer;
-    uint32_t attempts = 0;
-    uint64_t end = uv_hrtime() + 500000000u;
-    while (uv_hrtime() < end || attempts < 2) {
-        peer = peers_get(a.peers, "127.0.0.1:1");
-        attempts += peer->state != PEER_IDLE && peer != last;
-        last = peer->state != PEER_IDLE ? peer : NULL;
-        uv_run(&loop, UV_RUN_ONCE);
-    }
-    ck_assert_uint_le(attempts, 6); /* 20, 40, 80, 160, 320 ms between them */
-}
-
-static const char *const malformed[] = {"",           ":",      "host",   "host:", "host:0",
-                                        "host:65536", "host:x", "[::1:5", "::1:5", "a b:1"};
-
-TEST_LOOP(a_malformed_address_is_refused, COUNT(malformed))
-{
-    node_start(&a, "a", "shm", NULL);
-    ck_assert(!peers_address_ok(malformed[_i]));
-    ck_assert_ptr_null(peers_get(a.peers, malformed[_i]));
-}
-
-TEST(an_address_in_use_is_told)
-{
-    char why[256] = "";
-    pair_init("shm");
-    node_open(&a);
-    snprintf(b.options.listen, sizeof(b.options.listen), "%s", peers_address(a.peers));
-    ck_assert_int_eq(STRAIT_ERR_IO, node_try(&b, why, sizeof(why)));
-    ck_assert_ptr_nonnull(strstr(why, "in use"));
-}
-
 /* ---- Another process --------------------------------------------------------------------------------------------- */
 
 static struct {
@@ -578,6 +593,114 @@ TEST_LOOP(a_node_can_be_closed_at_any_moment, 24)
     EXPECT(a.closed && b.downs == b.ups);
     ck_assert_uint_eq(a.ups, a.downs);
     ck_assert_uint_eq(a.ups, a.quiets);
+}
+
+/* ---- Transports that spin ---------------------------------------------------------------------------------------- */
+
+/* A transport that only keeps its loop busy, on a loop of its own. */
+static struct restless {
+    const char *what;
+    bool due;      /* it always has something to do: arm refuses */
+    bool readable; /* its descriptor always is */
+    bool works;    /* it calls back */
+    bool spins;    /* expected */
+    struct transport base;
+    int fd;
+    struct port *port;
+    uint32_t began, ended;
+    bool spun;
+    uv_loop_t loop;
+    uv_timer_t tick, end;
+    pthread_t thread;
+} restless[] = {
+    {.what = "due for nothing", .due = true, .spins = true},
+    {.what = "readable for nothing", .readable = true, .spins = true},
+    {.what = "due, and working", .due = true, .works = true},
+    {.what = "woken by a slow network"},
+};
+
+static int restless_fd(const struct transport *transport)
+{
+    return ((const struct restless *)((const char *)transport - offsetof(struct restless, base)))->fd;
+}
+
+static bool restless_progress(struct transport *transport)
+{
+    struct restless *r = (struct restless *)((char *)transport - offsetof(struct restless, base));
+    uint64_t times;
+    if (!r->readable)
+        (void)!read(r->fd, &times, sizeof(times));
+    if (r->works)
+        port_worked(r->port);
+    return false;
+}
+
+static enum strait_status restless_arm(struct transport *transport)
+{
+    return ((struct restless *)((char *)transport - offsetof(struct restless, base)))->due ? STRAIT_ERR_AGAIN
+                                                                                           : STRAIT_OK;
+}
+
+static const struct transport_ops restless_ops = {
+    .name = "restless", .fd = restless_fd, .progress = restless_progress, .arm = restless_arm};
+
+static void restless_spins(void *owner, bool spins)
+{
+    struct restless *r = owner;
+    r->began += spins;
+    r->ended += !spins;
+    r->spun = port_is_spinning(r->port);
+    r->due = r->readable = false; /* enough: it sleeps from now on */
+}
+
+static void restless_closed(void *owner)
+{
+    (void)owner;
+}
+
+static void restless_packet(uv_timer_t *tick)
+{
+    struct restless *r = tick->data;
+    (void)!write(r->fd, &(uint64_t){1}, 8);
+}
+
+static void restless_end(uv_timer_t *end)
+{
+    struct restless *r = end->data;
+    port_close(r->port);
+    uv_close((uv_handle_t *)&r->tick, NULL);
+    uv_close((uv_handle_t *)&r->end, NULL);
+}
+
+static void *restless_run(void *arg)
+{
+    static const struct port_events events = {.spinning = restless_spins, .closed = restless_closed};
+    struct restless *r = arg;
+    uv_loop_init(&r->loop);
+    r->fd = eventfd(r->readable, EFD_NONBLOCK | EFD_CLOEXEC);
+    r->base.ops = &restless_ops;
+    ck_assert_int_eq(STRAIT_OK, port_create(&r->loop, &r->base, &events, r, &r->port));
+    uv_timer_init(&r->loop, &r->tick);
+    uv_timer_init(&r->loop, &r->end);
+    r->tick.data = r->end.data = r;
+    uv_timer_start(&r->tick, restless_packet, 2, 2);
+    uv_timer_start(&r->end, restless_end, 2700, 0);
+    uv_run(&r->loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(0, uv_loop_close(&r->loop));
+    close(r->fd);
+    return NULL;
+}
+
+TEST(a_transport_that_keeps_the_loop_awake_for_nothing_is_told)
+{
+    for (int i = 0; i < COUNT(restless); i++)
+        ck_assert_int_eq(0, pthread_create(&restless[i].thread, NULL, restless_run, &restless[i]));
+    for (int i = 0; i < COUNT(restless); i++)
+        pthread_join(restless[i].thread, NULL);
+    for (int i = 0; i < COUNT(restless); i++) {
+        const struct restless *r = &restless[i];
+        ck_assert_msg(r->began == r->spins && r->ended == r->spins, "%s: %u, %u", r->what, r->began, r->ended);
+    }
 }
 
 int main(void)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/base/auth.h"
+#include "daemon/base/tls.h"
 
 /* ---- Secrets ----------------------------------------------------------------------------------------------------- */
 
@@ -89,18 +90,42 @@ static bool is_ended(int fd)
 }
 
 static struct channel *stranger; /* a connection to b on which the test says what it likes */
+static struct tls *stranger_tls;
+
+static void raw_close(void)
+{
+    channel_destroy(stranger);
+    tls_destroy(stranger_tls);
+    stranger = NULL;
+    stranger_tls = NULL;
+}
+
+/* The stranger speaks over this socket, and knows b's secret, if there is one. */
+static void raw_over(int fd)
+{
+    raw_close();
+    ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1 << 20, &stranger));
+    if (b.options.secret_file[0] == 0)
+        return;
+    const struct credentials_files files = {b.options.secret_file, "", "", "", ""};
+    struct credentials *credentials;
+    char why[256];
+    ck_assert_int_eq(STRAIT_OK, credentials_read(&files, &credentials, why, sizeof(why)));
+    stranger_tls = tls_create(credentials, "b", false);
+    credentials_release(credentials);
+    channel_use(stranger, tls_layer(stranger_tls));
+}
 
 static void raw_connect(const char *secret)
 {
     if (b.peers == NULL)
         node_start(&b, "b", "shm", secret);
-    channel_destroy(stranger);
-    ck_assert_int_eq(STRAIT_OK, channel_create(raw_dial(), MESSAGE_BYTES_MAX, 1 << 20, &stranger));
+    raw_over(raw_dial());
 }
 
 static void stranger_teardown(void)
 {
-    channel_destroy(stranger);
+    raw_close();
     teardown();
 }
 
@@ -117,6 +142,7 @@ static enum message_type raw_next(struct message *message)
         ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
         if (ended)
             return MESSAGE_NONE;
+        (void)channel_flush(stranger);
         uv_run(&loop, UV_RUN_ONCE);
         ended = channel_read(stranger) != STRAIT_OK;
     }
@@ -137,7 +163,7 @@ static void raw_send(const struct message *message)
     channel_flush(stranger);
 }
 
-static struct message raw_hello(const uint8_t nonce[NONCE_BYTES], bool secret)
+static struct message raw_hello(const uint8_t nonce[NONCE_BYTES])
 {
     return (struct message){
         .type = MESSAGE_PEER_HELLO,
@@ -145,7 +171,6 @@ static struct message raw_hello(const uint8_t nonce[NONCE_BYTES], bool secret)
                        .version_min = PROTOCOL_VERSION_MIN,
                        .node = 77,
                        .incarnation = 78,
-                       .secret = secret,
                        .nonce = view_of(nonce, NONCE_BYTES),
                        .address = view_of("10.0.0.1:9", 10),
                        .dialled = view_of("b:1", 3)},
@@ -162,7 +187,7 @@ TEST_LOOP(a_newer_peer_is_let_in_if_it_still_speaks_ours, COUNT(newer))
 {
     static const uint8_t nonce[NONCE_BYTES] = {1};
     raw_connect(NULL);
-    struct message hello = raw_hello(nonce, false);
+    struct message hello = raw_hello(nonce);
     hello.peer_hello.version = newer[_i].version;
     hello.peer_hello.version_min = newer[_i].version_min;
     raw_send(&hello);
@@ -170,57 +195,123 @@ TEST_LOOP(a_newer_peer_is_let_in_if_it_still_speaks_ours, COUNT(newer))
     comes(newer[_i].then);
 }
 
+/* Reads a hello as it is on the wire. */
+static ssize_t read_hello(int fd, uint8_t hello[512])
+{
+    ssize_t size;
+    RUN_UNTIL((size = recv(fd, hello, 512, MSG_DONTWAIT)) >= 0, SECONDS(20));
+    ck_assert_int_gt(size, 8);
+    return size;
+}
+
+/* All but its nonce is the same on every connection, so that its first bytes are known before it comes. */
 TEST(a_hello_that_is_sent_back_is_refused)
 {
-    struct message message = {0};
-    raw_connect(SECRET);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(&message));
-    raw_send(&message);
-    message_fini(&message);
-    comes(MESSAGE_NONE);
+    static const uint8_t nonce[NONCE_BYTES] = {1};
+    uint8_t hello[512];
+    raw_connect(NULL);
+    const struct message mine = raw_hello(nonce);
+    raw_send(&mine);
+    (void)read_hello(channel_fd(stranger), hello);
+    const int fd = raw_dial();
+    ck_assert_int_eq(8, (int)send(fd, hello, 8, MSG_NOSIGNAL));
+    const ssize_t size = read_hello(fd, hello);
+    ck_assert_int_eq((int)size - 8, (int)send(fd, hello + 8, (size_t)size - 8, MSG_NOSIGNAL));
+    EXPECT(is_ended(fd));
+    ck_assert_uint_eq(0, b.metrics.peer_errors + b.metrics.auth_failures); /* it is a hello */
+    close(fd);
 }
 
-enum proof { DIALLERS, ACCEPTORS, GIVEN };
+/* To whom says nothing, or less than tells what it is, nothing is said. */
+TEST_LOOP(who_connects_speaks_first, 8)
+{
+    char byte;
+    ssize_t got;
+    pair_init("tcp");
+    b.options.connect_ms = 300;
+    pair_open();
+    const int fd = raw_dial();
+    ck_assert_int_eq(_i, (int)send(fd, "STRDATA1", (size_t)_i, MSG_NOSIGNAL));
+    uint32_t turns = 0;
+    uint64_t begun = uv_hrtime();
+    while ((got = recv(fd, &byte, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+        turns++;
+        uv_run(&loop, UV_RUN_ONCE);
+        ck_assert_uint_lt(ms_since(begun), SECONDS(20));
+    }
+    ck_assert_int_le(got, 0);
+    ck_assert_uint_ge(ms_since(begun), 250);
+    ck_assert_uint_le(turns, 20 + ms_since(begun)); /* the pulse of these tests wakes the loop twice in 4 ms */
+    connect_nodes(&a, &b);
+    close(fd);
+}
 
-/* Connects and sends a HELLO with a nonce that is always the same, and with a proof, which is made unless it is given:
- * by who dials or, falsely, by who accepts. Returns whether it is answered. */
-static bool raw_prove(enum proof proof, uint8_t mac[MAC_BYTES])
+/* Connections that say they carry chunks, of no link that is awaited. */
+TEST_LOOP(data_of_no_link_is_sent_away, 2)
+{
+    uint8_t preamble[32] = "STRDATA1";
+    pair_start(_i == 0 ? "tcp" : "loopback");
+    for (int i = 0; i < 300; i++) {
+        const int fd = raw_dial();
+        auth_random(preamble + 8, sizeof(preamble) - 8);
+        (void)send(fd, preamble, i % 2 == 0 ? sizeof(preamble) : 8, MSG_NOSIGNAL);
+        EXPECT(is_ended(fd));
+        close(fd);
+    }
+    send_note(&a, "still there");
+    EXPECT(b.messages == 1);
+    ck_assert_uint_eq(0, a.downs + b.downs);
+}
+
+/* Somebody between the stranger and b, who writes down what the stranger says. */
+static struct {
+    int near, far;
+    uint8_t said[65536];
+    size_t size;
+} between;
+
+static void relay(int from, int to, bool record)
+{
+    uint8_t bytes[4096];
+    ssize_t got = recv(from, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (got <= 0)
+        return;
+    if (record) {
+        memcpy(between.said + between.size, bytes, (size_t)got);
+        between.size += (size_t)got;
+    }
+    ck_assert_int_eq(got, send(to, bytes, (size_t)got, MSG_NOSIGNAL));
+}
+
+TEST(what_a_peer_has_said_is_of_no_use_when_it_is_said_again)
 {
     static const uint8_t nonce[NONCE_BYTES] = {9};
-    struct secret secret = {.size = strlen(SECRET), .bytes = SECRET};
-    struct message theirs = {0}, mine = raw_hello(nonce, true), message = {.type = MESSAGE_PEER_PROOF};
-    raw_connect(SECRET);
-    raw_send(&mine);
-    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(&theirs));
-    if (proof != GIVEN)
-        auth_proof(&secret, proof == DIALLERS, &mine.peer_hello, &theirs.peer_hello, mac);
-    message.peer_proof.mac = view_of(mac, MAC_BYTES);
-    raw_send(&message);
-    enum message_type type = raw_next(&message);
-    if (type != MESSAGE_NONE) {
-        uint8_t expected[MAC_BYTES];
-        auth_proof(&secret, false, &mine.peer_hello, &theirs.peer_hello, expected);
-        ck_assert_int_eq(MESSAGE_PEER_PROOF, type);
-        ck_assert_mem_eq(expected, message.peer_proof.mac.data, MAC_BYTES);
-        message_fini(&message);
+    struct message hello = raw_hello(nonce), message = {0};
+    int pair[2];
+    node_start(&b, "b", "shm", SECRET);
+    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+    between.near = pair[1], between.far = raw_dial(), between.size = 0;
+    raw_over(pair[0]);
+    raw_send(&hello);
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count, links = 0;
+    while (links == 0) {
+        relay(between.near, between.far, true);
+        relay(between.far, between.near, false);
+        uv_run(&loop, UV_RUN_ONCE);
+        (void)channel_flush(stranger);
+        ck_assert_int_eq(STRAIT_OK, channel_read(stranger));
+        for (; channel_next(stranger, &message, fds, &fd_count) == STRAIT_OK; message_fini(&message))
+            links += message.type == MESSAGE_PEER_LINKS;
     }
-    message_fini(&theirs);
-    return type != MESSAGE_NONE;
-}
-
-TEST(a_proof_is_of_no_use_on_another_connection)
-{
-    uint8_t mac[MAC_BYTES];
-    ck_assert(raw_prove(DIALLERS, mac));
+    close(between.near), close(between.far);
     ck_assert_uint_eq(0, b.metrics.auth_failures);
-    ck_assert(!raw_prove(GIVEN, mac));
+    ck_assert_ptr_null(memmem(between.said, between.size, "10.0.0.1:9", 10)); /* of the hello */
+    int fd = raw_dial();
+    ck_assert_int_eq((int)between.size, (int)send(fd, between.said, between.size, MSG_NOSIGNAL));
+    EXPECT(is_ended(fd));
     ck_assert_uint_eq(1, b.metrics.auth_failures);
-}
-
-TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
-{
-    uint8_t mac[MAC_BYTES];
-    ck_assert(!raw_prove(ACCEPTORS, mac));
+    close(fd);
 }
 
 /* Messages that are not due, by what has been sent before. */
@@ -229,7 +320,7 @@ TEST_LOOP(a_message_out_of_turn_ends_the_connection, 3)
     static const uint8_t nonce[NONCE_BYTES] = {1};
     struct message message = {0}, note = note_message("?"), beat = {.type = MESSAGE_HEARTBEAT};
     raw_connect(NULL);
-    struct message hello = raw_hello(nonce, false);
+    struct message hello = raw_hello(nonce);
     if (_i >= 1)
         raw_send(&hello);
     raw_send(_i == 1 ? &beat : &note);
@@ -238,14 +329,64 @@ TEST_LOOP(a_message_out_of_turn_ends_the_connection, 3)
     ck_assert_uint_eq(1, b.metrics.peer_errors);
 }
 
+/* A peer that sends without a pause what costs it next to nothing: other connections and timers have their turns. */
+TEST(a_peer_that_never_stops_sending_takes_no_more_than_its_share)
+{
+    enum { MANY = 30000 };
+    static const uint8_t nonce[NONCE_BYTES] = {1};
+    static const uint8_t id[CODEBOOK_ID_BYTES] = {1};
+    const struct message hello = raw_hello(nonce);
+    const struct message set = {.type = MESSAGE_CODEBOOK, .codebook.id = view_of(id, sizeof(id))};
+    const struct message links = {.type = MESSAGE_PEER_LINKS, .peer_links = {.slot_bytes = 4096, .slot_count = 1}};
+    node_init(&b, "b", "shm");
+    node_secret(&b, SECRET);
+    b.options.connect_ms = SECONDS(20);
+    node_open(&b);
+    raw_connect(SECRET);
+    raw_send(&hello);
+    comes(MESSAGE_PEER_HELLO);
+    comes(MESSAGE_PEER_LINKS);
+    raw_send(&links);
+    for (int i = 0; i < MANY; i++)
+        ck_assert_int_eq(STRAIT_OK, channel_send(stranger, &set, NULL, 0));
+    for (int i = 0; i < 10; i++) /* it cannot decide on a transport: the end */
+        ck_assert_int_eq(STRAIT_OK, channel_send(stranger, &links, NULL, 0));
+    uint32_t turns = 0;
+    for (; b.metrics.peer_errors == 0; turns++) {
+        ck_assert_uint_lt(turns, 100 * MANY);
+        (void)channel_flush(stranger);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_uint_ge(turns, MANY / 100); /* 32 records by each of two reads in a turn */
+    ck_assert_uint_eq(0, channel_queued(stranger));
+}
+
+static const char *const no_addresses[] = {
+    "10.0.0.1", "10.0.0.1:0", "10.0.0.1:9,", "*:9", "[::]:9", "[::1:9", "a b:9", "a:1,b:2,c:3,d:4,e:5,f:6,g:7,h:8,i:9"};
+
+TEST_LOOP(who_listens_where_nobody_can_dial_breaks_the_protocol, COUNT(no_addresses))
+{
+    static const uint8_t nonce[NONCE_BYTES] = {1};
+    struct message hello = raw_hello(nonce), message = {0};
+    hello.peer_hello.address = view_of(no_addresses[_i], strlen(no_addresses[_i]));
+    raw_connect(NULL);
+    raw_send(&hello);
+    while (raw_next(&message) != MESSAGE_NONE)
+        message_fini(&message);
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
+}
+
 TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
 {
-    uint8_t mac[MAC_BYTES];
+    static const uint8_t nonce[NONCE_BYTES] = {1};
+    struct message hello = raw_hello(nonce);
     node_init(&b, "b", "shm");
     node_secret(&b, SECRET);
     b.options.connect_ms = 200;
     node_open(&b);
-    ck_assert(raw_prove(DIALLERS, mac));
+    raw_connect(SECRET);
+    raw_send(&hello);
+    comes(MESSAGE_PEER_HELLO);
     uint64_t begun = uv_hrtime(), late = machine_late_ms();
     comes(MESSAGE_PEER_LINKS);
     comes(MESSAGE_NONE);
@@ -257,9 +398,10 @@ TEST(a_large_frame_before_the_proof_is_refused)
 {
     node_start(&b, "b", "shm", NULL);
     int fd = raw_dial();
-    uint32_t length = 4097;
-    ck_assert_int_eq(4, (int)write(fd, &length, 4));
+    const uint32_t length[2] = {4097};
+    ck_assert_int_eq(8, (int)write(fd, length, 8));
     EXPECT(is_ended(fd));
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
     close(fd);
 }
 
@@ -273,8 +415,9 @@ TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     enum { STRANGERS = 1000 };
     static int fds[STRANGERS];
     uint32_t half_open = 0;
-    pair_init("shm");
-    node_init(&c, "c", "shm");
+    static const uint8_t preamble[32] = "STRDATA1";
+    pair_init("tcp");
+    node_init(&c, "c", "tcp");
     node_secret(&a, SECRET);
     node_secret(&b, SECRET);
     node_secret(&c, SECRET);
@@ -283,6 +426,8 @@ TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     connect_nodes(&a, &b);
     for (int i = 0; i < STRANGERS; i++) {
         fds[i] = raw_dial();
+        if (i % 3 == 2) /* as if it carried chunks, or a part of that */
+            ck_assert_int_ge(send(fds[i], preamble, (size_t)(i % sizeof(preamble) + 1), MSG_NOSIGNAL), 1);
         if (i % 3 == 1) { /* garbage; others say nothing */
             uint64_t garbage = 0x0101010100000040u + (uint64_t)i * 0x9e3779b97f4a7c15u * 65536;
             ck_assert_int_eq(8, (int)send(fds[i], &garbage, 8, MSG_NOSIGNAL));

@@ -1,4 +1,4 @@
-/* Golden frames: tests/data/messages.hex, one or more frames of every message type, as protocol version 1 has them on
+/* Golden frames: tests/data/messages.hex, one or more frames of every message type, as PROTOCOL_VERSION has them on
  * the wire. Tests run in the root of the tree. */
 #ifndef STRAIT_TESTS_PROTO_FRAMES_H
 #define STRAIT_TESTS_PROTO_FRAMES_H

@@ -389,6 +389,86 @@ TEST_LOOP(a_mismatch_is_told_by_its_bits_and_by_the_geometry, COUNT(mismatches))
     ck_assert_int_eq((mismatches[_i].bits & geometry) == 0, same);
 }
 
+/* ---- In words -------------------------------------------------------------------------------------------------- */
+
+/* The text of the pool as it is, here, and of one that differs, there; the other way round `back`. */
+static const struct words {
+    void (*differ)(struct pool *m);
+    const char *text, *back;
+} words[] = {
+    {differ_nothing, "", ""},
+    {differ_row_bytes, "group 0, layer 0, K: pages of 4096 bytes here, 2048 there",
+     "group 0, layer 0, K: pages of 2048 bytes here, 4096 there"},
+    {differ_rows,
+     "group 0, layer 0, K: pages of 4096 bytes here, 2048 there; "
+     "group 0, layer 0, K: 16 rows of 256 bytes here, 8 of 256 there",
+     "group 0, layer 0, K: pages of 2048 bytes here, 4096 there; "
+     "group 0, layer 0, K: 8 rows of 256 bytes here, 16 of 256 there"},
+    {differ_element, "group 0, layer 1, V: bf16 here, fp16 there", "group 0, layer 1, V: fp16 here, bf16 there"},
+    {differ_heads, "group 0, layer 1, V: 8 heads here, 4 there", "group 0, layer 1, V: 4 heads here, 8 there"},
+    {differ_group, "group 62, layer 0, K: missing here, 0 regions here, 2 there",
+     "group 62, layer 0, K: missing there, 2 regions here, 0 there"},
+    {differ_fewer_in_layer, "group 0, layer 0, V: missing there, 6 regions here, 5 there",
+     "group 0, layer 0, V: missing here, 5 regions here, 6 there"},
+    {differ_fewer_layers, "group 0, layer 1, K: missing there, 3 layers here, 2 there",
+     "group 0, layer 1, K: missing here, 2 layers here, 3 there"},
+    {differ_codebook,
+     "codebook set 66656463626139383736353433323100 here, 00656463626139383736353433323100 there: "
+     "pages travel uncompressed",
+     "codebook set 00656463626139383736353433323100 here, 66656463626139383736353433323100 there: "
+     "pages travel uncompressed"},
+    {differ_newer, "protocol versions 2 to 3 here, 4 to 9 there", "protocol versions 4 to 9 here, 2 to 3 there"},
+};
+
+TEST_LOOP(a_mismatch_is_told_in_words, COUNT(words))
+{
+    char text[512];
+    struct pool a, b;
+    pool_init(&a);
+    pool_init(&b);
+    words[_i].differ(&b);
+    ck_assert_uint_eq(strlen(words[_i].text), blob_explain(&a.blob, &b.blob, UINT32_MAX, text, sizeof(text)));
+    ck_assert_str_eq(words[_i].text, text);
+    ck_assert_uint_eq(strlen(words[_i].back), blob_explain(&b.blob, &a.blob, UINT32_MAX, text, sizeof(text)));
+    ck_assert_str_eq(words[_i].back, text);
+}
+
+TEST(of_a_mismatch_only_what_is_asked_for_is_told)
+{
+    char text[512];
+    struct pool a, b;
+    pool_init(&a);
+    pool_init(&b);
+    memset(a.blob.codebook_id, 0, sizeof(a.blob.codebook_id));
+    b.regions[0].layer = -1;
+    b.regions[0].row_bytes = 99;
+    const uint32_t codebook = STRAIT_MISMATCH_CODEBOOK;
+    ck_assert_uint_ne(0, blob_explain(&a.blob, &b.blob, ~codebook, text, sizeof(text)));
+    ck_assert_str_eq("group 0, other: pages of 100 bytes here, 99 there", text);
+    ck_assert_uint_ne(0, blob_explain(&a.blob, &b.blob, codebook, text, sizeof(text)));
+    ck_assert_str_eq("codebook set none here, 66656463626139383736353433323100 there: pages travel uncompressed", text);
+}
+
+/* Each capacity in memory of its own, for sanitizers. */
+TEST(a_text_is_cut_to_the_memory_that_it_has)
+{
+    char whole[512];
+    struct pool a, b;
+    pool_init(&a);
+    pool_init(&b);
+    differ_rows(&b);
+    differ_codebook(&b);
+    const size_t length = blob_explain(&a.blob, &b.blob, UINT32_MAX, whole, sizeof(whole));
+    ck_assert_uint_eq(length, blob_explain(&a.blob, &b.blob, UINT32_MAX, NULL, 0));
+    for (size_t capacity = 1; capacity <= length + 1; capacity++) {
+        char *cut = malloc(capacity);
+        ck_assert_uint_eq(length, blob_explain(&a.blob, &b.blob, UINT32_MAX, cut, capacity));
+        ck_assert_uint_eq(capacity - 1, strlen(cut));
+        ck_assert_int_eq(0, memcmp(whole, cut, capacity - 1));
+        free(cut);
+    }
+}
+
 static int compare(const struct blob_region *a, const struct blob_region *b)
 {
     if (a->group != b->group)

@@ -177,7 +177,7 @@ TEST_LOOP(every_message_arrives_in_order, 2)
     int count;
     const struct golden *frames = golden_frames(&count);
     open_pair(_i == 1);
-    const int null[2] = {STDIN_FILENO, STDIN_FILENO};
+    const int null[3] = {STDIN_FILENO, STDIN_FILENO, STDIN_FILENO};
     for (int i = 0; i < count; i++)
         if (_i == 0 || channel_fds_of(&frames[i].message) == 0)
             ck_assert_int_eq(STRAIT_OK,
@@ -256,7 +256,7 @@ TEST(what_was_sent_before_the_end_is_still_handed_out)
     ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
     channel_destroy(pair.a);
     pair.a = NULL;
-    ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
+    ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
     require_next(golden_message("hello"));
     require_next(golden_message("stats"));
     require_status(STRAIT_ERR_AGAIN);
@@ -471,9 +471,13 @@ TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
     while (sent < 100 && raw_send(pair.raw, "x", 1, 40))
         sent++;
     ck_assert_int_gt(sent, 1);
-    channel_read(pair.b);
-    ck_assert_int_le(open_descriptors(), pair.open_before + 2 + 40);
-    ck_assert_int_eq(STRAIT_ERR_CORRUPT, channel_next(pair.b, &message, fds, &fd_count));
+    enum strait_status status;
+    do {
+        channel_read(pair.b);
+        ck_assert_int_le(open_descriptors(), pair.open_before + 2 + 40);
+        status = channel_next(pair.b, &message, fds, &fd_count);
+    } while (status == STRAIT_ERR_AGAIN && sent-- > 0);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, status);
 }
 
 static const struct wrong_fds {
@@ -526,17 +530,18 @@ TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
     require_next(golden_message("stats"));
     require_status(STRAIT_ERR_NO_SPACE);
     require_status(STRAIT_ERR_NO_SPACE);
+    ck_assert_str_eq("frame of 65 bytes, at most 64", channel_why(pair.b));
 }
 
 /* The large frame is there before the one that makes it welcome is looked at. */
 TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
 {
     open_raw(64);
-    raw_frame(pair.raw, golden_message("peer-proof"));
+    raw_frame(pair.raw, golden_message("heartbeat"));
     raw_frame(pair.raw, golden_message("request"));
     raw_frame(pair.raw, golden_message("stats"));
     ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
-    require_next(golden_message("peer-proof"));
+    require_next(golden_message("heartbeat"));
     channel_set_body_max(pair.b, SIZE_MAX);
     require_next(golden_message("request"));
     require_next(golden_message("stats"));

@@ -14,7 +14,7 @@
 
 #define FIELDS       "tests/data/messages.fields"
 #define LENGTH_BYTES FRAME_LENGTH_BYTES
-#define GOLDEN_COUNT 51
+#define GOLDEN_COUNT 62
 
 static uint8_t many_bytes[STRAIT_AUX_BYTES_MAX];
 
@@ -135,8 +135,8 @@ TEST(every_type_has_a_name_and_a_frame_and_no_other_number_has)
         ck_assert_int_eq(type, golden_message(name)->type);
         types++;
     }
-    ck_assert_int_eq(37, types);
-    ck_assert_uint_eq(37, message_kind_count);
+    ck_assert_int_eq(45, types);
+    ck_assert_uint_eq(45, message_kind_count);
     ck_assert_str_eq("none", message_name(MESSAGE_NONE));
     ck_assert_str_eq("unknown", message_name((enum message_type)61));
 }
@@ -171,7 +171,7 @@ static void print_all_fields(FILE *file)
         print_fields(file, message_kinds[i].name, &message_kinds[i].layout);
 }
 
-TEST(fields_and_bounds_are_those_of_protocol_version_1)
+TEST(fields_and_bounds_are_those_of_the_protocols_version)
 {
     char *now = NULL, was[32768];
     size_t size = 0;
@@ -182,7 +182,11 @@ TEST(fields_and_bounds_are_those_of_protocol_version_1)
     size_t read = fread(was, 1, sizeof(was) - 1, file);
     was[read] = '\0';
     fclose(file);
-    ck_assert_str_eq(was, now);
+    size_t line = 0; /* where the first line begins that differs */
+    for (size_t i = 0; was[i] != '\0' && was[i] == now[i]; i++)
+        line = was[i] == '\n' ? i + 1 : line;
+    ck_assert_msg(strcmp(was, now) == 0, "was %.*s, is %.*s", (int)strcspn(was + line, "\n"), was + line,
+                  (int)strcspn(now + line, "\n"), now + line);
     free(now);
 }
 
@@ -257,15 +261,17 @@ static void check_number(const struct both *both, const struct field *f)
 static void try_bytes(const struct both *both, const struct field *f, const void *data, size_t size,
                       enum strait_status status)
 {
-    struct view *view = at(both->plain, f->plain), view_before = *view;
+    struct view view = view_of(data, size), view_before = {0};
     ProtobufCBinaryData *bytes = at(both->wire, f->wire), bytes_before = *bytes;
     *bytes = (ProtobufCBinaryData){.len = size, .data = (uint8_t *)(uintptr_t)data};
-    if (f->type != FIELD_POOL)
-        *view = view_of(data, size);
+    if (f->type != FIELD_POOL) {
+        memcpy(&view_before, at(both->plain, f->plain), sizeof(view));
+        memcpy(at(both->plain, f->plain), &view, sizeof(view));
+    }
     struct both wire_alone = {both->layout, NULL, both->wire};
     expect_both(f->type == FIELD_POOL ? &wire_alone : both, f, status);
     if (f->type != FIELD_POOL)
-        *view = view_before;
+        memcpy(at(both->plain, f->plain), &view_before, sizeof(view));
     *bytes = bytes_before;
 }
 
@@ -432,7 +438,6 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1))                     \
     X(layers_below, "layers", layers, m->layers[0] = -2)                                                            \
     X(peer_versions_swapped, "peer-hello", peer_hello, m->version_min = 3)                                          \
-    X(announce_without_key, "announce", announce, (m->stop = 0, m->sink_key.len = 0))                               \
     X(arena_slots_beyond, "arena", arena, m->first_slot = UINT32_MAX)                                               \
     X(gpu_link_refused_with_address, "gpu-link", gpu_link,                                                          \
       (m->why = (ProtobufCBinaryData){.len = 3, .data = many_bytes}))                                               \

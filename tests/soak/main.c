@@ -1,5 +1,5 @@
-/* soak: daemons and their clients under load for as long as one likes, and three scenarios of shared arenas and
- * restarts. Exit status: 0, all rules were kept; 1, at least one was broken; 2, the options are wrong.
+/* soak: daemons and their clients under load for as long as one likes, and scenarios of shared arenas, restarts and
+ * faults. Exit status: 0, all rules were kept; 1, at least one was broken; 2, the options are wrong.
  *
  * The load is everything at once: sizes from a page to 64 MiB, page sizes, who starts, who comes first,
  * appends by pages and by layers, codings, transports. Nothing may fail, nothing may grow, and in the end daemons and
@@ -148,15 +148,17 @@ static void compare_all(const struct mixed *mixed, uint32_t node, const char *te
 /* What no client sees, and what must not have happened. */
 static void check_faults(const struct soak_daemon *daemon, const char *text)
 {
-    static const char *const names[] = {"strait_chunks_refused_total", "strait_clients_refused_total",
-                                        "strait_client_errors_total",  "strait_peers_lost_total",
-                                        "strait_peer_errors_total",    "strait_auth_failures_total"};
+    static const char *const names[] = {"strait_chunks_refused_total", "strait_client_errors_total",
+                                        "strait_peers_lost_total", "strait_peer_errors_total",
+                                        "strait_auth_failures_total"};
+    static const char *const families[] = {"strait_transfers_failed_total", "strait_clients_refused_total",
+                                           "strait_accept_rests_total"};
     for (int i = 0; i < COUNT(names); i++)
         if (metric_read(text, names[i]) != 0)
             complain("daemon %s: %s is %" PRId64, daemon->name, names[i], metric_read(text, names[i]));
-    if (metric_sum(text, "strait_transfers_failed_total") != 0)
-        complain("daemon %s: strait_transfers_failed_total is %" PRId64 " in all", daemon->name,
-                 metric_sum(text, "strait_transfers_failed_total"));
+    for (int i = 0; i < COUNT(families); i++)
+        if (metric_sum(text, families[i]) != 0)
+            complain("daemon %s: %s is %" PRId64 " in all", daemon->name, families[i], metric_sum(text, families[i]));
 }
 
 static void judge_daemon(struct mixed *mixed, uint32_t node, const char *text)
@@ -268,9 +270,9 @@ static const struct form forms[] = {
     {.name = "256 KiB, 2 layers", .page_bytes = 262144, .layers = 2, .roles = 2, .ids = 80},
 };
 
-static const struct daemon_options both = {"shm,ucx", 64 * MIB, 4 * MIB};
-static const struct daemon_options shm_only = {"shm", 64 * MIB, 4 * MIB};
-static const struct daemon_options ucx_only = {"ucx", 64 * MIB, 4 * MIB};
+static const struct daemon_options both = {.transports = "shm,ucx", .arena_bytes = 64 * MIB, .chunk_bytes = 4 * MIB};
+static const struct daemon_options shm_only = {.transports = "shm", .arena_bytes = 64 * MIB, .chunk_bytes = 4 * MIB};
+static const struct daemon_options ucx_only = {.transports = "ucx", .arena_bytes = 64 * MIB, .chunk_bytes = 4 * MIB};
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
@@ -479,6 +481,8 @@ static bool run(const struct soak_options *options)
 {
     const char *transport = options->transport;
     bool mixed = strcmp(options->scenario, "mixed") == 0, local = strcmp(transport, "local") == 0;
+    if (strcmp(options->scenario, "faults") == 0)
+        return soak_faults(options);
     if (strcmp(transport, "mixed") != 0 && strcmp(transport, "shm") != 0 && strcmp(transport, "ucx") != 0 &&
         !(mixed && local))
         return false;
@@ -490,19 +494,35 @@ static bool run(const struct soak_options *options)
 
 int main(int argc, char **argv)
 {
-    struct soak_options options = {
-        .scenario = "mixed", .transport = "mixed", .seconds = 60, .concurrency = 64, .stall_ms = 20};
+    struct soak_options options = {.scenario = "mixed",
+                                   .transport = "mixed",
+                                   .seconds = 60,
+                                   .concurrency = 64,
+                                   .stall_ms = 20,
+                                   .transfers = 2000,
+                                   .seed = 1,
+                                   .host = "127.0.0.1",
+                                   .fault = UINT64_MAX};
     const struct program_option rows[] = {
         {"daemon", "PATH", "the program", .text = &options.daemon},
-        {"scenario", "NAME", "mixed (default), one-slot, deadline or restart", .text = &options.scenario},
+        {"scenario", "NAME", "mixed (default), one-slot, deadline, restart or faults", .text = &options.scenario},
         {"seconds", "N", "of mixed load (60); resident memory is judged in runs of 4 minutes and more",
          .number = &options.seconds, .least = 1, .most = 7 * 24 * 3600},
-        {"transport", "NAME", "shm, ucx, local (mixed only), or mixed: all that there are (default)",
+        {"transport", "NAME", "shm, ucx, local (mixed only), tcp (faults only), or mixed: all that there are (default)",
          .text = &options.transport},
         {"concurrency", "N", "transfers in flight in mixed load (64)", .number = &options.concurrency, .least = 1,
          .most = 1024},
         {"stall-ms", "N", "limit of the 99.9th percentile of loop stalls (20)", .number = &options.stall_ms, .least = 1,
-         .most = 60000}};
+         .most = 60000},
+        {"transfers", "N", "of faults, at least (2000)", .number = &options.transfers, .least = 1, .most = 100000000},
+        {"seed", "N", "of what faults draws at random (1)", .number = &options.seed, .most = UINT64_MAX},
+        {"fault", "N", "the only one of faults, in the order of the report, from 0", .number = &options.fault,
+         .most = UINT32_MAX},
+        {"host", "ADDRESS", "of the daemons of faults: 127.0.0.1 (default) or ::1", .text = &options.host},
+        {"secret", NULL, "the daemons of faults have one, and speak TLS", .flag = &options.secret},
+        {"certificates", NULL, "or certificates", .flag = &options.certificates},
+        {"option", "NAME=VALUE", "one more option of the daemons of faults", .list = options.daemon_options,
+         .most = COUNT(options.daemon_options) - 1}};
     const struct program program = {"soak", rows, COUNT(rows)};
     if (!program_take_options(&program, argc, argv))
         return 2;

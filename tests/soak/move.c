@@ -9,7 +9,6 @@
 #include "tests/support.h"
 
 #define AUX_MAX 4096u
-#define WIPED   0xEE
 #define NEVER   UINT64_MAX
 
 const char *const style_names[STYLES] = {"whole", "appended by pages", "appended by layers"};
@@ -63,11 +62,16 @@ static void fill_source(struct move *move)
     }
 }
 
+/* Pages of the sink that are not another move's begin here. */
+static uint32_t first_own(const struct move *move)
+{
+    return move->plan.taken == TAKEN_PAGE ? 1 : 0;
+}
+
 static void wipe_sink(const struct move *move)
 {
-    const struct form *form = form_of(move);
-    for (uint32_t unit = 0; unit < move->plan.pages * form_regions(form); unit++)
-        memset(page_of(&move->sink, unit), WIPED, form->page_bytes);
+    for (uint32_t i = first_own(move); i < move->plan.pages; i++)
+        pool_wipe(move->plan.route->sink, move->sink.ids[i]);
 }
 
 static void spoil(struct move *move, const char *what, uint32_t number)
@@ -142,7 +146,9 @@ void move_prepare(struct move *move, const struct move_plan *plan)
     move->hashes = calloc((size_t)plan->pages * form_regions(form), sizeof(uint64_t));
     require(move->source.ids != NULL && move->sink.ids != NULL && move->hashes != NULL);
     pool_take(plan->route->source, move->source.ids, plan->pages);
-    pool_take(plan->route->sink, move->sink.ids, plan->pages);
+    if (plan->taken == TAKEN_PAGE)
+        move->sink.ids[0] = plan->taker->sink.ids[0];
+    pool_take(plan->route->sink, move->sink.ids + first_own(move), plan->pages - first_own(move));
     fill_source(move);
     wipe_sink(move);
 }
@@ -158,7 +164,9 @@ static struct name name_of(const struct move_end *end)
 {
     struct name name;
     const char *side = !end->move->plan.own_names ? "request" : end->is_sink ? "sink" : "source";
-    name.size = (size_t)snprintf(name.text, sizeof(name.text), "%s-%u", side, end->move->number);
+    const bool taken = end->is_sink && end->move->plan.taken == TAKEN_NAME;
+    const struct move *named = taken ? end->move->plan.taker : end->move;
+    name.size = (size_t)snprintf(name.text, sizeof(name.text), "%s-%u", side, named->number);
     return name;
 }
 
@@ -225,7 +233,7 @@ static enum strait_status offer(struct move_end *end)
                                                .key_size = name.size,
                                                .lists = &list,
                                                .list_count = 1,
-                                               .lease_ms = plan->deadline_ms,
+                                               .lease_ms = plan->lease_ms != 0 ? plan->lease_ms : plan->deadline_ms,
                                                .later = plan->style == STYLE_LAYERS,
                                                .last = last,
                                                .aux = last ? aux_bytes(move) : NULL,
@@ -248,6 +256,7 @@ static void begin_side(struct move_end *end)
 {
     struct move *move = end->move;
     end->begun = true;
+    end->begun_at = now_seconds();
     end->state = STRAIT_BOOTSTRAP;
     settle(end, end->is_sink ? expect(end) : offer(end), "begin was refused with error -");
     if (!end->decided && starts(end))
@@ -383,7 +392,9 @@ bool move_finish(struct move *move)
     strait_release(move->source.transfer);
     strait_release(move->sink.transfer);
     pool_give(move->plan.route->source, move->source.ids, move->plan.pages);
-    pool_give(move->plan.route->sink, move->sink.ids, move->plan.pages);
+    if (move->plan.route->sink->watched)
+        wipe_sink(move);
+    pool_give(move->plan.route->sink, move->sink.ids + first_own(move), move->plan.pages - first_own(move));
     free(move->source.ids);
     free(move->sink.ids);
     free(move->hashes);

@@ -25,22 +25,33 @@ enum starter {
 };
 extern const char *const starter_names[STARTERS];
 
+/* What the sink of a move names that is taken already, and for which it is refused. */
+enum taken {
+    TAKEN_NOTHING,
+    TAKEN_PAGE, /* its first page */
+    TAKEN_NAME, /* with own_names, and a starter that is the sink's */
+    TAKENS
+};
+
+struct move;
+
 struct move_plan {
     const struct route *route;
     uint32_t pages; /* ids: each has a page in every region */
     enum style style;
     uint32_t parts; /* STYLE_CHUNKS: the first one comes with the offer; at most as many as pages */
     enum starter starter;
-    bool source_first;    /* begins before the sink does */
-    bool own_names;       /* the sides name the request differently */
-    bool aux;             /* a small payload comes with the last append */
-    bool held;            /* nothing is appended before move_release */
-    uint32_t gap_ms;      /* between the beginnings of both sides */
-    uint32_t pause_ms;    /* between appends */
-    uint32_t deadline_ms; /* and lease */
+    bool source_first; /* begins before the sink does */
+    bool own_names;    /* the sides name the request differently */
+    bool aux;          /* a small payload comes with the last append */
+    bool held;         /* nothing is appended before move_release */
+    uint32_t gap_ms;   /* between the beginnings of both sides */
+    uint32_t pause_ms; /* between appends */
+    uint32_t deadline_ms;
+    uint32_t lease_ms; /* 0: the deadline */
+    enum taken taken;
+    const struct move *taker; /* with `taken`: a live move of the same route */
 };
-
-struct move;
 
 struct move_end {
     struct move *move;
@@ -48,7 +59,7 @@ struct move_end {
     struct strait_transfer *transfer;
     enum strait_state state;
     enum strait_reason reason;
-    double decided_at;
+    double begun_at, decided_at;
     uint32_t *ids;
 };
 

@@ -415,7 +415,8 @@ static const struct scenario {
 static void run(const struct scenario *scenario, const char *program, const char *transport)
 {
     static struct scene scene;
-    const struct daemon_options daemon = {transport, scenario->arena_bytes, MIB};
+    const struct daemon_options daemon = {
+        .transports = transport, .arena_bytes = scenario->arena_bytes, .chunk_bytes = MIB};
     const struct world_plan plan = {.daemon_count = 2,
                                     .worker_count = 2,
                                     .form_count = 1,

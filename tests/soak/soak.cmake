@@ -1,7 +1,8 @@
 # The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. The gate runs 15 s
 # of it; `soak --daemon straitd --seconds 1200` is the release check.
-add_executable(soak soak/main.c soak/world.c soak/move.c soak/scenarios.c)
-target_link_libraries(soak PRIVATE strait_client strait_test_daemon PkgConfig::XXHASH m)
+add_executable(soak soak/main.c soak/world.c soak/move.c soak/scenarios.c soak/faults.c
+    soak/faults_report.c soak/relay.c)
+target_link_libraries(soak PRIVATE strait_client strait_test_daemon strait_test_certificates PkgConfig::XXHASH m)
 target_compile_definitions(soak PRIVATE SOAK_UCX=$<BOOL:${STRAIT_HAVE_UCX}> SOAK_SLOWER=${STRAIT_TEST_SLOWER})
 
 # strait_soak_test(NAME OPTIONS ... TIMEOUT seconds). Nothing runs beside: they look at the time that things take.
@@ -21,3 +22,13 @@ strait_soak_test(soak_minute OPTIONS --seconds 60 --stall-ms ${soak_stall_ms} TI
 strait_soak_test(soak_one_slot OPTIONS --scenario one-slot TIMEOUT 120)
 strait_soak_test(soak_deadline OPTIONS --scenario deadline TIMEOUT 120)
 strait_soak_test(soak_restart OPTIONS --scenario restart TIMEOUT 120)
+
+# Faults of all kinds, in the nightly run. A longer look is `soak --scenario faults --transfers 100000 --seed N`.
+set(soak_faults_long --scenario faults --transfers 10000 --concurrency 24)
+strait_soak_test(soak_faults OPTIONS ${soak_faults_long} --transport tcp TIMEOUT 600)
+strait_soak_test(soak_faults_sealed OPTIONS ${soak_faults_long} --transport tcp --host ::1
+    --certificates --option encrypt-pages=yes TIMEOUT 600)
+strait_soak_test(soak_faults_shm OPTIONS ${soak_faults_long} --transport shm TIMEOUT 600)
+if(STRAIT_HAVE_UCX)
+    strait_soak_test(soak_faults_ucx OPTIONS ${soak_faults_long} --transport ucx TIMEOUT 600)
+endif()

@@ -51,54 +51,90 @@ bool too_many_complaints(void)
 static void daemon_init(struct soak_daemon *daemon, const char *program, const char *folder, const char *name,
                         const struct daemon_options *options)
 {
-    *daemon = (struct soak_daemon){.program = program, .folder = folder, .options = *options};
+    *daemon = (struct soak_daemon){.program = program, .folder = folder, .options = *options, .reserved = {-1, -1, -1}};
+    if (daemon->options.host == NULL)
+        daemon->options.host = "127.0.0.1";
     snprintf(daemon->name, sizeof(daemon->name), "%s", name);
     snprintf(daemon->socket, sizeof(daemon->socket), "%s/%s.sock", folder, name);
     snprintf(daemon->log, sizeof(daemon->log), "%s/%s.log", folder, name);
 }
 
-bool daemon_launch(struct soak_daemon *daemon)
+static bool choose_ports(struct soak_daemon *daemon)
 {
-    char listen[32], metrics[32], arena[32], chunk[32], codebook[DAEMON_PATH_MAX];
+    const int family = strchr(daemon->options.host, ':') != NULL ? AF_INET6 : AF_INET;
+    daemon->port = port_reserve_of(family, &daemon->reserved[0]);
+    daemon->metrics_port = port_reserve(&daemon->reserved[1]);
+    if (daemon->options.relayed)
+        daemon->front = port_reserve_of(family, &daemon->reserved[2]);
+    if (daemon->port != 0 && daemon->metrics_port != 0 && (daemon->front != 0 || !daemon->options.relayed))
+        return true;
+    complain("there is no port for daemon %s", daemon->name);
+    return false;
+}
+
+static void print_address(char *text, size_t size, const char *host, unsigned port)
+{
+    if (strchr(host, ':') != NULL)
+        snprintf(text, size, "[%s]:%u", host, port);
+    else
+        snprintf(text, size, "%s:%u", host, port);
+}
+
+/* `more`: one more option, or NULL. Returns the pid, or 0: complained. */
+static pid_t spawn(struct soak_daemon *daemon, const char *more)
+{
+    enum { EXTRA_MAX = 16 };
+    const struct daemon_options *options = &daemon->options;
+    char listen[64], advertise[64] = "", metrics[32], arena[32], chunk[32], codebook[DAEMON_PATH_MAX];
     struct stat log;
-    if (daemon->port == 0 && ((daemon->port = port_reserve(&daemon->reserved[0])) == 0 ||
-                              (daemon->metrics_port = port_reserve(&daemon->reserved[1])) == 0)) {
-        complain("there is no port for daemon %s", daemon->name);
-        return false;
-    }
-    snprintf(listen, sizeof(listen), "127.0.0.1:%u", daemon->port);
+    print_address(listen, sizeof(listen), options->host, daemon->port);
+    if (daemon->front != 0)
+        print_address(advertise, sizeof(advertise), options->host, daemon->front);
     snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", daemon->metrics_port);
-    snprintf(arena, sizeof(arena), "%" PRIu64, daemon->options.arena_bytes);
-    snprintf(chunk, sizeof(chunk), "%" PRIu64, daemon->options.chunk_bytes);
+    snprintf(arena, sizeof(arena), "%" PRIu64, options->arena_bytes);
+    snprintf(chunk, sizeof(chunk), "%" PRIu64, options->chunk_bytes);
     snprintf(codebook, sizeof(codebook), "%s/codebook", daemon->folder);
-    const char *const arguments[] = {daemon->program,
-                                     "--socket",
-                                     daemon->socket,
-                                     "--listen",
-                                     listen,
-                                     "--metrics",
-                                     metrics,
-                                     "--transports",
-                                     daemon->options.transports,
-                                     "--ucx-options",
-                                     "tls=tcp devices=lo",
-                                     "--codebook",
-                                     codebook,
-                                     "--arena-bytes",
-                                     arena,
-                                     "--chunk-bytes",
-                                     chunk,
-                                     "--workers",
-                                     "2",
-                                     "--drain-timeout",
-                                     "2s",
-                                     NULL};
+    const char *const own[] = {daemon->program,
+                               "--socket",
+                               daemon->socket,
+                               "--listen",
+                               listen,
+                               "--advertise",
+                               advertise,
+                               "--metrics",
+                               metrics,
+                               "--transports",
+                               options->transports,
+                               "--ucx-options",
+                               "tls=tcp devices=lo",
+                               "--codebook",
+                               codebook,
+                               "--arena-bytes",
+                               arena,
+                               "--chunk-bytes",
+                               chunk,
+                               "--workers",
+                               "2",
+                               "--drain-timeout",
+                               "2s"};
+    const char *arguments[COUNT(own) + EXTRA_MAX + 2];
+    int count = COUNT(own);
+    memcpy(arguments, own, sizeof(own));
+    for (int i = 0; options->extra != NULL && options->extra[i] != NULL && i < EXTRA_MAX; i++)
+        arguments[count++] = options->extra[i];
+    arguments[count++] = more;
+    arguments[count] = NULL;
     daemon->log_begin = stat(daemon->log, &log) == 0 ? (long)log.st_size : 0;
-    pid_t pid = daemon_spawn(&(struct daemon_start){.arguments = arguments, .log = daemon->log});
+    const pid_t pid = daemon_spawn(&(struct daemon_start){.arguments = arguments, .log = daemon->log});
     if (pid < 0)
         complain("daemon %s cannot be started: %s", daemon->name, strerror(errno));
-    daemon->pid = pid > 0 ? pid : 0;
-    return pid > 0;
+    return pid > 0 ? pid : 0;
+}
+
+bool daemon_launch(struct soak_daemon *daemon)
+{
+    daemon->pid = spawn(daemon, NULL);
+    return daemon->pid != 0;
 }
 
 /* True until it has ended; then *status is how. */
@@ -173,6 +209,35 @@ void daemon_kill(struct soak_daemon *daemon)
     daemon->pid = 0;
 }
 
+void daemon_leave(struct soak_daemon *daemon)
+{
+    kill(daemon->pid, SIGTERM);
+    daemon->leaving = daemon->pid;
+    daemon->pid = 0;
+}
+
+bool daemon_replace(struct soak_daemon *daemon)
+{
+    daemon->leaving = daemon->pid;
+    daemon->pid = spawn(daemon, "--replace");
+    return daemon->pid != 0;
+}
+
+bool daemon_left(struct soak_daemon *daemon)
+{
+    int status = 0;
+    if (daemon->leaving == 0)
+        return true;
+    if (waitpid(daemon->leaving, &status, WNOHANG) == 0)
+        return false;
+    daemon->leaving = 0;
+    if (status != 0) {
+        complain("daemon %s, which was to leave, ended with status 0x%x", daemon->name, (unsigned)status);
+        tell_log(daemon);
+    }
+    return true;
+}
+
 char *daemon_metrics(const struct soak_daemon *daemon)
 {
     return metrics_fetch(daemon->metrics_port, 10000);
@@ -181,6 +246,7 @@ char *daemon_metrics(const struct soak_daemon *daemon)
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 #define SAMPLE_BYTES (1u << 20)
+#define WIPED        0xEE
 
 /* Values whose exponents are as the codebook wants them, and a few pages' worth of noise. */
 static const uint8_t *sample(void)
@@ -268,6 +334,28 @@ void pool_fini(struct pool *pool)
     if (pool->memory.base != NULL)
         strait_free(&pool->memory);
     *pool = (struct pool){.memory.fd = -1};
+}
+
+void pool_wipe(struct pool *pool, uint32_t id)
+{
+    for (uint32_t region = 0; region < form_regions(&pool->form); region++)
+        memset(pool_page(pool, region, id), WIPED, pool->form.page_bytes);
+}
+
+void pool_watch(struct pool *pool)
+{
+    for (uint32_t id = 0; id < pool->form.ids; id++)
+        pool_wipe(pool, id);
+    pool->watched = true;
+}
+
+bool pool_is_wiped(const struct pool *pool)
+{
+    for (uint32_t i = 0; i < pool->vacant_count; i++)
+        for (uint32_t region = 0; region < form_regions(&pool->form); region++)
+            if (!is_filled(pool_page(pool, region, pool->vacant[i]), pool->form.page_bytes, WIPED))
+                return false;
+    return true;
 }
 
 void pool_take(struct pool *pool, uint32_t *ids, uint32_t count)
@@ -390,6 +478,34 @@ static bool await_pools(struct world *world)
     return complaints() == 0;
 }
 
+static bool start_relay(struct world *world)
+{
+    struct relay *relay = &world->relay;
+    relay->host = world->daemons[0].options.host;
+    for (uint32_t i = 0; i < world->daemon_count; i++) {
+        relay->front[i] = world->daemons[i].front;
+        relay->behind[i] = world->daemons[i].port;
+    }
+    relay->count = world->daemon_count;
+    if (relay_start(relay))
+        return true;
+    complain("the relay cannot be started: %s", strerror(errno));
+    return false;
+}
+
+static bool start_daemons(struct world *world)
+{
+    for (uint32_t i = 0; i < world->daemon_count; i++)
+        if (!choose_ports(&world->daemons[i]))
+            return false;
+    if (world->daemons[0].options.relayed && !start_relay(world))
+        return false;
+    for (uint32_t i = 0; i < world->daemon_count; i++)
+        if (!daemon_launch(&world->daemons[i]) || !daemon_await_ready(&world->daemons[i]))
+            return false;
+    return true;
+}
+
 bool world_init(struct world *world, const char *program, const struct world_plan *plan)
 {
     static const char *const names[DAEMONS_MAX] = {"a", "b", "c"};
@@ -404,9 +520,9 @@ bool world_init(struct world *world, const char *program, const struct world_pla
     for (uint32_t i = 0; i < plan->daemon_count; i++) {
         daemon_init(&world->daemons[i], program, world->folder, names[i], &plan->daemons[i]);
         world->daemon_count++;
-        if (!daemon_launch(&world->daemons[i]) || !daemon_await_ready(&world->daemons[i]))
-            return false;
     }
+    if (!start_daemons(world))
+        return false;
     for (uint32_t i = 0; i < plan->worker_count; i++)
         if (!open_worker(world, plan->worker_nodes[i], plan)) {
             complain("a worker cannot begin: out of memory or descriptors");
@@ -424,9 +540,13 @@ void world_fini(struct world *world)
     }
     for (uint32_t i = 0; i < world->daemon_count; i++) {
         daemon_stop(&world->daemons[i]);
-        for (int r = 0; r < 2 && world->daemons[i].port != 0; r++)
-            close(world->daemons[i].reserved[r]);
+        if (world->daemons[i].leaving != 0)
+            kill(world->daemons[i].leaving, SIGKILL);
+        for (int r = 0; r < COUNT(world->daemons[i].reserved); r++)
+            if (world->daemons[i].reserved[r] >= 0)
+                close(world->daemons[i].reserved[r]);
     }
+    relay_stop(&world->relay);
     if (world->folder[0] != '\0')
         folder_remove(world->folder);
 }
@@ -445,6 +565,37 @@ const struct route *world_route(struct world *world, uint32_t from, uint32_t to,
     }
     world->route_count++;
     return route;
+}
+
+/* ---- A busy machine ---------------------------------------------------------------------------------------------- */
+
+#define WAITED_EACH_MS 20u
+
+enum { WAITERS = 4 };
+
+static struct waiters {
+    pid_t pids[WAITERS];
+    uint64_t seen[WAITERS], due, sum_ms;
+} waiters;
+
+void world_look_waited(const struct world *world)
+{
+    const pid_t pids[WAITERS] = {world->daemons[0].pid, world->daemons[1].pid, world->relay.pid, getpid()};
+    if (now_ms() < waiters.due)
+        return;
+    waiters.due = now_ms() + WAITED_EACH_MS;
+    for (int i = 0; i < WAITERS; i++) {
+        const uint64_t waited = pids[i] != 0 ? process_waited_ms(pids[i]) : 0;
+        const uint64_t before = waiters.pids[i] == pids[i] ? waiters.seen[i] : 0;
+        waiters.sum_ms += waited > before ? waited - before : 0;
+        waiters.pids[i] = pids[i];
+        waiters.seen[i] = waited;
+    }
+}
+
+uint64_t world_waited_ms(void)
+{
+    return waiters.sum_ms;
 }
 
 /* ---- At rest ----------------------------------------------------------------------------------------------------- */

@@ -92,7 +92,7 @@ for (path, coding), row in rows.items():
     assert row["verified"] is True and row["pages_right"] == demo["pages"] and row["seconds"] > 0
     assert row["raw_bytes"] == demo["pages"] * demo["page_bytes"]
     assert row["source_hash"] == row["landed_hash"] and len(row["source_hash"]) == 32
-    assert row["transport"] == {"network": "ucx", "shm": "shm", "local": "copy"}[path], row
+    assert row["transport"] == {"network": "tcp", "shm": "shm", "local": "copy"}[path], row
     low, high = {"raw": (0.99, 1.0), "top16": (1.3, 1.34), "tiered": (1.4, 1.6), "none": (0, 0)}[coding]
     assert low <= (row["ratio"] or 0) <= high, row
     assert (row["wire_bytes"] == 0) == (coding == "none"), row
@@ -159,11 +159,12 @@ await_line() { # FILE TEXT
     fail "no '$2' in $1: $(cat "$1")"
 }
 
-run_daemon() { # SOCKET LOG; its process in $!
-    "$straitd" --socket "$1" --listen 127.0.0.1:0 --metrics "" --arena-bytes 16M --chunk-bytes 4M --drain-timeout 200ms >"$2" 2>&1 &
+run_daemon() { # SOCKET LOG CLIENTS; its process in $!
+    "$straitd" --socket "$1" --listen 127.0.0.1:0 --metrics "" --arena-bytes 16M --chunk-bytes 4M --drain-timeout 200ms \
+        --clients "$3" >"$2" 2>&1 &
 }
 
-run_daemon "$socket" log
+run_daemon "$socket" log 256
 daemon=$!
 await_line log msg=ready
 status_is 0 "$strait" status --socket "$socket"
@@ -182,7 +183,7 @@ done
 
 # A peer that is reached, and one that is not any more, with the reason.
 waiter=${STRAIT_WAITER:-$(dirname "$strait")/../tests/tools/demo_waiter}
-run_daemon "$scratch/other.sock" other.log
+run_daemon "$scratch/other.sock" other.log 1
 other=$!
 await_line other.log msg=ready
 mkfifo orders
@@ -195,8 +196,10 @@ await_line waiter.log waiting
 status_is 0 "$strait" status --socket "$socket"
 says out '127.0.0.1:[0-9]*  *up, dialled, shm, round trip' "status of a peer"
 says out '1 expected' "status with a peer"
-kill -TERM $other
-wait $other || fail "straitd after SIGTERM: $(cat other.log)"
+status_is 1 "$strait" status --socket "$scratch/other.sock"
+says err 'too many clients (option clients=1)' "status of a daemon that has as many clients as it takes"
+kill -KILL $other # one that drains refuses what waits there, and nobody dials it again
+wait $other || true
 other=0
 await_refusal() {
     for wait in $(seq 200); do

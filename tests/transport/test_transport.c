@@ -25,6 +25,34 @@ TEST(kinds_are_found_by_name)
     ck_assert_ptr_nonnull(transport_find("loopback"));
 }
 
+static void write_state(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(0, fclose(file));
+}
+
+TEST(rdma_is_there_where_a_port_is_active)
+{
+    char folder[] = "/tmp/strait-rdma-XXXXXX", path[3][128];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert(!transport_rdma_is_active(folder));
+    snprintf(path[0], sizeof(path[0]), "mkdir -p %s/mlx5_0/ports/1 %s/mlx5_1/ports/2", folder, folder);
+    ck_assert_int_eq(0, system(path[0]));
+    ck_assert(!transport_rdma_is_active(folder));
+    snprintf(path[1], sizeof(path[1]), "%s/mlx5_0/ports/1/state", folder);
+    snprintf(path[2], sizeof(path[2]), "%s/mlx5_1/ports/2/state", folder);
+    write_state(path[1], "1: DOWN\n");
+    write_state(path[2], "2: INIT\n");
+    ck_assert(!transport_rdma_is_active(folder));
+    write_state(path[2], "4: ACTIVE\n");
+    ck_assert(transport_rdma_is_active(folder));
+    snprintf(path[0], sizeof(path[0]), "rm -r %s", folder);
+    ck_assert_int_eq(0, system(path[0]));
+    ck_assert(!transport_rdma_is_active("/nowhere"));
+}
+
 TEST_LOOP(unknown_options_are_refused, kind_count())
 {
     static const char *const bad[] = {

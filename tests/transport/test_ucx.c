@@ -1,6 +1,7 @@
 /* The transport over UCX: its addresses, who is let in, and memory of GPUs. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "tests/transport/sides.h"
@@ -222,10 +223,60 @@ TEST(a_port_can_be_chosen_and_used_again)
     snprintf(options, sizeof(options), "tls=tcp devices=lo port=%u", port_reserve(&reserved));
     for (int i = 0; i < 2; i++) {
         side_init(&sides[0], &transport_ucx, options);
+        ck_assert_int_eq(STRAIT_OK, transport_try(&transport_ucx, TRANSPORT_HOST, options)); /* no link, no listener */
+        ck_assert_int_eq(STRAIT_OK, link_open(sides[0].transport, -1, LINK_ACCEPTED, &sides[0], &sides[0].link));
         ck_assert_int_eq(STRAIT_ERR_IO, transport_try(&transport_ucx, TRANSPORT_HOST, options));
+        link_close(sides[0].link);
+        WAIT_UNTIL(sides, 1, sides[0].closed);
+        WAIT_UNTIL(sides, 1, transport_try(&transport_ucx, TRANSPORT_HOST, options) == STRAIT_OK); /* a second later */
         side_fini(&sides[0]);
     }
     close(reserved);
+}
+
+/* Segments of System V that this process made. */
+static unsigned segments(void)
+{
+    unsigned count = 0, creator;
+    char line[256];
+    FILE *file = fopen("/proc/sysvipc/shm", "r");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        count += sscanf(line, "%*d %*d %*o %*u %u", &creator) == 1 && creator == (unsigned)getpid();
+    fclose(file);
+    return count;
+}
+
+/* Memory that is shared with others than the peer is never used, whatever options and the environment say. */
+static const char *const lists[] = {NULL, "tls=^tcp", "tls=^rc,ud"}, *const environments[] = {NULL, "all", "^rc"};
+
+TEST_LOOP(no_memory_is_shared_through_ucx, COUNT(lists) * COUNT(environments))
+{
+    const char *set = environments[_i / COUNT(lists)], *list = lists[_i % COUNT(lists)];
+    ck_assert_int_eq(0, set != NULL ? setenv("UCX_TLS", set, 1) : unsetenv("UCX_TLS"));
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
+    struct transport_events none = {0};
+    struct transport *transport = NULL;
+    arena.fd = make_arena(arena.size, &arena.base);
+    const enum strait_status status = transport_create(&transport_ucx, &arena, &none, NULL, list, &transport);
+    const bool nothing_left = list != NULL && strcmp(list, "tls=^tcp") == 0; /* on a machine without RDMA */
+    ck_assert(nothing_left || status == STRAIT_OK);
+    ck_assert_uint_eq(0, segments());
+    transport_destroy(transport);
+    munmap(arena.base, arena.size);
+    close(arena.fd);
+}
+
+static const char *const refused[] = {"tls=posix", "tls=tcp,sysv", "tls=all",   "tls=SM,tcp", "tls=tcp,\\self",
+                                      "tls=shm",   "tls=mm",       "tls=xpmem", "tls="};
+
+TEST_LOOP(lists_that_share_memory_are_refused, COUNT(refused))
+{
+    ck_assert_int_eq(0, setenv("UCX_TLS", refused[_i] + 4, 1));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_check(&transport_ucx, refused[_i]));
+    if (refused[_i][4] != '\0' && strcmp(refused[_i], "tls=all") != 0)
+        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_check(&transport_ucx, NULL));
+    ck_assert_int_eq(STRAIT_OK, transport_check(&transport_ucx, "tls=tcp"));
 }
 
 /* What getenv() of another thread may be walking through is neither freed nor changed. */
