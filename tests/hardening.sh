@@ -24,7 +24,7 @@ check() { # FILE
     grep 'GNU_STACK' <<<"$segments" | grep -q ' RW ' || fail "$file has an executable stack"
     grep -q '__stack_chk_fail' <<<"$symbols" || fail "$file does not check its stack"
     # printf's family always goes by its checked twins; a small library that formats nothing may need none of them.
-    grep -q '_chk@' <<<"$symbols" || ! grep -qE ' v?(f|s|sn|as)?printf@' <<<"$symbols" ||
+    grep -q '_chk@' <<<"$symbols" || ! grep -qE ' v?(f|s|sn|as)?printf@' <<<"$symbols" || cuda "$file" ||
         fail "$file does not check its buffers"
     case $(uname -m) in
     x86_64)
