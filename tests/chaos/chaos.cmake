@@ -44,6 +44,9 @@ function(strait_chaos_test name)
         ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
         "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+    if(STRAIT_SANITIZE) # what a second suffices for takes longer than that beside other tests
+        set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+    endif()
 endfunction()
 
 # As much of the table as there is time for; then all of it, and with pools in memory of the fake devices, and of GPUs
