@@ -229,7 +229,7 @@ static void start_too_late(struct session *session, const struct message_start *
                                     .from_sink = !is_offer,
                                     .reason = request != NULL ? request->reason : failed->reason};
     if (other.local || other.address[0] != '\0')
-        withdraw_post(session->node, &what, other.local ? "" : other.address);
+        withdraw_post(session->node, &what, other.local ? "" : other.address, session->uid);
 }
 
 static bool on_start(struct session *session, const struct message_start *message)

@@ -38,7 +38,7 @@ static void deliver_withdrawals(struct node *node)
             match_withdraw(node, NULL, &what);
             continue;
         }
-        struct peer *peer = peers_get(node->peers, entry->address);
+        struct peer *peer = peers_get(node->peers, entry->address, entry->uid);
         const struct message message = withdraw_message(&what);
         if (peer == NULL || peer->state != PEER_UP)
             continue;
@@ -219,6 +219,16 @@ static void redial(struct node *node)
 
 /* ---- Callbacks from the peers: connections come up, go down, and bring chunks ------------------------------------ */
 
+/* A daemon that makes another connection has given up the one before. */
+static void supersede(void *arg, struct peer *peer)
+{
+    const struct peer *newer = arg;
+    struct peer_use *use = peer->owner;
+    if (use != NULL && peer != newer && !peer->dialled && peer->node == newer->node &&
+        peer->incarnation == newer->incarnation)
+        use->superseded = true;
+}
+
 static void on_up(void *owner, struct peer *peer)
 {
     struct node *node = owner;
@@ -229,6 +239,8 @@ static void on_up(void *owner, struct peer *peer)
     }
     use->node = node;
     peer->owner = use;
+    if (!peer->dialled)
+        peers_each(node->peers, supersede, peer);
     gpu_path_up(node, peer);
     redial(node);
     notes_send(node);

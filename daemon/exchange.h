@@ -72,6 +72,7 @@ struct peer_use {
     struct peer_gpu_arena *arenas;      /* gpu_path.c: arenas of its GPUs, which ours may use */
     struct pool_paths *pool_paths;      /* which of our GPUs its pools reach */
     bool down, quit;                    /* its link is to be closed; closing */
+    bool superseded;                    /* the same daemon has made another connection since */
     enum pin_state pin;
     void *pinned; /* its arena as mapped here; NULL: not pinned */
     struct policy policy;

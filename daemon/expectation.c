@@ -166,7 +166,8 @@ static void withdraw(const struct expectation *e, enum strait_reason reason)
         const struct withdrawal what = {
             .source = sink->source, .sink = e->request.name, .from_sink = true, .reason = reason};
         if (sink->leg.state == STRAIT_BOOTSTRAP && sink->local == NULL)
-            withdraw_post(e->request.node, &what, sink->port == &sink_over_memory ? "" : sink->address);
+            withdraw_post(e->request.node, &what, sink->port == &sink_over_memory ? "" : sink->address,
+                          e->request.pool->uid);
     }
 }
 

@@ -80,7 +80,11 @@ struct arena *gpu_links_send(const struct node *node, int32_t device)
 
 const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by)
 {
-    return gpu->by[by].ready ? "ready" : gpu->by[by].why[0] != '\0' ? gpu->by[by].why : "being loaded";
+    if (gpu->by[by].ready)
+        return "ready";
+    if (gpu->by[by].why[0] != '\0')
+        return gpu->by[by].why;
+    return by == LINK_BY_UCX && gpu->waits_for_peer ? "made for the first peer" : "being loaded";
 }
 
 /* ---- Kinds of links ---------------------------------------------------------------------------------------------- */
@@ -122,22 +126,47 @@ static void open_one(struct gpu_links *gpu, enum message_link_by by, const struc
                   names[by], gpu->device, why);
 }
 
+/* The configured port is used by the transport for the host's memory: a GPU's listens on any. */
+static void open_ucx(struct gpu_links *gpu)
+{
+    char options[OPTION_TEXT_MAX + 16];
+    snprintf(options, sizeof(options), "%s port=0", gpu->node->options.ucx);
+    gpu->waits_for_peer = false;
+    open_one(gpu, LINK_BY_UCX, transport_find("ucx"), options);
+}
+
+static void note_up(void *arg, struct peer *peer)
+{
+    *(bool *)arg |= peer->state == PEER_UP;
+}
+
 static void load_done(void *arg)
 {
     struct gpu_links *gpu = arg;
     struct node *node = gpu->node;
+    bool any_up = false;
     if (node->stopping || node->peers == NULL)
         return;
     if (gpu->by[LINK_BY_NCCL].asked)
         open_one(gpu, LINK_BY_NCCL, &transport_nccl, node->options.nccl);
-    if (gpu->by[LINK_BY_UCX].asked) {
-        /* The configured port is used by the transport for the host's memory: a GPU's listens on any. */
-        char options[OPTION_TEXT_MAX + 16];
-        snprintf(options, sizeof(options), "%s port=0", gpu->node->options.ucx);
-        open_one(gpu, LINK_BY_UCX, transport_find("ucx"), options);
-    }
+    peers_each(node->peers, note_up, &any_up);
+    gpu->waits_for_peer = gpu->by[LINK_BY_UCX].asked;
+    if (gpu->waits_for_peer && any_up)
+        open_ucx(gpu);
     if (gpu_links_send(node, gpu->device) != NULL)
         gpu->on_ready(node, gpu->device);
+}
+
+void gpu_links_peer_up(struct node *node)
+{
+    struct gpu_links *gpu;
+    LL_FOREACH (node->gpu_links, gpu) {
+        if (!gpu->waits_for_peer)
+            continue;
+        open_ucx(gpu);
+        if (gpu->by[LINK_BY_UCX].ready)
+            gpu->on_ready(node, gpu->device);
+    }
 }
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */

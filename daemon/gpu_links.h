@@ -47,6 +47,7 @@ struct gpu_links {
     struct arena send;
     void *receive; /* the memory to receive into */
     size_t receive_size;
+    bool waits_for_peer; /* UCX, which has ports, is made when the first peer has proved itself */
     struct {
         bool asked;    /* gpu-wires names this kind */
         bool ready;    /* peers can have links to it */
@@ -62,6 +63,8 @@ uint64_t gpu_links_bytes(const struct node *node, uint64_t receive);
  * libraries on a worker; then on_ready is called if peers can have links of some kind, and the log says so of each. */
 void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t receive,
                     void (*on_ready)(struct node *node, int32_t device));
+/* A peer has proved itself and is up. */
+void gpu_links_peer_up(struct node *node);
 /* The arena in which chunks for links of this GPU are encoded; NULL: it has none. */
 struct arena *gpu_links_send(const struct node *node, int32_t device);
 const struct gpu_links *gpu_links_of(const struct node *node, int32_t device); /* NULL: not asked for */

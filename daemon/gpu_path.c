@@ -5,6 +5,7 @@
 
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
+#include "daemon/request.h"
 #include "daemon/session.h"
 
 /* An arena in the memory of a peer's GPU. */
@@ -30,9 +31,15 @@ struct peer_mapping {
     struct peer_mapping *next;
 };
 
+/* The name of a peer's pool; hashed and compared as bytes. */
+struct peer_pool {
+    char tenant[TENANT_NAME_MAX]; /* none for "default" */
+    struct pool_id id;
+};
+
 /* A pool of the peer, and our devices whose arenas its GPUs can write to. */
 struct pool_paths {
-    struct pool_id id;
+    struct peer_pool pool;
     uint64_t devices;
     UT_hash_handle hh;
 };
@@ -402,6 +409,7 @@ void gpu_path_up(struct node *node, struct peer *peer)
 {
     if (!is_up(peer))
         return;
+    gpu_links_peer_up(node);
     for (uint32_t i = 0; i < node->receive.arena_count; i++)
         if (node->receive.arenas[i]->device >= 0)
             send_arena(node, peer, node->receive.arenas[i]);
@@ -438,9 +446,10 @@ static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
     return devices;
 }
 
-static void send_pool(struct peer *peer, const struct pool_id *id, uint64_t devices)
+static void send_pool(struct peer *peer, const struct pool_ref *pool, uint64_t devices)
 {
-    struct message message = {.type = MESSAGE_REACH, .reach = {.pool = *id, .devices = devices}};
+    struct message message = {.type = MESSAGE_REACH,
+                              .reach = {.pool = pool->key.id, .devices = devices, .tenant = tenant_view(pool->tenant)}};
     (void)peer_send(peer, &message);
 }
 
@@ -457,7 +466,7 @@ static void send_pools_of(struct node *node, struct peer *peer, int32_t device)
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
         if (uses_device(pool->pool, device) && !pool->removing)
-            send_pool(peer, &pool->key.id, devices_of(peer, pool->pool));
+            send_pool(peer, pool, devices_of(peer, pool->pool));
 }
 
 /* Opens the paths from every GPU that holds pages of our pools. */
@@ -602,7 +611,7 @@ static void send_pool_to(void *arg, struct peer *peer)
                 open_path(update->node, peer, arena, pool->groups[g].device);
     uint64_t devices = devices_of(peer, pool);
     if (devices != 0)
-        send_pool(peer, &update->pool->key.id, devices);
+        send_pool(peer, update->pool, devices);
 }
 
 void gpu_path_pool(struct node *node, const struct pool_ref *pool)
@@ -620,7 +629,7 @@ static void send_pool_gone_to(void *arg, struct peer *peer)
 {
     const struct pool_ref *pool = arg;
     if (is_up(peer) && devices_of(peer, pool->pool) != 0)
-        send_pool(peer, &pool->key.id, 0);
+        send_pool(peer, pool, 0);
 }
 
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool)
@@ -633,7 +642,10 @@ bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message)
 {
     struct peer_use *use = peer->owner;
     struct pool_paths *pool_paths;
-    HASH_FIND(hh, use->pool_paths, &message->pool, sizeof(message->pool), pool_paths);
+    struct peer_pool pool = {.id = message->pool};
+    if (!is_default_tenant(message->tenant))
+        memcpy(pool.tenant, message->tenant.data, message->tenant.size);
+    HASH_FIND(hh, use->pool_paths, &pool, sizeof(pool), pool_paths);
     if (message->devices == 0) {
         if (pool_paths != NULL) {
             HASH_DELETE(hh, use->pool_paths, pool_paths);
@@ -645,19 +657,21 @@ bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message)
         pool_paths = HASH_COUNT(use->pool_paths) < POOL_PATHS_MAX ? calloc(1, sizeof(*pool_paths)) : NULL;
         if (pool_paths == NULL)
             return true; /* the host's memory does as well */
-        pool_paths->id = message->pool;
-        HASH_ADD(hh, use->pool_paths, id, sizeof(pool_paths->id), pool_paths);
+        pool_paths->pool = pool;
+        HASH_ADD(hh, use->pool_paths, pool, sizeof(pool_paths->pool), pool_paths);
     }
     pool_paths->devices = message->devices;
     return true;
 }
 
-uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool)
+uint64_t gpu_path_devices(const struct peer *peer, const struct name *source)
 {
     const struct peer_use *use = peer->owner;
     struct pool_paths *pool_paths = NULL;
+    struct peer_pool pool = {.id = source->pool};
+    memcpy(pool.tenant, source->tenant, sizeof(pool.tenant));
     if (use != NULL)
-        HASH_FIND(hh, use->pool_paths, pool, sizeof(*pool), pool_paths);
+        HASH_FIND(hh, use->pool_paths, &pool, sizeof(pool), pool_paths);
     return pool_paths != NULL ? pool_paths->devices : 0;
 }
 

@@ -14,6 +14,7 @@
 
 #include "daemon/exchange.h"
 
+struct name;
 struct pool_ref;
 
 /* A peer is up: sends it our arenas. */
@@ -31,8 +32,8 @@ void gpu_path_changed(struct node *node, struct peer *peer);
 bool gpu_path_on_arena(struct node *node, struct peer *peer, const struct message_arena *message);
 bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message);
 
-/* As the sink: our devices whose arenas receive the chunks of the peer's pool; bit n: device n. */
-uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool);
+/* As the sink: our devices whose arenas receive the chunks of that offer's pool; bit n: device n. */
+uint64_t gpu_path_devices(const struct peer *peer, const struct name *source);
 
 /* As the source: whether the slot is one of the peer's at all; its size if it is in a GPU's memory (else 0), and in
  * which GPU's. */

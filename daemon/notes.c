@@ -39,6 +39,7 @@ struct note {
 
 struct note_route {
     struct note *waiting; /* oldest first */
+    uint32_t uid;         /* who wrote the first one */
     UT_hash_handle hh;
     char address[];
 };
@@ -302,13 +303,14 @@ static void await_answer(struct node *node, struct peer *peer, struct note *note
     HASH_ADD(hh, notes_of(node)->sent, sent_number, sizeof(note->sent_number), note);
 }
 
-static struct note_route *route_make(struct notes *notes, const char *address)
+static struct note_route *route_make(struct notes *notes, const char *address, uint32_t uid)
 {
     const size_t size = strlen(address);
     struct note_route *route = calloc(1, sizeof(*route) + size + 1);
     if (route == NULL)
         return NULL;
     memcpy(route->address, address, size);
+    route->uid = uid;
     HASH_ADD_KEYPTR(hh, notes->routes, route->address, size, route);
     return route;
 }
@@ -319,13 +321,14 @@ static void forward(struct node *node, const char *address, struct note *note)
     struct notes *notes = notes_of(node);
     struct note_route *route;
     HASH_FIND(hh, notes->routes, address, strlen(address), route);
-    struct peer *peer = peers_get(node->peers, address);
+    const uint32_t uid = note->from->uid;
+    struct peer *peer = peers_get(node->peers, address, uid);
     if (route == NULL && send_to(node, peer, note)) {
         await_answer(node, peer, note);
         return;
     }
     if (route == NULL)
-        route = route_make(notes, address);
+        route = route_make(notes, address, uid);
     if (route == NULL) {
         note_end(node, note, "out of memory");
         return;
@@ -339,7 +342,7 @@ static void forward(struct node *node, const char *address, struct note *note)
 
 static void route_send(struct node *node, struct note_route *route)
 {
-    struct peer *peer = peers_get(node->peers, route->address);
+    struct peer *peer = peers_get(node->peers, route->address, route->uid);
     bool more = true;
     while (more && send_to(node, peer, route->waiting)) {
         struct note *note = route->waiting;
@@ -364,8 +367,8 @@ static void route_expire(struct node *node, struct note_route *route, uint64_t n
 static void route_give_up(struct node *node, struct note_route *route, uint64_t now)
 {
     char why[NOTE_TEXT_BYTES_MAX];
-    const struct peer *peer = peers_get(node->peers, route->address);
-    const char *state = peer == NULL           ? "no connection"
+    const struct peer *peer = peers_get(node->peers, route->address, route->uid);
+    const char *state = peer == NULL           ? "not dialled: too many addresses of this user's are"
                         : peer->why[0] != '\0' ? peer->why
                                                : peer_state_name(peer->state);
     snprintf(why, sizeof(why), "%s: %s", route->address, state);
@@ -419,6 +422,11 @@ bool notes_post(struct session *from, const struct message_notify *message)
 
 void notes_receive(struct node *node, struct peer *peer, const struct message_note *message)
 {
+    const struct peer_use *use = peer->owner;
+    if (use->superseded) { /* later ones may have come by that connection already */
+        answer_peer(node, peer, message->note, "the peer's daemon has made another connection since");
+        return;
+    }
     const struct tenant *tenant = tenant_named(node, message->tenant);
     const struct pool_ref *pool = tenant != NULL ? pool_find(node, tenant, &message->pool) : NULL;
     if (pool == NULL) {

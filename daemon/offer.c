@@ -39,7 +39,7 @@ void offer_announce(struct offer *o, struct announce *a)
 {
     if (a->bound || o->request.decided || a->address[0] == '\0')
         return;
-    struct peer *peer = peers_get(o->request.node->peers, a->address);
+    struct peer *peer = peers_get(o->request.node->peers, a->address, o->request.pool->uid);
     if (peer != NULL && peer->state != PEER_UP && peer_is_hopeless(peer, &a->asked_since)) {
         a->bound = true;
         offer_consumer_ended(o, STRAIT_REASON_PEER_DOWN,
@@ -199,7 +199,7 @@ static void withdraw(struct offer *o, enum strait_reason reason)
     LL_FOREACH (o->announces, a) {
         const struct withdrawal what = {.source = o->request.name, .sink = a->sink, .reason = reason};
         if (!a->bound)
-            withdraw_post(o->request.node, &what, a->address);
+            withdraw_post(o->request.node, &what, a->address, o->request.pool->uid);
         a->announced_to = NULL;
     }
 }

@@ -181,7 +181,9 @@ const char *request_waits(struct request *request, const char *address, bool ask
         return request_text(request, "%s has no %s of that name", address[0] == '\0' ? "this daemon" : address,
                             request->is_offer ? "expectation" : "offer");
     if (peer == NULL || peer->why[0] == '\0')
-        return request_text(request, "%s: %s", address, peer == NULL ? "not dialled" : peer_state_name(peer->state));
+        return request_text(request, "%s: %s", address,
+                            peer == NULL ? "not dialled: too many addresses of this user's are"
+                                         : peer_state_name(peer->state));
     return request_text(request, "%s: %s (%u attempts)", address, peer->why, peer->attempts);
 }
 

@@ -103,18 +103,6 @@ bool session_lost_tenant(const struct session *session)
            session->jobs == 0 && !session->successor && !session->dirty && !channel_wants_write(session->channel);
 }
 
-bool is_default_tenant(struct view name)
-{
-    static const char usual[] = "default";
-    return name.size == 0 || (name.size == sizeof(usual) - 1 && memcmp(name.data, usual, name.size) == 0);
-}
-
-struct view tenant_view(const struct tenant *tenant)
-{
-    struct view name = view_of(tenant->name, strlen(tenant->name));
-    return is_default_tenant(name) ? view_of("", 0) : name;
-}
-
 const struct tenant *tenant_named(struct node *node, struct view name)
 {
     for (uint32_t i = 0; i < node->tenants.count; i++) {

@@ -79,9 +79,6 @@ extern const char session_no_tenant[];
 void session_find_tenant(struct session *session, uint32_t gid);
 /* Whether the tenant was removed, and all that the client had begun is over and told. */
 bool session_lost_tenant(const struct session *session);
-/* A tenant's name as it travels: none for "default". */
-struct view tenant_view(const struct tenant *tenant);
-bool is_default_tenant(struct view name);
 /* The tenant of this daemon that is called so; NULL: there is none. */
 const struct tenant *tenant_named(struct node *node, struct view name);
 /* Whether `tenant`, which asks for a pool, has none of that id here, but another tenant has; then that is counted and

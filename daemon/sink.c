@@ -224,7 +224,7 @@ static bool has_share(const struct node *node, const struct sink *sink, const st
 static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
 {
     const struct receive *receive = &sink->node->receive;
-    if (device < 0 || (gpu_path_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
+    if (device < 0 || (gpu_path_devices(sink->peer, &sink->source) >> device & 1) == 0)
         return receive->arenas[0];
     struct receive_arena *arena = receive_of_device(receive, device);
     return arena != NULL ? arena : receive->arenas[0];
@@ -713,8 +713,8 @@ void sink_ask(struct sink *sink)
 {
     if (sink->leg.state != STRAIT_BOOTSTRAP || sink->asked)
         return;
-    struct peer *peer = peers_get(sink->node->peers, sink->address);
     struct request *request = &sink->expectation->request;
+    struct peer *peer = peers_get(sink->node->peers, sink->address, request->pool->uid);
     if (peer != NULL && peer->state == PEER_UP)
         sink_ask_peer(sink, peer);
     else if (peer != NULL && peer_is_hopeless(peer, &sink->asked_since))

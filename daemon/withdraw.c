@@ -34,7 +34,7 @@ static void make_room(struct node *node, const char *address)
     withdraw_remove(node, oldest != NULL ? oldest : x->withdrawals);
 }
 
-void withdraw_post(struct node *node, const struct withdrawal *what, const char *address)
+void withdraw_post(struct node *node, const struct withdrawal *what, const char *address, uint32_t uid)
 {
     struct exchange *x = &node->exchange;
     struct withdrawal_entry *entry = calloc(1, sizeof(*entry) + strlen(address) + 1);
@@ -45,6 +45,7 @@ void withdraw_post(struct node *node, const struct withdrawal *what, const char 
     make_room(node, address);
     entry->what = *what;
     entry->expires = uv_now(node->loop) + WITHDRAWAL_MS;
+    entry->uid = uid;
     strcpy(entry->address, address);
     DL_APPEND(x->withdrawals, entry);
     x->withdrawal_count++;

@@ -18,11 +18,12 @@ struct withdrawal_entry {
     struct peer *sent_to; /* the connection by which it was sent; NULL: none, or that is down */
     uint64_t mark;        /* of that connection: once it is handled, the other side knows */
     struct withdrawal_entry *prev, *next;
+    uint32_t uid;   /* of the client whose request has ended */
     char address[]; /* of the other side's daemon; "": it is this one */
 };
 
 /* Queues it; exchange.c delivers it. Without memory or room the other side waits for its lease or deadline. */
-void withdraw_post(struct node *node, const struct withdrawal *what, const char *address);
+void withdraw_post(struct node *node, const struct withdrawal *what, const char *address, uint32_t uid);
 /* The pair is tried again: what ended before is not what the other side waits for. */
 void withdraw_cancel(struct node *node, const struct name *source, const struct name *sink, bool from_sink);
 /* The connection is down: what was sent by it, and perhaps not handled, is sent again. */

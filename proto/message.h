@@ -366,7 +366,8 @@ struct message_gpu_link {
  * the pool before; no devices: the pool is gone, or they cannot any more. */
 struct message_reach {
     struct pool_id pool;
-    uint64_t devices; /* bit n: of device n */
+    uint64_t devices;   /* bit n: of device n */
+    struct view tenant; /* whose pool it is; empty: "default" */
 };
 
 /* Source to sink: an offer is looking for its expectation. */

@@ -151,6 +151,7 @@ MESSAGE(arena, struct message_arena, Arena) = {
 MESSAGE(reach, struct message_reach, Reach) = {
     POOL(reach, pool),
     U64(reach, devices),
+    NAME(reach, tenant, MESSAGE_TENANT_MAX),
 };
 
 static enum strait_status gpu_link_check(const void *plain)

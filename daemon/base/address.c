@@ -234,3 +234,12 @@ bool address_equal(const struct sockaddr_storage *a, const struct sockaddr_stora
         return v4(a)->sin_addr.s_addr == v4(b)->sin_addr.s_addr;
     return v6(a)->sin6_scope_id == v6(b)->sin6_scope_id && IN6_ARE_ADDR_EQUAL(&v6(a)->sin6_addr, &v6(b)->sin6_addr);
 }
+
+bool address_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET)
+        return v4(a)->sin_addr.s_addr == v4(b)->sin_addr.s_addr;
+    return memcmp(&v6(a)->sin6_addr, &v6(b)->sin6_addr, 8) == 0;
+}

@@ -56,6 +56,8 @@ unsigned address_port(const struct sockaddr_storage *address);
 void address_set_port(struct sockaddr_storage *address, unsigned port);
 socklen_t address_size(const struct sockaddr_storage *address);
 bool address_equal(const struct sockaddr_storage *a, const struct sockaddr_storage *b); /* with port and zone */
+/* Whether both are of one host as far as addresses tell: equal but for the port, and of IPv6 the first 64 bits. */
+bool address_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 
 /* ---- What a list stands for -------------------------------------------------------------------------------------- */
 

@@ -307,3 +307,15 @@ void tenant_granted(struct tenant *tenant, uint64_t bytes)
     if (tenant->rate != 0)
         tenant->tokens -= (int64_t)bytes;
 }
+
+bool is_default_tenant(struct view name)
+{
+    static const char usual[] = "default";
+    return name.size == 0 || (name.size == sizeof(usual) - 1 && memcmp(name.data, usual, name.size) == 0);
+}
+
+struct view tenant_view(const struct tenant *tenant)
+{
+    struct view name = view_of(tenant->name, strlen(tenant->name));
+    return is_default_tenant(name) ? view_of("", 0) : name;
+}

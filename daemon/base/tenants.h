@@ -20,6 +20,8 @@
 
 #include <strait/status.h>
 
+#include "proto/message.h"
+
 #define TENANTS_MAX     64u /* with "default" */
 #define TENANT_NAME_MAX 32u
 #define TENANT_IDS_MAX  1024u /* user and group ids of all tenants */
@@ -83,5 +85,9 @@ struct tenant *tenants_find(struct tenants *tenants, uint32_t uid, uint32_t gid)
 bool tenant_may_grant(struct tenant *tenant, uint64_t now_ms);
 /* Some were granted: more than there were tokens is made up for later. */
 void tenant_granted(struct tenant *tenant, uint64_t bytes);
+
+/* A tenant's name as it travels: none for "default". */
+struct view tenant_view(const struct tenant *tenant);
+bool is_default_tenant(struct view name);
 
 #endif

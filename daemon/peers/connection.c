@@ -39,7 +39,7 @@ void peers_turn_again(struct peers *peers)
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-struct connection *connection_create(struct peers *peers, const char *address, bool dialled)
+static struct connection *create(struct peers *peers, const char *address, bool dialled)
 {
     struct connection *c = calloc(1, sizeof(*c));
     if (c == NULL)
@@ -56,19 +56,65 @@ struct connection *connection_create(struct peers *peers, const char *address, b
     LIST_INIT(&c->links);
     LIST_INIT(&c->gpu_links);
     TAILQ_INSERT_TAIL(&peers->connections, c, entry);
-    if (dialled)
-        HASH_ADD_KEYPTR(by_address, peers->by_address, c->peer.address, strlen(c->peer.address), c);
-    c->listed = dialled;
     if (!uv_is_active((uv_handle_t *)&peers->tick))
         peers_tick_start(peers);
     return c;
 }
 
+struct connection *connection_accepted(struct peers *peers, const char *address)
+{
+    return create(peers, address, false);
+}
+
+static void asker_put(struct peers *peers, struct peer_asker *asker)
+{
+    if (asker == NULL || --asker->records > 0)
+        return;
+    HASH_DEL(peers->askers, asker);
+    free(asker);
+}
+
+static struct peer_asker *asker_get(struct peers *peers, uint32_t uid)
+{
+    struct peer_asker *asker;
+    HASH_FIND_INT(peers->askers, &uid, asker);
+    if (asker == NULL && (asker = calloc(1, sizeof(*asker))) != NULL) {
+        asker->uid = uid;
+        HASH_ADD_INT(peers->askers, uid, asker);
+    }
+    if (asker != NULL)
+        asker->records++;
+    return asker;
+}
+
+struct connection *connection_dialled(struct peers *peers, const char *address, uint32_t uid)
+{
+    struct peer_asker *asker = asker_get(peers, uid);
+    struct connection *c = asker != NULL ? create(peers, address, true) : NULL;
+    if (c == NULL) {
+        asker_put(peers, asker);
+        return NULL;
+    }
+    c->uid = uid;
+    c->asker = asker;
+    HASH_ADD_KEYPTR(by_address, peers->by_address, c->peer.address, strlen(c->peer.address), c);
+    return c;
+}
+
 void connection_unlist(struct connection *c)
 {
-    if (c->listed)
-        HASH_DELETE(by_address, peers_of(c)->by_address, c);
-    c->listed = false;
+    if (c->asker == NULL)
+        return;
+    HASH_DELETE(by_address, peers_of(c)->by_address, c);
+    asker_put(peers_of(c), c->asker);
+    c->asker = NULL;
+}
+
+bool connection_is_stranger(const struct connection *c)
+{
+    if (c->peer.dialled || c->failing)
+        return false;
+    return c->peer.state == PEER_PROVING || (c->peer.state == PEER_LINKING && peers_of(c)->credentials == NULL);
 }
 
 struct connection *connection_to(struct peers *peers, uint64_t node, uint64_t incarnation)

@@ -5,36 +5,55 @@
 
 /* Accepted connections: those of peers, and those that carry the chunks of a peer's tcp link, which the transport takes
  * over. Who connects speaks first. Strangers cost little: only a few are allowed at once, with small messages, and not
- * for long. When there are too many, the oldest is closed, because an honest peer completes the handshake quickly. */
+ * for long. When there are too many, of one host or of all, the oldest of these is closed, because an honest peer
+ * completes the handshake quickly. Key exchanges cost most: when they have used up their share of the time, those who
+ * come wait. */
 
 #define BACKLOG 1024
 
 /* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
-static bool is_half_open(const struct connection *c)
-{
-    if (c->peer.dialled || c->failing)
-        return false;
-    return c->peer.state == PEER_PROVING || (c->peer.state == PEER_LINKING && peers_of(c)->credentials == NULL);
-}
-
-struct census {
-    uint32_t accepted, half_open;
-    struct connection *oldest; /* half-open one */
+struct half_open {
+    uint32_t count;
+    struct connection *oldest;
 };
 
-static struct census count_accepted(struct peers *peers)
+struct census {
+    uint32_t accepted;
+    struct half_open all, of_host;
+};
+
+static void count_one(struct half_open *half_open, struct connection *c)
+{
+    if (half_open->count++ == 0)
+        half_open->oldest = c;
+}
+
+static struct census count_accepted(struct peers *peers, const struct sockaddr_storage *from)
 {
     struct census census = {0};
     struct connection *c;
     TAILQ_FOREACH(c, &peers->connections, entry)
     {
         census.accepted += !c->peer.dialled;
-        census.half_open += is_half_open(c);
-        if (census.oldest == NULL && is_half_open(c))
-            census.oldest = c;
+        if (!connection_is_stranger(c))
+            continue;
+        count_one(&census.all, c);
+        if (address_same_host(&c->from, from))
+            count_one(&census.of_host, c);
     }
     return census;
+}
+
+/* Whether there is time for one more handshake of a stranger. */
+static bool may_greet(struct peers *peers)
+{
+    const uint64_t now = uv_hrtime();
+    const int64_t more = (int64_t)((now - peers->greeting_at) / PEER_GREETING_SHARE);
+    peers->greeting_at = now;
+    peers->greeting_ns = peers->greeting_ns + more < PEER_GREETING_NS ? peers->greeting_ns + more : PEER_GREETING_NS;
+    peers->config.metrics->greetings_put_off += peers->greeting_ns < 0;
+    return peers->greeting_ns >= 0;
 }
 
 /* The transport closes what proves to be of no link of its own. */
@@ -62,7 +81,8 @@ static void on_first_bytes(void *owner, uint32_t events)
         connection_fail(c, "closed by the peer while greeting");
         return;
     }
-    if (got < (ssize_t)sizeof(first)) {
+    const bool is_data = got == (ssize_t)sizeof(first) && tcp_is_preamble(first);
+    if (got < (ssize_t)sizeof(first) || (!is_data && !may_greet(peers_of(c)))) {
         watch_for(c->watch, 0); /* it would report these bytes again and again: a tick looks again */
         return;
     }
@@ -70,7 +90,7 @@ static void on_first_bytes(void *owner, uint32_t events)
     watch_close(c->watch);
     c->watch = NULL;
     c->socket = -1;
-    if (tcp_is_preamble(first))
+    if (is_data)
         hand_over(c, fd);
     else
         connection_start(c, fd);
@@ -87,11 +107,12 @@ static void on_connection(void *owner, int fd, const struct sockaddr_storage *ad
 {
     struct peers *peers = owner;
     char text[ADDRESS_TEXT_MAX];
-    struct census census = count_accepted(peers);
-    if (census.half_open >= PEER_HALF_OPEN_MAX)
-        connection_fail(census.oldest, "too many connections at once that do not say who they are");
+    struct census census = count_accepted(peers, address);
+    const struct half_open *full = census.of_host.count >= PEER_HALF_OPEN_HOST ? &census.of_host : &census.all;
+    if (full == &census.of_host || census.all.count >= PEER_HALF_OPEN_MAX)
+        connection_fail(full->oldest, "too many connections at once that do not say who they are");
     struct connection *c =
-        census.accepted < PEER_ACCEPTED_MAX ? connection_create(peers, address_text(address, text), false) : NULL;
+        census.accepted < PEER_ACCEPTED_MAX ? connection_accepted(peers, address_text(address, text)) : NULL;
     if (c == NULL) {
         log_limited(peers->config.log, LOG_OF_STRANGERS, LOG_WARN,
                     "msg=\"connection refused\" error=\"too many peers\"");
@@ -100,6 +121,7 @@ static void on_connection(void *owner, int fd, const struct sockaddr_storage *ad
     }
     c->deadline = peers_now(peers) + peers->options.connect_ms;
     c->socket = fd;
+    c->from = *address;
     if (watch_open(peers->config.loop, fd, on_first_bytes, c, &peers->watches, &c->watch) == STRAIT_OK)
         watch_for(c->watch, WATCH_READ);
     else

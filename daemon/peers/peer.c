@@ -333,7 +333,7 @@ static void create_successor(const struct connection *c)
 {
     struct peers *peers = peers_of(c);
     uint64_t now = peers_now(peers);
-    struct connection *next = connection_create(peers, c->peer.address, true);
+    struct connection *next = connection_dialled(peers, c->peer.address, c->uid);
     if (next == NULL)
         return; /* peers_get makes a new one */
     memcpy(next->peer.why, c->peer.why, sizeof(next->peer.why));
@@ -442,8 +442,11 @@ void connection_read_on(struct connection *c)
 static void on_control(void *owner, uint32_t events)
 {
     struct connection *c = owner;
+    const uint64_t begun = connection_is_stranger(c) ? uv_hrtime() : 0;
     if ((events & WATCH_READ) && !c->holding && !c->failing)
         connection_read(c);
+    if (begun != 0)
+        peers_of(c)->greeting_ns -= (int64_t)(uv_hrtime() - begun);
     connection_dirty(c); /* flushes, and watches again */
     peers_turn_again(peers_of(c));
 }

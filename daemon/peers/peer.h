@@ -136,8 +136,8 @@ const char *peers_address(const struct peers *peers);
 /* Asks for a connection to this address, a list of host:port, and returns the dialled peer for it, UP or on its way
  * there; that of another address if both lead to one daemon. One is made when there is none or the old one is CLOSING;
  * an IDLE one is dialled when its back-off allows, so call again for as long as somebody waits. NULL: out of memory,
- * malformed address (peers_address_ok tells), too many peers, or after peers_close. */
-struct peer *peers_get(struct peers *peers, const char *address);
+ * malformed address (peers_address_ok tells), too many addresses of this user's clients, or after peers_close. */
+struct peer *peers_get(struct peers *peers, const char *address, uint32_t uid);
 /* Like peers_get, but makes and dials nothing. NULL: nobody has asked for it lately. */
 const struct peer *peers_find(const struct peers *peers, const char *address);
 /* Whether it is of no use to wait for this peer: it was dialled three times or more over a second, twice since the

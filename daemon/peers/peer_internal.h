@@ -24,9 +24,12 @@
 #include "transport/tcp.h"
 
 #define PEER_TRANSPORTS_MAX 8u
-#define PEER_RECORDS_MAX    4096u /* dialled connections, including IDLE ones */
-#define PEER_ACCEPTED_MAX   1280u /* accepted connections, including those not proved yet and CLOSING ones */
-#define PEER_HALF_OPEN_MAX  128u  /* accepted connections that are not proved yet */
+#define PEER_RECORDS_MAX    4096u    /* dialled connections, including IDLE ones: a user has no more than remain free */
+#define PEER_ACCEPTED_MAX   1280u    /* accepted connections, including those not proved yet and CLOSING ones */
+#define PEER_HALF_OPEN_MAX  128u     /* accepted connections that are not proved yet, */
+#define PEER_HALF_OPEN_HOST 32u      /* and those of one host */
+#define PEER_GREETING_SHARE 4u       /* their handshakes have a quarter of the time, */
+#define PEER_GREETING_NS    10000000 /* and may use up this much at once */
 #define PEER_HELLO_BODY_MAX 4096u
 #define PEER_QUEUE_BYTES    (64u * 1024 * 1024)
 #define PEER_BACKOFF_MS     20u /* after an attempt that fails: a sixteenth of the time that the peer has been away, */
@@ -39,6 +42,12 @@
 #define PEER_RETRIES_MAX    50u   /* as many of them are dialled again in that time */
 #define PEER_SHORT_LIFE_MS  1000u /* a peer that goes down sooner is not dialled again at once, but after */
 #define PEER_FLAP_MAX_MS    200u  /* 20 ms to this: its node is alive, and the deadlines of its users run on */
+
+/* A user whose clients asked for addresses that are on record. */
+struct peer_asker {
+    uint32_t uid, records; /* that exist because of this user */
+    UT_hash_handle hh;
+};
 
 /* A transport of this node, or of one of its GPUs. */
 struct peer_transport {
@@ -91,8 +100,7 @@ struct connection {
     TAILQ_ENTRY(connection) entry;
     TAILQ_ENTRY(connection) dirty_entry;
     UT_hash_handle by_address;
-    bool listed; /* it is in peers.by_address */
-    bool dirty;  /* it is in peers.dirty */
+    bool dirty; /* it is in peers.dirty */
     TAILQ_ENTRY(connection) unread_entry;
     bool unread;   /* it is in peers.unread */
     bool backlog;  /* messages that were received wait for the next turn: others have theirs first */
@@ -107,17 +115,20 @@ struct connection {
     struct watch *watch;
 
     /* Dialling. */
-    struct dial *dial;     /* its attempts, until they and their look-ups have ended */
-    bool dial_ended;       /* only look-ups are left of it */
-    uint64_t next_address; /* when the next address is tried */
-    bool is_alias;         /* IDLE: the attempt before led to the daemon of another connection: */
+    uint32_t uid;             /* whose clients asked for it first */
+    struct peer_asker *asker; /* NULL: it is not on record (peers.by_address) */
+    struct dial *dial;        /* its attempts, until they and their look-ups have ended */
+    bool dial_ended;          /* only look-ups are left of it */
+    uint64_t next_address;    /* when the next address is tried */
+    bool is_alias;            /* IDLE: the attempt before led to the daemon of another connection: */
     uint64_t alias_node, alias_incarnation;
-    int socket;               /* accepted: until the channel, or a transport, takes it */
-    uint64_t asked, next_try; /* IDLE */
-    uint64_t away_since;      /* 0: it was not dialled before */
-    uint32_t flap_backoff;    /* after the next short life */
-    bool disproved;           /* TLS has failed */
-    bool previous_secret;     /* offers the secret of before the latest reload: the peer may not have reloaded yet */
+    int socket;                   /* accepted: until the channel, or a transport, takes it */
+    struct sockaddr_storage from; /* accepted */
+    uint64_t asked, next_try;     /* IDLE */
+    uint64_t away_since;          /* 0: it was not dialled before */
+    uint32_t flap_backoff;        /* after the next short life */
+    bool disproved;               /* TLS has failed */
+    bool previous_secret; /* offers the secret of before the latest reload: the peer may not have reloaded yet */
 
     /* Proving. */
     char host[ADDRESS_HOST_MAX]; /* dialled: the name or number that led to the socket */
@@ -158,6 +169,7 @@ struct peers {
     uint64_t retries_began;               /* when the latest PEER_RETRIES_MS began */
     uint32_t retries;                     /* in it */
     struct connection *by_address;        /* hash: dialled ones that new requests may use, or have dialled again */
+    struct peer_asker *askers;            /* hash by uid */
     TAILQ_HEAD(, connection) dirty;       /* to be flushed or ended */
     TAILQ_HEAD(, connection) unread;      /* to be read in the next turn, although no poll reports them */
     uint32_t unread_count;
@@ -175,7 +187,9 @@ struct peers {
     struct listen_sockets sockets;
     struct acceptor *acceptors[ADDRESS_FOUND_MAX];
     uint32_t acceptor_count;
-    struct credentials *credentials;        /* of new connections; NULL: none, they are in clear text */
+    int64_t greeting_ns;             /* for handshakes of strangers, at most PEER_GREETING_NS; below 0: overdrawn */
+    uint64_t greeting_at;            /* when it was last added to; clock of uv_hrtime */
+    struct credentials *credentials; /* of new connections; NULL: none, they are in clear text */
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* config.codebook_id points here */
     struct watch_count watches;
     uv_timer_t tick;
@@ -211,9 +225,14 @@ static inline uint64_t peers_now(const struct peers *peers)
 
 /* ---- connection.c ------------------------------------------------------------------------------------------------ */
 
-struct connection *connection_create(struct peers *peers, const char *address, bool dialled);
+/* An accepted connection, or one to be dialled for this user's clients, which is then on record. NULL: out of memory.
+ */
+struct connection *connection_accepted(struct peers *peers, const char *address);
+struct connection *connection_dialled(struct peers *peers, const char *address, uint32_t uid);
 /* New requests for its address do not find the connection any longer. May be called again. */
 void connection_unlist(struct connection *c);
+/* Accepted, and not proved yet. */
+bool connection_is_stranger(const struct connection *c);
 /* The dialled connection to this daemon that has proved itself; NULL: there is none. */
 struct connection *connection_to(struct peers *peers, uint64_t node, uint64_t incarnation);
 /* Queues the connection to be flushed at the end of the turn. */

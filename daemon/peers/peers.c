@@ -391,14 +391,25 @@ static bool may_dial(const struct connection *c)
     return peers->retries++ < PEER_RETRIES_MAX;
 }
 
-struct peer *peers_get(struct peers *peers, const char *address)
+/* A user has no more addresses on record than another one could still have. */
+static bool may_record(struct peers *peers, uint32_t uid)
+{
+    const uint32_t records = HASH_CNT(by_address, peers->by_address);
+    const struct peer_asker *asker;
+    HASH_FIND_INT(peers->askers, &uid, asker);
+    const bool may = (asker != NULL ? asker->records : 0) < PEER_RECORDS_MAX - records;
+    peers->config.metrics->peer_records_refused += !may;
+    return may;
+}
+
+struct peer *peers_get(struct peers *peers, const char *address, uint32_t uid)
 {
     struct connection *c;
     if (peers->closing)
         return NULL;
     HASH_FIND(by_address, peers->by_address, address, strlen(address), c);
-    if (c == NULL && peers_address_ok(address) && HASH_CNT(by_address, peers->by_address) < PEER_RECORDS_MAX)
-        c = connection_create(peers, address, true);
+    if (c == NULL && peers_address_ok(address) && may_record(peers, uid))
+        c = connection_dialled(peers, address, uid);
     if (c == NULL)
         return NULL;
     c->asked = peers_now(peers);

@@ -65,6 +65,11 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
     case MESSAGE_RELEASED:
         KEEP(heard->released, heard->released_count, message->grant_id.grant);
         break;
+    case MESSAGE_PEER_NOTED:
+        snprintf(heard->noted, sizeof(heard->noted), "%.*s", (int)message->noted.text.size,
+                 (const char *)message->noted.text.data);
+        heard->noted_count++;
+        break;
     case MESSAGE_END:
         heard->end = message->end;
         heard->end_count++;
@@ -184,9 +189,12 @@ static void on_pulse(uv_timer_t *timer)
 
 void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes)
 {
+    static uint32_t made;
     struct test_node like;
+    char name[16];
     memset(rogue, 0, sizeof(*rogue));
-    test_node_init(&like, "rogue", "shm");
+    snprintf(name, sizeof(name), "rogue%u", made++);
+    test_node_init(&like, name, "shm");
     rogue->options = like.options;
     rogue->slot_bytes = ROGUE_SLOT_BYTES;
     rogue->slot_count = ROGUE_SLOTS;
@@ -226,7 +234,7 @@ void rogue_dial(struct rogue *rogue, const struct test_node *node)
 {
     if (rogue->peers == NULL)
         rogue_open(rogue);
-    (void)peers_get(rogue->peers, peers_address(node->node->peers)); /* constant */
+    (void)peers_get(rogue->peers, peers_address(node->node->peers), 0); /* constant */
 }
 
 void rogue_meet(struct rogue *rogue, const struct test_node *node)

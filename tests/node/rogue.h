@@ -23,8 +23,9 @@ struct rogue_heard {
     struct chunk_header chunks[ROGUE_LIST_MAX];
     size_t chunk_sizes[ROGUE_LIST_MAX];
     struct message_end end;
-    uint32_t arena_count, reach_count, request_count, grant_count, released_count, chunk_count, segments_count,
-        end_count, sent_count;
+    char noted[128]; /* why the latest note was not delivered; "": it was */
+    uint32_t noted_count, arena_count, reach_count, request_count, grant_count, released_count, chunk_count,
+        segments_count, end_count, sent_count;
     uint32_t units;                                              /* announced */
     uint32_t slots[MESSAGE_OPEN_MAX], granted[MESSAGE_OPEN_MAX]; /* of the latest REQUEST, and the latest SEGMENTS */
     uint32_t granted_count;

@@ -1,5 +1,7 @@
 /* Notes arrive in order, or their sender hears that they did not; who does not read harms nobody. */
+#include "daemon/peers/peer.h"
 #include "tests/node/harness.h"
+#include "tests/node/rogue.h"
 
 enum { CREDIT = 256 }; /* notes to one peer that the library lets wait for their answers */
 
@@ -182,6 +184,40 @@ TEST_LOOP(notes_past_a_daemon_that_stood_still_arrive_in_order, 3)
     ck_assert_uint_eq(0, pair.to->notes_back);
     ck_assert_uint_gt(pair.from->notes_failed, 0);
     ck_assert_uint_ge(pair.to->notes + pair.from->notes_failed, sent);
+}
+
+static void rogue_notes(struct rogue *rogue, const struct pool_blob *pool, const char *data)
+{
+    const uint32_t before = rogue->heard.noted_count;
+    const struct message note = {
+        .type = MESSAGE_PEER_NOTE,
+        .note = {.note = before, .pool = pool->pool, .key = view_of("k", 1), .data = view_of(data, strlen(data))}};
+    rogue_say(rogue, &note);
+    ROGUE_WAIT(rogue, rogue->heard.noted_count > before);
+}
+
+/* Two connections of one daemon, as when it has given the first one up, which is not read to its end yet. */
+TEST(notes_by_a_connection_that_was_given_up_are_refused)
+{
+    static struct rogue older, newer;
+    struct pair pair = pair_open(SHM, (struct geometry){0});
+    struct pool_blob pool = blob_of(pair.sink);
+    rogue_init(&older, 4096);
+    rogue_init(&newer, 4096);
+    rogue_meet(&older, pair.b);
+    rogue_notes(&older, &pool, "0 ");
+    ck_assert_str_eq("", older.heard.noted);
+    rogue_meet(&newer, pair.b);
+    rogue_notes(&newer, &pool, "1 ");
+    ck_assert_str_eq("", newer.heard.noted);
+    rogue_notes(&older, &pool, "2 ");
+    ck_assert_ptr_nonnull(strstr(older.heard.noted, "another connection"));
+    rogue_notes(&newer, &pool, "2 ");
+    WAIT(pair.to->notes == 3);
+    require_in_order(pair.to, 3);
+    rogue_leave(&older), rogue_leave(&newer);
+    rogue_fini(&older), rogue_fini(&newer);
+    blob_fini(&pool);
 }
 
 TEST(notes_of_a_client_that_goes_still_arrive)

@@ -60,9 +60,11 @@ static void say_released(uint64_t grant)
 
 /* The first request makes the connection, over which the rogue can then say what it reaches. That the node has heard so
  * is known when it has heard what was said after it: that the rogue gives up. */
-static void say_that_it_is_reached(void)
+static void say_that_it_is_reached(const char *tenant)
 {
-    const struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = s.blob.pool, .devices = 1u << 1}};
+    const struct message reach = {
+        .type = MESSAGE_REACH,
+        .reach = {.pool = s.blob.pool, .devices = 1u << 1, .tenant = view_of(tenant, strlen(tenant))}};
     struct flow *first = expect("first");
     ROGUE_WAIT(&s.rogue, s.rogue.heard.arena_count != 0);
     const struct message end = {.type = MESSAGE_END,
@@ -160,8 +162,7 @@ static void scene_begin(enum where where, uint32_t pages, size_t page_bytes)
     rogue_init(&s.rogue, 4096);
     rogue_meet(&s.rogue, s.pair.b); /* opens; the node makes a connection of its own */
     s.peer = import_rogue();
-    if (where == FAR)
-        say_that_it_is_reached();
+    say_that_it_is_reached(where == FAR ? "" : "another"); /* whose pool may have the same id */
     s.expectation = expect("k");
     ck_assert((s.rogue.heard.slots[0] >= s.rogue.peer->slot_count) == (where == FAR));
     s.slot_bytes = where == FAR ? s.rogue.heard.arena.slot_bytes : s.rogue.peer->slot_bytes;

@@ -336,7 +336,7 @@ void pair_start(const char *transports)
 /* Keeps asking, as users do. */
 struct peer *get(struct node *from, const struct node *to)
 {
-    return peers_get(from->peers, peers_address(to->peers));
+    return peers_get(from->peers, peers_address(to->peers), 0);
 }
 
 void connect_nodes(struct node *from, struct node *to)

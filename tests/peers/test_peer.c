@@ -319,10 +319,10 @@ TEST(a_node_that_comes_back_is_dialled_again)
         snprintf(address, sizeof(address), "%s", peers_address(b.peers));
         node_close(&b);
         EXPECT(a.quiets == round);
-        struct peer *peer = peers_get(a.peers, address);
+        struct peer *peer = peers_get(a.peers, address, 0);
         ck_assert(peer->state == PEER_IDLE || peer->state == PEER_DIALLING);
         snprintf(b.options.listen, sizeof(b.options.listen), "%s", address); /* the same port */
-        EXPECT(strstr(peers_get(a.peers, address)->why, "refused") != NULL);
+        EXPECT(strstr(peers_get(a.peers, address, 0)->why, "refused") != NULL);
         node_open(&b);
     }
     connect_nodes(&a, &b);
@@ -358,7 +358,7 @@ TEST(a_node_that_calls_is_called_back_at_once)
     node_close(&b);
     uint64_t begun = uv_hrtime();
     while (ms_since(begun) < 700) { /* 20, 40, ... 320 ms; the next wait is 640 ms */
-        (void)peers_get(a.peers, address);
+        (void)peers_get(a.peers, address, 0);
         uv_run(&loop, UV_RUN_ONCE);
     }
     snprintf(b.options.listen, sizeof(b.options.listen), "%s", address);
@@ -486,7 +486,7 @@ static void meet_other(uint32_t its_timeout_ms, uint32_t timeout_ms)
     node_init(&a, "a", "shm");
     a.options.peer_timeout_ms = timeout_ms;
     node_open(&a);
-    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    EXPECT((peers_get(a.peers, other.address, 0), a.ups == 1));
 }
 
 TEST(a_killed_peer_goes_down_at_once)
@@ -511,7 +511,7 @@ TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
     ck_assert_ptr_nonnull(strstr(a.why, "no heartbeat for"));
     RUN_UNTIL(a.quiets > 0, 300);
     ck_assert_uint_eq(0, a.quiets); /* it could still write when it goes on */
-    ck_assert_ptr_ne(a.up, peers_get(a.peers, other.address));
+    ck_assert_ptr_ne(a.up, peers_get(a.peers, other.address, 0));
     other_kill();
     EXPECT(a.quiets == 1);
 }
@@ -585,7 +585,7 @@ TEST_LOOP(a_node_can_be_closed_at_any_moment, 24)
     pair_open();
     (void)get(&a, &b);
     (void)get(&b, &a);
-    (void)peers_get(a.peers, "localhost:1");
+    (void)peers_get(a.peers, "localhost:1", 0);
     for (int i = 0; i < _i; i++)
         uv_run(&loop, UV_RUN_NOWAIT);
     peers_close(a.peers);

@@ -18,10 +18,10 @@ TEST_LOOP(why_an_address_cannot_be_reached_is_kept, COUNT(dead_ends))
     a.options.connect_ms = 300;
     node_open(&a);
     const char *address = dead_ends[_i].address;
-    struct peer *peer = peers_get(a.peers, address);
+    struct peer *peer = peers_get(a.peers, address, 0);
     ck_assert_ptr_nonnull(peer);
-    ck_assert_ptr_eq(peer, peers_get(a.peers, address));
-    EXPECT(strstr((peer = peers_get(a.peers, address))->why, dead_ends[_i].why) != NULL);
+    ck_assert_ptr_eq(peer, peers_get(a.peers, address, 0));
+    EXPECT(strstr((peer = peers_get(a.peers, address, 0))->why, dead_ends[_i].why) != NULL);
     ck_assert_str_eq(address, peer->address);
     ck_assert_uint_eq(0, a.ups);
 }
@@ -33,7 +33,7 @@ TEST(an_attempt_that_fails_is_not_repeated_at_once)
     uint32_t attempts = 0;
     uint64_t end = uv_hrtime() + 500000000u;
     while (uv_hrtime() < end || attempts < 2) {
-        peer = peers_get(a.peers, "127.0.0.1:1");
+        peer = peers_get(a.peers, "127.0.0.1:1", 0);
         attempts += peer->state != PEER_IDLE && peer != last;
         last = peer->state != PEER_IDLE ? peer : NULL;
         uv_run(&loop, UV_RUN_ONCE);
@@ -48,7 +48,32 @@ TEST_LOOP(a_malformed_address_is_refused, COUNT(malformed))
 {
     node_start(&a, "a", "shm", NULL);
     ck_assert(!peers_address_ok(malformed[_i]));
-    ck_assert_ptr_null(peers_get(a.peers, malformed[_i]));
+    ck_assert_ptr_null(peers_get(a.peers, malformed[_i], 0));
+}
+
+/* The addresses that are on record when the user is refused one more. Each is dialled, in vain. */
+static uint32_t name_many(uint32_t uid)
+{
+    char address[32];
+    uint32_t count = 0;
+    do {
+        snprintf(address, sizeof(address), "127.%u.%u.%u:1", 1 + uid, count / 250, 1 + count % 250);
+        count++;
+        if (count % 100 == 0)
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+    } while (peers_get(a.peers, address, uid) != NULL);
+    return count - 1;
+}
+
+TEST(a_user_leaves_room_for_the_peers_of_others)
+{
+    node_start(&a, "a", "shm", NULL);
+    ck_assert_uint_eq(2048, name_many(1));
+    ck_assert_uint_eq(1024, name_many(2));
+    ck_assert_uint_eq(2, a.metrics.peer_records_refused);
+    ck_assert_ptr_nonnull(peers_get(a.peers, "127.0.0.1:1", 3));
+    ck_assert_ptr_nonnull(peers_get(a.peers, "127.0.0.1:1", 1)); /* it is on record */
+    ck_assert_ptr_null(peers_get(a.peers, "127.0.0.2:1", 1));
 }
 
 /* Sets the address to a port on the loopback where nothing is accepted and no connection is refused. */
@@ -77,7 +102,7 @@ TEST(the_next_address_of_a_list_does_not_wait_for_the_one_before)
     int fd = swallow(hole);
     snprintf(list, sizeof(list), "127.0.0.1:1,%s,%s", hole, peers_address(b.peers));
     uint64_t begin = uv_hrtime();
-    EXPECT((peers_get(a.peers, list), a.ups == 1));
+    EXPECT((peers_get(a.peers, list, 0), a.ups == 1));
     uint64_t took_ms = (uv_hrtime() - begin) / 1000000;
     ck_assert_uint_ge(took_ms, 200); /* it did wait for the second, for a share of the time */
     ck_assert_uint_lt(took_ms, SECONDS(10));
@@ -95,7 +120,7 @@ TEST(every_address_of_a_list_says_why_it_cannot_be_reached)
     node_open(&a);
     int fd = swallow(hole);
     snprintf(list, sizeof(list), "127.0.0.1:1,[fe80::1%%no-such-if]:2,%s", hole);
-    EXPECT(strncmp(peers_get(a.peers, list)->why, expected, strlen(expected)) == 0);
+    EXPECT(strncmp(peers_get(a.peers, list, 0)->why, expected, strlen(expected)) == 0);
     close(fd);
 }
 
@@ -108,14 +133,14 @@ TEST(a_daemon_with_several_addresses_is_one_peer)
     const char *number = peers_address(b.peers);
     snprintf(name, sizeof(name), "localhost%s", strrchr(number, ':'));
     snprintf(list, sizeof(list), "127.0.0.1:1,%s", number);
-    EXPECT(peers_get(a.peers, name) == a.up && peers_get(a.peers, list) == a.up);
-    ck_assert_ptr_eq(a.up, peers_get(a.peers, number));
+    EXPECT(peers_get(a.peers, name, 0) == a.up && peers_get(a.peers, list, 0) == a.up);
+    ck_assert_ptr_eq(a.up, peers_get(a.peers, number, 0));
     ck_assert_uint_eq(1, a.ups);
     ck_assert_uint_eq(1, b.ups);
     peer_drop(a.up, "over");
     EXPECT(a.quiets == 1 && b.quiets == 1);
-    EXPECT(peers_get(a.peers, name)->state == PEER_UP);
-    EXPECT(peers_get(a.peers, number) == peers_get(a.peers, name));
+    EXPECT(peers_get(a.peers, name, 0)->state == PEER_UP);
+    EXPECT(peers_get(a.peers, number, 0) == peers_get(a.peers, name, 0));
     ck_assert_uint_eq(2, b.ups);
 }
 
@@ -124,7 +149,7 @@ TEST(a_daemon_does_not_dial_itself)
     char name[MESSAGE_ADDRESS_MAX];
     node_start(&a, "a", "shm", NULL);
     snprintf(name, sizeof(name), "localhost%s", strrchr(peers_address(a.peers), ':'));
-    EXPECT(strstr(peers_get(a.peers, name)->why, "leads back to this daemon") != NULL);
+    EXPECT(strstr(peers_get(a.peers, name, 0)->why, "leads back to this daemon") != NULL);
     ck_assert_uint_eq(0, a.ups);
     ck_assert(peers_is_own(a.peers, peers_address(a.peers)));
     ck_assert(!peers_is_own(a.peers, name));
@@ -142,7 +167,7 @@ TEST(a_node_that_listens_at_several_addresses_is_reached_at_each)
     ck_assert_int_eq(0, strncmp(second, "127.0.0.2:", 10));
     for (uint32_t i = 1; i <= 2; i++) {
         const char *address = i == 1 ? one : second;
-        EXPECT((peers_get(a.peers, address), a.ups == i));
+        EXPECT((peers_get(a.peers, address, 0), a.ups == i));
         peer_drop(a.up, "over");
         EXPECT(a.quiets == i && b.quiets == i);
     }

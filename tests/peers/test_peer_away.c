@@ -75,13 +75,13 @@ TEST_LOOP(a_killed_node_is_reached_soon_after_it_is_back, COUNT(away_ms))
     snprintf(address, sizeof(address), "127.0.0.1:%u", port_reserve(&reserved));
     process_listen(&first, address);
     node_start(&a, "a", "shm", NULL);
-    EXPECT((peers_get(a.peers, address), a.ups == 1));
+    EXPECT((peers_get(a.peers, address, 0), a.ups == 1));
     process_kill(&first);
-    RUN_UNTIL((peers_get(a.peers, address), false), away_ms[_i]);
+    RUN_UNTIL((peers_get(a.peers, address, 0), false), away_ms[_i]);
     ck_assert_uint_eq(1, a.quiets);
     process_listen(&second, address);
     const uint64_t begun = uv_hrtime(), late = machine_late_ms();
-    EXPECT((peers_get(a.peers, address), a.ups == 2));
+    EXPECT((peers_get(a.peers, address, 0), a.ups == 2));
     ck_assert_uint_le(ms_since(begun), away_ms[_i] / 16 + 50 + machine_late_ms() - late);
     process_kill(&second);
     close(reserved);
@@ -200,7 +200,7 @@ static const struct {
 /* One who asks, as requests do. */
 static bool asks(uint32_t *since)
 {
-    const struct peer *peer = peers_get(a.peers, where);
+    const struct peer *peer = peers_get(a.peers, where, 0);
     return peer_is_hopeless(peer, since);
 }
 
@@ -209,7 +209,7 @@ TEST_LOOP(what_only_people_mend_is_not_waited_for, COUNT(troubles))
     uint32_t since = UINT32_MAX, later = UINT32_MAX;
     uint64_t begun = uv_hrtime();
     troubles[_i].prepare();
-    while (!asks(&since) && (ms_since(begun) < 1500 || peers_get(a.peers, where)->attempts < 5)) {
+    while (!asks(&since) && (ms_since(begun) < 1500 || peers_get(a.peers, where, 0)->attempts < 5)) {
         if (troubles[_i].hangs_up)
             hang_up();
         uv_run(&loop, UV_RUN_ONCE);
@@ -237,7 +237,7 @@ TEST(what_is_mended_within_a_second_has_not_happened)
     struct credentials *credentials;
     uint32_t since = UINT32_MAX;
     other_secret();
-    EXPECT((asks(&since), peers_get(a.peers, where)->refusals >= 4));
+    EXPECT((asks(&since), peers_get(a.peers, where, 0)->refusals >= 4));
     ck_assert(!asks(&since));
     node_secret(&b, SECRET);
     ck_assert_int_eq(STRAIT_OK, options_credentials(&b.options, &credentials, why, sizeof(why)));

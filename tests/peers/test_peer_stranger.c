@@ -70,15 +70,23 @@ TEST_LOOP(options_of_ucx_that_mean_nothing_are_told, 5)
 
 /* ---- Strangers: raw connections ---------------------------------------------------------------------------------- */
 
-static int raw_dial(void)
+/* From an address of the loopback that is no other one's. */
+static int raw_dial_from(uint32_t host)
 {
     const char *address = peers_address(b.peers);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(0, bind(fd, (const struct sockaddr *)&from, sizeof(from)));
     ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
     return fd;
+}
+
+static int raw_dial(void)
+{
+    return raw_dial_from(INADDR_LOOPBACK);
 }
 
 /* Has the other side closed it? */
@@ -403,6 +411,25 @@ TEST(a_large_frame_before_the_proof_is_refused)
     EXPECT(is_ended(fd));
     ck_assert_uint_eq(1, b.metrics.peer_errors);
     close(fd);
+}
+
+/* Whoever says nothing is closed for the sake of others of its host, not for the sake of all. */
+TEST(strangers_of_one_host_leave_room_for_others)
+{
+    enum { MANY = 200, HOST_MAX = 32 };
+    int fds[MANY];
+    node_start(&b, "b", "shm", SECRET);
+    const int quiet = raw_dial_from(INADDR_LOOPBACK + 1);
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = raw_dial_from(INADDR_LOOPBACK + 2);
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    EXPECT(is_ended(fds[MANY - HOST_MAX - 1]));
+    ck_assert(!is_ended(fds[MANY - HOST_MAX]));
+    ck_assert(!is_ended(quiet));
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    close(quiet);
 }
 
 static void count_half_open(void *arg, struct peer *peer)

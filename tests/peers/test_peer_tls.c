@@ -240,14 +240,21 @@ TEST(a_secret_cannot_go_while_the_daemon_runs)
 
 /* ---- Handshakes that are not honest ------------------------------------------------------------------------------ */
 
-static int dial_b(void)
+static int dial_b_from(uint32_t host)
 {
     const char *address = peers_address(b.peers);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(0, bind(fd, (const struct sockaddr *)&from, sizeof(from)));
     ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
     return fd;
+}
+
+static int dial_b(void)
+{
+    return dial_b_from(INADDR_LOOPBACK);
 }
 
 static bool is_ended(int fd)
@@ -302,6 +309,34 @@ TEST(garbled_handshakes_end_their_own_connection)
     }
     ck_assert_uint_eq(0, b.ups);
     require_alive();
+}
+
+/* As fast as they can be made, from another host: a peer that comes meanwhile does not wait for them all. */
+TEST(a_flood_of_handshakes_gets_no_more_than_its_share)
+{
+    enum { OPEN = 64 };
+    static uint8_t hello[4096];
+    int fds[OPEN], made = 0;
+    node_start(&b, "b", "shm", SECRET);
+    const size_t size = client_hello(hello, sizeof(hello));
+    node_start(&a, "a", "shm", SECRET);
+    const uint64_t end = uv_hrtime() + 1000000000u;
+    uint64_t up_after = 0;
+    while (uv_hrtime() < end) {
+        if (made >= OPEN)
+            close(fds[made % OPEN]);
+        fds[made % OPEN] = dial_b_from(INADDR_LOOPBACK + 1);
+        (void)send(fds[made % OPEN], hello, size, MSG_NOSIGNAL);
+        made++;
+        if (made > OPEN && a.ups == 0)
+            (void)get(&a, &b);
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        up_after = up_after == 0 && a.ups > 0 ? (uint64_t)made : up_after;
+    }
+    ck_assert_uint_gt(b.metrics.greetings_put_off, 0);
+    ck_assert_uint_gt(up_after, 0);
+    for (int i = 0; i < OPEN && i < made; i++)
+        close(fds[i]);
 }
 
 /* Byte by byte, and never the last one. */
