@@ -352,8 +352,9 @@ static void create_successor(const struct connection *c)
     next->flap_backoff = !c->was_up                               ? c->flap_backoff
                          : 2 * c->flap_backoff < PEER_FLAP_MAX_MS ? 2 * c->flap_backoff
                                                                   : PEER_FLAP_MAX_MS;
-    next->previous_secret = c->disproved && !c->previous_secret && peers->credentials != NULL &&
-                            credentials_have_previous(peers->credentials);
+    /* Not after an attempt that the reload has overtaken: the secret of that one was the previous one. */
+    next->previous_secret = c->disproved && !c->previous_secret && c->reloads == peers->reloads &&
+                            peers->credentials != NULL && credentials_have_previous(peers->credentials);
 }
 
 static void connection_end(struct connection *c)
@@ -456,6 +457,7 @@ static enum strait_status tls_start(struct connection *c)
     const struct peers *peers = peers_of(c);
     if (peers->credentials == NULL)
         return STRAIT_OK;
+    c->reloads = peers->reloads;
     c->tls = tls_create(peers->credentials, c->peer.dialled ? c->host : NULL, c->previous_secret);
     if (c->tls == NULL)
         return STRAIT_ERR_NO_MEMORY;

@@ -128,6 +128,7 @@ struct connection {
     uint64_t away_since;          /* 0: it was not dialled before */
     uint32_t flap_backoff;        /* after the next short life */
     bool disproved;               /* TLS has failed */
+    uint32_t reloads;             /* of the credentials, until it began with them */
     bool previous_secret; /* offers the secret of before the latest reload: the peer may not have reloaded yet */
 
     /* Proving. */
@@ -190,6 +191,7 @@ struct peers {
     int64_t greeting_ns;             /* for handshakes of strangers, at most PEER_GREETING_NS; below 0: overdrawn */
     uint64_t greeting_at;            /* when it was last added to; clock of uv_hrtime */
     struct credentials *credentials; /* of new connections; NULL: none, they are in clear text */
+    uint32_t reloads;                /* of the credentials */
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* config.codebook_id points here */
     struct watch_count watches;
     uv_timer_t tick;

@@ -240,6 +240,7 @@ enum strait_status peers_reload(struct peers *peers, struct credentials *fresh, 
     (void)credentials_follow(fresh, peers->credentials);
     credentials_release(peers->credentials);
     peers->credentials = fresh;
+    peers->reloads++;
     return STRAIT_OK;
 }
 
