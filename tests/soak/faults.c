@@ -99,9 +99,10 @@ static void strike_stop(struct trial *trial)
 
 static bool stop_is_over(struct trial *trial)
 {
-    if (is_due(trial))
+    const bool due = is_due(trial);
+    if (due)
         kill(struck_daemon(trial)->pid, SIGCONT);
-    return is_due(trial);
+    return due;
 }
 
 static void strike_kill(struct trial *trial)
