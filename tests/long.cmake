@@ -16,7 +16,7 @@ set(STRAIT_LONG_TESTS
 set(long_address)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
-    layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
+    cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan
     coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
