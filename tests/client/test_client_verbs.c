@@ -466,13 +466,19 @@ TEST_LOOP(the_library_gives_the_verdict_of_a_silent_daemon, 3)
     ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(e.transfer).reason);
 }
 
-TEST(the_lease_of_an_offer_is_the_daemons_affair)
+static struct strait_transfer *offer_for_30_ms(struct strait_pool *pool)
 {
-    struct strait_pool *pool = connected_pool();
     struct strait_transfer *transfer = NULL;
     struct strait_offer_params params = offer_params(NULL, 0);
     params.lease_ms = 30;
     ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    return transfer;
+}
+
+TEST(the_lease_of_an_offer_is_the_daemons_affair)
+{
+    struct strait_pool *pool = connected_pool();
+    (void)offer_for_30_ms(pool);
     forget_events();
     long end = now_ms() + 200;
     while (now_ms() < end) {
@@ -489,10 +495,7 @@ TEST(the_lease_of_an_offer_is_the_daemons_affair)
 TEST(a_daemon_that_hangs_is_reported_and_its_offers_end_once)
 {
     struct strait_pool *pool = connected_pool();
-    struct strait_transfer *transfer = NULL;
-    struct strait_offer_params params = offer_params(NULL, 0);
-    params.lease_ms = 30;
-    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    struct strait_transfer *transfer = offer_for_30_ms(pool);
     until(find_got(MESSAGE_OFFER, 0) != NULL);
     fake_pool_status(pool, STRAIT_OK, false);
     until(count_events(STRAIT_EVENT_POOL) == 1);
@@ -527,10 +530,7 @@ TEST(a_daemon_that_hangs_is_reported_and_its_offers_end_once)
 TEST(a_daemon_that_answers_pings_keeps_its_offers)
 {
     struct strait_pool *pool = connected_pool();
-    struct strait_transfer *transfer = NULL;
-    struct strait_offer_params params = offer_params(NULL, 0);
-    params.lease_ms = 30;
-    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    (void)offer_for_30_ms(pool);
     forget_events();
     until(fake.pings == 1);
     for (long end = now_ms() + 100; now_ms() < end; rest())

@@ -325,6 +325,17 @@ TEST(each_gpu_has_a_port)
     close(reserved);
 }
 
+/* It has ports: nobody reaches them before there is a peer that has proved itself. */
+TEST(ucx_between_gpus_is_made_for_the_first_peer)
+{
+    struct pair pair = open_with(SHM, "ucx", CARRIER, gpu_small);
+    WAIT(strstr(stats_text(pair.from), "\"ucx\":\"made for the first peer\"") != NULL);
+    pump_for(50);
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.from), "\"ucx\":\"made for the first peer\""));
+    move_until(pair.source, pair.sink, "ucx_cuda");
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.from), "\"ucx\":\"ready\""));
+}
+
 TEST_LOOP(the_first_that_is_there_is_taken, 7)
 {
     static const struct {

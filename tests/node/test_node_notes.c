@@ -34,6 +34,19 @@ static void require_in_order(const struct party *to, uint32_t count)
     ck_assert_uint_eq(0, to->notes_astray);
 }
 
+/* Sends notes until none has been taken for `ms`, or one has failed; returns how many there are with the `sent` ones.
+ */
+static uint32_t post_until_full(const struct pair *pair, struct strait_peer *peer, uint32_t sent, uint32_t ms)
+{
+    uint32_t before;
+    do {
+        before = sent;
+        sent = post(peer, sent, UINT32_MAX, 1000);
+        pump_for(ms);
+    } while (sent > before && pair->from->notes_failed == 0);
+    return sent;
+}
+
 /* The first ones wait for the connection. */
 TEST_LOOP(many_notes_arrive_in_order, WIRES)
 {
@@ -57,12 +70,7 @@ TEST_LOOP(a_receiver_that_does_not_read_gets_all_that_was_taken_and_stops_nobody
     struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 4}));
     (void)stats_text(pair.to);
     pair.to->deaf = true;
-    uint32_t sent = 0, before;
-    do { /* until neither the socket nor the daemon nor the library takes more */
-        before = sent;
-        sent = post(peer, sent, UINT32_MAX, 1000);
-        pump_for(50);
-    } while (sent > before);
+    const uint32_t sent = post_until_full(&pair, peer, 0, 50); /* neither socket nor daemon nor library takes more */
     ck_assert_uint_ge(sent, 256);
     ck_assert_uint_lt(sent, 4000);
     post_all(second, 1000, 0);
@@ -87,12 +95,8 @@ static void fails(int wire, bool ends, const char *why)
     post_all(peer, 1, 0);
     WAIT(pair.to->notes == 1);
     pair.to->deaf = true;
-    uint32_t sent = 1, before;
-    do {
-        before = sent;
-        sent = post(peer, sent, UINT32_MAX, 1000);
-        pump_for(ends ? 50 * SLOW : 10); /* what is not answered by then waits for the receiver to read */
-    } while (sent > before && pair.from->notes_failed == 0);
+    /* What is not answered by then waits for the receiver to read. */
+    const uint32_t sent = post_until_full(&pair, peer, 1, ends ? 50 * SLOW : 10);
     if (ends)
         party_close(pair.to);
     WAIT(pair.from->notes_failed > 0);
@@ -142,12 +146,7 @@ TEST(notes_on_the_way_to_a_daemon_that_ends_fail)
     post_all(peer, 1, 0);
     WAIT(pair.to->notes == 1);
     pair.to->deaf = true;
-    uint32_t sent = 1, before;
-    do {
-        before = sent;
-        sent = post(peer, sent, UINT32_MAX, 1000);
-        pump_for(20);
-    } while (sent > before);
+    (void)post_until_full(&pair, peer, 1, 20);
     test_node_stop(pair.b);
     post_all(peer, CREDIT, 0); /* all earlier ones are answered */
     ck_assert_uint_gt(pair.from->notes_failed, 0);

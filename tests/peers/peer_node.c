@@ -350,3 +350,23 @@ bool bytes_filled(const void *bytes, uint8_t with, size_t size)
     const uint8_t *at = bytes;
     return at[0] == with && memcmp(at, at + 1, size - 1) == 0;
 }
+
+int dial_b_from(uint32_t host)
+{
+    const char *address = peers_address(b.peers);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(0, bind(fd, (const struct sockaddr *)&from, sizeof(from)));
+    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
+    return fd;
+}
+
+bool is_ended(int fd)
+{
+    char bytes[4096];
+    ssize_t got = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN);
+}

@@ -90,6 +90,11 @@ void pair_start(const char *transports); /* and connects them: a dials */
 struct peer *get(struct node *from, const struct node *to);
 void connect_nodes(struct node *from, struct node *to);
 
+/* A socket that has connected to b, from this address of the loopback. */
+int dial_b_from(uint32_t host);
+/* Has b closed it? */
+bool is_ended(int fd);
+
 struct message note_message(const char *text);
 void send_note(struct node *from, const char *text); /* to its latest peer */
 uint64_t ms_since(uint64_t began);                   /* of uv_hrtime */

@@ -70,33 +70,6 @@ TEST_LOOP(options_of_ucx_that_mean_nothing_are_told, 5)
 
 /* ---- Strangers: raw connections ---------------------------------------------------------------------------------- */
 
-/* From an address of the loopback that is no other one's. */
-static int raw_dial_from(uint32_t host)
-{
-    const char *address = peers_address(b.peers);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(0, bind(fd, (const struct sockaddr *)&from, sizeof(from)));
-    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
-    return fd;
-}
-
-static int raw_dial(void)
-{
-    return raw_dial_from(INADDR_LOOPBACK);
-}
-
-/* Has the other side closed it? */
-static bool is_ended(int fd)
-{
-    char bytes[4096];
-    ssize_t got = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN);
-}
-
 static struct channel *stranger; /* a connection to b on which the test says what it likes */
 static struct tls *stranger_tls;
 
@@ -128,7 +101,7 @@ static void raw_connect(const char *secret)
 {
     if (b.peers == NULL)
         node_start(&b, "b", "shm", secret);
-    raw_over(raw_dial());
+    raw_over(dial_b_from(INADDR_LOOPBACK));
 }
 
 static void stranger_teardown(void)
@@ -221,7 +194,7 @@ TEST(a_hello_that_is_sent_back_is_refused)
     const struct message mine = raw_hello(nonce);
     raw_send(&mine);
     (void)read_hello(channel_fd(stranger), hello);
-    const int fd = raw_dial();
+    const int fd = dial_b_from(INADDR_LOOPBACK);
     ck_assert_int_eq(8, (int)send(fd, hello, 8, MSG_NOSIGNAL));
     const ssize_t size = read_hello(fd, hello);
     ck_assert_int_eq((int)size - 8, (int)send(fd, hello + 8, (size_t)size - 8, MSG_NOSIGNAL));
@@ -238,7 +211,7 @@ TEST_LOOP(who_connects_speaks_first, 8)
     pair_init("tcp");
     b.options.connect_ms = 300;
     pair_open();
-    const int fd = raw_dial();
+    const int fd = dial_b_from(INADDR_LOOPBACK);
     ck_assert_int_eq(_i, (int)send(fd, "STRDATA1", (size_t)_i, MSG_NOSIGNAL));
     uint32_t turns = 0;
     uint64_t begun = uv_hrtime();
@@ -260,7 +233,7 @@ TEST_LOOP(data_of_no_link_is_sent_away, 2)
     uint8_t preamble[32] = "STRDATA1";
     pair_start(_i == 0 ? "tcp" : "loopback");
     for (int i = 0; i < 300; i++) {
-        const int fd = raw_dial();
+        const int fd = dial_b_from(INADDR_LOOPBACK);
         auth_random(preamble + 8, sizeof(preamble) - 8);
         (void)send(fd, preamble, i % 2 == 0 ? sizeof(preamble) : 8, MSG_NOSIGNAL);
         EXPECT(is_ended(fd));
@@ -298,7 +271,7 @@ TEST(what_a_peer_has_said_is_of_no_use_when_it_is_said_again)
     int pair[2];
     node_start(&b, "b", "shm", SECRET);
     ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
-    between.near = pair[1], between.far = raw_dial(), between.size = 0;
+    between.near = pair[1], between.far = dial_b_from(INADDR_LOOPBACK), between.size = 0;
     raw_over(pair[0]);
     raw_send(&hello);
     int fds[CHANNEL_FDS_MAX];
@@ -315,7 +288,7 @@ TEST(what_a_peer_has_said_is_of_no_use_when_it_is_said_again)
     close(between.near), close(between.far);
     ck_assert_uint_eq(0, b.metrics.auth_failures);
     ck_assert_ptr_null(memmem(between.said, between.size, "10.0.0.1:9", 10)); /* of the hello */
-    int fd = raw_dial();
+    int fd = dial_b_from(INADDR_LOOPBACK);
     ck_assert_int_eq((int)between.size, (int)send(fd, between.said, between.size, MSG_NOSIGNAL));
     EXPECT(is_ended(fd));
     ck_assert_uint_eq(1, b.metrics.auth_failures);
@@ -405,7 +378,7 @@ TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
 TEST(a_large_frame_before_the_proof_is_refused)
 {
     node_start(&b, "b", "shm", NULL);
-    int fd = raw_dial();
+    int fd = dial_b_from(INADDR_LOOPBACK);
     const uint32_t length[2] = {4097};
     ck_assert_int_eq(8, (int)write(fd, length, 8));
     EXPECT(is_ended(fd));
@@ -419,9 +392,9 @@ TEST(strangers_of_one_host_leave_room_for_others)
     enum { MANY = 200, HOST_MAX = 32 };
     int fds[MANY];
     node_start(&b, "b", "shm", SECRET);
-    const int quiet = raw_dial_from(INADDR_LOOPBACK + 1);
+    const int quiet = dial_b_from(INADDR_LOOPBACK + 1);
     for (int i = 0; i < MANY; i++) {
-        fds[i] = raw_dial_from(INADDR_LOOPBACK + 2);
+        fds[i] = dial_b_from(INADDR_LOOPBACK + 2);
         (void)uv_run(&loop, UV_RUN_NOWAIT);
     }
     EXPECT(is_ended(fds[MANY - HOST_MAX - 1]));
@@ -452,7 +425,7 @@ TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     node_open(&c);
     connect_nodes(&a, &b);
     for (int i = 0; i < STRANGERS; i++) {
-        fds[i] = raw_dial();
+        fds[i] = dial_b_from(INADDR_LOOPBACK);
         if (i % 3 == 2) /* as if it carried chunks, or a part of that */
             ck_assert_int_ge(send(fds[i], preamble, (size_t)(i % sizeof(preamble) + 1), MSG_NOSIGNAL), 1);
         if (i % 3 == 1) { /* garbage; others say nothing */
@@ -509,7 +482,7 @@ TEST(garbage_ends_its_own_connection)
 {
     node_start(&b, "b", "shm", NULL);
     for (uint32_t i = 0; i < 50; i++) {
-        int fd = raw_dial();
+        int fd = dial_b_from(INADDR_LOOPBACK);
         garbage_into(fd, i);
         EXPECT(is_ended(fd));
         close(fd);

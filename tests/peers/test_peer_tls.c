@@ -240,30 +240,6 @@ TEST(a_secret_cannot_go_while_the_daemon_runs)
 
 /* ---- Handshakes that are not honest ------------------------------------------------------------------------------ */
 
-static int dial_b_from(uint32_t host)
-{
-    const char *address = peers_address(b.peers);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(0, bind(fd, (const struct sockaddr *)&from, sizeof(from)));
-    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
-    return fd;
-}
-
-static int dial_b(void)
-{
-    return dial_b_from(INADDR_LOOPBACK);
-}
-
-static bool is_ended(int fd)
-{
-    char bytes[4096];
-    ssize_t got = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN);
-}
-
 /* The first flight of an honest peer. */
 static size_t client_hello(uint8_t *bytes, size_t capacity)
 {
@@ -301,7 +277,7 @@ TEST(garbled_handshakes_end_their_own_connection)
             seed = seed * 1664525 + 1013904223;
             garbled[(seed >> 8) % size] ^= (uint8_t)(1u << (seed >> 29));
         }
-        int fd = dial_b();
+        int fd = dial_b_from(INADDR_LOOPBACK);
         ck_assert_int_eq((int)size, (int)send(fd, garbled, size, MSG_NOSIGNAL));
         shutdown(fd, SHUT_WR);
         EXPECT(is_ended(fd));
@@ -347,7 +323,7 @@ TEST(a_slow_handshake_ends_in_time_and_wakes_nobody)
     b.options.connect_ms = 300;
     node_open(&b);
     size_t size = client_hello(hello, sizeof(hello));
-    int fds[3] = {dial_b(), dial_b(), dial_b()};
+    int fds[3] = {dial_b_from(INADDR_LOOPBACK), dial_b_from(INADDR_LOOPBACK), dial_b_from(INADDR_LOOPBACK)};
     ck_assert_int_eq(1, (int)send(fds[0], hello, 1, MSG_NOSIGNAL));
     ck_assert_int_eq(2, (int)send(fds[1], hello, 2, MSG_NOSIGNAL));
     ck_assert_int_eq((int)size - 1, (int)send(fds[2], hello, size - 1, MSG_NOSIGNAL));
@@ -398,7 +374,7 @@ TEST(updates_of_keys_without_end_take_no_more_than_their_share)
     node_secret(&b, SECRET);
     b.options.connect_ms = SECONDS(20);
     node_open(&b);
-    int fd = dial_b(), rc;
+    int fd = dial_b_from(INADDR_LOOPBACK), rc;
     SSL *ssl = dial_with_secret(fd);
     BIO *memory = BIO_new(BIO_s_mem());
     SSL_set0_wbio(ssl, memory);
@@ -428,7 +404,7 @@ TEST(an_older_version_of_tls_is_refused)
     SSL_CTX *context = SSL_CTX_new(TLS_client_method());
     SSL_CTX_set_max_proto_version(context, TLS1_2_VERSION);
     node_start(&b, "b", "shm", SECRET);
-    int fd = dial_b(), rc;
+    int fd = dial_b_from(INADDR_LOOPBACK), rc;
     SSL *ssl = SSL_new(context);
     ck_assert_int_eq(0, fcntl(fd, F_SETFL, O_NONBLOCK));
     SSL_set_fd(ssl, fd);
