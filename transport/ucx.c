@@ -653,6 +653,14 @@ static struct ucx *ucx_new(const struct transport_arena *arena, const struct tra
     return ucx;
 }
 
+/* UCX 1.13 overruns its heap when it is dialled over IPv6. */
+static bool bears_address(const struct ucx_options *options)
+{
+    char version[32];
+    return options->listen.ss_family != AF_INET6 || ucx_is_sound_over_tcp(version, sizeof(version));
+}
+
+/* ERR_IO with EAFNOSUPPORT: this version of UCX is not to listen at such an address. */
 static enum strait_status ucx_create(const struct transport_arena *arena, const struct transport_events *events,
                                      void *owner, const char *text, struct transport **transport)
 {
@@ -662,6 +670,11 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     enum strait_status status = ucx_options_read(text, &options);
     if (status != STRAIT_OK)
         return status;
+    if (!bears_address(&options)) {
+        ucp_config_release(options.config);
+        errno = EAFNOSUPPORT;
+        return STRAIT_ERR_IO;
+    }
     struct ucx *ucx = ucx_new(arena, events, owner, options.eager_bytes);
     status = ucx == NULL ? STRAIT_ERR_NO_MEMORY : build(ucx, &options);
     ucp_config_release(options.config);

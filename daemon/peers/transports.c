@@ -231,6 +231,8 @@ static const char *failure_text(enum strait_status status, int error)
         return "Too many open files (LimitNOFILE, ulimit -n)";
     if (status == STRAIT_ERR_IO && error == ENFILE)
         return "Too many open files in system";
+    if (status == STRAIT_ERR_IO && error == EAFNOSUPPORT)
+        return "this version of it breaks over IPv6: tcp does not, nor UCX 1.17 (or listen= in ucx-options, of IPv4)";
     return strait_status_string(status);
 }
 

@@ -10,6 +10,9 @@
 
 #include "daemon/base/auth.h"
 #include "daemon/base/tls.h"
+#ifdef STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 /* ---- Secrets ----------------------------------------------------------------------------------------------------- */
 
@@ -65,6 +68,18 @@ TEST_LOOP(options_of_ucx_that_mean_nothing_are_told, 5)
     snprintf(a.options.ucx, sizeof(a.options.ucx), "%s", bad[_i]);
     ck_assert_int_eq(STRAIT_ERR_INVALID, node_try(&a, why, sizeof(why)));
     ck_assert_ptr_nonnull(strstr(why, bad[_i]));
+}
+
+/* UCX 1.13 ends the process when it is dialled there. */
+TEST(ucx_listens_over_ipv6_only_where_its_version_bears_that)
+{
+    char why[512] = "", version[32];
+    const bool sound = ucx_is_sound_over_tcp(version, sizeof(version));
+    node_init(&a, "a", "ucx");
+    snprintf(a.options.ucx, sizeof(a.options.ucx), "listen=::1");
+    node_open(&a);
+    ck_assert_int_eq(sound, peers_can_travel(a.peers, why, sizeof(why)));
+    ck_assert(sound || strstr(why, "breaks over IPv6") != NULL);
 }
 #endif
 
