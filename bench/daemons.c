@@ -525,7 +525,7 @@ bool bench_path_figures(struct bench_path *path, struct node_figures *source, st
 bool bench_side_register(struct bench_side *side, const struct strait_pool_region *regions, uint32_t count,
                          struct strait_pool **pool)
 {
-    struct strait_pool_params params = {sizeof(params), regions, count};
+    const struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = count};
     enum strait_status status = strait_pool_register(side->client, &params, pool);
 
     side->pools_asked += status == STRAIT_OK;

@@ -131,6 +131,7 @@ struct strait_pool {
     struct blob_region *regions;
     uint32_t *group_pages; /* per group: page ids are below this */
     int *fds;
+    char compat[STRAIT_COMPAT_BYTES_MAX + 1];
     struct event_node removed;
 };
 

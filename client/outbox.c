@@ -153,6 +153,7 @@ static struct message registration_of(const struct strait_pool *pool)
     message.pool_register.coding = pool->coding;
     message.pool_register.region_count = pool->region_count;
     message.pool_register.regions = pool->wire;
+    message.pool_register.compat = view_of(pool->compat, strlen(pool->compat));
     return message;
 }
 

@@ -19,6 +19,7 @@ static struct pool_blob pool_describe(const struct strait_pool *pool)
     };
     memcpy(blob.address, client->address, sizeof(blob.address));
     memcpy(blob.codebook_id, client->codebook_id, sizeof(blob.codebook_id));
+    memcpy(blob.compat, pool->compat, sizeof(blob.compat));
     return blob;
 }
 

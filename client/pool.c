@@ -88,10 +88,10 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
     if (checked.rows == 1)
         checked.row_stride = 0;
     uint64_t bytes = (uint64_t)checked.rows * checked.row_bytes;
-    return checked.element <= STRAIT_ELEMENT_FP8_E5M2 && checked.role <= STRAIT_ROLE_V && checked.layer >= -1 &&
-           checked.device >= -1 && checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 &&
-           bytes <= STRAIT_PAGE_BYTES_MAX && aligned(&checked) && extent_of(&checked, &end) &&
-           memory_valid(&checked, end, embedded);
+    return checked.element <= STRAIT_ELEMENT_FP8_E5M2 && checked.role <= STRAIT_ROLE_KV &&
+           checked.layout <= STRAIT_LAYOUT_HND && checked.layer >= -1 && checked.device >= -1 &&
+           checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 && bytes <= STRAIT_PAGE_BYTES_MAX &&
+           aligned(&checked) && extent_of(&checked, &end) && memory_valid(&checked, end, embedded);
 }
 
 /* ---- Check of all regions ---------------------------------------------------------------------------------------- */
@@ -205,6 +205,8 @@ static struct blob_region describe(const struct strait_pool_region *region)
         .row_bytes = region->row_bytes,
         .heads = region->heads,
         .page_count = region->page_count,
+        .layout = region->layout,
+        .tokens = region->tokens,
     };
 }
 
@@ -226,6 +228,8 @@ static struct wire_region wire_of(const struct strait_pool_region *region, uint3
         .layer = region->layer,
         .heads = region->heads,
         .group = region->group,
+        .layout = region->layout,
+        .tokens = region->tokens,
     };
 }
 
@@ -351,12 +355,17 @@ enum strait_status strait_pool_register(struct strait_client *client, const stru
 {
     if (client == NULL || pool == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
+    const char *compat = params->compat != NULL ? params->compat : "";
+    const size_t compat_size = strnlen(compat, STRAIT_COMPAT_BYTES_MAX + 1);
     enum strait_status status = regions_check(params->regions, params->region_count, client->embedded != NULL);
+    if (status == STRAIT_OK && !compat_is_valid(compat, compat_size))
+        status = STRAIT_ERR_INVALID;
     if (status != STRAIT_OK)
         return status;
     struct strait_pool *made = pool_allocate(client, params->region_count);
     if (made == NULL)
         return STRAIT_ERR_NO_MEMORY;
+    memcpy(made->compat, compat, compat_size);
     ssize_t got;
     do
         got = getrandom(&made->id, sizeof(made->id), 0);

@@ -565,10 +565,15 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
 
 /* ---- Append ------------------------------------------------------------------------------------------------------ */
 
-static bool layers_valid(const struct strait_append_params *params)
+/* A payload needs `last`; what is listed as `later` has neither layers nor an event, and is not the last. */
+static bool append_valid(const struct strait_append_params *params)
 {
-    return params->layer_count == 0 || (params->layer_first >= -1 && params->layer_count <= (uint32_t)INT32_MAX &&
-                                        params->layer_first <= INT32_MAX - (int32_t)params->layer_count);
+    const bool layers =
+        params->layer_count == 0 || (params->layer_first >= -1 && params->layer_count <= (uint32_t)INT32_MAX &&
+                                     params->layer_first <= INT32_MAX - (int32_t)params->layer_count);
+    return layers && bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0) &&
+           !(params->later &&
+             (params->last || params->ready != NULL || params->layer_count != 0 || params->list_count == 0));
 }
 
 static struct message append_message(const struct strait_transfer *transfer, const struct strait_append_params *params)
@@ -578,6 +583,7 @@ static struct message append_message(const struct strait_transfer *transfer, con
     message.append.layer_first = params->layer_first;
     message.append.layer_count = params->layer_count;
     message.append.last = params->last;
+    message.append.later = params->later;
     message.append.aux = view_of(params->aux, params->aux_size);
     message.append.ready = event_view(transfer->client, &params->ready);
     return message;
@@ -598,19 +604,16 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
 {
     if (transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
-    if (transfer->sink || transfer->last || transfer->pool == NULL || transfer->pool->removing ||
-        !layers_valid(params) ||
-        !bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0))
+    if (transfer->sink || transfer->last || transfer->pool == NULL || transfer->pool->removing || !append_valid(params))
         return STRAIT_ERR_INVALID;
     if (params->ready != NULL && !pool_on_gpu(transfer->pool))
         return STRAIT_ERR_UNSUPPORTED;
-    uint64_t pages = transfer->pages;
+    uint64_t pages = 0; /* the daemon counts those that are new */
     enum strait_status status = lists_check(transfer->pool, params->lists, params->list_count, &pages);
     if (status != STRAIT_OK)
         return status;
-    if (params->list_count > 0 && pages == transfer->pages)
-        return STRAIT_ERR_INVALID; /* lists without pages: on the wire they would mean the pages announced `later` */
-    transfer->pages = pages;
+    if (params->list_count > 0 && pages == 0)
+        return STRAIT_ERR_INVALID; /* lists without pages: on the wire they would mean those listed as `later` */
     status = transfer->ended ? STRAIT_OK : send_append(transfer, params);
     if (status == STRAIT_OK)
         transfer->last = params->last;

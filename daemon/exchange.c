@@ -502,8 +502,7 @@ static void free_offer(struct offer *o)
     LL_FOREACH_SAFE (o->announces, a, next)
         free(a);
     free(o->ready);
-    free(o->later_spans);
-    free(o->later_ready);
+    readiness_fini(&o->readiness);
     free(o->aux);
     free(o);
 }

@@ -87,74 +87,98 @@ static void layer_regions(const struct pool_group *group, int32_t first, uint32_
         ++*end;
 }
 
-static bool pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
-                        uint32_t layer_count)
+/* The segment of these pages and layers; false: it is empty. */
+static bool segment_of(const struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
+                       uint32_t layer_count, struct segment *segment)
 {
     uint32_t begin, end;
     layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &begin, &end);
-    struct segment segment = {
+    *segment = (struct segment){
         .group = group, .region_first = begin, .region_count = end - begin, .first = first, .count = count};
-    return begin == end || count == 0 || add(o, &segment);
+    return begin < end && count > 0;
 }
 
-/* ---- Pages that were offered as `later` -------------------------------------------------------------------------- */
+static bool emit(void *owner, const struct segment *segment)
+{
+    return add(owner, segment);
+}
 
+/* The client is charged for what is kept of its pages. */
+static bool charge_readiness(struct offer *o, uint64_t before)
+{
+    return request_charge(&o->request, readiness_bytes(&o->readiness) - before);
+}
+
+/* Begins to keep which units are ready, if that is not kept yet. */
+static bool keep_readiness(struct offer *o, bool later)
+{
+    uint32_t region_counts[STRAIT_GROUPS_MAX];
+    const struct pool *pool = o->request.pool->pool;
+    if (o->readiness.groups != NULL)
+        return true;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        region_counts[g] = pool->groups[g].region_count;
+    return readiness_init(&o->readiness, &o->request.pages, region_counts, later) == STRAIT_OK &&
+           charge_readiness(o, 0);
+}
+
+/* The pages that the offer lists: ready, unless they are for later. */
 static bool pages_known(struct offer *o)
 {
-    if (o->later) {
-        /* Which pages were announced is remembered: later appends may add others, to which ready layers do not apply.
-         */
-        o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
-        uint32_t count = 0;
-        for (uint32_t g = 0; g < o->request.pool->pool->group_count; g++)
-            count += o->request.pool->pool->groups[g].region_count;
-        o->later_ready = calloc(count, sizeof(*o->later_ready));
-        return o->later_spans != NULL && o->later_ready != NULL;
-    }
+    if (o->later)
+        return keep_readiness(o, true);
     for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
-        const struct page_group *group = &o->request.pages.groups[g];
         struct page_cursor cursor = {0};
         const struct page_span *span;
-        while ((span = page_group_next(group, &cursor)) != NULL)
-            if (!pages_ready(o, g, span->first, span->count, 0, 0))
+        struct segment segment;
+        while ((span = page_group_next(&o->request.pages.groups[g], &cursor)) != NULL)
+            if (segment_of(o, g, span->first, span->count, 0, 0, &segment) && !add(o, &segment))
                 return false;
     }
     return true;
 }
 
-/* Marks these regions of a group's announced pages as ready. */
-static bool regions_ready(struct offer *o, uint32_t group, uint32_t begin, uint32_t end)
+/* Layers of all pages that are for later and have ordinals below `limit` (of each group) are ready. */
+static bool layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_count,
+                         const struct wire_page_list *limits)
 {
-    for (uint32_t i = 0; i < o->later_count; i++) {
-        struct segment segment = {.group = group,
-                                  .region_first = begin,
-                                  .region_count = end - begin,
-                                  .first = o->later_spans[i].first,
-                                  .count = o->later_spans[i].count};
-        if (o->later_spans[i].group == group && !add(o, &segment))
+    const struct pool *pool = o->request.pool->pool;
+    for (uint32_t g = 0; o->readiness.groups != NULL && g < pool->group_count; g++) {
+        uint32_t begin, end;
+        layer_regions(&pool->groups[g], layer_first, layer_count, &begin, &end);
+        if (!readiness_mark_later(&o->readiness, &o->request.pages, g, begin, end,
+                                  limits != NULL ? limits[g].count : UINT32_MAX, emit, o))
             return false;
     }
     return true;
 }
 
-static bool layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
+/* Layers of listed pages are ready. */
+static enum strait_reason list_ready(struct offer *o, const struct wire_page_list *list, int32_t layer_first,
+                                     uint32_t layer_count, const char **why)
 {
-    const struct pool *pool = o->request.pool->pool;
-    bool *ready = o->later_ready;
-    for (uint32_t g = 0; o->later && g < pool->group_count; ready += pool->groups[g].region_count, g++) {
-        uint32_t at, end;
-        layer_regions(&pool->groups[g], layer_first, layer_count, &at, &end);
-        while (at < end) {
-            uint32_t begin = at;
-            while (at < end && !ready[at])
-                ready[at++] = true;
-            if (at > begin && !regions_ready(o, g, begin, at))
-                return false;
-            while (at < end && ready[at])
-                at++;
-        }
+    struct segment segment;
+    if (!segment_of(o, list->group, list->first, list->count, layer_first, layer_count, &segment))
+        return STRAIT_REASON_NONE;
+    if (o->readiness.groups != NULL && readiness_mark(&o->readiness, &o->request.pages, &segment) != STRAIT_OK) {
+        *why = request_text(&o->request, "a page from logical index %u on, of group %u, is ready already", list->first,
+                            list->group);
+        return STRAIT_REASON_GEOMETRY;
     }
-    return true;
+    return add(o, &segment) ? STRAIT_REASON_NONE : STRAIT_REASON_NO_MEMORY;
+}
+
+/* An offer that is complete while no event is awaited must have all its pages ready, or its sinks would miss some. */
+static enum strait_reason check_complete(struct offer *o, const char **why)
+{
+    struct segment missing;
+    if (!o->complete || o->awaited != NULL || o->readiness.groups == NULL ||
+        readiness_is_complete(&o->readiness, &o->request.pages, &missing))
+        return STRAIT_REASON_NONE;
+    *why = request_text(&o->request, "the last append leaves layer %d of logical index %u, group %u, not ready",
+                        o->request.pool->pool->groups[missing.group].layers[missing.region_first], missing.first,
+                        missing.group);
+    return STRAIT_REASON_GEOMETRY;
 }
 
 static void announce_to_legs(struct offer *o, uint32_t from)
@@ -176,7 +200,8 @@ struct awaited {
     struct offer *offer; /* NULL: the offer has its verdict */
     int32_t layer_first;
     uint32_t layer_count;
-    uint32_t list_count;           /* 0: all announced pages */
+    bool later; /* all pages listed as `later`: lists[g].count is the limit of their ordinals */
+    uint32_t list_count;
     struct awaited *next;          /* in offer->awaited */
     struct wire_page_list lists[]; /* without ids: only logical indexes count here */
 };
@@ -332,30 +357,29 @@ static int32_t device_of(const struct pool *pool, const struct wire_page_list *l
     return -1;
 }
 
-static enum strait_reason make_ready(struct offer *o, const struct awaited *awaited)
+static enum strait_reason make_ready(struct offer *o, const struct awaited *awaited, const char **why)
 {
-    for (uint32_t i = 0; i < awaited->list_count; i++) {
-        const struct wire_page_list *list = &awaited->lists[i];
-        if (!pages_ready(o, list->group, list->first, list->count, awaited->layer_first, awaited->layer_count))
-            return STRAIT_REASON_NO_MEMORY;
-    }
-    if (awaited->list_count == 0 && !layers_ready(o, awaited->layer_first, awaited->layer_count))
+    enum strait_reason reason = STRAIT_REASON_NONE;
+    if (awaited->later && !layers_ready(o, awaited->layer_first, awaited->layer_count, awaited->lists))
         return STRAIT_REASON_NO_MEMORY;
-    return STRAIT_REASON_NONE;
+    for (uint32_t i = 0; !awaited->later && i < awaited->list_count && reason == STRAIT_REASON_NONE; i++)
+        reason = list_ready(o, &awaited->lists[i], awaited->layer_first, awaited->layer_count, why);
+    return reason;
 }
 
 static void complete(struct offer *o, const struct awaited *awaited)
 {
-    uint32_t from = o->ready_count;
-    enum strait_reason reason = STRAIT_REASON_LOCAL;
-    if (awaited->task.status == STRAIT_OK)
-        reason = make_ready(o, awaited);
-    if (reason != STRAIT_REASON_NONE) {
-        bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
-        offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device gives its own reason */
-        return;
-    }
-    announce_to_legs(o, from);
+    const uint32_t from = o->ready_count;
+    const enum strait_status status = awaited->task.status;
+    const char *why = status == STRAIT_OK || status == STRAIT_ERR_DEVICE ? "" /* a device gives its own reason */
+                                                                         : "the event of its pages failed";
+    enum strait_reason reason = status == STRAIT_OK ? make_ready(o, awaited, &why) : STRAIT_REASON_LOCAL;
+    if (reason == STRAIT_REASON_NONE)
+        reason = check_complete(o, &why);
+    if (reason != STRAIT_REASON_NONE)
+        offer_fail(o, reason, why);
+    else
+        announce_to_legs(o, from);
 }
 
 static void on_finished(struct device_task *task)
@@ -370,16 +394,20 @@ static void on_finished(struct device_task *task)
     free(awaited);
 }
 
+/* Of lists, or (none) of all pages that are for later, as they are now. */
 static struct awaited *create(struct offer *o, const struct wire_page_list *lists, uint32_t list_count)
 {
-    size_t size = sizeof(struct awaited) + list_count * sizeof(lists[0]);
+    const uint32_t count = list_count > 0 ? list_count : o->request.pages.group_count;
+    const size_t size = sizeof(struct awaited) + count * sizeof(lists[0]);
     struct awaited *awaited = request_charge(&o->request, size) ? calloc(1, size) : NULL;
     if (awaited == NULL)
         return NULL;
     awaited->offer = o;
-    awaited->list_count = list_count;
-    for (uint32_t i = 0; i < list_count; i++) {
-        awaited->lists[i] = lists[i];
+    awaited->later = list_count == 0;
+    awaited->list_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        awaited->lists[i] =
+            awaited->later ? (struct wire_page_list){.count = o->request.pages.groups[i].id_count} : lists[i];
         awaited->lists[i].ids = NULL;
     }
     return awaited;
@@ -500,36 +528,84 @@ void offer_begin(struct offer *o, const struct message_offer *message)
     request_state(&o->request, STRAIT_BOOTSTRAP);
 }
 
+/* Whether the offer has the listed pages already: all, with the same ids, or (count 0) none. Otherwise GEOMETRY. */
+static enum strait_reason find_known(struct offer *o, const struct wire_page_list *list, uint32_t *count,
+                                     const char **why)
+{
+    const struct page_set *pages = &o->request.pages;
+    *count = 0;
+    for (uint32_t done = 0, run; done < list->count; done += run) {
+        run = page_set_run(pages, list->group, list->first + done);
+        run = run < list->count - done ? run : list->count - done;
+        if (run == 0)
+            break;
+        const uint32_t *ids = page_set_ids(pages, list->group, list->first + done, run);
+        for (uint32_t i = 0; i < run; i++)
+            if (ids[i] != (list->ids != NULL ? list->ids[done + i] : list->first_id + done + i)) {
+                *why = request_text(&o->request, "logical index %u of group %u was page %u before",
+                                    list->first + done + i, list->group, ids[i]);
+                return STRAIT_REASON_GEOMETRY;
+            }
+        *count += run;
+    }
+    if (*count == 0 || *count == list->count)
+        return STRAIT_REASON_NONE;
+    *why = request_text(&o->request, "logical index %u of group %u is new in a list of pages that are known",
+                        list->first + *count, list->group);
+    return STRAIT_REASON_GEOMETRY;
+}
+
+/* Pages that the offer has already become ready; others are added, ready or for later. */
+static enum strait_reason append_list(struct offer *o, const struct wire_page_list *list,
+                                      const struct message_append *message, const char **why)
+{
+    uint32_t known = 0;
+    const bool partly = message->later || message->layer_count != 0 || message->ready.size != 0;
+    enum strait_reason reason = STRAIT_REASON_NONE;
+    if (list->group < o->request.pages.group_count)
+        reason = find_known(o, list, &known, why);
+    if (reason == STRAIT_REASON_NONE && known > 0 && (message->later || o->readiness.groups == NULL)) {
+        *why = request_text(&o->request, "logical index %u of group %u is %s", list->first, list->group,
+                            message->later ? "listed already" : "ready already");
+        reason = STRAIT_REASON_GEOMETRY;
+    }
+    if (reason == STRAIT_REASON_NONE && known == 0) {
+        if (partly && !keep_readiness(o, false))
+            return STRAIT_REASON_NO_MEMORY;
+        reason = request_add_pages(&o->request, list, why);
+        const uint64_t before = readiness_bytes(&o->readiness);
+        if (reason == STRAIT_REASON_NONE && o->readiness.groups != NULL &&
+            (readiness_add(&o->readiness, &o->request.pages, list, message->later) != STRAIT_OK ||
+             !charge_readiness(o, before)))
+            return STRAIT_REASON_NO_MEMORY;
+    }
+    if (reason != STRAIT_REASON_NONE || message->later || message->ready.size != 0)
+        return reason;
+    return list_ready(o, list, message->layer_first, message->layer_count, why);
+}
+
 enum strait_reason offer_append(struct offer *o, const struct message_append *message, const char **why)
 {
-    uint32_t from = o->ready_count;
+    const uint32_t from = o->ready_count;
+    enum strait_reason reason = STRAIT_REASON_NONE;
     *why = "nothing can be added after the last pages";
     if (o->complete)
         return STRAIT_REASON_GEOMETRY;
     *why = "";
-    for (uint32_t i = 0; i < message->list_count; i++) {
-        const struct wire_page_list *list = &message->lists[i];
-        enum strait_reason reason = request_add_pages(&o->request, list, why);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
-        if (message->ready.size == 0 &&
-            !pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
-            return STRAIT_REASON_NO_MEMORY;
-    }
-    if (message->ready.size == 0 && message->list_count == 0 &&
-        !layers_ready(o, message->layer_first, message->layer_count))
-        return STRAIT_REASON_NO_MEMORY;
-    if (message->ready.size != 0) {
-        enum strait_reason reason = await_append(o, message);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
-    }
-    if (message->last) {
-        enum strait_reason reason = keep_aux(o, message->aux);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
+    for (uint32_t i = 0; i < message->list_count && reason == STRAIT_REASON_NONE; i++)
+        reason = append_list(o, &message->lists[i], message, why);
+    if (reason == STRAIT_REASON_NONE && message->ready.size == 0 && message->list_count == 0 &&
+        !layers_ready(o, message->layer_first, message->layer_count, NULL))
+        reason = STRAIT_REASON_NO_MEMORY;
+    if (reason == STRAIT_REASON_NONE && message->ready.size != 0)
+        reason = await_append(o, message);
+    if (reason == STRAIT_REASON_NONE && message->last) {
+        reason = keep_aux(o, message->aux);
         o->complete = !message->more;
     }
-    announce_to_legs(o, from);
-    return STRAIT_REASON_NONE;
+    if (reason == STRAIT_REASON_NONE)
+        reason = check_complete(o, why);
+    if (reason == STRAIT_REASON_NONE)
+        announce_to_legs(o, from);
+    return reason;
 }

@@ -3,6 +3,7 @@
 #ifndef STRAIT_DAEMON_OFFER_H
 #define STRAIT_DAEMON_OFFER_H
 
+#include "daemon/protocol/readiness.h"
 #include "daemon/protocol/segments.h"
 #include "daemon/request.h"
 
@@ -24,14 +25,12 @@ struct offer {
     const char *why; /* of the first consumer that failed; static, or request.own_text */
     uint32_t lease_ms;
     uint64_t expires;
-    bool later;
+    bool later;            /* what the offer lists at first is not ready yet */
     bool complete;         /* nothing more will be appended, */
     bool last;             /* and all pages are ready */
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
-    struct wire_span *later_spans; /* what was offered as `later` */
-    uint32_t later_count;
-    bool *later_ready;       /* which regions of them are ready: all groups, one after another */
+    struct readiness readiness;
     struct awaited *awaited; /* appends whose events have not completed */
     uint8_t *aux;
     size_t aux_size;

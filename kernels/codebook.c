@@ -119,7 +119,7 @@ static enum strait_status check_classes(const struct strait_class *classes, uint
     memcpy(sorted, classes, sizeof(*sorted) * count);
     qsort(sorted + 1, count - 1, sizeof(*sorted), compare_classes);
     for (uint32_t i = 1; i < count && status == STRAIT_OK; i++) {
-        bool known = sorted[i].role >= STRAIT_ROLE_OTHER && sorted[i].role <= STRAIT_ROLE_V && sorted[i].layer >= -1;
+        bool known = sorted[i].role >= STRAIT_ROLE_OTHER && sorted[i].role <= STRAIT_ROLE_KV && sorted[i].layer >= -1;
         if (!known || (i > 1 && compare_classes(&sorted[i - 1], &sorted[i]) == 0))
             status = STRAIT_ERR_INVALID;
     }
@@ -428,7 +428,7 @@ int codebook_class_compare(struct strait_class a, struct strait_class b)
 
 static bool class_is_known(struct strait_class class)
 {
-    return (class.role == STRAIT_ROLE_OTHER || class.role == STRAIT_ROLE_K || class.role == STRAIT_ROLE_V) &&
+    return (class.role >= STRAIT_ROLE_OTHER && class.role <= STRAIT_ROLE_KV) &&
            class.layer >= -1;
 }
 

@@ -108,7 +108,7 @@ static uint32_t region_mismatch(const struct blob_region *a, const struct blob_r
         bits |= STRAIT_MISMATCH_PAGE_SIZE;
     if (a->element != b->element)
         bits |= STRAIT_MISMATCH_DTYPE;
-    if (a->rows != b->rows || a->heads != b->heads)
+    if (a->rows != b->rows || a->heads != b->heads || a->tokens != b->tokens || a->layout != b->layout)
         bits |= STRAIT_MISMATCH_LAYOUT;
     return bits;
 }
@@ -179,6 +179,8 @@ static void compare_pools(struct difference *difference, const struct pool_blob 
         difference->bits |= STRAIT_MISMATCH_CODEBOOK;
     if (here->version_min > there->version || there->version_min > here->version)
         difference->bits |= STRAIT_MISMATCH_VERSION;
+    if (strcmp(here->compat, there->compat) != 0)
+        difference->bits |= STRAIT_MISMATCH_COMPAT;
 }
 
 uint32_t blob_mismatch(const struct pool_blob *here, const struct pool_blob *there)
@@ -208,7 +210,7 @@ __attribute__((format(printf, 2, 3))) static void write_text(struct text *text, 
 
 static void write_place(struct text *text, const struct blob_region *region)
 {
-    static const char *const roles[] = {"other", "K", "V"};
+    static const char *const roles[] = {"other", "K", "V", "KV"};
     write_text(text, "group %" PRIu32, region->group);
     if (region->layer >= 0)
         write_text(text, ", layer %" PRId32, region->layer);
@@ -249,6 +251,12 @@ static void write_missing(struct text *text, uint32_t bit, const struct pool_blo
                count(pools[0], region->group), layers ? "layers" : "regions", count(pools[1], region->group));
 }
 
+static const char *layout_name(uint32_t layout)
+{
+    static const char *const names[] = {"order not declared", "order NHD", "order HND"};
+    return layout < sizeof(names) / sizeof(*names) ? names[layout] : "unknown order";
+}
+
 static void write_pair(struct text *text, uint32_t bit, const struct blob_region *here, const struct blob_region *there)
 {
     write_place(text, here);
@@ -259,8 +267,12 @@ static void write_pair(struct text *text, uint32_t bit, const struct blob_region
     else if (here->rows != there->rows)
         write_text(text, "%" PRIu32 " rows of %" PRIu32 " bytes here, %" PRIu32 " of %" PRIu32 " there", here->rows,
                    here->row_bytes, there->rows, there->row_bytes);
-    else
+    else if (here->heads != there->heads)
         write_text(text, "%" PRIu32 " heads here, %" PRIu32 " there", here->heads, there->heads);
+    else if (here->tokens != there->tokens)
+        write_text(text, "pages of %" PRIu32 " tokens here, %" PRIu32 " there", here->tokens, there->tokens);
+    else
+        write_text(text, "%s here, %s there", layout_name(here->layout), layout_name(there->layout));
 }
 
 static void write_codebook(struct text *text, const uint8_t id[CODEBOOK_ID_BYTES])
@@ -294,6 +306,8 @@ size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there,
         } else if (bit == STRAIT_MISMATCH_VERSION) {
             write_text(&text, "protocol versions %" PRIu32 " to %" PRIu32 " here, %" PRIu32 " to %" PRIu32 " there",
                        here->version_min, here->version, there->version_min, there->version);
+        } else if (bit == STRAIT_MISMATCH_COMPAT) {
+            write_text(&text, "compatibility token \"%s\" here, \"%s\" there", here->compat, there->compat);
         } else if (difference.first[i].here != NULL && difference.first[i].there != NULL) {
             write_pair(&text, bit, difference.first[i].here, difference.first[i].there);
         } else {
@@ -303,15 +317,16 @@ size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there,
     return text.size;
 }
 
-#define GEOMETRY_WORDS 7u
+#define GEOMETRY_WORDS 9u
 
-uint64_t blob_geometry(const struct blob_region *regions, uint32_t count)
+uint64_t blob_geometry(const struct blob_region *regions, uint32_t count, struct view compat)
 {
-    uint64_t hash = count;
+    uint64_t hash = XXH3_64bits_withSeed(compat.data, compat.size, count);
     for (uint32_t i = 0; i < count; i++) {
         const struct blob_region *region = &regions[i];
-        const uint32_t words[GEOMETRY_WORDS] = {region->group, (uint32_t)region->layer, region->role, region->element,
-                                                region->rows,  region->row_bytes,       region->heads};
+        const uint32_t words[GEOMETRY_WORDS] = {region->group, (uint32_t)region->layer, region->role,  region->element,
+                                                region->rows,  region->row_bytes,       region->heads, region->layout,
+                                                region->tokens};
         hash = XXH3_64bits_withSeed(words, sizeof(words), hash);
     }
     return hash;
@@ -322,7 +337,7 @@ uint64_t blob_geometry(const struct blob_region *regions, uint32_t count)
 /* The body as the tables of fields see it. */
 struct body {
     struct pool_id pool;
-    struct view address, codebook_id;
+    struct view address, codebook_id, compat;
     uint32_t region_count;
     const struct blob_region *regions;
 };
@@ -336,19 +351,22 @@ static enum strait_status blob_region_check(const void *plain)
 MESSAGE(blob_region, struct blob_region, BlobRegion) = {
     U32(blob_region, group, 0, STRAIT_GROUPS_MAX - 1),
     I32(blob_region, layer, -1, INT32_MAX),
-    KNOWN(blob_region, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_V),
+    KNOWN(blob_region, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_KV),
     KNOWN(blob_region, element, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E5M2),
     U32(blob_region, rows, 1, STRAIT_PAGE_BYTES_MAX),
     U32(blob_region, row_bytes, 1, STRAIT_PAGE_BYTES_MAX),
     U32(blob_region, heads, 0, UINT32_MAX),
     U32(blob_region, page_count, 1, UINT32_MAX),
+    KNOWN(blob_region, layout, STRAIT_LAYOUT_NONE, STRAIT_LAYOUT_HND),
+    U32(blob_region, tokens, 0, UINT32_MAX),
 };
 static const struct message_layout blob_region_layout = LAYOUT(blob_region, blob_region, blob_region_check);
 
 static enum strait_status body_check(const void *plain)
 {
     const struct body *body = plain;
-    return corrupt_unless(regions_are_sorted(body->regions, body->region_count));
+    return corrupt_unless(regions_are_sorted(body->regions, body->region_count) &&
+                          compat_is_valid((const char *)body->compat.data, body->compat.size));
 }
 
 MESSAGE(body, struct body, PoolBlob) = {
@@ -356,6 +374,7 @@ MESSAGE(body, struct body, PoolBlob) = {
     ADDRESS(body, address),
     BYTES_OR_NONE(body, codebook_id, CODEBOOK_ID_BYTES),
     LIST(body, regions, region_count, blob_region, 1, STRAIT_REGIONS_MAX),
+    BYTES(body, compat, 0, STRAIT_COMPAT_BYTES_MAX),
 };
 static const struct message_layout body_layout = LAYOUT(body, pool_blob, body_check);
 
@@ -400,6 +419,8 @@ static enum strait_status body_copy(const struct body *body, const struct header
         memcpy(copy.address, body->address.data, body->address.size);
     if (body->codebook_id.size > 0)
         memcpy(copy.codebook_id, body->codebook_id.data, CODEBOOK_ID_BYTES);
+    if (body->compat.size > 0)
+        memcpy(copy.compat, body->compat.data, body->compat.size);
     *blob = copy;
     return STRAIT_OK;
 }
@@ -449,7 +470,8 @@ static struct body body_of(const struct pool_blob *blob)
                          .address = view_of(blob->address, strnlen(blob->address, sizeof(blob->address))),
                          .codebook_id = view_of(blob->codebook_id, has_codebook ? CODEBOOK_ID_BYTES : 0),
                          .region_count = blob->region_count,
-                         .regions = blob->regions};
+                         .regions = blob->regions,
+                         .compat = view_of(blob->compat, strnlen(blob->compat, sizeof(blob->compat) - 1))};
 }
 
 static enum strait_status body_pack(struct bump *bump, const struct pool_blob *blob, uint8_t *dst, size_t capacity,

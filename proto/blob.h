@@ -27,6 +27,7 @@ struct blob_region {
     uint32_t rows, row_bytes;
     uint32_t heads;
     uint32_t page_count;
+    uint32_t layout, tokens;
 };
 
 struct pool_blob {
@@ -34,6 +35,7 @@ struct pool_blob {
     char address[MESSAGE_ADDRESS_MAX + 1];
     uint32_t version, version_min;
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* all zero: none */
+    char compat[STRAIT_COMPAT_BYTES_MAX + 1];
     uint32_t region_count;
     struct blob_region *regions; /* malloc'ed by blob_unpack */
 };
@@ -54,7 +56,7 @@ size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there,
 
 /* A hash of what must be equal in two pools that exchange pages (everything that blob_mismatch calls fatal, except
  * versions). REQUEST carries it. */
-uint64_t blob_geometry(const struct blob_region *regions, uint32_t count);
+uint64_t blob_geometry(const struct blob_region *regions, uint32_t count, struct view compat);
 
 /* Sorts regions into the pool's order; `order` receives for each place the position that its region had before. */
 void blob_sort(struct blob_region *regions, uint32_t *order, uint32_t count);

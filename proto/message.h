@@ -30,8 +30,8 @@
 #define MESSAGE_TEXT_MAX         1024u              /* of a text for people */
 #define MESSAGE_ADDRESS_MAX      256u               /* "host:port", and the host and shm_path of PEER_LINKS */
 #define MESSAGE_LINK_ADDRESS_MAX (64u * 1024)       /* address of PEER_LINKS */
-#define PROTOCOL_VERSION         2u
-#define PROTOCOL_VERSION_MIN     2u /* oldest version still spoken */
+#define PROTOCOL_VERSION         3u
+#define PROTOCOL_VERSION_MIN     3u /* oldest version still spoken */
 #define NONCE_BYTES              32u
 #define MESSAGE_PAGES_MAX        2u
 #define CODEBOOK_ID_BYTES        16u /* of a set, as codec.h names it */
@@ -142,6 +142,7 @@ struct wire_region {
     uint32_t element, role;
     int32_t layer;
     uint32_t heads, group;
+    uint32_t layout, tokens;
 };
 
 struct message_pool_register {
@@ -150,6 +151,7 @@ struct message_pool_register {
     uint32_t coding;       /* enum strait_coding */
     uint32_t region_count; /* 1..STRAIT_REGIONS_MAX */
     const struct wire_region *regions;
+    struct view compat;
 };
 
 struct message_pool_remove {
@@ -198,7 +200,8 @@ struct message_append {
     int32_t layer_first;
     uint32_t layer_count; /* 0: all */
     bool last, more;
-    uint32_t list_count; /* 0: the pages offered as `later` */
+    bool later;          /* the listed pages are not ready yet; not with last or ready */
+    uint32_t list_count; /* 0: the pages that were listed as `later` */
     const struct wire_page_list *lists;
     struct view aux;
     struct view ready; /* ready after this event: MESSAGE_EVENT_IPC or (embedded) MESSAGE_EVENT_POINTER bytes */
@@ -418,6 +421,9 @@ struct segment {
     uint32_t region_first, region_count; /* in the group's order */
     uint32_t first, count;               /* logical indexes */
 };
+
+/* Whether these bytes may be a compatibility token: printable ASCII, at most STRAIT_COMPAT_BYTES_MAX. */
+bool compat_is_valid(const char *text, size_t size);
 
 /* Source to sink: more units are ready. The first SEGMENTS of a leg binds the leg. */
 struct message_segments {

@@ -361,12 +361,22 @@ MESSAGE(region, struct wire_region, Region) = {
     U32(region, rows, 0, UINT32_MAX),
     U32(region, row_bytes, 0, UINT32_MAX),
     KNOWN(region, element, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E5M2),
-    KNOWN(region, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_V),
+    KNOWN(region, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_KV),
     I32(region, layer, -1, INT32_MAX),
     U32(region, heads, 0, UINT32_MAX),
     U32(region, group, 0, STRAIT_GROUPS_MAX - 1),
+    KNOWN(region, layout, STRAIT_LAYOUT_NONE, STRAIT_LAYOUT_HND),
+    U32(region, tokens, 0, UINT32_MAX),
 };
 static const struct message_layout region_layout = LAYOUT(region, region, region_check);
+
+bool compat_is_valid(const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            return false;
+    return size <= STRAIT_COMPAT_BYTES_MAX;
+}
 
 static enum strait_status pool_register_check(const void *plain)
 {
@@ -375,7 +385,7 @@ static enum strait_status pool_register_check(const void *plain)
         if ((pool->regions[i].handle == STRAIT_HANDLE_MEMFD || pool->regions[i].handle == STRAIT_HANDLE_CUDA_VMM) &&
             pool->regions[i].fd >= pool->fd_count)
             return STRAIT_ERR_CORRUPT;
-    return STRAIT_OK;
+    return corrupt_unless(compat_is_valid((const char *)pool->compat.data, pool->compat.size));
 }
 
 MESSAGE(pool_register, struct message_pool_register, PoolRegister) = {
@@ -383,6 +393,7 @@ MESSAGE(pool_register, struct message_pool_register, PoolRegister) = {
     U32(pool_register, fd_count, 0, CHANNEL_FDS_MAX),
     KNOWN(pool_register, coding, STRAIT_CODING_AUTO, STRAIT_CODING_TIERED),
     LIST(pool_register, regions, region_count, region, 1, STRAIT_REGIONS_MAX),
+    BYTES(pool_register, compat, 0, STRAIT_COMPAT_BYTES_MAX),
 };
 
 MESSAGE(pool_remove, struct message_pool_remove, PoolRemove) = {
@@ -482,7 +493,9 @@ MESSAGE(offer, struct message_offer, Offer) = {
 static enum strait_status append_check(const void *plain)
 {
     const struct message_append *append = plain;
-    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX || !event_valid(append->ready))
+    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX || !event_valid(append->ready) ||
+        (append->later &&
+         (append->last || append->ready.size != 0 || append->layer_count != 0 || append->list_count == 0)))
         return STRAIT_ERR_CORRUPT;
     return lists_and_aux_check(append->lists, append->list_count, append->last, append->aux);
 }
@@ -496,6 +509,7 @@ MESSAGE(append, struct message_append, Append) = {
     LIST(append, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     AUX(append),
     BYTES(append, ready, 0, MESSAGE_EVENT_IPC),
+    BOOL(append, later),
 };
 
 MESSAGE(start, struct message_start, Start) = {

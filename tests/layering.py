@@ -16,7 +16,7 @@ ORDER = {
     "bench": "bench table data device process codec codec_device daemons transfer transfer_device collective_rank collective"
              " demo_report demo",
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
-    "daemon/protocol": "leg page_set coverage segments sink_leg source_leg",
+    "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal fault log watch metrics option_table http options tenants service_manager",
     "daemon/memory": "arena limits codebooks job job_pages pool",
     "daemon/device/cuda": "failure batch copy memory plugin",

@@ -82,28 +82,64 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256])
         histogram_sum(total, histograms->list[i].counts);
 }
 
-/* Table 0 ranks all values; table i + 1 ranks those of class i, unless only table 0 is wanted. */
+static const struct codebook_histogram *find_class(const struct histograms *histograms, enum strait_role role,
+                                                   int32_t layer)
+{
+    const struct codebook_histogram wanted = {.class = {role, layer}};
+    return histograms->count == 0 ? NULL
+                                  : bsearch(&wanted, histograms->list, histograms->count, sizeof(wanted), by_class);
+}
+
+/* All classes, and K and V together of each layer that has both but no values of that kind itself: a pool may have
+ * them in one tensor. */
+static enum strait_status with_mixes(const struct histograms *counted, struct histograms *all)
+{
+    uint32_t count = 0;
+    struct codebook_histogram *mixes = malloc(sizeof(*mixes) * ((size_t)counted->count + 1));
+    for (uint32_t i = 0; mixes != NULL && i < counted->count; i++) {
+        const struct codebook_histogram *k = &counted->list[i], *v = find_class(counted, STRAIT_ROLE_V, k->class.layer);
+        if (k->class.role != STRAIT_ROLE_K || v == NULL || find_class(counted, STRAIT_ROLE_KV, k->class.layer) != NULL)
+            continue;
+        mixes[count] = *k;
+        mixes[count].class.role = STRAIT_ROLE_KV;
+        histogram_sum(mixes[count++].counts, v->counts);
+    }
+    enum strait_status status = mixes == NULL ? STRAIT_ERR_NO_MEMORY : histograms_add(all, mixes, count);
+    if (status == STRAIT_OK)
+        status = histograms_add(all, counted->list, counted->count);
+    free(mixes);
+    return status;
+}
+
+/* Table 0 ranks all values; those behind it rank the values of each class, unless only table 0 is wanted. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook)
 {
-    uint32_t count = global ? 1 : histograms->count + 1;
+    struct histograms all = {0};
     uint64_t total[256];
-    enum strait_status status = STRAIT_ERR_NO_MEMORY;
-    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
-    struct strait_class *classes = malloc(sizeof(*classes) * count);
+    uint8_t(*rankings)[256] = NULL;
+    struct strait_class *classes = NULL;
+    enum strait_status status = global ? STRAIT_OK : with_mixes(histograms, &all);
+    if (status != STRAIT_OK)
+        goto out;
+    status = STRAIT_ERR_NO_MEMORY;
+    const uint32_t count = 1 + all.count;
+    rankings = malloc(sizeof(*rankings) * count);
+    classes = malloc(sizeof(*classes) * count);
     if (rankings == NULL || classes == NULL)
         goto out;
     histograms_total(histograms, total);
     strait_histogram_rank(rankings[0], total);
     classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
     for (uint32_t t = 1; t < count; t++) {
-        strait_histogram_rank(rankings[t], histograms->list[t - 1].counts);
-        classes[t] = histograms->list[t - 1].class;
+        strait_histogram_rank(rankings[t], all.list[t - 1].counts);
+        classes[t] = all.list[t - 1].class;
     }
     status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
 out:
     free(classes);
     free(rankings);
+    histograms_fini(&all);
     return status;
 }
 

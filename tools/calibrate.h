@@ -34,8 +34,9 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256]);
 /* sum += counts */
 void histogram_sum(uint64_t sum[256], const uint64_t counts[256]);
 
-/* Makes a set: one table that ranks all values and, unless `global`, one for each class. The caller owns it.
- * ERR_NO_MEMORY, or what strait_codebook_create returns for too many classes. */
+/* Makes a set: one table that ranks all values and, unless `global`, one for each class, and one for K and V together
+ * of each layer that has both. The caller owns it. ERR_NO_MEMORY, or what strait_codebook_create returns for too many
+ * classes. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook);
 

@@ -27,7 +27,7 @@ static const char usage[] =
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
     "  --mode MODE          auto (default), tiered, top16 or raw; split is tiered for BF16, FP16 and FP32, base codes\n"
     "                       these three without a codebook. Releases that have neither cannot read what they write\n"
-    "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v or other; see strait calibrate\n"
+    "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8 or bytes\n"
     "  --raw                do not look for a safetensors header\n"
     "  --page SIZE          bytes of a page, a multiple of 16 (32K)\n"

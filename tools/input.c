@@ -400,6 +400,7 @@ static bool parse_role(const char *text, enum strait_role *role)
         [STRAIT_ROLE_OTHER] = "other",
         [STRAIT_ROLE_K] = "k",
         [STRAIT_ROLE_V] = "v",
+        [STRAIT_ROLE_KV] = "kv",
     };
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcasecmp(text, names[i]) == 0) {
@@ -441,7 +442,7 @@ enum strait_status class_rules_add(struct class_rules *rules, const char *rule, 
     *why = "not of the form REGEX=ROLE";
     if (equals == NULL || equals == rule)
         return STRAIT_ERR_INVALID;
-    *why = "the role is not k, v or other";
+    *why = "the role is not k, v, kv or other";
     if (!parse_role(equals + 1, &role))
         return STRAIT_ERR_INVALID;
     char *pattern = strndup(rule, (size_t)(equals - rule));

@@ -50,7 +50,8 @@ const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
     [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
 };
 
-const char *const role_names[] = {[STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v"};
+const char *const role_names[] = {
+    [STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v", [STRAIT_ROLE_KV] = "kv"};
 
 void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
                 struct strait_class_stats *stats, uint32_t table_count)

@@ -88,8 +88,10 @@ static enum strait_status check_kind(const struct wire_region *region, uint32_t 
 {
     if (region->element > STRAIT_ELEMENT_FP8_E5M2)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: element type %u is not known", r, region->element);
-    if (region->role > STRAIT_ROLE_V)
+    if (region->role > STRAIT_ROLE_KV)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: role %u is not known", r, region->role);
+    if (region->layout > STRAIT_LAYOUT_HND)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: layout %u is not known", r, region->layout);
     if (region->layer < -1)
         return refuse(why, STRAIT_ERR_INVALID, "region %u: layer %d", r, region->layer);
     if (region->group >= STRAIT_GROUPS_MAX)
@@ -620,7 +622,9 @@ static struct blob_region describe_region(const struct wire_region *region)
                                 .rows = region->rows,
                                 .row_bytes = region->row_bytes,
                                 .heads = region->heads,
-                                .page_count = region->page_count};
+                                .page_count = region->page_count,
+                                .layout = region->layout,
+                                .tokens = region->tokens};
 }
 
 /* Computes the geometry's hash. Regions must come in the pool's order, because peers refer to them by their places. */
@@ -642,7 +646,7 @@ static enum strait_status describe(struct pool *pool, const struct message_pool_
         if (moved < count)
             status = refuse(why, STRAIT_ERR_INVALID, "region %u: not in the order of group, layer and role", moved);
         else
-            pool->geometry = blob_geometry(regions, count);
+            pool->geometry = blob_geometry(regions, count, registration->compat);
     }
     free(order);
     free(regions);

@@ -97,6 +97,7 @@ enum strait_role {
     STRAIT_ROLE_OTHER = 0,
     STRAIT_ROLE_K = 1,
     STRAIT_ROLE_V = 2,
+    STRAIT_ROLE_KV = 3, /* K and V in one tensor, such as rows of a token's K and V of one head */
 };
 
 struct strait_class {

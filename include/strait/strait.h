@@ -54,6 +54,7 @@ extern "C" {
 #define STRAIT_TRANSFER_PAGES_MAX (4u * 1024 * 1024) /* page ids of one expectation or offer */
 #define STRAIT_FAILED_PAGES_MAX   (64u * 1024)       /* failed pages that a daemon reports for a transfer */
 #define STRAIT_PARTS_MAX          64u                /* consumers of an offer, sources of an expectation */
+#define STRAIT_COMPAT_BYTES_MAX   64u                /* of a pool's compatibility token */
 
 struct strait_client;   /* a connection to the daemon */
 struct strait_pool;     /* a registered KV pool */
@@ -123,9 +124,16 @@ enum strait_handle {
     STRAIT_HANDLE_CUDA_VMM = 4, /* fd: an allocation that cuMemExportToShareableHandle exported as a descriptor */
 };
 
-/* One layer's K or V (or another tensor) of a paged pool. Bytes of a page = rows * row_bytes, at most 16 MiB; page i
- * begins at offset + i * page_stride. offset, strides, row_bytes and pointer are multiples of the element size; neither
- * pages nor regions overlap. */
+/* Order of what is in a page of `tokens` tokens of `heads` KV heads. */
+enum strait_layout {
+    STRAIT_LAYOUT_NONE = 0, /* not declared: such pages fit only pages of which nothing is declared either */
+    STRAIT_LAYOUT_NHD = 1,  /* token by token, all heads of each */
+    STRAIT_LAYOUT_HND = 2,  /* head by head, all tokens of each */
+};
+
+/* One layer's K or V (or both, or another tensor) of a paged pool. Bytes of a page = rows * row_bytes, at most 16 MiB;
+ * page i begins at offset + i * page_stride. offset, strides, row_bytes and pointer are multiples of the element size;
+ * neither pages nor regions overlap. */
 struct strait_pool_region {
     enum strait_handle handle;
     int32_t device;       /* GPU of the memory, the same for all regions of a group; -1: host. See below */
@@ -144,6 +152,9 @@ struct strait_pool_region {
     int32_t layer;    /* -1: belongs to no layer */
     uint32_t heads;   /* KV heads in a page, 0 when not applicable */
     uint32_t group;   /* 0, 1, ... without gaps, below STRAIT_GROUPS_MAX; regions of a group share page ids */
+    uint32_t layout;  /* enum strait_layout. Declare it: two pools of one size and another order would exchange
+                         permuted pages, if neither of them said so */
+    uint32_t tokens;  /* in a page, 0 when not declared */
 };
 
 /* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
@@ -156,6 +167,8 @@ struct strait_pool_params {
     size_t size;                              /* sizeof(struct strait_pool_params) */
     const struct strait_pool_region *regions; /* borrowed for the call */
     uint32_t region_count;                    /* 1..STRAIT_REGIONS_MAX */
+    const char *compat;                       /* what else must be equal at both ends, such as "llama-8b@4f2 bf16": up
+                                                 to STRAIT_COMPAT_BYTES_MAX printable ASCII characters; NULL: "" */
 };
 
 /* Registers a pool and draws its id, which stays the same across reconnects. The pool may be used at once; an event
@@ -192,15 +205,16 @@ STRAIT_API void strait_peer_remove(struct strait_peer *peer); /* running transfe
 enum strait_mismatch {
     STRAIT_MISMATCH_PAGE_SIZE = 1, /* bytes of a page differ */
     STRAIT_MISMATCH_DTYPE = 2,     /* element types differ */
-    STRAIT_MISMATCH_LAYOUT = 4,    /* rows, heads, roles or groups differ */
+    STRAIT_MISMATCH_LAYOUT = 4,    /* rows, heads, tokens, their order, roles or groups differ */
     STRAIT_MISMATCH_LAYERS = 8,    /* other layers */
     STRAIT_MISMATCH_CODEBOOK = 16, /* another codebook set: works, uncompressed */
     STRAIT_MISMATCH_VERSION = 32,  /* protocol versions without overlap */
+    STRAIT_MISMATCH_COMPAT = 64,   /* compatibility tokens differ */
 };
 /* The bits that prevent a transfer. */
 #define STRAIT_MISMATCH_FATAL                                                                              \
     (STRAIT_MISMATCH_PAGE_SIZE | STRAIT_MISMATCH_DTYPE | STRAIT_MISMATCH_LAYOUT | STRAIT_MISMATCH_LAYERS | \
-     STRAIT_MISMATCH_VERSION)
+     STRAIT_MISMATCH_VERSION | STRAIT_MISMATCH_COMPAT)
 
 /* How the two pools differ: 0, or bits of enum strait_mismatch. */
 STRAIT_API uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer);
@@ -272,19 +286,24 @@ STRAIT_API enum strait_status strait_offer(struct strait_pool *pool, const struc
                                            struct strait_transfer **transfer);
 
 struct strait_append_params {
-    size_t size; /* sizeof(struct strait_append_params) */
-    const struct strait_page_list
-        *lists; /* more pages, ready now; none: the pages that the offer listed with `later` */
+    size_t size;                          /* sizeof(struct strait_append_params) */
+    const struct strait_page_list *lists; /* these pages, which the offer has already or which are new; none: all pages
+                                             that were listed as `later` and are not ready */
     uint32_t list_count;
-    int32_t layer_first; /* the layers that are ready; layer_count 0: all */
+    int32_t layer_first; /* their layers that are ready now; layer_count 0: all */
     uint32_t layer_count;
     void *ready; /* GPU pools: the event after which the pages are ready, below; NULL: now */
     bool last;
     const void *aux;
     size_t aux_size;
+    bool later; /* the lists are new, and none of their pages is ready yet; not with layers, `ready` or `last` */
 };
 
-/* Source: more of the request is ready. After `last` nothing may be appended (ERR_INVALID).
+/* Source: more of the request is ready: pages, or layers of pages, in any order and any rectangles, such as layer by
+ * layer of each chunk of a prefill. A page's layer is said to be ready once. A list is either of pages that the offer
+ * has, with the same ids, or of new ones; new ones of which some layers are named are ready in these layers only.
+ * Before or with `last` everything must have been said to be ready. What breaks these rules fails the offer with
+ * GEOMETRY, and a text that names the page. After `last` nothing may be appended (ERR_INVALID).
  *
  * `ready` points to the cudaIpcEventHandle_t of an event made with cudaEventInterprocess; in embedded mode it is a
  * cudaEvent_t. The event must have been recorded before this call, and must be neither recorded again nor destroyed

@@ -262,11 +262,18 @@ class PoolRegion(Structure):
         ("layer", c_int32),
         ("heads", c_uint32),
         ("group", c_uint32),
+        ("layout", c_uint32),
+        ("tokens", c_uint32),
     ]
 
 
 class PoolParams(Structure):
-    _fields_ = [("size", c_size_t), ("regions", POINTER(PoolRegion)), ("region_count", c_uint32)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("regions", POINTER(PoolRegion)),
+        ("region_count", c_uint32),
+        ("compat", c_char_p),
+    ]
 
 
 class PageList(Structure):
@@ -321,6 +328,7 @@ class AppendParams(Structure):
         ("last", c_bool),
         ("aux", c_char_p),
         ("aux_size", c_size_t),
+        ("later", c_bool),
     ]
 
 

@@ -25,6 +25,7 @@ class Role(enum.IntEnum):
     OTHER = 0
     K = 1
     V = 2
+    KV = 3  # K and V in one tensor
 
 
 class Class(NamedTuple):
@@ -229,6 +230,8 @@ def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, el
         One array or an iterable of arrays gives the fallback alone.
         A million values per class are plenty. Arrays that are not contiguous are copied, one at a time.
     element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables.
+    A layer of which there are K and V also gets a table of both together, ("kv", layer), for pools that have them in
+        one tensor.
     Table 0 is the fallback, the others follow in order of (role, layer), of no layer first.
     ValueError: no values at all, or another element. TypeError: an array that does not hold such values.
     """
@@ -242,6 +245,10 @@ def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, el
     total += sum(counts.values(), np.zeros(256, np.uint64))
     if not total.any():
         raise ValueError("no values to calibrate with")
+    for k, count in list(counts.items()):
+        v, both = Class(Role.V, k.layer), Class(Role.KV, k.layer)
+        if k.role == Role.K and v in counts and both not in counts:
+            counts[both] = count + counts[v]
     classes = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
     rankings = np.empty((1 + len(classes), 256), np.uint8)
     for row, count in zip(rankings, [total, *(counts[wanted] for wanted in classes)]):

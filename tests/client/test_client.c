@@ -527,7 +527,8 @@ SPOIL(huge_page, region->rows = 1 << 16; region->row_bytes = 1 << 16; region->pa
 SPOIL(overlapping_pages, region->page_stride = PAGE_BYTES - 2)
 SPOIL(overlapping_rows, region->rows = 4; region->row_bytes = 64; region->row_stride = 62)
 SPOIL(bad_element, region->element = 6)
-SPOIL(bad_role, region->role = 3)
+SPOIL(bad_role, region->role = 4)
+SPOIL(bad_layout, region->layout = 3)
 SPOIL(bad_layer, region->layer = -2)
 SPOIL(far_group, region->group = STRAIT_GROUPS_MAX)
 SPOIL(group_gap, region->group = 2)
@@ -538,7 +539,7 @@ static const spoil spoils[] = {
     on_a_gpu,   ipc_of_no_gpu, beyond_the_end,    overflowing_stride, overflowing_offset, overflowing_rows,
     odd_offset, odd_stride,    odd_page,          odd_rows,           no_pages,           no_rows,
     empty_rows, huge_page,     overlapping_pages, overlapping_rows,   bad_element,        bad_role,
-    bad_layer,  far_group,     group_gap,         two_elements,
+    bad_layout, bad_layer,     far_group,         group_gap,          two_elements,
 };
 
 TEST_LOOP(regions_that_make_no_sense_are_refused, COUNT(spoils))

@@ -222,6 +222,11 @@ static void check_words(const struct pool_blob *blob, const struct pool_blob *sa
     require(strlen(cut) == sizeof(cut) - 1 && memcmp(cut, text, sizeof(cut) - 1) == 0);
 }
 
+static uint64_t geometry_of(const struct pool_blob *blob)
+{
+    return blob_geometry(blob->regions, blob->region_count, view_of(blob->compat, strlen(blob->compat)));
+}
+
 static void check_blob(const struct pool_blob *blob)
 {
     size_t size, written;
@@ -234,7 +239,7 @@ static void check_blob(const struct pool_blob *blob)
     require(blob_unpack(bytes, size, &back) == STRAIT_OK);
     require(blob_mismatch(blob, &back) == 0);
     check_words(blob, &back);
-    require(blob_geometry(blob->regions, blob->region_count) == blob_geometry(back.regions, back.region_count));
+    require(geometry_of(blob) == geometry_of(&back));
     blob_fini(&back);
     free(bytes);
 }

@@ -351,7 +351,8 @@ struct gpu_pool *pool_try(struct strait_client *client, struct pool_shape shape,
     regions[shape.regions - 1].offset += claim_more;
     for (uint32_t r = 0; r < shape.regions; r++)
         regions[r].device += claim_device;
-    struct strait_pool_params params = {sizeof(params), regions, shape.regions};
+    const struct strait_pool_params params = {
+        .size = sizeof(params), .regions = regions, .region_count = shape.regions};
     require(strait_pool_register(client, &params, &pool->pool) == STRAIT_OK);
     free(regions);
     WAIT(&client, 1, pool->told, 20000);

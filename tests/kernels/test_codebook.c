@@ -116,7 +116,7 @@ static const struct strait_class bad_classes[][3] = {
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 3}, {STRAIT_ROLE_K, 3}},
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_OTHER, -1}},
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, -2}, {STRAIT_ROLE_K, 3}},
-    {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 0}, {(enum strait_role)3, 3}},
+    {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 0}, {(enum strait_role)4, 3}},
     {{STRAIT_ROLE_OTHER, -1}, {(enum strait_role) - 1, 0}, {STRAIT_ROLE_K, 3}},
 };
 
@@ -504,7 +504,7 @@ static enum strait_status parse(int kind, const uint8_t *src, size_t src_size)
     X(exponent_twice, SET, CORRUPT, "twice", d->rankings[3][255] = d->rankings[3][0])                    \
     X(rankings_swapped, SET, CORRUPT, "a sum of all tables", d->tables[1].ranking.data = d->rankings[2]; \
       d->tables[2].ranking.data = d->rankings[1])                                                        \
-    X(unknown_role, BOTH, CORRUPT, "roles and layers", d->tables[2].role = (Strait__Role)3)              \
+    X(unknown_role, BOTH, CORRUPT, "roles and layers", d->tables[2].role = (Strait__Role)4)              \
     X(negative_role, BOTH, CORRUPT, "roles and layers", d->tables[2].role = (Strait__Role)-1)            \
     X(negative_layer, BOTH, CORRUPT, "roles and layers", d->tables[2].layer = -3)                        \
     X(unclassed, BOTH, CORRUPT, "roles and layers", d->tables[1].layer = -2)                             \

@@ -135,7 +135,8 @@ static const struct bad_region bad_regions[] = {
     {STRAIT_ERR_INVALID, {SET(fd, 4)}},
     {STRAIT_ERR_INVALID, {SET(fd, UINT32_MAX)}},
     {STRAIT_ERR_UNSUPPORTED, {SET(element, 6)}},
-    {STRAIT_ERR_UNSUPPORTED, {SET(role, 3)}},
+    {STRAIT_ERR_UNSUPPORTED, {SET(role, 4)}},
+    {STRAIT_ERR_UNSUPPORTED, {SET(layout, 3)}},
     {STRAIT_ERR_INVALID, {SET(layer, -2)}},
     {STRAIT_ERR_INVALID, {SET(group, 1)}}, /* no group 0 */
     {STRAIT_ERR_INVALID, {SET(group, STRAIT_GROUPS_MAX)}},

@@ -95,7 +95,9 @@ static struct strait_pool_region describe(const struct test_pool *pool, uint32_t
                                         .element = g->element,
                                         .role = r % g->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
                                         .layer = (int32_t)(r % group_regions(g) / g->roles),
-                                        .group = r / group_regions(g)};
+                                        .group = r / group_regions(g),
+                                        .layout = g->layout,
+                                        .tokens = g->tokens};
     if (g->gpu != 0)
         put_on_gpu(&region, g);
     if (g->pointers) {
@@ -120,7 +122,8 @@ struct test_pool *pool_try(struct party *party, struct geometry geometry)
     struct strait_pool_region *regions = keep(region_count(&geometry) * sizeof(*regions));
     for (uint32_t r = 0; r < region_count(&geometry); r++)
         regions[r] = describe(pool, r);
-    struct strait_pool_params params = {sizeof(params), regions, region_count(&geometry)};
+    const struct strait_pool_params params = {
+        .size = sizeof(params), .regions = regions, .region_count = region_count(&geometry), .compat = geometry.compat};
     ck_assert_int_eq(STRAIT_OK, strait_pool_register(party->client, &params, &pool->pool));
     return pools[pool_count++] = pool;
 }

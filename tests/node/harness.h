@@ -105,6 +105,8 @@ void wait_quiet(struct party *party);  /* until its node has no transfer, no slo
 /* Each group has `layers` layers of `roles` regions. 0 means 1, except row_bytes: 4096, pages: 16. */
 struct geometry {
     uint32_t groups, layers, roles, pages, rows, row_bytes, element;
+    uint32_t layout, tokens;
+    const char *compat;
     bool pointers, apart;      /* apart: a memfd for each region */
     uint32_t sink_gpu;         /* not 0: `gpu` of a pair's sink, where that is another one */
     uint32_t gpu, gpu_step;    /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */

@@ -326,7 +326,7 @@ struct message rogue_request(const struct pool_blob *pool, const char *key, uint
                                         .sink_pool = {{13}},
                                         .source_key = view_of(key, strlen(key)),
                                         .sink_key = view_of(key, strlen(key)),
-                                        .geometry = blob_geometry(pool->regions, pool->region_count),
+                                        .geometry = blob_geometry(pool->regions, pool->region_count, view_of(NULL, 0)),
                                         .deadline_ms = 10000,
                                         .span_count = 1,
                                         .spans = span}};

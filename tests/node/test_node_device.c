@@ -176,7 +176,7 @@ TEST(pools_on_devices_are_refused_with_the_reason)
 static void spoilt(struct party *party, struct strait_pool_region regions[2], const char *text)
 {
     struct strait_pool *pool = NULL;
-    struct strait_pool_params params = {sizeof(params), regions, 2};
+    const struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = 2};
     ck_assert_int_eq(STRAIT_OK, strait_pool_register(party->client, &params, &pool));
     struct strait_event event = {0};
     while (event.type != STRAIT_EVENT_POOL)
@@ -311,6 +311,27 @@ TEST_LOOP(an_offer_with_an_event_may_be_appended_to, WIRES)
     WAIT(s.e->moved);
     stays_undecided(s.e, 50);
     event_complete(&events[0]);
+    arrives(s.e, s.o);
+}
+
+/* Chunks of a prefill, of which halves of the layers wait for events of their own; these complete in any order. */
+TEST_LOOP(layers_of_chunks_wait_for_their_events, WIRES)
+{
+    enum { HALF = SCENE_LAYERS / 2 };
+    struct fake_handle events[4] = {event_make(), event_make(), event_make(), event_make()};
+    struct scene s = SCENE(_i, LISTS({.count = 8}), .later = true);
+    for (int half = 0; half < 2; half++)
+        APPEND(s.o, .layer_first = half * HALF, .layer_count = HALF, .ready = &events[half]);
+    for (int half = 0; half < 2; half++) /* not among those for later, which an event above is about */
+        APPEND(s.o, LISTS({.first = 8, .first_id = 8, .count = 12}), .layer_first = half * HALF, .layer_count = HALF,
+               .ready = &events[2 + half], .last = half == 1);
+    event_complete(&events[3]);
+    event_complete(&events[1]);
+    WAIT(s.e->layers[HALF] == 1 && s.e->layers[SCENE_LAYERS - 1] == 1);
+    stays_undecided(s.e, 20);
+    ck_assert_uint_eq(HALF, s.e->layer_count);
+    event_complete(&events[0]);
+    event_complete(&events[2]);
     arrives(s.e, s.o);
 }
 

@@ -352,6 +352,110 @@ TEST_LOOP(a_layer_made_ready_twice_moves_once, WIRES)
     arrives(e, o);
 }
 
+/* ---- Chunks and layers ------------------------------------------------------------------------------------------- */
+
+/* A prefill in chunks, each of which is ready layer by layer, in an order of chance: the first that is heard of a chunk
+ * may be any of its layers, or that it comes later. */
+TEST_LOOP(chunks_become_ready_by_layers_in_any_order, WIRES)
+{
+    enum { CHUNKS = 8, LAYERS = 32, PAGES = 4 };
+    uint32_t order[CHUNKS * LAYERS], count = 0;
+    struct rng rng = rng_init((uint64_t)_i);
+    struct pair pair = pair_open(_i, (struct geometry){.pages = CHUNKS * PAGES, .layers = LAYERS, .row_bytes = 64});
+    struct flow *o = OFFER(pair.source, "k", .list_count = 0);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = CHUNKS * PAGES}));
+    for (uint32_t i = 0; i < CHUNKS * LAYERS; i++) { /* shuffled as it grows */
+        const uint32_t at = rng_below(&rng, i + 1);
+        order[i] = order[at];
+        order[at] = i;
+    }
+    for (uint32_t chunk = 0; chunk < CHUNKS; chunk += 2)
+        APPEND(o, LISTS({.first = chunk * PAGES, .count = PAGES, .first_id = chunk * PAGES}), .later = true);
+    for (; count < CHUNKS * LAYERS; count++) {
+        const uint32_t chunk = order[count] / LAYERS, first = chunk * PAGES;
+        APPEND(o, LISTS({.first = first, .count = PAGES, .first_id = first}),
+               .layer_first = (int32_t)(order[count] % LAYERS), .layer_count = 1, .last = count == CHUNKS * LAYERS - 1);
+    }
+    arrives(e, o);
+    ck_assert_uint_eq(LAYERS, e->layer_count);
+}
+
+TEST_LOOP(a_layer_lands_when_all_chunks_have_it, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 8, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 4}), .later = true);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 8}));
+    APPEND(o, LISTS({.first = 4, .first_id = 4, .count = 4}), .layer_first = 1, .layer_count = 1);
+    APPEND(o, .layer_first = 1, .layer_count = 1); /* of those that were listed as `later` alone */
+    WAIT(e->layers[1] == 1);
+    ck_assert_uint_eq(0, e->layers[0]);
+    APPEND(o, .layer_first = 0, .layer_count = 1);
+    stays_undecided(e, 20);
+    APPEND(o, LISTS({.first = 4, .first_id = 4, .count = 4}), .layer_first = 0, .layer_count = 1, .last = true);
+    arrives(e, o);
+}
+
+TEST(an_append_says_later_of_new_pages_alone)
+{
+    struct pair pair = pair_open(0, (struct geometry){.pages = 8, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", .list_count = 0);
+    struct strait_page_list list = {.count = 4};
+    struct strait_append_params params[] = {
+        {.later = true},
+        {.later = true, .lists = &list, .list_count = 1, .last = true},
+        {.later = true, .lists = &list, .list_count = 1, .layer_count = 1},
+    };
+    for (size_t i = 0; i < COUNT(params); i++) {
+        params[i].size = sizeof(params[i]);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(o->transfer, &params[i]));
+    }
+}
+
+/* An offer of four pages, of which two are for later, to which something is appended that contradicts what was said. */
+static const struct {
+    struct strait_append_params first, second;
+    struct strait_page_list lists[2];
+    const char *why;
+} contradictions[] = {
+    {{.layer_count = 1},
+     {.layer_count = 2},
+     {{.count = 2}, {.count = 2}},
+     "a page from logical index 0 on, of group 0, is ready already"},
+    {{.layer_count = 1},
+     {.layer_count = 1, .layer_first = 1},
+     {{.count = 2}, {.first = 1, .count = 2, .first_id = 1}},
+     "logical index 2 of group 0 is new in a list of pages that are known"},
+    {{.layer_count = 1},
+     {.layer_count = 1, .layer_first = 1},
+     {{.count = 2}, {.count = 2, .first_id = 1}},
+     "logical index 0 of group 0 was page 0 before"},
+    {{.later = true}, {.later = true}, {{.count = 2}, {.count = 2}}, "logical index 0 of group 0 is listed already"},
+    {{.layer_count = 0},
+     {.layer_count = 1},
+     {{.count = 2}, {.count = 2}},
+     "logical index 0 of group 0 is ready already"},
+    {{.later = true},
+     {.layer_count = 1, .last = true},
+     {{.count = 2}, {.count = 2}},
+     "the last append leaves layer 1 of logical index 0, group 0, not ready"},
+};
+
+TEST_LOOP(an_append_that_contradicts_what_was_said_fails_with_a_text, COUNT(contradictions))
+{
+    struct pair pair = pair_open(0, (struct geometry){.pages = 8, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", .list_count = 0);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 4}));
+    struct strait_append_params first = contradictions[_i].first, second = contradictions[_i].second;
+    first.lists = &contradictions[_i].lists[0];
+    second.lists = &contradictions[_i].lists[1];
+    first.list_count = second.list_count = 1;
+    flow_append(o, first);
+    flow_append(o, second);
+    ends_failed(o, STRAIT_REASON_GEOMETRY);
+    ck_assert_str_eq(contradictions[_i].why, o->text);
+    ends_failed(e, STRAIT_REASON_GEOMETRY);
+}
+
 /* ---- Small arenas ------------------------------------------------------------------------------------------------ */
 
 enum { MANY = 64 };

@@ -12,10 +12,10 @@
 
 /* In the pool's order: two groups, one layer with three regions of which two are alike. */
 static const struct blob_region regions[] = {
-    {0, -1, 0, 0, 1, 100, 0, 10},     {0, 0, 1, 1, 16, 256, 8, 1000},
-    {0, 0, 2, 1, 16, 256, 8, 1000},   {0, 0, 2, 1, 16, 128, 8, 1000},
-    {0, 1, 1, 1, 16, 256, 8, 1000},   {0, 1, 2, 1, 16, 256, 8, 1000},
-    {63, 0, 1, 5, 1, 16777216, 1, 1}, {63, INT32_MAX, 2, 2, 16777216, 1, UINT32_MAX, UINT32_MAX},
+    {0, -1, 0, 0, 1, 100, 0, 10, 0, 0},      {0, 0, 1, 1, 16, 256, 8, 1000, 1, 16},
+    {0, 0, 2, 1, 16, 256, 8, 1000, 1, 16},   {0, 0, 2, 1, 16, 128, 8, 1000, 2, 16},
+    {0, 1, 1, 1, 16, 256, 8, 1000, 1, 16},   {0, 1, 2, 1, 16, 256, 8, 1000, 1, 16},
+    {63, 0, 3, 5, 1, 16777216, 1, 1, 2, 64}, {63, INT32_MAX, 2, 2, 16777216, 1, UINT32_MAX, UINT32_MAX, 0, UINT32_MAX},
 };
 enum { REGIONS = COUNT(regions) };
 
@@ -32,6 +32,7 @@ static void pool_init(struct pool *pool)
                                    .version = 3,
                                    .version_min = 2,
                                    .codebook_id = "fedcba987654321",
+                                   .compat = "model",
                                    .region_count = REGIONS}};
     memcpy(pool->regions, regions, sizeof(regions));
     pool->blob.regions = pool->regions;
@@ -55,12 +56,14 @@ static void require_same(const struct pool_blob *a, const struct pool_blob *b)
     require(strcmp(a->address, b->address) == 0);
     require(a->version == b->version && a->version_min == b->version_min);
     require(memcmp(a->codebook_id, b->codebook_id, sizeof(a->codebook_id)) == 0);
+    require(strcmp(a->compat, b->compat) == 0);
     require(a->region_count == b->region_count);
     for (uint32_t i = 0; i < a->region_count; i++) {
         const struct blob_region *x = &a->regions[i], *y = &b->regions[i];
         require(x->group == y->group && x->layer == y->layer && x->role == y->role && x->element == y->element);
         require(x->rows == y->rows && x->row_bytes == y->row_bytes);
         require(x->heads == y->heads && x->page_count == y->page_count);
+        require(x->layout == y->layout && x->tokens == y->tokens);
     }
 }
 
@@ -212,7 +215,7 @@ static Strait__Wire__BlobRegion *too_many[STRAIT_REGIONS_MAX + 1];
     X(many_regions, (m->regions = too_many, m->n_regions = STRAIT_REGIONS_MAX + 1), CORRUPT) \
     X(group, m->regions[7]->group = 64, CORRUPT)                                             \
     X(layer, m->regions[0]->layer = -2, CORRUPT)                                             \
-    X(role, m->regions[0]->role = 3, UNSUPPORTED)                                            \
+    X(role, m->regions[0]->role = 4, UNSUPPORTED)                                            \
     X(element, m->regions[0]->element = 6, UNSUPPORTED)                                      \
     X(rows, m->regions[0]->rows = 0, CORRUPT)                                                \
     X(row_bytes, m->regions[0]->row_bytes = 0, CORRUPT)                                      \
@@ -348,6 +351,9 @@ static void pool_without(struct pool *m, uint32_t region)
     X(shape, (m->regions[1].rows = 8, m->regions[1].row_bytes = 512), STRAIT_MISMATCH_LAYOUT) \
     X(element, m->regions[5].element = 2, STRAIT_MISMATCH_DTYPE)                              \
     X(heads, m->regions[5].heads = 4, STRAIT_MISMATCH_LAYOUT)                                 \
+    X(tokens, m->regions[5].tokens = 32, STRAIT_MISMATCH_LAYOUT)                              \
+    X(layout, m->regions[5].layout = STRAIT_LAYOUT_HND, STRAIT_MISMATCH_LAYOUT)               \
+    X(compat, strcpy(m->blob.compat, "other"), STRAIT_MISMATCH_COMPAT)                        \
     X(role, m->regions[5].role = 0, STRAIT_MISMATCH_LAYOUT)                                   \
     X(group, (m->regions[6].group = 62, m->regions[7].group = 62), STRAIT_MISMATCH_LAYOUT)    \
     X(fewer_in_layer, pool_without(m, 3), STRAIT_MISMATCH_LAYOUT)                             \
@@ -375,6 +381,11 @@ static const struct mismatch {
 #undef X
 };
 
+static uint64_t geometry_of(const struct pool *m)
+{
+    return blob_geometry(m->regions, m->blob.region_count, view_of(m->blob.compat, strlen(m->blob.compat)));
+}
+
 /* Daemons compare the hash: it has to agree with the result that the client got. */
 TEST_LOOP(a_mismatch_is_told_by_its_bits_and_by_the_geometry, COUNT(mismatches))
 {
@@ -385,7 +396,7 @@ TEST_LOOP(a_mismatch_is_told_by_its_bits_and_by_the_geometry, COUNT(mismatches))
     mismatches[_i].differ(&b);
     ck_assert_uint_eq(mismatches[_i].bits, blob_mismatch(&a.blob, &b.blob));
     ck_assert_uint_eq(mismatches[_i].bits, blob_mismatch(&b.blob, &a.blob));
-    bool same = blob_geometry(a.regions, a.blob.region_count) == blob_geometry(b.regions, b.blob.region_count);
+    bool same = geometry_of(&a) == geometry_of(&b);
     ck_assert_int_eq((mismatches[_i].bits & geometry) == 0, same);
 }
 
@@ -406,8 +417,14 @@ static const struct words {
      "group 0, layer 0, K: 8 rows of 256 bytes here, 16 of 256 there"},
     {differ_element, "group 0, layer 1, V: bf16 here, fp16 there", "group 0, layer 1, V: fp16 here, bf16 there"},
     {differ_heads, "group 0, layer 1, V: 8 heads here, 4 there", "group 0, layer 1, V: 4 heads here, 8 there"},
-    {differ_group, "group 62, layer 0, K: missing here, 0 regions here, 2 there",
-     "group 62, layer 0, K: missing there, 2 regions here, 0 there"},
+    {differ_tokens, "group 0, layer 1, V: pages of 16 tokens here, 32 there",
+     "group 0, layer 1, V: pages of 32 tokens here, 16 there"},
+    {differ_layout, "group 0, layer 1, V: order NHD here, order HND there",
+     "group 0, layer 1, V: order HND here, order NHD there"},
+    {differ_compat, "compatibility token \"model\" here, \"other\" there",
+     "compatibility token \"other\" here, \"model\" there"},
+    {differ_group, "group 62, layer 0, KV: missing here, 0 regions here, 2 there",
+     "group 62, layer 0, KV: missing there, 2 regions here, 0 there"},
     {differ_fewer_in_layer, "group 0, layer 0, V: missing there, 6 regions here, 5 there",
      "group 0, layer 0, V: missing here, 5 regions here, 6 there"},
     {differ_fewer_layers, "group 0, layer 1, K: missing there, 3 layers here, 2 there",

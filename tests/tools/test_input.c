@@ -513,7 +513,7 @@ static const struct bad_rule {
     {"=k", "REGEX=ROLE"},
     {"a=", "role"},
     {"a=q", "role"},
-    {"a=kv", "role"},
+    {"a=vk", "role"},
     {"a=k ", "role"},
     {"(=k", "regular expression"},
     {"[a=k", "regular expression"},
