@@ -83,6 +83,30 @@ uint32_t strait_wait(struct strait_client *client, struct strait_event *events, 
     }
 }
 
+/* Events stay where they are, so only the socket and the timer are waited for. */
+static void wait_for_daemon(struct strait_client *client, int left)
+{
+    struct pollfd fds[] = {{.fd = client->channel != NULL ? channel_fd(client->channel) : -1, .events = POLLIN},
+                           {.fd = client->timer_fd, .events = POLLIN}};
+    if (client->want_out)
+        fds[0].events |= POLLOUT;
+    poll(fds, 2, left);
+}
+
+enum strait_status strait_pool_wait(struct strait_pool *pool, int timeout_ms, const char **why)
+{
+    if (pool == NULL)
+        return STRAIT_ERR_INVALID;
+    struct strait_client *client = pool->client;
+    const uint64_t end = timeout_ms < 0 ? NEVER : clock_ms() + (uint64_t)timeout_ms;
+    strait_poll(client, NULL, 0);
+    for (int left; !pool->told && (left = time_left(end)) != 0; strait_poll(client, NULL, 0))
+        wait_for_daemon(client, left);
+    if (why != NULL)
+        *why = pool->told ? pool->why : client->away;
+    return pool->told ? pool->status : STRAIT_ERR_AGAIN;
+}
+
 /* ---- Open -------------------------------------------------------------------------------------------------------- */
 
 static bool path_fits(const char *path)

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "internal/busy_poll.h"
+#include "internal/default_socket.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
 #include "proto/message.h"
@@ -27,6 +28,7 @@
 #define ANSWER_MS        2000u       /* how long its answer may take before the daemon counts as hung */
 #define DEADLINE_MAX_MS  86400000u   /* 24 h */
 #define QUEUE_BYTES_MAX  (64u << 20) /* in the channel; further messages wait in the outbox */
+#define DECLINE_MS       60000u      /* deadline of an expectation that is given up at once */
 #define EVENTS_AHEAD     4096u       /* nothing more is read while so many events wait */
 #define PEER_NOTES_MAX   256u        /* notes to one peer that are not answered, */
 #define PEER_BYTES_MAX   (1u << 20)  /* and their keys and data */
@@ -86,7 +88,8 @@ struct strait_client {
     bool write_failed; /* nothing more can be sent, though the other side has not closed */
     uint32_t backoff_ms;
     uint64_t reconnect_at;
-    enum strait_status reported; /* the failure that the last event CONNECTION reported */
+    enum strait_status reported;      /* the failure that the last event CONNECTION reported */
+    char away[SOCKET_PATH_MAX + 128]; /* why no daemon could be reached at the last attempt; "" */
 
     /* Liveness of the daemon. A PING is sent only while something is due from it, so an idle daemon is left alone. */
     uint32_t live;       /* transfers without a verdict or not drained yet */
@@ -124,7 +127,10 @@ struct strait_pool {
     struct strait_pool *next, **link;
     struct pool_id id;
     enum strait_coding coding;
-    bool refused;  /* by the currently connected daemon */
+    bool refused; /* by the currently connected daemon */
+    bool told;    /* that daemon has said `status` of it, and `why` it refused it */
+    enum strait_status status;
+    char why[256];
     bool removing; /* strait_pool_remove was called */
     uint32_t region_count, group_count, fd_count;
     struct wire_region *wire; /* in the pool's order, as is `regions` */

@@ -154,7 +154,7 @@ static void connection_ended(struct strait_client *client)
     transfers_drained(client);
     for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
         next = pool->next;
-        pool->refused = false;
+        pool->refused = pool->told = false;
         if (pool->removing)
             pool_removed(pool);
     }
@@ -235,7 +235,9 @@ static int connect_socket(const char *path)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
         return fd;
+    const int error = errno;
     close(fd);
+    errno = error;
     return -1;
 }
 
@@ -245,9 +247,19 @@ static int connect_somewhere(struct strait_client *client)
     bool own = client->own_socket != NULL && socket_is_ours(client->own_socket);
     if (!client->welcomed)
         client->uses_own = own;
+    errno = ENOENT;
     if (!client->uses_own)
         return connect_socket(client->socket);
     return own ? connect_socket(client->own_socket) : -1;
+}
+
+/* No daemon can be reached: told once, until one has answered or something else is the matter. */
+static void report_away(struct strait_client *client, int error)
+{
+    snprintf(client->away, sizeof(client->away), "no daemon at %s: %s",
+             client->uses_own ? client->own_socket : client->socket, strerror(error));
+    if (client->reported != STRAIT_ERR_IO)
+        report_disconnected(client, STRAIT_ERR_IO, client->away);
 }
 
 static enum strait_status open_socket(struct strait_client *client, int *fd)
@@ -255,6 +267,8 @@ static enum strait_status open_socket(struct strait_client *client, int *fd)
     if (client->embedded != NULL)
         return embedded_start(client->embedded, fd);
     *fd = connect_somewhere(client);
+    if (*fd < 0)
+        report_away(client, errno);
     return *fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
 }
 
@@ -353,6 +367,7 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
     if (welcome->codebook_id.size > 0)
         memcpy(client->codebook_id, welcome->codebook_id.data, welcome->codebook_id.size);
     client->reported = STRAIT_OK;
+    client->away[0] = '\0';
     node->event.connected = true;
     event_push(client, node);
     connection_ready(client);
@@ -402,6 +417,9 @@ static enum strait_status on_pool_status(struct strait_client *client, const str
     node->event.text = node->payload[0] = text;
     event_push(client, node);
     pool->refused = status->status != STRAIT_OK;
+    pool->told = true;
+    pool->status = (enum strait_status)status->status;
+    snprintf(pool->why, sizeof(pool->why), "%s", text);
     if (pool->refused)
         for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
             if (transfer->pool == pool)

@@ -420,6 +420,16 @@ static enum strait_status fill(struct strait_transfer *transfer, const struct re
     return transfer->lists != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
+/* A daemon that ended while nothing was due from it has not been missed yet: what is new waits for the next one, as
+ * after a GOAWAY, instead of failing with it. */
+static void notice_end(struct strait_client *client)
+{
+    if (client->state == READY && client->live == 0 && !client->going && channel_has_ended(client->channel)) {
+        client->going = true;
+        event_signal(client);
+    }
+}
+
 static enum strait_status create(struct strait_pool *pool, const struct request_args *args,
                                  struct strait_transfer **transfer)
 {
@@ -431,6 +441,7 @@ static enum strait_status create(struct strait_pool *pool, const struct request_
         return STRAIT_ERR_NO_MEMORY;
     made->client = pool->client;
     made->pool = pool;
+    notice_end(made->client);
     enum strait_status status = fill(made, args);
     if (status == STRAIT_OK)
         status = table_insert(pool->client, made);
@@ -697,6 +708,33 @@ void strait_release(struct strait_transfer *transfer)
     transfer->released = true;
     if (transfer->handed == 0)
         transfer_destroy(transfer);
+}
+
+enum strait_status strait_decline(struct strait_pool *pool, const struct strait_peer *peer, const void *peer_key,
+                                  size_t peer_key_size)
+{
+    static const char prefix[] = "declined ";
+    uint8_t key[sizeof(prefix) + sizeof(uint64_t)] = {0};
+    struct strait_transfer *transfer;
+    if (pool == NULL || peer == NULL || !bytes_valid(peer_key, peer_key_size, 1, STRAIT_KEY_BYTES_MAX))
+        return STRAIT_ERR_INVALID;
+    notice_end(pool->client);
+    if (pool->client->state != READY || pool->client->going)
+        return STRAIT_ERR_AGAIN;
+    memcpy(key, prefix, sizeof(prefix)); /* no other live expectation has it */
+    memcpy(key + sizeof(prefix), &pool->client->last_id, sizeof(uint64_t));
+    const struct strait_expect_params nothing = {
+        .size = sizeof(nothing), .key = key, .key_size = sizeof(key), .deadline_ms = DECLINE_MS};
+    const struct strait_start_params start = {
+        .size = sizeof(start), .peer_key = peer_key, .peer_key_size = peer_key_size};
+    enum strait_status status = strait_expect(pool, &nothing, &transfer);
+    if (status != STRAIT_OK)
+        return status;
+    const bool sent = transfer->known;
+    strait_abort(transfer); /* the start of a request that was given up tells the source so */
+    status = strait_start(transfer, peer, &start);
+    strait_release(transfer);
+    return status != STRAIT_OK || sent ? status : STRAIT_ERR_AGAIN;
 }
 
 /* ---- Progress ---------------------------------------------------------------------------------------------------- */

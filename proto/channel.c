@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,6 +278,12 @@ int channel_release(struct channel *channel)
 int channel_fd(const struct channel *channel)
 {
     return channel->fd;
+}
+
+bool channel_has_ended(const struct channel *channel)
+{
+    struct pollfd fd = {.fd = channel->fd, .events = POLLRDHUP};
+    return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 void channel_set_body_max(struct channel *channel, size_t body_max)

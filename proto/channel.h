@@ -43,6 +43,8 @@ void channel_destroy(struct channel *channel);
 int channel_release(struct channel *channel);
 
 int channel_fd(const struct channel *channel);
+/* Whether the other side has closed the socket; what it sent before may still be unread. */
+bool channel_has_ended(const struct channel *channel);
 
 /* Changes the limit on incoming frames: a peer that has proved itself may send larger ones. */
 void channel_set_body_max(struct channel *channel, size_t body_max);

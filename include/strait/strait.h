@@ -189,6 +189,12 @@ STRAIT_API void strait_pool_remove(struct strait_pool *pool);
 /* The pool's id: STRAIT_POOL_ID_BYTES bytes, borrowed. */
 STRAIT_API const uint8_t *strait_pool_id(const struct strait_pool *pool);
 
+/* Waits up to timeout_ms (-1: forever) until the daemon has taken the pool, without handing out events; the event POOL
+ * comes as well. ERR_AGAIN: it has not answered yet, or is away. Otherwise what the event says: OK, or why the pool was
+ * refused. *why (may be NULL) receives a text, "" if there is nothing to say, valid until the next call on the client.
+ * Like strait_poll it invalidates the events that were handed out before. */
+STRAIT_API enum strait_status strait_pool_wait(struct strait_pool *pool, int timeout_ms, const char **why);
+
 /* Writes to dst what another worker needs to name this pool, and its length to *size (also with ERR_NO_SPACE; dst may
  * be NULL when dst_capacity is 0). Opaque bytes for the framework's own channel; they stay valid when daemons restart.
  * ERR_AGAIN until the daemon has answered once, as they contain its address. ERR_INVALID (NULL), ERR_NO_MEMORY. */
@@ -337,6 +343,12 @@ STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, con
 
 /* Ends the transfer with FAILED, ABORTED, unless it already has its verdict. Idempotent. */
 STRAIT_API void strait_abort(struct strait_transfer *transfer);
+
+/* Sink: nothing of the request that is offered at the peer's pool as `peer_key` will be taken, so that its source need
+ * not wait for the lease: its offer fails with PEER_ABORT as soon as its daemon can be told. There is no handle and no
+ * event. ERR_INVALID as for strait_start; ERR_AGAIN while the own daemon is away or slow; ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_decline(struct strait_pool *pool, const struct strait_peer *peer,
+                                             const void *peer_key, size_t peer_key_size);
 
 /* Releases the handle: it gets no more events. A live transfer is aborted; the daemon keeps its pages in quarantine
  * until drained. NULL is allowed. */

@@ -376,6 +376,8 @@ _CLIENT_PROTOTYPES = {
     "strait_free": (None, [POINTER(MemoryInfo)]),
     "strait_pool_register": (c_int, [c_void_p, POINTER(PoolParams), POINTER(c_void_p)]),
     "strait_pool_remove": (None, [c_void_p]),
+    "strait_pool_wait": (c_int, [c_void_p, c_int, POINTER(c_char_p)]),
+    "strait_decline": (c_int, [c_void_p, c_void_p, c_char_p, c_size_t]),
     "strait_pool_id": (POINTER(c_uint8), [c_void_p]),
     "strait_pool_export": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "strait_peer_import": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p)]),

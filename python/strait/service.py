@@ -5,7 +5,7 @@
     client = service.Client()
     pool = client.register({("k", 0): k})
 
-    blob = pool.export()                  source: hand this to the sink's side, once, through any channel
+    blob = pool.export(timeout=5)         source: hand this to the sink's side, once, through any channel
     offer = pool.offer(b"request", [3, 1, 4], lease=30, last=True)
 
     peer = client.import_peer(blob)       sink
@@ -58,6 +58,7 @@ __all__ = [
     "Event",
     "EventType",
     "FailedPage",
+    "Layout",
     "Memory",
     "Mismatch",
     "Pages",
@@ -130,7 +131,16 @@ class Mismatch(enum.IntFlag):
     LAYERS = 8
     CODEBOOK = 16
     VERSION = 32
-    FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION
+    COMPAT = 64
+    FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION | COMPAT
+
+
+class Layout(enum.IntEnum):
+    """Order of what is in a page: tokens (N), KV heads (H), values of a head (D)."""
+
+    NONE = 0
+    NHD = 1
+    HND = 2
 
 
 class Direction(enum.IntEnum):
@@ -281,6 +291,8 @@ class Region(NamedTuple):
     group: int = 0
     heads: int = 0
     element: str | None = None  # None: that of the pool
+    layout: Layout = Layout.NONE  # declared and compared, as are
+    tokens: int = 0  # those in a page
 
 
 def _as_lists(pages: PagesLike) -> list[Pages]:
@@ -354,6 +366,11 @@ def _milliseconds(seconds: float) -> int:
     return -int(-seconds * 1000 // 1)
 
 
+def _timeout_ms(seconds: float | None) -> int:
+    """None: for ever."""
+    return -1 if seconds is None else max(0, min(int(seconds * 1000 + 0.999), 2**31 - 1))
+
+
 def _as_bytes(key: bytes | str) -> bytes:
     return key.encode() if isinstance(key, str) else bytes(key)
 
@@ -407,6 +424,8 @@ def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _
         layer=-1 if layer is None else layer,
         heads=region.heads,
         group=region.group,
+        layout=region.layout,
+        tokens=region.tokens,
         **place,
     )
 
@@ -469,10 +488,12 @@ class Transfer(_Handle):
         *,
         layers: range | None = None,
         ready: Any = None,
+        later: bool = False,
         last: bool = False,
         aux: bytes = b"",
     ) -> None:
-        """More of an offer is ready: these pages, or (none) those announced as `later`; of `layers`, or of all.
+        """More of an offer is ready: these pages, which it has or which are new, or (none) all that were listed as
+        `later`; of `layers`, or of all. With `later` the pages are new and not ready yet.
 
         ready: with pools on a GPU, an event that has been recorded behind the work that fills the pages: they are ready
             when it has completed. A torch.cuda.Event(interprocess=True), or an IPC handle of 64 bytes, whose event must
@@ -493,6 +514,7 @@ class Transfer(_Handle):
             last=last,
             aux=aux,
             aux_size=len(aux),
+            later=later,
         )
         check(lib.strait_append(self._handle, byref(params)), "append")
         self._events.append(kept)
@@ -547,8 +569,19 @@ class Pool(_Handle):
     def id(self) -> bytes:
         return ctypes.string_at(lib.strait_pool_id(self._handle), _abi.POOL_ID_BYTES)
 
-    def export(self) -> bytes:
-        """Description of the pool for another worker. AgainError until the daemon has answered once."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the daemon has taken the pool; the event POOL comes as well. AgainError: it has not answered in
+        `timeout` seconds (None: for ever), or is away. Otherwise the error for which it refused the pool."""
+        why = ctypes.c_char_p()
+        status = lib.strait_pool_wait(self._handle, _timeout_ms(timeout), byref(why))
+        if status != Status.OK:
+            raise make_error(status, (why.value or b"the daemon has not answered").decode(errors="replace"))
+
+    def export(self, timeout: float = 0) -> bytes:
+        """Description of the pool for another worker. With a timeout it waits so many seconds for the daemon to take
+        the pool. AgainError until the daemon has answered once, as it contains its address."""
+        if timeout > 0:
+            self.wait(timeout)
         size = c_size_t()
         status = lib.strait_pool_export(self._handle, None, 0, byref(size))
         if status != Status.ERR_NO_SPACE:
@@ -613,6 +646,11 @@ class Pool(_Handle):
         transfer = self._client._add_transfer(handle, self)
         transfer._events.append(kept)
         return transfer
+
+    def decline(self, peer: Peer, peer_key: bytes | str) -> None:
+        """Sink: nothing of what is offered at the peer's pool under that key will be taken; its source is told."""
+        name = _as_bytes(peer_key)
+        check(lib.strait_decline(self._handle, peer._handle, name, len(name)), "decline")
 
     def set_policy(self, coding: Coding) -> None:
         """How its pages are coded on the way, from this side as the source."""
@@ -690,18 +728,21 @@ class Client:
 
     # ---- Making things
 
-    def register(self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16") -> Pool:
+    def register(
+        self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16", compat: str = ""
+    ) -> Pool:
         """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc(), or in memory
         of a GPU: torch's, cupy's, any other's, which are kept until the pool has been removed.
 
-        It may be used at once; whether the daemon could map it comes as an event POOL. A GPU has the number that it has
+        compat: what else must be equal at both ends, such as "llama-8b@4f2 bf16": up to 64 printable ASCII characters.
+        It may be used at once; whether the daemon could map it comes as an event POOL, or from Pool.wait(). A GPU has the number that it has
         in this process: the daemon must see the same ones in the same order (CUDA_VISIBLE_DEVICES).
         ValueError: memory that a daemon cannot map.
         """
         regions_by_class = [(cls, each if isinstance(each, Region) else Region(each)) for cls, each in pools.items()]
         described = [_describe(cls, region, element, self._embedded) for cls, region in regions_by_class]
         regions = (_abi.PoolRegion * max(len(described), 1))(*described)
-        params = _abi.PoolParams(sizeof(_abi.PoolParams), regions, len(described))
+        params = _abi.PoolParams(sizeof(_abi.PoolParams), regions, len(described), compat.encode())
         handle = c_void_p()
         check(lib.strait_pool_register(self._handle, byref(params), byref(handle)), "register")
         pool = Pool(self, handle, [region.array for _, region in regions_by_class])
@@ -729,12 +770,15 @@ class Client:
 
     def poll(self) -> list[Event]:
         """Does what is due and returns the events that are there, oldest first."""
-        return self._take(lib.strait_poll(self._handle, self._events, _BATCH))
+        events = batch = self._take(lib.strait_poll(self._handle, self._events, _BATCH))
+        while len(batch) == _BATCH:
+            batch = self._take(lib.strait_poll(self._handle, self._events, _BATCH))
+            events += batch
+        return events
 
     def wait(self, timeout: float | None = None) -> list[Event]:
         """Like poll(), but waits up to `timeout` seconds (None: for ever) for the first event."""
-        milliseconds = -1 if timeout is None else max(0, min(int(timeout * 1000 + 0.999), 2**31 - 1))
-        return self._take(lib.strait_wait(self._handle, self._events, _BATCH, milliseconds))
+        return self._take(lib.strait_wait(self._handle, self._events, _BATCH, _timeout_ms(timeout)))
 
     def _take(self, count: int) -> list[Event]:
         events = [self._convert(self._events[i]) for i in range(count)]

@@ -58,6 +58,7 @@ def test_classes_get_their_own_tables():
         (Role.K, 0),
         (Role.K, 1),
         (Role.V, 1),
+        (Role.KV, 1),  # of both together
     ]
     assert (book.ranking(3) == ranking_of(arrays["K", 0])).all()
     assert (book.ranking(0) == ranking_of(np.concatenate([values for values in arrays.values() if len(values)]))).all()

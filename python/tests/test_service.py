@@ -3,9 +3,11 @@
 import gc
 import json
 import os
+import re
 import select
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ except ImportError as failure:
 
 from daemons import Daemon, connect, until, verdicts
 
-from strait.service import Direction, EventType, Mismatch, Pages, Reason, Region, State
+from strait.service import Direction, EventType, Layout, Mismatch, Pages, Reason, Region, State
 
 PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
 
@@ -30,6 +32,9 @@ PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
 @pytest.fixture
 def alone(tmp_path):
     with service.Client(tmp_path / "nobody.sock") as client:
+        (event,) = client.poll()
+        assert event.type == EventType.CONNECTION and not event.connected
+        assert event.text == f"no daemon at {tmp_path}/nobody.sock: No such file or directory"
         yield client
 
 
@@ -135,6 +140,10 @@ def test_other_arguments_are_checked(alone):
         offer.append([3])
     with pytest.raises(strait.AgainError):
         pool.export()
+    with pytest.raises(strait.AgainError, match="no daemon at .*nobody.sock"):
+        pool.export(timeout=0.01)
+    with pytest.raises(strait.InvalidError):
+        alone.register({("k", 0): Region(service.alloc(4096))}, element="bytes", compat="model\n")
     with pytest.raises(strait.AgainError):
         alone.request_stats()
     with pytest.raises(strait.DataError):
@@ -245,6 +254,80 @@ def test_layers_arrive_as_they_become_ready(daemon):
         assert verdicts(said)[expectation].state == State.DONE
         assert {event.layer for event in said if event.type == EventType.LAYER} == {0, 1, 2}
         assert all((got[cls][1:3] == have[cls][[8, 7]]).all() for cls in got)
+
+
+def test_chunks_arrive_layer_by_layer(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        there, have = make_pool(source, layers=3, fill=2)
+        here, got = make_pool(sink, layers=3)
+        expectation = here.expect("r", range(8), deadline=10)
+        offer = there.offer("r", lease=10)
+        offer.start(source.import_peer(here.export(timeout=5)))
+        chunks = [Pages(range(20, 24)), Pages(range(40, 44), first=4)]
+        offer.append(chunks[1], later=True)
+        for layer in range(3):
+            for chunk in chunks:
+                offer.append(chunk, layers=range(layer, layer + 1), last=(layer, chunk) == (2, chunks[1]))
+        said = verdicts(until((sink, source), lambda said: len(verdicts(said)) == 2))
+        assert said[expectation].state == State.DONE
+        assert all((got[cls][:8] == have[cls][[20, 21, 22, 23, 40, 41, 42, 43]]).all() for cls in got)
+        wrong = there.offer("w", [1], lease=10)
+        wrong.append([2], layers=range(1))
+        event = verdicts(until((sink, source), lambda said: wrong in verdicts(said)))[wrong]
+        assert event.reason == Reason.GEOMETRY and event.text == "logical index 0 of group 0 was page 1 before"
+
+
+def test_the_order_in_a_page_and_the_token_are_compared(daemon):
+    with service.Client(daemon.socket) as client:
+        array = np.frombuffer(service.alloc(8 * 4096), np.uint16).reshape(8, 16, 2, 64)
+
+        def pool(layout, compat):
+            region = Region(array, heads=2, layout=layout, tokens=16)
+            return client.register({("kv", 0): region}, compat=compat)
+
+        one = pool(Layout.NHD, "m1")
+        for layout, compat, bits, text in [
+            (Layout.NHD, "m1", Mismatch(0), ""),
+            (Layout.HND, "m1", Mismatch.LAYOUT, "group 0, layer 0, KV: order NHD here, order HND there"),
+            (Layout.NHD, "m2", Mismatch.COMPAT, 'compatibility token "m1" here, "m2" there'),
+        ]:
+            peer = client.import_peer(pool(layout, compat).export(timeout=5))
+            assert one.mismatch(peer) == bits and one.explain(peer) == text
+            if bits:
+                with pytest.raises(strait.InvalidError, match=text):
+                    one.expect(text, [1], deadline=10).start(peer)
+
+
+def test_an_offer_is_declined_without_a_transfer(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        there, _ = make_pool(source)
+        here, _ = make_pool(sink)
+        here.wait(5)
+        offer = there.offer("r", [1], lease=60, last=True)
+        here.decline(sink.import_peer(there.export(timeout=5)), "r")
+        event = verdicts(until((sink, source), lambda said: offer in verdicts(said)))[offer]
+        assert (event.reason, event.drained) == (Reason.PEER_ABORT, True)
+
+
+def test_a_refused_pool_says_why(daemon):
+    with service.Client(daemon.socket) as client:
+        array = np.frombuffer(service.alloc(8192), np.uint16).reshape(2, 2048)
+        pool = client.register({("k", 0): array, ("v", 0): array})
+        with pytest.raises(strait.InvalidError, match="same memory"):
+            pool.wait(5)
+
+
+def test_the_readme_runs(daemon, monkeypatch):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    monkeypatch.setenv("STRAIT_SOCKET", str(daemon.socket))
+    until_there = time.monotonic() + 10
+    while not daemon.socket.exists():
+        assert time.monotonic() < until_there
+        time.sleep(0.01)
+    (block,) = (b for b in re.findall(r"```py\n(.*?)```", text, re.DOTALL) if "service.Client()" in b)
+    names = {}
+    exec(block, names)
+    assert names["expectation"].progress.state == State.DONE
 
 
 def test_a_missing_source_is_a_timeout_with_the_pages(daemon):

@@ -258,6 +258,18 @@ void open_client(void)
     ck_assert_int_eq(STRAIT_OK, strait_client_open(&config, &client));
 }
 
+void open_client_alone(void)
+{
+    char text[256];
+    open_client();
+    until(seen_count == 1);
+    ck_assert_int_eq(STRAIT_EVENT_CONNECTION, seen[0].event.type);
+    ck_assert(!seen[0].event.connected && seen[0].event.status == STRAIT_ERR_IO);
+    snprintf(text, sizeof(text), "no daemon at %s: No such file or directory", fake.path);
+    ck_assert_str_eq(text, seen[0].event.text);
+    forget_events();
+}
+
 void connect_client(void)
 {
     fake_listen();

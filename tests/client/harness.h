@@ -64,7 +64,7 @@ const struct message *find_got(enum message_type type, uint32_t nth); /* or NULL
 
 struct seen {
     struct strait_event event;
-    char text[128];
+    char text[256];
     struct strait_failed_page *failed;
     uint8_t *data;
 };
@@ -106,7 +106,8 @@ extern struct strait_memory memory;
 extern int descriptors_kept; /* that the library keeps for the next client, as the test expects */
 
 void open_client(void);
-void connect_client(void); /* to a listening daemon, until both sides are connected */
+void open_client_alone(void); /* no daemon is there, which an event says; it is forgotten */
+void connect_client(void);    /* to a listening daemon, until both sides are connected */
 
 struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role);
 struct strait_pool *register_pool(void);  /* group 0, layer 0, K and V */

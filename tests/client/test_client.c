@@ -86,7 +86,7 @@ TEST(why_the_daemon_refuses_the_client_is_told_once_and_what_waits_is_sent_when_
 
 TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
 {
-    open_client();
+    open_client_alone();
     ck_assert(!strait_client_connected(client));
     struct strait_pool *pool = register_pool();
     long began = now_ms(), least = 55;
@@ -185,7 +185,7 @@ TEST(a_lost_daemon_fails_what_it_knew_and_gets_the_pools_again)
 TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
 {
     long began = now_ms();
-    open_client();
+    open_client_alone();
     for (int i = 0; i < 4; i++) { /* 20, 40, 80, 160 ms */
         struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
         ck_assert_int_eq(1, poll(&fd, 1, PATIENCE_MS));
@@ -194,6 +194,45 @@ TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
         ck_assert_uint_eq(0, strait_poll(client, NULL, 0));
         ck_assert_int_eq(0, poll(&fd, 1, 0));
     }
+}
+
+TEST(what_is_new_after_an_idle_daemon_ended_waits_for_the_next)
+{
+    struct strait_pool *pool = connected_pool();
+    settle();
+    fake_forget();
+    fake_hang_up(); /* nobody has polled since */
+    struct strait_transfer *transfer = expect_pages(pool, 5, 3, 60000);
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, strait_decline(pool, import_peer(pool), "k", 1));
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_welcome(PROTOCOL_VERSION);
+    until(find_got(MESSAGE_EXPECT, 0) != NULL);
+    ck_assert_uint_eq(0, count_events(STRAIT_EVENT_STATE));
+    fake_state(find_got(MESSAGE_EXPECT, 0)->expect.transfer, STRAIT_DONE, STRAIT_REASON_NONE, true);
+    until(count_events(STRAIT_EVENT_STATE) == 1);
+    ck_assert_ptr_eq(transfer, find_event(STRAIT_EVENT_STATE, 0)->event.transfer);
+}
+
+TEST(who_waits_for_a_pool_hears_what_the_daemon_says_of_it)
+{
+    const char *why;
+    open_client_alone();
+    struct strait_pool *pool = register_pool();
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, strait_pool_wait(pool, 0, &why));
+    ck_assert_ptr_nonnull(strstr(why, "No such file or directory"));
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, strait_pool_wait(pool, 5, NULL));
+    fake_listen();
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_greet();
+    long began = now_ms();
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, strait_pool_wait(pool, 30, &why)); /* sleeps: events wait meanwhile */
+    ck_assert_int_ge((int)(now_ms() - began), 30);
+    ck_assert_str_eq("", why);
+    fake_pool_status(pool, STRAIT_ERR_NO_MEMORY, false);
+    ck_assert_int_eq(STRAIT_ERR_NO_MEMORY, strait_pool_wait(pool, PATIENCE_MS, &why));
+    ck_assert_str_eq("because", why);
+    until(count_events(STRAIT_EVENT_POOL) == 1); /* it comes all the same */
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_pool_wait(NULL, 0, NULL));
 }
 
 /* ---- Bad daemons ------------------------------------------------------------------------------------------------- */
@@ -642,7 +681,7 @@ TEST(a_pool_is_gone_when_the_daemon_let_go_of_it)
 
 TEST(a_pool_goes_at_once_without_a_daemon_and_with_its_end)
 {
-    open_client();
+    open_client_alone();
     struct strait_pool *pool = register_pool();
     struct strait_transfer *transfer = expect_pages(pool, 0, 1, 60000);
     strait_pool_remove(pool);

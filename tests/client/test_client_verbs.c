@@ -556,9 +556,32 @@ TEST(abort_is_the_daemons_to_confirm_and_idempotent)
     ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
 }
 
+TEST(declining_expects_nothing_starts_and_gives_up)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_peer *peer = import_peer(pool);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(STRAIT_OK, strait_decline(pool, peer, "unwanted", 8));
+    until(find_got(MESSAGE_RELEASE, 1) != NULL);
+    const struct message_expect *expect[2] = {&find_got(MESSAGE_EXPECT, 0)->expect,
+                                              &find_got(MESSAGE_EXPECT, 1)->expect};
+    const struct message_start *start = &find_got(MESSAGE_START, 0)->start;
+    ck_assert_uint_eq(0, expect[0]->list_count);
+    ck_assert_uint_eq(expect[0]->transfer, start->transfer);
+    ck_assert_mem_eq("unwanted", start->peer_key.data, 8);
+    ck_assert_uint_eq(expect[1]->transfer, find_got(MESSAGE_RELEASE, 1)->transfer.transfer);
+    ck_assert(expect[0]->key.size == expect[1]->key.size &&
+              memcmp(expect[0]->key.data, expect[1]->key.data, expect[0]->key.size) != 0);
+    settle();
+    ck_assert_uint_eq(0, count_events(STRAIT_EVENT_STATE));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decline(pool, peer, "", 0));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decline(NULL, peer, "k", 1));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decline(pool, NULL, "k", 1));
+}
+
 TEST(what_the_daemon_never_saw_is_aborted_at_once)
 {
-    open_client();
+    open_client_alone();
     struct strait_pool *pool = register_pool();
     struct strait_transfer *transfer = expect_pages(pool, 0, 2, 60000), *released = expect_pages(pool, 2, 2, 60000);
     strait_abort(transfer);

@@ -276,7 +276,7 @@ static void on_event(struct party *party, const struct strait_event *event)
         break;
     case STRAIT_EVENT_CONNECTION:
         party->connects += event->connected;
-        party->disconnects += !event->connected;
+        party->disconnects += !event->connected && event->status != STRAIT_ERR_IO; /* no daemon there yet */
         if (!event->connected)
             snprintf(party->lost, sizeof(party->lost), "%s", event->text);
         break;

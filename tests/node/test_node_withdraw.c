@@ -118,6 +118,29 @@ TEST_LOOP(who_comes_later_hears_of_the_end, 2 * ALL_WIRES)
     }
 }
 
+/* A sink that wants nothing of an offer, which is there (0) or comes later (1), has no transfer that could be aborted.
+ */
+TEST_LOOP(an_offer_that_is_declined_ends, ALL_WIRES)
+{
+    struct pair pair = open_limited(_i);
+    move_all(pair.source, pair.sink);
+    for (int later = 0; later < 2; later++) {
+        struct flow *o = later ? NULL : begin(pair.source, true, name_of((uint32_t)later), 0, 0);
+        (void)stats_text(pair.from);
+        uint64_t since = wait_clock();
+        struct strait_peer *peer = peer_of(pair.to, pair.source);
+        ck_assert_int_eq(STRAIT_OK, strait_decline(pair.sink->pool, peer, name_of((uint32_t)later), 1));
+        pump_for(later ? 50 * SLOW : 1);
+        if (later) {
+            since = wait_clock();
+            o = begin(pair.source, true, name_of((uint32_t)later), 0, 0);
+        }
+        hears(o, since, ABORTED_LATE);
+        ck_assert_int_eq(STRAIT_REASON_PEER_ABORT, o->reason);
+    }
+    pair_quiet(&pair);
+}
+
 /* A sink's deadline passes while its request waits for the offer, which the source's daemon notices in the same moment:
  * whichever comes first there, an offer that comes after it is told. */
 TEST_LOOP(who_comes_after_the_deadline_hears_of_it, WIRES - 1)
