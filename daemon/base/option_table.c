@@ -287,6 +287,16 @@ const struct option_row option_rows[] = {
              "reader, "
              "three times as long.",
      .danger = "Too short, and a stalled but living peer fails every transfer it takes part in."},
+    {.name = "unreachable-timeout",
+     .reloads = true,
+     .kind = OPTION_DURATION,
+     AT(unreachable_ms),
+     .min = 0,
+     .max = DURATION_MAX,
+     .initial = "2s",
+     .help = "How long, in ms or s, a peer may be away, not reached at its address, until requests that wait for it "
+             "fail with PEER_DOWN; 0: they wait until their deadline or the end of their lease.",
+     .danger = "Shorter than a restart of the peer's daemon takes, and requests fail that would have waited for it."},
     {.name = "drain-timeout",
      .reloads = true,
      .kind = OPTION_DURATION,

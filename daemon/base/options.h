@@ -45,6 +45,7 @@ struct node_options {
     char nccl[OPTION_TEXT_MAX];       /* "nccl-options": passed to the nccl transport */
     uint64_t gpu_arena_bytes;         /* "gpu-arena-bytes": receive arena in each GPU's memory; 0: none */
     uint32_t peer_timeout_ms;         /* "peer-timeout": silence after which a peer is down */
+    uint32_t unreachable_ms;          /* "unreachable-timeout": absence after which nobody waits for it; 0: none */
     uint32_t drain_ms;                /* "drain-timeout": how long SIGTERM waits for transfers */
     uint64_t pool_bytes;              /* "pool-bytes": mapped memory per user id */
     uint32_t clients;                 /* "clients": at once */

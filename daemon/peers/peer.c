@@ -340,7 +340,7 @@ static void create_successor(const struct connection *c)
     next->is_alias = c->is_alias;
     next->alias_node = c->alias_node;
     next->alias_incarnation = c->alias_incarnation;
-    next->away_since = c->was_up || c->away_since == 0 ? now : c->away_since;
+    next->peer.away_since = c->was_up || c->peer.away_since == 0 ? now : c->peer.away_since;
     if (!c->was_up) {
         next->peer.attempts = c->peer.attempts + 1;
         next->peer.refusals = c->refused ? c->peer.refusals + 1 : 0;
@@ -348,7 +348,7 @@ static void create_successor(const struct connection *c)
     }
     if (c->was_up && now - c->up_at >= PEER_SHORT_LIFE_MS)
         return;
-    next->next_try = now + (c->was_up ? c->flap_backoff : backoff_of(now - next->away_since));
+    next->next_try = now + (c->was_up ? c->flap_backoff : backoff_of(now - next->peer.away_since));
     next->flap_backoff = !c->was_up                               ? c->flap_backoff
                          : 2 * c->flap_backoff < PEER_FLAP_MAX_MS ? 2 * c->flap_backoff
                                                                   : PEER_FLAP_MAX_MS;

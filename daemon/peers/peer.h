@@ -57,6 +57,7 @@ struct peer {
     uint32_t attempts;                   /* dialled: that have failed one after the other */
     uint32_t refusals;                   /* the latest of them that failed for what only people mend, */
     uint64_t refused_since;              /* and when the first of these did */
+    uint64_t away_since;                 /* dialled: when it was lost, or first not reached; 0: neither */
     void *owner;                         /* for the user's own data, NULL at first */
     uint64_t round_trip_us;              /* of heartbeats, smoothed */
     uint32_t writers; /* jobs of the user that write to the peer's arena: its link has to stay mapped */
@@ -140,10 +141,10 @@ const char *peers_address(const struct peers *peers);
 struct peer *peers_get(struct peers *peers, const char *address, uint32_t uid);
 /* Like peers_get, but makes and dials nothing. NULL: nobody has asked for it lately. */
 const struct peer *peers_find(const struct peers *peers, const char *address);
-/* Whether it is of no use to wait for this peer: it was dialled three times or more over a second, twice since the
- * caller began to ask, and refused us, or was refused, for what only people mend (other secrets, other versions,
- * nothing in common). Sooner it may be a secret that is being changed. *since is the caller's, UINT32_MAX at first: the
- * attempts that had failed by then. */
+/* Whether it is of no use to wait for this peer. It was dialled twice in vain since the caller began to ask, and either
+ * has been away for unreachable-timeout, or, three times or more over a second, refused us or was refused for what only
+ * people mend (other secrets, other versions, nothing in common): sooner it may be a secret that is being changed.
+ * *since is the caller's, UINT32_MAX at first: the attempts that had failed by then. */
 bool peer_is_hopeless(const struct peer *peer, uint32_t *since);
 /* Is it a list of 1 to 8 times host:port, as daemon/base/address.h reads them? */
 bool peers_address_ok(const char *address);

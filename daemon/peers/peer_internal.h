@@ -125,7 +125,6 @@ struct connection {
     int socket;                   /* accepted: until the channel, or a transport, takes it */
     struct sockaddr_storage from; /* accepted */
     uint64_t asked, next_try;     /* IDLE */
-    uint64_t away_since;          /* 0: it was not dialled before */
     uint32_t flap_backoff;        /* after the next short life */
     bool disproved;               /* TLS has failed */
     uint32_t reloads;             /* of the credentials, until it began with them */

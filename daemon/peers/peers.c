@@ -434,8 +434,11 @@ bool peer_is_hopeless(const struct peer *peer, uint32_t *since)
 {
     if (*since > peer->attempts) /* the first time; or it has been up meanwhile, or forgotten */
         *since = peer->attempts;
-    return peer->refusals >= PEER_REFUSALS && peer->attempts > *since + 1 && /* one may have been under way */
-           peers_now(peer->peers) - peer->refused_since >= PEER_REFUSED_MS;
+    if (peer->attempts <= *since + 1) /* one may have been under way */
+        return false;
+    const uint64_t now = peers_now(peer->peers), unreachable_ms = peer->peers->options.unreachable_ms;
+    return (peer->refusals >= PEER_REFUSALS && now - peer->refused_since >= PEER_REFUSED_MS) ||
+           (unreachable_ms != 0 && now - peer->away_since >= unreachable_ms);
 }
 
 void peers_each(struct peers *peers, void (*f)(void *arg, struct peer *peer), void *arg)

@@ -119,7 +119,9 @@ TEST(a_secret_that_is_mended_is_tried_again)
 
 TEST(a_deadline_says_why_the_peer_is_not_reached)
 {
-    struct pair pair = pair_open(TCP, shape);
+    struct pair pair = pair_init(TCP);
+    pair.b->options.unreachable_ms = 0;
+    pair_start(&pair, shape);
     test_node_stop(pair.a);
     struct flow *e = EXPECT(pair.sink, "k", LISTS({.count = 8}), .deadline_ms = SHORT_MS);
     struct flow *o = OFFER(pair.sink, "o", LISTS({.count = 8, .first_id = 8}), .last = true, .lease_ms = SHORT_MS);
@@ -129,6 +131,32 @@ TEST(a_deadline_says_why_the_peer_is_not_reached)
     ends_failed(o, STRAIT_REASON_LEASE_EXPIRED);
     says(e, "Connection refused (");
     says(o, "Connection refused (");
+}
+
+/* Who is away for longer than a restart takes is not waited for. The second request finds it away already. */
+TEST(a_daemon_that_is_gone_ends_what_waits_for_it)
+{
+    struct pair pair = pair_init(TCP);
+    pair.b->options.unreachable_ms = 500;
+    pair_start(&pair, shape);
+    move_all(pair.source, pair.sink);
+    struct strait_peer *gone = peer_of(pair.to, pair.source);
+    test_node_stop(pair.a);
+    for (int again = 0; again < 2; again++) {
+        const uint64_t since = wait_clock();
+        struct flow *e = EXPECT(pair.sink, name_of(2), LISTS({.count = 8}), .deadline_ms = LONG_MS);
+        struct flow *o =
+            OFFER(pair.sink, name_of(3), LISTS({.count = 8, .first_id = 8}), .last = true, .lease_ms = LONG_MS);
+        ck_assert_int_eq(STRAIT_OK, strait_start(e->transfer, gone, NULL));
+        ck_assert_int_eq(STRAIT_OK, strait_start(o->transfer, gone, NULL));
+        ends_failed(e, STRAIT_REASON_PEER_DOWN);
+        ends_failed(o, STRAIT_REASON_PEER_DOWN);
+        ck_assert_uint_lt(ms_since(since), 3000 * SLOW);
+        says(e, "Connection refused (");
+        says(o, "Connection refused (");
+        flow_release(e);
+        flow_release(o);
+    }
 }
 
 /* ---- The daemon is reached, and the other side does not come ----------------------------------------------------- */
