@@ -11,13 +11,13 @@ from strait.service import State
 
 
 class Daemon:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *options: str, listen: str = "127.0.0.1:0"):
         self.program, self.socket, self.folder = os.environ["STRAITD"], folder / "socket", folder
+        self.options = ["--socket", str(self.socket), "--listen", listen, "--metrics", "", *options]
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        options = ["--socket", str(self.socket), "--listen", "127.0.0.1:0", "--metrics", ""]
-        self.process = subprocess.Popen([self.program, *options], stderr=(self.folder / "log").open("a"))
+        self.process = subprocess.Popen([self.program, *self.options], stderr=(self.folder / "log").open("a"))
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         process, self.process = self.process, None

@@ -140,7 +140,7 @@ def test_other_arguments_are_checked(alone):
         offer.append([3])
     with pytest.raises(strait.AgainError):
         pool.export()
-    with pytest.raises(strait.AgainError, match="no daemon at .*nobody.sock"):
+    with pytest.raises(strait.AgainError, match=r"no daemon at .*nobody\.sock"):
         pool.export(timeout=0.01)
     with pytest.raises(strait.InvalidError):
         alone.register({("k", 0): Region(service.alloc(4096))}, element="bytes", compat="model\n")

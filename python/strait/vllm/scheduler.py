@@ -1,0 +1,200 @@
+"""The connector's half in vLLM's scheduler: which blocks of which request are to be sent, loaded or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+
+from .metadata import NULL_BLOCK, Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, key_of, runs_of
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = init_logger(f"vllm.{__name__}")
+
+_PREFILLED = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+
+
+@dataclass
+class _Source:
+    """A request whose blocks another engine will take."""
+
+    request: Request
+    key: str
+    early: bool  # somebody may wait already, so blocks are offered as they become complete
+    offered: int = 0  # tokens of which blocks were given to the workers
+    begun: bool = False  # the workers have an offer
+    complete: bool = False  # with all its blocks
+    lives: int = 0  # how often it was preempted
+
+
+class Scheduler:
+    """Decisions alone: nothing of the library's lives here."""
+
+    def __init__(self, engine: str, config: KVCacheConfig, layerwise: bool):
+        self._engine, self._config, self._layerwise = engine, config, layerwise
+        self._block_sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
+        self._groups = config.transfer_group_ids
+        self._manager: KVCacheManager | None = None
+        self._meta = StraitMetadata()
+        self._pools: dict[str, str] = {}
+        self._sources: dict[str, _Source] = {}
+        self._loading: set[str] = set()
+        self._moving = 0
+
+    def bind(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+
+    def set_pools(self, pools: dict[str, str]) -> None:
+        self._pools = pools
+
+    # ---- The sink's requests
+
+    def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
+        params = request.kv_transfer_params or {}
+        if not params.get("do_remote_prefill") or Peer.of(params) is None:
+            return 0, False
+        count = len(request.prompt_token_ids or ()) - computed
+        return (count, True) if count > 0 else (0, False)
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
+        params = request.kv_transfer_params
+        if not params or not params.get("do_remote_prefill"):
+            return
+        params["do_remote_prefill"] = False  # one transfer for a request
+        peer = Peer.of(params)
+        if peer is None:
+            logger.warning("%s: kv_transfer_params are not Strait's, its prompt is computed here", request.request_id)
+        elif external_tokens > 0:
+            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), peer)
+            self._loading.add(request.request_id)
+        else:
+            self._meta.declined.append(peer)
+
+    def _wanted(self, request: Request, blocks: KVCacheBlocks) -> list[Run]:
+        """Blocks of the prompt that hold nothing yet: others were found in the cache of this engine."""
+        runs: list[Run] = []
+        for group in self._groups:
+            ids = [
+                NULL_BLOCK if block.is_null or block.block_hash is not None else block.block_id
+                for block in blocks.blocks[group]
+            ]
+            runs += runs_of(group, ids, 0, self._blocks_of(group, request.num_prompt_tokens))
+        return runs
+
+    def _blocks_of(self, group: int, tokens: int) -> int:
+        return -(-tokens // self._block_sizes[group])
+
+    # ---- The source's requests
+
+    def new_request(self, request: Request) -> None:
+        params = request.kv_transfer_params or {}
+        if not params.get("do_remote_decode"):
+            return
+        key = params.get("strait_key")
+        known = isinstance(key, str) and key != ""
+        self._sources[request.request_id] = _Source(request, key_of(key if known else request.request_id), known)
+
+    def _scheduled(self, output: SchedulerOutput) -> Iterable[tuple[str, int, Sequence[Sequence[int]]]]:
+        """Requests that compute tokens in this step, how many they have after it, and their blocks."""
+        for new in output.scheduled_new_reqs:
+            yield new.req_id, new.num_computed_tokens + output.num_scheduled_tokens[new.req_id], new.block_ids
+        cached = output.scheduled_cached_reqs
+        for number, request in enumerate(cached.req_ids):
+            if request in self._sources:
+                assert self._manager is not None
+                computed = cached.num_computed_tokens[number] + output.num_scheduled_tokens[request]
+                yield request, computed, self._manager.get_block_ids(request)
+
+    def _advance(self, name: str, computed: int, ids: Sequence[Sequence[int]]) -> None:
+        source = self._sources[name]
+        prompt = source.request.num_prompt_tokens
+        final = computed >= prompt
+        if source.complete or not (final or self._may_begin_early(source)):
+            return
+        runs: list[Run] = []
+        for group in self._groups:
+            size = self._block_sizes[group]
+            end = self._blocks_of(group, prompt) if final else computed // size
+            runs += runs_of(group, ids[group], source.offered // size, end)
+        if not runs and not final:
+            return
+        if final and not runs and not source.begun:
+            return  # a prompt without a block: there is nothing to hand over
+        by_layer = self._layerwise and self._may_begin_early(source)
+        self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, final, by_layer)
+        source.offered, source.begun, source.complete = computed, True, final
+
+    def _may_begin_early(self, source: _Source) -> bool:
+        """Blocks of groups that forget their older ones may be given away while the prefill runs."""
+        return source.early and len(self._config.kv_cache_groups) == 1
+
+    def build(self, output: SchedulerOutput) -> StraitMetadata:
+        for name in output.preempted_req_ids or ():
+            source = self._sources.get(name)
+            if source is None:
+                continue
+            if source.begun:
+                self._meta.preempted.add(name)
+                self._meta.prefills.pop(name, None)
+            source.lives += 1  # who knows the old key has heard that it failed
+            source.key = f"{source.key.rpartition('#')[0] or source.key}#{source.lives}"
+            source.offered, source.begun, source.complete = 0, False, False
+        for name, computed, ids in self._scheduled(output):
+            if name in self._sources:
+                self._advance(name, computed, ids)
+        meta, self._meta = self._meta, StraitMetadata()
+        meta.idle = output.total_num_scheduled_tokens == 0
+        return meta
+
+    def finished(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
+        """Whether the blocks must be kept for now, and what is to be told to the decode engine."""
+        name = request.request_id
+        params = request.kv_transfer_params or {}
+        if params.get("do_remote_prefill"):  # it ended before it was scheduled
+            params["do_remote_prefill"] = False
+            peer = Peer.of(params)
+            if peer is not None:
+                self._meta.declined.append(peer)
+        if name in self._loading:
+            self._meta.ended.add(name)  # vLLM keeps the blocks until the workers report it
+        source = self._sources.pop(name, None)
+        if source is None:
+            return False, None
+        if request.status in _PREFILLED and any(block_ids):
+            if not source.complete:  # its last step was not seen here
+                runs = [run for group in self._groups for run in self._left(source, group, block_ids[group])]
+                self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, True)
+            return True, Peer(self._engine, source.key, self._pools).params()
+        if source.begun:
+            self._meta.ended.add(name)
+        elif source.early:
+            self._meta.refused.append(source.key)
+        return source.begun, None
+
+    def _left(self, source: _Source, group: int, ids: Sequence[int]) -> list[Run]:
+        """Blocks of the prompt that were not given to the workers."""
+        begin = source.offered // self._block_sizes[group]
+        return runs_of(group, ids, begin, self._blocks_of(group, source.request.num_prompt_tokens))
+
+    # ---- What the workers say
+
+    def update(self, output: KVConnectorOutput) -> None:
+        self._loading -= output.finished_recving or set()
+        if isinstance(output.kv_connector_worker_meta, WorkerMetadata):
+            self._moving = output.kv_connector_worker_meta.moving
+
+    def has_work(self) -> bool:
+        """The workers are to hear something, even if there is nothing to compute."""
+        return bool(self._meta)
+
+    def blocks_will_be_free(self) -> bool:
+        return self._moving > 0

@@ -1,0 +1,363 @@
+"""The connector's half in each of vLLM's workers: offers, expectations, and what has come of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.logger import init_logger
+
+from .. import service
+from ..errors import Error, InvalidError
+from ..service import Coding, Event, EventType, Pages, State, Transfer
+from .metadata import Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, unpack_blob
+from .regions import regions_of
+from .stats import StraitStats
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = init_logger(f"vllm.{__name__}")
+
+_IDLE_WAIT = 0.002  # seconds that an engine without work waits for a transfer before it steps again
+_DRAIN_WAIT = 5.0  # seconds after which blocks that are still in use are a fault
+_SLOW_DRAIN = 0.05
+_RECONNECT_WAIT = 0.1
+_QUIET = 10.0  # seconds between two lines about failures
+
+
+@dataclass
+class _Send:
+    request: str
+    transfer: Transfer
+    ended: bool = False  # given up by this engine
+
+
+@dataclass
+class _Receive:
+    request: str
+    transfer: Transfer
+    load: Load
+    began: float
+    blocks: int
+
+
+@dataclass
+class _Step:
+    """Blocks of the current step that become ready layer by layer."""
+
+    prefill: Prefill
+    transfer: Transfer
+    layers: set[int] = field(default_factory=set)
+
+
+def _pages(runs: list[Run]) -> list[Pages]:
+    return [Pages(ids, group=group, first=first) for group, first, ids in runs]
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the package's text."""
+
+    socket: str | None
+    coding: Coding
+    deadline: float
+    lease: float
+    connect_timeout: float
+    layerwise: bool
+
+
+class Worker:
+    def __init__(self, options: Options, config: KVCacheConfig, rank: str, compat: str):
+        self._options, self._config, self._rank, self._compat = options, config, rank, compat
+        self._client = service.Client(options.socket)
+        self._pool: service.Pool
+        self._blob = b""
+        self._block_bytes: list[int] = []
+        self._layers: dict[str, int] = {}
+        self._on_gpu = False
+        self._peers: dict[str, service.Peer] = {}  # by blob as it comes
+        self._sends: dict[Transfer, _Send] = {}
+        self._receives: dict[Transfer, _Receive] = {}
+        self._by_request: dict[str, Transfer] = {}
+        self._held: list[tuple[Any, dict[str, Load]]] = []  # loads behind an event of the GPU
+        self._steps: list[_Step] = []
+        self._sent: set[str] = set()  # requests whose offers have ended
+        self._finished: set[str] = set()  # requests that have, of those
+        self._bad_blocks: set[int] = set()
+        self._results = KVConnectorTransferResults()
+        self._stats = StraitStats()
+        self._told = self._waited = 0.0
+
+    # ---- The pool
+
+    def register(self, caches: dict[str, torch.Tensor]) -> None:
+        """RuntimeError, with the reason, if the daemon does not take the cache: the engine cannot start like this."""
+        regions, self._layers = regions_of(caches, self._config)
+        self._on_gpu = any(cache.is_cuda for cache in caches.values())
+        for region in regions.values():
+            while len(self._block_bytes) <= region.group:
+                self._block_bytes.append(0)
+            self._block_bytes[region.group] += region.array[0].nbytes
+        try:
+            self._pool = self._client.register(regions, compat=self._compat)
+            self._blob = self._pool.export(timeout=self._options.connect_timeout)
+        except (Error, ValueError) as failure:
+            raise RuntimeError(f"strait: the KV cache could not be registered: {failure}") from failure
+        self._pool.set_policy(self._options.coding)
+
+    @property
+    def blob(self) -> bytes:
+        return self._blob
+
+    def _peer_of(self, peer: Peer) -> service.Peer:
+        """ValueError: this rank has no counterpart there."""
+        packed = peer.pools.get(self._rank)
+        if not isinstance(packed, str):
+            raise ValueError(f"engine {peer.engine} has no rank {self._rank}, only {', '.join(peer.pools) or 'none'}")
+        if packed not in self._peers:
+            self._peers[packed] = self._client.import_peer(unpack_blob(packed))
+        return self._peers[packed]
+
+    # ---- A step
+
+    def begin(self, meta: StraitMetadata) -> None:
+        """Before the model runs."""
+        for request, prefill in meta.prefills.items():
+            if prefill.by_layer:
+                transfer = self._offer(request, prefill)
+                if transfer is not None:
+                    self._steps.append(_Step(prefill, transfer))
+
+    def preempt(self, requests: set[str]) -> None:
+        """Nothing reads the blocks of these any more when it returns. RuntimeError: something still does."""
+        transfers = [self._by_request[name] for name in requests if name in self._by_request]
+        began = time.monotonic()
+        for transfer in transfers:
+            transfer.abort()
+        while any(transfer in self._sends for transfer in transfers):
+            self._take(self._client.wait(0.01))
+            if time.monotonic() - began > _DRAIN_WAIT:
+                raise RuntimeError("strait: blocks of a preempted request are still read; the daemon hangs")
+        spent = time.monotonic() - began
+        if spent > _SLOW_DRAIN:
+            logger.warning("preempted blocks were free after %.0f ms", 1e3 * spent)
+        self._sent -= requests  # they will begin again
+
+    def layer_ready(self, layer: str) -> None:
+        number = self._layers.get(layer)
+        if number is None:
+            return
+        for step in self._steps:
+            if step.prefill.runs and number not in step.layers:
+                ready = self._event()
+                self._try(step.transfer, _pages(step.prefill.runs), range(number, number + 1), ready)
+                step.layers.add(number)
+
+    def end(self, meta: StraitMetadata) -> None:
+        """After the model has run: what it computed is ready, behind an event on a GPU."""
+        ready = self._event() if meta.prefills else None
+        for step in self._steps:
+            if step.prefill.runs:
+                for number in sorted(set(self._layers.values()) - step.layers):
+                    self._try(step.transfer, _pages(step.prefill.runs), range(number, number + 1), ready)
+            if step.prefill.final:
+                self._try(step.transfer, [], None, None, last=True)
+        self._steps = []
+        for request, prefill in meta.prefills.items():
+            if prefill.by_layer:
+                continue
+            transfer = self._offer(request, prefill)
+            if transfer is not None:
+                self._try(transfer, _pages(prefill.runs), None, ready, last=prefill.final)
+
+    def load(self, meta: StraitMetadata) -> None:
+        """Begins what the scheduler wants besides. On a GPU the step may still clear blocks that are loaded into."""
+        for peer in meta.declined:
+            self._decline(peer)
+        for key in meta.refused:
+            refused = self._pool.offer(key, lease=self._options.lease)
+            refused.abort()
+            refused.release()
+        for request in meta.ended:
+            self._give_up(request)
+        if meta.loads and self._on_gpu:
+            event = torch.cuda.Event()
+            event.record()
+            self._held.append((event, meta.loads))
+        else:
+            for request, load in meta.loads.items():
+                self._expect(request, load)
+
+    def _event(self) -> Any:
+        if not self._on_gpu:
+            return None
+        event = torch.cuda.Event(interprocess=True)
+        event.record()
+        return event
+
+    def _offer(self, request: str, prefill: Prefill) -> Transfer | None:
+        """The request's offer, which is made with its first blocks; None: it has ended."""
+        if prefill.first:
+            try:
+                transfer = self._pool.offer(prefill.key, lease=self._options.lease)
+            except Error as failure:
+                self._complain("%s: its blocks cannot be offered: %s", request, failure)
+                self._sent.add(request)
+                return None
+            self._sends[transfer] = _Send(request, transfer)
+            self._by_request[request] = transfer
+        return self._by_request.get(request)
+
+    def _try(
+        self, transfer: Transfer, pages: list[Pages], layers: range | None, ready: Any, last: bool = False
+    ) -> None:
+        """An offer that has failed meanwhile says so in an event."""
+        if transfer not in self._sends:
+            return
+        try:
+            transfer.append(pages, layers=layers, ready=ready, last=last)
+        except Error as failure:
+            self._complain("an offer cannot go on: %s", failure)
+            transfer.abort()
+
+    def _expect(self, request: str, load: Load) -> None:
+        blocks = sum(len(ids) for _, _, ids in load.runs)
+        try:
+            peer = self._peer_of(load.peer)
+            if not self._is_connected():
+                raise ValueError("the daemon of this node is away")
+            transfer = self._pool.expect(request, _pages(load.runs), deadline=self._options.deadline)
+        except (Error, ValueError) as failure:
+            self._failed(request, load, str(failure))
+            return
+        self._receives[transfer] = _Receive(request, transfer, load, time.perf_counter(), blocks)
+        self._by_request[request] = transfer
+        try:
+            transfer.start(peer, load.peer.key)
+        except InvalidError as failure:
+            self._complain("blocks of engine %s cannot be loaded: %s", load.peer.engine, failure)
+            transfer.abort()
+
+    def _is_connected(self) -> bool:
+        """A daemon that is being restarted is given a moment, once a second."""
+        self._take(self._client.poll())
+        now = time.monotonic()
+        if self._client.connected or now - self._waited < 1:
+            return self._client.connected
+        while not self._client.connected and time.monotonic() - now < _RECONNECT_WAIT:
+            self._take(self._client.wait(0.01))
+        self._waited = time.monotonic()
+        return self._client.connected
+
+    def _decline(self, peer: Peer) -> None:
+        try:
+            self._pool.decline(self._peer_of(peer), peer.key)
+            self._stats.count("declined")
+        except (Error, ValueError) as failure:  # the other engine's lease will end it
+            self._complain("a request could not be declined: %s", failure)
+
+    def _give_up(self, request: str) -> None:
+        for number, (event, loads) in enumerate(self._held):
+            if request in loads:
+                self._held[number] = (event, {name: load for name, load in loads.items() if name != request})
+                self._results.finished_recving.add(request)
+        transfer = self._by_request.get(request)
+        if transfer is None:
+            return
+        if transfer in self._sends:
+            self._sends[transfer].ended = True
+        transfer.abort()
+
+    # ---- What has come of it
+
+    def results(self, meta: StraitMetadata, finished: set[str]) -> KVConnectorTransferResults:
+        """finished: requests that have ended since the last call. One whose offer ended earlier is reported then."""
+        self._finished |= {name for name in finished if name in self._sent or name in self._by_request}
+        live = self._receives or self._sends
+        self._take(self._client.wait(_IDLE_WAIT) if meta.idle and live else self._client.poll())
+        while self._held and self._held[0][0].query():
+            for request, load in self._held.pop(0)[1].items():
+                self._expect(request, load)
+        results, self._results = self._results, KVConnectorTransferResults()
+        results.finished_sending = self._sent & self._finished
+        self._sent -= results.finished_sending
+        self._finished -= results.finished_sending
+        return results
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            if event.type == EventType.CONNECTION and not event.connected:
+                self._complain("the daemon is away: %s", event.text or "the connection ended")
+            if event.type in (EventType.STATE, EventType.DRAINED) and event.transfer is not None:
+                self._ended(event.transfer, event)
+
+    def _ended(self, transfer: Transfer, event: Event) -> None:
+        state = event.state
+        if state == State.FAILED and event.type == EventType.STATE and transfer in self._receives:
+            request = self._receives[transfer].request
+            self._complain("%s: its blocks were not loaded: %s %s", request, event.reason.text, event.text)
+        if event.type == EventType.STATE and not (state in (State.DONE, State.FAILED) and event.drained):
+            return
+        if transfer in self._sends:
+            send = self._sends.pop(transfer)
+            self._forget(send.request, transfer)
+            self._sent.add(send.request)
+            if not send.ended:
+                self._stats.count("sends" if state == State.DONE else "failed_sends")
+        elif transfer in self._receives:
+            receive = self._receives.pop(transfer)
+            self._forget(receive.request, transfer)
+            if state == State.DONE:
+                self._results.finished_recving.add(receive.request)
+                size = sum(len(ids) * self._block_bytes[group] for group, _, ids in receive.load.runs)
+                self._stats.loaded(time.perf_counter() - receive.began, size, receive.blocks)
+            else:
+                self._failed(receive.request, receive.load, "")
+        transfer.release()
+
+    def _forget(self, request: str, transfer: Transfer) -> None:
+        if self._by_request.get(request) is transfer:
+            del self._by_request[request]
+
+    def _failed(self, request: str, load: Load, why: str) -> None:
+        """The request's tokens are computed here instead."""
+        self._results.finished_recving.add(request)
+        self._stats.count("failed_loads")
+        if why:
+            self._complain("%s: its blocks were not loaded: %s", request, why)
+        if len(self._config.kv_cache_groups) == 1:
+            self._bad_blocks |= {block for _, _, ids in load.runs for block in ids}
+        else:
+            self._results.failed_recving.add(request)
+
+    def bad_blocks(self) -> set[int]:
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def stats(self) -> StraitStats | None:
+        return None if self._stats.is_empty() else self._stats.take()
+
+    def metadata(self) -> WorkerMetadata:
+        moving = sum(send.transfer.progress.state == State.TRANSFERRING for send in self._sends.values())
+        return WorkerMetadata(moving)
+
+    def _complain(self, text: str, *arguments: Any) -> None:
+        now = time.monotonic()
+        if now - self._told >= _QUIET:
+            self._told = now
+            logger.warning("strait: " + text, *arguments)
+        else:
+            logger.debug("strait: " + text, *arguments)
+
+    def close(self) -> None:
+        """Ends all transfers, and waits until nothing touches the cache any more, or the daemon is gone."""
+        end = time.monotonic() + _DRAIN_WAIT
+        for transfer in (*self._sends, *self._receives):
+            transfer.abort()
+        while (self._sends or self._receives) and time.monotonic() < end:
+            self._take(self._client.wait(0.05))
+        self._client.close()
