@@ -94,7 +94,8 @@ static bool take_events(struct strait_client *client, const char *path, int pati
             *answer = strndup(events[i].data, events[i].data_size);
         if (events[i].type != STRAIT_EVENT_CONNECTION || events[i].connected)
             continue;
-        if (events[i].status == STRAIT_ERR_AGAIN) /* no sign of life yet: await_answer says more when it gives up */
+        /* No sign of life yet, or nobody there: what comes behind says more. */
+        if (events[i].status == STRAIT_ERR_AGAIN || events[i].status == STRAIT_ERR_IO)
             continue;
         print_error(path, "%s",
                     events[i].text != NULL && events[i].text[0] != '\0' ? events[i].text : "the connection was lost");
