@@ -13,6 +13,7 @@
 #   fuzz      libFuzzer with clang, FUZZ_SECONDS (120) for each target, from its corpus
 #   loop      tests that depend on time, processes or UCX, LOOPS (50) times beside a busy machine
 #   aarch64   the cross build with all tests that run under an emulator
+#   frameworks  the connectors with the real packages of the frameworks (tests/frameworks)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -71,7 +72,11 @@ run_aarch64() {
     tests/aarch64.sh
 }
 
-[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64
+run_frameworks() {
+    build dev && tests/frameworks/run.sh build/dev
+}
+
+[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64 frameworks
 for step; do
     if ! declare -F "run_$step" >/dev/null; then
         echo "nightly.sh: there is no step '$step'" >&2

@@ -210,5 +210,10 @@ class Engine:
             self.process.join()
 
     def kill(self) -> None:
+        """With the processes that it has started."""
+        import psutil
+
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            process.kill()
         self.process.kill()
         self.process.join()
