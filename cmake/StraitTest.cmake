@@ -1,4 +1,4 @@
-# One line per test. Labels: unit, service, collective, fuzz, cli, python, chaos, soak, gpu, layering; and long (tests/long.cmake),
+# One line per test. Labels: unit, service, collective, fuzz, cli, python, chaos, soak, gpu, layering, packaging; and long (tests/long.cmake),
 # which the presets leave out and tests/nightly.sh runs. A test that exits with 77 was skipped and says why.
 set(STRAIT_TEST_SECONDS 30)
 if(STRAIT_SANITIZE)

@@ -13,7 +13,8 @@
 #   fuzz      libFuzzer with clang, FUZZ_SECONDS (120) for each target, from its corpus
 #   loop      tests that depend on time, processes or UCX, LOOPS (50) times beside a busy machine
 #   aarch64   the cross build with all tests that run under an emulator
-#   frameworks  the connectors with the real packages of the frameworks (tests/frameworks)
+#   frameworks the connectors with the real packages of the frameworks (tests/frameworks)
+#   packages  packages made, installed in fresh roots of distributions, used and removed; needs root and a mirror
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -29,7 +30,7 @@ build() {
 
 # all PRESET: every test of a build; the presets for ctest leave out those that are long.
 all() {
-    build "$1" && ctest --test-dir "build/$1" --output-on-failure --no-tests=error
+    build "$1" && ctest --test-dir "build/$1" -LE '^packaging$' --output-on-failure --no-tests=error
 }
 
 run_dev() {
@@ -71,12 +72,15 @@ run_loop() {
 run_aarch64() {
     tests/aarch64.sh
 }
+run_packages() {
+    build dev && ctest --test-dir build/dev -L '^packaging$' --output-on-failure --no-tests=error -j 1
+}
 
 run_frameworks() {
     build dev && tests/frameworks/run.sh build/dev
 }
 
-[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64 frameworks
+[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64 frameworks packages
 for step; do
     if ! declare -F "run_$step" >/dev/null; then
         echo "nightly.sh: there is no step '$step'" >&2
