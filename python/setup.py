@@ -3,6 +3,9 @@ the modules; and, where there is an nvcc, the codec's plugin for GPUs.
 
 STRAIT_LIBRARY=/path/to/libstrait-codec.so and STRAIT_CLIENT_LIBRARY=/path/to/libstrait.so pack those instead: with
 either of them nothing is built. A plugin beside the former is packed too.
+
+STRAIT_PREFIX=/path/to/an/installation packs its bin, lib and share/strait, with the commands strait and straitd: what
+deploy/wheel.sh does. STRAIT_WHEEL_PLATFORM is the wheel's platform then.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ LIBRARIES = (
     ("libstrait-codec.so", "strait-codec", "STRAIT_LIBRARY"),
     ("libstrait.so", "strait-client", "STRAIT_CLIENT_LIBRARY"),
 )
+#: Folder of libraries of others, beside the package.
+LIBS = "strait.libs"
+PREFIX = os.environ.get("STRAIT_PREFIX")
 PLUGIN, PLUGIN_TARGET = "libstrait-cuda.so.0", "strait-cuda"
 
 
@@ -64,11 +70,27 @@ def with_plugin(libraries: dict[str, Path]) -> dict[str, Path]:
     return libraries if plugin is None or not plugin.exists() else {**libraries, PLUGIN: plugin}
 
 
+def pack_prefix(package: Path, prefix: Path) -> list[str]:
+    """Copies an installation without what is for compilers, each library by its soname; returns what it copied."""
+    for name in ("bin", "share/strait"):
+        shutil.copytree(prefix / name, package / name)
+    (package / "lib").mkdir()
+    for library in prefix.glob("lib/*.so.0"):
+        shutil.copyfile(library.resolve(), package / "lib" / library.name)
+    if (prefix / "lib" / LIBS).is_dir():
+        shutil.copytree(prefix / "lib" / LIBS, package.parent / LIBS)
+    packed = [path for top in (package / "bin", package / "lib", package / "share", package.parent / LIBS) for path in top.rglob("*")]
+    return [os.path.relpath(path, package) for path in packed if path.is_file()]
+
+
 class BuildWithLibraries(build_py):
     """build_py, and the shared libraries."""
 
     def run(self) -> None:
         super().run()
+        if PREFIX:
+            self.packed = pack_prefix(self.package_folder(), Path(PREFIX))
+            return
         build_dir = Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
         libraries = with_plugin(given_libraries() or build_libraries(build_dir))
         self.packed = list(libraries)
@@ -94,7 +116,7 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", os.environ.get("STRAIT_WHEEL_PLATFORM") or super().get_tag()[2]
 
 
 class PlatformDistribution(Distribution):
@@ -104,4 +126,9 @@ class PlatformDistribution(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel}, distclass=PlatformDistribution)
+COMMANDS = {"console_scripts": [f"{name} = strait._commands:{name}" for name in ("strait", "straitd")]}
+setup(
+    cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel},
+    distclass=PlatformDistribution,
+    entry_points=COMMANDS if PREFIX else {},
+)

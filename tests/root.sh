@@ -32,6 +32,7 @@ in_root() {
         unshare --mount --pid --fork --kill-child sh -c '
         root=$0
         mount -t proc proc "$root/proc"
+        mount --bind /sys "$root/sys"
         mount -t tmpfs tmpfs "$root/dev/shm" 2>/dev/null || { mkdir -p "$root/dev/shm"; mount -t tmpfs tmpfs "$root/dev/shm"; }
         mkdir -p "$root/dev/pts"
         mount -t devpts devpts "$root/dev/pts" -o newinstance,ptmxmode=0666,mode=0620

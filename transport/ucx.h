@@ -51,6 +51,10 @@ void ucx_prepare(const struct transport_arena *arena);
 /* Whether this UCX stands what strangers send to its ports for TCP: from 1.17 on. Writes its version, too. */
 bool ucx_is_sound_over_tcp(char *version, size_t size);
 
+/* Whether the library is installed that UCX's modules for RDMA are linked to. Without it UCX leaves them out, and would
+ * use TCP without a word. */
+bool ucx_can_load_rdma(void);
+
 /* For tests without a GPU, before the first transport is made: arenas of CUDA memory are in host memory. */
 void ucx_stand_in(void);
 

@@ -152,6 +152,14 @@ bool ucx_is_sound_over_tcp(char *version, size_t size)
     return major > 1 || minor >= 17;
 }
 
+bool ucx_can_load_rdma(void)
+{
+    void *verbs = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (verbs != NULL)
+        dlclose(verbs);
+    return verbs != NULL;
+}
+
 /* ---- Names ----------------------------------------------------------------------------------------------------- */
 
 static bool set_ucx(struct reading *reading, const struct option *option)

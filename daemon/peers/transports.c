@@ -162,6 +162,15 @@ static bool ucx_is_sound(char *version, size_t size)
 #endif
 }
 
+static bool ucx_has_rdma(void)
+{
+#if STRAIT_HAVE_UCX
+    return ucx_can_load_rdma();
+#else
+    return false;
+#endif
+}
+
 /* Once: somebody wants it in spite of that. */
 static void warn_of_ucx(struct peers *peers)
 {
@@ -188,6 +197,11 @@ static bool ucx_is_wanted(const struct peers *peers)
             peers->config.log, LOG_INFO,
             "msg=\"RDMA is not used\" version=%s error=\"before 1.17 UCX is used only where transports names it\"",
             version);
+    if (sound && !ucx_has_rdma()) {
+        log_write(peers->config.log, LOG_WARN,
+                  "msg=\"RDMA is not used\" version=%s error=\"libibverbs.so.1 is not installed\"", version);
+        return false;
+    }
     return sound;
 }
 
@@ -333,6 +347,8 @@ void peer_transports_open(struct peers *peers)
     const struct peer_transport *ucx = peer_transport_find(peers, "ucx", 3);
     if (ucx != NULL)
         warn_of_ucx(peers);
+    log_write(peers->config.log, LOG_INFO, "msg=transports usable=\"%s\" left_out=\"%s\"", peers->offered,
+              peers->left_out);
 }
 
 bool peers_can_travel(const struct peers *peers, char *why, size_t why_size)

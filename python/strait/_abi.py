@@ -40,8 +40,9 @@ def _candidates(name: str, variable: str) -> list[str]:
     named = os.environ.get(variable)
     if named:
         return [named]
-    beside = Path(__file__).resolve().parent / name
-    return ([str(beside)] if beside.exists() else []) + [f"{name}.0", name]
+    package = Path(__file__).resolve().parent
+    packed = [package / name, package / "lib" / f"{name}.0"]  # of a wheel that holds the libraries alone, or all of Strait
+    return [str(path) for path in packed if path.exists()] + [f"{name}.0", name]
 
 
 def load(name: str, variable: str, prototypes: Prototypes) -> ctypes.CDLL:
