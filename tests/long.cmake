@@ -12,7 +12,7 @@ set(STRAIT_LONG_TESTS
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
     coll_nonblocking_hosts1
     # Builds of packages, and roots of distributions to install them in.
-    packages wheel)
+    packages wheel image kubernetes)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
 set(long_address)
