@@ -19,4 +19,4 @@ get_filename_component(cuda "${STRAIT_NVCC}" DIRECTORY)
 set(libraries "<LINK_LIBRARIES> -L${cuda}/../lib64 ${CMAKE_C_STANDARD_LIBRARIES}")
 set(CMAKE_CUDA_CREATE_SHARED_LIBRARY
     "${cache}/bin/c++ <LINK_FLAGS> -shared <SONAME_FLAG><TARGET_SONAME> -o <TARGET> <OBJECTS> ${libraries}")
-set(CMAKE_CUDA_LINK_EXECUTABLE "${cache}/bin/c++ <LINK_FLAGS> <OBJECTS> -o <TARGET> ${libraries}")
+set(CMAKE_CUDA_LINK_EXECUTABLE "${cache}/bin/c++ -pie <LINK_FLAGS> <OBJECTS> -o <TARGET> ${libraries}")

@@ -50,6 +50,7 @@ done
 # ---- The wheel -------------------------------------------------------------------------------------------------------
 
 cp -r python "$stage/python"
+rm -rf "$stage"/python/build "$stage"/python/*.egg-info "$stage"/python/strait/lib*.so* # of other builds
 cp LICENSE NOTICE "$stage/python/"
 {
     echo "Libraries that this wheel contains, and their licences. UCX is in strait.libs, the others are linked statically."
@@ -60,7 +61,8 @@ cp LICENSE NOTICE "$stage/python/"
 } >"$stage/python/NOTICE-libraries"
 STRAIT_PREFIX=$prefix STRAIT_WHEEL_PLATFORM=linux_x86_64 "$tools/pip" wheel -q --no-deps -w "$stage/raw" "$stage/python"
 
-# auditwheel looks at every symbol and gives the name. RDMA's libraries are the host's, opened with UCX's modules.
-PATH="$tools:$PATH" "$tools/auditwheel" repair --plat $platform --only-plat --exclude libibverbs.so.1 --exclude libmlx5.so.1 --exclude librdmacm.so.1 \
+# auditwheel looks at every symbol and gives the name. RDMA's libraries are the host's, opened with UCX's modules; where this
+# machine has them, what they ask of glibc is no matter of the wheel.
+PATH="$tools:$PATH" "$tools/auditwheel" repair --ldpaths "$stage" --plat $platform --only-plat --exclude libibverbs.so.1 --exclude libmlx5.so.1 --exclude librdmacm.so.1 \
     --exclude libefa.so.1 -w "$out" "$stage"/raw/*.whl
 ls -l "$out"/*.whl

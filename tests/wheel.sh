@@ -19,6 +19,7 @@ python3 -m zipfile -e "$wheel" "$work/unpacked"
 newest=$(find "$work/unpacked" -type f \( -name '*.so.0' -o -path '*/bin/*' \) -exec readelf -V {} + | grep -o 'GLIBC_2\.[0-9.]*' | sort -Vu | tail -n 1)
 echo "newest symbols of glibc: $newest, $(($(stat -c %s "$wheel") / 1000000)) MB"
 [ "$(printf '%s\n' "$newest" GLIBC_2.28 | sort -V | tail -n 1)" = GLIBC_2.28 ]
+tests/hardening.sh "$work"/unpacked/strait/bin/* "$work"/unpacked/strait/lib/*
 
 root=$work/root
 make_root "$root" bookworm python3-venv
@@ -37,6 +38,8 @@ in_root "$root" sh -ec '/opt/venv/bin/pip install -q --no-index --find-links /tm
     python -B /tmp/wheel_service.py tcp
     python -B /tmp/wheel_service.py ucx
     python -B -c "import strait; print(strait.variants())"
+    python -B -c "import ctypes, pathlib, strait
+for library in pathlib.Path(strait.__file__).parent.glob(\"lib/*.so.0\"): ctypes.CDLL(str(library), 2)" # RTLD_NOW; without a GPU
     libs=$(echo /opt/venv/lib/python3*/site-packages/strait.libs)
     ldd $libs/ucx/libuct_ib_mlx5.so.0 | grep -q "libibverbs.so.1 => not found"'
 # With the host's libraries for RDMA, UCX's modules load.
