@@ -42,6 +42,16 @@ in_root "$root" sh -ec '/opt/venv/bin/pip install -q --no-index --find-links /tm
 for library in pathlib.Path(strait.__file__).parent.glob(\"lib/*.so.0\"): ctypes.CDLL(str(library), 2)" # RTLD_NOW; without a GPU
     libs=$(echo /opt/venv/lib/python3*/site-packages/strait.libs)
     ldd $libs/ucx/libuct_ib_mlx5.so.0 | grep -q "libibverbs.so.1 => not found"'
+# A host with a device for RDMA, but without the libraries: the daemon says that it goes by TCP.
+# shellcheck disable=SC2016
+unshare --mount --pid --fork --kill-child sh -ec '
+    mount -t proc proc "$0/proc"
+    mount -t tmpfs tmpfs "$0/sys"
+    mkdir -p "$0/sys/class/infiniband/mlx5_0/ports/1"
+    echo "4: ACTIVE" >"$0/sys/class/infiniband/mlx5_0/ports/1/state"
+    timeout --preserve-status 3 chroot "$0" /opt/venv/bin/straitd --socket /tmp/socket --listen 127.0.0.1:0 --metrics "" 2>"$0/tmp/log"' "$root"
+grep -q 'msg="RDMA is not used".*error="libibverbs.so.1 is not installed"' "$root/tmp/log" || { cat "$root/tmp/log"; exit 1; }
+grep -q 'msg=transports usable="shm,tcp"' "$root/tmp/log" || { cat "$root/tmp/log"; exit 1; }
 # With the host's libraries for RDMA, UCX's modules load.
 in_root "$root" sh -ec 'apt-get install -qq -y --no-install-recommends ibverbs-providers librdmacm1 >/dev/null 2>&1
     PATH=/opt/venv/bin:$PATH
