@@ -1,4 +1,4 @@
-/* Pairs of daemons between which pages move, their clients and pools, and the moves, timed and checked. */
+/* Pairs of daemons between which pages move, their clients, counters and pools. */
 #include "bench/daemons.h"
 
 #include <cjson/cJSON.h>
@@ -15,16 +15,6 @@
 #include "tools/report.h"
 #include "tools/util.h"
 
-/* One side of a transfer: the context of its events. */
-struct leg {
-    struct strait_transfer *transfer;
-    enum strait_state state;
-    enum strait_reason reason;
-    char text[96];
-    bool ended, drained;
-    uint64_t ended_ns;
-};
-
 static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns);
 
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
@@ -33,7 +23,7 @@ const char *const path_names[] = {"local", "shm", "tcp", "link", NULL};
 static const char *const wire_names[BENCH_WIRES] = {"shm", "tcp", "ucx", "pinned", "peer", "nccl", "ucx_cuda"};
 static const char *const phase_names[BENCH_PHASES] = {"start",   "connect", "answer", "chunks", "decode",
                                                       "verdict", "offer",   "encode", "send",   "end"};
-static const char *const sides[2] = {"sink", "source"};
+static const char *const side_names[2] = {"sink", "source"};
 #define SINK_PHASES 6u
 
 static const char *const stage_names[BENCH_STAGES] = {"queue", "encode", "wire", "decode", "copy"};
@@ -69,8 +59,8 @@ static void read_all(struct node_figures *figures, const cJSON *root)
         figures->stages[i].sum_us = number(stage, "sum_us");
     }
     for (unsigned i = 0; i < BENCH_PHASES; i++) {
-        const cJSON *role =
-            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "phases"), sides[i >= SINK_PHASES]);
+        const cJSON *role = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "phases"),
+                                                             side_names[i >= SINK_PHASES]);
         const cJSON *phase = cJSON_GetObjectItemCaseSensitive(role, phase_names[i]);
         figures->phases[i].count = number(phase, "count");
         figures->phases[i].sum_us = number(phase, "sum_us");
@@ -251,8 +241,8 @@ static void print_log(const struct bench_side *side)
 
 void bench_path_print_logs(const struct bench_path *path)
 {
-    print_log(&path->source);
-    print_log(&path->sink);
+    print_log(path->source);
+    print_log(path->sink);
 }
 
 /* Reports how the daemon has ended. */
@@ -330,8 +320,14 @@ static void name_side(struct bench_side *side, const struct bench_path *path, co
                       const struct bench_site *site)
 {
     snprintf(side->name, sizeof(side->name), "%s-%s", path->name, role);
-    snprintf(side->socket, sizeof(side->socket), "%s/%s.sock", site->folder, side->name);
-    snprintf(side->log, sizeof(side->log), "%s/%s.log", site->folder, side->name);
+    snprintf(side->socket, sizeof(side->socket), "%s/%.15s.sock", site->folder, side->name);
+    snprintf(side->log, sizeof(side->log), "%s/%.15s.log", site->folder, side->name);
+}
+
+/* Whether the side is of this path alone. */
+static bool is_own(const struct bench_path *path, const struct bench_side *side)
+{
+    return side == &path->own[0] || side == &path->own[1];
 }
 
 static bool start_daemons(struct bench_path *path, const char *option, const struct bench_site *site)
@@ -339,11 +335,12 @@ static bool start_daemons(struct bench_path *path, const char *option, const str
     const struct bench_link_end *ends = path->link.ends;
     bool spaced = path->kind == PATH_LINK;
 
-    if (!start_daemon(&path->source, path, option, site, spaced ? &ends[0] : NULL))
+    if (is_own(path, path->source) && !start_daemon(path->source, path, option, site, spaced ? &ends[0] : NULL))
         return false;
-    if (path->kind != PATH_LOCAL)
-        return start_daemon(&path->sink, path, option, site, spaced ? &ends[1] : NULL);
-    memcpy(path->sink.socket, path->source.socket, sizeof(path->sink.socket));
+    if (path->kind == PATH_LOCAL)
+        memcpy(path->sink->socket, path->source->socket, sizeof(path->sink->socket));
+    else if (is_own(path, path->sink))
+        return start_daemon(path->sink, path, option, site, spaced ? &ends[1] : NULL);
     return true;
 }
 
@@ -356,10 +353,11 @@ static bool await_socket(struct bench_side *side)
     return true;
 }
 
+/* Of a side that has none yet. */
 static bool open_client(struct bench_side *side)
 {
     struct strait_client_config config = {.size = sizeof(config), .socket = side->socket};
-    enum strait_status status = strait_client_open(&config, &side->client);
+    enum strait_status status = side->client != NULL ? STRAIT_OK : strait_client_open(&config, &side->client);
 
     if (status != STRAIT_OK)
         print_error(NULL, "no client: %s", strait_status_string(status));
@@ -370,10 +368,10 @@ static bool connect_clients(struct bench_path *path)
 {
     uint64_t end = clock_ns() + READY_NS;
 
-    if (!await_socket(&path->source) || !await_socket(&path->sink) || !open_client(&path->source) ||
-        !open_client(&path->sink))
+    if (!await_socket(path->source) || !await_socket(path->sink) || !open_client(path->source) ||
+        !open_client(path->sink))
         return false;
-    while (!strait_client_connected(path->source.client) || !strait_client_connected(path->sink.client)) {
+    while (!strait_client_connected(path->source->client) || !strait_client_connected(path->sink->client)) {
         if (clock_ns() > end) {
             print_error(NULL, "the daemons of path %s do not answer", path->name);
             bench_path_print_logs(path);
@@ -385,29 +383,43 @@ static bool connect_clients(struct bench_path *path)
     return true;
 }
 
+static bool open_path(struct bench_path *path, const char *option, const struct bench_site *site)
+{
+    name_side(&path->own[0], path, "source", site);
+    name_side(&path->own[1], path, "sink", site);
+    if (path->kind == PATH_LINK && !bench_link_open(&path->link, path->why, sizeof(path->why)))
+        return true;
+    path->up = start_daemons(path, option, site) && connect_clients(path);
+    return path->up;
+}
+
 bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *name, const char *option,
                      const struct bench_site *site)
 {
-    *path = (struct bench_path){.kind = kind, .name = name};
-    name_side(&path->source, path, "source", site);
-    name_side(&path->sink, path, "sink", site);
-    if (kind == PATH_LINK && !bench_link_open(&path->link, path->why, sizeof(path->why)))
-        return true;
-    if (!start_daemons(path, option, site) || !connect_clients(path))
-        return false;
-    path->up = true;
-    return true;
+    *path = (struct bench_path){.kind = kind, .name = name, .source = &path->own[0], .sink = &path->own[1]};
+    return open_path(path, option, site);
+}
+
+bool bench_path_open_beside(struct bench_path *path, const struct bench_path *other, bool shares_source,
+                            const char *name, const char *option, const struct bench_site *site)
+{
+    *path = (struct bench_path){.kind = other->kind,
+                                .name = name,
+                                .source = shares_source ? other->source : &path->own[0],
+                                .sink = shares_source ? &path->own[1] : other->sink};
+    return open_path(path, option, site);
 }
 
 bool bench_path_close(struct bench_path *path)
 {
-    bool ended;
+    bool ended = true;
 
-    strait_client_close(path->source.client);
-    strait_client_close(path->sink.client);
-    path->source.client = path->sink.client = NULL;
-    ended = side_stop(&path->source);
-    ended = side_stop(&path->sink) && ended;
+    for (int i = 0; i < 2; i++) {
+        strait_client_close(path->own[i].client);
+        path->own[i].client = NULL;
+    }
+    for (int i = 0; i < 2; i++)
+        ended = side_stop(&path->own[i]) && ended;
     bench_link_close(&path->link);
     path->up = false;
     return ended;
@@ -415,7 +427,7 @@ bool bench_path_close(struct bench_path *path)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-static void leg_end(struct leg *leg, const struct strait_event *event, uint64_t now)
+static void leg_end(struct bench_leg *leg, const struct strait_event *event, uint64_t now)
 {
     leg->ended = true;
     leg->ended_ns = now;
@@ -424,7 +436,7 @@ static void leg_end(struct leg *leg, const struct strait_event *event, uint64_t 
     snprintf(leg->text, sizeof(leg->text), "%s", event->text != NULL ? event->text : "");
 }
 
-static void leg_take(struct leg *leg, const struct strait_event *event, uint64_t now)
+static void leg_take(struct bench_leg *leg, const struct strait_event *event, uint64_t now)
 {
     switch (event->type) {
     case STRAIT_EVENT_STATE:
@@ -470,30 +482,40 @@ static uint32_t side_work(struct bench_side *side)
     return total;
 }
 
-/* Polls the sink first, because its events are timed. */
-static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns)
+bool bench_sides_work(struct bench_side *const *sides, unsigned count, uint64_t timeout_ns)
 {
-    struct pollfd fds[2] = {{.fd = strait_client_fd(path->sink.client), .events = POLLIN},
-                            {.fd = strait_client_fd(path->source.client), .events = POLLIN}};
+    struct pollfd fds[BENCH_SIDES_MAX];
     uint64_t wait = timeout_ns < STATE_CHECK ? timeout_ns : STATE_CHECK;
     struct timespec timeout = {.tv_nsec = (long)wait};
-    uint32_t count = side_work(&path->sink) + side_work(&path->source);
+    uint32_t handled = 0;
+    bool refused = false;
 
-    if (count == 0 && wait > 0) {
-        int ready = ppoll(fds, 2, &timeout, NULL);
-        if (fds[0].revents != 0)
-            side_work(&path->sink);
-        if (fds[1].revents != 0)
-            side_work(&path->source);
-        if (ready == 0 && (!side_runs(&path->source) || !side_runs(&path->sink)))
-            return false;
+    for (unsigned i = 0; i < count; i++) {
+        handled += side_work(sides[i]);
+        fds[i] = (struct pollfd){.fd = strait_client_fd(sides[i]->client), .events = POLLIN};
     }
-    return !interrupted() && !path->source.refused && !path->sink.refused;
+    if (handled == 0 && wait > 0) {
+        int ready = ppoll(fds, count, &timeout, NULL);
+        for (unsigned i = 0; i < count; i++) {
+            if (fds[i].revents != 0)
+                side_work(sides[i]);
+            if (ready == 0 && !side_runs(sides[i]))
+                return false;
+        }
+    }
+    for (unsigned i = 0; i < count; i++)
+        refused |= sides[i]->refused;
+    return !interrupted() && !refused;
+}
+
+static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns)
+{
+    return bench_sides_work((struct bench_side *[]){path->sink, path->source}, 2, timeout_ns);
 }
 
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
-static bool ask(struct bench_path *path, struct bench_side *side)
+static bool ask(struct bench_side *side)
 {
     uint64_t end = clock_ns() + READY_NS;
     enum strait_status status;
@@ -501,7 +523,7 @@ static bool ask(struct bench_path *path, struct bench_side *side)
     side->answered = false;
     status = strait_stats(side->client);
     while (status == STRAIT_OK && !side->answered && clock_ns() < end)
-        if (!bench_path_work(path, 100000000))
+        if (!bench_sides_work(&side, 1, 100000000))
             return false;
     if (!side->answered)
         print_error(NULL, "%s sends no statistics", side->name);
@@ -510,10 +532,10 @@ static bool ask(struct bench_path *path, struct bench_side *side)
 
 bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink)
 {
-    if (!ask(path, &path->source) || !ask(path, &path->sink))
+    if (!ask(path->source) || !ask(path->sink))
         return false;
-    *source = path->source.figures;
-    *sink = path->sink.figures;
+    *source = path->source->figures;
+    *sink = path->sink->figures;
     return true;
 }
 
@@ -552,7 +574,7 @@ static bool wait_pools(struct bench_path *path)
 {
     uint64_t end = clock_ns() + POOLS_NS;
 
-    while (path->source.pools_ready < path->source.pools_asked || path->sink.pools_ready < path->sink.pools_asked) {
+    while (path->source->pools_ready < path->source->pools_asked || path->sink->pools_ready < path->sink->pools_asked) {
         if (clock_ns() > end) {
             print_error(NULL, "the daemons of path %s do not take the pools", path->name);
             return false;
@@ -565,174 +587,6 @@ static bool wait_pools(struct bench_path *path)
 
 bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools)
 {
-    return wait_pools(path) && introduce(pools->source, path->sink.client, &pools->source_peer) &&
-           introduce(pools->sink, path->source.client, &pools->sink_peer);
-}
-
-#define LEASE_MS         60000u /* deadline and lease, */
-#define LEASE_MS_PER_MIB 100u   /* plus this for large requests on slow links */
-#define LOOK_NS          100000000u
-#define SPIN_NS          20000000u
-
-struct legs {
-    struct leg *source, *sink;
-    uint64_t *started;
-    uint32_t count;
-    uint64_t round; /* part of the keys */
-};
-
-/* ---- Moves ------------------------------------------------------------------------------------------------------- */
-
-static bool succeeded(enum strait_status status, const char *call)
-{
-    if (status != STRAIT_OK)
-        print_error(NULL, "%s: %s", call, strait_status_string(status));
-    return status == STRAIT_OK;
-}
-
-static bool legs_init(struct legs *legs, uint32_t count)
-{
-    static uint64_t rounds;
-
-    *legs = (struct legs){.count = count, .round = ++rounds};
-    legs->source = calloc(count, sizeof(legs->source[0]));
-    legs->sink = calloc(count, sizeof(legs->sink[0]));
-    legs->started = calloc(count, sizeof(legs->started[0]));
-    if (legs->source != NULL && legs->sink != NULL && legs->started != NULL)
-        return true;
-    print_error(NULL, "out of memory");
-    return false;
-}
-
-static void legs_fini(struct legs *legs)
-{
-    for (uint32_t i = 0; legs->source != NULL && legs->sink != NULL && i < legs->count; i++) {
-        strait_release(legs->source[i].transfer);
-        strait_release(legs->sink[i].transfer);
-    }
-    free(legs->source);
-    free(legs->sink);
-    free(legs->started);
-}
-
-static bool offer_or_expect(const struct move *move, struct legs *legs, uint32_t request, bool offers)
-{
-    const uint32_t *ids = (offers ? move->from : move->to) + (size_t)request * move->pages;
-    const struct strait_page_list list = {.count = move->pages, .ids = ids};
-    const uint32_t limit_ms = LEASE_MS + (uint32_t)(move->bytes >> 20) * LEASE_MS_PER_MIB;
-    char key[48];
-    size_t key_size =
-        (size_t)snprintf(key, sizeof(key), "round-%llu-%u", (unsigned long long)legs->round, (unsigned)request);
-    struct strait_offer_params offer = {
-        .size = sizeof(offer),
-        .key = key,
-        .key_size = key_size,
-        .lists = &list,
-        .list_count = 1,
-        .lease_ms = limit_ms,
-        .last = true,
-        .context = &legs->source[request],
-    };
-    struct strait_expect_params expect = {
-        .size = sizeof(expect),
-        .key = key,
-        .key_size = key_size,
-        .lists = &list,
-        .list_count = 1,
-        .deadline_ms = limit_ms,
-        .context = &legs->sink[request],
-    };
-
-    if (offers)
-        return succeeded(strait_offer(move->pools->source, &offer, &legs->source[request].transfer), "offer");
-    return succeeded(strait_expect(move->pools->sink, &expect, &legs->sink[request].transfer), "expect");
-}
-
-static bool start(const struct move *move, struct legs *legs, uint32_t request)
-{
-    const struct strait_start_params params = {.size = sizeof(params), .direction = move->direction};
-
-    if (move->direction == STRAIT_PUSH)
-        return succeeded(strait_start(legs->source[request].transfer, move->pools->sink_peer, &params), "start");
-    return succeeded(strait_start(legs->sink[request].transfer, move->pools->source_peer, &params), "start");
-}
-
-static bool wait_ended(const struct move *move, const struct leg *legs, uint32_t count, const char *side, bool drained)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const struct leg *leg = &legs[i];
-        while (!leg->ended || (drained && !leg->drained))
-            if (!bench_path_work(move->path, move->polls ? 0 : LOOK_NS))
-                return false;
-        if (leg->state == STRAIT_FAILED) {
-            print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", move->path->name, side,
-                        strait_reason_string(leg->reason), leg->text[0] != '\0' ? ": " : "", leg->text);
-            bench_path_print_logs(move->path);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The side that waits makes its calls before the time begins. */
-static bool run_requests(const struct move *move, struct legs *legs)
-{
-    bool push = move->direction == STRAIT_PUSH, good = move->wipe(move->arg);
-
-    for (uint32_t i = 0; good && i < legs->count; i++)
-        good = offer_or_expect(move, legs, i, !push);
-    good = good && bench_path_work(move->path, 0); /* makes sure that all are written to the daemon's socket */
-    if (move->gap_us != 0)
-        usleep(move->gap_us);
-    for (uint32_t i = 0; good && i < legs->count; i++) {
-        legs->started[i] = clock_ns();
-        good = offer_or_expect(move, legs, i, push) && start(move, legs, i);
-    }
-    return good && wait_ended(move, legs->sink, legs->count, "sink", false);
-}
-
-/* Both sides make their calls before; then the client polls without sleeping, as an engine does between two steps. */
-static bool run_from_start(const struct move *move, struct legs *legs)
-{
-    if (!offer_or_expect(move, legs, 0, true) || !offer_or_expect(move, legs, 0, false) ||
-        !bench_path_work(move->path, 0) || !move->wipe(move->arg) || !bench_path_work(move->path, 0))
-        return false;
-    legs->started[0] = clock_ns();
-    if (!start(move, legs, 0))
-        return false;
-    while (!legs->sink[0].ended && clock_ns() < legs->started[0] + SPIN_NS)
-        if (!bench_path_work(move->path, 0))
-            return false;
-    return wait_ended(move, legs->sink, 1, "sink", false);
-}
-
-static bool run_move(const struct move *move, bool (*run)(const struct move *move, struct legs *legs), uint64_t *ns,
-                     uint64_t *request_ns, uint64_t *wrong)
-{
-    uint64_t last = 0;
-    struct legs legs;
-    bool good = legs_init(&legs, move->requests) &&
-                succeeded(strait_set_policy(move->pools->source, move->coding), "set_policy") && run(move, &legs);
-
-    for (uint32_t i = 0; good && i < legs.count; i++) {
-        last = legs.sink[i].ended_ns > last ? legs.sink[i].ended_ns : last;
-        request_ns[i] = legs.sink[i].ended_ns - legs.started[i];
-        *ns = last - legs.started[0];
-    }
-    good = good && wait_ended(move, legs.source, legs.count, "source", true) &&
-           wait_ended(move, legs.sink, legs.count, "sink", true) && move->count_wrong(move->arg, wrong);
-    legs_fini(&legs);
-    return good;
-}
-
-bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, uint64_t *wrong)
-{
-    return run_move(move, run_requests, ns, request_ns, wrong);
-}
-
-bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong)
-{
-    uint64_t request_ns;
-
-    return run_move(move, run_from_start, ns, &request_ns, wrong);
+    return wait_pools(path) && introduce(pools->source, path->sink->client, &pools->source_peer) &&
+           introduce(pools->sink, path->source->client, &pools->sink_peer);
 }

@@ -1,4 +1,4 @@
-/* Daemons that the bench starts, other programs that it runs, and timed, checked moves of pages between the daemons. */
+/* Daemons that the bench starts, their clients and pools, and other programs that it runs. */
 #ifndef STRAIT_BENCH_DAEMONS_H
 #define STRAIT_BENCH_DAEMONS_H
 
@@ -169,6 +169,16 @@ bool daemon_options_good(const struct text_list *daemon);
 bool bench_site_init(struct bench_site *site, const struct text_list *daemon, const struct strait_codebook *codebook);
 void bench_site_fini(struct bench_site *site); /* safe on zeroes */
 
+/* One side of a transfer: the context of its events. */
+struct bench_leg {
+    struct strait_transfer *transfer;
+    enum strait_state state;
+    enum strait_reason reason;
+    char text[96];
+    bool ended, drained;
+    uint64_t ended_ns; /* clock_ns */
+};
+
 /* A client, and its daemon. */
 struct bench_side {
     char name[16]; /* "tcp-source" */
@@ -188,23 +198,34 @@ struct bench_path {
     bool up;
     char why[REASON_BYTES]; /* why the path is down, if it is */
     struct bench_link link;
-    struct bench_side source, sink;
+    struct bench_side *source, *sink; /* its own, but for one that belongs to another path */
+    struct bench_side own[2];
 };
 
 /* Starts daemons and clients and waits for them. If this machine cannot make the link, the path stays down, with the
  * reason in `why`. False: something else failed; the error is on stderr. `name`: in files and messages; `option`: of
- * the daemons, "--name=value", or NULL. The caller must bench_path_close() it either way. */
+ * the daemons, "--name=value", or NULL. The caller must bench_path_close() it either way, and must not copy it. */
 bool bench_path_open(struct bench_path *path, enum path_kind kind, const char *name, const char *option,
                      const struct bench_site *site);
+/* The same beside another path, shm or tcp, with one more daemon: this path has the other's source, or its sink, too.
+ * It is to be closed before the other. */
+bool bench_path_open_beside(struct bench_path *path, const struct bench_path *other, bool shares_source,
+                            const char *name, const char *option, const struct bench_site *site);
 /* Ends the daemons. False: one of them did not end cleanly, which was printed to stderr. Safe on zeroes. */
 bool bench_path_close(struct bench_path *path);
+
+/* Handles what the clients of these sides, at most BENCH_SIDES_MAX, have been told, those of the first one first; waits
+ * for something if there is nothing. False: a daemon has ended or refused a pool, or the bench is interrupted. */
+#define BENCH_SIDES_MAX 16u
+bool bench_sides_work(struct bench_side *const *sides, unsigned count, uint64_t timeout_ns);
 
 /* Prints the daemons' warnings to stderr. */
 void bench_path_print_logs(const struct bench_path *path);
 /* Asks the daemons of source and sink for their counters; with one daemon, both are the same. */
 bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink);
 
-/* ---- Pools and moves --------------------------------------------------------------------------------------------- */
+/* ---- Pools --------------------------------------------------------------------------------------------------------
+ */
 
 /* Pools of both ends of a path. They live as long as the path. */
 struct bench_pools {
@@ -219,31 +240,5 @@ bool bench_side_register(struct bench_side *side, const struct strait_pool_regio
 /* When both sides have registered theirs: waits until the daemons have mapped the pools, and imports each at the other
  * side. */
 bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools);
-
-/* Load of one measurement: `requests` requests of `pages` pages in each region. */
-struct move {
-    struct bench_path *path;
-    const struct bench_pools *pools;
-    uint64_t bytes; /* of all requests together */
-    uint32_t pages, requests;
-    const uint32_t *from, *to; /* page ids: requests * pages */
-    enum strait_coding coding;
-    enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
-    uint32_t gap_us;                 /* between the calls of the two sides */
-    bool polls;                      /* the clients never sleep */
-    /* Overwrites the sink's pages, and counts those that differ from the source's. */
-    bool (*wipe)(void *arg);
-    bool (*count_wrong)(void *arg, uint64_t *wrong);
-    void *arg;
-};
-
-/* Moves all requests at once. The side that does not start makes its calls first, untimed. *ns is the time from the
- * first call of the starting side to the last DONE at the sink's client; request_ns[0..requests-1] are the times of the
- * requests. */
-bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, uint64_t *wrong);
-
-/* The same for one request whose pages both sides have announced before: *ns is the time from the call of strait_start,
- * and the clients first poll for events without sleeping. */
-bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong);
 
 #endif

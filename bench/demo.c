@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "bench/moves.h"
 #include "bench/table.h"
 #include "tools/commands.h"
 
@@ -236,8 +237,8 @@ static bool move_path(struct demo *demo, enum path_kind kind, const char *name)
     struct bench_pools pools = {0};
     struct bench_path path;
     bool moved = bench_path_open(&path, kind, name, NULL, &demo->site) &&
-                 add_pool(demo, &path.source, &demo->source, &pools.source) &&
-                 add_pool(demo, &path.sink, &demo->landing, &pools.sink) && bench_path_introduce(&path, &pools);
+                 add_pool(demo, path.source, &demo->source, &pools.source) &&
+                 add_pool(demo, path.sink, &demo->landing, &pools.sink) && bench_path_introduce(&path, &pools);
 
     for (unsigned i = 0; moved && i < count; i++)
         moved = add_row(demo, &path, &pools, codings[i]);

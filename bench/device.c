@@ -61,6 +61,17 @@ static bool open_one(int gpu, char name[128])
                       "pinned memory"));
 }
 
+static bool enable_peer(int gpu, int peer)
+{
+    if (!use(gpu))
+        return false;
+    cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error != cudaErrorPeerAccessAlreadyEnabled)
+        return device_ok(error, "peer access");
+    (void)cudaGetLastError();
+    return true;
+}
+
 /* Enables peer access, without which cudaMemcpyPeer goes through the host. */
 static bool enable_peers(int from, int to, bool *direct)
 {
@@ -75,8 +86,7 @@ static bool enable_peers(int from, int to, bool *direct)
     *direct = there != 0 && back != 0;
     if (!*direct)
         return true;
-    return use(from) && device_ok(cudaDeviceEnablePeerAccess(to, 0), "peer access") && use(to) &&
-           device_ok(cudaDeviceEnablePeerAccess(from, 0), "peer access");
+    return enable_peer(from, to) && enable_peer(to, from);
 }
 
 bool gpu_open(int from, int to, struct gpu_about *about)
@@ -135,10 +145,11 @@ bool gpu_tile(const struct gpu_memory *memory, uint64_t offset, uint64_t size, c
     return gpu_finish(memory->gpu);
 }
 
-bool gpu_stamp(const struct gpu_memory *memory)
+bool gpu_stamp(const struct gpu_memory *memory, uint64_t first)
 {
     return use(memory->gpu) &&
-           device_ok(device_stamp(memory->base, memory->size / GPU_STAMP_STEP, gpus[memory->gpu].stream), "kernel") &&
+           device_ok(device_stamp(memory->base, first, memory->size / GPU_STAMP_STEP, gpus[memory->gpu].stream),
+                     "kernel") &&
            gpu_finish(memory->gpu);
 }
 
@@ -178,12 +189,10 @@ bool gpu_read(const struct gpu_memory *memory, uint64_t offset, void *dst, uint6
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* On the source's stream. */
-static bool copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_memory *from, uint64_t from_offset,
-                 uint64_t size)
+static bool copy(const struct gpu_piece *piece, cudaStream_t stream)
 {
-    return device_ok(cudaMemcpyPeerAsync(to->base + to_offset, to->gpu, from->base + from_offset, from->gpu, size,
-                                         gpus[from->gpu].stream),
+    return device_ok(cudaMemcpyPeerAsync(piece->to->base + piece->to_offset, piece->to->gpu,
+                                         piece->from->base + piece->from_offset, piece->from->gpu, piece->size, stream),
                      "copy");
 }
 
@@ -195,13 +204,14 @@ static bool record(cudaEvent_t event, int gpu)
 bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_memory *from, uint64_t from_offset,
               uint64_t size, bool events, uint64_t *ns)
 {
+    const struct gpu_piece piece = {to, from, to_offset, from_offset, size};
     int gpu = from->gpu;
     float ms;
 
     if (!use(gpu))
         return false;
     uint64_t began = clock_ns();
-    if ((events && !record(gpus[gpu].begin, gpu)) || !copy(to, to_offset, from, from_offset, size) ||
+    if ((events && !record(gpus[gpu].begin, gpu)) || !copy(&piece, gpus[gpu].stream) ||
         (events && !record(gpus[gpu].end, gpu)) || !gpu_finish(gpu))
         return false;
     *ns = clock_ns() - began;
@@ -211,6 +221,26 @@ bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_
         return false;
     *ns = (uint64_t)((double)ms * 1e6) + 1;
     return true;
+}
+
+/* Streams are made before the time, and the first one that fails ends all. */
+bool gpu_copies(const struct gpu_piece *pieces, unsigned count, uint64_t *ns)
+{
+    cudaStream_t streams[GPU_COPIES_MAX] = {NULL};
+    bool good = true;
+
+    for (unsigned i = 0; good && i < count; i++)
+        good = use(pieces[i].from->gpu) &&
+               device_ok(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), "stream");
+    uint64_t began = clock_ns();
+    for (unsigned i = 0; good && i < count; i++)
+        good = use(pieces[i].from->gpu) && copy(&pieces[i], streams[i]);
+    for (unsigned i = 0; i < count && streams[i] != NULL; i++)
+        good = device_ok(cudaStreamSynchronize(streams[i]), "copy") && good;
+    *ns = clock_ns() - began;
+    for (unsigned i = 0; i < count && streams[i] != NULL; i++)
+        cudaStreamDestroy(streams[i]);
+    return good;
 }
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ struct gpu_about {
 
 /* Number of GPUs; for 0, `why` says why. */
 unsigned gpu_count(char *why, size_t size);
-/* Opens two GPUs, which may be the same. Call it once, before the functions below. */
+/* Opens two GPUs, which may be the same, before the functions below are called for them. */
 bool gpu_open(int from, int to, struct gpu_about *about);
 
 bool gpu_alloc(struct gpu_memory *memory, int gpu, uint64_t size);
@@ -35,8 +35,8 @@ void gpu_free(struct gpu_memory *memory); /* safe on zeroes */
 
 /* Fills a part by repeating `period` bytes of host memory. */
 bool gpu_tile(const struct gpu_memory *memory, uint64_t offset, uint64_t size, const void *data, uint64_t period);
-/* Numbers every GPU_STAMP_STEP bytes in the mantissas of their first four values: gpu_stamped. */
-bool gpu_stamp(const struct gpu_memory *memory);
+/* Numbers every GPU_STAMP_STEP bytes, from `first` on, in the mantissas of their first four values: gpu_stamped. */
+bool gpu_stamp(const struct gpu_memory *memory, uint64_t first);
 bool gpu_wipe(const struct gpu_memory *memory);
 /* Flips the lowest bit of a byte. */
 bool gpu_flip(const struct gpu_memory *memory, uint64_t offset);
@@ -45,6 +45,14 @@ bool gpu_flip(const struct gpu_memory *memory, uint64_t offset);
  * on the stream, before and after the copy. */
 bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_memory *from, uint64_t from_offset,
               uint64_t size, bool events, uint64_t *ns);
+/* Several at once, each on a stream of its own of the GPU that it comes from: *ns as without events, of all together.
+ */
+#define GPU_COPIES_MAX 16u
+struct gpu_piece {
+    const struct gpu_memory *to, *from;
+    uint64_t to_offset, from_offset, size;
+};
+bool gpu_copies(const struct gpu_piece *pieces, unsigned count, uint64_t *ns);
 /* How many 16-byte pieces differ. Both must be on one GPU, or the GPUs must have access to each other. */
 bool gpu_differences(const struct gpu_memory *a, uint64_t a_offset, const struct gpu_memory *b, uint64_t b_offset,
                      uint64_t size, uint64_t *count);
@@ -98,7 +106,7 @@ int device_count_differences(const void *a, const void *b, size_t bytes, unsigne
 /* Adds to *sum each 64-bit word times its number, counted from 1, modulo 2^64: to compare the bytes of two programs. */
 int device_sum(const void *values, size_t bytes, unsigned long long *sum, struct CUstream_st *stream);
 /* The kernels behind gpu_stamp and gpu_wrong_pages. */
-int device_stamp(void *memory, uint64_t units, struct CUstream_st *stream);
+int device_stamp(void *memory, uint64_t first, uint64_t units, struct CUstream_st *stream);
 int device_count_wrong_pages(const void *memory, const void *reference, const int32_t *wanted,
                              const struct gpu_layout *layout, unsigned long long *count, struct CUstream_st *stream);
 

@@ -40,14 +40,14 @@ static __global__ void sum_kernel(const unsigned long long *words, size_t count,
 }
 
 // One thread for each unit: GPU_STAMP_STEP bytes.
-static __global__ void stamp_kernel(uint16_t *memory, uint64_t units)
+static __global__ void stamp_kernel(uint16_t *memory, uint64_t first, uint64_t units)
 {
     const uint64_t unit = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (unit >= units)
         return;
     uint16_t *values = memory + unit * (GPU_STAMP_STEP / sizeof(uint16_t));
     for (unsigned k = 0; k < 4; k++)
-        values[k] = static_cast<uint16_t>((values[k] & ~0x7Fu) | (unit >> (7 * k) & 0x7Fu)); // gpu_stamped
+        values[k] = static_cast<uint16_t>((values[k] & ~0x7Fu) | ((first + unit) >> (7 * k) & 0x7Fu)); // gpu_stamped
 }
 
 // One block for each page of each region.
@@ -91,11 +91,11 @@ int device_sum(const void *values, size_t bytes, unsigned long long *sum, struct
     return cudaGetLastError();
 }
 
-int device_stamp(void *memory, uint64_t units, struct CUstream_st *stream)
+int device_stamp(void *memory, uint64_t first, uint64_t units, struct CUstream_st *stream)
 {
     if (units == 0)
         return cudaSuccess;
-    stamp_kernel<<<static_cast<unsigned>((units + 255) / 256), 256, 0, stream>>>(static_cast<uint16_t *>(memory),
+    stamp_kernel<<<static_cast<unsigned>((units + 255) / 256), 256, 0, stream>>>(static_cast<uint16_t *>(memory), first,
                                                                                  units);
     return cudaGetLastError();
 }

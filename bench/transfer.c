@@ -7,6 +7,7 @@
 
 #include "bench/bench.h"
 #include "bench/daemons.h"
+#include "bench/moves.h"
 #include "bench/table.h"
 #include "tools/pipeline.h"
 #include "tools/report.h"
@@ -526,8 +527,8 @@ static bool open_path(struct bench *bench, enum path_kind kind)
         return false;
     for (unsigned i = 0; path->up && i < bench->shape_count; i++) {
         struct bench_pools *pools = &bench->pools[kind][i];
-        if (!add_pool(bench, &path->source, &bench->source, &bench->shapes[i], &pools->source) ||
-            !add_pool(bench, &path->sink, &bench->sink, &bench->shapes[i], &pools->sink) ||
+        if (!add_pool(bench, path->source, &bench->source, &bench->shapes[i], &pools->source) ||
+            !add_pool(bench, path->sink, &bench->sink, &bench->shapes[i], &pools->sink) ||
             !bench_path_introduce(path, pools))
             return false;
     }
@@ -701,8 +702,9 @@ static bool measure_idle(struct report *report, struct bench *bench)
         return true;
     sleep_ms(500); /* for cleanup after the last transfer */
     for (int kind = 0; kind < PATH_KINDS; kind++) {
-        before[kind][0] = process_cpu_ms(bench->paths[kind].source.pid);
-        before[kind][1] = process_cpu_ms(bench->paths[kind].sink.pid);
+        const struct bench_path *path = &bench->paths[kind];
+        before[kind][0] = path->up ? process_cpu_ms(path->source->pid) : 0;
+        before[kind][1] = path->up ? process_cpu_ms(path->sink->pid) : 0;
     }
     sleep_ms((unsigned)bench->asked->idle * 1000);
     for (int kind = 0; kind < PATH_KINDS; kind++) {
@@ -712,9 +714,9 @@ static bool measure_idle(struct report *report, struct bench *bench)
         cJSON *row = report_add_row(report, "idle");
         cJSON_AddStringToObject(row, "path", path_names[kind]);
         cJSON_AddNumberToObject(row, "seconds", (double)bench->asked->idle);
-        cJSON_AddNumberToObject(row, "source_ms", (double)(process_cpu_ms(path->source.pid) - before[kind][0]));
+        cJSON_AddNumberToObject(row, "source_ms", (double)(process_cpu_ms(path->source->pid) - before[kind][0]));
         if (kind != PATH_LOCAL)
-            cJSON_AddNumberToObject(row, "sink_ms", (double)(process_cpu_ms(path->sink.pid) - before[kind][1]));
+            cJSON_AddNumberToObject(row, "sink_ms", (double)(process_cpu_ms(path->sink->pid) - before[kind][1]));
     }
     return !interrupted();
 }

@@ -4,16 +4,14 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "bench/daemons.h"
-#include "bench/device.h"
+#include "bench/moves.h"
+#include "bench/pairs.h"
 #include "bench/table.h"
 #include "tools/pipeline.h"
 #include "tools/report.h"
 
 #define SETTLE_NS 60000000000u
 #define COUNT_NS  1000000000u
-
-_Static_assert(sizeof(((struct strait_pool_region *)0)->ipc) == GPU_HANDLE_BYTES, "a handle fits");
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
@@ -25,6 +23,7 @@ enum wire {
     WIRE_UCX,    /* from GPU to GPU, over UCX */
     WIRES,
 };
+_Static_assert(WIRES <= PAIRS_WAYS, "each wire is a way");
 static const char *const wire_names[] = {"peer", "pinned", "nccl", "ucx", NULL};
 static const enum bench_wire wire_counters[WIRES] = {BENCH_PEER, BENCH_PINNED, BENCH_NCCL, BENCH_UCX_CUDA};
 
@@ -33,10 +32,10 @@ struct device_options {
     bool device; /* always, in effect */
     struct number_list wires, codings, sizes;
     struct text_list daemon;
-    uint64_t from, to, page, repeats, warmups;
+    uint64_t from, to, sinks, sources, page, requests, repeats, warmups;
 };
 
-#define GPU_ANY 64u /* the next GPU if there is one */
+#define REQUESTS_MAX 64u
 
 #define OPTIONS struct device_options
 static const struct bench_option known_options[] = {
@@ -44,6 +43,11 @@ static const struct bench_option known_options[] = {
     {OPTION(NUMBER, from, "from-gpu", "0", "N", "GPU of the source's pool"), .max = GPU_ANY - 1},
     {OPTION(NUMBER, to, "to-gpu", NULL, "N", "GPU of the sink's pool; 1, or 0 where it is the only one"),
      .max = GPU_ANY - 1},
+    {OPTION(NUMBER, sinks, "sinks", "1", "N", "so many sinks of one source, on the GPUs from --to-gpu on, in turn"),
+     .min = 1, .max = PAIRS_MAX},
+    {OPTION(NUMBER, sources, "sources", "1", "N",
+            "so many sources of one sink, on the GPUs from --from-gpu on, in turn"),
+     .min = 1, .max = PAIRS_MAX},
     {OPTION(NAMES, wires, "wires", "peer,pinned", "LIST",
             "of peer (from GPU to GPU), pinned (by way of the host), nccl, ucx: two daemons each"),
      .names = wire_names},
@@ -51,6 +55,8 @@ static const struct bench_option known_options[] = {
     {OPTION(SIZE, page, "page", "32K", "SIZE", "bytes of a page, a multiple of 16"), .min = PLAN_PAGE_MULTIPLE,
      .max = STRAIT_PAGE_BYTES_MAX, .multiple = PLAN_PAGE_MULTIPLE},
     {OPTION(SIZES, sizes, "size", "8M,64M,256M,1G", "LIST", "bytes of a request"), .min = 16},
+    {OPTION(NUMBER, requests, "requests", "1", "N", "requests at once, of each source or sink"), .min = 1,
+     .max = REQUESTS_MAX},
     {OPTION(TEXTS, daemon, "daemon", NULL, "NAME=VALUE", "one more option for every straitd, once or more")},
     {OPTION(NUMBER, repeats, "repeats", "20", "N", "run everything N times in turn"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, warmups, "warmups", "3", "N", "transfers of each row before"), .max = REPEATS_MAX},
@@ -67,72 +73,66 @@ static const struct bench_command command = {
     .codebook = true,
 };
 
+static bool options_good(const struct device_options *asked)
+{
+    if (asked->sinks > 1 && asked->sources > 1)
+        print_error(NULL, "--sinks and --sources exclude each other");
+    return (asked->sinks == 1 || asked->sources == 1) && daemon_options_good(&asked->daemon);
+}
+
 /* ---- State ------------------------------------------------------------------------------------------------------- */
 
 enum row_kind {
-    ROW_COPY,   /* cudaMemcpyPeer of one piece, timed by the host's clock */
+    ROW_COPY,   /* cudaMemcpyPeer of one piece for each pair, timed by the host's clock */
     ROW_EVENTS, /* the same, timed between two events */
     ROW_MOVE,   /* pages, moved by daemons */
 };
 
 struct row {
     enum row_kind kind;
+    bool in_turn; /* one pair after another, not all at once */
     enum wire wire;
     enum strait_coding coding;
-    uint64_t bytes;
-    uint32_t ids;  /* in each region */
-    int copy, raw; /* rows with which it is compared; -1: none */
+    uint64_t bytes;            /* of a request */
+    uint32_t ids;              /* in each region */
+    int copy, raw, one_by_one; /* rows with which it is compared; -1: none */
 
     /* Results. */
     uint64_t *ns;             /* one per turn; owned */
+    uint64_t *request_ns;     /* one per turn and request; owned */
+    double *spread;           /* one per turn: time of the slowest pair by that of the quickest; owned */
     unsigned count;           /* turns so far */
     uint64_t wrong;           /* wrong pages; for a copy, wrong 16-byte pieces */
-    struct node_figures used; /* counted by both daemons together during all turns; texts: of the source */
+    struct node_figures used; /* counted by all daemons together during all turns; texts: of the first source */
 };
 
 #define ROWS_MAX 1024u
 
-/* Pools have the size of the largest request. Region r repeats tensor r and belongs to its class. Every GPU_STAMP_STEP
- * bytes carry a number, so that a page in another's place is noticed. */
 struct bench {
     const struct device_options *asked;
-    int from, to;
-    struct gpu_about about;
     struct bench_values values;
-    struct gpu_layout layout;
-    struct gpu_memory source, sink;
-    struct gpu_memory reference; /* a copy of the source, on the sink's GPU */
-    uint32_t *from_ids, *to_ids; /* ids of all pages, in random order */
-    int32_t *wanted;             /* for checking: which page of the source each page of the sink should equal */
+    struct pairs pairs; /* pools as large as all requests of the largest size */
     struct bench_site site;
-    struct bench_path paths[WIRES];
-    struct bench_pools pools[WIRES];
     struct row rows[ROWS_MAX];
     unsigned row_count;
     uint64_t turn; /* counts transfers: each uses other pages than the one before */
     bool flipped;  /* the fault that was asked for has been made */
 };
 
-/* ---- Pools ------------------------------------------------------------------------------------------------------- */
-
-static bool choose_gpus(struct bench *bench)
+static uint32_t requests_of(const struct bench *bench)
 {
-    char why[256];
-    int count = (int)gpu_count(why, sizeof(why));
-
-    if (count == 0) {
-        print_error(NULL, "--device: no GPU: %s", why);
-        return false;
-    }
-    bench->from = (int)bench->asked->from;
-    bench->to = bench->asked->to == GPU_ANY ? (count > 1 ? 1 : 0) : (int)bench->asked->to;
-    if (bench->from < count && bench->to < count)
-        return true;
-    print_error(NULL, "--from-gpu and --to-gpu: there are GPUs 0 to %d", count - 1);
-    return false;
+    return (uint32_t)bench->asked->requests;
 }
 
-static bool choose_layout(struct bench *bench)
+/* Bytes of all requests of a row in one turn. */
+static uint64_t row_total(const struct bench *bench, const struct row *row)
+{
+    return row->bytes * requests_of(bench) * bench->pairs.count;
+}
+
+/* ---- Choosing the rows ------------------------------------------------------------------------------------------- */
+
+static bool make_pairs(struct bench *bench)
 {
     const struct number_list *sizes = &bench->asked->sizes;
     uint32_t regions = values_regions(&bench->values);
@@ -147,106 +147,41 @@ static bool choose_layout(struct bench *bench)
                     regions);
         return false;
     }
-    bench->layout = (struct gpu_layout){regions, (uint32_t)(most / round), (uint32_t)bench->asked->page};
-    return true;
+    const struct gpu_layout layout = {regions, (uint32_t)(most / round) * requests_of(bench),
+                                      (uint32_t)bench->asked->page};
+    return pairs_make(&bench->pairs, &bench->values, &layout);
 }
 
-static bool make_memory(struct bench *bench)
+static void row_free(struct row *row)
 {
-    const uint64_t region_bytes = gpu_region_bytes(&bench->layout), size = bench->layout.regions * region_bytes;
-    uint64_t ns;
-
-    bench->from_ids = calloc(bench->layout.pages, sizeof(bench->from_ids[0]));
-    bench->to_ids = calloc(bench->layout.pages, sizeof(bench->to_ids[0]));
-    bench->wanted = calloc(bench->layout.pages, sizeof(bench->wanted[0]));
-    if (bench->from_ids == NULL || bench->to_ids == NULL || bench->wanted == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    random_order(bench->from_ids, bench->layout.pages, 1);
-    random_order(bench->to_ids, bench->layout.pages, 2);
-    if (!gpu_alloc(&bench->source, bench->from, size) || !gpu_alloc(&bench->sink, bench->to, size) ||
-        !gpu_alloc(&bench->reference, bench->to, size))
-        return false;
-    for (uint32_t r = 0; r < bench->layout.regions; r++) {
-        const struct span *span = &bench->values.tensors.spans.list[r];
-        if (!gpu_tile(&bench->source, r * region_bytes, region_bytes, span->data, 2 * span->values))
-            return false;
-    }
-    return gpu_stamp(&bench->source) && gpu_copy(&bench->reference, 0, &bench->source, 0, size, false, &ns);
+    free(row->ns);
+    free(row->request_ns);
+    free(row->spread);
 }
-
-static bool add_pool(const struct bench *bench, struct bench_side *side, const struct gpu_memory *memory,
-                     struct strait_pool **pool)
-{
-    const struct gpu_layout *layout = &bench->layout;
-    struct strait_pool_region regions[VALUE_REGIONS_MAX];
-
-    for (uint32_t r = 0; r < layout->regions; r++) {
-        struct strait_class class = bench->values.tensors.spans.list[r].class;
-        regions[r] = (struct strait_pool_region){
-            .handle = STRAIT_HANDLE_CUDA_IPC,
-            .device = memory->gpu,
-            .fd = -1,
-            .offset = r * gpu_region_bytes(layout),
-            .page_stride = layout->page_bytes,
-            .page_count = layout->pages,
-            .rows = 1,
-            .row_bytes = layout->page_bytes,
-            .element = STRAIT_ELEMENT_BF16,
-            .role = class.role,
-            .layer = class.layer,
-        };
-        memcpy(regions[r].ipc, memory->handle, sizeof(regions[r].ipc));
-    }
-    return bench_side_register(side, regions, layout->regions, pool);
-}
-
-static bool open_path(struct bench *bench, enum wire wire)
-{
-    struct bench_path *path = &bench->paths[wire];
-    struct bench_pools *pools = &bench->pools[wire];
-    char option[32];
-
-    snprintf(option, sizeof(option), "--gpu-wires=%s", wire_names[wire]);
-    return bench_path_open(path, PATH_SHM, wire_names[wire], option, &bench->site) &&
-           add_pool(bench, &path->source, &bench->source, &pools->source) &&
-           add_pool(bench, &path->sink, &bench->sink, &pools->sink) && bench_path_introduce(path, pools);
-}
-
-/* ---- Choosing the rows ------------------------------------------------------------------------------------------- */
 
 /* Returns its index; -1 when out of memory, which was printed to stderr. */
 static int add_row(struct bench *bench, struct row row)
 {
-    row.ns = calloc(bench->asked->repeats, sizeof(row.ns[0]));
-    if (row.ns == NULL || bench->row_count == ROWS_MAX) {
+    const size_t turns = bench->asked->repeats;
+
+    row.ns = calloc(turns, sizeof(row.ns[0]));
+    row.request_ns = calloc(turns * bench->pairs.count * requests_of(bench), sizeof(row.request_ns[0]));
+    row.spread = calloc(turns, sizeof(row.spread[0]));
+    if (row.ns == NULL || row.request_ns == NULL || row.spread == NULL || bench->row_count == ROWS_MAX) {
         print_error(NULL, "out of memory");
-        free(row.ns);
+        row_free(&row);
         return -1;
     }
     bench->rows[bench->row_count] = row;
     return (int)bench->row_count++;
 }
 
-/* The rows of one size: copies, then every wire and coding. */
-static bool plan_size(struct bench *bench, uint64_t size)
+/* The moves of one size: every wire and coding. */
+static bool plan_moves(struct bench *bench, struct row row)
 {
-    const struct gpu_layout *layout = &bench->layout;
     const struct number_list *codings = &bench->asked->codings;
-    uint32_t ids = (uint32_t)(size / layout->regions / layout->page_bytes);
-    struct row row = {.kind = ROW_COPY,
-                      .bytes = (uint64_t)ids * layout->regions * layout->page_bytes,
-                      .ids = ids,
-                      .copy = -1,
-                      .raw = -1};
-    int copy = add_row(bench, row);
 
-    row.kind = ROW_EVENTS;
-    if (copy < 0 || add_row(bench, row) < 0)
-        return false;
     row.kind = ROW_MOVE;
-    row.copy = copy;
     for (row.wire = 0; row.wire < WIRES; row.wire++) {
         int first = (int)bench->row_count, raw = -1;
         for (unsigned c = 0; list_has(&bench->asked->wires, row.wire) && c < codings->count; c++) {
@@ -262,102 +197,180 @@ static bool plan_size(struct bench *bench, uint64_t size)
     return true;
 }
 
-/* ---- Samples ----------------------------------------------------------------------------------------------------- */
-
-/* Copies one piece of the source's memory to the same place at the sink. */
-static bool sample_copy(struct bench *bench, struct row *row, uint64_t *ns)
+/* The rows of one size: copies, then moves; where there are several pairs, first all at once, then one after another.
+ */
+static bool plan_size(struct bench *bench, uint64_t size)
 {
-    uint64_t at = bench->turn++ % (bench->source.size / row->bytes) * row->bytes, differences;
+    const struct gpu_layout *layout = &bench->pairs.layout;
+    const unsigned ways = bench->pairs.count > 1 ? 2 : 1;
+    const int first = (int)bench->row_count;
+    uint32_t ids = (uint32_t)(size / layout->regions / layout->page_bytes);
+    struct row row = {
+        .bytes = (uint64_t)ids * layout->regions * layout->page_bytes, .ids = ids, .raw = -1, .one_by_one = -1};
 
-    if (!gpu_wipe(&bench->sink) ||
-        !gpu_copy(&bench->sink, at, &bench->source, at, row->bytes, row->kind == ROW_EVENTS, ns) ||
-        !gpu_differences(&bench->sink, at, &bench->reference, at, row->bytes, &differences))
-        return false;
-    row->wrong += differences;
+    for (unsigned way = 0; way < ways; way++) {
+        row.in_turn = way == 1;
+        row.kind = ROW_COPY;
+        row.copy = -1;
+        const int copy = add_row(bench, row);
+        row.kind = ROW_EVENTS;
+        if (copy < 0 || (ways == 1 && add_row(bench, row) < 0))
+            return false;
+        row.copy = copy;
+        if (!plan_moves(bench, row))
+            return false;
+    }
+    const int each = ((int)bench->row_count - first) / (int)ways;
+    for (int i = first; ways > 1 && i < first + each; i++)
+        bench->rows[i].one_by_one = i + each;
     return true;
 }
 
-/* The pages of one transfer. */
-struct landing {
+/* ---- Samples ----------------------------------------------------------------------------------------------------- */
+
+/* Some pairs that move at once, and their times. */
+struct sample {
     struct bench *bench;
-    uint32_t first, ids;
+    struct row *row;
+    struct landing landing;
+    uint64_t ns, *request_ns; /* request_ns has room for all of them */
+    double spread;            /* of moves */
 };
 
 static bool wipe(void *arg)
 {
-    const struct landing *landing = arg;
+    const struct sample *sample = arg;
 
-    return gpu_wipe(&landing->bench->sink);
+    return landing_wipe(&sample->landing);
 }
 
-/* Landed pages must equal the source's, all others must be wiped. */
 static bool count_wrong(void *arg, uint64_t *wrong)
 {
-    const struct landing *landing = arg;
-    struct bench *bench = landing->bench;
-    const uint64_t page_bytes = bench->layout.page_bytes;
+    const struct sample *sample = arg;
+    const struct landing *landing = &sample->landing;
+    struct bench *bench = sample->bench;
+    const uint64_t page_bytes = bench->pairs.layout.page_bytes;
 
-    for (uint32_t i = 0; i < bench->layout.pages; i++)
-        bench->wanted[i] = -1;
-    for (uint32_t i = landing->first; i < landing->first + landing->ids; i++)
-        bench->wanted[bench->to_ids[i]] = (int32_t)bench->from_ids[i];
     if (bench->asked->common.fault.count > 0 && !bench->flipped &&
-        !gpu_flip(&bench->sink, bench->to_ids[landing->first] * page_bytes + page_bytes / 2))
+        !gpu_flip(&landing_pair(landing, 0)->sink, bench->pairs.to_ids[landing->first] * page_bytes + page_bytes / 2))
         return false;
     bench->flipped = true;
-    return gpu_wrong_pages(&bench->sink, &bench->reference, &bench->layout, bench->wanted, wrong);
+    return landing_count_wrong(landing, wrong);
 }
 
-/* Each turn takes other ids than the one before, as far as there are any. */
-static bool sample_move(struct bench *bench, struct row *row, uint64_t *ns)
+/* Copies one piece of each source's memory to the same place at its sink. */
+static bool run_copies(struct sample *sample)
 {
-    struct landing landing = {bench, (uint32_t)(bench->turn++ % (bench->layout.pages / row->ids)) * row->ids, row->ids};
-    const struct move move = {.path = &bench->paths[row->wire],
-                              .pools = &bench->pools[row->wire],
-                              .bytes = row->bytes,
-                              .pages = row->ids,
-                              .requests = 1,
-                              .from = bench->from_ids + landing.first,
-                              .to = bench->to_ids + landing.first,
-                              .coding = row->coding,
-                              .direction = STRAIT_PULL,
-                              .wipe = wipe,
-                              .count_wrong = count_wrong,
-                              .arg = &landing};
-    uint64_t wrong;
+    const struct landing *landing = &sample->landing;
+    const uint64_t bytes = sample->row->bytes * requests_of(sample->bench);
+    const uint64_t at = sample->bench->turn % (landing_pair(landing, 0)->source.size / bytes) * bytes;
+    const bool events = sample->row->kind == ROW_EVENTS;
+    struct gpu_piece pieces[PAIRS_MAX];
+    bool good = landing_wipe(landing);
 
-    if (!move_from_start(&move, ns, &wrong))
+    for (unsigned i = 0; i < landing->count; i++) {
+        const struct pair *pair = landing_pair(landing, i);
+        pieces[i] = (struct gpu_piece){&pair->sink, &pair->source, at, at, bytes};
+    }
+    if (landing->count > 1)
+        good = good && gpu_copies(pieces, landing->count, &sample->ns);
+    else
+        good = good && gpu_copy(pieces[0].to, at, pieces[0].from, at, bytes, events, &sample->ns);
+    for (unsigned i = 0; good && i < landing->count; i++) {
+        const struct pair *pair = landing_pair(landing, i);
+        uint64_t differences;
+        good = gpu_differences(&pair->sink, at, &pair->reference, at, bytes, &differences);
+        sample->row->wrong += differences;
+    }
+    return good;
+}
+
+static bool run_moves(struct sample *sample)
+{
+    const struct landing *landing = &sample->landing;
+    const uint32_t requests = requests_of(sample->bench);
+    const struct row *row = sample->row;
+    struct move moves[PAIRS_MAX];
+    uint64_t move_ns[PAIRS_MAX], quickest = UINT64_MAX, wrong;
+
+    for (unsigned i = 0; i < landing->count; i++)
+        moves[i] = (struct move){.path = &landing_pair(landing, i)->paths[row->wire],
+                                 .pools = &landing_pair(landing, i)->pools[row->wire],
+                                 .bytes = row->bytes * requests,
+                                 .pages = row->ids,
+                                 .requests = requests,
+                                 .from = landing->pairs->from_ids + landing->first,
+                                 .to = landing->pairs->to_ids + landing->first,
+                                 .coding = row->coding,
+                                 .direction = STRAIT_PULL,
+                                 .wipe = wipe,
+                                 .count_wrong = count_wrong,
+                                 .arg = sample};
+    if (!moves_from_start(moves, landing->count, move_ns, sample->request_ns, &wrong))
         return false;
-    row->wrong += wrong;
+    for (unsigned i = 0; i < landing->count; i++) {
+        sample->ns = move_ns[i] > sample->ns ? move_ns[i] : sample->ns;
+        quickest = move_ns[i] < quickest ? move_ns[i] : quickest;
+    }
+    sample->spread = (double)sample->ns / (double)quickest;
+    sample->row->wrong += wrong;
     return true;
 }
 
-static bool sample(struct bench *bench, struct row *row, uint64_t *ns)
+/* Of so many pairs from this one on. Each turn takes other ids than the one before, as far as there are any. */
+static bool sample_some(struct bench *bench, struct row *row, unsigned pair, unsigned count, uint64_t *request_ns,
+                        struct sample *sample)
 {
-    return row->kind == ROW_MOVE ? sample_move(bench, row, ns) : sample_copy(bench, row, ns);
+    const uint32_t ids = row->ids * requests_of(bench);
+    const uint32_t first = (uint32_t)(bench->turn % (bench->pairs.layout.pages / ids)) * ids;
+
+    *sample = (struct sample){
+        .bench = bench, .row = row, .landing = {&bench->pairs, pair, count, first, ids}, .request_ns = request_ns};
+    return row->kind == ROW_MOVE ? run_moves(sample) : run_copies(sample);
 }
 
-/* Counters of both daemons of a path. */
+/* Of all pairs. Each turn begins with another one. */
+static bool sample_all(struct bench *bench, struct row *row, uint64_t *request_ns, uint64_t *ns, double *spread)
+{
+    const unsigned count = bench->pairs.count, first = (unsigned)(bench->turn++ % count);
+    const unsigned at_once = row->in_turn ? 1 : count;
+    struct sample sample;
+
+    *ns = 0;
+    for (unsigned i = 0; i < count; i += at_once) {
+        if (!sample_some(bench, row, first + i, at_once, request_ns + (size_t)i * requests_of(bench), &sample))
+            return false;
+        *ns += sample.ns;
+        *spread = sample.spread;
+    }
+    return true;
+}
+
+/* ---- Turns ------------------------------------------------------------------------------------------------------- */
+
+/* Counters of all daemons of a wire. */
 struct counted {
     struct node_figures source, sink;
 };
 
 static bool count(struct bench *bench, const struct row *row, struct counted *counted)
 {
-    return row->kind != ROW_MOVE || bench_path_figures(&bench->paths[row->wire], &counted->source, &counted->sink);
+    return row->kind != ROW_MOVE || pairs_figures(&bench->pairs, row->wire, &counted->source, &counted->sink);
 }
 
 static bool run_turn(struct bench *bench, struct row *row)
 {
+    const unsigned turn = row->count;
+    uint64_t *request_ns = row->request_ns + (size_t)turn * bench->pairs.count * requests_of(bench);
     struct counted before = {0}, after = {0};
 
-    if (!count(bench, row, &before) || !sample(bench, row, &row->ns[row->count]))
+    if (!count(bench, row, &before) || !sample_all(bench, row, request_ns, &row->ns[turn], &row->spread[turn]))
         return false;
     const uint64_t end = clock_ns() + COUNT_NS;
     do { /* the source may count a chunk after it has landed */
         if (!count(bench, row, &after))
             return false;
-    } while (row->kind == ROW_MOVE && after.source.raw_bytes < before.source.raw_bytes + row->bytes &&
+    } while (row->kind == ROW_MOVE && after.source.raw_bytes < before.source.raw_bytes + row_total(bench, row) &&
              clock_ns() < end);
     row->count++;
     node_figures_add(&row->used, &before.source, (uint64_t)-1);
@@ -372,11 +385,13 @@ static bool run_turn(struct bench *bench, struct row *row)
 /* Runs rows first..end-1, which are of one size; each turn begins with another row. */
 static bool run_size(struct bench *bench, unsigned first, unsigned end)
 {
-    uint64_t forgotten;
+    uint64_t request_ns[PAIRS_MAX * REQUESTS_MAX];
+    uint64_t ns;
+    double spread;
 
     for (uint64_t warmup = 0; warmup < bench->asked->warmups; warmup++)
         for (unsigned i = first; i < end; i++)
-            if (!sample(bench, &bench->rows[i], &forgotten))
+            if (!sample_all(bench, &bench->rows[i], request_ns, &ns, &spread))
                 return false;
     for (unsigned turn = 0; turn < bench->asked->repeats; turn++)
         for (unsigned i = 0; i < end - first; i++)
@@ -385,38 +400,49 @@ static bool run_size(struct bench *bench, unsigned first, unsigned end)
     return true;
 }
 
-/* Moves pages until the daemons use the wire to be measured: links between two GPUs take up to seconds to come up, and
- * chunks go through the host meanwhile. */
-static bool settle(struct bench *bench, struct row *row)
+/* Moves pages of one pair until its daemons use the wire to be measured: links between two GPUs take up to seconds to
+ * come up, and chunks go through the host meanwhile. */
+static bool settle(struct bench *bench, struct row *row, unsigned pair)
 {
     const uint64_t end = clock_ns() + SETTLE_NS;
-    struct counted now;
-    uint64_t forgotten;
+    const enum bench_wire wire = wire_counters[row->wire];
+    uint64_t request_ns[REQUESTS_MAX];
+    struct counted before, now;
+    struct sample forgotten;
 
     do {
-        if (!sample(bench, row, &forgotten) || !count(bench, row, &now) || interrupted())
+        if (!count(bench, row, &before) || !sample_some(bench, row, pair, 1, request_ns, &forgotten) ||
+            !count(bench, row, &now) || interrupted())
             return false;
-        if (now.source.wires[wire_counters[row->wire]] > 0)
+        if (now.source.wires[wire] > before.source.wires[wire])
             return true;
         sleep_ms(20);
     } while (clock_ns() < end);
     print_error(NULL, "the daemons do not connect the GPUs by %s", wire_names[row->wire]);
-    bench_path_print_logs(&bench->paths[row->wire]);
+    bench_path_print_logs(&bench->pairs.list[pair].paths[row->wire]);
     return false;
 }
 
-static bool run_rows(struct bench *bench)
+static bool settle_all(struct bench *bench)
 {
     bool settled[WIRES] = {[WIRE_PEER] = true, [WIRE_PINNED] = true};
 
     for (unsigned i = 0; i < bench->row_count; i++) {
         struct row *row = &bench->rows[i];
-        if (row->kind == ROW_MOVE && !settled[row->wire] && !settle(bench, row))
-            return false;
+        for (unsigned k = 0; row->kind == ROW_MOVE && !settled[row->wire] && k < bench->pairs.count; k++)
+            if (!settle(bench, row, k))
+                return false;
         settled[row->wire] |= row->kind == ROW_MOVE;
     }
+    return true;
+}
+
+static bool run_rows(struct bench *bench)
+{
+    if (!settle_all(bench))
+        return false;
     for (unsigned first = 0, end; first < bench->row_count; first = end) {
-        for (end = first + 1; end < bench->row_count && bench->rows[end].kind != ROW_COPY;)
+        for (end = first + 1; end < bench->row_count && bench->rows[end].bytes == bench->rows[first].bytes;)
             end++;
         if (!run_size(bench, first, end))
             return false;
@@ -428,8 +454,9 @@ static bool run_rows(struct bench *bench)
 
 #define LABEL                                                                                                         \
     {"bytes", NULL, "size", COLUMN_SIZE}, {"case", NULL, "case", COLUMN_TEXT}, {"coding", NULL, "mode", COLUMN_TEXT}, \
+        {"path", NULL, "path", COLUMN_TEXT},                                                                          \
     {                                                                                                                 \
-        "path", NULL, "path", COLUMN_TEXT                                                                             \
+        "pairs", NULL, "pairs", COLUMN_TEXT                                                                           \
     }
 
 static const struct column columns[] = {
@@ -443,6 +470,11 @@ static const struct column columns[] = {
     {"GBps.p90", "GB/s", "p90", COLUMN_NUMBER},
     {"x_copy", NULL, "x copy", COLUMN_NUMBER},
     {"x_raw", NULL, "x raw", COLUMN_NUMBER},
+    {"x_in_turn", NULL, "x in turn", COLUMN_NUMBER},
+    {"request_ms.p50", "request ms", "p50", COLUMN_NUMBER},
+    {"request_ms.p99", "request ms", "p99", COLUMN_NUMBER},
+    {"spread.p50", "slow/quick", "p50", COLUMN_NUMBER},
+    {"spread.max", "slow/quick", "max", COLUMN_NUMBER},
     {"wrong", NULL, "check", COLUMN_CHECK},
 };
 static const struct column stage_columns[] = {
@@ -466,48 +498,89 @@ static double compare(const struct bench *bench, const struct row *row, int with
     return with < 0 ? 0 : median_of(quotients, row->count);
 }
 
-static void report_row(struct report *report, const struct bench *bench, const struct row *row)
+/* Of requests, and of pairs at once. */
+static bool add_spread(cJSON *object, const struct bench *bench, const struct row *row)
+{
+    static const char *const figures[] = {"p50", "p99", NULL};
+    const size_t count = (size_t)row->count * bench->pairs.count * requests_of(bench);
+    double *list = calloc(count, sizeof(list[0]));
+
+    if (list == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        list[i] = (double)row->request_ns[i] * 1e-6;
+    row_add_figures(object, "request_ms", list, count, figures);
+    row_add_times(object, "request_ns", row->request_ns, count);
+    if (bench->pairs.count > 1 && !row->in_turn)
+        row_add_figures(object, "spread", row->spread, row->count, p50_min_max);
+    free(list);
+    return true;
+}
+
+static bool report_row(struct report *report, const struct bench *bench, const struct row *row)
 {
     static const char *const kinds[] = {"copy", "events", "strait"}, *const figures[] = {"p50", "p10", "p90", NULL};
+    const double total = (double)row_total(bench, row);
     cJSON *object = report_add_row(report, "rows");
     double rates[REPEATS_MAX], mean_ms = 0;
+    bool good = true;
 
     cJSON_AddStringToObject(object, "case", kinds[row->kind]);
     cJSON_AddNumberToObject(object, "bytes", (double)row->bytes);
+    cJSON_AddNumberToObject(object, "all_bytes", total);
+    if (bench->pairs.count > 1)
+        cJSON_AddStringToObject(object, "pairs", row->in_turn ? "in turn" : "at once");
     for (unsigned i = 0; i < row->count; i++) {
-        rates[i] = (double)row->bytes / (double)row->ns[i];
+        rates[i] = total / (double)row->ns[i];
         mean_ms += (double)row->ns[i] * 1e-6 / row->count;
     }
     row_add_figures(object, "GBps", rates, row->count, figures);
-    cJSON_AddNumberToObject(object, "p50_ms", (double)row->bytes / median_of(rates, row->count) * 1e-6);
+    cJSON_AddNumberToObject(object, "p50_ms", total / median_of(rates, row->count) * 1e-6);
     if (row->kind == ROW_MOVE) {
         cJSON_AddStringToObject(object, "path", wire_names[row->wire]);
         cJSON_AddStringToObject(object, "coding", coding_names[row->coding]);
         node_figures_report(&row->used, row->count, mean_ms, row->coding, object);
         json_add_known(object, "x_copy", compare(bench, row, row->copy));
         json_add_known(object, "x_raw", compare(bench, row, row->raw));
+        good = bench->pairs.count * requests_of(bench) == 1 || add_spread(object, bench, row);
     }
+    json_add_known(object, "x_in_turn", compare(bench, row, row->one_by_one));
     cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
     row_add_times(object, "ns", row->ns, row->count);
+    return good;
 }
 
+/* Adds a GPU that is the end of a pair. */
+static void add_device(cJSON *devices, int number, const char *name)
+{
+    cJSON *device = cJSON_CreateObject();
+
+    cJSON_AddNumberToObject(device, "number", number);
+    cJSON_AddStringToObject(device, "name", name);
+    cJSON_AddItemToArray(devices, device);
+}
+
+/* Devices are those of the sources, then those of the sinks. */
 static void report_facts(struct report *report, const struct bench *bench)
 {
     cJSON *root = report->root, *devices = cJSON_AddArrayToObject(root, "devices");
+    const struct pair *pairs = bench->pairs.list;
+    bool direct = true;
 
-    for (int i = 0; i < 2; i++) {
-        cJSON *device = cJSON_CreateObject();
-        cJSON_AddNumberToObject(device, "number", i == 0 ? bench->from : bench->to);
-        cJSON_AddStringToObject(device, "name", bench->about.names[i]);
-        cJSON_AddItemToArray(devices, device);
-    }
-    cJSON_AddBoolToObject(root, "direct", bench->about.direct);
-    cJSON_AddNumberToObject(root, "driver", bench->about.driver);
-    cJSON_AddNumberToObject(root, "runtime", bench->about.runtime);
+    for (uint64_t i = 0; i < bench->asked->sources; i++)
+        add_device(devices, pairs[i].from, pairs[i].about.names[0]);
+    for (uint64_t i = 0; i < bench->asked->sinks; i++)
+        add_device(devices, pairs[i].to, pairs[i].about.names[1]);
+    for (unsigned i = 0; i < bench->pairs.count; i++)
+        direct &= pairs[i].about.direct;
+    cJSON_AddBoolToObject(root, "direct", direct);
+    cJSON_AddNumberToObject(root, "driver", pairs[0].about.driver);
+    cJSON_AddNumberToObject(root, "runtime", pairs[0].about.runtime);
     report_add_values(report, &bench->values);
-    cJSON_AddNumberToObject(root, "regions", bench->layout.regions);
-    cJSON_AddNumberToObject(root, "pages", bench->layout.pages);
-    cJSON_AddNumberToObject(root, "page_bytes", bench->layout.page_bytes);
+    cJSON_AddNumberToObject(root, "regions", bench->pairs.layout.regions);
+    cJSON_AddNumberToObject(root, "pages", bench->pairs.layout.pages);
+    cJSON_AddNumberToObject(root, "page_bytes", bench->pairs.layout.page_bytes);
+    cJSON_AddNumberToObject(root, "requests", requests_of(bench));
     row_add_texts(root, "daemon_options", bench->asked->daemon.list, bench->asked->daemon.count);
     cJSON_AddNumberToObject(root, "repeats", (double)bench->asked->repeats);
     cJSON_AddNumberToObject(root, "warmups", (double)bench->asked->warmups);
@@ -515,53 +588,44 @@ static void report_facts(struct report *report, const struct bench *bench)
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
-/* Whether nobody has written to the source, which is compared with its copy. */
-static bool check_source(struct bench *bench)
+static bool connect_all(struct bench *bench)
 {
-    uint64_t differences, ns;
+    char option[32];
+    bool good = true;
 
-    if (!gpu_copy(&bench->sink, 0, &bench->source, 0, bench->source.size, false, &ns) ||
-        !gpu_differences(&bench->sink, 0, &bench->reference, 0, bench->source.size, &differences))
-        return false;
-    if (differences > 0)
-        print_error(NULL, "the source's pool has been written to");
-    return differences == 0;
+    for (enum wire wire = 0; good && wire < WIRES; wire++) {
+        snprintf(option, sizeof(option), "--gpu-wires=%s", wire_names[wire]);
+        good = !list_has(&bench->asked->wires, wire) ||
+               pairs_connect(&bench->pairs, wire, wire_names[wire], option, &bench->site);
+    }
+    return good;
 }
 
 static bool run(struct bench *bench, struct report *report)
 {
     const struct device_options *asked = bench->asked;
-    bool good = choose_gpus(bench) && gpu_open(bench->from, bench->to, &bench->about) &&
-                values_open(&bench->values, &asked->common, 1) && choose_layout(bench) && make_memory(bench) &&
-                bench_site_init(&bench->site, &asked->daemon, bench->values.codebook);
+    bool good = pairs_choose(&bench->pairs, asked->from, asked->to, asked->sources, asked->sinks) &&
+                values_open(&bench->values, &asked->common, 1) && make_pairs(bench) &&
+                bench_site_init(&bench->site, &asked->daemon, bench->values.codebook) && connect_all(bench);
 
-    for (enum wire wire = 0; good && wire < WIRES; wire++)
-        good = !list_has(&asked->wires, wire) || open_path(bench, wire);
     for (unsigned i = 0; good && i < asked->sizes.count; i++)
         good = plan_size(bench, asked->sizes.list[i]);
     if (!good || !run_rows(bench))
         return false;
     report_facts(report, bench);
-    for (unsigned i = 0; i < bench->row_count; i++)
-        report_row(report, bench, &bench->rows[i]);
-    good = check_source(bench);
+    for (unsigned i = 0; good && i < bench->row_count; i++)
+        good = report_row(report, bench, &bench->rows[i]);
+    good = good && pairs_check_sources(&bench->pairs);
     cJSON_AddBoolToObject(report->root, "source_whole", good);
     return report_finish(report, tables, sizeof(tables) / sizeof(tables[0])) && good;
 }
 
 static void bench_fini(struct bench *bench)
 {
-    for (enum wire wire = 0; wire < WIRES; wire++)
-        bench_path_close(&bench->paths[wire]);
-    bench_site_fini(&bench->site);
     for (unsigned i = 0; i < bench->row_count; i++)
-        free(bench->rows[i].ns);
-    gpu_free(&bench->source);
-    gpu_free(&bench->sink);
-    gpu_free(&bench->reference);
-    free(bench->from_ids);
-    free(bench->to_ids);
-    free(bench->wanted);
+        row_free(&bench->rows[i]);
+    pairs_fini(&bench->pairs);
+    bench_site_fini(&bench->site);
     values_close(&bench->values);
 }
 
@@ -574,7 +638,7 @@ int bench_transfer_device(int argc, char **argv)
 
     if (!options_read(&command, &asked, argc, argv, &code))
         return code;
-    if (!daemon_options_good(&asked.daemon))
+    if (!options_good(&asked))
         return EXIT_CODE_USAGE;
     interrupts_catch();
     bool good = report_init(&report, &asked.common) && run(&bench, &report);

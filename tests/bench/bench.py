@@ -114,6 +114,22 @@ def check_device():
             assert row["x_copy"] > 0 and row["stages_ms"]["encode"] > 0 and row["chunks"] >= 1, row
             assert abs(row["wire_bytes"] * row["ratio"] / row["bytes"] - 1) < 0.001, row
             assert row["coding"] != "tiered" or 1.3 < row["ratio"] < 1.6, row
+    for several, pairs, requests, devices in (["--sinks", "3"], 3, 1, [0, 1, 0, 1]), (["--sources", "2", "--requests", "2"], 2, 2,
+                                                                                      [0, 1, 1]):
+        found = report(DEVICE + several + ["--size", "1M", "--repeats", "2", "--warmups", "1", "--coding", "raw,tiered"])
+        assert [device["number"] for device in found["devices"]] == devices and found["source_whole"], found
+        assert [(row["case"], row["pairs"]) for row in found["rows"]] == [
+            (case, way) for way in ("at once", "in turn") for case in ["copy"] + 4 * ["strait"]], found
+        for row in found["rows"]:
+            assert row["wrong"] == 0 and row["all_bytes"] == pairs * requests * row["bytes"] and len(row["ns"]) == 2, row
+            assert ((row.get("x_in_turn") or 0) > 0) == (row["pairs"] == "at once"), row
+            if row["case"] == "strait":
+                assert abs(row["wire_bytes"] * row["ratio"] / row["all_bytes"] - 1) < 0.001 and row["x_copy"] > 0, row
+                assert len(row["request_ns"]) == 2 * pairs * requests, row
+                assert 0 < row["request_ms"]["p50"] <= row["request_ms"]["p99"] <= max(row["ns"]) * 1.001e-6, row
+                assert ("spread" in row) == (row["pairs"] == "at once") and row.get("spread", {"min": 1})["min"] >= 1, row
+    assert "WRONG" in run(1, "not what was sent", DEVICE + ["--sinks", "2", "--size", "1M", "--repeats", "1", "--fault", "flip"])
+    run(2, "exclude each other", DEVICE + ["--sinks", "2", "--sources", "2"])
     small = DEVICE + ["--wires", "pinned", "--coding", "raw", "--size", "1M", "--repeats", "1"]
     if os.environ.get("BENCH_NCCL") == "1":
         [row] = [row for row in report(small + ["--wires", "nccl"])["rows"] if row.get("path") == "nccl"]

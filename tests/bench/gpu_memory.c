@@ -80,12 +80,12 @@ bool gpu_tile(const struct gpu_memory *memory, uint64_t offset, uint64_t size, c
     return true;
 }
 
-bool gpu_stamp(const struct gpu_memory *memory)
+bool gpu_stamp(const struct gpu_memory *memory, uint64_t first)
 {
     for (uint64_t unit = 0; unit < memory->size / GPU_STAMP_STEP; unit++)
         for (unsigned k = 0; k < 4; k++) {
             uint8_t *value = memory->base + unit * GPU_STAMP_STEP + 2 * k;
-            store_le16(value, gpu_stamped(load_le16(value), unit, k));
+            store_le16(value, gpu_stamped(load_le16(value), first + unit, k));
         }
     return true;
 }
@@ -111,6 +111,20 @@ bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_
     memcpy(to->base + to_offset, from->base + from_offset, size);
     *ns = clock_ns() - began + 1;
     return true;
+}
+
+bool gpu_copies(const struct gpu_piece *pieces, unsigned count, uint64_t *ns)
+{
+    bool good = true;
+
+    *ns = 0;
+    for (unsigned i = 0; good && i < count; i++) {
+        uint64_t one;
+        good = gpu_copy(pieces[i].to, pieces[i].to_offset, pieces[i].from, pieces[i].from_offset, pieces[i].size, false,
+                        &one);
+        *ns += one;
+    }
+    return good;
 }
 
 struct CUstream_st *gpu_stream(int gpu)
