@@ -22,15 +22,16 @@
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-const char *const collective_op_names[] = {"all_gather", "all_to_all", "reduce_scatter",
-                                           "all_reduce", "sendrecv",   NULL};
+const char *const collective_op_names[] = {"all_gather", "all_to_all", "reduce_scatter", "all_reduce", "sendrecv",
+                                           "broadcast",  NULL};
 const char *const collective_data_names[] = {"weights", "gradients", "activations", "moments", "squares",
                                              "other",   "tensors",   "random",      NULL};
 const char *const collective_links_names[] = {"as-is", "shm", "socket", NULL};
 
 #define OPTIONS struct collective_options
 static const struct bench_option known_options[] = {
-    {OPTION(NAMES, ops, "ops", "all_gather,all_to_all,reduce_scatter,all_reduce,sendrecv", "LIST", "collectives"),
+    {OPTION(NAMES, ops, "ops", "all_gather,all_to_all,reduce_scatter,all_reduce,sendrecv,broadcast", "LIST",
+            "collectives"),
      .names = collective_op_names},
     {OPTION(NAMES, types, "types", "bf16,fp32-bf16", "LIST",
             "of bf16, fp16, fp32, and fp32-bf16: FP32 that holds BF16"),
@@ -48,12 +49,15 @@ static const struct bench_option known_options[] = {
     {OPTION(NUMBER, gpus, "gpus", NULL, "N", "so many GPUs; all"), .min = 1, .max = COLLECTIVE_RANKS_MAX},
     {OPTION(NUMBER, ranks, "ranks", NULL, "N",
             "so many ranks, dealt out to the GPUs; one on each. NCCL takes several on one GPU if they are on hosts of "
-            "their own (--env=NCCL_HOSTID=host%r), and from 2.30 on with --env=NCCL_MULTI_RANK_GPU_ENABLE=1"),
+            "their own (--hosts), and from 2.30 on with --env=NCCL_MULTI_RANK_GPU_ENABLE=1"),
      .min = 2, .max = COLLECTIVE_RANKS_MAX},
+    {OPTION(NUMBER, hosts, "hosts", NULL, "N",
+            "NCCL is told (NCCL_HOSTID) that the ranks are on so many hosts, the first of them on the first; nothing"),
+     .min = 1, .max = COLLECTIVE_RANKS_MAX},
     {OPTION(TEXT, library, "library", "libstrait-coll.so.0", "FILE", "libstrait-coll")},
     {OPTION(TEXT, nccl, "nccl", "libnccl.so.2", "FILE", "NCCL")},
     {OPTION(TEXTS, environment, "env", NULL, "NAME=VALUE",
-            "environment of the ranks, such as STRAIT_COLL=raw, once or more; %r in it is a rank's number")},
+            "environment of the ranks, such as STRAIT_COLL=raw, once or more")},
     {OPTION(NUMBER, repeats, "repeats", "9", "N", "run everything N times in turn"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, warmups, "warmups", "3", "N", "calls of each row before"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, singles, "singles", "0", "N", "before all else N calls of each row, each alone, for the slowest"),
@@ -244,32 +248,25 @@ static unsigned count_gpus(char *why, size_t size)
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-/* `%r` is the rank's number. */
-static void set_one(const char *name, const char *value, unsigned number)
+static void set_environment(const struct collective_plan *plan, enum collective_links links, unsigned number)
 {
-    const char *at = strstr(value, "%r");
-    char text[256];
+    const struct collective_options *options = plan->options;
+    char host[32];
 
-    if (at != NULL) {
-        snprintf(text, sizeof(text), "%.*s%u%s", (int)(at - value), value, number, at + 2);
-        value = text;
-    }
-    setenv(name, value, 1);
-}
-
-static void set_environment(const struct collective_options *options, enum collective_links links, unsigned number)
-{
     if (links != COLLECTIVE_AS_IS)
         setenv("NCCL_P2P_DISABLE", "1", 1);
     if (links == COLLECTIVE_SOCKET)
         setenv("NCCL_SHM_DISABLE", "1", 1);
+    snprintf(host, sizeof(host), "host%u", (unsigned)(number * options->hosts / plan->ranks));
+    if (options->hosts > 0)
+        setenv("NCCL_HOSTID", host, 1);
     for (unsigned i = 0; i < options->environment.count; i++) {
         char *text = strdup(options->environment.list[i]);
         char *value = text != NULL ? strchr(text, '=') : NULL;
         if (value == NULL)
             continue;
         *value = '\0';
-        set_one(text, value + 1, number);
+        setenv(text, value + 1, 1);
         free(text);
     }
 }
@@ -289,7 +286,7 @@ static pid_t start(const struct collective_plan *plan, enum collective_links lin
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
-    set_environment(plan->options, links, number);
+    set_environment(plan, links, number);
     bool good = collective_rank_run(plan, shared, number);
     fflush(NULL);
     _exit(good ? 0 : 1);
@@ -544,6 +541,8 @@ static void report_facts(struct report *report, const struct collective_plan *pl
     cJSON_AddStringToObject(root, "gpu", shared->gpu);
     cJSON_AddNumberToObject(root, "ranks", plan->ranks);
     cJSON_AddNumberToObject(root, "gpus", plan->gpus);
+    if (plan->options->hosts > 0)
+        cJSON_AddNumberToObject(root, "hosts", (double)plan->options->hosts);
     cJSON_AddNumberToObject(root, "driver", shared->driver);
     cJSON_AddNumberToObject(root, "runtime", shared->runtime);
     cJSON_AddStringToObject(root, "nccl", shared->nccl);
@@ -575,6 +574,8 @@ static bool choose_ranks(const struct collective_options *asked, unsigned *ranks
         print_error(NULL, "--gpus: there are %u", all);
     else if (*ranks < 2)
         print_error(NULL, "one GPU: collectives need two, or --ranks");
+    else if (asked->hosts > *ranks)
+        print_error(NULL, "--hosts: there are %u ranks", *ranks);
     else
         return true;
     return false;

@@ -20,7 +20,8 @@ enum collective_op {
     COLLECTIVE_ALL_TO_ALL,
     COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_ALL_REDUCE,
-    COLLECTIVE_SENDRECV, /* each rank to the next, in a group */
+    COLLECTIVE_SENDRECV,  /* each rank to the next, in a group */
+    COLLECTIVE_BROADCAST, /* of the first rank */
     COLLECTIVE_OPS,
 };
 
@@ -63,6 +64,7 @@ struct collective_options {
     struct number_list ops, types, datas, links, sizes; /* datas empty: the kinds that the files have */
     uint64_t gpus;                                      /* 0: all */
     uint64_t ranks;                                     /* 0: one on each GPU */
+    uint64_t hosts;                                     /* on which ranks are, as NCCL is told; 0: it is not told */
     uint64_t repeats, warmups;
     uint64_t singles;    /* calls of each row that are timed one by one, before all others */
     uint64_t iterations; /* per repeat; 0: as many as take some milliseconds */

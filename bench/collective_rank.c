@@ -24,15 +24,16 @@ struct collective_shape collective_shape_of(const struct collective_row *row, un
 {
     const uint64_t part = row->size / (COLLECTIVE_UNIT * ranks) * COLLECTIVE_UNIT, whole = part * ranks;
     const double others = (double)(ranks - 1) / ranks;
-    static const bool sends_whole[] = {false, true, true, true, true};
-    static const bool receives_whole[] = {true, true, false, true, true};
-    const double bus[] = {others, others, others, 2 * others, 1};
+    static const bool sends_whole[] = {false, true, true, true, true, true};
+    static const bool receives_whole[] = {true, true, false, true, true, true};
+    const double bus[] = {others, others, others, 2 * others, 1, 1};
+    const bool in_parts =
+        row->op != COLLECTIVE_ALL_REDUCE && row->op != COLLECTIVE_SENDRECV && row->op != COLLECTIVE_BROADCAST;
     struct collective_shape shape = {
         .bytes = whole,
         .send_bytes = sends_whole[row->op] ? whole : part,
         .receive_bytes = receives_whole[row->op] ? whole : part,
-        .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
-                 collective_type_bytes[row->type],
+        .count = (in_parts ? part : whole) / collective_type_bytes[row->type],
         .bus = bus[row->op],
         .handed = row->op == COLLECTIVE_ALL_GATHER                                           ? part
                   : row->op == COLLECTIVE_ALL_TO_ALL || row->op == COLLECTIVE_REDUCE_SCATTER ? whole - part
@@ -89,6 +90,8 @@ struct library {
                                  coll_reduction reduction, coll_comm comm, coll_stream stream);
     coll_result (*AllReduce)(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
                              coll_comm comm, coll_stream stream);
+    coll_result (*Broadcast)(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                             coll_stream stream);
     coll_result (*Send)(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
     coll_result (*Recv)(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
     coll_result (*GroupStart)(void);
@@ -110,8 +113,8 @@ static bool find_all(struct library *library, void *handle, const char *file)
 {
 #define FIND(name) find(handle, file, "nccl" #name, (void **)&library->name)
     return FIND(GetVersion) && FIND(GetUniqueId) && FIND(CommInitRank) && FIND(CommDestroy) && FIND(AllGather) &&
-           FIND(AlltoAll) && FIND(ReduceScatter) && FIND(AllReduce) && FIND(Send) && FIND(Recv) && FIND(GroupStart) &&
-           FIND(GroupEnd) && FIND(GetErrorString);
+           FIND(AlltoAll) && FIND(ReduceScatter) && FIND(AllReduce) && FIND(Broadcast) && FIND(Send) && FIND(Recv) &&
+           FIND(GroupStart) && FIND(GroupEnd) && FIND(GetErrorString);
 #undef FIND
 }
 
@@ -300,7 +303,7 @@ static bool call(const struct row_run *run, enum collective_way way, unsigned sl
     const coll_type type = type_of(run->row->type);
     const coll_comm comm = rank->comms[way];
     const uint64_t count = run->shape.count;
-    const int sum = 0;
+    const int sum = 0, root = 0;
     coll_result result = COLL_INVALID_USAGE;
 
     switch (run->row->op) {
@@ -315,6 +318,9 @@ static bool call(const struct row_run *run, enum collective_way way, unsigned sl
         break;
     case COLLECTIVE_ALL_REDUCE:
         result = library->AllReduce(send, receive, count, type, sum, comm, rank->stream);
+        break;
+    case COLLECTIVE_BROADCAST:
+        result = library->Broadcast(send, receive, count, type, root, comm, rank->stream);
         break;
     default:
         result = send_and_receive(library, run, send, receive, comm);

@@ -163,20 +163,20 @@ def tensors(path):
 
 def check_collective():
     found = report(COLLECTIVE + ["--size", "64K", "--types", "bf16,fp32-bf16", "--data", "tensors,random"])
-    assert found["ranks"] == 2 and found["nccl_version"] == 22809 and len(found["rows"]) == 20, found
+    assert found["ranks"] == 2 and found["nccl_version"] == 22809 and len(found["rows"]) == 24, found
     for row in found["rows"]:
         has(row, "links data type operation bytes iterations way calls compressed wire_bytes ratio")
         assert row["wrong"] == 0 and row["x_min"] <= row["x"] <= row["x_max"] and row["way"].startswith("raw: "), row
         assert row["calls"] % 9 == 0, row  # 3 to begin with, and 3 in each of 2 repeats; send and receive
         for way in row["nccl"], row["strait"]:
-            factor = 1 if row["operation"] in ("all_reduce", "sendrecv") else 0.5
+            factor = 1 if row["operation"] in ("all_reduce", "sendrecv", "broadcast") else 0.5
             assert abs(way["busbw_GBps"] / way["algbw_GBps"] - factor) < 1e-9, row
             slow = sorted(max(ranks) for ranks in way["ns"])
             assert len(slow) == 2 and abs(way["p50_ns"] - sum(slow) / 2) < 1, row
     small = COLLECTIVE + ["--size", "64K", "--types", "bf16", "--ops", "all_gather"]
     three = {"FAKE_GPUS": "3"}  # sums in the order of the ranks, of sizes that are not divided by three
     rows = report(COLLECTIVE + ["--size", "100000"], three)["rows"]
-    assert [row["data"] for row in rows] == 10 * ["other"]
+    assert [row["data"] for row in rows] == 12 * ["other"]
     report(small + ["--types", "fp16", "--ops", "all_to_all"])  # of BF16 tensors, rounded
     report(small + ["--ops", "reduce_scatter", "--env", "STRAIT_COLL=raw"], {**three, "FAKE_NCCL_BACKWARDS": "1"})
     rows = report(small + ["--links", "as-is,shm,socket", "--singles", "5", "--env", "STRAIT_COLL=raw"])["rows"]
@@ -187,6 +187,10 @@ def check_collective():
         assert 0 < single["nccl_p50_ns"] <= single["nccl_max_ns"], single
     found = report(small + ["--gpus", "1", "--ranks", "3"])
     assert found["gpus"] == 1 and found["ranks"] == 3, found
+    hosts = small + ["--gpus", "2", "--ranks", "4", "--hosts"]  # ranks 0 and 1 on one, 2 and 3 on the other
+    assert report(hosts + ["2"], {"FAKE_NCCL_HOSTS": "2"})["hosts"] == 2
+    run(1, "ncclCommInitRank", hosts + ["4"], {"FAKE_NCCL_HOSTS": "2"})
+    run(1, "there are 4 ranks", hosts + ["5"])
     with tempfile.TemporaryDirectory() as folder:
         kinds = os.path.join(folder, "kinds.safetensors")
         tensors(kinds)

@@ -138,11 +138,9 @@ TEST(shapes_are_those_of_nccl_tests)
     static const struct {
         uint64_t send, receive, count, handed;
         double bus;
-    } of[] = {{1 << 20, 4 << 20, 1 << 19, 1 << 20, 0.75},
-              {4 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
-              {4 << 20, 1 << 20, 1 << 19, 3 << 20, 0.75},
-              {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1.5},
-              {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1}};
+    } of[COLLECTIVE_OPS] = {{1 << 20, 4 << 20, 1 << 19, 1 << 20, 0.75}, {4 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
+                            {4 << 20, 1 << 20, 1 << 19, 3 << 20, 0.75}, {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1.5},
+                            {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1},    {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1}};
 
     for (enum collective_op op = 0; op < COLLECTIVE_OPS; op++) {
         struct collective_row row = {COLLECTIVE_TENSORS, COLLECTIVE_BF16, op, (4 << 20) + 63};

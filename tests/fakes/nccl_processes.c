@@ -4,7 +4,8 @@
  *   FAKE_NCCL_HANG=N   rank 1 stays in its Nth operation
  *   FAKE_NCCL_DIE=N    rank 1 ends with its Nth operation
  *   FAKE_NCCL_SPOIL=N  rank 0's Nth operation has one wrong bit
- *   FAKE_NCCL_BACKWARDS=1  values are added from the last rank's on */
+ *   FAKE_NCCL_BACKWARDS=1  values are added from the last rank's on
+ *   FAKE_NCCL_HOSTS=N  NCCL_HOSTID has to be that of as many ranks on each of N hosts: host0, host1 ... */
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -132,6 +133,14 @@ coll_result ncclGetUniqueId(coll_id *id)
     return COLL_SUCCESS;
 }
 
+static bool is_on_its_host(int ranks, int rank)
+{
+    const char *hosts = getenv("FAKE_NCCL_HOSTS"), *host = getenv("NCCL_HOSTID");
+    char expected[16];
+    snprintf(expected, sizeof(expected), "host%d", hosts == NULL ? 0 : rank / (ranks / atoi(hosts)));
+    return hosts == NULL || (host != NULL && strcmp(host, expected) == 0);
+}
+
 coll_result ncclCommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
 {
     struct ncclComm *comm = calloc(1, sizeof(*comm));
@@ -149,7 +158,7 @@ coll_result ncclCommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
     if (rank == 0)
         shm_unlink(id.bytes);
     *made = comm;
-    return COLL_SUCCESS;
+    return is_on_its_host(ranks, rank) ? COLL_SUCCESS : INVALID_ARGUMENT;
 }
 
 coll_result ncclCommDestroy(coll_comm comm)
@@ -196,6 +205,17 @@ coll_result ncclAllReduce(const void *send, void *receive, size_t count, coll_ty
     const coll_result result = offer(comm, send, count * bytes_of(type));
     (void)stream, (void)reduction;
     return result == COLL_SUCCESS ? sum(comm, receive, 0, count, type) : result;
+}
+
+coll_result ncclBroadcast(const void *send, void *receive, size_t count, coll_type type, int root, COLLECTIVE_TAIL)
+{
+    const size_t size = count * bytes_of(type);
+    const coll_result result = offer(comm, send, size);
+    (void)stream;
+    if (result != COLL_SUCCESS)
+        return result;
+    memcpy(receive, comm->shared->sent[root], size);
+    return conclude(comm, receive);
 }
 
 /* In a group, and one of each: that is all that is asked for. */

@@ -276,7 +276,7 @@ calls_rows() {
 hosts_bench() {
     bin/strait bench collective --timeout "$2" --library "$coll" --nccl "$nccl" --gpus 2 --links socket ${inputs:-} \
         --data "${HOSTS_DATA:-weights,gradients}" --types bf16 --ops all_gather,all_to_all,reduce_scatter --size "${HOSTS_SIZES:-64M,256M}" \
-        --repeats 3 --warmups 3 --iterations 2 --env STRAIT_COLL="$1" --env NCCL_HOSTID=host%r --save "$out/hosts-$1.json"
+        --repeats 3 --warmups 3 --iterations 2 --env STRAIT_COLL="$1" --hosts 2 --save "$out/hosts-$1.json"
 }
 
 hosts_scenes() {
