@@ -377,21 +377,21 @@ static bool compare_with_plain(const struct row_run *run)
     return true;
 }
 
-/* Counts the wrong sums in a part of a slot's result. */
+/* Counts the wrong sums in a part of a slot's result; `expected` has room for as many bytes. */
 static uint64_t count_wrong_sums(const struct row_run *run, unsigned slot, const uint8_t *got, uint64_t offset,
-                                 uint64_t size)
+                                 uint64_t size, uint8_t *expected)
 {
     const unsigned bytes = collective_type_bytes[run->row->type];
     const bool scattered = run->row->op == COLLECTIVE_REDUCE_SCATTER;
     const uint64_t first = (scattered ? run->rank->number * run->shape.receive_bytes : 0) + offset;
     uint64_t wrong = 0;
 
-    for (uint64_t at = 0; at < size; at += bytes) {
-        uint8_t expected[4];
-        collective_values_sum(run->values, run->row->type, run->rank->plan->ranks, slot, (first + at) / bytes,
-                              expected);
-        wrong += memcmp(got + at, expected, bytes) != 0;
-    }
+    collective_values_sum(run->values, run->row->type, run->rank->plan->ranks, slot, first / bytes, size / bytes,
+                          expected);
+    if (memcmp(got, expected, size) == 0)
+        return 0;
+    for (uint64_t at = 0; at < size; at += bytes)
+        wrong += memcmp(got + at, expected + at, bytes) != 0;
     return wrong;
 }
 
@@ -400,8 +400,8 @@ static bool compare_with_order(const struct row_run *run, unsigned slot)
 {
     const struct gpu_memory *receive = &run->rank->receive[COLLECTIVE_STRAIT];
     const uint64_t begin = slot * run->shape.receive_bytes;
-    uint8_t *got = malloc(READ_BYTES);
-    bool good = got != NULL;
+    uint8_t *got = malloc(READ_BYTES), *expected = malloc(READ_BYTES);
+    bool good = got != NULL && expected != NULL;
 
     if (!good)
         print_error(NULL, "out of memory");
@@ -409,9 +409,10 @@ static bool compare_with_order(const struct row_run *run, unsigned slot)
         size = run->shape.receive_bytes - at < READ_BYTES ? run->shape.receive_bytes - at : READ_BYTES;
         good = gpu_read(receive, begin + at, got, size);
         if (good)
-            atomic_fetch_add(&run->result->wrong, count_wrong_sums(run, slot, got, at, size));
+            atomic_fetch_add(&run->result->wrong, count_wrong_sums(run, slot, got, at, size, expected));
     }
     free(got);
+    free(expected);
     return good;
 }
 

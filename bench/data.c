@@ -402,10 +402,10 @@ uint64_t collective_values_start(const struct collective_values *values, unsigne
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-static float element_at(const struct collective_values *values, enum collective_type type, uint64_t at)
-{
-    const uint8_t *src = values->bytes + at % values->period;
+#define SUMS_AT_ONCE 1024u
 
+static float value_of(const uint8_t *src, enum collective_type type)
+{
     switch (type) {
     case COLLECTIVE_BF16:
         return float_of((uint32_t)load_le16(src) << 16);
@@ -416,18 +416,41 @@ static float element_at(const struct collective_values *values, enum collective_
     }
 }
 
-void collective_values_sum(const struct collective_values *values, enum collective_type type, unsigned ranks,
-                           unsigned slot, uint64_t index, uint8_t *dst)
+static void store_sum(uint8_t *dst, enum collective_type type, float sum)
 {
-    uint64_t offset = index * collective_type_bytes[type];
-    float sum = element_at(values, type, collective_values_start(values, 0, slot) + offset);
-
-    for (unsigned rank = 1; rank < ranks; rank++)
-        sum += element_at(values, type, collective_values_start(values, rank, slot) + offset);
     if (type == COLLECTIVE_BF16)
         store_le16(dst, collective_bf16_of(sum));
     else if (type == COLLECTIVE_FP16)
         store_le16(dst, collective_fp16_of(sum));
     else
         store_le32(dst, bits_of(sum));
+}
+
+/* Of so few that none of the ranks has more than a period of them. */
+static void sum_some(const struct collective_values *values, enum collective_type type, unsigned ranks, unsigned slot,
+                     uint64_t index, uint64_t count, uint8_t *dst)
+{
+    const unsigned bytes = collective_type_bytes[type];
+    float sums[SUMS_AT_ONCE];
+
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        const uint8_t *src =
+            values->bytes + (collective_values_start(values, rank, slot) + index * bytes) % values->period;
+        for (uint64_t i = 0; i < count; i++)
+            sums[i] = rank == 0 ? value_of(src + i * bytes, type) : sums[i] + value_of(src + i * bytes, type);
+    }
+    for (uint64_t i = 0; i < count; i++)
+        store_sum(dst + i * bytes, type, sums[i]);
+}
+
+void collective_values_sum(const struct collective_values *values, enum collective_type type, unsigned ranks,
+                           unsigned slot, uint64_t index, uint64_t count, uint8_t *dst)
+{
+    const unsigned bytes = collective_type_bytes[type];
+    const uint64_t period = values->period / bytes, most = period < SUMS_AT_ONCE ? period : SUMS_AT_ONCE;
+
+    for (uint64_t at = 0, some; at < count; at += some) {
+        some = count - at < most ? count - at : most;
+        sum_some(values, type, ranks, slot, index + at, some, dst + at * bytes);
+    }
 }

@@ -112,13 +112,38 @@ TEST(sums_are_made_in_fp32_and_rounded_once)
     ck_assert_ptr_nonnull(values.bytes);
     for (unsigned rank = 0; rank < 3; rank++)
         store_le16(values.bytes + collective_values_start(&values, rank, 0) + 2 * 5, sent[rank]);
-    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 5, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 5, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0x3F81);
-    collective_values_sum(&values, COLLECTIVE_BF16, 2, 0, 5, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 2, 0, 5, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0x3F80);
-    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 4, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 4, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0);
     collective_values_fini(&values);
+}
+
+/* A period that is shorter than what is added up at once, and one that is longer. */
+TEST(sums_of_many_are_those_of_each)
+{
+    static const uint64_t periods[] = {208, 48 * 1024};
+    enum { FIRST = 7, COUNT = 30000 };
+    uint8_t *many = malloc(4 * COUNT), one[4];
+
+    ck_assert_ptr_nonnull(many);
+    for (unsigned p = 0; p < 2; p++)
+        for (enum collective_type type = 0; type < COLLECTIVE_TYPES; type++) {
+            struct collective_values values = {malloc(2 * periods[p]), periods[p]};
+            const unsigned bytes = collective_type_bytes[type];
+            ck_assert_ptr_nonnull(values.bytes);
+            for (uint64_t i = 0; i < 2 * periods[p]; i++)
+                values.bytes[i] = (uint8_t)(0x3A + i % periods[p] * 13 % 8);
+            collective_values_sum(&values, type, 4, 1, FIRST, COUNT, many);
+            for (uint64_t i = 0; i < COUNT; i++) {
+                collective_values_sum(&values, type, 4, 1, FIRST + i, 1, one);
+                ck_assert_mem_eq(many + i * bytes, one, bytes);
+            }
+            collective_values_fini(&values);
+        }
+    free(many);
 }
 
 TEST(ranks_and_slots_send_different_parts_of_the_pattern)
