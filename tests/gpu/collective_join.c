@@ -1,16 +1,16 @@
-/* How communicators of two GPUs join and end.
+/* How communicators of two GPUs, or more, join and end.
  *
- *   collective_join [--threads] LIBRARY SCENE ...
+ *   collective_join [--threads] [--ranks=N] LIBRARY SCENE ...
  *
  *   times   what ncclCommInitRank takes: the first time, and then
  *   late    communicators that do not block: they join with their first collective; values are compared
  *   bare    rank 1 has STRAIT_COLL=raw: the others find out, stay raw and go on (processes only)
  *   full    rank 1 has no memory for messages: no error, and soon all is raw, or between hosts by the host's memory
- *   beside  a thread aborts a communicator whose first collective waits for the other rank, and one that has a group
+ *   beside  a thread aborts a communicator whose first collective waits for the others, and one that has a group
  *           open; again and again
  *
  * LIBRARY is libstrait-coll, or NCCL for times. Ranks are processes, or threads. Settings are the environment's. A
- * scene that does not end within a minute has failed. Exit status: 1 a scene failed, 77 no two GPUs. */
+ * scene that does not end within a minute has failed. Exit status: 1 a scene failed, 77 too few GPUs. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 #include "tests/gpu/collective_world.h"
 
-enum { RANKS = 2, BYTES = 16 << 20, COUNT_OF = BYTES / 2 };
+enum { BYTES = 16 << 20, COUNT_OF = BYTES / 2 };
 
 /* What ncclConfig_t began with in 2.14. */
 struct config {
@@ -32,7 +32,7 @@ struct config {
 static coll_comm make(struct rank *rank, unsigned id)
 {
     coll_comm comm;
-    require(nccl.CommInitRank(&comm, RANKS, rank->shared->ids[id], rank->number) == COLL_SUCCESS);
+    require(nccl.CommInitRank(&comm, rank->ranks, rank->shared->ids[id], rank->number) == COLL_SUCCESS);
     return comm;
 }
 
@@ -47,7 +47,7 @@ static coll_comm make_late(struct rank *rank, unsigned id)
 {
     struct config config = {sizeof(config), 0xcafebeefu, 21400, 0, INT_MIN};
     coll_comm comm;
-    require_nccl(nccl.CommInitRankConfig(&comm, RANKS, rank->shared->ids[id], rank->number, &config));
+    require_nccl(nccl.CommInitRankConfig(&comm, rank->ranks, rank->shared->ids[id], rank->number, &config));
     settle(comm, COLL_IN_PROGRESS);
     return comm;
 }
@@ -63,7 +63,7 @@ static void end(struct rank *rank, coll_comm comm)
 
 static uint64_t seed_of(unsigned turn, int rank)
 {
-    return 1 + RANKS * turn + (unsigned)rank;
+    return 1 + WORLD_RANKS_MAX * turn + (unsigned)rank;
 }
 
 static coll_result ask(struct rank *rank, coll_comm comm)
@@ -79,7 +79,7 @@ static void fill(struct rank *rank, unsigned turn)
 static void check(struct rank *rank, unsigned turn)
 {
     require_cuda(cudaStreamSynchronize(rank->stream[0]));
-    for (int from = 0; from < RANKS; from++)
+    for (int from = 0; from < rank->ranks; from++)
         rank_require(rank, rank->receive[0] + (size_t)from * BYTES, COLL_BF16, COUNT_OF, VALUES_NORMAL,
                      seed_of(turn, from));
 }
@@ -170,7 +170,7 @@ static unsigned take_memory(void *chunks[CHUNKS_MAX])
     return count;
 }
 
-/* Of rank 1: what it has begun goes on by the host's memory, and what comes next is raw on both. */
+/* Of rank 1: what it has begun goes on by the host's memory, and what comes next is raw on all. */
 static void full(struct rank *rank)
 {
     void *chunks[CHUNKS_MAX];
@@ -210,7 +210,7 @@ static void *abort_it(void *argument)
     return NULL;
 }
 
-/* Rank 1 never comes to the first collective. */
+/* Rank 0 alone comes to the first collective. */
 static void abort_what_waits(struct rank *rank, unsigned id)
 {
     coll_comm comm = make_late(rank, id);
@@ -225,7 +225,7 @@ static void abort_what_waits(struct rank *rank, unsigned id)
         require(pthread_join(thread, NULL) == 0);
     }
     world_meet(rank);
-    if (rank->number == 1)
+    if (rank->number > 0)
         require_nccl(nccl.CommAbort(comm));
 }
 
@@ -245,7 +245,7 @@ static void abort_what_is_grouped(struct rank *rank, unsigned id)
         require(nccl.GroupEnd() != COLL_SUCCESS || !compressed);
     }
     world_meet(rank);
-    if (rank->number == 1)
+    if (rank->number > 0)
         require_nccl(nccl.CommAbort(comm));
 }
 

@@ -1,12 +1,13 @@
-/* A rank that is killed in mid-collective, on two real GPUs, one process each:
+/* A rank that is killed in mid-collective, on real GPUs, one process each:
  *
- *   collective_kill [--told] LIBRARY [SCENE ...]
+ *   collective_kill [--told] [--ranks=N] LIBRARY [SCENE ...]
  *
- * LIBRARY is NCCL's or libstrait-coll, opened by its path. The rank that is left has to get ncclCommAbort back within 5
- * s, its stream and its GPU have to work afterwards, and with --told ncclCommGetAsyncError has to tell of an error
- * within 10 s; without, it is printed whether and when it does: NCCL alone may never notice. In the scene "repair"
- * nothing fits any more (it is about libstrait-coll with STRAIT_COLL=compress); in "stopped" the other one is stopped
- * for a while and nothing may be told. Exit status 77: no two GPUs. */
+ * LIBRARY is NCCL's or libstrait-coll, opened by its path. The last of the ranks (two) is killed. Those that are left
+ * have to get ncclCommAbort back within 5 s, their streams and GPUs have to work afterwards, and with --told
+ * ncclCommGetAsyncError has to tell of an error within 10 s; without, it is printed whether and when it does: NCCL
+ * alone may never notice. In the scene "repair" nothing fits any more (it is about libstrait-coll with
+ * STRAIT_COLL=compress); in "stopped" the last one is stopped for a while and nothing may be told. Exit status 77: too
+ * few GPUs. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ struct way {
     bool stopped;                        /* and not killed at all, but stopped for a while */
 };
 
-/* A rank, of which the other one is killed. */
+/* A rank, of which another one is killed. */
 struct survivor {
     struct rank *rank;
     const struct way *way;
@@ -78,9 +79,10 @@ static coll_result reduce(struct survivor *s)
 static coll_result swap(struct survivor *s)
 {
     struct rank *rank = s->rank;
+    const int next = (rank->number + 1) % rank->ranks, previous = (rank->number + rank->ranks - 1) % rank->ranks;
     require_nccl(nccl.GroupStart());
-    require_nccl(nccl.Send(rank->send[0], VALUES, COLL_BF16, 1 - rank->number, rank->comm[0], s->rank->stream[0]));
-    require_nccl(nccl.Recv(rank->receive[0], VALUES, COLL_BF16, 1 - rank->number, rank->comm[0], s->rank->stream[0]));
+    require_nccl(nccl.Send(rank->send[0], VALUES, COLL_BF16, next, rank->comm[0], rank->stream[0]));
+    require_nccl(nccl.Recv(rank->receive[0], VALUES, COLL_BF16, previous, rank->comm[0], rank->stream[0]));
     return nccl.GroupEnd();
 }
 
@@ -121,7 +123,7 @@ static coll_result try_on(struct survivor *s)
     return COLL_SUCCESS;
 }
 
-/* Both run the same number: the last ones of a time differ. */
+/* All run the same number: the last ones of a time differ. */
 static void work_times(struct survivor *s, unsigned times)
 {
     for (unsigned i = 0; i < times; i++)
@@ -165,8 +167,8 @@ static void use_gpu(struct rank *rank)
 /* A row of the table: what was told and when, how long ncclCommAbort took. */
 static void print_row(const struct survivor *s, double told_ms, coll_result error, double abort_ms, coll_result aborted)
 {
-    printf("%-15s %-6s %6.0f ms   abort %6.0f ms %s%s%s\n", s->rank->scene->name, is_error(error) ? "told" : "untold",
-           told_ms, abort_ms, abort_ms > ABORT_MAX_MS ? "TOO LONG, " : "",
+    printf("%-15s rank %d %-6s %6.0f ms   abort %6.0f ms %s%s%s\n", s->rank->scene->name, s->rank->number,
+           is_error(error) ? "told" : "untold", told_ms, abort_ms, abort_ms > ABORT_MAX_MS ? "TOO LONG, " : "",
            is_error(error) ? nccl.GetErrorString(error) : "no error",
            aborted != COLL_SUCCESS ? ", and an error of ncclCommAbort" : "");
 }
@@ -206,18 +208,18 @@ static void be_left(struct survivor *s)
 }
 
 /* Who is stopped is not dead: nothing is told, and all goes on when it does. */
-static void wait_for_stopped(struct survivor *s, pid_t peer)
+static void wait_for_stopped(struct survivor *s, pid_t last)
 {
     coll_result error = COLL_SUCCESS;
     const double since = now_ms();
-    require(kill(peer, SIGSTOP) == 0);
+    require(s->rank->number > 0 || kill(last, SIGSTOP) == 0);
     require_nccl(s->way->operate(s));
     while (now_ms() - since < STOPPED_MS && error == COLL_SUCCESS) {
         require(nccl.CommGetAsyncError(s->rank->comm[0], &error) == COLL_SUCCESS);
         usleep(1000);
     }
     const double told_ms = now_ms() - since;
-    require(kill(peer, SIGCONT) == 0);
+    require(s->rank->number > 0 || kill(last, SIGCONT) == 0);
     world_meet(s->rank);
     if (error == COLL_SUCCESS)
         require_cuda(cudaStreamSynchronize(s->rank->stream[0]));
@@ -239,27 +241,28 @@ static void be_killed(struct survivor *s)
             require_nccl(try_on(s));
 }
 
-/* Rank 1 is killed by rank 0, which so knows when. What NCCL and CUDA would do at exit is not looked at here. */
+/* The last rank is killed by rank 0, which so knows when; the others have worked as long as that one by then. What NCCL
+ * and CUDA would do at exit is not looked at here. */
 static void play(struct rank *rank)
 {
     struct survivor own = {.rank = rank, .way = rank->scene->argument}, *s = &own;
-    const pid_t peer = rank->shared->pids[1 - rank->number];
+    const int last = rank->ranks - 1;
     for (unsigned i = 0; i < UNDER_WAY_MAX; i++)
         require_cuda(cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming));
     fill(rank, VALUES_NORMAL);
     if (s->way->prepare != NULL)
         s->way->prepare(s);
     work_times(s, 3);
-    if (rank->number == 1)
+    if (rank->number == last)
         be_killed(s);
     if (s->way->stopped) {
-        wait_for_stopped(s, peer);
+        wait_for_stopped(s, rank->shared->pids[last]);
     } else {
         if (s->way->late)
             require_nccl(s->way->operate(s));
         for (double start = now_ms(); !s->way->late && now_ms() - start < ALONE_MS;)
             require_nccl(try_on(s));
-        require(kill(peer, SIGKILL) == 0);
+        require(rank->number > 0 || kill(rank->shared->pids[last], SIGKILL) == 0);
         be_left(s);
     }
     fflush(stdout);

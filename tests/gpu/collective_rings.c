@@ -1,10 +1,10 @@
-/* What does not fit, on two real GPUs: incompressible values, compressed whatever it costs.
+/* What does not fit, on real GPUs: incompressible values, compressed whatever it costs.
  *
- *   collective_rings [--threads] LIBRARY [SCENE ...]
+ *   collective_rings [--threads] [--ranks=N] LIBRARY [SCENE ...]
  *
- * LIBRARY is libstrait-coll, opened by its path. Two ranks, as processes, as threads, and as one thread; with --threads
- * not as processes. Every value that arrives is compared. Operations in graphs keep overflowing, while others of their
- * class go raw after the second time. Exit status 77: no two GPUs. */
+ * LIBRARY is libstrait-coll, opened by its path. An even number of ranks (two), as processes, as threads, and as one
+ * thread; with --threads not as processes. Every value that arrives is compared. Operations in graphs keep overflowing,
+ * while others of their class go raw after the second time. Exit status 77: too few GPUs. */
 #include <stdatomic.h>
 
 #include "tests/gpu/collective_world.h"
@@ -18,7 +18,7 @@ enum { REPLAYS = 40 };
 
 static uint64_t seed_of(unsigned turn, int rank)
 {
-    return 1 + 2 * turn + (unsigned)rank;
+    return 1 + WORLD_RANKS_MAX * turn + (unsigned)rank;
 }
 
 static void fill(struct rank *rank, unsigned slot, uint64_t seed, size_t count)
@@ -58,19 +58,27 @@ static void calls(struct rank *rank)
     }
 }
 
-/* Rank 0 has both in a group; rank 1 one after the other. */
+/* Ranks 0 and 1, 2 and 3 and so on send to each other. */
+static int peer_of(const struct rank *rank)
+{
+    require(rank->ranks % 2 == 0);
+    return rank->number ^ 1;
+}
+
+/* Ranks with even numbers have both in a group; their peers one after the other. */
 static void one_sided_of(struct rank *rank, size_t count, bool receives_first, unsigned turn)
 {
-    const int peer = 1 - rank->number;
+    const int peer = peer_of(rank);
+    const bool groups = rank->number % 2 == 0;
     fill(rank, 0, seed_of(turn, rank->number), count);
-    if (rank->number == 0)
+    if (groups)
         require_nccl(nccl.GroupStart());
-    if (rank->number == 0 || !receives_first)
+    if (groups || !receives_first)
         require_nccl(nccl.Send(rank->send[0], count, COLL_BF16, peer, rank->comm[0], rank->stream[0]));
     require_nccl(nccl.Recv(rank->receive[0], count, COLL_BF16, peer, rank->comm[0], rank->stream[0]));
-    if (rank->number == 1 && receives_first)
+    if (!groups && receives_first)
         require_nccl(nccl.Send(rank->send[0], count, COLL_BF16, peer, rank->comm[0], rank->stream[0]));
-    if (rank->number == 0)
+    if (groups)
         require_nccl(nccl.GroupEnd());
     settle(rank);
     rank_require(rank, rank->receive[0], COLL_BF16, count, VALUES_NOISE, seed_of(turn, peer));
@@ -80,8 +88,8 @@ static void one_sided_of(struct rank *rank, size_t count, bool receives_first, u
 static void connect_pair(struct rank *rank)
 {
     require_nccl(nccl.GroupStart());
-    require_nccl(nccl.Send(rank->send[0], 1, COLL_BF16, 1 - rank->number, rank->comm[0], rank->stream[0]));
-    require_nccl(nccl.Recv(rank->receive[0], 1, COLL_BF16, 1 - rank->number, rank->comm[0], rank->stream[0]));
+    require_nccl(nccl.Send(rank->send[0], 1, COLL_BF16, peer_of(rank), rank->comm[0], rank->stream[0]));
+    require_nccl(nccl.Recv(rank->receive[0], 1, COLL_BF16, peer_of(rank), rank->comm[0], rank->stream[0]));
     require_nccl(nccl.GroupEnd());
     settle(rank);
 }
@@ -188,7 +196,7 @@ static void two_communicators(struct rank *rank)
     struct rank other = *rank;
     require_nccl(nccl.CommSplit(rank->comm[0], 0, -rank->number, &other.comm[0], NULL));
     fill(rank, 0, seed_of(0, rank->number), LARGE);
-    fill(rank, 1, seed_of(0, 1 - rank->number), LARGE);
+    fill(rank, 1, seed_of(0, rank->ranks - 1 - rank->number), LARGE);
     cudaGraphExec_t first = capture(rank, 0), second = capture(&other, 1);
     for (unsigned i = 0; i < REPLAYS; i++) {
         require_cuda(cudaGraphLaunch(first, rank->stream[0]));
@@ -203,31 +211,30 @@ static void two_communicators(struct rank *rank)
     require_nccl(nccl.CommDestroy(other.comm[0]));
 }
 
-/* Both ranks are one thread's. */
+/* All ranks are one thread's. */
 static void one_thread(struct rank *rank)
 {
-    enum { RANKS = 2 };
-    struct rank ranks[RANKS];
-    coll_comm comms[RANKS];
-    require(rank->ranks == RANKS);
-    require_nccl(nccl.CommInitAll(comms, RANKS, NULL));
-    for (int i = 0; i < RANKS; i++) {
-        ranks[i] = (struct rank){.number = i, .ranks = RANKS, .comm = {comms[i]}};
+    const int count = rank->ranks;
+    struct rank ranks[WORLD_RANKS_MAX];
+    coll_comm comms[WORLD_RANKS_MAX];
+    require_nccl(nccl.CommInitAll(comms, count, NULL));
+    for (int i = 0; i < count; i++) {
+        ranks[i] = (struct rank){.number = i, .ranks = count, .comm = {comms[i]}};
         world_allocate(&ranks[i], 2 * LARGE, 1);
     }
     for (unsigned turn = 0; turn < 3; turn++) {
-        for (int i = 0; i < RANKS; i++)
+        for (int i = 0; i < count; i++)
             fill(&ranks[i], 0, seed_of(turn, i), LARGE);
         require_nccl(nccl.GroupStart());
-        for (int i = 0; i < RANKS; i++)
+        for (int i = 0; i < count; i++)
             gather(&ranks[i], 0);
         require_nccl(nccl.GroupEnd());
-        for (int i = 0; i < RANKS; i++)
+        for (int i = 0; i < count; i++)
             require_cuda(cudaStreamSynchronize(ranks[i].stream[0]));
-        for (int i = 0; i < RANKS; i++)
+        for (int i = 0; i < count; i++)
             require_gathered(&ranks[i], 0, turn);
     }
-    for (int i = 0; i < RANKS; i++) {
+    for (int i = 0; i < count; i++) {
         require(nccl_compressed(comms[i], "all_gather") > 0);
         require_nccl(nccl.CommDestroy(comms[i]));
     }
