@@ -1,6 +1,6 @@
 #!/bin/sh
-# collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
-# PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
+# collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]: gathers in DIR what a machine with two GPUs or more, their driver, NCCL
+# and PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
 # does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the
 # bench. BEFORE: another build, whose library is measured beside this one's. Of the environment, NCCL: another NCCL to
 # try with; MPI=1: what starts processes, for nccl-tests that were built with MPI_HOME.

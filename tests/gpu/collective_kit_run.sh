@@ -6,7 +6,8 @@
 #             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
 #             order        groups that only some ranks make, that are refused, that order streams, also in a graph: with NCCL
 #                          alone, too, which does by itself what the library has to do
-#             rings        the same between two GPUs, more than the rings hold: beside cudaFree, grouped on one side only
+#             rings        the same of an even number of GPUs, more than the rings hold: beside cudaFree, grouped on one side
+#                          only
 #             join         how communicators join: what it adds to ncclCommInitRank, those that do not block, a rank that is
 #                          raw, one without memory, aborts beside calls
 #             late         PyTorch with communicators that do not block, as torch below
@@ -30,11 +31,14 @@
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
 #             small        nccl-tests of 1 to 8 MiB, NCCL alone twice, raw and auto (ROUNDS: 2), 80 s
 #   GPUS    so many: all that there are, at most 4
-#   RINGS   scenes of gpu_collective_rings: all
+#   ALONE   0: order and join without NCCL alone
+#   RINGS   scenes of gpu_collective_rings: all       JOIN    of gpu_collective_join: "late bare full beside"
 #   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
 #   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library
 #   TORCH   parts of collective_pytorch.py: all       ARGS    further options of nccl-tests
 #   WITH    kit: the NCCL of the kit, if it has one, in place of this machine's
+#   MATRIX, WAYS  of nccl-tests in the step show: full, "plain auto compress"
+#   STEP_SECONDS  that no step may exceed, whatever it could take otherwise
 #   OUT     folder of the logs: out
 #
 # lib/ has the library; a plugin that it opens by name is looked for there too. lib/programs is for programs of the kit
@@ -96,6 +100,7 @@ step() {
     *) return 0 ;;
     esac
     [ -z "$ended" ] || return 0
+    [ "$seconds" -le "${STEP_SECONDS:-$seconds}" ] || seconds=$STEP_SECONDS
     timeout -k 5 "$seconds" "$@" >"$out/$name.log" 2>&1 &
     running=$!
     wait "$running"
@@ -128,7 +133,7 @@ kill_as() {
     nccl) way=raw ;;
     hosts) way="compress" ;;
     esac
-    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
+    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill --ranks="$gpus" "$@" \
         >"$out/kill-$name.log" 2>"$out/kill-$name.err"
 }
 
@@ -149,7 +154,7 @@ kill_scenes() {
     printf '%-12s scene\n' library
     for name in $ways; do
         sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
-        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
+        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|has ended without leaving|rank [0-9] of [0-9]: [a-z].*' "$out/kill-$name.err" |
             sort | uniq -c
     done
     echo "of the library: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
@@ -157,7 +162,7 @@ kill_scenes() {
 }
 
 rings_scenes() {
-    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
+    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings --ranks=$((gpus / 2 * 2)) "$coll" ${RINGS:-}
 }
 
 overflow_scenes() {
@@ -177,6 +182,7 @@ order_scenes() {
     local code=0
     export STRAIT_COLL=compress STRAIT_COLL_NCCL=$nccl
     for library in "$nccl" "$coll"; do
+        [ "$library" = "$coll" ] || [ "${ALONE:-1}" = 1 ] || continue
         echo "$library"
         bin/gpu_collective_order --ranks="$gpus" "$library" || code=$?
         [ $code -ne 77 ] || return 77
@@ -193,24 +199,24 @@ join_time() {
         shift
     done
     printf '%-20s ' "$name"
-    env "${set[@]}" timeout 40 bin/gpu_collective_join "$1" times 2>>"$out/join.err" | sed -n 1p
+    env "${set[@]}" timeout 40 bin/gpu_collective_join --ranks="$gpus" "$1" times 2>>"$out/join.err" | sed -n 1p
     return "${PIPESTATUS[0]}"
 }
 
 join_scenes() {
     local code=0
     export STRAIT_COLL_NCCL=$nccl
-    join_time NCCL "$nccl" || code=$?
+    join_time auto STRAIT_COLL=auto "$coll" || code=$?
     [ $code -ne 77 ] || return 77
-    join_time raw STRAIT_COLL=raw "$coll" || code=1
-    join_time auto STRAIT_COLL=auto "$coll" || code=1
+    [ "${ALONE:-1}" != 1 ] || join_time NCCL "$nccl" || code=1
+    [ "${ALONE:-1}" != 1 ] || join_time raw STRAIT_COLL=raw "$coll" || code=1
     join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
     join_time compress STRAIT_COLL=compress "$coll" || code=1
     export STRAIT_COLL=compress
     for ranks in "" --threads; do
         echo "ranks are ${ranks:-processes}"
         # shellcheck disable=SC2086
-        timeout 60 bin/gpu_collective_join $ranks "$coll" late bare full beside 2>"$out/join$ranks.err" || code=1
+        timeout 60 bin/gpu_collective_join $ranks --ranks="$gpus" "$coll" ${JOIN:-late bare full beside} 2>"$out/join$ranks.err" || code=1
         grep -hE 'not true|ended|stays raw|no memory' "$out/join$ranks.err" | sed -E 's/communicator 0x[0-9a-f]+, //' | sort | uniq -c | head -n 12
     done
     ls /dev/shm/strait-coll-* 2>/dev/null && code=1 # no name is left
@@ -367,7 +373,7 @@ ranks_scenes() {
 
 }
 export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
-export kit out coll nccl gpus KILL KILL_WAYS RINGS
+export kit out coll nccl gpus KILL KILL_WAYS RINGS JOIN ALONE
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -400,7 +406,7 @@ step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45
 step late 120 env "OUT=$out/late" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 TORCH_NCCL_USE_COMM_NONBLOCKING=1 \
     "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll" ${TORCH:-}
 # Starting a program takes most of its time, so repeats are cycles (-N) of it too.
-tests "${SHOW_SECONDS:-260}" show MATRIX=full "WAYS=plain auto compress" "ARGS=${ARGS:--n 5}"
+tests "${SHOW_SECONDS:-260}" show MATRIX="${MATRIX:-full}" "WAYS=${WAYS:-plain auto compress}" "ARGS=${ARGS:--n 5}"
 tests "${SMALL_SECONDS:-80}" small "WAYS=plain again raw auto" OPS="${OPS:-reduce_scatter all_gather}" ROUNDS="${ROUNDS:-2}" \
     "ARGS=${ARGS:--b 1M -e 8M -f 2 -n 200 -N 5}"
 tests 90 sockets "WAYS=plain auto compress" OPS="all_gather alltoall" ROUNDS=2 "ARGS=-e 32M -n 3 -N 2" \
