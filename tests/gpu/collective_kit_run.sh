@@ -31,8 +31,9 @@
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
 #             small        nccl-tests of 1 to 8 MiB, NCCL alone twice, raw and auto (ROUNDS: 2), 80 s
 #   GPUS    so many: all that there are, at most 4
-#   ALONE   0: order and join without NCCL alone
+#   FEW     1: less of order, overflow and join: without NCCL alone, as processes only
 #   RINGS   scenes of gpu_collective_rings: all       JOIN    of gpu_collective_join: "late bare full beside"
+#   ORDER   of gpu_collective_order: all
 #   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
 #   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library
 #   TORCH   parts of collective_pytorch.py: all       ARGS    further options of nccl-tests
@@ -171,6 +172,7 @@ overflow_scenes() {
     echo "processes, $gpus GPUs"
     bin/gpu_collective_overflow --ranks="$gpus" "$coll" || code=$?
     [ $code -ne 77 ] || return 77
+    [ "${FEW:-}" != 1 ] || return $code
     echo "threads"
     bin/gpu_collective_overflow --threads --ranks="$gpus" "$coll" straight graph two || code=1
     echo "auto"
@@ -182,9 +184,9 @@ order_scenes() {
     local code=0
     export STRAIT_COLL=compress STRAIT_COLL_NCCL=$nccl
     for library in "$nccl" "$coll"; do
-        [ "$library" = "$coll" ] || [ "${ALONE:-1}" = 1 ] || continue
+        [ "$library" = "$coll" ] || [ "${FEW:-}" != 1 ] || continue
         echo "$library"
-        bin/gpu_collective_order --ranks="$gpus" "$library" || code=$?
+        bin/gpu_collective_order --ranks="$gpus" "$library" ${ORDER:-} || code=$?
         [ $code -ne 77 ] || return 77
     done
     return $code
@@ -208,12 +210,15 @@ join_scenes() {
     export STRAIT_COLL_NCCL=$nccl
     join_time auto STRAIT_COLL=auto "$coll" || code=$?
     [ $code -ne 77 ] || return 77
-    [ "${ALONE:-1}" != 1 ] || join_time NCCL "$nccl" || code=1
-    [ "${ALONE:-1}" != 1 ] || join_time raw STRAIT_COLL=raw "$coll" || code=1
-    join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
-    join_time compress STRAIT_COLL=compress "$coll" || code=1
+    if [ "${FEW:-}" != 1 ]; then
+        join_time NCCL "$nccl" || code=1
+        join_time raw STRAIT_COLL=raw "$coll" || code=1
+        join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
+        join_time compress STRAIT_COLL=compress "$coll" || code=1
+    fi
     export STRAIT_COLL=compress
     for ranks in "" --threads; do
+        [ "${FEW:-}" != 1 ] || [ -z "$ranks" ] || continue
         echo "ranks are ${ranks:-processes}"
         # shellcheck disable=SC2086
         timeout 60 bin/gpu_collective_join $ranks --ranks="$gpus" "$coll" ${JOIN:-late bare full beside} 2>"$out/join$ranks.err" || code=1
@@ -373,7 +378,7 @@ ranks_scenes() {
 
 }
 export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
-export kit out coll nccl gpus KILL KILL_WAYS RINGS JOIN ALONE
+export kit out coll nccl gpus KILL KILL_WAYS RINGS JOIN ORDER FEW
 
 unpack() {
     python3 - "$1" <<'PYTHON'

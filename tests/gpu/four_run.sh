@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# run.sh STEP ...: collectives and transfers of four GPUs. Made by tests/gpu/four.sh. Steps, each within the time behind it:
+# run.sh STEP ...: collectives and transfers of four GPUs. Made by tests/gpu/four.sh. Steps, and what they may take; mostly
+# it is half of that:
 #
-#   nvlink      190 s  scenes of groups, overflows, rings, joining and ranks that are killed, over what links there are
-#   shm, socket  90 s  the most of these by memory of the host, and by TCP
-#   torch       120 s  PyTorch with and without the library, by each of the three
-#   fan-out      75 s  strait bench transfer: one GPU to all others, large requests and many small ones
-#   fan-in       75 s  all others to one
-#   collective  260 s  strait bench collective on gradients, by each of the three: NCCL beside auto and compress
-#   hosts        60 s  the same on two hosts, as NCCL is told
-#   show        200 s  nccl-tests with compress, by each of the three
+#   nvlink      200 s  scenes of groups, overflows, rings and ranks that are killed, over what links there are
+#   join        100 s  how communicators join
+#   shm, socket 100 s  the most of these by memory of the host, and by TCP
+#   torch       180 s  PyTorch with and without the library, by each of the three
+#   fan-out     120 s  strait bench transfer: one GPU to all others, large requests and many small ones
+#   fan-in      120 s  all others to one
+#   collective  375 s  strait bench collective on gradients, by each of the three: NCCL beside auto and compress
+#   hosts        80 s  the same on two hosts, as NCCL is told
+#   show        280 s  nccl-tests with compress, by each of the three
 #
 #   GPUS     4             SECONDS_ALL  after which nothing is begun, and what runs is ended: 540
 #   OUT      folder of the results: out. tables.txt, which grows as steps go on; logs.tar.gz, packed after each step
@@ -16,10 +18,10 @@
 # Exit status: 1 a step failed, 77 too few GPUs, 2 bad usage.
 # shellcheck disable=SC2317 # functions are steps, called by their names, or in a shell of their own
 set -uo pipefail
-steps=${*:-nvlink shm socket torch fan-out fan-in collective hosts show}
+steps=${*:-nvlink join shm socket torch fan-out fan-in collective hosts show}
 for step in $steps; do
     case $step in
-    nvlink | shm | socket | torch | fan-out | fan-in | collective | hosts | show) ;;
+    nvlink | join | shm | socket | torch | fan-out | fan-in | collective | hosts | show) ;;
     *) echo "there is no step '$step'" >&2 && exit 2 ;;
     esac
 done
@@ -184,11 +186,12 @@ show() {
 : >"$out/tables.txt"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | uniq -c | tee -a "$out/tables.txt"
 nvidia-smi topo -m >"$logs/topology.txt" 2>&1
-few=(ALONE=0 KILL_WAYS=compress "KILL=waiting all_gather" "RINGS=calls one_sided graphs two_communicators" "JOIN=late full")
+few=(FEW=1 KILL_WAYS=compress "KILL=waiting all_gather" "RINGS=one_sided graphs" "JOIN=late full" "ORDER=all_reduce exchange streams")
 for step in $steps; do
     case $step in
-    nvlink) scenes nvlink 190 nvlink "order overflow kill rings join" STEP_SECONDS=60 ;;
-    shm | socket) scenes "$step" 90 "$step" "order overflow kill rings join" STEP_SECONDS=45 "${few[@]}" ;;
+    nvlink) scenes nvlink 200 nvlink "order overflow kill rings" STEP_SECONDS=60 ;;
+    join) scenes join 100 nvlink join STEP_SECONDS=95 ;;
+    shm | socket) scenes "$step" 100 "$step" "order overflow kill rings join" STEP_SECONDS=45 "${few[@]}" ;;
     # Sums of NCCL's own order, so that they have its bits.
     torch) for by in nvlink shm socket; do
         scenes "torch-$by" 60 "$by" torch STEP_SECONDS=58 TORCH_WAYS=compress STRAIT_COLL_ORDER=nccl-ring NCCL_ALGO=Ring
