@@ -41,7 +41,10 @@ def _candidates(name: str, variable: str) -> list[str]:
     if named:
         return [named]
     package = Path(__file__).resolve().parent
-    packed = [package / name, package / "lib" / f"{name}.0"]  # of a wheel that holds the libraries alone, or all of Strait
+    packed = [
+        package / name,
+        package / "lib" / f"{name}.0",
+    ]  # of a wheel that holds the libraries alone, or all of Strait
     return [str(path) for path in packed if path.exists()] + [f"{name}.0", name]
 
 

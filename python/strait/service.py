@@ -332,7 +332,7 @@ class _Lists:
         if isinstance(pages, list) and pages and isinstance(pages[0], int):  # the usual: quicker, as above
             listed = _listed_ids(pages)
             self.count, self.kept = 1, [listed]
-            self.array = (_abi.PageList * 1)((0, 0, len(listed), 0, listed.buffer_info()[0]))
+            self.array = (_abi.PageList * 1)(_abi.PageList(0, 0, len(listed), 0, listed.buffer_info()[0]))
             return
         lists = _as_lists(pages)
         self.count = len(lists)

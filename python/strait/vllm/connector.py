@@ -116,7 +116,7 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
 
     # ---- Workers
 
-    def get_mem_pool_context(self) -> AbstractContextManager | None:
+    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return None if torch.cuda.is_available() else host_pool()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:

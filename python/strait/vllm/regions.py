@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..codebook import ClassLike
 from ..service import Layout, Region
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _attention(cache: torch.Tensor, blocks: int, group: int) -> Region:
     elif ratio > 1:
         layout = Layout.NONE  # heads of one kernel block after those of another: neither order
     if ratio > 1:
-        cache = cache.unflatten(0, (blocks, ratio))
+        cache = cache.view(blocks, ratio, *cache.shape[1:])
     element = _ELEMENTS.get(cache.dtype, "bytes")
     if element.startswith("fp8") or element == "bytes":
         cache = cache.view(torch.uint8)
@@ -63,7 +64,7 @@ def _state(backing: torch.Tensor, config: KVCacheConfig, tensor: Any, place: int
 
 def regions_of(
     caches: dict[str, torch.Tensor], config: KVCacheConfig
-) -> tuple[dict[tuple[str, int], Region], dict[str, int]]:
+) -> tuple[dict[ClassLike, Region], dict[str, int]]:
     """Regions by role and layer, and each layer's number. Groups keep their numbers; those that vLLM does not transfer
     have none, so they must be the last ones. ValueError: a cache that has no such form."""
     groups = {
@@ -73,7 +74,7 @@ def regions_of(
         if name in caches
     }
     numbers = layer_numbers(list(groups))
-    regions: dict[tuple[str, int], Region] = {}
+    regions: dict[ClassLike, Region] = {}
     for tensor in config.kv_cache_tensors:
         for place, name in enumerate(tensor.layers):
             if name not in groups:

@@ -100,8 +100,8 @@ class Scheduler:
         if not params.get("do_remote_decode"):
             return
         key = params.get("strait_key")
-        known = isinstance(key, str) and key != ""
-        self._sources[request.request_id] = _Source(request, key_of(key if known else request.request_id), known)
+        known = key if isinstance(key, str) and key else None
+        self._sources[request.request_id] = _Source(request, key_of(known or request.request_id), known is not None)
 
     def _scheduled(self, output: SchedulerOutput) -> Iterable[tuple[str, int, Sequence[Sequence[int]]]]:
         """Requests that compute tokens in this step, how many they have after it, and their blocks."""

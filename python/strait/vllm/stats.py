@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.utils import create_metric_per_engine
@@ -15,6 +15,8 @@ _COUNTS = ("failed_loads", "failed_sends", "sends", "declined")
 @dataclass
 class StraitStats(KVConnectorStats):
     """Loads and sends of an interval."""
+
+    data: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -77,12 +79,13 @@ class StraitPromMetrics(KVConnectorPromMetrics):
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self._by_name = {}
+        self._by_name: dict[str, Any] = {}
+        histogram, counter = cast(Any, self._histogram_cls), cast(Any, self._counter_cls)
         for name, (metric, text, buckets) in _HISTOGRAMS.items():
-            made = self._histogram_cls(name=metric, documentation=text, buckets=buckets, labelnames=labelnames)
+            made = histogram(name=metric, documentation=text, buckets=buckets, labelnames=labelnames)
             self._by_name[name] = create_metric_per_engine(made, per_engine_labelvalues)
         for name, (metric, text) in _COUNTERS.items():
-            made = self._counter_cls(name=metric, documentation=text, labelnames=labelnames)
+            made = counter(name=metric, documentation=text, labelnames=labelnames)
             self._by_name[name] = create_metric_per_engine(made, per_engine_labelvalues)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.logger import init_logger
 
 from .. import service
+from .._views import ArrayLike
+from ..codebook import ClassLike
 from ..errors import Error, InvalidError
-from ..service import Coding, Event, EventType, Pages, State, Transfer
+from ..service import Coding, Event, EventType, Pages, Region, State, Transfer
 from .metadata import Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, unpack_blob
 from .regions import regions_of
 from .stats import StraitStats
@@ -101,9 +103,11 @@ class Worker:
         for region in regions.values():
             while len(self._block_bytes) <= region.group:
                 self._block_bytes.append(0)
-            self._block_bytes[region.group] += region.array[0].nbytes
+            pages: Any = region.array
+            self._block_bytes[region.group] += pages[0].nbytes
+        pools: dict[ClassLike, ArrayLike | Region] = {**regions}
         try:
-            self._pool = self._client.register(regions, compat=self._compat)
+            self._pool = self._client.register(pools, compat=self._compat)
             self._blob = self._pool.export(timeout=self._options.connect_timeout)
         except (Error, ValueError) as failure:
             raise RuntimeError(f"strait: the KV cache could not be registered: {failure}") from failure
@@ -185,9 +189,7 @@ class Worker:
         for request in meta.ended:
             self._give_up(request)
         if meta.loads and self._on_gpu:
-            event = torch.cuda.Event()
-            event.record()
-            self._held.append((event, meta.loads))
+            self._held.append((self._event(), meta.loads))
         else:
             for request, load in meta.loads.items():
                 self._expect(request, load)
@@ -195,7 +197,7 @@ class Worker:
     def _event(self) -> Any:
         if not self._on_gpu:
             return None
-        event = torch.cuda.Event(interprocess=True)
+        event: Any = cast(Any, torch.cuda.Event)(interprocess=True)
         event.record()
         return event
 

@@ -17,14 +17,10 @@ DEADLINE, LEASE = 5, 3  # seconds
 @dataclass
 class Settings:
     model: Path
-    connector: dict[str, Any] | None = (
-        None  # of KVTransferConfig; None: an engine without one
-    )
+    connector: dict[str, Any] | None = None  # of KVTransferConfig; None: an engine without one
     blocks: int = 128
     step_tokens: int = 1024
-    own_core: bool = (
-        False  # the engine core in yet another process, as `vllm serve` has it
-    )
+    own_core: bool = False  # the engine core in yet another process, as `vllm serve` has it
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -84,9 +80,7 @@ class _Served:
         self.engine.add_request(name, TokensPrompt(prompt_token_ids=prompt), sampling)
         return name
 
-    def run(
-        self, requests: list[tuple[list[int], int, dict[str, Any] | None]]
-    ) -> list[tuple[list[int], Any, float]]:
+    def run(self, requests: list[tuple[list[int], int, dict[str, Any] | None]]) -> list[tuple[list[int], Any, float]]:
         """Tokens, kv_transfer_params and seconds of each request; they run together."""
         began = time.perf_counter()
         names = [self.add(*request) for request in requests]
@@ -101,9 +95,7 @@ class _Served:
                     ended[output.request_id] = (*found, time.perf_counter() - began)
         return [ended[name] for name in names]
 
-    def abort(
-        self, requests: list[tuple[list[int], int, dict[str, Any] | None]], steps: int
-    ) -> None:
+    def abort(self, requests: list[tuple[list[int], int, dict[str, Any] | None]], steps: int) -> None:
         """Requests that are aborted after so many steps."""
         names = [self.add(*request) for request in requests]
         for _ in range(steps):
@@ -169,9 +161,7 @@ class Engine:
     def __init__(self, settings: Settings):
         context = multiprocessing.get_context("spawn")
         self._calls, self._answers = context.Queue(), context.Queue()
-        self.process = context.Process(
-            target=_serve, args=(settings, self._calls, self._answers)
-        )
+        self.process = context.Process(target=_serve, args=(settings, self._calls, self._answers))
         self.process.start()
 
     def ready(self, seconds: float = 300) -> Engine:

@@ -78,22 +78,15 @@ class Pair:
     def __init__(self, nodes, model, **options):
         self.nodes, self.seed = nodes, 0
         sockets = [daemon.socket for daemon in nodes.daemons]
-        self.prefill = Engine(
-            Settings(model, strait_connector(sockets[0], **options), step_tokens=64)
-        )
-        self.decode = Engine(
-            Settings(model, strait_connector(sockets[1], **options), blocks=48)
-        )
+        self.prefill = Engine(Settings(model, strait_connector(sockets[0], **options), step_tokens=64))
+        self.decode = Engine(Settings(model, strait_connector(sockets[1], **options), blocks=48))
         self.prefill.ready()
         self.decode.ready()
 
     def prompts(self, *lengths):
         self.seed += 1
         chance = random.Random(self.seed)
-        return [
-            [chance.randrange(3, VOCABULARY) for _ in range(length)]
-            for length in lengths
-        ]
+        return [[chance.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths]
 
     def hand_over(self, prompts, **more):
         """The prefills; returns kv_transfer_params for the decode engine."""
@@ -101,17 +94,10 @@ class Pair:
         return [params for _, params, _ in self.prefill.run(asked)]
 
     def expected(self, prompts, count):
-        return [
-            tokens
-            for tokens, _, _ in self.prefill.run(
-                [(prompt, count, None) for prompt in prompts]
-            )
-        ]
+        return [tokens for tokens, _, _ in self.prefill.run([(prompt, count, None) for prompt in prompts])]
 
     def decoded(self, prompts, params, count):
-        found = self.decode.run(
-            [(prompt, count, one) for prompt, one in zip(prompts, params)]
-        )
+        found = self.decode.run([(prompt, count, one) for prompt, one in zip(prompts, params)])
         return [tokens for tokens, _, _ in found]
 
     def check(self, prompts, count=8, before=lambda: None):
@@ -123,11 +109,7 @@ class Pair:
 
     def counts(self):
         """Loads that were DONE and that failed, at the decode engine, since the last call."""
-        now = {
-            name: value
-            for name, value in self.decode.metrics().items()
-            if "strait" in name
-        }
+        now = {name: value for name, value in self.decode.metrics().items() if "strait" in name}
         loads = (
             now.get("vllm:strait_load_seconds", 0),
             now.get("vllm:strait_failed_loads", 0),
@@ -232,13 +214,8 @@ def test_a_prefill_engine_that_runs_out_of_blocks_preempts(nodes, model, pair):
     try:
         prompts = pair.prompts(250, 240, 230, 220, 245)
         keys = [f"small-{time.time_ns()}-{i}" for i in range(len(prompts))]
-        asked = [
-            (p, 150, {"do_remote_decode": True, "strait_key": k})
-            for p, k in zip(prompts, keys)
-        ]
-        (tokens, params, _), *_ = small.run(
-            [(pair.prompts(40)[0], 1, {"do_remote_decode": True})]
-        )
+        asked = [(p, 150, {"do_remote_decode": True, "strait_key": k}) for p, k in zip(prompts, keys)]
+        ((_, params, _),) = small.run([(pair.prompts(40)[0], 1, {"do_remote_decode": True})])
         pair.decode.begin(
             "run",
             [(p, 8, {**params, "remote_request_id": k}) for p, k in zip(prompts, keys)],
@@ -268,9 +245,7 @@ def test_an_abort_at_the_prefill_engine_is_heard(pair, steps):
     (prompt,) = pair.prompts(300)
     key = f"abort-{time.time_ns()}"
     pair.decode.begin("run", [(prompt, 8, {**params, "remote_request_id": key})])
-    pair.prefill.abort(
-        [(prompt, 1, {"do_remote_decode": True, "strait_key": key})], steps
-    )
+    pair.prefill.abort([(prompt, 1, {"do_remote_decode": True, "strait_key": key})], steps)
     began = time.monotonic()
     pair.prefill.rest(0.3)
     ((tokens, _, _),) = pair.decode.answer()
@@ -328,26 +303,15 @@ def test_daemons_that_were_restarted_are_not_noticed(pair):
 def test_bad_params_cost_a_computation(pair, spoil):
     (prompt,) = pair.prompts(70)
     (params,) = pair.hand_over([prompt])
-    assert pair.decoded([prompt], [{**params, **spoil}], 4) == pair.expected(
-        [prompt], 4
-    )
+    assert pair.decoded([prompt], [{**params, **spoil}], 4) == pair.expected([prompt], 4)
 
 
 def test_engines_that_differ_do_not_exchange_blocks(nodes, model, pair):
-    other = Engine(
-        Settings(
-            model, strait_connector(nodes.daemons[1].socket, compat="another model")
-        )
-    ).ready()
+    other = Engine(Settings(model, strait_connector(nodes.daemons[1].socket, compat="another model"))).ready()
     try:
         prompts = pair.prompts(100, 50)
         params = pair.hand_over(prompts)
-        found = [
-            tokens
-            for tokens, _, _ in other.run(
-                [(p, 8, one) for p, one in zip(prompts, params)]
-            )
-        ]
+        found = [tokens for tokens, _, _ in other.run([(p, 8, one) for p, one in zip(prompts, params)])]
         assert found == pair.expected(prompts, 8)
         assert other.metrics().get("vllm:strait_load_seconds", 0) == 0
     finally:
@@ -356,17 +320,10 @@ def test_engines_that_differ_do_not_exchange_blocks(nodes, model, pair):
 
 def test_a_served_engine_that_is_killed(nodes, model, pair):
     """The engine core in a process of its own, as `vllm serve` has it; then it dies with blocks offered."""
-    served = Engine(
-        Settings(model, strait_connector(nodes.daemons[0].socket), own_core=True)
-    ).ready()
+    served = Engine(Settings(model, strait_connector(nodes.daemons[0].socket), own_core=True)).ready()
     try:
         prompts = pair.prompts(150, 60)
-        params = [
-            one
-            for _, one, _ in served.run(
-                [(p, 1, {"do_remote_decode": True}) for p in prompts]
-            )
-        ]
+        params = [one for _, one, _ in served.run([(p, 1, {"do_remote_decode": True}) for p in prompts])]
         assert pair.decoded(prompts[:1], params[:1], 8) == pair.expected(prompts[:1], 8)
         assert pair.counts() == (1, 0)
     finally:
@@ -377,20 +334,14 @@ def test_a_served_engine_that_is_killed(nodes, model, pair):
 
 
 def test_an_unknown_option_is_an_error_at_the_start(nodes, model):
-    engine = Engine(
-        Settings(model, strait_connector(nodes.daemons[0].socket, sokcet="x"))
-    )
+    engine = Engine(Settings(model, strait_connector(nodes.daemons[0].socket, sokcet="x")))
     with pytest.raises(RuntimeError, match="unknown option sokcet"):
         engine.ready()
     engine.stop()
 
 
 def test_an_engine_without_a_daemon_says_which_is_missing(model, tmp_path):
-    engine = Engine(
-        Settings(model, strait_connector(tmp_path / "nobody", connect_timeout=1))
-    )
-    with pytest.raises(
-        RuntimeError, match=re.escape(f"no daemon at {tmp_path}/nobody")
-    ):
+    engine = Engine(Settings(model, strait_connector(tmp_path / "nobody", connect_timeout=1)))
+    with pytest.raises(RuntimeError, match=re.escape(f"no daemon at {tmp_path}/nobody")):
         engine.ready()
     engine.stop()
