@@ -297,7 +297,7 @@ static bool await_all(const struct world *world, pid_t *pids, int count)
         const bool is_lost = world->scene->loses_one && ended == count - 1;
         good &= is_lost ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0;
         for (int i = 0; i < count; i++)
-            if (pids[i] > 0 && (!good || (world->scene->loses_one && !is_lost && left == 2)))
+            if (pids[i] > 0 && (!good || (world->scene->loses_one && i == count - 1 && left == 2)))
                 kill(pids[i], SIGKILL);
     }
     return good;
