@@ -3,9 +3,10 @@
 # it is half of that:
 #
 #   nvlink      200 s  scenes of groups, overflows, rings and ranks that are killed, over what links there are
-#   join        100 s  how communicators join
+#   join        200 s  how communicators join
+#   kill        160 s  ranks that are killed, over what links there are and by memory of the host
 #   shm, socket 100 s  the most of these by memory of the host, and by TCP
-#   torch       180 s  PyTorch with and without the library, by each of the three
+#   torch       390 s  PyTorch with and without the library, by each of the three
 #   fan-out     120 s  strait bench transfer: one GPU to all others, large requests and many small ones
 #   fan-in      120 s  all others to one
 #   collective  375 s  strait bench collective on gradients, by each of the three: NCCL beside auto and compress
@@ -21,7 +22,7 @@ set -uo pipefail
 steps=${*:-nvlink join shm socket torch fan-out fan-in collective hosts show}
 for step in $steps; do
     case $step in
-    nvlink | join | shm | socket | torch | fan-out | fan-in | collective | hosts | show) ;;
+    nvlink | join | kill | shm | socket | torch | fan-out | fan-in | collective | hosts | show) ;;
     *) echo "there is no step '$step'" >&2 && exit 2 ;;
     esac
 done
@@ -190,11 +191,12 @@ few=(FEW=1 KILL_WAYS=compress "KILL=waiting all_gather" "RINGS=one_sided graphs"
 for step in $steps; do
     case $step in
     nvlink) scenes nvlink 200 nvlink "order overflow kill rings" STEP_SECONDS=60 ;;
-    join) scenes join 100 nvlink join STEP_SECONDS=95 ;;
+    join) scenes join 200 nvlink join STEP_SECONDS=195 ;;
+    kill) for by in nvlink shm; do scenes "kill-$by" 80 "$by" kill STEP_SECONDS=75; done ;;
     shm | socket) scenes "$step" 100 "$step" "order overflow kill rings join" STEP_SECONDS=45 "${few[@]}" ;;
     # Sums of NCCL's own order, so that they have its bits.
     torch) for by in nvlink shm socket; do
-        scenes "torch-$by" 60 "$by" torch STEP_SECONDS=58 TORCH_WAYS=compress STRAIT_COLL_ORDER=nccl-ring NCCL_ALGO=Ring
+        scenes "torch-$by" 130 "$by" torch STEP_SECONDS=125 TORCH_WAYS=compress STRAIT_COLL_ORDER=nccl-ring NCCL_ALGO=Ring
     done ;;
     fan-out) fans fan-out --sinks ;;
     fan-in) fans fan-in --sources ;;
