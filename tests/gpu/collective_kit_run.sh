@@ -396,7 +396,7 @@ tests() { # SECONDS NAME SETTING...: nccl-tests
 }
 
 step rings 100 env "$programs" bash -c rings_scenes
-step join 110 env "$programs" bash -c join_scenes
+step join $((60 + 30 * gpus)) env "$programs" bash -c join_scenes
 step kill 100 env "$programs" bash -c kill_scenes
 step overflow 100 env "$programs" bash -c overflow_scenes
 step order 120 env "$programs" bash -c order_scenes
