@@ -23,7 +23,7 @@ if(STRAIT_TOOLS)
 endif()
 install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # They lie in one folder there: links to each other are kept, those to files that are not installed become names.
-foreach(name install protocol operations security transports collectives)
+foreach(name install frameworks protocol operations runbook security transports collectives)
     file(READ docs/${name}.md text)
     string(REPLACE "](../kernels/FORMAT.md)" "](FORMAT.md)" text "${text}")
     string(REPLACE "](plan.md)" "](../docs/plan.md)" text "${text}")
@@ -60,6 +60,8 @@ install(CODE [[
         file(INSTALL "${source}/straitd.conf" DESTINATION "${sysconfdir}/strait")
     endif()]])
 install(FILES deploy/straitd.socket DESTINATION lib/systemd/system)
+install(FILES deploy/prometheus/alerts.yaml DESTINATION ${CMAKE_INSTALL_DATADIR}/strait/prometheus)
+install(FILES deploy/grafana/strait.json DESTINATION ${CMAKE_INSTALL_DATADIR}/strait/grafana)
 install(FILES deploy/sysusers.conf DESTINATION lib/sysusers.d RENAME strait.conf)
 install(FILES deploy/tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME strait.conf)
 
