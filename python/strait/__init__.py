@@ -13,7 +13,7 @@ each needs a Stats of its own.
 """
 
 from .chunk import ChunkInfo, chunk_pages, info
-from .codebook import Class, Codebook, Role, calibrate, class_of
+from .codebook import Class, Codebook, Counts, Role, calibrate, class_of
 from .codec import Stats, decode, default_variant, encode, encode_bound, variants, verify
 from .errors import (
     AgainError,
@@ -45,6 +45,7 @@ __all__ = [
     "Codebook",
     "CodebookError",
     "CorruptError",
+    "Counts",
     "DataError",
     "DeviceError",
     "Error",

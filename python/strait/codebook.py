@@ -220,6 +220,55 @@ class Codebook:
         return Codebook.from_bytes, (self.to_bytes(),)
 
 
+class Counts:
+    """How often each exponent occurs in values of each class: what codebooks are made of. Counts of parts, such as
+    those of several processes, add up to the counts of the whole. Can be pickled.
+
+    element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables. ValueError: another one.
+    """
+
+    def __init__(self, element: str = "bf16"):
+        if element not in _TABLE_ELEMENTS:
+            raise ValueError(f"element {element!r} has no tables: one of {', '.join(_TABLE_ELEMENTS)}")
+        self.element = element
+        self._by_class: dict[Class | None, NDArray[np.uint64]] = {}  # None: of values that were given without
+
+    def add(self, array: ArrayLike, wanted: ClassLike | None = None) -> None:
+        """Counts the values of an array; without a class they count for the fallback alone."""
+        key = None if wanted is None else class_of(wanted)
+        counts = self._by_class.setdefault(key, np.zeros(256, np.uint64))
+        _count(counts, array_view(array, "the array" if wanted is None else f"the array of {wanted!r}"), self.element)
+
+    def __iadd__(self, other: Counts) -> Counts:
+        """ValueError: counts of another element."""
+        if self.element != other.element:
+            raise ValueError(f"counts of {self.element} and of {other.element} cannot be added")
+        for key, counts in other._by_class.items():
+            self._by_class[key] = self._by_class.get(key, np.zeros(256, np.uint64)) + counts
+        return self
+
+    @property
+    def values(self) -> int:
+        """How many were counted."""
+        return sum(int(counts.sum()) for counts in self._by_class.values())
+
+    def codebook(self) -> Codebook:
+        """A table for each class that has values, and the fallback, of all of them. ValueError: there are none."""
+        counts = {key: count for key, count in self._by_class.items() if key is not None and count.any()}
+        total = sum(self._by_class.values(), np.zeros(256, np.uint64))
+        if not total.any():
+            raise ValueError("no values to calibrate with")
+        for k, count in list(counts.items()):
+            v, both = Class(Role.V, k.layer), Class(Role.KV, k.layer)
+            if k.role == Role.K and v in counts and both not in counts:
+                counts[both] = count + counts[v]
+        classes = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
+        rankings = np.empty((1 + len(classes), 256), np.uint8)
+        for row, count in zip(rankings, [total, *(counts[wanted] for wanted in classes)]):
+            lib.strait_histogram_rank(row.ctypes.data, count.ctypes.data)
+        return Codebook.from_rankings(rankings, [Class(Role.OTHER, None), *classes])
+
+
 def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, element: str = "bf16") -> Codebook:
     """Makes a codebook for data like these.
 
@@ -229,31 +278,16 @@ def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, el
         ("k", None), serves the layers that have no table. `strait calibrate` makes the same of the same tensors.
         One array or an iterable of arrays gives the fallback alone.
         A million values per class are plenty. Arrays that are not contiguous are copied, one at a time.
-    element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables.
+    element: as for Counts, which takes the arrays one by one.
     A layer of which there are K and V also gets a table of both together, ("kv", layer), for pools that have them in
         one tensor.
     Table 0 is the fallback, the others follow in order of (role, layer), of no layer first.
     ValueError: no values at all, or another element. TypeError: an array that does not hold such values.
     """
-    if element not in _TABLE_ELEMENTS:
-        raise ValueError(f"element {element!r} has no tables: one of {', '.join(_TABLE_ELEMENTS)}")
-    total = np.zeros(256, np.uint64)
-    counts: dict[Class, NDArray[np.uint64]] = {}
+    counts = Counts(element)
     for wanted, array in _classified(arrays):
-        _count(total if wanted is None else counts.setdefault(wanted, np.zeros(256, np.uint64)), array, element)
-    counts = {wanted: count for wanted, count in counts.items() if count.any()}
-    total += sum(counts.values(), np.zeros(256, np.uint64))
-    if not total.any():
-        raise ValueError("no values to calibrate with")
-    for k, count in list(counts.items()):
-        v, both = Class(Role.V, k.layer), Class(Role.KV, k.layer)
-        if k.role == Role.K and v in counts and both not in counts:
-            counts[both] = count + counts[v]
-    classes = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
-    rankings = np.empty((1 + len(classes), 256), np.uint8)
-    for row, count in zip(rankings, [total, *(counts[wanted] for wanted in classes)]):
-        lib.strait_histogram_rank(row.ctypes.data, count.ctypes.data)
-    return Codebook.from_rankings(rankings, [Class(Role.OTHER, None), *classes])
+        counts.add(array, wanted)
+    return counts.codebook()
 
 
 def _classified(arrays: Any) -> Iterable[tuple[Class | None, NDArray[Any]]]:

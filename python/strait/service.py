@@ -735,8 +735,9 @@ class Client:
         of a GPU: torch's, cupy's, any other's, which are kept until the pool has been removed.
 
         compat: what else must be equal at both ends, such as "llama-8b@4f2 bf16": up to 64 printable ASCII characters.
-        It may be used at once; whether the daemon could map it comes as an event POOL, or from Pool.wait(). A GPU has the number that it has
-        in this process: the daemon must see the same ones in the same order (CUDA_VISIBLE_DEVICES).
+        It may be used at once; whether the daemon could map it comes as an event POOL, or from Pool.wait(). A GPU has
+        the number that it has in this process: the daemon must see the same ones in the same order
+        (CUDA_VISIBLE_DEVICES).
         ValueError: memory that a daemon cannot map.
         """
         regions_by_class = [(cls, each if isinstance(each, Region) else Region(each)) for cls, each in pools.items()]

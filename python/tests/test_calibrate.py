@@ -1,0 +1,165 @@
+"""Calibration of many files by many processes: the set is that of one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import values_like_kv
+
+import strait
+
+PYTHON = Path(__file__).parents[1]
+
+
+def write_safetensors(path, tensors):
+    header, at = {"__metadata__": {"made": "here"}}, 0
+    for name, (dtype, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": [values.size], "data_offsets": [at, at + values.nbytes]}
+        at += values.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    parts = [len(head).to_bytes(8, "little"), head, *(values.tobytes() for _, values in tensors.values())]
+    path.write_bytes(b"".join(parts))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six files of different sizes, of layers that occur in several of them."""
+    inside = tmp_path / "files"
+    inside.mkdir()
+    for number in range(6):
+        tensors = {
+            f"layers.{layer}.{role}": ("BF16", values_like_kv(1000 * (number + 1), seed=10 * number + layer))
+            for layer in (number % 3, 3)
+            for role in "kv"
+        }
+        tensors["layers.0.mlp.weight"] = ("F32", np.ones(100, np.float32))
+        write_safetensors(inside / f"{number}.safetensors", tensors)
+    return inside
+
+
+def start(arguments, **environment):
+    command = [sys.executable, "-m", "strait.calibrate", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start_ranks(arguments, ranks):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    started = [start(arguments, RANK=str(i), WORLD_SIZE=str(ranks), MASTER_PORT=port) for i in range(ranks)]
+    started[0].port = int(port)
+    return started
+
+
+def wait_for_port(port):
+    """Until rank 0 can be reached."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+
+def ended(process, seconds=120):
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def test_counts_of_parts_are_those_of_the_whole():
+    values = [values_like_kv(900, seed) for seed in range(4)]
+    whole, parts = strait.Counts(), [strait.Counts(), strait.Counts()]
+    for number, array in enumerate(values):
+        for counts in (whole, parts[number % 2]):
+            counts.add(array, ("kv"[number % 2], 0))
+    parts[0] += parts[1]
+    assert parts[0].codebook() == whole.codebook() == strait.calibrate({("k", 0): values[::2], ("v", 0): values[1::2]})
+    assert whole.values == 3600
+    with pytest.raises(ValueError, match="cannot be added"):
+        whole += strait.Counts("fp16")
+    with pytest.raises(ValueError, match="no values"):
+        strait.Counts().codebook()
+
+
+def test_one_process_makes_what_the_command_makes(folder, tmp_path):
+    code, out, err = ended(start([folder, "-o", tmp_path / "set"]))
+    assert (code, err) == (0, "") and "13 tables" in out and "of 6 files" in out
+    if "STRAIT_COMMAND" in os.environ:
+        files = sorted(folder.glob("*"))
+        subprocess.run([os.environ["STRAIT_COMMAND"], "calibrate", *files, "-o", tmp_path / "same"], check=True)
+        assert (tmp_path / "set").read_bytes() == (tmp_path / "same").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "spoil, text",
+    [
+        (lambda path: path.write_bytes(b""), "cannot mmap an empty file"),
+        (lambda path: path.write_bytes(b"\xff" * 100), "its header's size makes no sense"),
+        (lambda path: path.write_bytes((2).to_bytes(8, "little") + b"[]"), "its header is no object"),
+        (lambda path: path.write_bytes((4).to_bytes(8, "little") + b"{..}"), "not a safetensors file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-500]), "lies outside of the file"),
+        (lambda path: path.unlink(), "No such file"),
+    ],
+)
+def test_a_bad_file_is_named(folder, tmp_path, spoil, text):
+    files = sorted(folder.glob("*"))
+    spoil(files[2])
+    code, _, err = ended(start([*files, "-o", tmp_path / "set"]))
+    assert code == 1 and str(files[2]) in err and text in err and "Traceback" not in err
+    assert not (tmp_path / "set").exists()
+
+
+def test_nothing_to_count_is_an_error(folder, tmp_path):
+    code, _, err = ended(start([folder, "-o", tmp_path / "set", "--dtype", "fp16"]))
+    assert code == 1 and "no tensor of fp16 in 6 files" in err
+
+
+def test_ranks_make_the_set_of_one(folder, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert ended(start([folder, "-o", tmp_path / "one"]))[0] == 0
+    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "four"], 4)]
+    assert [code for code, _, _ in results] == [0] * 4, results
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "four").read_bytes()
+    assert [bool(out) for _, out, _ in results] == [True, False, False, False]
+
+
+def test_a_bad_file_fails_all_ranks(folder, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    (folder / "3.safetensors").write_bytes(b"no")
+    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "set"], 3)]
+    assert all(code == 1 and "3.safetensors" in err for code, _, err in results)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_ends_the_others(tmp_path, number):
+    """The last rank gets a pipe, which it waits for until it is killed or stopped."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    for rank, size in enumerate([3000, 2000, 1000]):
+        write_safetensors(tmp_path / f"{rank}.safetensors", {"layers.0.k": ("BF16", values_like_kv(size))})
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    ranks = start_ranks([tmp_path, "-o", tmp_path / "set"], 3)
+    try:
+        wait_for_port(ranks[0].port)
+        time.sleep(3)
+        ranks[2].send_signal(number)
+        began = time.monotonic()
+        results = [ended(process) for process in ranks[:2]]
+        assert time.monotonic() - began < 10
+        assert all(code == 1 and ("died" in err or "not reached" in err) for code, _, err in results), results
+        assert not (tmp_path / "set").exists()
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
