@@ -49,7 +49,7 @@ def files_of(paths: list[Path]) -> list[Path]:
         if not inside:
             raise Failure(f"{path}: no safetensors files in this folder")
         found += inside
-    return found
+    return list(dict.fromkeys(found))  # a file that is named twice counts once
 
 
 def share_of(files: list[Path], rank: int, ranks: int) -> list[Path]:
