@@ -28,12 +28,17 @@ class _Source:
     """A request whose blocks another engine will take."""
 
     request: Request
-    key: str
+    name: str
     early: bool  # somebody may wait already, so blocks are offered as they become complete
     offered: int = 0  # tokens of which blocks were given to the workers
     begun: bool = False  # the workers have an offer
     complete: bool = False  # with all its blocks
     lives: int = 0  # how often it was preempted
+
+    @property
+    def key(self) -> str:
+        """Another one in each life: who knows the old one has heard that it failed."""
+        return f"{self.name}#{self.lives}" if self.lives else self.name
 
 
 class Scheduler:
@@ -145,8 +150,7 @@ class Scheduler:
             if source.begun:
                 self._meta.preempted.add(name)
                 self._meta.prefills.pop(name, None)
-            source.lives += 1  # who knows the old key has heard that it failed
-            source.key = f"{source.key.rpartition('#')[0] or source.key}#{source.lives}"
+            source.lives += 1
             source.offered, source.begun, source.complete = 0, False, False
         for name, computed, ids in self._scheduled(output):
             if name in self._sources:

@@ -278,7 +278,7 @@ class Worker:
 
     def results(self, meta: StraitMetadata, finished: set[str]) -> KVConnectorTransferResults:
         """finished: requests that have ended since the last call. One whose offer ended earlier is reported then."""
-        self._finished |= {name for name in finished if name in self._sent or name in self._by_request}
+        self._finished |= {name for name in finished if name in self._sent or self._by_request.get(name) in self._sends}
         live = self._receives or self._sends
         self._take(self._client.wait(_IDLE_WAIT) if meta.idle and live else self._client.poll())
         while self._held and self._held[0][0].query():
