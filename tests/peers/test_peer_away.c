@@ -219,7 +219,7 @@ TEST_LOOP(what_only_people_mend_is_not_waited_for, COUNT(troubles))
     ck_assert_msg(strstr(peer->why, troubles[_i].why) != NULL, "%s", peer->why);
     ck_assert_int_eq(troubles[_i].hopeless, asks(&since));
     if (troubles[_i].hopeless) {
-        ck_assert_uint_ge(ms_since(begun), 1000);
+        ck_assert_uint_ge(ms_since(begun), 1000 - 5); /* the loop counts whole milliseconds, from its own last look */
         const uint32_t attempts = peer->attempts;
         ck_assert(!asks(&later)); /* it may have been mended: who asks now has it tried again */
         EXPECT(asks(&later));
