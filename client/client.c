@@ -222,6 +222,7 @@ void strait_client_close(struct strait_client *client)
     while (client->transfers != NULL)
         transfer_destroy(client->transfers);
     notes_destroy(client);
+    fences_destroy(client);
     while (client->peers != NULL)
         peer_destroy(client->peers);
     while (client->pools != NULL)

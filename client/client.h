@@ -1,5 +1,6 @@
 /* Objects behind the handles of strait.h, and the functions that the library's files offer each other. A file calls
- * only those above it in this list: events, outbox, gpu, peer, transfer, pool, connection, client.
+ * only those above it in this list: events, outbox, gpu, peer, transfer, serve, pool, connection,
+ * client.
  *
  * A client has one connection at a time. Its states:
  *
@@ -64,6 +65,7 @@ enum connection_state {
 
 struct outbox_entry;
 struct words;
+struct fence;
 struct stream_wait;
 
 struct outbox {
@@ -92,13 +94,14 @@ struct strait_client {
     char away[SOCKET_PATH_MAX + 128]; /* why no daemon could be reached at the last attempt; "" */
 
     /* Liveness of the daemon. A PING is sent only while something is due from it, so an idle daemon is left alone. */
-    uint32_t live;       /* transfers without a verdict or not drained yet */
-    uint32_t note_count; /* notes that the daemon has yet to answer */
-    uint32_t answers;    /* registrations, removals and statistics that the daemon has yet to answer */
-    uint64_t heard_at;   /* since when nothing has been read from the daemon although something is due */
-    uint64_t pinged_at;  /* of the HELLO or PING that is not answered yet; 0: none */
-    bool silent;         /* the daemon counts as hung, and an event CONNECTION said so */
-    bool going;          /* the daemon has said GOAWAY: what is new waits for the next connection */
+    uint32_t live;        /* transfers without a verdict or not drained yet */
+    uint32_t note_count;  /* notes that the daemon has yet to answer */
+    uint32_t fence_count; /* fences that it has yet to answer */
+    uint32_t answers;     /* registrations, removals and statistics that the daemon has yet to answer */
+    uint64_t heard_at;    /* since when nothing has been read from the daemon although something is due */
+    uint64_t pinged_at;   /* of the HELLO or PING that is not answered yet; 0: none */
+    bool silent;          /* the daemon counts as hung, and an event CONNECTION said so */
+    bool going;           /* the daemon has said GOAWAY: what is new waits for the next connection */
 
     bool welcomed; /* at least once: the fields below are known */
     uint32_t version;
@@ -111,7 +114,8 @@ struct strait_client {
     struct words *words; /* GPU streams wait for these; NULL: no stream has waited yet */
     struct note **notes; /* by number, MESSAGE_NOTES_MAX of them; NULL: there was none yet */
     size_t note_bytes;
-    uint32_t next_note; /* the number to try next */
+    uint32_t next_note;   /* the number to try next */
+    struct fence *fences; /* not over */
     struct outbox outbox;
     struct event_list waiting, handed;
     struct strait_pool *pools;
@@ -135,7 +139,8 @@ struct strait_pool {
     uint32_t region_count, group_count, fd_count;
     struct wire_region *wire; /* in the pool's order, as is `regions` */
     struct blob_region *regions;
-    uint32_t *group_pages; /* per group: page ids are below this */
+    uint32_t *group_pages;               /* per group: page ids are below this */
+    uint64_t *served[STRAIT_GROUPS_MAX]; /* a bit per page id; NULL: none of the group */
     int *fds;
     char compat[STRAIT_COMPAT_BYTES_MAX + 1];
     struct event_node removed;
@@ -271,6 +276,22 @@ void transfers_drained(struct strait_client *client);
 void transfer_destroy(struct strait_transfer *transfer);
 /* event_node.seen of all events of transfers: frees a released transfer with its last event. */
 void transfer_event_seen(const struct strait_event *event);
+
+/* ERR_INVALID: not pages of the pool, or too many. Adds their number to *pages. */
+enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists, uint32_t count,
+                               uint64_t *pages);
+/* Sends a message with these lists, in as many parts as they need; `transfer` may be NULL. */
+enum strait_status lists_send(struct strait_client *client, struct strait_transfer *transfer,
+                              const struct message *message, const struct strait_page_list *lists, uint32_t count);
+
+/* ---- Served pages (serve.c) -------------------------------------------------------------------------------------- */
+
+/* Tells a daemon that has just got the pool what of it is served. */
+void serve_again(struct strait_pool *pool);
+void serve_forget(struct strait_pool *pool); /* the pool is freed */
+void fence_answered(struct strait_client *client, uint64_t number);
+void fences_over(struct strait_client *client); /* the daemon's end of the socket is closed: nothing is read any more */
+void fences_destroy(struct strait_client *client);
 
 /* ---- Pools (pool.c) ---------------------------------------------------------------------------------------------- */
 

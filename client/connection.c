@@ -152,6 +152,7 @@ static void connection_ended(struct strait_client *client)
     }
     client->going = false;
     transfers_drained(client);
+    fences_over(client);
     for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         pool->refused = pool->told = false;
@@ -325,6 +326,8 @@ static void connection_ready(struct strait_client *client)
     for (struct strait_pool *pool = client->pools; pool != NULL; pool = pool->next)
         if (outbox_send_pool(client, pool) != STRAIT_OK)
             client->write_failed = true;
+        else
+            serve_again(pool);
     if (deferred.first != NULL) {
         *client->outbox.end = deferred.first;
         client->outbox.end = deferred.end;
@@ -591,6 +594,9 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
         return on_note(client, &message->note);
     case MESSAGE_NOTED:
         notes_answered(client, &message->noted);
+        return STRAIT_OK;
+    case MESSAGE_FENCED:
+        fence_answered(client, message->fenced.fence);
         return STRAIT_OK;
     case MESSAGE_GOAWAY:
         client->going = true;

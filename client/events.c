@@ -142,7 +142,7 @@ void events_drop(struct strait_client *client, const struct strait_transfer *tra
 
 static bool is_awaiting(const struct strait_client *client)
 {
-    return client->live > 0 || client->note_count > 0 || client->answers > 0;
+    return client->live > 0 || client->note_count > 0 || client->fence_count > 0 || client->answers > 0;
 }
 
 void answer_due(struct strait_client *client, uint32_t *due)

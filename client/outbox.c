@@ -68,6 +68,10 @@ static struct parts parts_of(struct message *m)
         return (struct parts){{&m->offer.key, &m->offer.aux, &m->offer.ready}, &m->offer.lists, m->offer.list_count};
     case MESSAGE_APPEND:
         return (struct parts){{&m->append.aux, &m->append.ready}, &m->append.lists, m->append.list_count};
+    case MESSAGE_READ:
+        return (struct parts){{&m->read.peer_address}, &m->read.lists, m->read.list_count};
+    case MESSAGE_SERVE:
+        return (struct parts){{NULL}, &m->serve.lists, m->serve.list_count};
     case MESSAGE_START:
         return (struct parts){{&m->start.peer_address, &m->start.peer_key}, NULL, 0};
     case MESSAGE_NOTIFY:

@@ -341,6 +341,7 @@ void pool_destroy(struct strait_pool *pool)
     unlink_pool(pool);
     for (uint32_t i = 0; i < pool->fd_count; i++)
         close(pool->fds[i]);
+    serve_forget(pool);
     free(pool->fds);
     free(pool->group_pages);
     free(pool->regions);

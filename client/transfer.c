@@ -282,8 +282,8 @@ static bool list_valid(const struct strait_pool *pool, const struct strait_page_
     return list->count <= limit && list->first_id <= limit - list->count;
 }
 
-static enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists,
-                                      uint32_t count, uint64_t *pages)
+enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists, uint32_t count,
+                               uint64_t *pages)
 {
     if (count > 0 && lists == NULL)
         return STRAIT_ERR_INVALID;
@@ -358,6 +358,14 @@ static struct message part_message(const struct message *whole, const struct wir
         part.offer.more = more;
         part.offer.last = whole->offer.last && !more;
         part.offer.aux = more ? view_of(NULL, 0) : whole->offer.aux;
+    } else if (part.type == MESSAGE_READ) {
+        part.read.lists = lists;
+        part.read.list_count = count;
+        part.read.more = more;
+    } else if (part.type == MESSAGE_SERVE) {
+        part.serve.lists = lists;
+        part.serve.list_count = count;
+        part.serve.more = more || whole->serve.more;
     } else {
         part.append.lists = lists;
         part.append.list_count = count;
@@ -368,8 +376,8 @@ static struct message part_message(const struct message *whole, const struct wir
     return part;
 }
 
-static enum strait_status lists_send(struct strait_transfer *transfer, const struct message *message,
-                                     const struct strait_page_list *lists, uint32_t count)
+enum strait_status lists_send(struct strait_client *client, struct strait_transfer *transfer,
+                              const struct message *message, const struct strait_page_list *lists, uint32_t count)
 {
     struct cursor cursor = {lists, count, 0};
     uint32_t most = count < MESSAGE_LIST_MAX ? count + 1 : MESSAGE_LIST_MAX;
@@ -380,7 +388,7 @@ static enum strait_status lists_send(struct strait_transfer *transfer, const str
         uint32_t filled = next_lists(&cursor, wire);
         more = cursor.count > 0;
         struct message part = part_message(message, wire, filled, more);
-        status = outbox_send(transfer->client, &part, transfer, NULL);
+        status = outbox_send(client, &part, transfer, NULL);
     }
     free(wire);
     return status;
@@ -461,7 +469,7 @@ static enum strait_status begin(struct strait_transfer *transfer, const struct m
         transfer_give_up(transfer, STRAIT_REASON_LOCAL, true, "the daemon refused the pool");
         return STRAIT_OK;
     }
-    enum strait_status status = lists_send(transfer, message, lists, list_count);
+    enum strait_status status = lists_send(transfer->client, transfer, message, lists, list_count);
     if (status != STRAIT_OK) {
         strait_release(transfer);
         return status;
@@ -604,7 +612,7 @@ static struct message append_message(const struct strait_transfer *transfer, con
 static enum strait_status send_append(struct strait_transfer *transfer, const struct strait_append_params *params)
 {
     struct message message = append_message(transfer, params);
-    enum strait_status status = lists_send(transfer, &message, params->lists, params->list_count);
+    enum strait_status status = lists_send(transfer->client, transfer, &message, params->lists, params->list_count);
     if (status != STRAIT_OK)
         strait_abort(transfer);
     outbox_flush(transfer->client);

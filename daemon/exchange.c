@@ -6,6 +6,7 @@
 #include "daemon/match.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
+#include "daemon/serve.h"
 #include "daemon/session.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
@@ -16,7 +17,7 @@
 static void send_verdict(struct exchange *x)
 {
     struct request *request = x->verdicts;
-    if (request->state == STRAIT_FAILED && x->pending != NULL)
+    if (request->state == STRAIT_FAILED && x->pending != NULL && !request->nameless)
         match_refuse(request->node, &request->name, request->is_offer, request->reason);
     DL_DELETE2(x->verdicts, request, verdict_prev, verdict_next);
     if (request->is_offer)
@@ -268,7 +269,7 @@ static void on_down(void *owner, struct peer *peer)
         use->down = true;
         node->exchange.down_peers++;
     }
-    match_forget_peer(node, peer);
+    pending_forget_peer(node, peer);
     withdraw_forget_peer(node, peer);
     notes_on_down(node, peer);
     struct sink *sink, *next_sink;
@@ -388,12 +389,13 @@ static void check_deadlines(struct node *node, uint64_t now)
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o) {
         if (o->request.decided)
             continue;
-        if (has_live_leg(o)) /* the heartbeats of the sink's daemon renew the lease */
+        if (o->read == NULL && has_live_leg(o)) /* the heartbeats of the sink's daemon renew the lease */
             o->expires = now + o->lease_ms;
         else if (now >= o->expires)
             offer_expire(o);
     }
     match_expire(node, now);
+    serve_expire(node, now);
     withdraw_expire(node, now);
 }
 
@@ -423,7 +425,7 @@ void exchange_fini(struct node *node)
     struct tombstone *stone, *next_stone;
     HASH_ITER (hh, x->tombstones, stone, next_stone)
         tombstone_free(node, stone);
-    match_fini(node);
+    pending_fini(node);
     withdraw_fini(node);
     leg_queue_fini(&x->events);
 }
@@ -489,6 +491,7 @@ static void free_expectation(struct expectation *e)
 {
     DL_DELETE(e->request.node->exchange.expectations, e);
     free_request(&e->request);
+    page_set_fini(&e->served);
     free(e->wanted);
     free(e->aux);
     free(e);
@@ -498,6 +501,7 @@ static void free_offer(struct offer *o)
 {
     DL_DELETE(o->request.node->exchange.offers, o);
     free_request(&o->request);
+    free(o->read);
     struct announce *a, *next;
     LL_FOREACH_SAFE (o->announces, a, next)
         free(a);
@@ -512,9 +516,11 @@ static void reap_request(struct request *request)
 {
     request->to_reap = false;
     if (request->decided && request->is_offer)
-        match_forget_offer(request->node, (struct offer *)request);
+        pending_forget_offer(request->node, (struct offer *)request);
     if (!request->decided || !request->drained)
         return;
+    if (request->is_offer)
+        serve_drained((struct offer *)request);
     if (!request->is_offer && ((struct expectation *)request)->sinks == NULL)
         free_expectation((struct expectation *)request);
     else if (request->is_offer && ((struct offer *)request)->sources == NULL)
@@ -534,7 +540,7 @@ static void reap(struct node *node)
             run_events(node); /* a local sink learns of it */
         } else if (sink != NULL) {
             LL_DELETE2(x->closed_sinks, sink, closed_next);
-            match_forget_sink(node, sink);
+            pending_forget_sink(node, sink);
             sink_free(sink);
         } else {
             LL_DELETE2(x->to_reap, request, reap_next);

@@ -80,14 +80,6 @@ static void report_lists(struct failed_lists *failed)
     failed->count = 0;
 }
 
-static bool ids_are_a_range(const struct wire_page_list *list)
-{
-    for (uint32_t i = 1; i < list->count; i++)
-        if (list->ids[i] != list->ids[0] + i)
-            return false;
-    return true;
-}
-
 static bool add_range(void *owner, const struct wire_page_list *range)
 {
     struct failed_lists *failed = owner;
@@ -97,14 +89,10 @@ static bool add_range(void *owner, const struct wire_page_list *range)
     if (failed->more)
         list.count = room;
     if (list.count != 0) {
-        /* Consecutive ids need not be sent one by one. */
         if (failed->count == REPORT_LISTS)
             report_lists(failed);
         failed->named += list.count;
-        if (ids_are_a_range(&list)) {
-            list.first_id = list.ids[0];
-            list.ids = NULL;
-        }
+        page_list_shorten(&list);
         failed->lists[failed->count++] = list;
     }
     return !failed->more;
@@ -162,6 +150,8 @@ static void drain(struct expectation *e)
 static void withdraw(const struct expectation *e, enum strait_reason reason)
 {
     const struct sink *sink;
+    if (e->is_read)
+        return; /* nobody waits for it: what was asked ends with its connection */
     LL_FOREACH (e->sinks, sink) {
         const struct withdrawal what = {
             .source = sink->source, .sink = e->request.name, .from_sink = true, .reason = reason};
@@ -364,6 +354,24 @@ void expectation_begin(struct expectation *e)
     }
     e->request.begun = true;
     request_state(&e->request, STRAIT_BOOTSTRAP);
+}
+
+bool expectation_read(struct expectation *e, const struct wire_page_list *lists, uint32_t count)
+{
+    enum strait_status status = STRAIT_OK;
+    if (!e->is_read)
+        status = page_set_init(&e->served, e->request.pages.group_count);
+    e->is_read = true;
+    for (uint32_t i = 0; i < count && status == STRAIT_OK; i++)
+        status = request_charge(&e->request, (uint64_t)lists[i].count * sizeof(uint32_t) + sizeof(struct page_span))
+                     ? page_set_add(&e->served, &lists[i])
+                     : STRAIT_ERR_NO_MEMORY;
+    if (status == STRAIT_ERR_NO_MEMORY)
+        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "page lists of this client take too much memory");
+    else if (status != STRAIT_OK)
+        expectation_fail(e, STRAIT_REASON_GEOMETRY,
+                         "the peer's pages: a logical index is named twice, or no such group");
+    return status == STRAIT_OK;
 }
 
 struct sink *expectation_find_leg(const struct expectation *e, const struct name *source)

@@ -16,8 +16,10 @@ struct expectation {
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct coverage *coverage;
-    struct sink *sinks; /* utlist, by `next` */
-    struct wait *waits; /* waits of the client's streams */
+    bool is_read;           /* its source is no offer, but what a pool serves: these pages of it, */
+    struct page_set served; /* with the expectation's own logical indexes */
+    struct sink *sinks;     /* utlist, by `next` */
+    struct wait *waits;     /* waits of the client's streams */
     uint32_t sink_count, complete_count;
     uint8_t *aux;
     size_t aux_size;
@@ -29,6 +31,8 @@ struct expectation {
 struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
                                        const struct message_expect *message);
 void expectation_begin(struct expectation *expectation); /* its list of pages is complete */
+/* More of the pages that a read names in the peer's pool. False: the expectation has failed. */
+bool expectation_read(struct expectation *expectation, const struct wire_page_list *lists, uint32_t count);
 struct sink *expectation_find_leg(const struct expectation *expectation, const struct name *source);
 /* Adds the leg to one more source. NULL: no memory, and the expectation has failed. */
 struct sink *expectation_add_leg(struct expectation *expectation, const struct name *source, const char *address,

@@ -5,191 +5,10 @@
 #include "daemon/match.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
+#include "daemon/serve.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
 #include "daemon/withdraw.h"
-
-/* ---- Pending: requests that came before their offer, announcements that came before their expectation ------------ */
-
-static void pending_add(struct node *node, struct pending *pending)
-{
-    struct exchange *x = &node->exchange;
-    DL_APPEND(x->pending, pending);
-    HASH_ADD(by_name, x->pending_by_name, key, sizeof(pending->key), pending);
-    if (pending->at.peer != NULL)
-        HASH_ADD(by_leg, x->pending_by_leg, at, sizeof(pending->at), pending);
-    if (pending->peer != NULL)
-        ((struct peer_use *)pending->peer->owner)->pending++;
-    x->pending_count++;
-    x->withdrawn_count += pending->withdrawn != STRAIT_REASON_NONE;
-}
-
-static void pending_remove(struct node *node, struct pending *pending)
-{
-    struct exchange *x = &node->exchange;
-    DL_DELETE(x->pending, pending);
-    HASH_DELETE(by_name, x->pending_by_name, pending);
-    if (pending->at.peer != NULL)
-        HASH_DELETE(by_leg, x->pending_by_leg, pending);
-    x->pending_count--;
-    x->withdrawn_count -= pending->withdrawn != STRAIT_REASON_NONE;
-    if (pending->peer != NULL) {
-        struct peer_use *use = pending->peer->owner;
-        use->pending--;
-        use->pending_spans -= pending->span_count;
-    }
-    free(pending->spans);
-    free(pending);
-}
-
-static struct pending *pending_find_leg(struct node *node, struct peer *peer, uint64_t leg)
-{
-    struct source_key key;
-    memset(&key, 0, sizeof(key));
-    key.peer = peer;
-    key.id = leg;
-    struct pending *pending;
-    HASH_FIND(by_leg, node->exchange.pending_by_leg, &key, sizeof(key), pending);
-    return pending;
-}
-
-void match_forget_peer(struct node *node, struct peer *peer)
-{
-    struct pending *pending, *next;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
-        if (pending->peer != peer)
-            continue;
-        if (pending->withdrawn == STRAIT_REASON_NONE) {
-            pending_remove(node, pending);
-            continue;
-        }
-        ((struct peer_use *)peer->owner)->pending--; /* what has ended has ended, whoever was told by whom */
-        pending->peer = NULL;
-    }
-}
-
-/* Removes the entry of a local sink or offer: it waits for a single name, and few wait for the same. */
-static void forget_local(struct node *node, const struct pending_key *key, const void *whose)
-{
-    struct exchange *x = &node->exchange;
-    struct pending *pending, *kept = NULL;
-    HASH_FIND(by_name, x->pending_by_name, key, sizeof(*key), pending);
-    while (pending != NULL && pending->sink != whose && pending->offer != whose) { /* set others of that name aside */
-        HASH_DELETE(by_name, x->pending_by_name, pending);
-        pending->aside = kept;
-        kept = pending;
-        HASH_FIND(by_name, x->pending_by_name, key, sizeof(*key), pending);
-    }
-    if (pending != NULL)
-        pending_remove(node, pending);
-    for (; kept != NULL; kept = kept->aside)
-        HASH_ADD(by_name, x->pending_by_name, key, sizeof(kept->key), kept);
-}
-
-void match_forget_sink(struct node *node, struct sink *sink)
-{
-    struct pending_key key = {.wants = sink->source, .is_request = true};
-    if (sink->port == &sink_over_memory)
-        forget_local(node, &key, sink);
-}
-
-void match_forget_offer(struct node *node, struct offer *offer)
-{
-    struct announce *announce;
-    LL_FOREACH (offer->announces, announce) {
-        struct pending_key key = {.wants = announce->sink};
-        if (announce->address[0] == '\0')
-            forget_local(node, &key, offer);
-    }
-}
-
-/* The next entry for a request. One at a time: handling it may add to the list or remove from it. */
-static struct pending *find(struct node *node, bool request, const struct request *side)
-{
-    struct pending_key key = {.wants = side->name, .is_request = request};
-    struct pending *pending;
-    HASH_FIND(by_name, node->exchange.pending_by_name, &key, sizeof(key), pending);
-    if (pending == NULL || !pending->more)
-        return pending;
-    DL_FOREACH (node->exchange.pending, pending) /* its spans are still coming: is there another? */
-        if (memcmp(&pending->key, &key, sizeof(key)) == 0 && !pending->more)
-            return pending;
-    return NULL;
-}
-
-/* The same pair is tried again: that it had ended before does not matter any more. */
-static void forget_withdrawn(struct node *node, const struct pending_key *key, const struct name *from)
-{
-    struct pending *pending, *next;
-    if (node->exchange.withdrawn_count == 0)
-        return;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        if (pending->withdrawn != STRAIT_REASON_NONE && memcmp(&pending->key, key, sizeof(*key)) == 0 &&
-            memcmp(&pending->from, from, sizeof(*from)) == 0)
-            pending_remove(node, pending);
-}
-
-/* Makes room for one of this peer, or (NULL) of anybody. False: there is none to forget. */
-static bool forget_withdrawn_of(struct node *node, const struct peer *peer)
-{
-    struct pending *pending;
-    DL_FOREACH (node->exchange.pending, pending)
-        if (pending->withdrawn != STRAIT_REASON_NONE && (peer == NULL || pending->peer == peer)) {
-            pending_remove(node, pending);
-            return true;
-        }
-    return false;
-}
-
-static struct pending *new_pending(struct node *node, struct peer *peer)
-{
-    const struct peer_use *use = peer->owner;
-    if (use->pending >= node->options.parked && !forget_withdrawn_of(node, peer))
-        return NULL;
-    struct pending *pending = calloc(1, sizeof(*pending));
-    if (pending == NULL)
-        return NULL;
-    pending->peer = peer;
-    pending->came = uv_hrtime();
-    return pending;
-}
-
-#define WITHDRAWN_MAX 4096u  /* kept at a time, */
-#define WITHDRAWN_MS  60000u /* for this long */
-
-/* A peer's REQUEST whose deadline has passed becomes one that has ended, as its offer may still come. The END that says
- * so has no names: once the REQUEST is forgotten, it means nothing. False: it need not be kept. */
-static bool keep_expired(struct node *node, struct pending *pending, uint64_t now)
-{
-    struct exchange *x = &node->exchange;
-    if (pending->at.peer == NULL || pending->more || node->draining || x->withdrawn_count >= WITHDRAWN_MAX)
-        return false;
-    HASH_DELETE(by_leg, x->pending_by_leg, pending);
-    pending->at.peer = NULL;
-    ((struct peer_use *)pending->peer->owner)->pending_spans -= pending->span_count;
-    free(pending->spans);
-    pending->spans = NULL;
-    pending->span_count = 0;
-    pending->withdrawn = STRAIT_REASON_TIMEOUT;
-    pending->expires = now + WITHDRAWN_MS;
-    x->withdrawn_count++;
-    return true;
-}
-
-void match_expire(struct node *node, uint64_t now)
-{
-    struct pending *pending, *next;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        if (now >= pending->expires && !keep_expired(node, pending, now))
-            pending_remove(node, pending);
-}
-
-void match_fini(struct node *node)
-{
-    struct pending *pending, *next;
-    DL_FOREACH_SAFE (node->exchange.pending, pending, next)
-        pending_remove(node, pending);
-}
 
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
 
@@ -294,6 +113,10 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         return;
     }
     known->bound = true;
+    if (request->key.is_read) {
+        ((struct peer_use *)request->peer->owner)->reads++;
+        ((struct peer_use *)request->peer->owner)->read_pages += (uint32_t)offer->request.pages.total;
+    }
     take_back_announce(offer, known, request->peer);
     source->timeline.began = request->came;
     timeline_mark(&source->timeline, PHASE_OFFER);
@@ -364,6 +187,100 @@ static void source_withdrew(struct expectation *e, const struct peer *peer, cons
         expectation_fail(e, withdraw_reason(reason), withdraw_text(reason));
 }
 
+/* ---- Reads of served pages --------------------------------------------------------------------------------------- */
+
+static uint32_t time_left(const struct node *node, uint64_t until)
+{
+    const uint64_t now = uv_now(node->loop);
+    return until > now ? (uint32_t)(until - now) : 1;
+}
+
+/* How long a pool is awaited that is not there, or serves nothing: its client may be on its way back to a daemon that
+ * was started again. */
+static uint64_t pool_awaited(const struct node *node, uint64_t deadline)
+{
+    const uint64_t until = uv_now(node->loop) + node->options.unreachable_ms;
+    return node->options.unreachable_ms != 0 && until < deadline ? until : deadline;
+}
+
+/* The reader's leg has got none, or that is bound. */
+static void conclude_read(struct offer *offer)
+{
+    if (offer->leg_count == 0)
+        offer_fail(offer, STRAIT_REASON_PEER_ABORT, "");
+}
+
+#define READ_PAGES_MAX (4u * STRAIT_TRANSFER_PAGES_MAX) /* of all reads of a peer that are under way */
+#define READ_SLACK_MS  1000u                            /* the reader's daemon ends it first, with its own deadline */
+
+/* A peer has named all pages of a read: it begins, is refused, or waits for the pool. */
+static void settle_read(struct node *node, struct pending *pending, const struct open_grants *open)
+{
+    struct pool_ref *pool = serve_find(node, &pending->key.wants);
+    struct peer_use *use = pending->peer->owner;
+    enum strait_reason reason = node->draining ? STRAIT_REASON_LOCAL : STRAIT_REASON_NO_MEMORY;
+    if (pool == NULL && !node->draining) {
+        release_open(pending->peer, pending, open); /* nothing is ready yet */
+        return;
+    }
+    const uint64_t pages = pending->pages.total;
+    struct offer *offer = NULL;
+    if (!node->draining && use->reads < node->options.parked && use->read_pages + pages <= READ_PAGES_MAX)
+        offer = serve_begin(pool, &pending->from, &pending->pages, time_left(node, pending->deadline) + READ_SLACK_MS,
+                            &reason);
+    if (offer != NULL && (pending->spans = page_set_spans(&offer->request.pages, &pending->span_count)) != NULL)
+        bind_request(pending, offer, open);
+    else
+        refuse_request(pending, open, reason);
+    if (offer != NULL)
+        conclude_read(offer);
+    pending_remove(node, pending);
+}
+
+/* The same under one daemon. */
+static void settle_local_read(struct sink *sink)
+{
+    const struct expectation *e = sink->expectation;
+    struct node *node = sink->node;
+    struct pool_ref *pool = serve_find(node, &sink->source);
+    enum strait_reason reason;
+    if (pool == NULL) {
+        struct pending *pending = calloc(1, sizeof(*pending));
+        if (pending == NULL)
+            return; /* the deadline ends it */
+        pending->key = (struct pending_key){.wants = sink->source, .is_request = true, .is_read = true};
+        pending->sink = sink;
+        pending->expires = pool_awaited(node, e->deadline);
+        pending_add(node, pending);
+        return;
+    }
+    struct offer *offer =
+        serve_begin(pool, &e->request.name, &e->served, time_left(node, e->deadline) + READ_SLACK_MS, &reason);
+    if (offer == NULL) {
+        sink->why = withdraw_text(reason);
+        sink_event(sink, SINK_END, leg_peer_reason(reason));
+        return;
+    }
+    bind_local(sink, offer);
+    conclude_read(offer);
+}
+
+void match_served(struct node *node, const struct pool_id *id)
+{
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        struct sink *sink = pending->sink;
+        if (!pending->key.is_read || pending->more || memcmp(&pending->key.wants.pool, id, sizeof(*id)) != 0)
+            continue;
+        if (sink == NULL) {
+            settle_read(node, pending, &(struct open_grants){0});
+        } else {
+            pending_remove(node, pending);
+            settle_local_read(sink);
+        }
+    }
+}
+
 /* ---- Starts ------------------------------------------------------------------------------------------------------ */
 
 /* Pairs the sink with its offer, or keeps its request until the offer comes. */
@@ -372,6 +289,10 @@ static void ask_local(struct sink *sink)
     struct node *node = sink->node;
     sink->asked = true;
     sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+    if (sink->expectation->is_read) {
+        settle_local_read(sink);
+        return;
+    }
     struct request *offer;
     HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
     if (offer != NULL && offer->begun) {
@@ -388,7 +309,7 @@ static void ask_local(struct sink *sink)
         return; /* the deadline ends it */
     pending->key.is_request = true;
     pending->key.wants = sink->source;
-    forget_withdrawn(node, &pending->key, &sink->expectation->request.name);
+    pending_forget_withdrawn(node, &pending->key, &sink->expectation->request.name);
     pending->sink = sink;
     pending->expires = UINT64_MAX; /* lives as long as the sink */
     pending_add(node, pending);
@@ -466,7 +387,7 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
     }
     pending->offer = o;
     pending->key.wants = *sink;
-    forget_withdrawn(o->request.node, &pending->key, &o->request.name);
+    pending_forget_withdrawn(o->request.node, &pending->key, &o->request.name);
     pending->from = o->request.name;
     pending->expires = UINT64_MAX; /* lives as long as the offer */
     pending_add(o->request.node, pending);
@@ -476,7 +397,7 @@ void match_offer(struct offer *offer)
 {
     struct node *node = offer->request.node;
     struct pending *pending;
-    while (!offer->request.decided && (pending = find(node, true, &offer->request)) != NULL) {
+    while (!offer->request.decided && (pending = pending_find(node, true, &offer->request)) != NULL) {
         struct sink *sink = pending->sink;
         if (pending->withdrawn != STRAIT_REASON_NONE) {
             consumer_withdrew(offer, pending->peer, &pending->from, pending->withdrawn);
@@ -495,7 +416,7 @@ void match_expectation(struct expectation *e)
 {
     struct node *node = e->request.node;
     struct pending *pending;
-    while (!e->request.decided && (pending = find(node, false, &e->request)) != NULL) {
+    while (!e->request.decided && (pending = pending_find(node, false, &e->request)) != NULL) {
         struct name from = pending->from;
         struct peer *peer = pending->peer;
         const struct offer *offer = pending->offer;
@@ -517,12 +438,39 @@ void match_expectation(struct expectation *e)
 #define PENDING_SPANS 256u                   /* average per pending request: 12 MiB for all of them by default */
 #define WAIT_MS_MAX   (24u * 60 * 60 * 1000) /* the most that a client may ask for */
 
+/* A peer's share of the memory for what is pending, in spans, is used up by so many more. */
+static bool takes_too_much(const struct node *node, struct pending *pending, uint64_t spans)
+{
+    struct peer_use *use = pending->peer->owner;
+    if (use->pending_spans + spans > (uint64_t)node->options.parked * PENDING_SPANS)
+        return true;
+    use->pending_spans += (uint32_t)spans;
+    pending->charged += (uint32_t)spans;
+    return false;
+}
+
+/* Pages of a read. */
+static enum strait_reason add_pages(const struct node *node, struct pending *pending, const struct message_request *r)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < r->list_count; i++)
+        pages += r->lists[i].count;
+    if (takes_too_much(node, pending, r->list_count + pages * sizeof(uint32_t) / sizeof(struct wire_span)))
+        return STRAIT_REASON_NO_MEMORY;
+    for (uint32_t i = 0; i < r->list_count; i++) {
+        const enum strait_status status = page_set_add(&pending->pages, &r->lists[i]);
+        if (status != STRAIT_OK)
+            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    }
+    pending->more = r->more;
+    return STRAIT_REASON_NONE;
+}
+
 /* Spans that no page set consists of would be too expensive to search: GEOMETRY. */
 static enum strait_reason add_spans(const struct node *node, struct pending *pending, const struct message_request *r)
 {
     uint32_t known = pending->span_count;
-    struct peer_use *use = pending->peer->owner;
-    if ((uint64_t)use->pending_spans + r->span_count > (uint64_t)node->options.parked * PENDING_SPANS)
+    if (takes_too_much(node, pending, r->span_count))
         return STRAIT_REASON_NO_MEMORY;
     struct wire_span *spans = realloc(pending->spans, ((size_t)known + r->span_count + 1) * sizeof(*spans));
     if (spans == NULL)
@@ -531,7 +479,6 @@ static enum strait_reason add_spans(const struct node *node, struct pending *pen
     if (r->span_count != 0)
         memcpy(spans + known, r->spans, r->span_count * sizeof(*spans));
     pending->span_count += r->span_count;
-    use->pending_spans += r->span_count;
     pending->more = r->more;
     return page_spans_valid(spans, known, pending->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
@@ -572,30 +519,39 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
         return true;
     }
     if (pending == NULL) {
-        pending = new_pending(node, peer);
+        pending = pending_new(node, peer);
         if (pending == NULL) {
             struct pending refused = {.peer = peer, .at.id = r->leg, .epoch = r->epoch};
             refuse_request(&refused, &open, STRAIT_REASON_NO_MEMORY);
             return true;
         }
         pending->key.is_request = true;
+        pending->key.is_read = r->read;
+        if (r->read && page_set_init(&pending->pages, STRAIT_GROUPS_MAX) != STRAIT_OK) {
+            free(pending);
+            refuse_request(&(struct pending){.peer = peer, .at.id = r->leg, .epoch = r->epoch}, &open,
+                           STRAIT_REASON_NO_MEMORY);
+            return true;
+        }
         pending->at = (struct source_key){.peer = peer, .id = r->leg};
         pending->epoch = r->epoch;
         pending->geometry = r->geometry;
         name_set(&pending->from, r->tenant, &r->sink_pool, r->sink_key);
-        pending->expires = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
+        pending->deadline = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
+        pending->expires = r->read ? pool_awaited(node, pending->deadline) : pending->deadline;
         name_set(&pending->key.wants, r->tenant, &r->source_pool, r->source_key);
-        forget_withdrawn(node, &pending->key, &pending->from);
+        pending_forget_withdrawn(node, &pending->key, &pending->from);
         pending_add(node, pending);
     } else if (!pending->more) {
         return true; /* duplicate */
     }
-    enum strait_reason reason = add_spans(node, pending, r);
+    enum strait_reason reason =
+        r->read == pending->key.is_read ? (r->read ? add_pages : add_spans)(node, pending, r) : STRAIT_REASON_GEOMETRY;
     if (reason != STRAIT_REASON_NONE) {
         refuse_request(pending, &open, reason);
         pending_remove(node, pending);
     } else if (!pending->more) {
-        settle_request(node, pending, &open);
+        (r->read ? settle_read : settle_request)(node, pending, &open);
     }
     return true;
 }
@@ -619,7 +575,7 @@ bool match_announce(struct node *node, struct peer *peer, const struct message_a
     enum strait_reason failed = tombstone_reason(node, &sink, false);
     if (failed == STRAIT_REASON_NONE && node->draining)
         failed = STRAIT_REASON_LOCAL;
-    struct pending *pending = expected == NULL && failed != STRAIT_REASON_NONE ? NULL : new_pending(node, peer);
+    struct pending *pending = expected == NULL && failed != STRAIT_REASON_NONE ? NULL : pending_new(node, peer);
     if (pending == NULL) {
         refuse_announce(peer, &source, &sink, failed != STRAIT_REASON_NONE ? failed : STRAIT_REASON_NO_MEMORY);
         return true;
@@ -627,7 +583,7 @@ bool match_announce(struct node *node, struct peer *peer, const struct message_a
     pending->key.wants = sink;
     pending->from = source;
     pending->expires = uv_now(node->loop) + a->lease_ms;
-    forget_withdrawn(node, &pending->key, &source);
+    pending_forget_withdrawn(node, &pending->key, &source);
     pending_add(node, pending);
     return true;
 }
@@ -641,8 +597,8 @@ static void keep_withdrawn(struct node *node, struct peer *peer, const struct pe
     if (node->draining || tombstone_reason(node, &key->wants, key->is_request) != STRAIT_REASON_NONE)
         return; /* the other side will not come, or has ended */
     if (x->withdrawn_count >= WITHDRAWN_MAX)
-        (void)forget_withdrawn_of(node, NULL);
-    struct pending *pending = peer != NULL ? new_pending(node, peer) : calloc(1, sizeof(*pending));
+        (void)pending_make_room(node, NULL);
+    struct pending *pending = peer != NULL ? pending_new(node, peer) : calloc(1, sizeof(*pending));
     if (pending == NULL)
         return;
     pending->key = *key;
@@ -698,8 +654,9 @@ void match_end(struct node *node, struct peer *peer, const struct message_end *e
                                     .sink = pending->from,
                                     .from_sink = true,
                                     .reason = (enum strait_reason)end->reason};
+    const bool is_read = pending->key.is_read;
     pending_remove(node, pending);
-    if (end->state == STRAIT_FAILED)
+    if (end->state == STRAIT_FAILED && !is_read)
         match_withdraw(node, peer, &what);
 }
 
@@ -722,10 +679,23 @@ void match_refuse(struct node *node, const struct name *name, bool is_offer, enu
 {
     struct pending *pending, *next;
     DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
-        if (pending->key.is_request != is_offer || pending->more ||
+        if (pending->key.is_request != is_offer || pending->key.is_read || pending->more ||
             memcmp(&pending->key.wants, name, sizeof(*name)) != 0)
             continue;
         refuse_pending(pending, reason);
+        pending_remove(node, pending);
+    }
+}
+
+void match_expire(struct node *node, uint64_t now)
+{
+    struct pending *pending, *next;
+    DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        if (now < pending->expires || (!pending->key.is_read && pending_keep_expired(node, pending, now)))
+            continue;
+        if (pending->key.is_read) /* its client has gone, or never allowed anybody to read */
+            refuse_pending(pending,
+                           serve_has_pool(node, &pending->key.wants) ? STRAIT_REASON_NOT_SERVED : STRAIT_REASON_LOCAL);
         pending_remove(node, pending);
     }
 }

@@ -5,33 +5,9 @@
 
 #include "daemon/expectation.h"
 #include "daemon/offer.h"
+#include "daemon/pending.h"
 #include "daemon/source.h"
 #include "daemon/withdraw.h"
-
-/* A REQUEST that came before its offer, or an ANNOUNCE before its expectation; or that such a one has ended. */
-struct pending_key {
-    struct name wants; /* the offer, or the expectation */
-    bool is_request;
-};
-struct pending {
-    struct pending_key key;
-    struct peer *peer;    /* NULL: local */
-    struct sink *sink;    /* local request */
-    struct offer *offer;  /* local announce */
-    struct name from;     /* the other side's name: that of the expectation, or of the offer */
-    struct source_key at; /* request of a peer: its leg */
-    uint64_t geometry;
-    struct epoch epoch;
-    struct wire_span *spans;
-    uint32_t span_count;
-    bool more;                    /* the spans are not complete yet */
-    enum strait_reason withdrawn; /* why it has ended, for its other side to hear when it comes; NONE: it waits */
-    uint64_t expires;
-    uint64_t came; /* uv_hrtime */
-    struct pending *prev, *next;
-    struct pending *aside; /* temporary list while one of the same name is looked up */
-    UT_hash_handle by_name, by_leg;
-};
 
 /* A client starts its request: adds a leg to one source, or looks for one more expectation, at an address or under this
  * daemon. */
@@ -41,6 +17,9 @@ void match_start_offer(struct offer *offer, const struct name *sink, const char 
 /* Its pages are known: pairs it with those that wait for it. */
 void match_expectation(struct expectation *expectation);
 void match_offer(struct offer *offer);
+
+/* The pool of that id may be read now: begins the reads that wait for it. */
+void match_served(struct node *node, const struct pool_id *id);
 
 /* Messages of peers. False: the peer broke the protocol. */
 bool match_request(struct node *node, struct peer *peer, const struct message_request *message);
@@ -65,9 +44,5 @@ void match_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, 
 void match_send_released(struct peer *peer, const struct message_grant_id *id);
 
 void match_expire(struct node *node, uint64_t now); /* the loop's clock */
-void match_forget_peer(struct node *node, struct peer *peer);
-void match_forget_sink(struct node *node, struct sink *sink);
-void match_forget_offer(struct node *node, struct offer *offer);
-void match_fini(struct node *node);
 
 #endif

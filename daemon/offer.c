@@ -245,7 +245,8 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
 {
     struct node *node = o->request.node;
     const bool done = reason == STRAIT_REASON_NONE;
-    HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
+    if (!o->request.nameless)
+        HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
     request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
     withdraw(o, done ? STRAIT_REASON_ABORTED : reason); /* done: with other consumers */
     struct awaited *awaited, *next;
@@ -457,32 +458,42 @@ static enum strait_reason await_offer(struct offer *o, struct view event)
 
 /* ---- From the client --------------------------------------------------------------------------------------------- */
 
-struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
-                           const struct message_offer *message)
+static struct offer *offer_new(struct pool_ref *pool, struct view key, uint32_t consumers, uint32_t lease_ms)
 {
+    struct node *node = pool->node;
     struct offer *o = calloc(1, sizeof(*o));
     if (o == NULL || page_set_init(&o->request.pages, pool->pool->group_count) != STRAIT_OK) {
         free(o);
         return NULL;
     }
     o->request.node = node;
-    o->request.session = session;
     o->request.pool = pool;
     o->request.callbacks = &leg_callbacks;
     o->request.is_offer = true;
-    o->request.transfer = message->transfer;
     o->request.timeline.began = uv_hrtime();
-    o->request.tenant = session->tenant;
-    session->tenant->live++;
-    name_set(&o->request.name, tenant_view(session->tenant), &pool->key.id, message->key);
-    o->consumers = message->consumers != 0 ? message->consumers : 1;
-    o->lease_ms = message->lease_ms;
-    o->expires = uv_now(node->loop) + message->lease_ms;
-    o->later = message->later || message->ready.size != 0;
+    o->request.tenant = pool->tenant;
+    pool->tenant->live++;
+    name_set(&o->request.name, tenant_view(pool->tenant), &pool->key.id, key);
+    o->consumers = consumers;
+    o->lease_ms = lease_ms;
+    o->expires = uv_now(node->loop) + lease_ms;
     pool->uses++;
-    session->undrained++;
     node->metrics.offers++;
     DL_APPEND(node->exchange.offers, o);
+    return o;
+}
+
+struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
+                           const struct message_offer *message)
+{
+    struct offer *o =
+        offer_new(pool, message->key, message->consumers != 0 ? message->consumers : 1, message->lease_ms);
+    if (o == NULL)
+        return NULL;
+    o->request.session = session;
+    o->request.transfer = message->transfer;
+    o->later = message->later || message->ready.size != 0;
+    session->undrained++;
     HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);
     tombstone_remove(node, &o->request.name, true);
     request_wake_gpus(&o->request);
@@ -526,6 +537,40 @@ void offer_begin(struct offer *o, const struct message_offer *message)
     o->last = o->complete && o->awaited == NULL;
     o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
+}
+
+/* Marks the pages as offered, which fails where one is being written, and says that they are ready. */
+static enum strait_reason take_read(struct offer *o, const struct page_set *pages)
+{
+    struct page_lists_cursor cursor = {0};
+    struct wire_page_list list;
+    const char *why;
+    while (page_set_next_list(pages, &cursor, UINT32_MAX, &list)) {
+        enum strait_reason reason = request_add_pages(&o->request, &list, &why);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+    }
+    return pages_known(o) ? STRAIT_REASON_NONE : STRAIT_REASON_NO_MEMORY;
+}
+
+struct offer *offer_for_read(struct pool_ref *pool, const struct name *reader, const struct page_set *pages,
+                             uint32_t deadline_ms, struct served_read *read, enum strait_reason *reason)
+{
+    struct offer *o = offer_new(pool, view_of(reader->key, reader->size), 1, deadline_ms);
+    *reason = STRAIT_REASON_NO_MEMORY;
+    if (o == NULL)
+        return NULL;
+    o->request.nameless = o->request.begun = true;
+    o->complete = o->last = true;
+    *reason = take_read(o, pages);
+    if (*reason != STRAIT_REASON_NONE) {
+        offer_fail(o, *reason, "");
+        return NULL;
+    }
+    o->read = read;
+    request_wake_gpus(&o->request);
+    request_state(&o->request, STRAIT_BOOTSTRAP);
+    return o;
 }
 
 /* Whether the offer has the listed pages already: all, with the same ids, or (count 0) none. Otherwise GEOMETRY. */

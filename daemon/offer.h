@@ -8,6 +8,7 @@
 #include "daemon/request.h"
 
 struct source;
+struct served_read;
 
 /* A sink that an offer knows: it looks for it, instead of waiting for a REQUEST, or the sink has asked or withdrawn. */
 struct announce {
@@ -36,12 +37,17 @@ struct offer {
     size_t aux_size;
     struct source *sources;
     struct announce *announces;
+    struct served_read *read;  /* it stands for a read of served pages (serve.h); NULL: a client has made it */
     struct offer *prev, *next; /* exchange.offers */
 };
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message);
 void offer_begin(struct offer *offer, const struct message_offer *message); /* called with the last of its messages */
+/* An offer of pages that the pool serves, for one reader, until its deadline (ms): no client hears of it. NULL: *reason
+ * says why. Takes `read` on success. */
+struct offer *offer_for_read(struct pool_ref *pool, const struct name *reader, const struct page_set *pages,
+                             uint32_t deadline_ms, struct served_read *read, enum strait_reason *reason);
 /* `why` (static, or kept with the request) says more. */
 enum strait_reason offer_append(struct offer *offer, const struct message_append *message, const char **why);
 

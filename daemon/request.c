@@ -204,7 +204,8 @@ void request_decide(struct request *request, enum strait_state state, enum strai
     request->text = text;
     request_reap(request);
     DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
-    tombstone_set(request->node, &request->name, request->is_offer, reason);
+    if (!request->nameless)
+        tombstone_set(request->node, &request->name, request->is_offer, reason);
 }
 
 void request_wake_gpus(const struct request *request)

@@ -52,6 +52,7 @@ struct request {
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;
+    bool nameless;    /* an offer made for a read: nobody asks for it by name */
     uint64_t charged; /* daemon memory taken for it, charged to its client */
     bool to_reap;     /* in exchange.over: a candidate for being freed */
     struct request *reap_next;

@@ -13,6 +13,7 @@
 
 struct node;
 struct request;
+struct serving;
 struct watch;
 
 struct session {
@@ -114,6 +115,7 @@ struct pool_ref {
     struct session *session; /* NULL: the client is gone */
     uint32_t uses;           /* offers and expectations that are not drained */
     bool removing;
+    struct serving *serving; /* serve.c; NULL: peers have never been allowed to read pages of it */
     struct policy_pool policy;
     UT_hash_handle hh; /* exchange.pools */
     struct pool_key key;

@@ -389,21 +389,52 @@ void sink_reclaim(struct node *node)
 
 /* ---- Messages to the source over a connection -------------------------------------------------------------------- */
 
+#define READ_LISTS 64u /* in one message: most reads number their pages without gaps, and have one for a group */
+
+/* What a REQUEST names: the spans that are wanted, or the pages that are read; cut at the limits of a message. */
+struct request_cursor {
+    uint32_t sent; /* spans, or pages */
+    struct page_lists_cursor pages;
+    struct wire_page_list lists[READ_LISTS];
+};
+
+static void next_spans(const struct expectation *e, struct request_cursor *at, struct message_request *request)
+{
+    const uint32_t left = e->wanted_count - at->sent;
+    request->spans = e->wanted + at->sent;
+    request->span_count = left < MESSAGE_LIST_MAX ? left : MESSAGE_LIST_MAX;
+    at->sent += request->span_count;
+    request->more = at->sent < e->wanted_count;
+}
+
+static void next_lists(const struct expectation *e, struct request_cursor *at, struct message_request *request)
+{
+    uint32_t room = MESSAGE_IDS_MAX, count = 0;
+    while (count < READ_LISTS && room > 0 && page_set_next_list(&e->served, &at->pages, room, &at->lists[count])) {
+        room -= at->lists[count].count;
+        at->sent += at->lists[count++].count;
+    }
+    request->read = true;
+    request->lists = at->lists;
+    request->list_count = count;
+    request->more = at->sent < e->served.total;
+}
+
 static void send_request(struct sink *sink, const struct leg_action *action)
 {
     struct expectation *e = sink->expectation;
     struct node *node = sink->node;
     uint64_t now = uv_now(node->loop);
-    uint32_t sent = 0, slots[LEG_GRANTS];
+    uint32_t slots[LEG_GRANTS];
+    struct request_cursor at = {0};
     for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < action->count; i++)
         if (sink->leg.grants[i].id >= action->grant.id)
             slots[count++] = sink->leg.grants[i].slot;
     node->metrics.grants += action->count;
     timeline_mark_first(&e->request.timeline, PHASE_CONNECT);
+    struct message message = {.type = MESSAGE_REQUEST};
     do {
-        uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
-        bool more = sent + count < e->wanted_count;
-        struct message message = {.type = MESSAGE_REQUEST};
+        const bool rest = at.sent != 0;
         message.request = (struct message_request){.leg = sink->id,
                                                    .epoch = e->epoch,
                                                    .source_pool = sink->source.pool,
@@ -413,16 +444,15 @@ static void send_request(struct sink *sink, const struct leg_action *action)
                                                    .tenant = tenant_view(e->request.tenant),
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
-                                                   .more = more,
-                                                   .rest = sent != 0,
-                                                   .span_count = count,
-                                                   .spans = e->wanted + sent,
-                                                   .grant = more ? 0 : action->grant.id,
-                                                   .slot_count = more ? 0 : action->count,
+                                                   .rest = rest,
                                                    .slots = slots};
+        (e->is_read ? next_lists : next_spans)(e, &at, &message.request);
+        if (!message.request.more) {
+            message.request.grant = action->grant.id;
+            message.request.slot_count = action->count;
+        }
         (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
-        sent += count;
-    } while (sent < e->wanted_count);
+    } while (message.request.more);
 }
 
 static void send_to_peer(struct sink *sink, const struct message *message)

@@ -604,6 +604,11 @@ void source_free(struct source *source)
         source->local->local = NULL;
         sink_event(source->local, SINK_QUIET, STRAIT_REASON_NONE);
     }
+    if (source->offer->read != NULL && source->peer != NULL && source->peer->owner != NULL) {
+        struct peer_use *use = source->peer->owner;
+        use->reads--;
+        use->read_pages -= (uint32_t)source->offer->request.pages.total;
+    }
     HASH_DELETE(hh, source->node->exchange.sources, source);
     LL_DELETE(source->offer->sources, source);
     leg_queue_release(&source->node->exchange.events);

@@ -122,6 +122,8 @@ const char *withdraw_text(enum strait_reason reason)
         return "the other side was refused: a limit of its daemon or its tenant";
     case STRAIT_REASON_GEOMETRY:
         return "the other side was refused: its pages do not fit";
+    case STRAIT_REASON_NOT_SERVED:
+        return "the other side does not serve all of these pages, or no longer does";
     case STRAIT_REASON_TIMEOUT:
         return "the other side's deadline has passed";
     case STRAIT_REASON_LEASE_EXPIRED:

@@ -61,7 +61,9 @@ enum message_type {
     MESSAGE_POLICY = 12,
     MESSAGE_WORDS = 13, /* their memfd travels with the frame */
     MESSAGE_WAIT = 14,
-    MESSAGE_PING = 15, /* answered by PONG */
+    MESSAGE_PING = 15,  /* answered by PONG */
+    MESSAGE_READ = 16,  /* in place of START */
+    MESSAGE_SERVE = 17, /* with a fence, answered by FENCED */
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -73,6 +75,7 @@ enum message_type {
     MESSAGE_PONG = 27,
     MESSAGE_REFUSED = 28, /* in place of WELCOME */
     MESSAGE_NOTED = 29,   /* answers NOTIFY */
+    MESSAGE_FENCED = 30,
     /* Daemon to daemon. */
     MESSAGE_PEER_HELLO = 40,
     MESSAGE_PEER_LINKS = 42,
@@ -214,6 +217,31 @@ struct message_start {
     struct view peer_key; /* empty: the same key */
     uint32_t direction;   /* enum strait_direction */
     uint32_t mismatch;    /* bits of strait_peer_check: a codebook mismatch means that raw is wanted */
+};
+
+/* Starts an expectation that no offer answers: its pages are read from these of the peer's pool, which has to serve
+ * them. Both sides list the same logical indexes. */
+struct message_read {
+    uint64_t transfer;
+    struct pool_id peer_pool;
+    struct view peer_address;
+    bool more; /* another READ of the same transfer continues the lists */
+    uint32_t list_count;
+    const struct wire_page_list *lists; /* of the peer's pool */
+};
+
+/* Pages that peers may read from now on, or (with a fence) no longer. */
+struct message_serve {
+    struct pool_id pool;
+    uint64_t fence;    /* a number that the client chooses, unique among its fences; 0: none */
+    uint32_t grace_ms; /* of a fence: how long reads that are under way may take until they are ended */
+    bool more;         /* another SERVE of the same fence continues the lists */
+    uint32_t list_count;
+    const struct wire_page_list *lists; /* `first` means nothing */
+};
+
+struct message_fenced { /* no read touches the pages of the fence any more */
+    uint64_t fence;
 };
 
 struct message_transfer { /* ABORT, RELEASE, DRAINED */
@@ -408,6 +436,10 @@ struct message_request {
     bool rest;            /* this REQUEST continues the spans of the one before */
     uint32_t span_count;
     const struct wire_span *spans;
+    bool read; /* it wants no offer, but pages that the pool serves: `lists` of its page ids, in place of spans.
+                  source_key is then the sink's */
+    uint32_t list_count;
+    const struct wire_page_list *lists;
     /* Open grants, for whatever is ready at once: SEGMENTS, or RELEASED, answer each of them. */
     uint64_t grant;      /* the first; the others follow without gaps. 0: none; with more */
     uint32_t slot_count; /* of the grants, one each; 0 only without a grant */
@@ -485,6 +517,9 @@ struct message {
         struct message_offer offer;
         struct message_append append;
         struct message_start start;
+        struct message_read read;
+        struct message_serve serve;
+        struct message_fenced fenced;
         struct message_transfer transfer; /* ABORT, RELEASE, DRAINED */
         struct message_notify notify;
         struct message_note note;   /* NOTE, PEER_NOTE */

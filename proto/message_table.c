@@ -175,6 +175,36 @@ MESSAGE(shm_hello, struct message_shm_hello, ShmHello) = {
     U32(shm_hello, slot_count, 0, UINT32_MAX),
 };
 
+/* ---- Transfers: page lists --------------------------------------------------------------------------------------- */
+
+static enum strait_status page_list_check(const void *plain)
+{
+    const struct wire_page_list *list = plain;
+    bool ids_fit = list->ids != NULL || list->count == 0 || range_fits(list->first_id, list->count - 1);
+    return corrupt_unless(range_fits(list->first, list->count) && ids_fit);
+}
+
+MESSAGE(page_list, struct wire_page_list, PageList) = {
+    U32(page_list, group, 0, STRAIT_GROUPS_MAX - 1),
+    U32(page_list, first, 0, UINT32_MAX),
+    U32(page_list, count, 0, STRAIT_TRANSFER_PAGES_MAX),
+    U32(page_list, first_id, 0, UINT32_MAX),
+    FIELD(page_list, ids, IDS, const uint32_t *, ids, ProtobufCBinaryData,
+          .plain_count = OFFSET_OF(page_list_plain, count, uint32_t)),
+};
+static const struct message_layout page_list_layout = LAYOUT(page_list, page_list, page_list_check);
+
+/* At most 4096 lists of at most 4 Mi pages, so the sums fit 64 bits. */
+static enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count)
+{
+    uint64_t pages = 0, ids = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        pages += lists[i].count;
+        ids += lists[i].ids != NULL ? lists[i].count : 0;
+    }
+    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && ids <= MESSAGE_IDS_MAX);
+}
+
 /* ---- Legs: before one is bound ----------------------------------------------------------------------------------- */
 
 MESSAGE(announce, struct message_announce, Announce) = {
@@ -221,6 +251,9 @@ static enum strait_status request_check(const void *plain)
     uint64_t pages = 0;
     for (uint32_t i = 0; i < request->span_count; i++)
         pages += request->spans[i].count;
+    if (page_lists_check(request->lists, request->list_count) != STRAIT_OK ||
+        (request->read ? request->span_count : request->list_count) != 0)
+        return STRAIT_ERR_CORRUPT;
     return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && open_check(request->grant, request->slot_count) &&
                           (request->grant == 0 || !request->more));
 }
@@ -238,6 +271,8 @@ MESSAGE(request, struct message_request, Request) = {
     BOOL(request, more),
     BOOL(request, rest),
     LIST(request, spans, span_count, span, 0, MESSAGE_LIST_MAX),
+    BOOL(request, read),
+    LIST(request, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     U64(request, grant),
     NUMBERS(request, slots, slot_count, uint32_t, MESSAGE_OPEN_MAX),
 };
@@ -407,36 +442,6 @@ MESSAGE(pool_status, struct message_pool_status, PoolStatus) = {
     TEXT(pool_status, text),
 };
 
-/* ---- Transfers: page lists --------------------------------------------------------------------------------------- */
-
-static enum strait_status page_list_check(const void *plain)
-{
-    const struct wire_page_list *list = plain;
-    bool ids_fit = list->ids != NULL || list->count == 0 || range_fits(list->first_id, list->count - 1);
-    return corrupt_unless(range_fits(list->first, list->count) && ids_fit);
-}
-
-MESSAGE(page_list, struct wire_page_list, PageList) = {
-    U32(page_list, group, 0, STRAIT_GROUPS_MAX - 1),
-    U32(page_list, first, 0, UINT32_MAX),
-    U32(page_list, count, 0, STRAIT_TRANSFER_PAGES_MAX),
-    U32(page_list, first_id, 0, UINT32_MAX),
-    FIELD(page_list, ids, IDS, const uint32_t *, ids, ProtobufCBinaryData,
-          .plain_count = OFFSET_OF(page_list_plain, count, uint32_t)),
-};
-static const struct message_layout page_list_layout = LAYOUT(page_list, page_list, page_list_check);
-
-/* At most 4096 lists of at most 4 Mi pages, so the sums fit 64 bits. */
-static enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count)
-{
-    uint64_t pages = 0, ids = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        pages += lists[i].count;
-        ids += lists[i].ids != NULL ? lists[i].count : 0;
-    }
-    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && ids <= MESSAGE_IDS_MAX);
-}
-
 static enum strait_status lists_and_aux_check(const struct wire_page_list *lists, uint32_t count, bool last,
                                               struct view aux)
 {
@@ -521,6 +526,38 @@ MESSAGE(start, struct message_start, Start) = {
     KNOWN(start, mismatch, 0, STRAIT_MISMATCH_FATAL | STRAIT_MISMATCH_CODEBOOK), /* all bits below the highest */
 };
 
+static enum strait_status read_check(const void *plain)
+{
+    const struct message_read *read = plain;
+    return page_lists_check(read->lists, read->list_count);
+}
+
+MESSAGE(read, struct message_read, Read) = {
+    U64(read, transfer),
+    POOL(read, peer_pool),
+    ADDRESS(read, peer_address),
+    BOOL(read, more),
+    LIST(read, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
+};
+
+static enum strait_status serve_check(const void *plain)
+{
+    const struct message_serve *serve = plain;
+    return page_lists_check(serve->lists, serve->list_count);
+}
+
+MESSAGE(serve, struct message_serve, Serve) = {
+    POOL(serve, pool),
+    U64(serve, fence),
+    U32(serve, grace_ms, 0, UINT32_MAX),
+    BOOL(serve, more),
+    LIST(serve, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
+};
+
+MESSAGE(fenced, struct message_fenced, Fenced) = {
+    NOT_ZERO(fenced, fence),
+};
+
 MESSAGE(transfer, struct message_transfer, Transfer) = {
     U64(transfer, transfer),
 };
@@ -568,6 +605,8 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_OFFER, "offer", LAYOUT(offer, offer, offer_check)},
     {MESSAGE_APPEND, "append", LAYOUT(append, append, append_check)},
     {MESSAGE_START, "start", LAYOUT(start, start, NULL)},
+    {MESSAGE_READ, "read", LAYOUT(read, read, read_check)},
+    {MESSAGE_SERVE, "serve", LAYOUT(serve, serve, serve_check)},
     {MESSAGE_ABORT, "abort", LAYOUT(transfer, transfer, NULL)},
     {MESSAGE_RELEASE, "release", LAYOUT(transfer, transfer, NULL)},
     {MESSAGE_NOTIFY, "notify", LAYOUT(notify, notify, NULL)},
@@ -586,6 +625,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_PONG, "pong", {.wire = &strait__wire__ping__descriptor}},
     {MESSAGE_REFUSED, "refused", LAYOUT(refused, refused, NULL)},
     {MESSAGE_NOTED, "noted", LAYOUT(noted, noted, NULL)},
+    {MESSAGE_FENCED, "fenced", LAYOUT(fenced, fenced, NULL)},
     {MESSAGE_PEER_HELLO, "peer-hello", LAYOUT(peer_hello, peer_hello, peer_hello_check)},
     {MESSAGE_PEER_LINKS, "peer-links", LAYOUT(peer_links, peer_links, NULL)},
     {MESSAGE_HEARTBEAT, "heartbeat", LAYOUT(heartbeat, heartbeat, NULL)},

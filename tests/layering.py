@@ -8,7 +8,7 @@ ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
                " codec container",
     "proto": "message message_table text blob channel",
-    "client": "events outbox gpu peer transfer pool connection client",
+    "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file"
              " cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
@@ -22,7 +22,7 @@ ORDER = {
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
     "daemon": "policy gpu_links gpu_path session notes request withdraw sink source local expectation"
-              " offer match exchange report handover clients node reload check embed main",
+              " offer pending serve match exchange report handover client_requests clients node reload check embed main",
 }
 
 DEFINITION = re.compile(r"^(?!#)[a-z_][^;={}()\n]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)

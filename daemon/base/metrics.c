@@ -35,6 +35,8 @@ static const char *phase_role(unsigned phase)
 const struct metric_row metric_counters[] = {
     {"strait_transfers_started_total", "role=\"source\"", "Offers and expectations begun.", "offers", AT(offers)},
     {"strait_transfers_started_total", "role=\"sink\"", NULL, "expectations", AT(expectations)},
+    {"strait_reads_served_total", NULL, "Reads of served pages begun, which count as offers too.", "reads_served",
+     AT(reads)},
     {"strait_transfers_done_total", "role=\"source\"", "Offers and expectations that ended with DONE.", "source_done",
      AT(source_done)},
     {"strait_transfers_done_total", "role=\"sink\"", NULL, "sink_done", AT(sink_done)},
@@ -171,6 +173,7 @@ const char *metric_reason_name(unsigned reason)
         [STRAIT_REASON_LOCAL] = "local",
         [STRAIT_REASON_BUSY] = "busy",
         [STRAIT_REASON_DENIED] = "denied",
+        [STRAIT_REASON_NOT_SERVED] = "not_served",
     };
     return reason < sizeof(names) / sizeof(names[0]) ? names[reason] : NULL;
 }

@@ -93,6 +93,7 @@ struct metrics {
     struct histogram phases[PHASES];
     struct histogram stalls;       /* duration of one turn of the loop */
     uint64_t offers, expectations; /* begun */
+    uint64_t reads;                /* those of the offers that were made for reads of served pages */
     uint64_t source_done, sink_done;
     uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
     uint64_t raw_bytes_sent, wire_bytes_sent;    /* chunks */

@@ -250,6 +250,41 @@ const uint32_t *page_set_ids(const struct page_set *set, uint32_t group, uint32_
     return set->groups[group].ids + span->ordinal + (first - span->first);
 }
 
+void page_list_shorten(struct wire_page_list *list)
+{
+    for (uint32_t i = 1; i < list->count; i++)
+        if (list->ids[i] != list->ids[0] + i)
+            return;
+    list->first_id = list->ids[0];
+    list->ids = NULL;
+}
+
+bool page_set_next_list(const struct page_set *set, struct page_lists_cursor *cursor, uint32_t most,
+                        struct wire_page_list *list)
+{
+    struct page_span *rest = &cursor->rest;
+    while (rest->count == 0) {
+        if (cursor->group == set->group_count)
+            return false;
+        const struct page_span *span = page_group_next(&set->groups[cursor->group], &cursor->at);
+        if (span != NULL) {
+            *rest = *span;
+        } else {
+            cursor->group++;
+            cursor->at = (struct page_cursor){0};
+        }
+    }
+    *list = (struct wire_page_list){.group = cursor->group,
+                                    .first = rest->first,
+                                    .count = rest->count < most ? rest->count : most,
+                                    .ids = set->groups[cursor->group].ids + rest->ordinal};
+    rest->first += list->count;
+    rest->ordinal += list->count;
+    rest->count -= list->count;
+    page_list_shorten(list);
+    return true;
+}
+
 struct wire_span *page_set_spans(const struct page_set *set, uint32_t *count)
 {
     size_t room = 1;

@@ -48,6 +48,9 @@ struct page_cursor {
 };
 const struct page_span *page_group_next(const struct page_group *group, struct page_cursor *cursor);
 
+/* Replaces ids that rise by one with the first of them. */
+void page_list_shorten(struct wire_page_list *list);
+
 /* All spans, sorted by group and first, malloc'ed; NULL without memory. */
 struct wire_span *page_set_spans(const struct page_set *set, uint32_t *count);
 
@@ -58,6 +61,16 @@ bool page_spans_valid(const struct wire_span *spans, uint32_t known, uint32_t co
 /* Ids of logical indexes [first, first + count) of a group, borrowed until the next add. NULL unless all are in the set
  * without a gap. */
 const uint32_t *page_set_ids(const struct page_set *set, uint32_t group, uint32_t first, uint32_t count);
+
+/* Iterates over the set, from a zeroed cursor, by lists of at most `most` pages, shortened, which borrow ids until
+ * the next add. False: there are no more. */
+struct page_lists_cursor {
+    uint32_t group;
+    struct page_cursor at;
+    struct page_span rest; /* of the span that was begun */
+};
+bool page_set_next_list(const struct page_set *set, struct page_lists_cursor *cursor, uint32_t most,
+                        struct wire_page_list *list);
 
 /* The largest n such that [first, first + n) is in the set with consecutive ordinals: what one lookup can cover. */
 uint32_t page_set_run(const struct page_set *set, uint32_t group, uint32_t first);

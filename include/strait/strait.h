@@ -354,6 +354,59 @@ STRAIT_API enum strait_status strait_decline(struct strait_pool *pool, const str
  * until drained. NULL is allowed. */
 STRAIT_API void strait_release(struct strait_transfer *transfer);
 
+/* ---- Pages that peers read --------------------------------------------------------------------------------------- */
+
+/* Instead of offering each request, the owner of a pool may serve pages of it: from then on whoever has imported the
+ * pool (and is of the same tenant) may read them, without an action of the owner. Its daemon does all of it, also while
+ * the owner's process is stopped. The contents of a served page must not change. Before its owner writes to it, a fence
+ * takes it back:
+ *
+ *     owner                                               reader
+ *     strait_pool_serve(pool, lists, n)
+ *     strait_pool_export(pool, blob)   --- any channel --> strait_peer_import(client, blob, size, &peer)
+ *                                                          strait_read(pool, peer, &read, &transfer)
+ *     strait_pool_fence(pool, &fence)                      strait_poll(...): STATE, DONE
+ *     strait_poll(...): FENCED
+ *     the pages may be written, and served again */
+
+/* Serves the listed pages, whose `first` means nothing; no lists: all pages of the pool. They stay served, on a daemon
+ * that comes after this one too, until a fence takes them back or the pool is removed. Pages that are served already
+ * remain so. ERR_INVALID (also when the lists name no page), ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_pool_serve(struct strait_pool *pool, const struct strait_page_list *lists,
+                                                uint32_t list_count);
+
+struct strait_fence_params {
+    size_t size;                          /* sizeof(struct strait_fence_params) */
+    const struct strait_page_list *lists; /* as for strait_pool_serve; none: all pages */
+    uint32_t list_count;
+    uint32_t grace_ms; /* how long reads of these pages that are under way may take until they fail; 0: they fail at
+                          once; up to 24 h */
+    void *context;     /* comes back in the event */
+};
+
+/* The listed pages are served no longer. An event FENCED follows when no read touches them any more: at once if none
+ * does, else when those have ended, or shortly after grace_ms, when those that are left have failed with NOT_SERVED.
+ * Offers of these pages are not concerned: their own verdicts tell when they are free. ERR_INVALID, ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_pool_fence(struct strait_pool *pool, const struct strait_fence_params *params);
+
+struct strait_read_params {
+    size_t size;                               /* sizeof(struct strait_read_params) */
+    const struct strait_page_list *lists;      /* pages of the own pool that will receive the data, */
+    uint32_t list_count;                       /* and */
+    const struct strait_page_list *peer_lists; /* the peer's pages to be read: the same logical indexes */
+    uint32_t peer_list_count;
+    uint32_t deadline_ms; /* from now until the verdict; 1 .. 24 h */
+    void *context;        /* comes back in events */
+};
+
+/* Reads pages that the peer serves into the own pool, as if they had been offered: the transfer is a sink's, with its
+ * events, verdict and streams. It fails with NOT_SERVED when a page is not served, or no longer; with BUSY when one of
+ * the peer's is just being written by a transfer; with PEER_DOWN when the peer's daemon or process is gone, the latter
+ * after the daemon's option unreachable-timeout. On OK the client owns *transfer. ERR_INVALID: also when the pools do
+ * not match, or the lists name different numbers of pages. ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_read(struct strait_pool *pool, const struct strait_peer *peer,
+                                          const struct strait_read_params *params, struct strait_transfer **transfer);
+
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 /* The values are ordered, so that ranks can agree on a state by taking the minimum; a transfer's state only rises, or
@@ -380,7 +433,8 @@ enum strait_state {
     X(NO_MEMORY, 9, "no memory or quota exhausted")                \
     X(LOCAL, 10, "own daemon went away or refused the pool")       \
     X(BUSY, 11, "page or name is in use by another live transfer") \
-    X(DENIED, 12, "the other side belongs to another tenant")
+    X(DENIED, 12, "the other side belongs to another tenant")      \
+    X(NOT_SERVED, 13, "the peer does not serve these pages")
 enum strait_reason {
 #define X(name, value, text) STRAIT_REASON_##name = value,
     STRAIT_REASON_MAP(X)
@@ -406,6 +460,7 @@ enum strait_event_type {
                                       place for this client; `text` names the limit, and it is tried again */
     STRAIT_EVENT_NOTIFY_FAILED = 9, /* a strait_notify of this client is not known to have arrived: `key`, `text`;
                                        `data` is the id of the peer's pool */
+    STRAIT_EVENT_FENCED = 10,       /* `pool`, `context`: no read touches the pages of that fence any more */
 };
 
 /* A page that did not land. */
@@ -417,8 +472,8 @@ struct strait_failed_page {
 struct strait_event {
     enum strait_event_type type;
     struct strait_transfer *transfer; /* STATE, DRAINED, LAYER */
-    struct strait_pool *pool;         /* POOL, POOL_REMOVED, NOTE */
-    void *context;                    /* the transfer's */
+    struct strait_pool *pool;         /* POOL, POOL_REMOVED, NOTE, FENCED */
+    void *context;                    /* the transfer's, or the fence's */
     enum strait_state state;
     enum strait_reason reason; /* with FAILED */
     bool drained;              /* STATE: the pages are free with this event */

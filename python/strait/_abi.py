@@ -340,6 +340,28 @@ class StartParams(Structure):
     _fields_ = [("size", c_size_t), ("direction", c_int), ("peer_key", c_char_p), ("peer_key_size", c_size_t)]
 
 
+class FenceParams(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("lists", POINTER(PageList)),
+        ("list_count", c_uint32),
+        ("grace_ms", c_uint32),
+        ("context", c_void_p),
+    ]
+
+
+class ReadParams(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("lists", POINTER(PageList)),
+        ("list_count", c_uint32),
+        ("peer_lists", POINTER(PageList)),
+        ("peer_list_count", c_uint32),
+        ("deadline_ms", c_uint32),
+        ("context", c_void_p),
+    ]
+
+
 class FailedPage(Structure):
     _fields_ = [("group", c_uint32), ("id", c_uint32)]
 
@@ -392,6 +414,9 @@ _CLIENT_PROTOTYPES = {
     "strait_offer": (c_int, [c_void_p, POINTER(OfferParams), POINTER(c_void_p)]),
     "strait_append": (c_int, [c_void_p, POINTER(AppendParams)]),
     "strait_start": (c_int, [c_void_p, c_void_p, POINTER(StartParams)]),
+    "strait_pool_serve": (c_int, [c_void_p, POINTER(PageList), c_uint32]),
+    "strait_pool_fence": (c_int, [c_void_p, POINTER(FenceParams)]),
+    "strait_read": (c_int, [c_void_p, c_void_p, POINTER(ReadParams), POINTER(c_void_p)]),
     "strait_abort": (None, [c_void_p]),
     "strait_release": (None, [c_void_p]),
     "strait_reason_string": (c_char_p, [c_int]),

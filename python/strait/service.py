@@ -29,9 +29,8 @@ from __future__ import annotations
 import array
 import ctypes
 import enum
-import mmap
+import itertools
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from ctypes import byref, c_size_t, c_uint8, c_void_p, sizeof
@@ -42,6 +41,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import ELEMENTS, check
+from ._memory import Memory, alloc, find_memory
 from ._views import ArrayLike, array_view, check_dtype
 from .codebook import ClassLike, class_of
 from .cuda._driver import available, memory_handle, on_device
@@ -74,6 +74,8 @@ __all__ = [
 
 _BATCH = 64
 
+_fences = itertools.count(1)
+
 # ---- Events ---------------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +105,7 @@ class Reason(enum.IntEnum):
     LOCAL = 10
     BUSY = 11
     DENIED = 12
+    NOT_SERVED = 13
 
     @property
     def text(self) -> str:
@@ -120,6 +123,7 @@ class EventType(enum.IntEnum):
     STATS = 7
     CONNECTION = 8
     NOTIFY_FAILED = 9
+    FENCED = 10
 
 
 class Mismatch(enum.IntFlag):
@@ -186,6 +190,7 @@ class Event(NamedTuple):
     failed: tuple[FailedPage, ...] = ()
     data: bytes = b""
     key: bytes = b""
+    fence: int = 0  # FENCED: what Pool.fence() returned
 
 
 #: Members by value: quicker than a call of the enumeration, which counts where a transfer takes some ten microseconds.
@@ -211,62 +216,8 @@ def _event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) 
         tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(failed)) if failed else (),
         ctypes.string_at(data, raw.data_size) if data else b"",
         ctypes.string_at(key, raw.key_size) if key else b"",
+        (raw.context or 0) if raw.type == EventType.FENCED else 0,
     )
-
-
-# ---- Memory that a daemon can map -----------------------------------------------------------------------------------
-
-
-#: What arrays are looked up in: where each Memory that is alive begins.
-_alive: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
-
-
-class Memory(mmap.mmap):
-    """A memfd, sealed against resizing and mapped here: zeroed, page-aligned bytes with the buffer protocol.
-
-        memory = alloc(64 << 20)
-        array = numpy.frombuffer(memory, numpy.uint16)         or numpy.asarray(memory), as bytes
-        tensor = torch.frombuffer(memory, dtype=torch.bfloat16)
-
-    Arrays keep it alive; it is unmapped and closed when the last of them is gone. Pools keep a mapping of their own.
-    """
-
-    fd: int
-    address: int
-
-    def __new__(cls, size: int) -> Memory:
-        info = _abi.MemoryInfo()
-        check(lib.strait_alloc(max(size, 0), byref(info)), "alloc")
-        fd = os.dup(info.fd)
-        size = info.size
-        lib.strait_free(byref(info))
-        try:
-            self = super().__new__(cls, fd, size)
-        except BaseException:
-            os.close(fd)
-            raise
-        self.fd = fd
-        self.address = int(np.frombuffer(self, np.uint8).ctypes.data)
-        weakref.finalize(self, os.close, fd)
-        _alive[self.address] = self
-        return self
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return {"version": 3, "shape": (len(self),), "typestr": "|u1", "data": (self.address, False)}
-
-
-def alloc(size: int) -> Memory:
-    """At least `size` bytes that pools can be registered on; rounded up to whole memory pages."""
-    return Memory(size)
-
-
-def _find_memory(address: int, size: int) -> Memory | None:
-    """The Memory that holds these bytes."""
-    for memory in list(_alive.values()):
-        if not memory.closed and memory.address <= address and address + size <= memory.address + len(memory):
-            return memory
-    return None
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
@@ -379,7 +330,7 @@ def _as_bytes(key: bytes | str) -> bytes:
 
 
 def _place_on_host(address: int, extent: int, embedded: bool, what: str) -> dict[str, Any]:
-    memory = _find_memory(address, extent)
+    memory = find_memory(address, extent)
     if memory is not None:
         return {"handle": _abi.HANDLES["memfd"], "fd": memory.fd, "offset": address - memory.address}
     if embedded:
@@ -646,6 +597,35 @@ class Pool(_Handle):
         transfer = self._client._add_transfer(handle, self)
         transfer._events.append(kept)
         return transfer
+
+    def serve(self, pages: PagesLike = ()) -> None:
+        """Lets peers read these pages (none: all of the pool) without an action of this process, which must not change
+        them before a fence has taken them back."""
+        lists = _Lists(pages)
+        check(lib.strait_pool_serve(self._handle, lists.array, lists.count), "serve")
+
+    def fence(self, pages: PagesLike = (), *, grace: float = 0) -> int:
+        """The pages (none: all of the pool) are served no longer. An event FENCED with the number that this returns
+        follows when no read touches them any more: reads that are under way get `grace` seconds to end."""
+        lists, number = _Lists(pages), next(_fences)
+        params = _abi.FenceParams(
+            sizeof(_abi.FenceParams), lists.array, lists.count, _milliseconds(grace) if grace else 0, number
+        )
+        check(lib.strait_pool_fence(self._handle, byref(params)), "fence")
+        return number
+
+    def read(self, peer: Peer, pages: PagesLike, peer_pages: PagesLike, *, deadline: float) -> Transfer:
+        """Reads pages that the peer serves (with the same logical indexes) into these of this pool; the transfer is
+        that of a sink, and started. InvalidError, with the figures of both sides, if the pools do not match."""
+        lists, theirs, handle = _Lists(pages), _Lists(peer_pages), c_void_p()
+        params = _abi.ReadParams(
+            sizeof(_abi.ReadParams), lists.array, lists.count, theirs.array, theirs.count, _milliseconds(deadline)
+        )
+        status = lib.strait_read(self._handle, peer._handle, byref(params), byref(handle))
+        if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.FATAL:
+            raise make_error(status, f"read: the pools do not match: {self.explain(peer)}")
+        check(status, "read")
+        return self._client._add_transfer(handle, self)
 
     def decline(self, peer: Peer, peer_key: bytes | str) -> None:
         """Sink: nothing of what is offered at the peer's pool under that key will be taken; its source is told."""

@@ -46,6 +46,8 @@ HEADERS = {
             "offer_params": _abi.OfferParams,
             "append_params": _abi.AppendParams,
             "start_params": _abi.StartParams,
+            "fence_params": _abi.FenceParams,
+            "read_params": _abi.ReadParams,
             "failed_page": _abi.FailedPage,
             "event": _abi.RawEvent,
             "progress": _abi.ProgressInfo,
@@ -116,11 +118,16 @@ def test_structs_lie_in_memory_as_the_compiler_lays_them(header, tmp_path):
     lines = [f"#include <strait/{header}>", "#include <stddef.h>"]
     for name, struct in HEADERS[header][1].items():
         if isinstance(struct, type):
-            size, fields = ctypes.sizeof(struct), {field[0]: getattr(struct, field[0]).offset for field in struct._fields_}
+            size, fields = (
+                ctypes.sizeof(struct),
+                {field[0]: getattr(struct, field[0]).offset for field in struct._fields_},
+            )
         else:
             size, fields = struct.itemsize, {field: struct.fields[field][1] for field in struct.names}
         lines.append(f'_Static_assert(sizeof(struct strait_{name}) == {size}, "{name}");')
-        lines += [f'_Static_assert(offsetof(struct strait_{name}, {f}) == {at}, "{name}.{f}");' for f, at in fields.items()]
+        lines += [
+            f'_Static_assert(offsetof(struct strait_{name}, {f}) == {at}, "{name}.{f}");' for f, at in fields.items()
+        ]
     source = tmp_path / "layout.c"
     source.write_text("\n".join(lines) + "\n")
     subprocess.run([compiler, "-fsyntax-only", f"-I{INCLUDE}", str(source)], check=True)

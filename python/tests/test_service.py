@@ -6,6 +6,8 @@ import os
 import re
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -307,6 +309,84 @@ def test_an_offer_is_declined_without_a_transfer(daemon):
         here.decline(sink.import_peer(there.export(timeout=5)), "r")
         event = verdicts(until((sink, source), lambda said: offer in verdicts(said)))[offer]
         assert (event.reason, event.drained) == (Reason.PEER_ABORT, True)
+
+
+def fenced(said, number):
+    return any(event.type == EventType.FENCED and event.fence == number for event in said)
+
+
+def test_served_pages_are_read_until_a_fence(daemon):
+    source, sink = (service.Client(daemon.socket) for _ in range(2))
+    pool, arrays = make_pool(source, fill=5)
+    own, landed = make_pool(sink)
+    pool.serve([3, 4, 9])
+    peer = sink.import_peer(pool.export(timeout=5))
+    transfer = own.read(peer, [1, 0], [9, 3], deadline=10)
+    said = until([source, sink], lambda said: transfer in verdicts(said))
+    assert verdicts(said)[transfer].state == State.DONE
+    for cls, array in landed.items():
+        assert (array[1] == arrays[cls][9]).all() and (array[0] == arrays[cls][3]).all() and not array[2:].any()
+
+    number = pool.fence([9], grace=1)
+    assert number != pool.fence()  # of all pages
+    until([source, sink], lambda said: fenced(said, number) and fenced(said, number + 1))
+    refused = own.read(peer, [1], [3], deadline=10)
+    said = until([source, sink], lambda said: refused in verdicts(said))
+    assert verdicts(said)[refused].reason == Reason.NOT_SERVED
+    for wrong in (
+        lambda: own.read(peer, [1, 2], [3], deadline=10),
+        lambda: pool.serve([PAGES]),
+        lambda: pool.fence([PAGES]),
+    ):
+        with pytest.raises(strait.InvalidError):
+            wrong()
+    other, _ = make_pool(sink, layers=1)
+    with pytest.raises(strait.InvalidError, match=r"read: the pools do not match: .*layer"):
+        other.read(peer, [1], [3], deadline=10)
+    for client in (source, sink):
+        client.close()
+
+
+OWNER = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from test_service import make_pool, service
+client = service.Client(sys.argv[1])
+pool, _ = make_pool(client, fill=6)
+pool.serve()
+print(pool.export(timeout=10).hex(), flush=True)
+client.request_stats()  # answered when the daemon knows what is served
+while not client.wait(): pass
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stopped_process_is_read(daemon):
+    paths = [str(Path(__file__).parent), *sys.path]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(daemon.socket), *paths], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        blob = bytes.fromhex(owner.stdout.readline())
+        assert owner.stdout.readline() == "ready\n"
+        owner.send_signal(signal.SIGSTOP)
+        with service.Client(daemon.socket) as sink:
+            own, landed = make_pool(sink)
+            peer = sink.import_peer(blob)
+            transfer = own.read(peer, range(PAGES), range(PAGES), deadline=30)
+            said = until([sink], lambda said: transfer in verdicts(said))
+            assert verdicts(said)[transfer].state == State.DONE
+            values = values_like_kv(4 * PAGES * int(np.prod(SHAPE)), seed=6).reshape(4, PAGES, *SHAPE)
+            assert all((array == values[i]).all() for i, array in enumerate(landed.values()))
+            owner.kill()
+            owner.wait()
+            gone = own.read(peer, [0], [0], deadline=30)
+            said = until([sink], lambda said: gone in verdicts(said))
+            assert verdicts(said)[gone].reason == Reason.PEER_DOWN
+    finally:
+        owner.kill()
+        owner.wait()
 
 
 def test_a_refused_pool_says_why(daemon):

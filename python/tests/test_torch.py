@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 host_pool = pytest.importorskip("strait.torch", reason="libstrait.so").host_pool
 
-from strait.service import _find_memory
+from strait._memory import find_memory
 
 
 def is_placed(tensor):
-    return _find_memory(tensor.data_ptr(), tensor.nbytes) is not None
+    return find_memory(tensor.data_ptr(), tensor.nbytes) is not None
 
 
 def test_large_tensors_are_placed_and_others_are_as_ever():

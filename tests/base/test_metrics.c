@@ -197,7 +197,7 @@ TEST_LOOP(the_text_is_what_prometheus_reads, 2)
     ck_assert_ptr_nonnull(text);
     ck_assert_uint_eq(strlen(text), size);
     struct checker c = check_text(text);
-    unsigned reasons = 12, lines_of_histogram = HISTOGRAM_BUCKETS + 2;
+    unsigned reasons = 13, lines_of_histogram = HISTOGRAM_BUCKETS + 2;
     ck_assert_uint_eq(metric_counter_count + metric_gauge_count + 2 * reasons +
                           (STAGES + PHASES + 1) * lines_of_histogram,
                       (unsigned)c.samples);

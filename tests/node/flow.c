@@ -289,6 +289,31 @@ struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct 
     return flow;
 }
 
+struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                       struct strait_page_list from, uint32_t deadline_ms)
+{
+    struct flow *flow = new_flow(pool, &to, 1);
+    struct strait_peer *known = peer_of(pool->party, peer);
+    const struct strait_read_params params = {.size = sizeof(params),
+                                              .lists = &to,
+                                              .list_count = 1,
+                                              .peer_lists = &from,
+                                              .peer_list_count = 1,
+                                              .deadline_ms = deadline_ms != 0 ? deadline_ms : 20000 * SLOW,
+                                              .context = flow};
+    flow->sink = true;
+    ck_assert_int_eq(STRAIT_OK, strait_read(pool->pool, known, &params, &flow->transfer));
+    strait_peer_remove(known);
+    return flow;
+}
+
+enum strait_status pool_fence(struct test_pool *pool, struct strait_page_list list, uint32_t grace_ms, uint32_t *fenced)
+{
+    const struct strait_fence_params params = {
+        .size = sizeof(params), .lists = &list, .list_count = 1, .grace_ms = grace_ms, .context = fenced};
+    return strait_pool_fence(pool->pool, &params);
+}
+
 void flow_append(struct flow *flow, struct strait_append_params params)
 {
     params.size = sizeof(params);
@@ -470,6 +495,15 @@ void arrives(struct flow *sink, struct flow *source)
     landed(sink, source);
     ck_assert_msg(pool_as_imagined(sink->pool), "the sink's pool differs");
     ck_assert_msg(pool_as_imagined(source->pool), "the source's pool differs");
+}
+
+void reads(struct flow *flow, const struct test_pool *peer, struct strait_page_list from)
+{
+    ends_done(flow);
+    const struct flow source = {.pool = (struct test_pool *)peer, .lists = &from, .list_count = 1};
+    landed(flow, &source);
+    ck_assert_msg(pool_as_imagined(flow->pool), "the reader's pool differs");
+    ck_assert_msg(pool_as_imagined(peer), "the owner's pool differs");
 }
 
 bool failed_page(const struct flow *sink, uint32_t group, uint32_t id)

@@ -270,6 +270,9 @@ static void on_event(struct party *party, const struct strait_event *event)
     case STRAIT_EVENT_NOTIFY_FAILED:
         on_note_failed(party, event);
         break;
+    case STRAIT_EVENT_FENCED:
+        (*(uint32_t *)event->context)++;
+        break;
     case STRAIT_EVENT_STATS:
         free(party->stats);
         party->stats = strndup(event->data, event->data_size);

@@ -170,6 +170,14 @@ void flow_append(struct flow *flow, struct strait_append_params params);
 /* Expects an offer under its name, and starts. */
 #define PULL(pool, offer, ...) flow_pull(pool, offer, (struct strait_expect_params){__VA_ARGS__})
 struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct strait_expect_params params);
+/* Reads pages that the peer serves: `from` of its pool to `to` of this one. Fills in what is 0 as flow_expect does. */
+struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                       struct strait_page_list from, uint32_t deadline_ms);
+/* It ends DONE, with exactly these pages. */
+void reads(struct flow *flow, const struct test_pool *peer, struct strait_page_list from);
+/* A fence, which adds 1 to *fenced when it is over; or what the call returns. */
+enum strait_status pool_fence(struct test_pool *pool, struct strait_page_list list, uint32_t grace_ms,
+                              uint32_t *fenced);
 /* All pages of the pool, in order; flow_expect's deadline when it is 0. */
 struct flow *offer_all(struct test_pool *pool, const char *name);
 struct flow *expect_all(struct test_pool *pool, const char *name, uint32_t deadline_ms);

@@ -86,7 +86,7 @@ static const struct place source_places[] = {
     {NULL, 0, 0, 0},
 };
 
-static const char *const words[][13] = {
+static const char *const words[][14] = {
     {
 #define X(name, value, text) [value] = #name,
         STRAIT_REASON_MAP(X)
