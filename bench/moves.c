@@ -114,6 +114,27 @@ static bool offer_or_expect(struct moving *moving, uint32_t number, bool offers)
     return succeeded(strait_expect(move->pools->sink, &expect, &moving->sink[number].transfer), "expect");
 }
 
+/* The source has no part in it. */
+static bool read_pages(struct moving *moving, uint32_t number)
+{
+    const struct move *move = move_of(moving, number);
+    const size_t first = (size_t)(number % move->requests) * move->pages;
+    const struct strait_page_list to = {.count = move->pages, .ids = move->to + first},
+                                  from = {.count = move->pages, .ids = move->from + first};
+    const struct strait_read_params params = {
+        .size = sizeof(params),
+        .lists = &to,
+        .list_count = 1,
+        .peer_lists = &from,
+        .peer_list_count = 1,
+        .deadline_ms = LEASE_MS + (uint32_t)(move->bytes >> 20) * LEASE_MS_PER_MIB,
+        .context = &moving->sink[number],
+    };
+    moving->source[number] = (struct bench_leg){.state = STRAIT_DONE, .ended = true, .drained = true};
+    return succeeded(strait_read(move->pools->sink, move->pools->source_peer, &params, &moving->sink[number].transfer),
+                     "read");
+}
+
 static bool start(struct moving *moving, uint32_t number)
 {
     const struct move *move = move_of(moving, number);
@@ -177,16 +198,19 @@ static uint64_t latest(const struct moving *moving, uint32_t first, uint32_t cou
 /* The side that waits makes its calls before the time begins. */
 static bool run_requests(struct moving *moving)
 {
-    bool push = moving->moves[0].direction == STRAIT_PUSH, good = set_policies(moving) && wipe(moving);
+    const bool push = moving->moves[0].direction == STRAIT_PUSH, reads = moving->moves[0].reads;
+    bool good = set_policies(moving) && wipe(moving);
 
-    for (uint32_t i = 0; good && i < moving->count; i++)
+    if (reads)
+        good = good && succeeded(strait_pool_serve(moving->moves[0].pools->source, NULL, 0), "serve");
+    for (uint32_t i = 0; good && !reads && i < moving->count; i++)
         good = offer_or_expect(moving, i, !push);
     good = good && work(moving, 0); /* makes sure that all are written to the daemon's socket */
     if (moving->moves[0].gap_us != 0)
         usleep(moving->moves[0].gap_us);
     for (uint32_t i = 0; good && i < moving->count; i++) {
         moving->started[i] = clock_ns();
-        good = offer_or_expect(moving, i, push) && start(moving, i);
+        good = reads ? read_pages(moving, i) : offer_or_expect(moving, i, push) && start(moving, i);
     }
     return good && wait_ended(moving, moving->sink, "sink", false);
 }

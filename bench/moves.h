@@ -20,6 +20,7 @@ struct move {
     const uint32_t *from, *to; /* page ids: requests * pages */
     enum strait_coding coding;
     enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
+    bool reads;                      /* PULL: the sink reads, from a pool that serves its pages */
     uint32_t gap_us;                 /* between the calls of the two sides */
     bool polls;                      /* the clients never sleep */
     /* Overwrites the sink's pages, and counts those that differ from the source's. Of several moves at once, those of

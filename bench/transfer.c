@@ -29,7 +29,7 @@ struct transfer_options {
     bool polls, no_rivals;
 };
 
-static const char *const direction_names[] = {"pull", "push", NULL};
+static const char *const direction_names[] = {"pull", "push", "read", NULL};
 
 #define OPTIONS struct transfer_options
 static const struct bench_option known_options[] = {
@@ -43,7 +43,8 @@ static const struct bench_option known_options[] = {
             "of local (one daemon), shm, tcp (loopback), link (namespaces with a shaped link, root)"),
      .names = path_names},
     {OPTION(NAMES, codings, "coding", "raw", "LIST", "of raw, top16, tiered, auto"), .names = coding_names},
-    {OPTION(NAMES, directions, "direction", "pull", "LIST", "of pull, push"), .names = direction_names},
+    {OPTION(NAMES, directions, "direction", "pull", "LIST", "of pull, push, read (no offer)"),
+     .names = direction_names},
     {OPTION(TEXTS, daemon, "daemon", NULL, "NAME=VALUE", "one more option for every straitd, once or more")},
     {OPTION(NUMBER, repeats, "repeats", "5", "N", "run everything N times in turn"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, samples, "samples", "0", "N",
@@ -92,10 +93,10 @@ struct row {
     enum path_kind path;
     unsigned shape;
     enum strait_coding coding;
-    enum strait_direction direction;
-    uint64_t rate;    /* of the link, kbit/s; 0: none */
-    int base;         /* index of the row with which it is compared; -1: none */
-    unsigned samples; /* in each turn */
+    unsigned direction; /* in direction_names */
+    uint64_t rate;      /* of the link, kbit/s; 0: none */
+    int base;           /* index of the row with which it is compared; -1: none */
+    unsigned samples;   /* in each turn */
 
     /* Results; for a row that could not be run, only the reason. */
     char skipped[REASON_BYTES + 32];
@@ -285,7 +286,7 @@ static bool add_transfers(struct bench *bench, struct row row)
     row.kind = ROW_REQUESTS;
     for (unsigned d = 0; d < asked->directions.count; d++)
         for (unsigned c = 0; c < asked->codings.count; c++) {
-            row.direction = asked->directions.list[d] == 0 ? STRAIT_PULL : STRAIT_PUSH;
+            row.direction = (unsigned)asked->directions.list[d];
             row.coding = row.path == PATH_LOCAL ? STRAIT_CODING_RAW : (enum strait_coding)asked->codings.list[c];
             if (row.path == PATH_LOCAL && c > 0)
                 continue; /* one daemon copies */
@@ -363,7 +364,8 @@ static bool sample_requests(struct bench *bench, struct row *row)
                               .from = shape->from,
                               .to = shape->to,
                               .coding = row->coding,
-                              .direction = row->direction,
+                              .direction = row->direction == 1 ? STRAIT_PUSH : STRAIT_PULL,
+                              .reads = row->direction == 2,
                               .gap_us = (uint32_t)bench->asked->gap,
                               .polls = bench->asked->polls,
                               .wipe = wipe,
@@ -665,7 +667,7 @@ static bool report_row(struct report *report, const struct bench *bench, const s
         cJSON_AddNumberToObject(object, "gigabits", (double)row->rate / 1e6);
     if (is_transfer(row)) {
         cJSON_AddStringToObject(object, "coding", row->path == PATH_LOCAL ? "-" : coding_names[row->coding]);
-        cJSON_AddStringToObject(object, "direction", row->direction == STRAIT_PUSH ? "push" : "pull");
+        cJSON_AddStringToObject(object, "direction", direction_names[row->direction]);
     }
     if (is_transfer(row) || row->kind == ROW_COPY) {
         cJSON_AddNumberToObject(object, "page_bytes", (double)shape->page_bytes);
