@@ -79,7 +79,11 @@ def pack_prefix(package: Path, prefix: Path) -> list[str]:
         shutil.copyfile(library.resolve(), package / "lib" / library.name)
     if (prefix / "lib" / LIBS).is_dir():
         shutil.copytree(prefix / "lib" / LIBS, package.parent / LIBS)
-    packed = [path for top in (package / "bin", package / "lib", package / "share", package.parent / LIBS) for path in top.rglob("*")]
+    packed = [
+        path
+        for top in (package / "bin", package / "lib", package / "share", package.parent / LIBS)
+        for path in top.rglob("*")
+    ]
     return [os.path.relpath(path, package) for path in packed if path.is_file()]
 
 
