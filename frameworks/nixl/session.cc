@@ -1,0 +1,202 @@
+#include "session.h"
+
+#include <chrono>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <vector>
+
+#include <strait/codec.h>
+
+namespace strait_nixl
+{
+
+static constexpr int START_SECONDS = 30; /* for a pool to be mapped, or a note to get credit */
+static constexpr int DRAIN_SECONDS = 30; /* for what was given up to let go of its memory */
+
+static std::string text_of(const void *data, size_t size)
+{
+    return size > 0 ? std::string(static_cast<const char *>(data), size) : std::string();
+}
+
+Session::Session(const std::string &options, std::function<void(const std::string &)> noted,
+                 std::function<void(const std::string &, const std::string &)> failed)
+    : noted_(std::move(noted)), failed_(std::move(failed))
+{
+    strait_client_config config = {};
+    config.size = sizeof(config);
+    config.embedded = options.c_str();
+    const strait_status status = strait_client_open(&config, &client_);
+    if (status != STRAIT_OK)
+        throw std::runtime_error(std::string("no embedded node: ") + strait_status_string(status) +
+                                 "; stderr says more");
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_ < 0 || !wait_until([this] { return strait_client_connected(client_); }, START_SECONDS)) {
+        strait_client_close(client_);
+        throw std::runtime_error(wake_ < 0 ? "no descriptors left" : "the embedded node does not answer");
+    }
+    thread_ = std::thread([this] { run(); });
+}
+
+Session::~Session()
+{
+    ending_ = true;
+    (void)!eventfd_write(wake_, 1);
+    thread_.join();
+    strait_client_close(client_);
+    close(wake_);
+}
+
+/* Polls with the lock given up meanwhile. */
+bool Session::wait_until(const std::function<bool()> &condition, int seconds)
+{
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    for (;;) {
+        {
+            auto held = lock();
+            progress();
+            if (condition())
+                return true;
+        }
+        if (std::chrono::steady_clock::now() >= end)
+            return false;
+        pollfd fd = {strait_client_fd(client_), POLLIN, 0};
+        (void)poll(&fd, 1, 1);
+    }
+}
+
+void Session::run()
+{
+    while (!ending_) {
+        pollfd fds[] = {{strait_client_fd(client_), POLLIN, 0}, {wake_, POLLIN, 0}};
+        (void)poll(fds, 2, 1000);
+        auto held = lock();
+        progress();
+    }
+}
+
+void Session::handle(const strait_event &event)
+{
+    Transfer *transfer = static_cast<Transfer *>(event.context);
+    switch (event.type) {
+    case STRAIT_EVENT_STATE:
+        if (event.state != STRAIT_DONE && event.state != STRAIT_FAILED)
+            break;
+        transfer->ended = true;
+        transfer->drained = event.drained;
+        transfer->reason = event.reason;
+        if (transfer->done)
+            transfer->done(*transfer);
+        break;
+    case STRAIT_EVENT_DRAINED:
+        transfer->drained = true;
+        break;
+    case STRAIT_EVENT_POOL_REMOVED:
+        removed_[event.pool] = true;
+        break;
+    case STRAIT_EVENT_NOTE:
+        noted_(text_of(event.data, event.data_size));
+        break;
+    case STRAIT_EVENT_NOTIFY_FAILED:
+        failed_(text_of(event.key, event.key_size), event.text);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Events are handled one by one: what one of them leads to may poll again, which takes back the memory of the others.
+ */
+void Session::progress()
+{
+    auto held = lock();
+    strait_event event;
+    while (strait_poll(client_, &event, 1) > 0)
+        handle(event);
+}
+
+strait_pool *Session::register_pool(void *address, int device, uint32_t pages, uint32_t page_bytes, uint32_t element,
+                                    uint32_t role, std::string *why)
+{
+    auto held = lock();
+    strait_pool_region region = {};
+    region.handle = STRAIT_HANDLE_POINTER;
+    region.device = device;
+    region.pointer = address;
+    region.page_stride = region.row_bytes = page_bytes;
+    region.page_count = pages;
+    region.rows = 1;
+    region.element = element;
+    region.role = role;
+    region.layer = -1;
+    strait_pool_params params = {};
+    params.size = sizeof(params);
+    params.regions = &region;
+    params.region_count = 1;
+    strait_pool *pool = nullptr;
+    strait_status status = strait_pool_register(client_, &params, &pool);
+    const char *text = "";
+    if (status == STRAIT_OK)
+        status = strait_pool_wait(pool, START_SECONDS * 1000, &text);
+    if (status == STRAIT_OK)
+        status = strait_pool_serve(pool, nullptr, 0);
+    if (status == STRAIT_OK)
+        return pool;
+    *why = std::string(strait_status_string(status)) + (text[0] != '\0' ? std::string(": ") + text : "");
+    if (pool != nullptr)
+        remove_pool(pool);
+    return nullptr;
+}
+
+void Session::remove_pool(strait_pool *pool)
+{
+    {
+        auto held = lock();
+        removed_[pool] = false;
+        strait_pool_remove(pool);
+    }
+    (void)wait_until([this, pool] { return removed_[pool]; }, DRAIN_SECONDS);
+    auto held = lock();
+    removed_.erase(pool);
+}
+
+std::string Session::export_pool(strait_pool *pool)
+{
+    auto held = lock();
+    size_t size = 0;
+    if (strait_pool_export(pool, nullptr, 0, &size) != STRAIT_ERR_NO_SPACE)
+        return "";
+    std::string blob(size, '\0');
+    return strait_pool_export(pool, blob.data(), size, &size) == STRAIT_OK ? blob : "";
+}
+
+strait_status Session::notify(strait_peer *peer, const std::string &key, const std::string &data)
+{
+    strait_status status = STRAIT_ERR_AGAIN;
+    (void)wait_until(
+        [&] {
+            status = strait_notify(peer, key.data(), key.size(), data.data(), data.size());
+            return status != STRAIT_ERR_AGAIN;
+        },
+        START_SECONDS);
+    return status;
+}
+
+void Session::release(Transfer &transfer)
+{
+    {
+        auto held = lock();
+        if (transfer.handle == nullptr)
+            return;
+        transfer.done = nullptr;
+        if (!transfer.ended)
+            strait_abort(transfer.handle);
+    }
+    (void)wait_until([&] { return transfer.ended && transfer.drained; }, DRAIN_SECONDS);
+    auto held = lock();
+    strait_release(transfer.handle);
+    transfer.handle = nullptr;
+}
+
+} // namespace strait_nixl

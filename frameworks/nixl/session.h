@@ -1,0 +1,81 @@
+/* A client of libstrait that several threads use: a lock around its calls, and a thread that handles its events, so
+ * that an agent's peers are served while the agent itself does nothing.
+ *
+ * Thread-safety: all members may be called from any thread. Callbacks are made with the lock held, by whichever thread
+ * handles events, and may call back into the session (the lock is recursive). */
+#ifndef STRAIT_NIXL_SESSION_H
+#define STRAIT_NIXL_SESSION_H
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <strait/strait.h>
+
+namespace strait_nixl
+{
+
+/* Receives the events of one transfer. Lives until the transfer was released. */
+struct Transfer {
+    strait_transfer *handle = nullptr;
+    bool ended = false, drained = false;
+    strait_reason reason = STRAIT_REASON_NONE;
+    std::function<void(Transfer &)> done; /* at the verdict */
+};
+
+class Session
+{
+  public:
+    /* Opens a client that embeds a node with these options, one "name = value" per line. `noted` gets each note that
+     * arrives, `failed` the key and data of none: only the key, as the library reports no more. Throws
+     * std::runtime_error, with what to change. */
+    Session(const std::string &options, std::function<void(const std::string &data)> noted,
+            std::function<void(const std::string &key, const std::string &why)> failed);
+    ~Session();
+    Session(const Session &) = delete;
+    Session &operator=(const Session &) = delete;
+
+    std::unique_lock<std::recursive_mutex> lock()
+    {
+        return std::unique_lock<std::recursive_mutex>(mutex_);
+    }
+    strait_client *client() const
+    {
+        return client_;
+    }
+
+    /* Registers memory as a pool of `pages` pages of page_bytes, serves all of it, and waits until the node has it.
+     * nullptr: refused; *why says why. */
+    strait_pool *register_pool(void *address, int device, uint32_t pages, uint32_t page_bytes, uint32_t element,
+                               uint32_t role, std::string *why);
+    /* Returns when the node touches its memory no more. */
+    void remove_pool(strait_pool *pool);
+    std::string export_pool(strait_pool *pool); /* "": no memory */
+
+    /* Sends a note, and waits where too many are under way. The key comes back if it fails. */
+    strait_status notify(strait_peer *peer, const std::string &key, const std::string &data);
+    void progress(); /* handles what has come */
+    /* Ends the transfer and waits until nothing touches its pages. */
+    void release(Transfer &transfer);
+
+  private:
+    void handle(const strait_event &event);
+    void run();
+    bool wait_until(const std::function<bool()> &condition, int seconds);
+
+    std::recursive_mutex mutex_;
+    strait_client *client_ = nullptr;
+    std::function<void(const std::string &)> noted_;
+    std::function<void(const std::string &, const std::string &)> failed_;
+    std::map<strait_pool *, bool> removed_; /* pools that are being removed: whether they are gone */
+    int wake_ = -1;
+    std::atomic<bool> ending_{false};
+    std::thread thread_;
+};
+
+} // namespace strait_nixl
+
+#endif
