@@ -239,6 +239,7 @@ static void on_up(void *owner, struct peer *peer)
         return;
     }
     use->node = node;
+    use->figures = peer_figures_take(&node->peer_figures, peer->address);
     peer->owner = use;
     if (!peer->dialled)
         peers_each(node->peers, supersede, peer);
@@ -267,6 +268,7 @@ static void on_down(void *owner, struct peer *peer)
     struct peer_use *use = peer->owner;
     if (use != NULL) {
         use->down = true;
+        peer_figures_failed(use->figures, PEER_FAILED_CONNECTION);
         node->exchange.down_peers++;
     }
     pending_forget_peer(node, peer);
@@ -322,6 +324,7 @@ static void on_quiet(void *owner, struct peer *peer)
     if (use != NULL) {
         node->exchange.down_peers -= !use->quit; /* it was not waited for any longer */
         gpu_path_forget(use);
+        peer_figures_leave(use->figures);
     }
     free(use);
     peer->owner = NULL;

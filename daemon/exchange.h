@@ -15,6 +15,7 @@
 #include "daemon/memory/arena.h"
 #include "daemon/gpu_links.h"
 #include "daemon/notes.h"
+#include "daemon/peer_figures.h"
 
 struct expectation;
 struct offer;
@@ -67,6 +68,7 @@ struct exchange {
 /* The exchange's data of a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
     struct node *node;
+    struct peer_figures *figures;
     uint32_t pending, pending_spans;
     uint32_t reads, read_pages;         /* of pools that this node serves */
     uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
@@ -79,6 +81,13 @@ struct peer_use {
     struct policy policy;
     struct note_answers note_answers; /* for this peer */
 };
+
+/* Where what is carried from and to the peer is counted; NULL: nowhere any more. */
+static inline struct peer_figures *peer_figures_of(const struct peer *peer)
+{
+    const struct peer_use *use = peer != NULL ? peer->owner : NULL;
+    return use != NULL ? use->figures : NULL;
+}
 
 /* ---- exchange.c: begin, turn, end -------------------------------------------------------------------------------- */
 

@@ -449,6 +449,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->options = *options;
     options_complete(&made->options);
     tenants_default(&made->tenants);
+    peer_figures_init(&made->peer_figures);
     made->log = log;
     made->stopped = stopped;
     made->owner = owner;
@@ -597,5 +598,6 @@ void node_destroy(struct node *node)
     receive_fini(&node->receive);
     arena_fini(&node->send);
     codebooks_release(node->codebooks);
+    peer_figures_fini(&node->peer_figures);
     free(node);
 }

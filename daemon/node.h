@@ -40,6 +40,7 @@ struct node {
     struct peers_events peers_events;
     struct http *http;
     struct exchange exchange;
+    struct peer_figures_table peer_figures;
 
     struct session *sessions; /* utlist */
     uint32_t session_count;

@@ -1,4 +1,5 @@
 /* The report of a node about itself. */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,11 +59,43 @@ static void count_up(void *arg, struct peer *peer)
     *count += peer->state == PEER_UP;
 }
 
-static uint64_t cpu_ns(clockid_t clock)
+/* Time that the calling thread has run. */
+static uint64_t thread_cpu_ns(void)
 {
     struct timespec time = {0};
-    (void)clock_gettime(clock, &time);
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void reset_gauges(void *arg, struct peer_figures *figures)
+{
+    (void)arg;
+    figures->connections = figures->round_trip_us = 0;
+    memset(figures->by_transport, 0, sizeof(figures->by_transport));
+}
+
+static void count_connection(void *arg, struct peer *peer)
+{
+    (void)arg;
+    const struct peer_use *use = peer->owner;
+    if (peer->state != PEER_UP || use == NULL)
+        return;
+    struct peer_figures *figures = use->figures;
+    figures->connections++;
+    for (unsigned t = 0; t < TRANSPORTS; t++)
+        figures->by_transport[t] += strcmp(metric_transport_names[t], peer_transport_name(peer)) == 0;
+    if (figures->round_trip_us == 0 || (peer->round_trip_us != 0 && peer->round_trip_us < figures->round_trip_us))
+        figures->round_trip_us = peer->round_trip_us;
+}
+
+static void refresh_peers(struct node *node)
+{
+    node->metrics.peers = 0;
+    peer_figures_each(&node->peer_figures, reset_gauges, NULL);
+    if (node->peers == NULL)
+        return;
+    peers_each(node->peers, count_up, &node->metrics.peers);
+    peers_each(node->peers, count_connection, NULL);
 }
 
 static void refresh(struct node *node)
@@ -76,21 +109,151 @@ static void refresh(struct node *node)
         m->gpus += devices_state(node->devices, number, &state);
         m->gpus_failed += state.failed;
     }
-    m->loop_cpu_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID); /* the loop's thread calls this */
-    m->process_cpu_ns = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    m->loop_cpu_ns = thread_cpu_ns(); /* the loop's thread calls this */
+    process_read(&m->process);
+    m->draining = node->draining;
+    m->rdma_active = transport_rdma_is_active(RDMA_DEVICES);
+    m->codebook_loaded = node_codebook(node) != NULL;
     for (unsigned t = 0; t < TRANSPORTS; t++)
         m->spinning[t] = node->peers != NULL && peers_spin(node->peers, metric_transport_names[t]);
     m->half_open = node->half_open;
     m->clients = node->session_count - node->half_open;
-    m->peers = 0;
-    if (node->peers != NULL)
-        peers_each(node->peers, count_up, &m->peers);
+    refresh_peers(node);
     m->pools = m->pool_bytes = 0;
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next) {
         m->pools++;
         m->pool_bytes += pool->pool->bytes;
     }
+}
+
+/* ---- Figures of peers -------------------------------------------------------------------------------------------- */
+
+#define OF_PEER(field) .offset = offsetof(struct peer_figures, field)
+
+static const struct peer_figure {
+    const char *name, *type, *label, *json, *help; /* help NULL: of the family before */
+    size_t offset;
+    bool microseconds; /* printed as seconds */
+} peer_figures[] = {
+    {"strait_peer_connections", "gauge", "", "connections", "Connections with the peer that are up.",
+     OF_PEER(connections)},
+    {"strait_peer_transport_connections", "gauge", ",transport=\"shm\"", "connections_shm",
+     "Those of them whose chunks this transport carries.", OF_PEER(by_transport[TRANSPORT_SHM])},
+    {"strait_peer_transport_connections", "gauge", ",transport=\"tcp\"", "connections_tcp", NULL,
+     OF_PEER(by_transport[TRANSPORT_TCP])},
+    {"strait_peer_transport_connections", "gauge", ",transport=\"ucx\"", "connections_ucx", NULL,
+     OF_PEER(by_transport[TRANSPORT_UCX])},
+    {"strait_peer_round_trip_seconds", "gauge", "", "round_trip_us",
+     "Round trip of heartbeats, smoothed; 0: not measured yet.", OF_PEER(round_trip_us), .microseconds = true},
+    {"strait_peer_raw_bytes_total", "counter", ",direction=\"sent\"", "raw_bytes_sent",
+     "Page bytes in the peer's chunks, before coding.", OF_PEER(raw_bytes_sent)},
+    {"strait_peer_raw_bytes_total", "counter", ",direction=\"landed\"", "raw_bytes_landed", NULL,
+     OF_PEER(raw_bytes_landed)},
+    {"strait_peer_wire_bytes_total", "counter", ",direction=\"sent\"", "wire_bytes_sent",
+     "Bytes of the peer's chunks as they travelled.", OF_PEER(wire_bytes_sent)},
+    {"strait_peer_wire_bytes_total", "counter", ",direction=\"landed\"", "wire_bytes_landed", NULL,
+     OF_PEER(wire_bytes_landed)},
+    {"strait_peer_chunks_total", "counter", ",direction=\"sent\"", "chunks_sent",
+     "Chunks that the peer was sent, and those of its that are in place.", OF_PEER(chunks_sent)},
+    {"strait_peer_chunks_total", "counter", ",direction=\"landed\"", "chunks_landed", NULL, OF_PEER(chunks_landed)},
+    {"strait_peer_failures_total", "counter", ",what=\"transfer\"", "failed_transfers",
+     "What failed with the peer: transfers that no side aborted, chunks, connections that were up.",
+     OF_PEER(failures[PEER_FAILED_TRANSFER])},
+    {"strait_peer_failures_total", "counter", ",what=\"chunk\"", "failed_chunks", NULL,
+     OF_PEER(failures[PEER_FAILED_CHUNK])},
+    {"strait_peer_failures_total", "counter", ",what=\"connection\"", "failed_connections", NULL,
+     OF_PEER(failures[PEER_FAILED_CONNECTION])},
+};
+enum { PEER_FIGURES = sizeof(peer_figures) / sizeof(peer_figures[0]) };
+
+static uint64_t peer_figure_of(const struct peer_figures *figures, const struct peer_figure *figure)
+{
+    uint64_t value;
+    memcpy(&value, (const char *)figures + figure->offset, sizeof(value));
+    return value;
+}
+
+/* Prints a label's value: an address is what the peer, or a client, says it is. */
+static void print_escaped(FILE *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '\\' || *text == '"')
+            fputc('\\', out);
+        fputc(*text > ' ' && *text <= '~' ? *text : '?', out);
+    }
+}
+
+struct peer_printing {
+    FILE *out;
+    const struct peer_figure *figure;
+};
+
+static void print_peer_figure(void *arg, struct peer_figures *figures)
+{
+    const struct peer_printing *printing = arg;
+    fprintf(printing->out, "%s{peer=\"", printing->figure->name);
+    print_escaped(printing->out, figures->address);
+    const uint64_t value = peer_figure_of(figures, printing->figure);
+    if (printing->figure->microseconds)
+        fprintf(printing->out, "\"%s} %" PRIu64 ".%06" PRIu64 "\n", printing->figure->label, value / 1000000,
+                value % 1000000);
+    else
+        fprintf(printing->out, "\"%s} %" PRIu64 "\n", printing->figure->label, value);
+}
+
+static void print_peer_figures(FILE *out, struct node *node)
+{
+    for (int f = 0; f < PEER_FIGURES; f++) {
+        struct peer_printing printing = {out, &peer_figures[f]};
+        if (peer_figures[f].help != NULL)
+            fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", peer_figures[f].name, peer_figures[f].help,
+                    peer_figures[f].name, peer_figures[f].type);
+        peer_figures_each(&node->peer_figures, print_peer_figure, &printing);
+    }
+}
+
+/* Adds a number without the rounding that doubles have above 2^53. */
+static void add_whole(cJSON *object, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    cJSON_AddRawToObject(object, name, text);
+}
+
+static void add_wire(cJSON *ways, const char *wire, const char *memory, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(ways, item);
+    cJSON_AddStringToObject(item, "wire", wire);
+    cJSON_AddStringToObject(item, "memory", memory);
+    add_whole(item, "bytes", bytes);
+}
+
+/* Adds the ways that bytes have really gone. */
+static void add_ways(cJSON *item, const struct peer_figures *figures)
+{
+    static const struct {
+        const char *wire, *memory;
+    } wires[WIRE_NONE] = {
+        [WIRE_SHM] = {"shm", "host"},       [WIRE_TCP] = {"tcp", "host"},   [WIRE_UCX] = {"ucx", "host"},
+        [WIRE_PINNED] = {"pinned", "host"}, [WIRE_PEER] = {"peer", "cuda"}, [WIRE_NCCL] = {"nccl", "cuda"}};
+    cJSON *ways = cJSON_AddArrayToObject(item, "ways");
+    for (unsigned w = 0; w < WIRE_NONE; w++)
+        add_wire(ways, wires[w].wire, wires[w].memory, figures->wires[w]);
+    add_wire(ways, "ucx", "cuda", figures->ucx_gpus);
+}
+
+static void add_peer_figures(void *arg, struct peer_figures *figures)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(arg, item);
+    cJSON_AddStringToObject(item, "address", figures->address);
+    for (int f = 0; f < PEER_FIGURES; f++)
+        add_whole(item, peer_figures[f].json, peer_figure_of(figures, &peer_figures[f]));
+    add_ways(item, figures);
 }
 
 /* ---- Figures of tenants ------------------------------------------------------------------------------------------ */
@@ -121,15 +284,8 @@ static uint64_t figure_of(const struct tenant *tenant, const struct tenant_figur
     return value;
 }
 
-/* Appends the tenants' families to the text, which it takes. Without memory only the text is there. */
-static char *with_tenants(const struct node *node, char *text, size_t *size)
+static void print_tenants(FILE *out, const struct node *node)
 {
-    char *all = NULL;
-    size_t written = 0;
-    FILE *out = open_memstream(&all, &written);
-    if (out == NULL)
-        return text;
-    fwrite(text, 1, *size, out);
     for (int f = 0; f < TENANT_FIGURES; f++) {
         const struct tenant_figure *figure = &tenant_figures[f];
         fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", figure->name, figure->help, figure->name, figure->type);
@@ -138,6 +294,31 @@ static char *with_tenants(const struct node *node, char *text, size_t *size)
                 fprintf(out, "%s{tenant=\"%s\"} %llu\n", figure->name, node->tenants.list[t].name,
                         (unsigned long long)figure_of(&node->tenants.list[t], figure));
     }
+}
+
+static void print_build(FILE *out)
+{
+    fprintf(out,
+            "# HELP strait_build_info What runs: its version, and the variant of the codec that it chose.\n"
+            "# TYPE strait_build_info gauge\n"
+            "strait_build_info{version=\"%s\",codec=\"%s\"} 1\n",
+            strait_version(), strait_codec_name(strait_codec_get(NULL)));
+}
+
+/* Appends the families that have labels of their own to the text, which it takes. Without memory only the text is
+ * there. */
+static char *with_labelled(struct node *node, char *text, size_t *size)
+{
+    char *all = NULL;
+    size_t written = 0;
+    FILE *out = open_memstream(&all, &written);
+    if (out == NULL)
+        return text;
+    fwrite(text, 1, *size, out);
+    print_build(out);
+    print_peer_figures(out, node);
+    if (node->tenants.count > 1)
+        print_tenants(out, node);
     if (fclose(out) != 0) {
         free(all);
         return text;
@@ -168,7 +349,7 @@ char *node_metrics(struct node *node, size_t *size)
 {
     refresh(node);
     char *text = metrics_text(&node->metrics, size);
-    return node->tenants.count > 1 && text != NULL ? with_tenants(node, text, size) : text;
+    return text != NULL ? with_labelled(node, text, size) : NULL;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -263,6 +444,8 @@ static void add_node(struct node *node, cJSON *root)
     cJSON_AddStringToObject(root, "codec", strait_codec_name(strait_codec_get(NULL)));
     cJSON_AddBoolToObject(root, "draining", node->draining);
     cJSON_AddBoolToObject(root, "codebook", node_codebook(node) != NULL);
+    cJSON_AddStringToObject(root, "transports", node->peers != NULL ? peers_offered(node->peers) : "");
+    cJSON_AddStringToObject(root, "transports_left_out", node->peers != NULL ? peers_left_out(node->peers) : "");
 }
 
 /* `tenant` NULL: everything; else without what is other tenants' affair. malloc'ed. */
@@ -274,6 +457,9 @@ static char *report(struct node *node, const struct tenant *tenant, size_t *size
     cJSON *peers = cJSON_AddArrayToObject(root, "peers");
     if (node->peers != NULL && (tenant == NULL || node->tenants.count == 1))
         peers_each(node->peers, add_peer, peers);
+    cJSON *figures = cJSON_AddArrayToObject(root, "peer_figures");
+    if (tenant == NULL || node->tenants.count == 1)
+        peer_figures_each(&node->peer_figures, add_peer_figures, figures);
     add_tenants(node, tenant, cJSON_AddArrayToObject(root, "tenants"));
     add_pools(node, tenant, cJSON_AddArrayToObject(root, "pools"));
     if (node->devices != NULL)

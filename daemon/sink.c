@@ -146,7 +146,10 @@ static void on_decoded(void *owner, uint64_t cookie, const struct job_result *re
     if (result->reason == STRAIT_REASON_NONE && !slot->sink->expectation->request.decided) {
         node->metrics.raw_bytes_landed += result->raw_bytes;
         node->metrics.chunks_landed++;
+        peer_figures_landed(peer_figures_of(slot->sink->peer), result->raw_bytes);
     }
+    if (result->reason != STRAIT_REASON_NONE)
+        peer_figures_failed(peer_figures_of(slot->sink->peer), PEER_FAILED_CHUNK);
     node->metrics.chunks_forged += result->forged;
     sink_landed(slot->sink, slot->grant, result);
     node->exchange.events.run(node);
@@ -541,6 +544,7 @@ static void act(struct sink *sink, const struct leg_action *action)
         sink->expectation->request.callbacks->complete(&sink->expectation->request);
         break;
     case LEG_VERDICT:
+        peer_figures_verdict(peer_figures_of(sink->peer), action->reason);
         if (action->reason != STRAIT_REASON_NONE)
             sink->expectation->request.callbacks->verdict(&sink->expectation->request, action->reason, sink->why);
         break;
@@ -667,6 +671,9 @@ void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
     timeline_mark(&slot->sink->expectation->request.timeline, PHASE_CHUNKS);
     slot->sink->expectation->wire_bytes += slot->size;
     node->metrics.wire_bytes_landed += slot->size;
+    peer_figures_arrived(peer_figures_of(slot->sink->peer), slot->size);
+    if (status != STRAIT_OK)
+        peer_figures_failed(peer_figures_of(slot->sink->peer), PEER_FAILED_CHUNK);
     sink_post(slot->sink, &event);
 }
 

@@ -439,6 +439,9 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         node->metrics.raw_bytes_sent += tx->raw_bytes;
         node->metrics.wire_bytes_sent += tx->size;
         *wire_counter(&node->metrics, tx->path) += tx->size;
+        peer_figures_sent(peer_figures_of(source->peer), tx->path, tx->size, tx->raw_bytes);
+    } else {
+        peer_figures_failed(peer_figures_of(source->peer), PEER_FAILED_CHUNK);
     }
     report(source, SOURCE_SENT, tx->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
@@ -516,6 +519,7 @@ static void act(struct source *source, const struct leg_action *action)
         request_state(&source->offer->request, action->state);
         break;
     case LEG_VERDICT:
+        peer_figures_verdict(peer_figures_of(source->peer), action->reason);
         if (!source->superseded)
             source->offer->request.callbacks->verdict(&source->offer->request, action->reason, source->why);
         break;

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RULES, DASHBOARD = ROOT / "deploy/prometheus/alerts.yaml", ROOT / "deploy/grafana/strait.json"
 #: Of Prometheus itself, not of a daemon.
 SCRAPED, OF_SERVER = {"up"}, {"instance", "job", "le"}
-WORDS = {"sum", "rate", "increase", "histogram_quantile", "min_over_time", "max", "by", "and", "on", "label_values"}
+WORDS = {"sum", "rate", "increase", "histogram_quantile", "min_over_time", "max", "by", "and", "on", "label_values", "count", "changes"}
 
 
 def free_port() -> int:

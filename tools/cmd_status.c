@@ -178,6 +178,9 @@ static void print_node(const cJSON *root)
     printf("\n  address      %s\n", address[0] != '\0' ? address : "none: other daemons cannot reach it");
     printf("  codec        %s, %s\n", text_of(root, "codec"),
            is_true(root, "codebook") ? "with a codebook set" : "no codebook set: pages travel raw");
+    const char *transports = text_of(root, "transports"), *left_out = text_of(root, "transports_left_out");
+    printf("  transports   %s%s%s%s\n", transports[0] != '\0' ? transports : "none", left_out[0] != '\0' ? " (" : "",
+           left_out, left_out[0] != '\0' ? ")" : "");
 }
 
 static void print_use(const cJSON *root)
@@ -251,6 +254,40 @@ static void print_peer(const cJSON *peer, bool has_codebook)
     putchar('\n');
 }
 
+/* What has gone to and come from a peer, by which ways, over all connections since the daemon's start. */
+static void print_carried(const cJSON *figures)
+{
+    const double sent = number_of(figures, "raw_bytes_sent"), landed = number_of(figures, "raw_bytes_landed");
+    const char *before = ": by ";
+    const cJSON *way, *ways = cJSON_GetObjectItemCaseSensitive(figures, "ways");
+    if (sent + landed == 0)
+        return;
+    printf("  %-22s sent %.1f MiB as %.1f MiB", text_of(figures, "address"), sent / MIB,
+           number_of(figures, "wire_bytes_sent") / MIB);
+    cJSON_ArrayForEach(way, ways)
+    {
+        printf("%s%s%s %.1f", before, text_of(way, "wire"),
+               strcmp(text_of(way, "memory"), "cuda") == 0 ? " between GPUs" : "", number_of(way, "bytes") / MIB);
+        before = ", ";
+    }
+    printf("; received %.1f MiB as %.1f MiB", landed / MIB, number_of(figures, "wire_bytes_landed") / MIB);
+    const double failed = number_of(figures, "failed_transfers") + number_of(figures, "failed_chunks");
+    if (failed > 0)
+        printf("; %.0f failures", failed);
+    putchar('\n');
+}
+
+static void print_carried_all(const cJSON *root)
+{
+    const cJSON *figures, *list = cJSON_GetObjectItemCaseSensitive(root, "peer_figures");
+    double bytes = 0;
+    cJSON_ArrayForEach(figures, list) bytes +=
+        number_of(figures, "raw_bytes_sent") + number_of(figures, "raw_bytes_landed");
+    if (bytes > 0)
+        puts("carried since the start");
+    cJSON_ArrayForEach(figures, list) print_carried(figures);
+}
+
 static void print_peers(const cJSON *root)
 {
     const cJSON *peers = cJSON_GetObjectItemCaseSensitive(root, "peers"), *peer;
@@ -271,6 +308,7 @@ static bool print_summary(const char *path, const char *answer)
     print_way(root, "sent", "source_done", "source_failed", "sent");
     print_way(root, "received", "sink_done", "sink_failed", "landed");
     print_peers(root);
+    print_carried_all(root);
     cJSON_Delete(root);
     return true;
 }

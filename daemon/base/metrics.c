@@ -120,7 +120,7 @@ const struct metric_row metric_counters[] = {
     {"strait_loop_cpu_seconds_total", NULL, "Time that the event loop's thread has run.", "loop_cpu_ns",
      AT(loop_cpu_ns), .nanoseconds = true},
     {"process_cpu_seconds_total", NULL, "Time that all threads of the process have run.", "process_cpu_ns",
-     AT(process_cpu_ns), .nanoseconds = true},
+     AT(process.cpu_ns), .nanoseconds = true},
 };
 
 const struct metric_row metric_gauges[] = {
@@ -138,6 +138,19 @@ const struct metric_row metric_gauges[] = {
     {"strait_gpus", NULL, "GPUs taken into use.", "gpus", AT(gpus)},
     {"strait_gpus_failed", NULL, "GPUs that cannot be used until the daemon is started again.", "gpus_failed",
      AT(gpus_failed)},
+    {"strait_draining", NULL, "1: it is stopping, and takes no new requests.", "draining", AT(draining)},
+    {"strait_codebook_loaded", NULL, "1: it has a codebook set; 0: pages travel raw.", "codebook_loaded",
+     AT(codebook_loaded)},
+    {"strait_rdma_active", NULL, "1: a device for RDMA of this node has an active port.", "rdma_active",
+     AT(rdma_active)},
+    {"process_start_time_seconds", NULL, "When the process began, since 1970.", "process_began_ns",
+     AT(process.began_ns), .nanoseconds = true},
+    {"process_resident_memory_bytes", NULL, "Memory of the process that is in use.", "process_resident_bytes",
+     AT(process.resident_bytes)},
+    {"process_virtual_memory_bytes", NULL, "Addresses of the process that are mapped.", "process_virtual_bytes",
+     AT(process.virtual_bytes)},
+    {"process_open_fds", NULL, "Descriptors that are open.", "process_open_fds", AT(process.open_fds)},
+    {"process_max_fds", NULL, "Descriptors that may be open.", "process_max_fds", AT(process.max_fds)},
     {"strait_peers", NULL, "Peers connected.", "peers", AT(peers)},
     {"strait_transfers_live", "role=\"source\"", "Offers and expectations that have no verdict yet.", "live_offers",
      AT(live_offers)},
@@ -281,10 +294,24 @@ static bool add_quantile(cJSON *object, const char *name, const struct histogram
     return value == UINT64_MAX ? cJSON_AddNullToObject(object, name) != NULL : add_number(object, name, value);
 }
 
+/* Counts of the buckets up to the last that has any: bucket b has those up to 2^b microseconds. */
+static bool add_buckets(cJSON *object, const struct histogram *histogram)
+{
+    char text[HISTOGRAM_BUCKETS * 21 + 3] = "[";
+    size_t used = 1, count = HISTOGRAM_BUCKETS;
+    while (count > 0 && histogram->buckets[count - 1] == 0)
+        count--;
+    for (size_t b = 0; b < count; b++)
+        used +=
+            (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRIu64, b > 0 ? "," : "", histogram->buckets[b]);
+    strcpy(text + used, "]");
+    return cJSON_AddRawToObject(object, "buckets", text) != NULL;
+}
+
 static bool add_histogram(cJSON *parent, const char *name, const struct histogram *histogram)
 {
     cJSON *object = cJSON_AddObjectToObject(parent, name);
-    return object != NULL && add_number(object, "count", histogram->count) &&
+    return object != NULL && add_buckets(object, histogram) && add_number(object, "count", histogram->count) &&
            add_number(object, "sum_us", histogram->sum_us) && add_quantile(object, "p50_us", histogram, 0.5) &&
            add_quantile(object, "p90_us", histogram, 0.9) && add_quantile(object, "p99_us", histogram, 0.99);
 }

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <strait/strait.h>
 
+#include "daemon/base/process.h"
+
 /* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only: jobs hand
  * their figures over with their results. */
 
@@ -112,11 +114,13 @@ struct metrics {
     uint64_t notes_delivered, notes_failed; /* of this node's clients */
     uint64_t denied;                        /* to another tenant's clients */
     uint64_t peers_connected, peers_lost, peer_records_refused, greetings_put_off, peer_errors, auth_failures;
-    uint64_t loop_cpu_ns, process_cpu_ns; /* that the loop's thread has run, and all threads of the process */
+    uint64_t loop_cpu_ns; /* that the loop's thread has run */
+    struct process_figures process;
     /* Gauges, refreshed before they are printed. */
     uint64_t spinning[TRANSPORTS]; /* 1: it keeps the loop awake for nothing */
     uint64_t clients, half_open, pools, pool_bytes, peers, live_offers, live_expectations, parked;
-    uint64_t gpus, gpus_failed; /* that clients' pools use; how many of those have failed */
+    uint64_t draining, codebook_loaded, rdma_active; /* 1: yes */
+    uint64_t gpus, gpus_failed;                      /* that clients' pools use; how many of those have failed */
     uint64_t slots, slots_used, slots_quarantined, send_slots, send_slots_used, quarantined_pages;
 };
 

@@ -133,6 +133,10 @@ enum strait_status peers_reload(struct peers *peers, struct credentials *credent
 
 /* The list of host:port that others dial, which WELCOME tells clients. */
 const char *peers_address(const struct peers *peers);
+/* Transports that peers are offered, the best first ("shm,tcp"), and those that options name and this node has not,
+ * with the reasons, for people. */
+const char *peers_offered(const struct peers *peers);
+const char *peers_left_out(const struct peers *peers);
 
 /* Asks for a connection to this address, a list of host:port, and returns the dialled peer for it, UP or on its way
  * there; that of another address if both lead to one daemon. One is made when there is none or the old one is CLOSING;

@@ -367,6 +367,16 @@ const char *peers_address(const struct peers *peers)
     return peers->address;
 }
 
+const char *peers_offered(const struct peers *peers)
+{
+    return peers->offered;
+}
+
+const char *peers_left_out(const struct peers *peers)
+{
+    return peers->left_out;
+}
+
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
 bool peers_address_ok(const char *address)

@@ -361,6 +361,48 @@ TEST(equal_codebooks_shrink_what_travels)
     ck_assert_int_eq(0, strncmp("tiered: ", peer_text(pair.from, "coding"), 8));
 }
 
+static double peer_figure(struct party *party, const char *field)
+{
+    cJSON *root = cJSON_Parse(stats_text(party));
+    const cJSON *figures = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "peer_figures"), 0);
+    const cJSON *item = cJSON_GetObjectItem(figures, field), *ways = cJSON_GetObjectItem(figures, "ways");
+    double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (strcmp(field, "ways") == 0)
+        value = cJSON_GetArraySize(ways) == 1
+                    ? cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetArrayItem(ways, 0), "bytes"))
+                    : -1;
+    cJSON_Delete(root);
+    return value;
+}
+
+TEST_RANGE(what_a_node_carries_is_counted_for_the_peer_too, SHM, ALL_WIRES)
+{
+    static const char *const connections[] = {
+        [SHM] = "connections_shm",
+        [TCP] = "connections_tcp",
+#ifdef STRAIT_HAVE_UCX
+        [UCX] = "connections_ucx",
+#endif
+    };
+    struct pair pair = pair_coded((enum wire)_i, "tiered");
+    pair_start(&pair, (struct geometry){.pages = 32});
+    move_all(pair.source, pair.sink);
+    WAIT(stat_of(pair.from, "counters.raw_bytes_sent") == 32 * 4096);
+    const double wire = stat_of(pair.from, "counters.wire_bytes_sent");
+    ck_assert_double_eq(32 * 4096, peer_figure(pair.from, "raw_bytes_sent"));
+    ck_assert_double_eq(wire, peer_figure(pair.from, "wire_bytes_sent"));
+    ck_assert_double_eq(wire, peer_figure(pair.from, "ways"));
+    ck_assert_double_eq(0, peer_figure(pair.from, "raw_bytes_landed"));
+    ck_assert_double_eq(32 * 4096, peer_figure(pair.to, "raw_bytes_landed"));
+    ck_assert_double_eq(wire, peer_figure(pair.to, "wire_bytes_landed"));
+    ck_assert_double_ge(peer_figure(pair.from, connections[_i]), 1);
+    ck_assert_double_eq(peer_figure(pair.from, "connections"), peer_figure(pair.from, connections[_i]));
+    test_node_stop(pair.b);
+    WAIT(peer_figure(pair.from, "connections") == 0);
+    ck_assert_double_ge(peer_figure(pair.from, "failed_connections"), 1);
+    ck_assert_double_eq(wire, peer_figure(pair.from, "wire_bytes_sent")); /* counts outlive connections */
+}
+
 TEST_LOOP(different_codebooks_travel_raw_and_say_why, WIRES - 1)
 {
     struct pair pair = pair_init(SHM + _i);
