@@ -1,19 +1,15 @@
 /* strait status */
 #include "tools/commands.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
-#include <strait/strait.h>
 
 #include "internal/default_socket.h"
+#include "tools/ask.h"
 #include "tools/util.h"
 
 static const char usage[] =
@@ -29,144 +25,9 @@ static const char usage[] =
     "\n"
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
-#define PATIENCE_MS 2000u
-#define PROBE_MS    500u /* a running daemon has answered by then; otherwise find out why not */
-#define MS_NS       UINT64_C(1000000)
-#define MIB         (1024.0 * 1024)
-
-/* ---- Asking ---------------------------------------------------------------------------------------------------- */
-
-/* Checks the socket's file only. Returns 0 or errno. */
-static int look_at_socket(const char *path)
-{
-    if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
-        return ENAMETOOLONG;
-    return access(path, W_OK) == 0 ? 0 : errno;
-}
-
-/* Tries once to connect, as the library does repeatedly, to learn the reason. Returns 0 or errno. */
-static int try_socket(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, path, strlen(path));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return errno;
-    int error = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
-    close(fd);
-    return error;
-}
-
-static bool tell_unreachable(const char *path, int error)
-{
-    switch (error) {
-    case ENOENT:
-        print_error(path, "no such socket: straitd does not run here, or on another socket (--socket)");
-        break;
-    case ECONNREFUSED:
-        print_error(path, "nobody listens there: straitd was killed and left its socket, or this is no socket");
-        break;
-    case EACCES:
-    case EPERM:
-        print_error(path, "no permission: users of the socket's group may connect");
-        break;
-    case EAGAIN:
-        print_error(path, "straitd does not accept connections: it hangs, or is stopped");
-        break;
-    default:
-        print_error(path, "%s", strerror(error));
-    }
-    return false;
-}
-
-static bool is_reachable(const char *path, int error)
-{
-    return error == 0 || tell_unreachable(path, error);
-}
-
-/* Handles what the library reports about the connection. */
-static bool take_events(struct strait_client *client, const char *path, int patience_ms, char **answer)
-{
-    struct strait_event events[8];
-    uint32_t count = strait_wait(client, events, 8, patience_ms);
-    for (uint32_t i = 0; i < count; i++) {
-        if (events[i].type == STRAIT_EVENT_STATS && *answer == NULL)
-            *answer = strndup(events[i].data, events[i].data_size);
-        if (events[i].type != STRAIT_EVENT_CONNECTION || events[i].connected)
-            continue;
-        /* No sign of life yet, or nobody there: what comes behind says more. */
-        if (events[i].status == STRAIT_ERR_AGAIN || events[i].status == STRAIT_ERR_IO)
-            continue;
-        print_error(path, "%s",
-                    events[i].text != NULL && events[i].text[0] != '\0' ? events[i].text : "the connection was lost");
-        return false;
-    }
-    return true;
-}
-
-static int patience_until(uint64_t now, uint64_t end)
-{
-    return end > now ? (int)((end - now) / MS_NS) + 1 : 0;
-}
-
-/* The daemon notices every connection, so the socket is tried separately only if the library gets no connection. */
-static bool await_answer(struct strait_client *client, const char *path, char **answer)
-{
-    uint64_t now = clock_ns(), end = now + PATIENCE_MS * MS_NS, probe = now + PROBE_MS * MS_NS;
-    bool asked = false, probed = false;
-    for (; *answer == NULL && now < end; now = clock_ns()) {
-        if (!asked && strait_client_connected(client))
-            asked = strait_stats(client) == STRAIT_OK;
-        if (!asked && !probed && now >= probe) {
-            if (!is_reachable(path, try_socket(path)))
-                return false;
-            probed = true;
-        }
-        if (!take_events(client, path, patience_until(now, asked || probed ? end : probe), answer))
-            return false;
-    }
-    if (*answer == NULL)
-        print_error(path, "no answer within %u seconds: straitd hangs, is stopped, or it is another program's socket",
-                    PATIENCE_MS / 1000);
-    return *answer != NULL;
-}
-
-/* The daemon's statistics; the caller frees them. NULL: there are none; the error is on stderr. */
-static char *ask(const char *path)
-{
-    struct strait_client_config config = {.size = sizeof(config), .socket = path};
-    struct strait_client *client;
-    char *answer = NULL;
-    if (!is_reachable(path, look_at_socket(path)))
-        return NULL;
-    enum strait_status status = strait_client_open(&config, &client);
-    if (status != STRAIT_OK) {
-        print_error(path, "%s", strait_status_string(status));
-        return NULL;
-    }
-    await_answer(client, path, &answer);
-    strait_client_close(client);
-    return answer;
-}
+#define MIB (1024.0 * 1024)
 
 /* ---- Printing -------------------------------------------------------------------------------------------------- */
-
-static double number_of(const cJSON *object, const char *name)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(value) ? value->valuedouble : 0;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-    return text != NULL ? text : "";
-}
-
-static bool is_true(const cJSON *object, const char *name)
-{
-    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
-}
 
 static void print_node(const cJSON *root)
 {
@@ -317,8 +178,12 @@ static bool print_summary(const char *path, const char *answer)
 
 static bool status(const char *path, bool json)
 {
-    char *answer = ask(path);
+    struct asked daemon = {.path = path};
+    char *answer = daemon_ask(&daemon, ASK_PATIENCE_MS);
     bool told = answer != NULL;
+    if (!told)
+        print_error(path, "%s", daemon.why);
+    daemon_leave(&daemon);
     if (told && json)
         puts(answer); /* unparsed: counters above 2^53 would lose digits */
     else if (told)

@@ -9,5 +9,6 @@ int cmd_calibrate(int argc, char **argv);
 int cmd_bench(int argc, char **argv); /* in bench/ */
 int cmd_demo(int argc, char **argv);  /* in bench/ */
 int cmd_status(int argc, char **argv);
+int cmd_top(int argc, char **argv);
 
 #endif
