@@ -198,7 +198,7 @@ bool bench_site_init(struct bench_site *site, const struct text_list *daemon, co
     static const char name[] = "/strait-bench-XXXXXX";
     const char *place = getenv("TMPDIR");
 
-    *site = (struct bench_site){.daemon = daemon, .straitd = process_find_straitd()};
+    *site = (struct bench_site){.daemon = daemon, .straitd = find_straitd()};
     if (site->straitd == NULL)
         return false;
     if (place == NULL || place[0] != '/' || strlen(place) + sizeof(name) > sizeof(site->folder))

@@ -36,9 +36,6 @@ bool process_runs(pid_t *pid, int *status);
 int process_stop(pid_t *pid);
 /* Processor time of a process in milliseconds (utime + stime); 0 when it is gone. */
 uint64_t process_cpu_ms(pid_t pid);
-/* $STRAITD, or the straitd installed with this program. The caller frees it. NULL: there is none, which was printed to
- * stderr. */
-char *process_find_straitd(void);
 
 /* From now on a terminating signal is only recorded, so that daemons, files and namespaces can be removed first. */
 void interrupts_catch(void);

@@ -10,6 +10,7 @@
 #include "daemon/base/inherited.h"
 #include "daemon/base/service_manager.h"
 #include "daemon/check.h"
+#include "daemon/examine.h"
 #include "daemon/handover.h"
 #include "daemon/reload.h"
 
@@ -46,6 +47,8 @@ static int usage(FILE *out)
                  "  --print-config   print the options in force as such a file, and end\n"
                  "  --replace        take the place of the daemon that runs on this socket, which drains and ends\n"
                  "  --check-config   try everything that a start needs, change nothing, and end\n"
+                 "  --examine        print what strait doctor wants to know of this host, as JSON, and end\n"
+                 "  --probe ADDRESS  the same, and of another daemon's control port, host:port; once or more\n"
                  "  --sample-config  print a file with every option explained, and end\n"
                  "  --version        print the version, and end\n"
                  "  -h, --help       print this, and end\n");
@@ -53,9 +56,9 @@ static int usage(FILE *out)
     return out == stdout ? 0 : 2;
 }
 
-static int no_file(void)
+static int needs(const char *what)
 {
-    fprintf(stderr, "straitd: --config: needs a file\n");
+    fprintf(stderr, "straitd: %s\n", what);
     return 2;
 }
 
@@ -64,7 +67,9 @@ struct command {
     const char *config; /* NULL: no file */
     char **flags;
     int flag_count;
-    bool print, check, replace;
+    bool print, check, replace, examine;
+    const char **probes; /* control ports of other daemons to be examined */
+    unsigned probe_count;
 };
 
 /* Returns -1 to go on, else the exit status. The caller frees command->flags. */
@@ -73,8 +78,9 @@ static int read_command(int argc, char **argv, struct command *command)
     const char *config = getenv("STRAITD_CONFIG");
     *command = (struct command){.config = config != NULL && config[0] != 0 ? config : NULL, /* empty: not set */
                                 .flags = calloc((size_t)argc + 1, sizeof(char *)),
-                                .flag_count = 1}; /* as in argv, the program's name comes first */
-    if (command->flags == NULL)
+                                .flag_count = 1, /* as in argv, the program's name comes first */
+                                .probes = calloc((size_t)argc + 1, sizeof(char *))};
+    if (command->flags == NULL || command->probes == NULL)
         return 1;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -93,8 +99,14 @@ static int read_command(int argc, char **argv, struct command *command)
             command->replace = true;
         else if (strcmp(argv[i], "--check-config") == 0)
             command->check = true;
+        else if (strcmp(argv[i], "--examine") == 0)
+            command->examine = true;
+        else if (strcmp(argv[i], "--probe") == 0 && i + 1 == argc)
+            return needs("--probe: needs an address");
+        else if (strcmp(argv[i], "--probe") == 0)
+            command->probes[command->probe_count++] = argv[++i];
         else if ((strcmp(argv[i], "--config") == 0 && i + 1 == argc) || strcmp(argv[i], "--config=") == 0)
-            return no_file();
+            return needs("--config: needs a file");
         else if (strcmp(argv[i], "--config") == 0)
             command->config = argv[++i];
         else if (strncmp(argv[i], "--config=", 9) == 0)
@@ -328,6 +340,10 @@ int main(int argc, char **argv)
         options_print(&options, stdout);
         status = 0;
     }
+    if (status < 0 && (command.examine || command.probe_count > 0)) {
+        transport_leave_signals();
+        status = node_examine(&options, command.probes, command.probe_count, stdout) ? 0 : 1;
+    }
     if (status < 0 && command.check) {
         transport_leave_signals();
         status = node_check(&options, stderr) == 0 ? 0 : 1;
@@ -341,5 +357,6 @@ int main(int argc, char **argv)
         status = run(&command, &options);
     }
     free(command.flags);
+    free(command.probes);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <utlist.h>
@@ -438,6 +439,7 @@ static void add_node(struct node *node, cJSON *root)
     char incarnation[17];
     snprintf(incarnation, sizeof(incarnation), "%016llx", (unsigned long long)node->incarnation);
     cJSON_AddStringToObject(root, "version", strait_version());
+    cJSON_AddNumberToObject(root, "pid", getpid());
     cJSON_AddNumberToObject(root, "uptime_seconds", (double)(uv_hrtime() - node->began) * 1e-9);
     cJSON_AddStringToObject(root, "incarnation", incarnation);
     cJSON_AddStringToObject(root, "address", node->peers != NULL ? peers_address(node->peers) : "");

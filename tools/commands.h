@@ -10,5 +10,6 @@ int cmd_bench(int argc, char **argv); /* in bench/ */
 int cmd_demo(int argc, char **argv);  /* in bench/ */
 int cmd_status(int argc, char **argv);
 int cmd_top(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 #endif

@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"bench", cmd_bench, "measure the codec, transfers and collectives"},
     {"demo", cmd_demo, "two straitd on this machine move a real KV cache; every page is checked"},
     {"status", cmd_status, "how the straitd of this node is, and whom it reaches"},
+    {"doctor", cmd_doctor, "what straitd lacks on this node, and what to change"},
     {"top", cmd_top, "what daemons and their peers carry, as a table that is renewed"},
 };
 

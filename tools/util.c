@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -290,4 +291,35 @@ bool option_name(const char *option, const char *text, const char *const *names,
             return true;
     print_error(NULL, "%s: unknown value '%s'", option, text);
     return false;
+}
+
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+/* Places relative to the folder of this program: installed together, in sbin, in a build tree. */
+char *find_straitd(void)
+{
+    static const char *const places[] = {"straitd", "../sbin/straitd", "../daemon/straitd"};
+    const char *choice = getenv("STRAITD");
+    char program[PATH_MAX], *path = NULL;
+    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+
+    if (choice != NULL && choice[0] != '\0') {
+        if (access(choice, X_OK) == 0)
+            return strdup(choice);
+        print_error(choice, "STRAITD names no program: %s", strerror(errno));
+        return NULL;
+    }
+    program[size > 0 ? size : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash != NULL)
+        *slash = '\0';
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        if (asprintf(&path, "%s/%s", program, places[i]) < 0)
+            return NULL;
+        if (access(path, X_OK) == 0)
+            return path;
+        free(path);
+    }
+    print_error(NULL, "no straitd beside this program: STRAITD=PATH names one");
+    return NULL;
 }

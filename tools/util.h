@@ -71,6 +71,12 @@ void progress_add(struct progress *progress, uint64_t bytes);
 /* Removes the line. */
 void progress_end(struct progress *progress);
 
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+/* $STRAITD, or the straitd installed with this program. The caller frees it. NULL: there is none, which was printed to
+ * stderr. */
+char *find_straitd(void);
+
 /* ---- Options of several commands --------------------------------------------------------------------------------- */
 
 #define OPTION_THREADS_MAX 1024u

@@ -55,6 +55,9 @@ bool ucx_is_sound_over_tcp(char *version, size_t size);
  * use TCP without a word. */
 bool ucx_can_load_rdma(void);
 
+/* Names of the components that UCX has loaded, its modules among them ("self,tcp,sysv,posix,ib"), as many as fit. */
+void ucx_components(char *names, size_t size);
+
 /* For tests without a GPU, before the first transport is made: arenas of CUDA memory are in host memory. */
 void ucx_stand_in(void);
 

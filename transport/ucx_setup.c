@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include <ucs/debug/debug.h>
+#include <uct/api/uct.h>
 
 #include "internal/bytes.h"
 #include "internal/socket_address.h"
@@ -150,6 +151,23 @@ bool ucx_is_sound_over_tcp(char *version, size_t size)
     ucp_get_version(&major, &minor, &release);
     snprintf(version, size, "%u.%u.%u", major, minor, release);
     return major > 1 || minor >= 17;
+}
+
+void ucx_components(char *names, size_t size)
+{
+    uct_component_h *list;
+    unsigned count;
+    size_t used = 0;
+    names[0] = '\0';
+    if (uct_query_components(&list, &count) != UCS_OK)
+        return;
+    for (unsigned i = 0; i < count; i++) {
+        uct_component_attr_t component = {.field_mask = UCT_COMPONENT_ATTR_FIELD_NAME};
+        if (uct_component_query(list[i], &component) != UCS_OK || used + sizeof(component.name) + 2 > size)
+            continue;
+        used += (size_t)snprintf(names + used, size - used, "%s%s", used > 0 ? "," : "", component.name);
+    }
+    uct_release_component_list(list);
 }
 
 bool ucx_can_load_rdma(void)

@@ -36,6 +36,8 @@ prints() { # TEXT ARGUMENT...
 prints "usage: straitd" --help
 prints "usage: straitd" -h
 prints "straitd " --version
+prints '"schema":"straitd examine"' --examine --socket "$PWD/none"
+prints '"why":"is not host:port"' --probe nonsense --socket "$PWD/none"
 prints "clients = 7" --print-config --clients 7
 prints "clients = 7" --print-config --clients=7
 
@@ -49,6 +51,7 @@ prints "clients = 9" --config good.conf --clients 9 --print-config
 
 refuses 2 "--config: needs a file" --config
 refuses 2 "--config: needs a file" --config=
+refuses 2 "--probe: needs an address" --probe
 refuses 2 "/nowhere/straitd.conf: No such file or directory" --config /nowhere/straitd.conf
 refuses 2 "--clients: needs a value" --clients
 refuses 2 "command line: no option is called clinets" --clinets 7
