@@ -198,6 +198,23 @@ static void print_help(const struct bench_command *command, const struct option_
     printf("  -h, --help\n\nExit status: 0 done, 1 something failed or is wrong, 2 bad usage.\n");
 }
 
+static void list_options(const struct option_set *set)
+{
+    for (unsigned i = 0; i < set->count; i++) {
+        const struct bench_option *option = set->list[i];
+        char values[512] = "";
+        for (unsigned n = 0; option->names != NULL && option->names[n] != NULL; n++)
+            snprintf(values + strlen(values), sizeof(values) - strlen(values), "%s%s", n > 0 ? " " : "",
+                     option->names[n]);
+        options_list(&(struct option_listed){.name = option->name,
+                                             .letter = option->letter,
+                                             .argument = option->type == OPTION_FLAG ? NULL : option->argument,
+                                             .values = values[0] != '\0' ? values : NULL,
+                                             .help = option->help});
+    }
+    options_list(&(struct option_listed){.name = "help", .letter = 'h', .help = "print this"});
+}
+
 /* ---- All options ------------------------------------------------------------------------------------------------- */
 
 /* In an installation of the program, or in the source tree around a build folder. */
@@ -255,6 +272,11 @@ bool options_read(const struct bench_command *command, void *options, int argc, 
     add_options(&set, &input_option, 1);
     add_options(&set, codebook_options, command->codebook ? 2 : 0);
     add_options(&set, report_options, sizeof(report_options) / sizeof(report_options[0]));
+    if (options_list(NULL)) {
+        list_options(&set);
+        *code = EXIT_CODE_OK;
+        return false;
+    }
     for (unsigned i = 0; i < set.count; i++) {
         const struct bench_option *option = set.list[i];
         known[i] = (struct option){option->name, option->type == OPTION_FLAG ? no_argument : required_argument, NULL,
@@ -296,6 +318,8 @@ static int without_cuda(int argc, char **argv)
     static char name[] = "strait bench";
 
     (void)argc;
+    if (options_list(NULL))
+        return EXIT_CODE_OK;
     command_begin(argv, name);
     print_error(NULL, "strait was built without CUDA");
     return EXIT_CODE_DATA;
@@ -311,6 +335,10 @@ static const struct {
      WITH_CUDA(bench_transfer_device)},
     {"collective", "collectives between GPUs, by NCCL and by way of libstrait-coll", WITH_CUDA(bench_collective), NULL},
 };
+
+const char *const bench_names[] = {"codec", "transfer", "collective", NULL}; /* in the order of `benches` */
+_Static_assert(sizeof(bench_names) / sizeof(bench_names[0]) == sizeof(benches) / sizeof(benches[0]) + 1,
+               "each bench has its name");
 
 static void print_usage(FILE *stream)
 {

@@ -314,7 +314,7 @@ int cmd_demo(int argc, char **argv)
 {
     static char name[] = "strait demo";
     static struct demo demo;
-    const struct cli_option list[] = {{"json", .flag = &demo.json}, {"fault", .set = set_fault}};
+    const struct cli_option list[] = {{"json", .flag = &demo.json}, {"fault", .set = set_fault, .values = "flip"}};
     enum exit_code code;
 
     command_begin(argv, name);

@@ -19,6 +19,18 @@ install(FILES ${PROJECT_BINARY_DIR}/libnccl.so.2 DESTINATION ${CMAKE_INSTALL_LIB
 if(STRAIT_TOOLS)
     install(TARGETS strait RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    if(TARGET completions)
+        foreach(program strait straitd)
+            install(FILES ${PROJECT_BINARY_DIR}/completions/${program}.bash
+                DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program})
+            foreach(folder site-functions vendor-completions) # Debian's zsh looks into the second only
+                install(FILES ${PROJECT_BINARY_DIR}/completions/${program}.zsh
+                    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${folder} RENAME _${program})
+            endforeach()
+            install(FILES ${PROJECT_BINARY_DIR}/completions/${program}.fish
+                DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+        endforeach()
+    endif()
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
 install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

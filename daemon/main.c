@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/base/inherited.h"
+#include "daemon/base/option_table.h"
 #include "daemon/base/service_manager.h"
 #include "daemon/check.h"
 #include "daemon/examine.h"
@@ -42,16 +43,15 @@ struct program {
 static int usage(FILE *out)
 {
     fprintf(out, "usage: straitd [--config FILE] [options]\n\n"
-                 "Moves KV-cache pages between the workers of this node and of others.\n\noptions:\n"
-                 "  --config FILE    read options from a file of \"name = value\" lines first\n"
-                 "  --print-config   print the options in force as such a file, and end\n"
-                 "  --replace        take the place of the daemon that runs on this socket, which drains and ends\n"
-                 "  --check-config   try everything that a start needs, change nothing, and end\n"
-                 "  --examine        print what strait doctor wants to know of this host, as JSON, and end\n"
-                 "  --probe ADDRESS  the same, and of another daemon's control port, host:port; once or more\n"
-                 "  --sample-config  print a file with every option explained, and end\n"
-                 "  --version        print the version, and end\n"
-                 "  -h, --help       print this, and end\n");
+                 "Moves KV-cache pages between the workers of this node and of others.\n\noptions:\n");
+    for (size_t i = 0; i < option_command_count; i++) {
+        const struct option_command *command = &option_commands[i];
+        const bool help = strcmp(command->name, "help") == 0;
+        const int size =
+            fprintf(out, "  %s--%s%s%s", help ? "-h, " : "", command->name, command->argument != NULL ? " " : "",
+                    command->argument != NULL ? command->argument : "");
+        fprintf(out, "%*s%s\n", 19 - size, "", command->help);
+    }
     options_help(out);
     return out == stdout ? 0 : 2;
 }

@@ -112,6 +112,11 @@ echo "strait demo: verified"
 for file in share/man/man1/strait.1 share/man/man8/straitd.8 lib/systemd/system/straitd.{service,socket}; do
     test -f "$prefix/$file"
 done
+for program in strait straitd; do # for shells
+    bash -n "$prefix/share/bash-completion/completions/$program"
+    test -s "$prefix/share/zsh/site-functions/_$program"
+    test -s "$prefix/share/fish/vendor_completions.d/$program.fish"
+done
 # The socket unit opens what the options name by default.
 socket=$(XDG_RUNTIME_DIR='' "$prefix/bin/straitd" --print-config | sed -n 's/^socket = //p')
 grep -qx "ListenStream=$socket" "$prefix/lib/systemd/system/straitd.socket"

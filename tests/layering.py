@@ -10,7 +10,7 @@ ORDER = {
     "proto": "message message_table text blob channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file"
-             " ask sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor main",
+             " ask sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table data device process codec codec_device daemons moves transfer pairs transfer_device collective_rank collective"

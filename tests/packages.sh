@@ -65,7 +65,9 @@ try_debs() { # ROOT
         apt-get install -qq -y --no-install-recommends --reinstall -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold /tmp/strait*.deb' >/dev/null
     grep -q "# changed" "$root/etc/strait/straitd.conf"
     in_root "$root" sh -ec 'test -z "$(ldd /usr/bin/strait* /usr/lib/*/libstrait*.so.0 | grep "not found")"
-        strait demo >/dev/null'
+        strait demo >/dev/null
+        bash -n /usr/share/bash-completion/completions/strait
+        test -s /usr/share/zsh/vendor-completions/_straitd && test -s /usr/share/fish/vendor_completions.d/strait.fish'
     [ $cuda = no ] || in_root "$root" sh -c 'test -e /usr/lib/*/libstrait-cuda.so.0'
     local debs=(dist/*.deb)
     [ "$(grep -l '^License: Apache-2.0' "$root"/usr/share/doc/strait*/copyright | wc -l)" -eq ${#debs[@]} ]

@@ -109,7 +109,7 @@ static bool parse_options(struct options *options, int argc, char **argv, enum e
         {"force", 'f', .flag = &options->force},
         {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
-        {"dtype", .set = add_dtype},
+        {"dtype", .set = add_dtype, .values = "bf16 fp16 fp32"},
     };
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), options, usage, argc, argv, code))
         return false;

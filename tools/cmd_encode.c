@@ -397,9 +397,9 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
 {
     const struct cli_option list[] = {
         {"codebook", .text = &options->codebook},
-        {"mode", .set = set_mode},
+        {"mode", .set = set_mode, .values = "auto tiered top16 raw split base"},
         {"class", .set = add_class},
-        {"dtype", .set = set_dtype},
+        {"dtype", .set = set_dtype, .values = "bf16 fp16 fp32 fp8 bytes"},
         {"raw", .flag = &options->raw},
         {"page", .set = set_page},
         {"chunk", .set = set_chunk},

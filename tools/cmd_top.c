@@ -265,8 +265,11 @@ int cmd_top(int argc, char **argv)
     static struct top top = {.sort = TOP_BY_BYTES};
     char own[SOCKET_PATH_MAX + 1];
     const struct cli_option list[] = {
-        {"socket", .set = set_socket}, {"interval", .set = set_interval}, {"sort", .set = set_sort},
-        {"once", .flag = &top.once},   {"json", .flag = &top.json},
+        {"socket", .set = set_socket},
+        {"interval", .set = set_interval},
+        {"sort", .set = set_sort, .values = "name bytes errors"},
+        {"once", .flag = &top.once},
+        {"json", .flag = &top.json},
     };
     enum exit_code code;
     command_begin(argv, name);

@@ -2,6 +2,18 @@
 #ifndef STRAIT_TOOLS_COMMANDS_H
 #define STRAIT_TOOLS_COMMANDS_H
 
+#include <stdbool.h>
+
+struct subcommand {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+    bool files;               /* its operands are files */
+    const char *const *parts; /* commands of its own, NULL-terminated; NULL: none */
+};
+
+extern const char *const bench_names[]; /* parts of cmd_bench; in bench/ */
+
 int cmd_encode(int argc, char **argv);
 int cmd_decode(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);

@@ -3,28 +3,28 @@
 #include <string.h>
 
 #include "tools/commands.h"
+#include "tools/completion.h"
 #include "tools/util.h"
 
 #ifndef STRAIT_VERSION
 #define STRAIT_VERSION "unknown"
 #endif
 
-struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *help;
-};
-
-static const struct command commands[] = {
-    {"encode", cmd_encode, "compress a safetensors file, or plain values"},
-    {"decode", cmd_decode, "restore, or only check, what encode made"},
-    {"inspect", cmd_inspect, "tell what is in a compressed file, a chunk or a codebook set"},
-    {"calibrate", cmd_calibrate, "make a codebook set of tensors"},
-    {"bench", cmd_bench, "measure the codec, transfers and collectives"},
-    {"demo", cmd_demo, "two straitd on this machine move a real KV cache; every page is checked"},
-    {"status", cmd_status, "how the straitd of this node is, and whom it reaches"},
-    {"doctor", cmd_doctor, "what straitd lacks on this node, and what to change"},
-    {"top", cmd_top, "what daemons and their peers carry, as a table that is renewed"},
+static const struct subcommand commands[] = {
+    {.name = "encode", .run = cmd_encode, .help = "compress a safetensors file, or plain values", .files = true},
+    {.name = "decode", .run = cmd_decode, .help = "restore, or only check, what encode made", .files = true},
+    {.name = "inspect",
+     .run = cmd_inspect,
+     .help = "tell what is in a compressed file, a chunk or a codebook set",
+     .files = true},
+    {.name = "calibrate", .run = cmd_calibrate, .help = "make a codebook set of tensors", .files = true},
+    {.name = "bench", .run = cmd_bench, .help = "measure the codec, transfers and collectives", .parts = bench_names},
+    {.name = "demo",
+     .run = cmd_demo,
+     .help = "two straitd on this machine move a real KV cache; every page is checked"},
+    {.name = "status", .run = cmd_status, .help = "how the straitd of this node is, and whom it reaches"},
+    {.name = "doctor", .run = cmd_doctor, .help = "what straitd lacks on this node, and what to change"},
+    {.name = "top", .run = cmd_top, .help = "what daemons and their peers carry, as a table that is renewed"},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
@@ -43,6 +43,8 @@ static void print_help(FILE *stream)
 
 static int run_command(int argc, char **argv)
 {
+    if (strcmp(argv[0], "completion") == 0) /* for builds and packages: not in the list */
+        return completion_run(commands, COMMAND_COUNT, argc, argv);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].run(argc, argv);

@@ -211,6 +211,66 @@ void progress_end(struct progress *progress)
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
+static struct {
+    option_listener *listener;
+    void *arg;
+} listening;
+
+void options_listen(option_listener *listener, void *arg)
+{
+    listening.listener = listener;
+    listening.arg = arg;
+}
+
+bool options_list(const struct option_listed *option)
+{
+    if (listening.listener != NULL && option != NULL)
+        listening.listener(listening.arg, option);
+    return listening.listener != NULL;
+}
+
+/* The line of the usage that begins with "  --name " or "  -n, --name ": what follows the name. NULL: there is none. */
+static const char *usage_line(const char *usage, const char *name)
+{
+    char dashed[64];
+    const int size = snprintf(dashed, sizeof(dashed), "--%s", name);
+    for (const char *line = usage; line != NULL; line = strchr(line, '\n')) {
+        line += line[0] == '\n';
+        const char *at = line + strspn(line, " ");
+        if (at > line && at[0] == '-' && at[1] != '-' && at[2] == ',')
+            at += 4;
+        if (at > line && strncmp(at, dashed, (size_t)size) == 0 && (at[size] == ' ' || at[size] == '\n'))
+            return at + size;
+    }
+    return NULL;
+}
+
+/* Copies up to the end of the line, or, for an argument, up to the spaces before the help. */
+static const char *take_words(const char *at, bool argument, char *dst, size_t size)
+{
+    size_t length = strcspn(at, "\n");
+    const char *gap = argument ? strstr(at, "  ") : NULL;
+    if (gap != NULL && (size_t)(gap - at) < length)
+        length = (size_t)(gap - at);
+    snprintf(dst, size, "%.*s", (int)length, at);
+    return at + length;
+}
+
+static void list_option(const struct cli_option *option, const char *usage)
+{
+    char argument[64] = "VALUE", help[256] = "";
+    const char *at = usage_line(usage, option->name);
+    if (at != NULL && at[0] == ' ' && at[1] != ' ')
+        at = take_words(at + 1, true, argument, sizeof(argument));
+    if (at != NULL)
+        (void)take_words(at + strspn(at, " "), false, help, sizeof(help));
+    options_list(&(struct option_listed){.name = option->name,
+                                         .letter = option->letter,
+                                         .argument = option->flag == NULL ? argument : NULL,
+                                         .values = option->codec != NULL ? "avx512 avx2 scalar" : option->values,
+                                         .help = help});
+}
+
 static bool option_threads(const char *text, unsigned *threads)
 {
     uint64_t number;
@@ -255,6 +315,13 @@ bool options_parse(const struct cli_option *list, unsigned count, void *options,
     size_t used = 1;
     int found, index;
 
+    if (options_list(NULL)) {
+        for (unsigned i = 0; i < count; i++)
+            list_option(&list[i], usage);
+        options_list(&(struct option_listed){.name = "help", .letter = 'h', .help = "print this"});
+        *code = EXIT_CODE_OK;
+        return false;
+    }
     for (unsigned i = 0; i < count; i++) {
         bool takes = list[i].flag == NULL;
         longs[i + 1] =

@@ -79,6 +79,22 @@ char *find_straitd(void);
 
 /* ---- Options of several commands --------------------------------------------------------------------------------- */
 
+/* An option as the help of its command has it. */
+struct option_listed {
+    const char *name;
+    char letter;          /* 0: none */
+    const char *argument; /* "SET"; NULL: it takes none */
+    const char *values;   /* all that the argument may be, separated by spaces; NULL: anything */
+    const char *help;     /* the first line of it; "": none */
+};
+typedef void option_listener(void *arg, const struct option_listed *option);
+
+/* While there is a listener, commands list their options to it, in the order of their tables, instead of doing anything
+ * else. NULL: none. */
+void options_listen(option_listener *listener, void *arg);
+/* True: there is one, and the option was passed to it (NULL: only look). */
+bool options_list(const struct option_listed *option);
+
 #define OPTION_THREADS_MAX 1024u
 #define CLI_OPTIONS_MAX    16u
 
@@ -91,6 +107,7 @@ struct cli_option {
     unsigned *threads;                 /* 0 stands for all processors */
     const struct strait_codec **codec; /* variant of the codec by its name */
     bool (*set)(void *options, const char *text);
+    const char *values; /* of struct option_listed */
 };
 
 /* Reads options up to the operands, argv[optind] onward. False: an option is wrong, or help was asked for and printed;

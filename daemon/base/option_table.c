@@ -337,6 +337,19 @@ const struct option_row option_rows[] = {
 
 const size_t option_row_count = sizeof(option_rows) / sizeof(option_rows[0]);
 
+const struct option_command option_commands[] = {
+    {"config", "FILE", "read options from a file of \"name = value\" lines first"},
+    {"print-config", NULL, "print the options in force as such a file, and end"},
+    {"replace", NULL, "take the place of the daemon that runs on this socket, which drains and ends"},
+    {"check-config", NULL, "try everything that a start needs, change nothing, and end"},
+    {"examine", NULL, "print what strait doctor wants to know of this host, as JSON, and end"},
+    {"probe", "ADDRESS", "the same, and of another daemon's control port, host:port; once or more"},
+    {"sample-config", NULL, "print a file with every option explained, and end"},
+    {"version", NULL, "print the version, and end"},
+    {"help", NULL, "print this, and end"},
+};
+const size_t option_command_count = sizeof(option_commands) / sizeof(option_commands[0]);
+
 static const struct option_gone {
     const char *name, *text;
 } gone[] = {

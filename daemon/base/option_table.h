@@ -1,4 +1,5 @@
-/* The table behind options.h: one row per option. Only the option_*.c and options*.c files use it. */
+/* The table behind options.h: one row per option. Only the option_*.c and options*.c files use it, and what
+ * prints them. */
 #ifndef STRAIT_DAEMON_BASE_OPTION_TABLE_H
 #define STRAIT_DAEMON_BASE_OPTION_TABLE_H
 
@@ -31,6 +32,14 @@ struct option_row {
 
 extern const struct option_row option_rows[];
 extern const size_t option_row_count;
+
+/* What else stands on the daemon's command line. */
+struct option_command {
+    const char *name, *argument; /* argument NULL: it takes none */
+    const char *help;
+};
+extern const struct option_command option_commands[];
+extern const size_t option_command_count;
 
 #define OPTION_VALUE_MAX (OPTION_TEXT_MAX + 8u) /* any value as text, with its NUL */
 
