@@ -136,6 +136,7 @@ bool report_init(struct report *report, const struct bench_options *options)
         print_error(options->save, "cannot be written: %s", strerror(errno));
         return false;
     }
+    json_add_schema(root);
     cJSON_AddStringToObject(root, "version", STRAIT_BENCH_VERSION);
     cJSON_AddStringToObject(root, "commit", STRAIT_BENCH_COMMIT);
     cJSON_AddStringToObject(root, "compiler", COMPILER);
@@ -236,6 +237,7 @@ static void print_facts(const cJSON *root, const struct table *tables, unsigned 
     cJSON_ArrayForEach(fact, root)
     {
         bool empty = cJSON_IsArray(fact) && fact->child == NULL;
+        empty |= strncmp(fact->string, "schema", strlen("schema")) == 0; /* for programs */
         if (empty || is_shown_elsewhere(fact->string, tables, count))
             continue;
         fprintf(stream, "%-14s ", fact->string);

@@ -15,6 +15,8 @@
 #include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 
+#define STATUS_SCHEMA_VERSION 1 /* rises when fields are removed or mean something else: docs/operations.md */
+
 static void refresh_slots(struct node *node)
 {
     struct metrics *m = &node->metrics;
@@ -438,6 +440,8 @@ static void add_node(struct node *node, cJSON *root)
 {
     char incarnation[17];
     snprintf(incarnation, sizeof(incarnation), "%016llx", (unsigned long long)node->incarnation);
+    cJSON_AddStringToObject(root, "schema", "strait status");
+    cJSON_AddNumberToObject(root, "schema_version", STATUS_SCHEMA_VERSION);
     cJSON_AddStringToObject(root, "version", strait_version());
     cJSON_AddNumberToObject(root, "pid", getpid());
     cJSON_AddNumberToObject(root, "uptime_seconds", (double)(uv_hrtime() - node->began) * 1e-9);

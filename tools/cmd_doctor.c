@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/doctor.h"
+#include "tools/report.h"
 #include "tools/util.h"
 
 static const char usage[] =
@@ -85,8 +86,6 @@ static void print_findings(const struct doctor *doctor)
 static void print_json(const struct doctor *doctor)
 {
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "schema", "strait doctor");
-    cJSON_AddNumberToObject(root, "schema_version", DOCTOR_SCHEMA_VERSION);
     cJSON_AddNumberToObject(root, "errors", doctor_count(doctor, LEVEL_ERROR));
     cJSON_AddNumberToObject(root, "warnings", doctor_count(doctor, LEVEL_WARNING));
     cJSON *findings = cJSON_AddArrayToObject(root, "findings");
@@ -99,10 +98,7 @@ static void print_json(const struct doctor *doctor)
         cJSON_AddStringToObject(item, "text", finding->text);
         cJSON_AddStringToObject(item, "change", finding->change);
     }
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    puts(text != NULL ? text : "{}");
-    cJSON_free(text);
+    (void)json_print(root, stdout);
 }
 
 int cmd_doctor(int argc, char **argv)

@@ -7,8 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#define DOCTOR_SCHEMA_VERSION 1
-#define DOCTOR_PEERS_MAX      64u
+#define DOCTOR_PEERS_MAX 64u
 
 enum level {
     LEVEL_OK,

@@ -12,8 +12,27 @@
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
+static const struct {
+    const char *command;
+    int version;
+} schemas[] = {
+    {"strait encode", 1},      {"strait decode", 1},         {"strait inspect", 1},          {"strait calibrate", 1},
+    {"strait bench codec", 1}, {"strait bench transfer", 1}, {"strait bench collective", 1}, {"strait demo", 1},
+    {"strait top", 1},         {"strait doctor", 1},
+};
+
+void json_add_schema(cJSON *object)
+{
+    for (size_t i = 0; i < sizeof(schemas) / sizeof(schemas[0]); i++)
+        if (strcmp(schemas[i].command, command_running()) == 0) {
+            cJSON_AddStringToObject(object, "schema", schemas[i].command);
+            cJSON_AddNumberToObject(object, "schema_version", schemas[i].version);
+        }
+}
+
 bool json_print(cJSON *object, FILE *stream)
 {
+    json_add_schema(object);
     char *text = cJSON_Print(object);
     bool printed = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
 

@@ -15,7 +15,12 @@
 
 struct cJSON;
 
-/* Prints the object and a newline, and deletes it. False: no memory, or output failed; the error is on stderr. */
+/* Adds "schema", the name of the running command, and "schema_version", which rises when fields are removed or mean
+ * something else: new ones may come without. docs/operations.md lists them. */
+void json_add_schema(struct cJSON *object);
+
+/* Adds the schema, prints the object and a newline, and deletes it. False: no memory, or output failed; the error is on
+ * stderr. */
 bool json_print(struct cJSON *object, FILE *stream);
 
 /* Adds `size` bytes, at most 32, as hexadecimal digits in their order. */

@@ -1,5 +1,7 @@
 #include "tools/top_table.h"
 
+#include "tools/report.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -436,8 +438,7 @@ char *top_json(const struct top_node *nodes, unsigned count, enum top_sort sort)
 {
     struct row *rows = rows_of_nodes(nodes, count, sort);
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "schema", "strait top");
-    cJSON_AddNumberToObject(root, "schema_version", TOP_SCHEMA_VERSION);
+    json_add_schema(root);
     cJSON_AddNumberToObject(root, "time", (double)time(NULL));
     cJSON *list = cJSON_AddArrayToObject(root, "daemons");
     for (unsigned i = 0; rows != NULL && i < count; i++)

@@ -6,8 +6,6 @@
 
 #include "tools/sample.h"
 
-#define TOP_SCHEMA_VERSION 1
-
 enum top_sort { TOP_BY_NAME, TOP_BY_BYTES, TOP_BY_ERRORS, TOP_SORTS };
 extern const char *const top_sort_names[TOP_SORTS];
 

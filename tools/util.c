@@ -27,6 +27,11 @@ void command_begin(char **argv, char *name)
     argv[0] = name;
 }
 
+const char *command_running(void)
+{
+    return command_name;
+}
+
 /* Messages that print_error keeps; without memory a message is left out. */
 static struct {
     bool wanted;

@@ -23,6 +23,9 @@ enum exit_code {
  * Call it first. `name` must stay valid until the process ends. */
 void command_begin(char **argv, char *name);
 
+/* That name. */
+const char *command_running(void);
+
 /* Prints "COMMAND: FILE: text" and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
 void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

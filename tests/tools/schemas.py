@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""schemas.py STRAIT STRAITD PULL: each --json has the schema and the version that docs/operations.md says, and each
+command with --json is in its table."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from daemons import PATIENCE, STRAITD, Folder, expect, finish, strait
+
+ROOT = Path(__file__).resolve().parents[2]
+#: With GPUs only: their rows are looked for, and not run.
+NEEDS_GPUS = {"strait bench collective --json"}
+
+
+def table() -> dict[str, tuple[str, int]]:
+    """Schema and version of each command in the documentation."""
+    text = (ROOT / "docs/operations.md").read_text().split("## JSON documents")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (\d+) \|", text, re.M)
+    return {command: (schema, int(version)) for command, schema, version in rows}
+
+
+def with_json() -> set[str]:
+    """Commands whose --help has --json."""
+    commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
+    benches = re.findall(r"^  (\w+) +\S", strait("bench", "--help").stdout, re.M)
+    lines = [[one] for one in commands if one != "bench"] + [["bench", one] for one in benches]
+    found = {"straitd --examine"}
+    for line in lines:
+        answer = strait(*line, "--help")
+        if "--json" in answer.stdout or "without CUDA" in answer.stderr:
+            found.add(f"strait {' '.join(line)} --json")
+    return found
+
+
+def documents(folder: Folder) -> dict[str, str]:
+    sample, packed, codebook = ROOT / "tests/data/kv-slice.safetensors", folder.path / "packed", folder.path / "set"
+    daemon = folder.daemon("a")
+    printed = {
+        "strait calibrate --json": strait("calibrate", "--json", sample, "-o", codebook),
+        "strait encode --json": strait("encode", "--json", "--codebook", codebook, sample, packed),
+        "strait decode --json": strait("decode", "--json", "--verify", packed),
+        "strait inspect --json": strait("inspect", "--json", packed),
+        "strait status --json": strait("status", "--json", "--socket", daemon.socket),
+        "strait top --json": strait("top", "--json", "--socket", daemon.socket, "--interval", "0.1"),
+        "strait doctor --json": strait("doctor", "--json", "--socket", daemon.socket),
+        "strait bench codec --json": strait("bench", "codec", "--json", "--size", "1M", "--repeats", "1"),
+        "strait bench transfer --json": strait(
+            *("bench", "transfer", "--json", "--no-rivals", "--path", "local", "--pages", "8", "--repeats", "1")
+        ),
+        "strait demo --json": strait("demo", "--json"),
+        "straitd --examine": subprocess.run(
+            [STRAITD, "--examine", "--socket", folder.path / "none"], capture_output=True, text=True, timeout=PATIENCE
+        ),
+    }
+    for command, answer in printed.items():
+        expect(answer.returncode == 0, f"{command}: {answer}")
+    return {command: answer.stdout for command, answer in printed.items()}
+
+
+def main() -> None:
+    documented = table()
+    expect(set(documented) == with_json(), f"documented or there, and not both: {set(documented) ^ with_json()}")
+    with Folder() as folder:
+        printed = documents(folder)
+    expect(set(printed) | NEEDS_GPUS == set(documented), f"not run: {set(documented) - set(printed)}")
+    for command, text in printed.items():
+        document = json.loads(text)
+        schema, version = documented[command]
+        told = (document.get("schema"), document.get("schema_version"))
+        expect(told == (schema, version), f"{command}: {told}, documented {schema, version}")
+    finish()
+
+
+main()
