@@ -138,6 +138,9 @@ static void add_peer(const struct node_options *options, const char *list, cJSON
     if (!probe.proved)
         return;
     cJSON_AddNumberToObject(item, "hello_us", (double)probe.hello_us);
+    cJSON_AddStringToObject(item, "version", probe.software);
+    if (probe.clock_skew_us != HELLO_NO_CLOCK)
+        cJSON_AddNumberToObject(item, "clock_skew_us", (double)probe.clock_skew_us);
     cJSON_AddNumberToObject(item, "protocol", probe.version);
     cJSON_AddNumberToObject(item, "protocol_min", probe.version_min);
 }

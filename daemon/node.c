@@ -155,6 +155,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .send_size = node->send.size,
                                   .incarnation = node->incarnation,
                                   .node = node->id,
+                                  .version = strait_version(),
                                   .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
                                   .events = &node->peers_events,
                                   .owner = node};

@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include <strait/codec.h>
+
 #include "daemon/base/auth.h"
 #include "daemon/base/seal.h"
 #include "daemon/base/tls.h"
@@ -84,6 +86,7 @@ static enum strait_status send_hello(struct channel *channel, const struct node_
     auth_random(&message.peer_hello.node, sizeof(message.peer_hello.node));
     auth_random(&message.peer_hello.incarnation, sizeof(message.peer_hello.incarnation));
     message.peer_hello.incarnation |= 1; /* not 0 */
+    hello_tell(&message.peer_hello, strait_version());
     return channel_send(channel, &message, NULL, 0);
 }
 
@@ -97,6 +100,8 @@ static void take_hello(struct probe *probe, const struct node_options *options, 
     probe->proved = true;
     probe->version = hello->version;
     probe->version_min = hello->version_min;
+    hello_software(hello, probe->software);
+    probe->clock_skew_us = hello_clock_skew_us(hello);
     if (hello->version_min > PROTOCOL_VERSION || hello->version < PROTOCOL_VERSION_MIN)
         tell(probe, "protocol versions differ: %" PRIu32 " to %" PRIu32 " there, %u to %u here", hello->version_min,
              hello->version, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION);

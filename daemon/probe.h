@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/base/address.h"
+#include "daemon/base/hello.h"
 #include "daemon/base/options.h"
 
 struct probe {
@@ -15,6 +16,8 @@ struct probe {
     char address[ADDRESS_TEXT_MAX];
     char why[256]; /* what failed, for people; "": nothing */
     uint32_t version, version_min;
+    char software[MESSAGE_SOFTWARE_MAX + 1]; /* of hello.h: "" and HELLO_NO_CLOCK: not told */
+    int64_t clock_skew_us;
     uint64_t connect_us, hello_us; /* time until reached, and from then until the hello was there */
 };
 

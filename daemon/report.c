@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <utlist.h>
 
+#include "daemon/base/hello.h"
 #include "daemon/node.h"
 #include "daemon/session.h"
 #include "daemon/offer.h"
@@ -383,6 +384,9 @@ static void add_peer(void *arg, struct peer *peer)
     const struct peer_use *use = peer->owner;
     cJSON_AddStringToObject(item, "transport", peer->link->transport->ops->name);
     cJSON_AddNumberToObject(item, "round_trip_us", (double)peer->round_trip_us);
+    cJSON_AddStringToObject(item, "version", peer->software);
+    if (peer->clock_skew_us != HELLO_NO_CLOCK)
+        cJSON_AddNumberToObject(item, "clock_skew_us", (double)peer->clock_skew_us);
     cJSON_AddBoolToObject(item, "codebook_matches", peer->codebook_matches);
     cJSON_AddBoolToObject(item, "has_codebook", peer->has_codebook);
     if (use == NULL)

@@ -28,6 +28,7 @@
 #define MESSAGE_IDS_MAX          (1024u * 1024)     /* page ids in one message */
 #define MESSAGE_OPEN_MAX         8u                 /* open grants of a REQUEST */
 #define MESSAGE_TEXT_MAX         1024u              /* of a text for people */
+#define MESSAGE_SOFTWARE_MAX     32u                /* of PEER_HELLO */
 #define MESSAGE_ADDRESS_MAX      256u               /* "host:port", and the host and shm_path of PEER_LINKS */
 #define MESSAGE_LINK_ADDRESS_MAX (64u * 1024)       /* address of PEER_LINKS */
 #define PROTOCOL_VERSION         3u
@@ -328,6 +329,9 @@ struct message_peer_hello {
     struct view address; /* "host:port" where the sender listens */
     struct view dialled; /* the dialling side: the address it dialled; else empty */
     uint32_t pages;      /* how the sender encrypts page data: 0 not at all, 1 ChaCha20-Poly1305, 2 AES-256-GCM */
+    /* For people: nothing is decided by these, and earlier releases do not send them. */
+    struct view software; /* version of the sender's software; "": not told */
+    uint64_t clock_ns;    /* the sender's clock when it sent this, since 1970; 0: not told */
 };
 
 /* How the other side can reach this one's receive arena. Both sides send it once after the hellos, without an address,

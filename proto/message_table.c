@@ -104,6 +104,8 @@ MESSAGE(peer_hello, struct message_peer_hello, PeerHello) = {
     ADDRESS(peer_hello, address),
     ADDRESS(peer_hello, dialled),
     KNOWN(peer_hello, pages, 0, MESSAGE_PAGES_MAX),
+    NAME(peer_hello, software, MESSAGE_SOFTWARE_MAX),
+    U64(peer_hello, clock_ns),
 };
 
 MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {

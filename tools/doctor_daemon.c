@@ -399,6 +399,20 @@ static bool is_up_otherwise(const cJSON *connections, const cJSON *connection)
     return false;
 }
 
+#define SKEW_MAX_US 1e6 /* certificates and logs of two nodes go together up to here */
+
+/* What two daemons told each other of themselves. */
+static void check_facts(struct doctor *doctor, const char *check, const char *peer, const cJSON *facts, const char *own)
+{
+    const char *version = text_of(facts, "version");
+    const double skew = number_of(facts, "clock_skew_us");
+    if (version[0] != '\0' && strcmp(version, own) != 0)
+        doctor_find(doctor, LEVEL_NOTE, check, NULL, "%s runs straitd %s, and this node %s", peer, version, own);
+    if (skew > SKEW_MAX_US || skew < -SKEW_MAX_US)
+        doctor_find(doctor, LEVEL_WARNING, check, "chrony or another NTP client on both nodes",
+                    "the clock of %s is %.1f s %s", peer, (skew > 0 ? skew : -skew) / 1e6, skew > 0 ? "fast" : "slow");
+}
+
 static void check_connection(struct doctor *doctor, const cJSON *connections, const cJSON *connection)
 {
     const char *address = text_of(connection, "address"), *transport = text_of(connection, "transport");
@@ -415,6 +429,7 @@ static void check_connection(struct doctor *doctor, const cJSON *connections, co
     else
         doctor_find(doctor, LEVEL_OK, "peer", NULL, "%s is reached by %s, %s", address, transport,
                     text_of(connection, "coding"));
+    check_facts(doctor, "peer", address, connection, text_of(doctor->status, "version"));
     if (is_true(doctor->status, "codebook") && !is_true(connection, "codebook_matches"))
         doctor_find(doctor, LEVEL_WARNING, "peer", "the same codebook set on all nodes, and SIGHUP",
                     "%s has %s codebook set: pages travel raw", address,
@@ -460,7 +475,11 @@ void doctor_peers(struct doctor *doctor)
                         "%s lets this node in, and the two do not fit: %s", peer, why);
         else
             doctor_find(doctor, LEVEL_OK, "probe", NULL,
-                        "%s lets this node in: protocol %.0f, connected in %.0f us, hello in %.0f us", peer,
-                        number_of(probe, "protocol"), number_of(probe, "connect_us"), number_of(probe, "hello_us"));
+                        "%s lets this node in: straitd %s, protocol %.0f, clock %+.1f ms, connected in %.0f us, hello "
+                        "in %.0f us",
+                        peer, text_of(probe, "version"), number_of(probe, "protocol"),
+                        number_of(probe, "clock_skew_us") / 1000, number_of(probe, "connect_us"),
+                        number_of(probe, "hello_us"));
+        check_facts(doctor, "probe", peer, probe, text_of(doctor->examination, "version"));
     }
 }

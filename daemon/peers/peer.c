@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "daemon/base/fault.h"
+#include "daemon/base/hello.h"
 #include "daemon/peers/peer_internal.h"
 
 /* Heartbeats: each side sends a numbered one per interval, which is answered at once by an unnumbered one (0). */
@@ -70,7 +71,7 @@ static enum seal_suite own_suite(const struct peers *peers)
 static struct message_peer_hello own_hello(const struct connection *c)
 {
     const struct peers *peers = peers_of(c);
-    return (struct message_peer_hello){
+    struct message_peer_hello hello = {
         .version = PROTOCOL_VERSION,
         .version_min = PROTOCOL_VERSION_MIN,
         .node = peers->config.node,
@@ -80,6 +81,8 @@ static struct message_peer_hello own_hello(const struct connection *c)
         .dialled = c->peer.dialled ? view_of(c->peer.address, strlen(c->peer.address)) : view_of("", 0),
         .pages = own_suite(peers),
     };
+    hello_tell(&hello, peers->config.version);
+    return hello;
 }
 
 /* A daemon may be known by several addresses, as names, numbers and old lists are; it is connected to once. */
@@ -104,6 +107,7 @@ static void proved(struct connection *c)
         return;
     c->peer.node = hello->node;
     c->peer.incarnation = hello->incarnation;
+    hello_software(hello, c->peer.software);
     c->suite = hello->pages < own_suite(peers_of(c)) ? hello->pages : own_suite(peers_of(c)); /* both do it well */
     if (!c->peer.dialled && hello->address.size > 0)
         snprintf(c->peer.address, sizeof(c->peer.address), "%.*s", (int)hello->address.size,
@@ -149,6 +153,7 @@ static void hello_receive(struct connection *c, struct message *message)
         connection_protocol_error(c, "its address");
         return;
     }
+    c->peer.clock_skew_us = hello_clock_skew_us(&message->peer_hello);
     c->hello = *message;
     c->has_hello = true;
     memset(message, 0, sizeof(*message));

@@ -44,12 +44,14 @@ struct peer {
     enum peer_state state;
     char address[MESSAGE_ADDRESS_MAX + 1]; /* dialled: as given; accepted: as the peer says it listens */
     bool dialled;
-    uint64_t node, incarnation; /* the peer's, since LINKING */
-    uint64_t token;             /* drawn here for this connection; every data header from the peer carries it */
-    uint64_t peer_token;        /* drawn by the peer; every data header to it carries it; since LINKING */
-    struct link *link;          /* of the transport in use, from UP until `quiet` */
-    bool direct;                /* that transport stores straight into the peer's arena */
-    bool sealed;                /* chunks by that link are encrypted, with these, since UP */
+    uint64_t node, incarnation;              /* the peer's, since LINKING */
+    char software[MESSAGE_SOFTWARE_MAX + 1]; /* version of its software; "": not told */
+    int64_t clock_skew_us;                   /* hello_clock_skew_us */
+    uint64_t token;      /* drawn here for this connection; every data header from the peer carries it */
+    uint64_t peer_token; /* drawn by the peer; every data header to it carries it; since LINKING */
+    struct link *link;   /* of the transport in use, from UP until `quiet` */
+    bool direct;         /* that transport stores straight into the peer's arena */
+    bool sealed;         /* chunks by that link are encrypted, with these, since UP */
     struct seal_direction seal_out, seal_in;
     bool codebook_matches, has_codebook; /* the peer's set is ours; it has one */
     uint32_t slot_bytes, slot_count;     /* of the peer's receive arena */
@@ -96,6 +98,7 @@ struct peers_config {
     void *send_base; /* send arena, registered with every transport */
     size_t send_size;
     uint64_t incarnation, node;
+    const char *version;        /* of this software, for people; NULL: peers are not told */
     const uint8_t *codebook_id; /* NULL: none */
     const char *rdma_devices;   /* where the system lists them; NULL: RDMA_DEVICES */
     const struct peers_events *events;

@@ -214,7 +214,7 @@ def check_probes(folder: Folder) -> None:
         findings(*plain, "--peer", open_peer.address, status=0),
         "ok",
         "probe",
-        f"{open_peer.address} lets this node in: protocol ",
+        f"{open_peer.address} lets this node in: straitd ",
     )
     found = findings(
         *same, "--peer", closed_peer.address, "--peer", sealed_peer.address, "--peer", open_peer.address, status=1
@@ -257,6 +257,16 @@ def check_daemon(folder: Folder) -> None:
     has(found, "ok", "descriptors", "the daemon may open")
     has(found, "ok", "peer", f"{b.address} is reached by tcp")
     expect(not any(one["check"] == "version" for one in found), "one version is installed, and runs")
+    entry = next(one for one in json.loads(strait("status", "--json", "--socket", a.socket).stdout)["peers"])
+    expect(entry["version"] == strait("--version").stdout.split()[1], entry)
+    expect(abs(entry["clock_skew_us"]) < PATIENCE * 1e6, f"two daemons of one clock: {entry}")
+    skewed = altered(
+        folder,
+        {'"clock_skew_us":[-0-9]*': '"clock_skew_us":-90000000', '"version":"[^"]*","cl': '"version":"0.0.9","cl'},
+    )
+    found = findings(*fresh(folder), "--peer", b.address, **skewed)
+    has(found, "warning", "probe", f"the clock of {b.address} is 90.0 s slow")
+    has(found, "note", "probe", f"{b.address} runs straitd 0.0.9")
     newer = altered(folder, {'"version":"[^"]*"': '"version":"99.0"'})
     has(findings("--socket", a.socket, **newer), "warning", "version", "99.0 is installed")
     a.process.kill()
