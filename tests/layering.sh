@@ -19,7 +19,7 @@ includes() {
 }
 
 # Our folders: what is included from others is a library and not looked at.
-folders='strait|internal|kernels|proto|transport|daemon|client|collective|tools|bench|tests'
+folders='strait|internal|kernels|proto|transport|daemon|client|collective|frameworks|tools|bench|tests'
 
 # ---- Each folder includes only from those beneath it ----------------------------------------------------------------
 
@@ -39,6 +39,7 @@ transport         strait|internal|transport
 daemon            strait|internal|daemon|kernels|transport|proto
 client            strait|internal|client|proto
 collective        strait|internal|collective|transport|kernels
+frameworks        strait|frameworks
 tools             strait|internal|tools|kernels|proto|transport|daemon|client|collective
 bench             $folders
 tests             $folders

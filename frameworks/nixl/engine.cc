@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "frameworks/nixl/engine.h"
 
 #include <chrono>
 #include <list>
@@ -7,7 +7,7 @@
 #include <strait/codec.h>
 
 #include "backend/backend_plugin.h"
-#include "note.h"
+#include "frameworks/nixl/note.h"
 
 namespace strait_nixl
 {

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "backend/backend_engine.h"
-#include "session.h"
+#include "frameworks/nixl/session.h"
 
 namespace strait_nixl
 {

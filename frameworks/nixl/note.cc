@@ -1,4 +1,4 @@
-#include "note.h"
+#include "frameworks/nixl/note.h"
 
 #include <strait/strait.h>
 

@@ -1,4 +1,4 @@
-#include "session.h"
+#include "frameworks/nixl/session.h"
 
 #include <chrono>
 #include <poll.h>

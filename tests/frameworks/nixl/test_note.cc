@@ -1,5 +1,5 @@
 /* Notes between agents: what is packed comes back, and no bytes that are none make the reader read beyond them. */
-#include "note.h"
+#include "frameworks/nixl/note.h"
 
 #include <cstdio>
 #include <cstdlib>
