@@ -190,6 +190,8 @@ struct strait_transfer {
     uint32_t list_count;
     struct stream_wait *waits; /* streams that wait for it */
     uint32_t wait_count;
+    uint64_t raw_bytes, wire_bytes;    /* that have moved, as the daemon's verdict says, */
+    char *peer;                        /* and with whom; NULL: nobody */
     struct strait_failed_page *failed; /* failed pages of a verdict received in parts so far */
     uint32_t failed_count, failed_capacity;
 };
@@ -261,6 +263,8 @@ void transfer_advance(struct strait_transfer *transfer, enum strait_state state)
 /* The daemon's verdict, ignored when there is one already. Takes `aux`; the failed pages received so far go along. */
 void transfer_done(struct strait_transfer *transfer, void *aux, size_t aux_size);
 void transfer_fail(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text);
+/* What the verdict that follows says of what has moved, and with whom. */
+void transfer_moved(struct strait_transfer *transfer, const struct message_state *state);
 void transfer_drained(struct strait_transfer *transfer);
 /* The library's own verdict: all pages of a sink failed. A transfer that the daemon never heard of is drained in any
  * case. */

@@ -500,6 +500,8 @@ static enum strait_status on_state(struct strait_client *client, const struct me
             transfer_drained(transfer);
         return STRAIT_OK;
     }
+    if ((state->state == STRAIT_FAILED && !state->more) || state->state == STRAIT_DONE)
+        transfer_moved(transfer, state);
     if (state->state == STRAIT_FAILED)
         return on_failed(transfer, state);
     if (state->state == STRAIT_DONE)

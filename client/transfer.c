@@ -92,6 +92,7 @@ void transfer_destroy(struct strait_transfer *transfer)
     for (int i = 0; i < NODES; i++)
         for (int k = 0; k < 3; k++)
             free(transfer->nodes[i].payload[k]);
+    free(transfer->peer);
     free(transfer->failed);
     free(transfer->lists);
     free(transfer);
@@ -117,6 +118,9 @@ static struct event_node *prepare(struct strait_transfer *transfer, int which, e
     node->event.state = transfer->state;
     node->event.reason = transfer->reason;
     node->event.drained = transfer->drained;
+    node->event.raw_bytes = transfer->raw_bytes;
+    node->event.wire_bytes = transfer->wire_bytes;
+    node->event.peer = transfer->peer != NULL ? transfer->peer : "";
     return node;
 }
 
@@ -140,6 +144,14 @@ static void end(struct strait_transfer *transfer, enum strait_state state, enum 
     stream_release(transfer);
     free(transfer->lists);
     transfer->lists = NULL;
+}
+
+void transfer_moved(struct strait_transfer *transfer, const struct message_state *state)
+{
+    transfer->raw_bytes = state->raw_bytes;
+    transfer->wire_bytes = state->wire_bytes;
+    free(transfer->peer);
+    transfer->peer = state->peer.size > 0 ? strndup((const char *)state->peer.data, state->peer.size) : NULL;
 }
 
 void transfer_done(struct strait_transfer *transfer, void *aux, size_t aux_size)

@@ -125,8 +125,8 @@ static void trace(const struct expectation *e)
               " raw_bytes=%" PRIu64 " wire_bytes=%" PRIu64 " us=%" PRIu64,
               log_quote(key, sizeof(key), e->request.name.key, e->request.name.size), e->epoch.incarnation,
               e->epoch.counter, e->request.state == STRAIT_DONE ? "done" : "failed",
-              strait_reason_string(e->request.reason), e->request.pages.total, e->raw_bytes, e->wire_bytes,
-              microseconds);
+              strait_reason_string(e->request.reason), e->request.pages.total, e->request.raw_bytes,
+              e->request.wire_bytes, microseconds);
 }
 
 static bool jobs_are_over(const struct expectation *e)
@@ -198,7 +198,7 @@ static const char *why_late(struct expectation *e)
         return "no source was named, and none has announced itself";
     if (e->sink_count < e->sources)
         return request_text(&e->request, "%u of %u sources have come", e->sink_count, e->sources);
-    return request_text(&e->request, "%" PRIu64 " bytes have landed, and pages are missing", e->raw_bytes);
+    return request_text(&e->request, "%" PRIu64 " bytes have landed, and pages are missing", e->request.raw_bytes);
 }
 
 void expectation_expire(struct expectation *e)

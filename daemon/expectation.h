@@ -23,7 +23,6 @@ struct expectation {
     uint32_t sink_count, complete_count;
     uint8_t *aux;
     size_t aux_size;
-    uint64_t raw_bytes, wire_bytes;
     struct expectation *prev, *next; /* exchange.expectations */
 };
 

@@ -79,6 +79,8 @@ static void finish(struct sink *sink, uint64_t grant, const struct job_result *r
     histogram_record(&metrics->stages[STAGE_COPY], result->nanoseconds / 1000);
     metrics->local_bytes += result->raw_bytes;
     metrics->chunks_sent[CODED_LOCAL]++;
+    if (sink->local != NULL && result->reason == STRAIT_REASON_NONE)
+        sink->local->offer->request.raw_bytes += result->raw_bytes;
     sink_landed(sink, grant, result);
     encoded(sink->local, grant, result->reason);
 }

@@ -248,6 +248,12 @@ void request_untell(struct request *request)
     request->untold = false;
 }
 
+void request_met(struct request *request, const char *address)
+{
+    if (request->peer[0] == '\0')
+        snprintf(request->peer, sizeof(request->peer), "%s", address);
+}
+
 void request_drain(struct request *request)
 {
     struct pool_ref *pool = request->pool;
@@ -281,7 +287,10 @@ void request_send_verdict(struct request *request, const char *text, struct view
                                            .reason = (uint32_t)request->reason,
                                            .drained = request->drained,
                                            .text = view_of(text, strlen(text)),
-                                           .aux = aux};
+                                           .aux = aux,
+                                           .raw_bytes = request->raw_bytes,
+                                           .wire_bytes = request->wire_bytes,
+                                           .peer = view_of(request->peer, strlen(request->peer))};
     session_send(request->session, &message);
     if (request->session != NULL && !request->is_offer)
         request->session->urgent = true;

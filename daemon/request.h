@@ -52,9 +52,11 @@ struct request {
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;
-    bool nameless;    /* an offer made for a read: nobody asks for it by name */
-    uint64_t charged; /* daemon memory taken for it, charged to its client */
-    bool to_reap;     /* in exchange.over: a candidate for being freed */
+    bool nameless;                      /* an offer made for a read: nobody asks for it by name */
+    uint64_t raw_bytes, wire_bytes;     /* that have moved, before coding, and as they travelled */
+    char peer[MESSAGE_ADDRESS_MAX + 1]; /* of the first daemon that it moves pages with; "": none, or this one */
+    uint64_t charged;                   /* daemon memory taken for it, charged to its client */
+    bool to_reap;                       /* in exchange.over: a candidate for being freed */
     struct request *reap_next;
     struct request *verdict_prev, *verdict_next; /* exchange.verdicts */
 };
@@ -111,8 +113,9 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
 void request_state(struct request *request, enum strait_state state);
 void request_tell_states(struct session *session); /* queues messages about all requests in session->untold */
 void request_untell(struct request *request);      /* takes it out of session->untold; it need not be there */
-void request_drain(struct request *request);       /* nothing touches its pages any more */
-void requests_told(struct node *node);             /* verdicts are written: records the phases of exchange.told */
+void request_met(struct request *request, const char *address); /* the other side is at that address */
+void request_drain(struct request *request);                    /* nothing touches its pages any more */
+void requests_told(struct node *node); /* verdicts are written: records the phases of exchange.told */
 void request_send_verdict(struct request *request, const char *text, struct view aux);
 
 #endif

@@ -131,7 +131,7 @@ void sink_landed(struct sink *sink, uint64_t grant_id, const struct job_result *
     if (event.reason == STRAIT_REASON_NONE && !e->request.decided) {
         if (grant == NULL || !land(sink, grant))
             event.reason = STRAIT_REASON_GEOMETRY;
-        e->raw_bytes += result->raw_bytes;
+        e->request.raw_bytes += result->raw_bytes;
         e->request.tenant->bytes_landed += result->raw_bytes;
         timeline_mark(&e->request.timeline, PHASE_DECODE);
     }
@@ -669,7 +669,7 @@ void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
         event.reason = STRAIT_REASON_PEER_DOWN;
     timeline_mark_first(&slot->sink->expectation->request.timeline, PHASE_ANSWER);
     timeline_mark(&slot->sink->expectation->request.timeline, PHASE_CHUNKS);
-    slot->sink->expectation->wire_bytes += slot->size;
+    slot->sink->expectation->request.wire_bytes += slot->size;
     node->metrics.wire_bytes_landed += slot->size;
     peer_figures_arrived(peer_figures_of(slot->sink->peer), slot->size);
     if (status != STRAIT_OK)
@@ -733,6 +733,7 @@ void sink_ask_peer(struct sink *sink, struct peer *peer)
     struct leg_event start = {.type = SINK_START};
     sink->peer = peer;
     sink->asked = true;
+    request_met(&sink->expectation->request, sink->address);
     /* Slots for open grants: as many as the sink's first chunks can use and nobody else needs. */
     const struct node *node = sink->node;
     struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));

@@ -413,6 +413,8 @@ static void transmit_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
+    source->offer->request.raw_bytes += tx->raw_bytes; /* here: END may come before `sent` */
+    source->offer->request.wire_bytes += tx->size;
     policy_sending(source->peer, tx->path);
     node->metrics.chunks_sent[tx->mode == STRAIT_MODE_RAW     ? CODED_RAW
                               : tx->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
@@ -595,6 +597,8 @@ struct source *source_create(struct offer *o, const struct source_port *port, st
     source->at.peer = peer;
     source->at.id = id;
     source_init(&source->leg);
+    if (peer != NULL)
+        request_met(&o->request, peer->address);
     HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
     LL_PREPEND(o->sources, source);
     o->leg_count++;

@@ -300,6 +300,8 @@ struct message_state {
     struct view aux;  /* with DONE at a sink */
     uint32_t failed_count;
     const struct wire_page_list *failed; /* by page id: first_id or ids; `first` is the logical index */
+    uint64_t raw_bytes, wire_bytes;      /* of pages that have moved, before coding, and as they travelled */
+    struct view peer; /* address of the other side's daemon, the first of several; empty: unknown, or this one */
 };
 
 struct message_layers {

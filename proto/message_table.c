@@ -581,6 +581,9 @@ MESSAGE(state, struct message_state, State) = {
     TEXT(state, text),
     AUX(state),
     LIST(state, failed, failed_count, page_list, 0, MESSAGE_LIST_MAX),
+    U64(state, raw_bytes),
+    U64(state, wire_bytes),
+    ADDRESS(state, peer),
 };
 
 static enum strait_status layers_check(const void *plain)

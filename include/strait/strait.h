@@ -490,6 +490,10 @@ struct strait_event {
     size_t data_size;
     const void *key; /* NOTE, NOTIFY_FAILED: what the notification is about */
     size_t key_size;
+    /* STATE with a verdict: */
+    uint64_t raw_bytes;  /* of pages that have moved; of an offer to all its consumers together, */
+    uint64_t wire_bytes; /* as they travelled; 0 under one daemon, which copies them, */
+    const char *peer; /* and the address of the other side's daemon, the first of several; "": the own one, or none */
 };
 
 /* Does what is due (reads, writes, reconnects) and returns up to `capacity` events, oldest first, and their number.

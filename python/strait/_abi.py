@@ -385,6 +385,9 @@ class RawEvent(Structure):
         ("data_size", c_size_t),
         ("key", c_void_p),
         ("key_size", c_size_t),
+        ("raw_bytes", c_uint64),
+        ("wire_bytes", c_uint64),
+        ("peer", c_char_p),
     ]
 
 

@@ -191,6 +191,9 @@ class Event(NamedTuple):
     data: bytes = b""
     key: bytes = b""
     fence: int = 0  # FENCED: what Pool.fence() returned
+    raw_bytes: int = 0  # of pages that have moved, with a verdict,
+    wire_bytes: int = 0  # and as they travelled; 0: they were copied under one daemon
+    peer: str = ""  # address of the other side's daemon
 
 
 #: Members by value: quicker than a call of the enumeration, which counts where a transfer takes some ten microseconds.
@@ -217,6 +220,9 @@ def _event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) 
         ctypes.string_at(data, raw.data_size) if data else b"",
         ctypes.string_at(key, raw.key_size) if key else b"",
         (raw.context or 0) if raw.type == EventType.FENCED else 0,
+        raw.raw_bytes,
+        raw.wire_bytes,
+        raw.peer.decode(errors="replace") if raw.peer else "",
     )
 
 

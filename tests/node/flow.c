@@ -394,6 +394,9 @@ static void on_state(struct flow *flow, const struct strait_event *event)
     flow->aux = keep(event->data_size);
     if (event->data_size != 0)
         memcpy(flow->aux, event->data, event->data_size);
+    flow->raw_bytes = event->raw_bytes;
+    flow->wire_bytes = event->wire_bytes;
+    snprintf(flow->peer, sizeof(flow->peer), "%s", event->peer);
     flow->failed_count = event->failed_count;
     flow->failed = keep(event->failed_count * sizeof(*flow->failed));
     if (event->failed_count != 0)

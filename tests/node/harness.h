@@ -148,6 +148,8 @@ struct flow {
     char text[512];
     uint8_t *aux;
     size_t aux_size;
+    uint64_t raw_bytes, wire_bytes;
+    char peer[MESSAGE_ADDRESS_MAX + 1];
     struct strait_failed_page *failed;
     uint32_t failed_count;
     uint32_t layers[LAYERS_MAX], layer_count;

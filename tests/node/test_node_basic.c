@@ -148,6 +148,33 @@ TEST_LOOP(the_phases_of_a_small_pull_are_all_of_its_time, WIRES)
                         stat_of(pair.to, "phases.sink.answer.sum_us") + stat_of(pair.to, "phases.sink.chunks.sum_us"));
 }
 
+/* Of which each consumer takes its part, and the offer counts all of them. */
+TEST_LOOP(a_verdict_tells_how_much_has_moved_and_with_whom, WIRES)
+{
+    struct pair pair = pair_coded(_i, "raw");
+    pair_start(&pair, (struct geometry){.pages = 16, .layers = 3});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = 2);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 5}));
+    ends_done(e);
+    struct flow *second = EXPECT(pair.sink, "second", LISTS({.count = 3, .first_id = 10}));
+    flow_start_as(second, pair.source, "k");
+    ends_done(second);
+    ends_done(o);
+    ck_assert_uint_eq(5 * 3 * 4096, e->raw_bytes);
+    ck_assert_uint_eq(3 * 3 * 4096, second->raw_bytes);
+    ck_assert_uint_eq(8 * 3 * 4096, o->raw_bytes);
+    if (_i == SAME) {
+        ck_assert_uint_eq(0, e->wire_bytes + o->wire_bytes);
+        ck_assert_str_eq("", e->peer);
+        ck_assert_str_eq("", o->peer);
+        return;
+    }
+    ck_assert_uint_ge(e->wire_bytes, e->raw_bytes); /* raw, and its header */
+    ck_assert_uint_eq(e->wire_bytes + second->wire_bytes, o->wire_bytes);
+    ck_assert_str_eq(peers_address(pair.a->node->peers), e->peer);
+    ck_assert_str_eq(peers_address(pair.b->node->peers), o->peer);
+}
+
 TEST_LOOP(an_expectation_of_nothing_releases_the_source, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){0});
