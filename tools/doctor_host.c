@@ -14,8 +14,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <strait/codec.h>
-
 #include "tools/ask.h"
 #include "tools/doctor.h"
 
@@ -233,11 +231,12 @@ void doctor_kernel(struct doctor *doctor)
 
 void doctor_codec(struct doctor *doctor)
 {
-    const char *codec = strait_codec_name(strait_codec_get(NULL));
+    const char *codec = text_of(doctor->status != NULL ? doctor->status : doctor->examination, "codec");
     if (strcmp(codec, "scalar") == 0)
-        doctor_find(doctor, LEVEL_WARNING, "codec", "a processor with AVX2 or AVX-512, or coding = raw",
-                    "only the scalar variant runs here: coding takes more time than most links");
-    else
+        doctor_find(doctor, LEVEL_WARNING, "codec",
+                    "a processor with AVX2 or AVX-512, and no STRAIT_CODEC in the environment; or coding = raw",
+                    "the scalar variant is chosen: coding takes more time than most links");
+    else if (codec[0] != '\0')
         doctor_find(doctor, LEVEL_OK, "codec", NULL, "%s", codec);
 }
 

@@ -70,8 +70,12 @@ def check_no_daemon(folder: Folder) -> None:
     has(found, "warning", "codebook", "pages travel raw")
     for check in ("listen", "metrics"):
         has(found, "ok", check, "is free")
-    for check in ("descriptors", "memfd", "pidfd", "codec"):
+    for check in ("descriptors", "memfd", "pidfd"):
         has(found, "ok", check, "")
+    has(findings(*fresh(folder), STRAIT_CODEC="scalar", status=0), "warning", "codec", "the scalar variant is chosen")
+    for name in ("avx2", "avx512"):
+        fast = altered(folder, {'"codec":"[^"]*"': f'"codec":"{name}"'})
+        has(findings(*fresh(folder), **fast), "ok", "codec", name)
     text = strait("doctor", *fresh(folder))
     expect(text.returncode == 0 and text.stdout.splitlines()[-1].startswith("errors: 0, warnings: "), text)
     expect("  -> " in text.stdout, "changes are not told")
