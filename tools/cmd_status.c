@@ -96,14 +96,17 @@ static void print_link(const char *transport, double round_trip_us)
         printf(", %s, round trip not measured yet", transport);
 }
 
-static void print_peer(const cJSON *peer, bool has_codebook)
+static void print_peer(const cJSON *peer, bool has_codebook, const char *own_version)
 {
+    const char *version = text_of(peer, "version");
     const char *transport = text_of(peer, "transport"), *coding = text_of(peer, "coding"), *why = text_of(peer, "why");
     const char *state = text_of(peer, "state");
     printf("  %-22s %s, %s", text_of(peer, "address"), strcmp(state, "idle") == 0 ? "not connected" : state,
            is_true(peer, "dialled") ? "dialled" : "accepted");
     if (transport[0] != '\0')
         print_link(transport, number_of(peer, "round_trip_us"));
+    if (version[0] != '\0' && strcmp(version, own_version) != 0)
+        printf(", straitd %s", version);
     if (why[0] != '\0')
         printf(": %s", why);
     if (transport[0] != '\0' && has_codebook && !is_true(peer, "codebook_matches"))
@@ -153,7 +156,7 @@ static void print_peers(const cJSON *root)
 {
     const cJSON *peers = cJSON_GetObjectItemCaseSensitive(root, "peers"), *peer;
     puts(cJSON_GetArraySize(peers) > 0 ? "peers" : "no peers");
-    cJSON_ArrayForEach(peer, peers) print_peer(peer, is_true(root, "codebook"));
+    cJSON_ArrayForEach(peer, peers) print_peer(peer, is_true(root, "codebook"), text_of(root, "version"));
 }
 
 static bool print_summary(const char *path, const char *answer)
