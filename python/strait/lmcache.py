@@ -1,0 +1,545 @@
+"""LMCache: a second tier (L2) of files that hold what Strait's codec makes of KV objects, and a serde.
+
+LMCache loads an adapter by the path of its module; nothing of LMCache is patched:
+
+    {"type": "plugin", "module_path": "strait.lmcache", "class_name": "FileAdapter",
+     "adapter_params": {"folder": "/data/kv", "codebook": "/etc/strait/codebook", "capacity_gb": 500}}
+
+| parameter | default | |
+|---|---|---|
+| folder | | where the files are; several processes may use it at once |
+| codebook | none | a codebook set, for BF16. Without it floats are coded by `base`, which needs none |
+| table | "kv" | the class of the set whose table is used; its first table if it has no such class |
+| capacity_gb | 0 | beyond it the files that were used longest ago are removed, but none that is locked; 0: no limit |
+| workers | 2 | threads that code and write |
+| fsync | false | true: a stored object survives a power failure. Without it such an object may be lost, never wrong |
+
+An object is written to a file of its own, which gets its name when it is complete. Its header names the key and the
+sizes, and every page of a chunk has a checksum: a file that is torn, changed, or another's is a miss, is logged, and is
+removed. Bits come back as they were stored.
+
+The serde "strait" (register_serde) codes objects on their way to any adapter. LMCache 0.5.6 stores the shorter object,
+and then refuses to load it, because its own adapters want the length that they have memory for: use it only where the
+adapter accepts shorter objects, else the adapter above.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import numpy as np
+from lmcache.lmcache_native import Bitmap
+from lmcache.logging import init_logger
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
+from lmcache.v1.distributed.serde.base import Deserializer, Serializer
+from lmcache.v1.distributed.serde.factory import register_serde_factory
+from lmcache.v1.platform import create_event_notifier
+from numpy.typing import NDArray
+
+from .chunk import info
+from .codebook import Codebook
+from .codec import decode, encode, encode_bound
+from .errors import Error
+
+logger = init_logger(__name__)
+
+_MAGIC, _VERSION = b"STRAITKV", 1
+_HEAD = struct.Struct("<8sIIQ")  # magic, version, bytes of the description, bytes of the object
+_DIGEST = 16  # bytes of the sum of head and description, which follows them
+_PART_BYTES = 128 << 20  # of an object in one chunk
+_SUFFIX = ".strait"
+_ELEMENTS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+_FULL_TO = 0.95  # of the capacity, to which files are removed
+
+# ---- Coding ---------------------------------------------------------------------------------------------------------
+
+
+class Coder:
+    """Codes objects, each a row of bytes with parts of one type, and decodes them. Threads may share it."""
+
+    def __init__(self, codebook: str | os.PathLike[str] | None = None, table: str = "kv"):
+        self.codebook = None if codebook is None else Codebook.load(codebook)
+        self._table: Any = table
+
+    def _code(self, values: NDArray[np.uint8], element: str) -> bytes:
+        if element == "bytes":
+            return encode(values, None, mode="raw", element="bytes")
+        if element == "bf16" and self.codebook is not None:
+            return encode(values, self.codebook, mode="tiered", element="bf16", table=self._table)
+        return encode(values, None, mode="base", element=element)  # type: ignore[call-overload]
+
+    def encode(self, parts: Sequence[tuple[str, NDArray[np.uint8]]]) -> tuple[list[tuple[str, int, int]], list[bytes]]:
+        """Chunks of the parts, in order; and of each chunk its element, its own length and that of its values."""
+        described, chunks = [], []
+        for element, values in parts:
+            for begin in range(0, len(values), _PART_BYTES):
+                piece = values[begin : begin + _PART_BYTES]
+                chunks.append(self._code(piece, element))
+                described.append((element, len(chunks[-1]), len(piece)))
+        return described, chunks
+
+    def decode(self, coded: NDArray[np.uint8], described: Sequence[Sequence[Any]], out: NDArray[np.uint8]) -> None:
+        """Raises strait.Error or ValueError where the chunks are not those of `described`, or do not fill `out`."""
+        at = to = 0
+        for element, chunk_bytes, value_bytes in described:
+            chunk, piece = coded[at : at + chunk_bytes], out[to : to + value_bytes]
+            if len(chunk) != chunk_bytes or len(piece) != value_bytes or info(chunk).element != element:
+                raise ValueError("the file is shorter than it says, or another's")
+            decode(chunk, self.codebook, piece)
+            at, to = at + chunk_bytes, to + value_bytes
+        if at != len(coded) or to != len(out):
+            raise ValueError("the file has more than it says, or less than the object")
+
+
+def _parts_of(obj: Any) -> list[tuple[str, NDArray[np.uint8]]]:
+    """The bytes of a memory object, by type; all of them, whatever its shapes say."""
+    values = np.frombuffer(obj.byte_array, np.uint8)
+    parts, at = [], 0
+    for shape, dtype in zip(obj.get_shapes() or (), obj.get_dtypes() or ()):
+        size = min(shape.numel() * dtype.itemsize, len(values) - at)
+        if size % dtype.itemsize == 0:
+            parts.append((_ELEMENTS.get(str(dtype), "bytes"), values[at : at + size]))
+            at += size
+    if at < len(values):
+        parts.append(("bytes", values[at:]))
+    return parts
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """A file of the folder."""
+
+    path: Path
+    size: int
+    used: float  # when it was stored or loaded last
+
+
+def _name_of(key: ObjectKey) -> str:
+    fields = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.chunk_hash.hex(), key.cache_salt)
+    return "@".join(quote(field, safe="") for field in fields) + _SUFFIX
+
+
+def _key_of(name: str) -> ObjectKey | None:
+    """None: it is no name of an object."""
+    fields = [unquote(field) for field in name.removesuffix(_SUFFIX).split("@")]
+    try:
+        model, rank, group, chunk, salt = fields
+        return ObjectKey(bytes.fromhex(chunk), model, int(rank, 16), int(group, 16), salt)
+    except ValueError:
+        return None
+
+
+class Files:
+    """Objects in files of one folder, in a subfolder for each first byte of their hashes."""
+
+    def __init__(self, folder: Path, coder: Coder, sync: bool):
+        self.folder, self.coder, self.sync = folder, coder, sync
+        self._numbers = itertools.count()
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob("*/.tmp-*"):  # of a process that has ended: others still write theirs
+            if time.time() - left.stat().st_mtime > 3600:
+                left.unlink(missing_ok=True)
+
+    def path_of(self, key: ObjectKey) -> Path:
+        return self.folder / key.chunk_hash[:1].hex() / _name_of(key)
+
+    def store(self, key: ObjectKey, obj: Any) -> int:
+        """Writes the object, and returns the file's length; 0: it was there. OSError."""
+        path = self.path_of(key)
+        if path.exists():
+            return 0
+        described, chunks = self.coder.encode(_parts_of(obj))
+        text = json.dumps({"key": _name_of(key), "chunks": described}).encode()
+        head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(obj.byte_array)) + text
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.parent / f".tmp-{os.getpid()}-{next(self._numbers)}"
+        try:
+            with temporary.open("xb") as file:
+                file.writelines([head, hashlib.blake2b(head, digest_size=_DIGEST).digest(), *chunks])
+                if self.sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+                size = file.tell()
+            temporary.replace(path)
+            if self.sync:
+                _sync_folder(path.parent)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return size
+
+    def load(self, key: ObjectKey, obj: Any) -> None:
+        """Fills the object. FileNotFoundError; OSError; ValueError, strait.Error: the file is not what it should be."""
+        path = self.path_of(key)
+        data = np.fromfile(path, np.uint8)
+        out = np.frombuffer(obj.byte_array, np.uint8)
+        if len(data) < _HEAD.size:
+            raise ValueError("the file is shorter than its header")
+        magic, version, text_bytes, object_bytes = _HEAD.unpack(data[: _HEAD.size].tobytes())
+        end = _HEAD.size + text_bytes
+        digest = hashlib.blake2b(data[:end].tobytes(), digest_size=_DIGEST).digest()
+        if magic != _MAGIC or version != _VERSION or data[end : end + _DIGEST].tobytes() != digest:
+            raise ValueError("the header is none, or was changed")
+        described = json.loads(data[_HEAD.size : end].tobytes())
+        if described["key"] != _name_of(key) or object_bytes != len(out):
+            raise ValueError("the file is of another object, or of another size")
+        self.coder.decode(data[end + _DIGEST :], described["chunks"], out)
+        os.utime(path)
+
+    def all(self) -> list[Stored]:
+        """What is in the folder, whoever stored it; the one that was used longest ago first."""
+        found = []
+        for path in self.folder.glob(f"*/*{_SUFFIX}"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            found.append(Stored(path, status.st_size, status.st_mtime))
+        return sorted(found, key=lambda stored: stored.used)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- The adapter ----------------------------------------------------------------------------------------------------
+
+_DEFAULTS: dict[str, Any] = {
+    "folder": None,
+    "codebook": None,
+    "table": "kv",
+    "capacity_gb": 0,
+    "workers": 2,
+    "fsync": False,
+}
+
+
+def _checked(params: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(params) - set(_DEFAULTS))
+    if unknown:
+        raise ValueError(f"strait.lmcache: no parameter {unknown[0]!r}: there are {', '.join(_DEFAULTS)}")
+    found = {**_DEFAULTS, **params}
+    if not isinstance(found["folder"], str) or not found["folder"]:
+        raise ValueError("strait.lmcache: the parameter folder is needed")
+    for name, low, high in (("capacity_gb", 0, 1 << 30), ("workers", 1, 256)):
+        number = found[name]
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not low <= number <= high:
+            raise ValueError(f"strait.lmcache: {name} is a number from {low} to {high}, not {number!r}")
+    return found
+
+
+class _Task:
+    """A task of several keys: its answer is complete when all of them are."""
+
+    def __init__(self, number: int, keys: list[ObjectKey]):
+        self.number, self.keys, self.left = number, keys, len(keys)
+        self.failed, self.bytes = False, 0
+        self.bitmap = Bitmap(len(keys))
+        self.stored: list[tuple[ObjectKey, int]] = []
+
+
+class FileAdapter(L2AdapterInterface):
+    """Objects in files, coded; see this module. Thread-safe, as LMCache asks for."""
+
+    def __init__(self, params: dict[str, Any], **_: Any):
+        found = _checked(params)
+        self._capacity = int(found["capacity_gb"] * (1 << 30))
+        super().__init__(self._capacity)
+        self._files = Files(Path(found["folder"]), Coder(found["codebook"], found["table"]), bool(found["fsync"]))
+        self._lock = threading.Lock()
+        self._locks: dict[ObjectKey, int] = {}  # by key: how often it is locked
+        self._numbers = itertools.count(1)
+        self._stores: dict[int, L2StoreResult] = {}
+        self._lookups: dict[int, Bitmap] = {}
+        self._loads: dict[int, Bitmap] = {}
+        self._evicting = threading.Lock()
+        self._told: set[str] = set()  # kinds of failures that were logged
+        self._efds = [create_event_notifier() for _ in range(3)]
+        self._workers = ThreadPoolExecutor(int(found["workers"]), thread_name_prefix="strait-lmcache")
+        here = [(key, stored.size) for stored in self._files.all() if (key := _key_of(stored.path.name)) is not None]
+        self._notify_keys_stored([key for key, _ in here], [size for _, size in here])
+
+    # ---- Event descriptors
+
+    def get_store_event_fd(self) -> int:
+        return self._efds[0].fileno()
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._efds[1].fileno()
+
+    def get_load_event_fd(self) -> int:
+        return self._efds[2].fileno()
+
+    # ---- Tasks
+
+    def _submit(
+        self, keys: list[ObjectKey], work: Callable[[_Task, int], None], end: Callable[[_Task], None], which: int
+    ) -> int:
+        """Works on each key, in any order and at once; after the last one `end` keeps the answer, which is told."""
+        task = _Task(next(self._numbers), list(keys))
+
+        def one(i: int) -> None:
+            try:
+                work(task, i)
+            except Exception:
+                logger.exception("strait.lmcache: a task failed")
+                task.failed = True
+            finish()
+
+        def finish() -> None:
+            with self._lock:
+                task.left -= 1
+                if task.left > 0:
+                    return
+            end(task)
+            self._efds[which].notify()
+
+        if not keys:
+            task.left = 1
+            finish()
+        for i in range(len(keys)):
+            self._workers.submit(one, i)
+        return task.number
+
+    def _complain(self, what: str, path: Path, failure: BaseException) -> None:
+        """Once for each kind: a full disk would fill the log as well."""
+        kind = f"{what} {type(failure).__name__} {getattr(failure, 'errno', '')}"
+        with self._lock:
+            known = kind in self._told
+            self._told.add(kind)
+        logger.log(10 if known else 30, "strait.lmcache: %s %s: %s", what, path, failure)
+
+    # ---- Store
+
+    def submit_store_task(self, keys: list[ObjectKey], objects: list[Any]) -> int:
+        def work(task: _Task, i: int) -> None:
+            try:
+                size = self._files.store(keys[i], objects[i])
+            except OSError as failure:
+                self._complain("cannot store", self._files.path_of(keys[i]), failure)
+                task.failed = True
+                return
+            if size:
+                with self._lock:
+                    task.bytes += size
+                    task.stored.append((keys[i], size))
+
+        def end(task: _Task) -> None:
+            if task.stored:
+                self._notify_keys_stored([key for key, _ in task.stored], [size for _, size in task.stored])
+                self._evict()
+            with self._lock:
+                self._stores[task.number] = L2StoreResult(not task.failed, task.bytes)
+
+        return self._submit(keys, work, end, 0)
+
+    def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
+        with self._lock:
+            done, self._stores = self._stores, {}
+        return done
+
+    # ---- Lookup and lock
+
+    def submit_lookup_and_lock_task(
+        self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
+    ) -> int:
+        def work(task: _Task, i: int) -> None:
+            with self._lock:  # before the look, so that no eviction comes between
+                self._locks[keys[i]] = self._locks.get(keys[i], 0) + 1
+            there = self._files.path_of(keys[i]).exists()
+            if not there:
+                self._unlock(keys[i])
+            with self._lock:
+                if there:
+                    task.bitmap.set(i)
+
+        def end(task: _Task) -> None:
+            with self._lock:
+                self._lookups[task.number] = task.bitmap
+
+        return self._submit(keys, work, end, 1)
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Bitmap | None:
+        with self._lock:
+            return self._lookups.pop(task_id, None)
+
+    def _unlock(self, key: ObjectKey) -> None:
+        with self._lock:
+            count = self._locks.pop(key, 0) - 1
+            if count > 0:
+                self._locks[key] = count
+
+    def submit_unlock(self, keys: list[ObjectKey]) -> None:
+        for key in keys:
+            self._unlock(key)
+
+    # ---- Load
+
+    def submit_load_task(self, keys: list[ObjectKey], objects: list[Any]) -> int:
+        def work(task: _Task, i: int) -> None:
+            path = self._files.path_of(keys[i])
+            try:
+                self._files.load(keys[i], objects[i])
+            except FileNotFoundError:
+                return
+            except OSError as failure:
+                self._complain("cannot read", path, failure)
+                return
+            except (ValueError, KeyError, TypeError, Error) as failure:
+                self._complain("removes", path, failure)
+                self._remove(path)
+                return
+            with self._lock:
+                task.bitmap.set(i)
+
+        def end(task: _Task) -> None:
+            loaded = [keys[i] for i in task.bitmap.get_indices_list()]
+            if loaded:
+                self._notify_keys_accessed(loaded)
+            with self._lock:
+                self._loads[task.number] = task.bitmap
+
+        return self._submit(keys, work, end, 2)
+
+    def query_load_result(self, task_id: int) -> Bitmap | None:
+        with self._lock:
+            return self._loads.pop(task_id, None)
+
+    # ---- Removing
+
+    def _remove(self, path: Path) -> bool:
+        """Removes a file, and says so. False: another has."""
+        key = _key_of(path.name)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except OSError:
+            return False
+        if key is not None:
+            self._notify_keys_deleted([key], [size])
+        return True
+
+    def _is_locked(self, path: Path) -> bool:
+        key = _key_of(path.name)
+        with self._lock:
+            return key in self._locks
+
+    def _evict(self) -> None:
+        """Removes what was used longest ago, of all that is in the folder, while there is too much."""
+        if not self._capacity or not self._evicting.acquire(blocking=False):
+            return
+        try:
+            if self.get_usage().total_bytes_used <= self._capacity and not self._stale():
+                return
+            files = self._files.all()
+            left = sum(stored.size for stored in files)
+            if left <= self._capacity:
+                return
+            for stored in files:
+                if left <= self._capacity * _FULL_TO:
+                    break
+                if not self._is_locked(stored.path) and self._remove(stored.path):
+                    left -= stored.size
+        finally:
+            self._evicting.release()
+
+    _looked = 0.0
+
+    def _stale(self) -> bool:
+        """Whether the folder was not looked at for a while: other processes store there, too."""
+        now = time.monotonic()
+        if now - self._looked < 10:
+            return False
+        self._looked = now
+        return True
+
+    def delete(self, keys: list[ObjectKey]) -> None:
+        for key in keys:
+            path = self._files.path_of(key)
+            if not self._is_locked(path):
+                self._remove(path)
+
+    # ---- The rest
+
+    def report_status(self) -> dict[str, Any]:
+        usage = self.get_usage()
+        return {
+            "is_healthy": not self._workers._shutdown,
+            "type": "strait.lmcache.FileAdapter",
+            "folder": str(self._files.folder),
+            "bytes_used": usage.total_bytes_used,
+            "capacity_bytes": self._capacity,
+            "locked": len(self._locks),
+        }
+
+    def close(self) -> None:
+        self._workers.shutdown(wait=True)
+        for notifier in self._efds:
+            notifier.close()
+
+
+# ---- The serde ------------------------------------------------------------------------------------------------------
+
+_SIZES = struct.Struct("<I")
+
+
+class _Serializer(Serializer):
+    def __init__(self, coder: Coder):
+        self._coder = coder
+
+    def serialize(self, src: Any, dst: Any, key: ObjectKey) -> int:
+        described, chunks = self._coder.encode(_parts_of(src))
+        text = json.dumps(described).encode()
+        whole = b"".join([_SIZES.pack(len(text)), text, *chunks])
+        np.frombuffer(dst.byte_array, np.uint8)[: len(whole)] = np.frombuffer(whole, np.uint8)
+        return len(whole)
+
+    def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
+        sizes = [s.numel() * d.itemsize for s, d in zip(layout_desc.shapes, layout_desc.dtypes)]
+        pieces = [min(_PART_BYTES, size - at) for size in sizes for at in range(0, size, _PART_BYTES)]
+        return 4096 + sum(encode_bound(np.empty(piece, np.uint8)) + 64 for piece in pieces)
+
+
+class _Deserializer(Deserializer):
+    def __init__(self, coder: Coder):
+        self._coder = coder
+
+    def deserialize(self, src: Any, dst: Any, key: ObjectKey) -> None:
+        data = np.frombuffer(src.byte_array, np.uint8)
+        (text_bytes,) = _SIZES.unpack(data[: _SIZES.size].tobytes())
+        described = json.loads(data[_SIZES.size : _SIZES.size + text_bytes].tobytes())
+        begin = _SIZES.size + text_bytes
+        end = begin + sum(chunk_bytes for _, chunk_bytes, _ in described)
+        self._coder.decode(data[begin:end], described, np.frombuffer(dst.byte_array, np.uint8))
+
+
+def register_serde(name: str = "strait") -> None:
+    """Lets LMCache make the serde by its name; its arguments are `codebook`, `table` and `workers`, as above."""
+
+    def make(arguments: dict[str, Any]) -> AsyncSerdeProcessor:
+        coder = Coder(arguments.get("codebook"), arguments.get("table", "kv"))
+        return AsyncSerdeProcessor(
+            _Serializer(coder), _Deserializer(coder), max_workers=int(arguments.get("workers", 2))
+        )
+
+    register_serde_factory(name, make)

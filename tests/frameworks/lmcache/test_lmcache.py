@@ -1,0 +1,455 @@
+"""The adapter and the serde with LMCache's own classes: its storage manager, factories, wrapper and memory objects."""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lmcache", reason="lmcache is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import strait
+from conftest import HERE
+from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
+from lmcache.v1.distributed.config import (
+    EvictionConfig,
+    L1ManagerConfig,
+    L1MemoryManagerConfig,
+    StorageManagerConfig,
+)
+from lmcache.v1.distributed.l2_adapters.config import L2AdaptersConfig
+from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter_from_registry
+from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2AdapterConfig
+from lmcache.v1.distributed.serde.base import SerdeConfig
+from lmcache.v1.distributed.serde.factory import create_serde_processor
+from lmcache.v1.distributed.storage_manager import StorageManager
+from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
+from strait.lmcache import Coder, register_serde
+
+SHAPE = (2, 4, 64, 128)
+BYTES = int(np.prod(SHAPE)) * 2
+RANK = ObjectKey.ComputeKVRank(1, 0, 1, 0)
+
+
+def key_of(number, model="meta/llama 8b", salt=""):
+    return ObjectKey(number.to_bytes(8, "big"), model, RANK, 0, salt)
+
+
+def values_of(number, count=BYTES // 2):
+    values = np.random.default_rng(number).standard_normal(count, np.float32)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def object_of(values=None, shape=SHAPE, dtype=torch.bfloat16):
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = torch.zeros(size, dtype=torch.uint8)
+    if values is not None:
+        raw[:] = torch.from_numpy(values.view(np.uint8).reshape(-1).copy())
+    meta = MemoryObjMetadata(
+        shape=torch.Size(shape),
+        dtype=dtype,
+        address=0,
+        phy_size=size,
+        ref_count=1,
+        fmt=MemoryFormat.KV_2LTD,
+        shapes=[torch.Size(shape)],
+        dtypes=[dtype],
+    )
+    return TensorMemoryObj(raw, meta, None)
+
+
+@pytest.fixture(scope="session")
+def codebook(tmp_path_factory):
+    path = tmp_path_factory.mktemp("set") / "codebook"
+    strait.calibrate({"kv": values_of(99, 400000)}).save(path)
+    return path
+
+
+def config_of(folder, **params):
+    return PluginL2AdapterConfig.from_dict(
+        {
+            "module_path": "strait.lmcache",
+            "class_name": "FileAdapter",
+            "adapter_params": {"folder": str(folder), **params},
+        }
+    )
+
+
+class Adapter:
+    """An adapter that LMCache's factory has made, and its tasks as calls that wait."""
+
+    def __init__(self, folder, **params):
+        self.real = create_l2_adapter_from_registry(config_of(folder, **params))
+        fds = [self.real.get_store_event_fd(), self.real.get_lookup_and_lock_event_fd(), self.real.get_load_event_fd()]
+        assert len(set(fds)) == 3
+        self.fds = fds
+
+    def wait(self, which, ask):
+        end = time.monotonic() + 30
+        while (answer := ask()) is None:
+            assert time.monotonic() < end
+            select.select([self.fds[which]], [], [], 0.2)
+        return answer
+
+    def store(self, keys, objects):
+        task, done = self.real.submit_store_task(keys, objects), {}
+
+        def ask():
+            done.update(self.real.pop_completed_store_tasks())
+            return done.get(task)
+
+        return self.wait(0, ask)
+
+    def lookup(self, keys):
+        task = self.real.submit_lookup_and_lock_task(keys, {})
+        return self.wait(1, lambda: self.real.query_lookup_and_lock_result(task)).get_indices_list()
+
+    def load(self, keys, objects):
+        task = self.real.submit_load_task(keys, objects)
+        return self.wait(2, lambda: self.real.query_load_result(task)).get_indices_list()
+
+    def put(self, *numbers):
+        result = self.store([key_of(n) for n in numbers], [object_of(values_of(n)) for n in numbers])
+        assert result.is_successful()
+        return result.bytes_transferred()
+
+    def get(self, *numbers):
+        """Numbers of the objects that came back, each compared."""
+        objects = [object_of() for _ in numbers]
+        found = self.load([key_of(n) for n in numbers], objects)
+        for i in found:
+            assert (objects[i].raw_data.numpy().view(np.uint16) == values_of(numbers[i])).all()
+        return [numbers[i] for i in found]
+
+
+@pytest.fixture
+def adapter(tmp_path, codebook):
+    adapter = Adapter(tmp_path / "kv", codebook=str(codebook))
+    yield adapter
+    adapter.real.close()
+
+
+def file_of(adapter, number):
+    return adapter.real._files.path_of(key_of(number))
+
+
+# ---- Storing and loading ---------------------------------------------------------------------------------------------
+
+
+def test_objects_come_back_and_are_smaller(adapter):
+    stored = adapter.put(*range(1, 9))
+    assert 1.4 < 8 * BYTES / stored < 1.6
+    assert adapter.put(1) == 0  # it is there
+    assert adapter.lookup([key_of(n) for n in (1, 100, 8)]) == [0, 2]
+    assert sorted(adapter.get(8, 100, 1)) == [1, 8]
+    usage = adapter.real.get_usage()
+    assert usage.total_bytes_used == stored and adapter.real.report_status()["is_healthy"]
+    assert adapter.lookup([]) == [] and adapter.load([], []) == [] and adapter.store([], []).is_successful()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.uint8, torch.float8_e4m3fn, torch.bfloat16])
+@pytest.mark.parametrize("with_codebook", [True, False])
+def test_every_type_comes_back(tmp_path, codebook, dtype, with_codebook):
+    adapter = Adapter(tmp_path, **({"codebook": str(codebook)} if with_codebook else {}))
+    values = np.random.default_rng(1).integers(0, 256, 3 * 5 * 7 * dtype.itemsize, np.uint8)  # odd sizes, NaNs
+    assert adapter.store([key_of(1)], [object_of(values, (3, 5, 7), dtype)]).is_successful()
+    back = object_of(shape=(3, 5, 7), dtype=dtype)
+    assert adapter.load([key_of(1)], [back]) == [0] and (back.raw_data.numpy() == values).all()
+    adapter.real.close()
+
+
+def test_names_are_kept_apart(adapter):
+    keys = [key_of(1), key_of(1, "meta/llama"), key_of(1, salt="user"), key_of(1, "meta/llama", "user")]
+    assert adapter.store(keys, [object_of(values_of(i)) for i in range(4)]).is_successful()
+    objects = [object_of() for _ in keys]
+    assert adapter.load(keys, objects) == [0, 1, 2, 3]
+    for i, obj in enumerate(objects):
+        assert (obj.raw_data.numpy().view(np.uint16) == values_of(i)).all()
+    assert dict(adapter.real.get_usage().bytes_by_cache_salt).keys() == {"", "user"}
+
+
+def test_the_next_process_finds_them(tmp_path, codebook):
+    first = Adapter(tmp_path, codebook=str(codebook))
+    stored = first.put(1, 2)
+    first.real.close()
+    second = Adapter(tmp_path, codebook=str(codebook))
+    assert second.real.get_usage().total_bytes_used == stored
+    assert second.get(1, 2) == [1, 2]
+    second.real.close()
+
+
+# ---- Files that are not what they should be ---------------------------------------------------------------------------
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "empty":
+        data = b""
+    elif how == "cut":
+        data = data[: len(data) * 2 // 3]
+    elif how == "longer":
+        data += b"x"
+    elif how == "head":
+        data[20] ^= 1
+    elif how == "middle":
+        data[len(data) // 2] ^= 1
+    elif how == "last":
+        data[-1] ^= 0x80
+    elif how == "foreign":
+        data = os.urandom(len(data))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "longer", "head", "middle", "last", "foreign"])
+def test_a_file_that_was_changed_is_a_miss_and_goes(adapter, how):
+    adapter.put(1, 2)
+    damage(file_of(adapter, 1), how)
+    assert adapter.get(1, 2) == [2]
+    assert not file_of(adapter, 1).exists() and adapter.lookup([key_of(1)]) == []
+    adapter.put(1)
+    assert adapter.get(1) == [1]
+
+
+def test_no_change_of_a_byte_gives_other_values(adapter):
+    adapter.put(1)
+    path, chance = file_of(adapter, 1), np.random.default_rng(3)
+    whole = path.read_bytes()
+    for at in {*range(0, 200), *chance.integers(0, len(whole), 200).tolist()}:
+        changed = bytearray(whole)
+        changed[at] ^= 1 << int(chance.integers(8))
+        path.write_bytes(changed)
+        assert adapter.get(1) in ([], [1])  # get() compares
+
+
+def test_another_objects_file_is_a_miss(adapter):
+    adapter.put(1)
+    file_of(adapter, 2).parent.mkdir(exist_ok=True)
+    file_of(adapter, 1).rename(file_of(adapter, 2))
+    assert adapter.get(1, 2) == []
+
+
+def test_an_object_of_another_size_is_a_miss(adapter):
+    adapter.put(1)
+    assert adapter.load([key_of(1)], [object_of(shape=(2, 4, 32, 128))]) == []
+
+
+def test_another_codebook_is_a_miss(tmp_path, codebook):
+    first = Adapter(tmp_path / "kv", codebook=str(codebook))
+    first.put(1)
+    first.real.close()
+    other = tmp_path / "other"
+    strait.calibrate({"kv": np.full(1000, 0x1234, np.uint16)}).save(other)
+    for params in ({"codebook": str(other)}, {}):
+        second = Adapter(tmp_path / "kv", **params)
+        assert second.get(1) == []
+        second.put(1)
+        assert second.get(1) == [1]
+        second.real.close()
+
+
+@pytest.mark.parametrize(
+    "params, text",
+    [
+        ({"folder": ""}, "folder is needed"),
+        ({"size": 1}, "no parameter 'size'"),
+        ({"capacity_gb": -1}, "capacity_gb is a number"),
+        ({"workers": 0}, "workers is a number"),
+        ({"codebook": "/no/such/file"}, "no/such/file"),
+    ],
+)
+def test_parameters_are_checked(tmp_path, params, text):
+    with pytest.raises((ValueError, OSError), match=text):
+        create_l2_adapter_from_registry(config_of(**{"folder": tmp_path, **params}))
+
+
+def test_a_full_disk_fails_the_store_and_nothing_else(tmp_path, codebook):
+    script = f"""
+import resource, signal, sys
+sys.path[:0] = {[str(HERE), str(HERE.parents[2] / "python" / "tests"), *sys.path]!r}
+from test_lmcache import *
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+adapter = Adapter({str(tmp_path / "kv")!r}, codebook={str(codebook)!r})
+adapter.put(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+assert not adapter.store([key_of(2), key_of(3)], [object_of(values_of(2)), object_of(values_of(3))]).is_successful()
+assert adapter.get(1, 2, 3) == [1]
+assert not list(adapter.real._files.folder.glob("*/.tmp*"))
+adapter.real.close()
+print("fine")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.stdout.endswith("fine\n"), ran.stderr[-3000:]
+
+
+# ---- Room -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_used_longest_ago_goes_but_nothing_that_is_locked(tmp_path, codebook):
+    size = BYTES * 0.68
+    adapter = Adapter(tmp_path, codebook=str(codebook), capacity_gb=10.5 * size / (1 << 30))
+    adapter.put(*range(10))
+    for n in range(10):
+        os.utime(file_of(adapter, n), (1000 + n, 1000 + n))
+    assert adapter.get(0) == [0]  # used now
+    assert adapter.lookup([key_of(1)]) == [0]  # locked
+    adapter.put(10, 11)
+    left = {n for n in range(12) if file_of(adapter, n).exists()}
+    assert {0, 1, 10, 11} <= left and 2 not in left and len(left) <= 10
+    assert adapter.real.get_usage().total_bytes_used == sum(file_of(adapter, n).stat().st_size for n in left)
+    adapter.real.delete([key_of(1), key_of(10)])
+    assert file_of(adapter, 1).exists() and not file_of(adapter, 10).exists()
+    adapter.real.submit_unlock([key_of(1), key_of(500)])  # the other is locked by nobody
+    adapter.real.delete([key_of(1)])
+    assert not file_of(adapter, 1).exists()
+    adapter.real.close()
+
+
+def test_a_lock_counts(adapter):
+    adapter.put(1)
+    adapter.lookup([key_of(1)])
+    adapter.lookup([key_of(1)])
+    adapter.real.submit_unlock([key_of(1)])
+    adapter.real.delete([key_of(1)])
+    assert adapter.get(1) == [1]
+
+
+WRITER = """
+import sys
+sys.path[:0] = sys.argv[4:]
+from test_lmcache import *
+adapter = Adapter(sys.argv[1], codebook=sys.argv[2], capacity_gb=6 * BYTES * 0.68 / (1 << 30))
+chance = np.random.default_rng(int(sys.argv[3]))
+for _ in range(60):
+    number = int(chance.integers(20))
+    adapter.put(number)
+    assert adapter.get(*chance.integers(20, size=4).tolist()) is not None
+adapter.real.close()
+print("fine")
+"""
+
+
+def test_two_processes_share_a_folder(tmp_path, codebook):
+    paths = [str(HERE), str(HERE.parents[2] / "python" / "tests"), *sys.path]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(codebook), str(seed), *paths],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in (1, 2)
+    ]
+    assert [writer.communicate(timeout=120)[0][-5:] for writer in writers] == ["fine\n", "fine\n"]
+    assert not list(tmp_path.glob("*/.tmp*"))
+
+
+def test_threads_store_load_and_evict_at_once(tmp_path, codebook):
+    adapter = Adapter(tmp_path, codebook=str(codebook), capacity_gb=8 * BYTES * 0.68 / (1 << 30), workers=4)
+    failures = []
+
+    def run(seed):
+        chance = np.random.default_rng(seed)
+        try:
+            for _ in range(40):
+                numbers = chance.integers(30, size=3).tolist()
+                objects = [object_of(values_of(n)) for n in numbers]
+                adapter.real.submit_store_task([key_of(n) for n in numbers], objects)
+                back = [object_of() for _ in numbers]
+                task = adapter.real.submit_load_task([key_of(n) for n in numbers], back)
+                end = time.monotonic() + 30
+                while (found := adapter.real.query_load_result(task)) is None:
+                    assert time.monotonic() < end
+                    time.sleep(0.001)
+                for i in found.get_indices_list():
+                    assert (back[i].raw_data.numpy().view(np.uint16) == values_of(numbers[i])).all()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    adapter.real.close()
+    assert not failures, failures[0]
+
+
+# ---- Through LMCache's own manager ------------------------------------------------------------------------------------
+
+
+def manager_of(adapter_config):
+    return StorageManager(
+        StorageManagerConfig(
+            l1_manager_config=L1ManagerConfig(
+                memory_config=L1MemoryManagerConfig(size_in_bytes=64 << 20, use_lazy=False)
+            ),
+            eviction_config=EvictionConfig(eviction_policy="LRU"),
+            l2_adapter_config=L2AdaptersConfig(adapters=[adapter_config]),
+        )
+    )
+
+
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_storage_manager_stores_and_prefetches(tmp_path, codebook):
+    manager = manager_of(config_of(tmp_path, codebook=str(codebook)))
+    try:
+        layout = MemoryLayoutDesc(shapes=[torch.Size(SHAPE)], dtypes=[torch.bfloat16])
+        keys = [key_of(n) for n in range(6)]
+        for n, (_, obj) in enumerate(manager.reserve_write(keys, layout).items()):
+            np.frombuffer(obj.byte_array, np.uint8)[:] = values_of(n).view(np.uint8)
+        manager.finish_write(keys)
+        until(lambda: len(list(tmp_path.glob("*/*.strait"))) == 6)
+        manager.clear(force=True)
+        spec = PrefetchTaskSpec([GroupedObjectKeys([*keys, key_of(77)], 0, layout)])
+        handle = manager.submit_prefetch_task(spec)
+        assert manager.wait_prefetch_status(handle, 30)
+        result = manager.query_prefetch_status(handle)
+        assert result.l2_hit_count == 6 and result.l1_hit_count == 0
+        with manager.read_prefetched_results(keys) as objects:
+            for n, obj in enumerate(objects):
+                assert (np.frombuffer(obj.byte_array, np.uint16) == values_of(n)).all()
+        manager.finish_read_prefetched(keys)
+    finally:
+        manager.close()
+
+
+# ---- The serde --------------------------------------------------------------------------------------------------------
+
+
+def test_the_serde_codes_and_decodes(codebook):
+    register_serde()
+    processor = create_serde_processor(SerdeConfig("strait", {"codebook": str(codebook)}))
+    layout = MemoryLayoutDesc(shapes=[torch.Size(SHAPE)], dtypes=[torch.bfloat16])
+    serializer, deserializer = processor._serializer, processor._deserializer
+    coded = object_of(shape=(serializer.estimate_serialized_size(layout),), dtype=torch.uint8)
+    size = serializer.serialize(object_of(values_of(1)), coded, key_of(1))
+    assert 1.4 < BYTES / size < 1.6
+    for length in (size, len(coded.raw_data)):  # narrowed to what was written, or not
+        coded.set_used_size(length)
+        back = object_of()
+        deserializer.deserialize(coded, back, key_of(1))
+        assert (back.raw_data.numpy().view(np.uint16) == values_of(1)).all()
+    noise = np.random.default_rng(1).integers(0, 65536, BYTES // 2, np.uint16)  # cannot be coded: it still fits
+    size = serializer.serialize(object_of(noise), coded, key_of(1))
+    assert size <= serializer.estimate_serialized_size(layout)
+    processor.close()
+
+
+def test_large_objects_are_cut(codebook, monkeypatch):
+    monkeypatch.setattr("strait.lmcache._PART_BYTES", 100 << 10)
+    coder, values = Coder(codebook), values_of(5).view(np.uint8)
+    described, chunks = coder.encode([("bf16", values)])
+    assert len(described) == -(-len(values) // (100 << 10))
+    out = np.zeros_like(values)
+    coder.decode(np.frombuffer(b"".join(chunks), np.uint8), described, out)
+    assert (out == values).all()
