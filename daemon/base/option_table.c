@@ -159,6 +159,13 @@ const struct option_row option_rows[] = {
      .danger =
          "ucx: before UCX 1.17 (Debian 12 has 1.13.1) what strangers send to its ports for TCP, which it has with "
          "RDMA too, can end the daemon or keep it busy. The log warns of that."},
+    {.name = "require-rdma",
+     .kind = OPTION_SWITCH,
+     AT(require_rdma),
+     .initial = "no",
+     .help = "Refuses to start where pages cannot go by RDMA, and takes no connection over which they would go by TCP: "
+             "between hosts ucx alone is used, with tls=^tcp unless ucx-options has a tls= of its own. Before UCX 1.17 "
+             "transports has to name ucx, too."},
     {.name = "tcp-connections",
      .kind = OPTION_COUNT,
      AT(tcp_connections),

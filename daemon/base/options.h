@@ -32,6 +32,7 @@ struct node_options {
     char codebook[OPTION_TEXT_MAX];   /* "codebook": file of a codebook set; "": pages travel raw */
     char coding[16];                  /* "coding": auto, raw, top16, tiered */
     char transports[OPTION_TEXT_MAX]; /* "transports": in order of preference, "shm,ucx" */
+    bool require_rdma;                /* "require-rdma" */
     uint32_t tcp_connections;         /* "tcp-connections" */
     char ucx[OPTION_TEXT_MAX];        /* "ucx-options": passed to the ucx transport */
     char log_level[16];               /* "log-level" */

@@ -144,6 +144,8 @@ static void complete_options(const struct peers *peers, const char *name, const 
         snprintf(text, size, "listen=%s %s", host, given);
     else
         snprintf(text, size, "%s", given);
+    if (peers->options.require_rdma && strcmp(name, "ucx") == 0 && strstr(given, "tls=") == NULL)
+        strcat(text, " tls=^tcp"); /* there is room: callers add 32 bytes */
     if (!known && peers->address[0] != 0 && !is_given)
         log_write(peers->config.log, LOG_WARN, "msg=\"%s is for peers of this host only: set listen= in %s-options\"",
                   name, name);
@@ -171,6 +173,27 @@ static bool ucx_has_rdma(void)
 #endif
 }
 
+static const char *rdma_devices(const struct peers *peers)
+{
+    return peers->config.rdma_devices != NULL ? peers->config.rdma_devices : RDMA_DEVICES;
+}
+
+/* What keeps this node from RDMA; NULL: nothing that shows before a link is made. */
+static const char *rdma_lack(const struct peers *peers)
+{
+    char version[32];
+    if (transport_find("ucx") == NULL)
+        return "this build has no UCX";
+    if (!transport_rdma_is_active(rdma_devices(peers)))
+        return "no device for RDMA of this node has an active port";
+    if (!ucx_has_rdma())
+        return "libibverbs.so.1 is not installed";
+    if (strstr(peers->offered, "ucx") != NULL)
+        return NULL;
+    return ucx_is_sound(version, sizeof(version)) ? "transports does not name ucx, or it cannot be made"
+                                                  : "UCX is older than 1.17: transports has to name ucx";
+}
+
 /* Once: somebody wants it in spite of that. */
 static void warn_of_ucx(struct peers *peers)
 {
@@ -187,9 +210,8 @@ static void warn_of_ucx(struct peers *peers)
  * RDMA and tls=^tcp. */
 static bool ucx_is_wanted(const struct peers *peers)
 {
-    const char *devices = peers->config.rdma_devices != NULL ? peers->config.rdma_devices : RDMA_DEVICES;
     char version[32];
-    if (transport_find("ucx") == NULL || !transport_rdma_is_active(devices))
+    if (transport_find("ucx") == NULL || !transport_rdma_is_active(rdma_devices(peers)))
         return false;
     const bool sound = ucx_is_sound(version, sizeof(version));
     if (!sound && strstr(peers->options.transports, "ucx") == NULL)
@@ -313,6 +335,10 @@ static void open_named(struct peers *peers, const char *name)
     *transport = (struct peer_transport){.peers = peers, .ops = transport_find(name), .device = -1};
     errno = 0;
     transport->on_demand = strcmp(name, "ucx") == 0;
+    if (peers->options.require_rdma && strcmp(name, "tcp") == 0) {
+        leave_out(peers, name, "require-rdma");
+        return;
+    }
     if (transport->ops != NULL)
         status =
             open_transport(peers, transport, peers->config.arena, transport->on_demand ? peers->options.ucx : NULL);
@@ -353,6 +379,11 @@ void peer_transports_open(struct peers *peers)
 
 bool peers_can_travel(const struct peers *peers, char *why, size_t why_size)
 {
+    const char *lack = peers->options.require_rdma ? rdma_lack(peers) : NULL;
+    if (lack != NULL) {
+        snprintf(why, why_size, "require-rdma = yes: %s", lack);
+        return false;
+    }
     if (peers->transport_count > 0 || peers->alone)
         return true;
     snprintf(why, why_size, "transports = %s: none can be used (%s)", peers->options.transports, peers->left_out);

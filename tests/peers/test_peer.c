@@ -147,6 +147,19 @@ TEST(with_rdma_auto_is_ucx_only_if_its_ports_bear_strangers)
     connect_nodes(&a, &b);
     ck_assert_str_eq(ucx_is_sound_over_tcp(version, sizeof(version)) ? "ucx" : "tcp", peer_transport_name(a.up));
 }
+
+/* Though shm and tcp could be used. */
+TEST(a_node_that_requires_rdma_says_what_it_lacks)
+{
+    char why[512] = "";
+    if (transport_rdma_is_active(RDMA_DEVICES))
+        return;
+    node_init(&a, "a", "shm,tcp");
+    a.options.require_rdma = true;
+    node_open(&a);
+    ck_assert(!peers_can_travel(a.peers, why, sizeof(why)));
+    ck_assert_str_eq("require-rdma = yes: no device for RDMA of this node has an active port", why);
+}
 #endif
 
 TEST(both_may_dial_and_have_two_connections_then)
