@@ -131,8 +131,9 @@ class PlatformDistribution(Distribution):
 
 
 COMMANDS = {"console_scripts": [f"{name} = strait._commands:{name}" for name in ("strait", "straitd")]}
+PLUGINS = {"sglang.srt.plugins": ["strait = strait.sglang:plugin"]}
 setup(
     cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel},
     distclass=PlatformDistribution,
-    entry_points=COMMANDS if PREFIX else {},
+    entry_points={**PLUGINS, **(COMMANDS if PREFIX else {})},
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from .._compat import compat_token
 from ..service import Coding
 from ..torch import host_pool
 from .metadata import Handshake, StraitMetadata, pack_blob, rank_name
@@ -77,9 +76,7 @@ def compat_of(config: VllmConfig, cache: KVCacheConfig) -> str:
         [group.layer_names for group in cache.kv_cache_groups],
         vllm.__version__.split(".")[:2],
     ]
-    digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
-    name = str(model.model).rstrip("/").rpartition("/")[2]
-    return "".join(c for c in name if " " <= c <= "~")[:47] + "@" + digest
+    return compat_token(str(model.model), described)
 
 
 class StraitConnector(KVConnectorBase_V1, SupportsHMA):

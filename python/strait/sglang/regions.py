@@ -1,0 +1,144 @@
+"""An SGLang rank's buffers, given by address, as regions of a pool."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..codebook import ClassLike
+from ..cuda import _driver
+from ..service import Layout, Region
+
+if TYPE_CHECKING:
+    from sglang.srt.disaggregation.base.conn import KVArgs
+
+#: Element by SGLang's name of the cache's type. "auto" is the model's type, which is not told: a wrong element costs
+#: compression, not a byte.
+_ELEMENTS = {
+    "auto": "bf16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "fp16": np.dtype(np.uint16),
+    "fp32": np.dtype(np.uint32),
+}
+#: State of the cache's own type and order; what is in the others is not told.
+_OF_CACHE = ("swa",)
+
+
+class _OnDevice:
+    """Memory of a GPU at an address. It belongs to SGLang, which frees it after the manager."""
+
+    def __init__(self, address: int, shape: tuple[int, int], dtype: np.dtype[Any]):
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": dtype.str,
+            "strides": None,
+        }
+
+
+def _pages_at(address: int, size: int, item: int, element: str, what: str) -> Any:
+    """[pages, elements of a page], at that address. ValueError: the sizes do not make pages."""
+    dtype: np.dtype[Any] = _DTYPES.get(element, np.dtype(np.uint8))
+    if address <= 0 or item <= 0 or size < item or item % dtype.itemsize:
+        raise ValueError(f"{what}: {size} bytes at {address:#x} are no pages of {item} bytes of {element}")
+    shape = (size // item, item // dtype.itemsize)
+    if _driver.available() and _driver.device_at(address) is not None:
+        return _OnDevice(address, shape, dtype)
+    memory = (ctypes.c_uint8 * (shape[0] * item)).from_address(address)
+    return np.frombuffer(memoryview(memory), dtype).reshape(shape)
+
+
+def _classes(args: KVArgs, is_mla: bool) -> list[ClassLike]:
+    """Role and layer of each buffer: SGLang lists all K, then all V, of the model and then of a draft model; or one
+    buffer for each layer (MLA). Layers are counted from 0 unless it names them; a draft model's follow."""
+    layers = list(args.kv_layer_ids or [])
+    if not layers:
+        draft = args.num_draft_entries
+        for count in (len(args.kv_data_ptrs) - draft, draft):
+            first, halves = max(layers, default=-1) + 1, 1 if is_mla or count % 2 else 2
+            layers += [*range(first, first + count // halves)] * halves
+    roles, seen, classes = ("kv",) if is_mla else ("k", "v"), Counter[int](), []
+    for layer in layers:
+        if seen[layer] >= len(roles):
+            raise ValueError(f"layer {layer} has more than {len(roles)} buffers")
+        classes.append((roles[seen[layer]], layer))
+        seen[layer] += 1
+    return list(classes)
+
+
+def groups_of(args: KVArgs) -> list[int | None]:
+    """The pool's group of each state component; None: it has no buffers. Group 0 is the KV cache."""
+    groups: list[int | None] = []
+    for addresses in args.state_data_ptrs:
+        groups.append(1 + sum(group is not None for group in groups) if addresses else None)
+    return groups
+
+
+def regions_of(args: KVArgs, is_mla: bool) -> dict[ClassLike, Region]:
+    """All of a rank's buffers. ValueError: something of them has no form that a pool can have."""
+    element = _ELEMENTS.get(args.kv_cache_dtype_str, "bytes")
+    classes = _classes(args, is_mla)
+    if not classes or len(classes) != len(args.kv_data_ptrs):
+        raise ValueError(f"{len(args.kv_data_ptrs)} buffers of KV, but {len(classes)} layers are named")
+    layout = Layout.NONE if is_mla else Layout.NHD
+    regions: dict[ClassLike, Region] = {}
+    for cls, address, size, item in zip(classes, args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens):
+        pages = _pages_at(address, size, item, element, f"the pool of {cls}")
+        regions[cls] = Region(pages, element=element, layout=layout, tokens=args.page_size)
+    number = 0
+    for component, group in enumerate(groups_of(args)):
+        kind = args.state_types[component].value
+        of_cache = element if kind in _OF_CACHE else "bytes"
+        sizes = zip(args.state_data_ptrs[component], args.state_data_lens[component], args.state_item_lens[component])
+        for address, size, item in sizes:
+            assert group is not None
+            pages = _pages_at(address, size, item, of_cache, f"state {kind}")
+            regions["other", number] = Region(pages, group=group, element=of_cache)
+            number += 1
+    return regions
+
+
+class AuxBuffers:
+    """Metadata buffers: rows of host memory, of which a request has one in each; they travel with the verdict."""
+
+    def __init__(self, addresses: list[int], sizes: list[int], items: list[int]):
+        for address, size, item in zip(addresses, sizes, items):
+            if size < item or (_driver.available() and _driver.device_at(address) is not None):
+                raise ValueError(
+                    f"a metadata buffer at {address:#x}, of {size} bytes, has no rows of the host's memory"
+                )
+        self.items = [int(item) for item in items]
+        self._addresses, self._rows = addresses, min((size // item for size, item in zip(sizes, items)), default=0)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(self.items)
+
+    def _places(self, row: int) -> list[tuple[int, int]]:
+        if not 0 <= row < self._rows:
+            raise ValueError(f"metadata row {row} is none of {self._rows}")
+        return [(address + int(row) * item, item) for address, item in zip(self._addresses, self.items)]
+
+    def read(self, row: int) -> bytes:
+        return b"".join(ctypes.string_at(address, item) for address, item in self._places(row))
+
+    def write(self, row: int, data: bytes) -> None:
+        """ValueError: the data are not a row of such buffers; nothing is written."""
+        if len(data) != self.row_bytes:
+            raise ValueError(f"metadata of {len(data)} bytes, where a row has {self.row_bytes}")
+        for address, item in self._places(row):
+            ctypes.memmove(address, data[:item], item)
+            data = data[item:]

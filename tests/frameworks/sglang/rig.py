@@ -1,0 +1,211 @@
+"""Ranks of SGLang without its engine: its own pools, metadata buffers, bootstrap server and queues, on the host's
+memory, with the classes of the backend as SGLang's get_kv_class gives them."""
+
+import os
+import socket
+import time
+import warnings
+
+warnings.simplefilter("ignore")  # of packages that look for a GPU
+
+import numpy as np
+import requests
+import torch
+from daemons import Daemon
+
+import strait
+from sglang.srt.disaggregation.base.conn import KVPoll
+from sglang.srt.disaggregation.utils import (
+    DisaggregationMode,
+    KVClassType,
+    MetadataBuffers,
+    TransferBackend,
+    append_state_component,
+    get_kv_class,
+    setup_state_kv_args,
+)
+from sglang.srt.distributed import init_distributed_environment, initialize_model_parallel
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
+from sglang.srt.server_args import ServerArgs
+from strait.sglang import register
+from strait.torch import host_pool
+
+PAGE = 16  # tokens of a page
+PAGES = 256
+LAYERS, HEADS, SIZE = 4, 2, 64
+ROWS = 64  # of the metadata buffers
+FAILED, BOOTSTRAPPING, WAITING, TRANSFERRING, SUCCESS = (
+    KVPoll.Failed,
+    KVPoll.Bootstrapping,
+    KVPoll.WaitingForInput,
+    KVPoll.Transferring,
+    KVPoll.Success,
+)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def publish_options(mode="prefill", **options):
+    """SGLang's options, for this process; for both sides, where they are in one."""
+    given = ServerArgs(
+        model_path="dummy",
+        disaggregation_mode=mode,
+        disaggregation_transfer_backend="strait",
+        host="127.0.0.1",
+        device="cpu",
+        **options,
+    )
+    publish(given, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None))
+    build_groups()
+    return given
+
+
+def build_groups():
+    """SGLang's process groups, of this process alone."""
+    if not torch.distributed.is_initialized():
+        address = f"tcp://127.0.0.1:{free_port()}"
+        init_distributed_environment(
+            world_size=1, rank=0, distributed_init_method=address, local_rank=0, backend="gloo"
+        )
+        initialize_model_parallel()
+
+
+register()
+kv_class = {kind: get_kv_class(TransferBackend("strait"), kind) for kind in KVClassType}
+
+
+def until(condition, seconds=20.0, what="it"):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{what} did not come about in {seconds} s"
+        time.sleep(0.001)
+    return found
+
+
+class Nodes:
+    """The two daemons: [0] is the prefill node's, [1] the decode node's."""
+
+    def __init__(self, folder):
+        self.daemons, book = [], folder / "set.strait"
+        values = np.random.default_rng(5).standard_normal(200000, np.float32)
+        strait.calibrate((values.view(np.uint32) >> 16).astype(np.uint16)).save(book)
+        for name in "pd":
+            (folder / name).mkdir()
+            options = ("--codebook", str(book), "--transports", "tcp")
+            self.daemons.append(Daemon(folder / name, *options, listen=f"127.0.0.1:{free_port()}"))
+        for daemon in self.daemons:
+            self.start(daemon)
+
+    @staticmethod
+    def start(daemon):
+        daemon.socket.unlink(missing_ok=True)
+        daemon.start()
+        until(daemon.socket.exists, what="the socket of a daemon")
+
+    def stop(self):
+        for daemon in self.daemons:
+            daemon.stop()
+
+
+class Bootstrap:
+    """SGLang's bootstrap server of a prefill engine."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.server = kv_class[KVClassType.BOOTSTRAP_SERVER]("127.0.0.1", self.port)
+        until(self.is_up, what="the bootstrap server")
+
+    def is_up(self):
+        try:
+            return requests.get(f"http://{self.address}/health", timeout=1).status_code == 200
+        except requests.ConnectionError:
+            return False
+
+    def stop(self):
+        self.server.close()
+
+
+class Rank:
+    """One rank of one side.
+
+    state: pages and bytes of a page of a second kind of memory, such as a Mamba state; None: there is none.
+    """
+
+    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, heads=HEADS, rows=ROWS):
+        self.options = publish_options(mode, disaggregation_bootstrap_port=int(bootstrap.rpartition(":")[2]))
+        self.bootstrap = bootstrap
+        with host_pool(1):
+            self.pool = MHATokenToKVPool((PAGES - 1) * PAGE, PAGE, torch.bfloat16, heads, SIZE, LAYERS, "cpu", False)
+            self.state = None if state is None else torch.zeros(state, dtype=torch.uint8)
+        if seed is not None:
+            chance = torch.Generator().manual_seed(seed)
+            for layer in (*self.pool.k_buffer, *self.pool.v_buffer):
+                layer.copy_(torch.randn(layer.shape, generator=chance))
+            if self.state is not None:
+                self.state.copy_(torch.randint(0, 256, self.state.shape, generator=chance))
+        self.aux = MetadataBuffers(rows, 64, torch.float32, 8)
+        args = kv_class[KVClassType.KVARGS]()
+        args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, 0, None, None
+        args.kv_cache_dtype_str, args.kv_layout = "bfloat16", None
+        args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = self.pool.get_contiguous_buf_infos()
+        args.kv_layer_ids, args.page_size, args.num_draft_entries = [], PAGE, 0
+        args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens = self.aux.get_buf_infos()
+        args.ib_device, args.gpu_id = None, 0
+        setup_state_kv_args(args, self.pool)
+        if self.state is not None:
+            from sglang.srt.disaggregation.base.conn import StateType
+
+            size = self.state.nbytes
+            append_state_component(args, StateType.MAMBA, [self.state.data_ptr()], [size], [self.state[0].nbytes])
+        os.environ["STRAIT_SOCKET"] = str(daemon.socket)
+        with get_parallel().override(attn_tp_size=ranks, attn_tp_rank=rank):
+            self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, False)
+
+    def pages(self, ids):
+        """[layers, K and V, bytes of those pages]"""
+        buffers = zip(self.pool.k_buffer, self.pool.v_buffer)
+        pages = [[one.view(torch.uint8).view(PAGES, -1)[ids.tolist()] for one in layer] for layer in buffers]
+        return torch.stack([torch.stack(layer) for layer in pages])
+
+    def fill_aux(self, row, room):
+        for number, buffer in enumerate(self.buffers()):
+            buffer[row].view(torch.uint8).copy_(torch.randint(0, 256, buffer[row].view(torch.uint8).shape))
+            del number
+        self.aux.bootstrap_room[row, 0] = room
+
+    def buffers(self):
+        """The metadata buffers that travel, as SGLang lists them."""
+        addresses = self.aux.get_buf_infos()[0]
+        tensors = [one for one in vars(self.aux).values() if isinstance(one, torch.Tensor)]
+        return [next(one for one in tensors if one.data_ptr() == address) for address in addresses]
+
+    def aux_row(self, row):
+        return b"".join(buffer[row].view(torch.uint8).numpy().tobytes() for buffer in self.buffers())
+
+    def sender(self, room):
+        return kv_class[KVClassType.SENDER](self.manager, self.bootstrap, room)
+
+    def receiver(self, room):
+        receiver = kv_class[KVClassType.RECEIVER](self.manager, self.bootstrap, room)
+        until(lambda: self.manager.try_ensure_parallel_info(self.bootstrap), what="the prefill's description")
+        receiver.init(0)
+        return receiver
+
+    def close(self):
+        self.manager.close()
+
+
+def failure_of(part):
+    """The text with which a request failed."""
+    try:
+        part.failure_exception()
+    except Exception as failure:
+        assert type(failure).__name__ == "KVTransferError", failure
+        return str(failure)
+    raise AssertionError("no failure")
