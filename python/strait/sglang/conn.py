@@ -43,7 +43,7 @@ from sglang.version import __version__ as sglang_version
 
 from .._compat import compat_token
 from ..errors import Error
-from ..service import Event, Pages, State
+from ..service import Event, Pages, Reason, State
 from .endpoint import Endpoint, Link
 from .messages import HELLO_TAG, STATUS_TAG, Hello, counts_of
 from .regions import AuxBuffers, groups_of, regions_of
@@ -51,6 +51,7 @@ from .regions import AuxBuffers, groups_of, regions_of
 logger = logging.getLogger(__name__)
 
 _AUX_MAX = 1 << 20  # STRAIT_AUX_BYTES_MAX
+_KNOWN_THERE = (Reason.PEER_ABORT, Reason.PEER_DOWN, Reason.ABORTED)  # the daemons tell the decode rank, if it lives
 _REMEMBERED = 60.0  # seconds that a room of which one side has not heard yet, or which one side has given up, is kept
 
 
@@ -215,7 +216,7 @@ class StraitKVManager(CommonKVManager):
             if sender is not None:
                 self._pair(sender, hello)
             elif ended is not None:
-                self._refuse(hello, ended[1])
+                self.tell_failure(hello, ended[1])
             else:
                 self._early[hello.room] = (time.monotonic(), hello)
 
@@ -250,7 +251,7 @@ class StraitKVManager(CommonKVManager):
     def _pair(self, sender: StraitKVSender, hello: Hello) -> None:
         room = hello.room
         if sender.hello is not None:
-            self._refuse(hello, f"room {room} is in use by another request")
+            self.tell_failure(hello, f"room {room} is in use by another request")
             return
         sender.greeted(hello)
         self.transfer_infos[room] = {hello.key: hello}
@@ -265,7 +266,7 @@ class StraitKVManager(CommonKVManager):
         if not why:
             try:
                 self.strait.offer(sender.link, hello.key, hello.blob)
-            except Error as failure:
+            except (Error, ValueError) as failure:
                 why = f"the request cannot be offered: {failure}"
         if why:
             self.refuse(sender, why)
@@ -278,9 +279,9 @@ class StraitKVManager(CommonKVManager):
         self.fail(sender.bootstrap_room, why)
         self.strait.abort(sender.link)
         if sender.hello is not None:
-            self._refuse(sender.hello, why)
+            self.tell_failure(sender.hello, why)
 
-    def _refuse(self, hello: Hello, why: str) -> None:
+    def tell_failure(self, hello: Hello, why: str) -> None:
         reason = f"prefill rank {self.rank} at {self.local_ip}:{self.rank_port}: {why}"
         self._notices.put(
             lambda: self.send_kv_status_message(
@@ -457,6 +458,8 @@ class StraitKVSender(CommonKVSender):
             self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Success)
         elif event.state == State.FAILED and self.bootstrap_room in self.kv_mgr.request_status:
             self.kv_mgr.fail(self.bootstrap_room, _failure_of(event))
+            if event.reason not in _KNOWN_THERE and self.hello is not None:
+                self.kv_mgr.tell_failure(self.hello, _failure_of(event))
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         super().init(num_kv_indices, aux_index)
@@ -525,6 +528,7 @@ class StraitKVReceiver(CommonKVReceiver):
     def _fail(self, why: str) -> None:
         self.kv_mgr.fail(self.bootstrap_room, why)
         self.conclude_state = KVPoll.Failed
+        self.ensure_abort_notified()  # else the prefill rank waits for pages until its timeout
 
     def init(self, prefill_dp_rank: int) -> None:
         refusal = self.kv_mgr.refusal(self.bootstrap_addr)

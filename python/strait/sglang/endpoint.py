@@ -76,8 +76,9 @@ class Endpoint:
             return self._pool.explain(peer) if self._pool.mismatch(peer) & Mismatch.FATAL else ""
 
     def offer(self, link: Link, key: str, blob: bytes) -> None:
-        """Source: an offer without pages yet, to that pool. Error: the link has no transfer then."""
+        """Source: an offer without pages yet, to that pool. Error, ValueError: there is none, or it has failed."""
         with self.lock:
+            self._require_daemon()
             transfer = self._pool.offer(key, lease=LEASE)
             self._adopt(link, transfer)
             try:
@@ -95,8 +96,7 @@ class Endpoint:
     def expect(self, link: Link, key: str, pages: list[Pages], deadline: float) -> None:
         """Sink. Error, ValueError: the link has no transfer then."""
         with self.lock:
-            if not self._is_connected():
-                raise ValueError("the daemon of this node is away")
+            self._require_daemon()
             self._adopt(link, self._pool.expect(key, pages, deadline=deadline))
 
     def abort(self, link: Link) -> None:
@@ -137,13 +137,15 @@ class Endpoint:
             self._peers.pop(next(iter(self._peers))).remove()
         return peer
 
-    def _is_connected(self) -> bool:
+    def _require_daemon(self) -> None:
+        """ValueError: it is away, so that what is asked of it would wait for its return."""
         now = time.monotonic()
         if not self._client.connected and now - self._waited > 1:
             while not self._client.connected and time.monotonic() - now < _RECONNECT_WAIT:
                 self._take(self._client.wait(0.01))
             self._waited = time.monotonic()
-        return self._client.connected
+        if not self._client.connected:
+            raise ValueError("the daemon of this node is away")
 
     def _take(self, events: list[Event]) -> None:
         for event in events:

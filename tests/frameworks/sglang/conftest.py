@@ -1,4 +1,5 @@
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "python" / "tests")]
 
+warnings.simplefilter("ignore")  # of packages that look for a GPU
 pytest.importorskip("sglang", reason="sglang is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 

@@ -4,16 +4,14 @@ memory, with the classes of the backend as SGLang's get_kv_class gives them."""
 import os
 import socket
 import time
-import warnings
-
-warnings.simplefilter("ignore")  # of packages that look for a GPU
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import requests
+import strait
 import torch
 from daemons import Daemon
-
-import strait
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.utils import (
     DisaggregationMode,
@@ -137,7 +135,7 @@ class Rank:
     state: pages and bytes of a page of a second kind of memory, such as a Mamba state; None: there is none.
     """
 
-    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, heads=HEADS, rows=ROWS):
+    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, heads=HEADS, hidden=64):
         self.options = publish_options(mode, disaggregation_bootstrap_port=int(bootstrap.rpartition(":")[2]))
         self.bootstrap = bootstrap
         with host_pool(1):
@@ -149,7 +147,7 @@ class Rank:
                 layer.copy_(torch.randn(layer.shape, generator=chance))
             if self.state is not None:
                 self.state.copy_(torch.randint(0, 256, self.state.shape, generator=chance))
-        self.aux = MetadataBuffers(rows, 64, torch.float32, 8)
+        self.aux = MetadataBuffers(ROWS, hidden, torch.float32, 8)
         args = kv_class[KVClassType.KVARGS]()
         args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, 0, None, None
         args.kv_cache_dtype_str, args.kv_layout = "bfloat16", None
@@ -164,7 +162,12 @@ class Rank:
             size = self.state.nbytes
             append_state_component(args, StateType.MAMBA, [self.state.data_ptr()], [size], [self.state[0].nbytes])
         os.environ["STRAIT_SOCKET"] = str(daemon.socket)
-        with get_parallel().override(attn_tp_size=ranks, attn_tp_rank=rank):
+        group = SimpleNamespace(world_size=ranks, rank_in_group=rank)
+        wide = [
+            {f"{kind}_size": ranks, f"{kind}_rank": rank, f"{kind}_group": group}
+            for kind in ("tp", "attn_tp", "moe_tp")
+        ]
+        with get_parallel().override(**wide[0], **wide[1], **wide[2]) if ranks > 1 else nullcontext():
             self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, False)
 
     def pages(self, ids):
@@ -173,10 +176,14 @@ class Rank:
         pages = [[one.view(torch.uint8).view(PAGES, -1)[ids.tolist()] for one in layer] for layer in buffers]
         return torch.stack([torch.stack(layer) for layer in pages])
 
+    @staticmethod
+    def chunk(count):
+        return np.arange(1, 1 + count, dtype=np.int32)
+
     def fill_aux(self, row, room):
-        for number, buffer in enumerate(self.buffers()):
-            buffer[row].view(torch.uint8).copy_(torch.randint(0, 256, buffer[row].view(torch.uint8).shape))
-            del number
+        for buffer in self.buffers():
+            place = buffer[row].view(torch.uint8)
+            place.copy_(torch.randint(0, 256, place.shape))
         self.aux.bootstrap_room[row, 0] = room
 
     def buffers(self):
@@ -197,8 +204,86 @@ class Rank:
         receiver.init(0)
         return receiver
 
+    def is_empty(self):
+        """Nothing of a request is left."""
+        manager = self.manager
+        held = (
+            manager.strait._links,
+            manager.strait._client._transfers,
+            manager.links,
+            manager._senders,
+            manager._early,
+        )
+        return not any((*held, manager.request_status, manager.failure_records))
+
     def close(self):
         self.manager.close()
+
+
+class Room:
+    """A request between two ranks, that is led from state to state as SGLang's scheduler does."""
+
+    def __init__(self, source, sink, number, chance, count=24, state=3):
+        self.source, self.sink, self.number = source, sink, number
+        self.from_pages, self.to_pages = (
+            chance.permutation(np.arange(1, PAGES))[:count].astype(np.int32) for _ in "sd"
+        )
+        self.from_row, self.to_row = (int(row) for row in chance.permutation(ROWS)[:2])
+        self.states = [
+            [chance.permutation(one.state.shape[0])[:state]] if one.state is not None else None
+            for one in (source, sink)
+        ]
+        self.sender = self.receiver = None
+
+    def send_side(self):
+        self.source.fill_aux(self.from_row, self.number)
+        self.sender = self.source.sender(self.number)
+        return self
+
+    def receive_side(self):
+        self.receiver = self.sink.receiver(self.number)
+        return self
+
+    def both(self):
+        return self.receive_side().send_side()
+
+    def tell(self, prefix=0):
+        self.receiver.send_metadata(self.to_pages, self.to_row, self.states[1], decode_prefix_len=prefix)
+        return self
+
+    def paired(self, prefix=0):
+        self.both().tell(prefix)
+        until(lambda: self.sender.poll() == WAITING, what="the handshake")
+        return self
+
+    def send(self, first, last, of=None):
+        """Pages [first, last) of the request."""
+        count = len(self.from_pages) if of is None else of
+        if not first:
+            self.sender.init(count, self.from_row)
+        self.sender.send(self.from_pages[first:last], self.states[0] if last == count else None)
+        return self
+
+    def polls(self):
+        return tuple(part.poll() for part in (self.sender, self.receiver) if part is not None)
+
+    def ends(self, *wanted, seconds=20.0):
+        end = time.monotonic() + seconds
+        while self.polls() != wanted:
+            assert time.monotonic() < end, f"the states are {self.polls()}, not {wanted}, after {seconds} s"
+            time.sleep(0.001)
+        return self
+
+    def is_equal(self):
+        same = torch.equal(self.sink.pages(self.to_pages), self.source.pages(self.from_pages))
+        if self.states[0]:
+            same &= torch.equal(self.sink.state[self.states[1][0]], self.source.state[self.states[0][0]])
+        return same and self.sink.aux_row(self.to_row) == self.source.aux_row(self.from_row)
+
+    def clear(self):
+        for part in (self.sender, self.receiver):
+            if part is not None:
+                part.clear()
 
 
 def failure_of(part):

@@ -3,19 +3,22 @@ byte, each other one fails on both sides with a reason, and nothing stays held.
 
 STRAITD names the daemon, and the libraries are found as by python/tests."""
 
+import os
+import signal
+import time
+
 import numpy as np
 import pytest
-import torch
+
 from rig import (
     BOOTSTRAPPING,
     FAILED,
-    PAGES,
-    ROWS,
     SUCCESS,
     TRANSFERRING,
     WAITING,
     Bootstrap,
     Rank,
+    Room,
     failure_of,
     until,
 )
@@ -31,7 +34,7 @@ def bootstrap():
 
 
 @pytest.fixture(scope="module")
-def pair(nodes, bootstrap):
+def ranks(nodes, bootstrap):
     source = Rank(nodes.daemons[0], bootstrap.address, "prefill", seed=1, state=STATE)
     sink = Rank(nodes.daemons[1], bootstrap.address, "decode", state=STATE)
     yield source, sink
@@ -39,52 +42,331 @@ def pair(nodes, bootstrap):
     sink.close()
 
 
-def pages_of(chance, count, least=1):
-    """Page 0 is SGLang's own."""
-    return chance.permutation(np.arange(least, PAGES))[:count].astype(np.int32)
+class Rooms:
+    """Makes rooms that differ in all, and looks that nothing is left of them."""
+
+    def __init__(self, source, sink):
+        self.source, self.sink, self.chance, self.number = source, sink, np.random.default_rng(3), 0
+
+    def __call__(self, **more):
+        self.number += 1
+        return Room(self.source, self.sink, self.number, self.chance, **more)
+
+    def check(self):
+        """A whole request works, and none is left."""
+        room = self().paired()
+        room.send(0, 24).ends(SUCCESS, SUCCESS)
+        assert room.is_equal()
+        room.clear()
+        for rank in (self.source, self.sink):
+            until(rank.is_empty, what="the end of all that is held")
 
 
-def polls(*parts):
-    return tuple(part.poll() for part in parts)
+@pytest.fixture(scope="module")
+def all_rooms(ranks):
+    return Rooms(*ranks)
 
 
-def settle(sender, receiver, wanted, seconds=20.0):
-    until(lambda: polls(sender, receiver) == wanted, seconds, f"{wanted}")
+@pytest.fixture(params=["held by SGLang", "held by Strait"])
+def rooms(all_rooms, request):
+    """Where pages of failed requests are waited for."""
+    all_rooms.sink.manager.enable_deferred_decode_kv_release = request.param == "held by SGLang"
+    yield all_rooms
+    all_rooms.check()
 
 
-def test_forty_rooms_in_three_chunks(pair):
-    source, sink = pair
-    chance = np.random.default_rng(3)
-    for room in range(1, 41):
-        from_pages, to_pages, rows = pages_of(chance, 24), pages_of(chance, 24), chance.permutation(ROWS)[:2]
-        states = chance.permutation(STATE[0])[:3], chance.permutation(STATE[0])[:3]
-        source.fill_aux(rows[0], room)
-        receiver, sender = sink.receiver(room), source.sender(room)
-        assert polls(sender, receiver) == (BOOTSTRAPPING, WAITING)
-        receiver.send_metadata(to_pages, rows[1], [states[1]], decode_prefix_len=32)
-        until(lambda: sender.poll() == WAITING, what="the handshake")
-        assert sender.pop_decode_prefix_len() == 32 and sender.pop_decode_prefix_len() == 0
-        sender.init(24, rows[0])
-        for chunk in range(3):
-            sender.send(from_pages[8 * chunk : 8 * chunk + 8], [states[0]] if chunk == 2 else None)
-            assert sender.poll() in (TRANSFERRING, SUCCESS)
-        settle(sender, receiver, (SUCCESS, SUCCESS))
-        assert torch.equal(sink.pages(to_pages), source.pages(from_pages))
-        assert torch.equal(sink.state[states[1]], source.state[states[0]])
-        assert sink.aux_row(rows[1]) == source.aux_row(rows[0])
-        metric = sender.get_transfer_metric()
-        assert metric.transfer_total_bytes == source.pages(from_pages).numel() + 3 * STATE[1]
+def test_forty_rooms_in_three_chunks(all_rooms):
+    for _ in range(40):
+        room = all_rooms().both()
+        assert room.polls() == (BOOTSTRAPPING, WAITING)
+        room.tell(prefix=32)
+        until(lambda room=room: room.sender.poll() == WAITING, what="the handshake")
+        assert room.sender.pop_decode_prefix_len() == 32 and room.sender.pop_decode_prefix_len() == 0
+        for first in (0, 8, 16):
+            room.send(first, first + 8)
+            assert room.sender.poll() in (TRANSFERRING, SUCCESS)
+        room.ends(SUCCESS, SUCCESS)
+        assert room.is_equal()
+        metric = room.sender.get_transfer_metric()
+        assert metric.transfer_total_bytes == room.source.pages(room.from_pages).numel() + 3 * STATE[1]
         assert 0 < metric.transfer_latency_s < 20 and 0 < metric.alloc_latency_s < 20
-        sender.clear()
-        receiver.clear()
-    nothing_left(source, sink)
+        room.clear()
+    all_rooms.check()
 
 
-def nothing_left(source, sink):
-    for rank in (source, sink):
-        manager = rank.manager
-        until(lambda: not manager.strait._links, what="the end of all transfers")  # noqa: B023
-        assert (
-            not manager.links and not manager._senders and not manager._early and not manager.strait._client._transfers
-        )
-        assert not manager.request_status and not manager.failure_records
+def test_a_prompt_that_the_decode_rank_has(all_rooms):
+    room = all_rooms(count=0).paired(prefix=512)
+    room.send(0, 0).ends(SUCCESS, SUCCESS)
+    assert room.is_equal()
+    room.clear()
+    all_rooms.check()
+
+
+def test_a_room_is_used_again(all_rooms):
+    number = 10**15
+    for end in ("whole", "aborted", "whole", "forgotten", "whole"):
+        room = all_rooms()
+        room.number = number
+        room.paired()
+        if end == "whole":
+            room.send(0, 24).ends(SUCCESS, SUCCESS)
+            assert room.is_equal()
+            room.clear()
+        else:
+            room.sender.abort()
+            room.ends(FAILED, FAILED)
+            failure_of(room.receiver)
+            room.receiver.clear()
+            room.sink.manager.clear_deferred_abort_state(number)
+            if end == "aborted":  # SGLang does not clear a request that it aborts in its waiting queue
+                failure_of(room.sender)
+    all_rooms.check()
+
+
+# ---- Aborts
+
+STEPS = {
+    "the sender has not come": lambda room: room.receive_side().tell(),
+    "the receiver has not come": lambda room: room.send_side(),
+    "no pages at the receiver": lambda room: room.both(),
+    "paired": lambda room: room.paired(),
+    "a chunk is sent": lambda room: room.paired().send(0, 8),
+    "all is sent": lambda room: room.paired().send(0, 24),
+}
+
+
+def end_of(room, part, reason):
+    """One side's failure, as SGLang takes it."""
+    text = failure_of(part)
+    peer = "decode rank" if part is room.sender else f"prefill {part.bootstrap_addr} rank"
+    assert f"room {room.number}, rank 0.0, {peer} " in text, text
+    assert reason in text, text
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_sender_aborts(rooms, step):
+    room = STEPS[step](rooms(count=200))
+    if room.sender is None:
+        room.send_side()
+    room.sender.abort()
+    assert room.sender.link.transfer is None, "its pages may still be read"
+    if room.receiver is None:
+        room.receive_side()
+    if room.receiver.link is None:
+        room.tell()
+    until(lambda: room.receiver.poll() in (FAILED, SUCCESS), what="the end at the receiver")
+    assert room.sender.poll() == FAILED
+    if room.receiver.poll() == SUCCESS:
+        assert step == "all is sent" and room.is_equal()
+        room.clear()
+        room.source.manager.failure_records.pop(room.number)
+        return
+    end_of(room, room.sender, "Aborted by AbortReq")
+    end_of(room, room.receiver, "")
+    release(room)
+
+
+def release(room):
+    """As SGLang's DecodeTransferQueue does with what it holds."""
+    manager = room.sink.manager
+    until(lambda: manager.is_abort_release_safe(room.number, 1), what="the end of what is written")
+    assert room.receiver.link is None or room.receiver.link.drained
+    manager.clear_deferred_abort_state(room.number)
+    room.receiver.clear()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_receiver_aborts(rooms, step):
+    room = STEPS[step](rooms(count=200))
+    if room.receiver is None:
+        room.receive_side()
+    room.receiver.abort()
+    if room.sender is None:
+        time.sleep(0.05)  # the sender comes after the news
+        room.send_side()
+    until(lambda: room.receiver.poll() == FAILED, what="the end at the receiver")
+    until(lambda: room.sender.poll() in (FAILED, SUCCESS), what="the end at the sender")
+    if room.sender.poll() == SUCCESS:
+        assert step == "all is sent"
+        room.sender.clear()
+    else:
+        end_of(room, room.sender, "")
+    end_of(room, room.receiver, "Aborted by AbortReq")
+    release(room)
+
+
+# ---- What does not fit
+
+
+def check_refused(room, *words):
+    room.ends(FAILED, FAILED)
+    for part in (room.sender, room.receiver):
+        text = failure_of(part)
+        assert all(word in text for word in words), text
+    release(room)
+
+
+def test_page_counts_differ(rooms):
+    room = rooms().paired()
+    room.sender.init(25, room.from_row)
+    check_refused(room, "25 pages here, 24 at the decode rank")
+
+
+def test_states_differ(rooms):
+    room = rooms().paired()
+    room.states[0] = [room.states[0][0][:2]]
+    room.send(0, 24)
+    check_refused(room, "pages of state, [2] here and [3] at the decode rank")
+
+
+def test_a_page_that_does_not_exist(rooms):
+    room = rooms()
+    room.from_pages[5] = 100000
+    room.paired().send(0, 24)
+    room.ends(FAILED, FAILED)
+    end_of(room, room.sender, "its pages cannot be sent")
+    end_of(room, room.receiver, "")
+    release(room)
+
+
+def test_pages_of_another_request(rooms):
+    """Of two requests that are to fill the same page the second one fails."""
+    one, two = rooms().paired(), rooms().both()
+    two.to_pages[0] = one.to_pages[0]
+    two.tell()
+    two.ends(FAILED, FAILED)
+    end_of(two, two.receiver, "in use")
+    end_of(two, two.sender, "")
+    release(two)
+    one.send(0, 24).ends(SUCCESS, SUCCESS)
+    assert one.is_equal()
+    one.clear()
+
+
+def test_pools_that_differ(nodes, ranks, bootstrap):
+    """Another number of heads, and metadata of another size."""
+    source, _ = ranks
+    for more, words in (
+        ({"heads": 1}, ("pages of 4096 bytes here, 2048 there",)),
+        ({"hidden": 128}, ("metadata buffers",)),
+    ):
+        sink = Rank(nodes.daemons[1], bootstrap.address, "decode", state=STATE, **more)
+        rooms = Rooms(source, sink)
+        rooms.number = 5000
+        room = rooms().both().tell()
+        check_refused(room, *words)
+        until(sink.is_empty, what="the end of all that is held")
+        sink.close()
+
+
+def test_malformed_messages(rooms):
+    """What else comes to the control socket of a prefill rank is dropped."""
+    from sglang.srt.disaggregation.common.conn import CommonKVReceiver
+
+    manager = rooms.source.manager
+    sock, lock = CommonKVReceiver._connect(f"tcp://{manager.local_ip}:{manager.rank_port}")
+    for message in (
+        [b"STRAIT_HELLO"],
+        [b"STRAIT_HELLO", b"{}", b""],
+        [b"ABORT", b"x"],
+        [b"?"],
+        [b"STRAIT_HELLO", b"[1]", b"y"],
+    ):
+        with lock:
+            sock.send_multipart(message)
+    room = rooms().both()
+    hello = room.sink.manager.strait.blob
+    room.sink.manager.strait.blob = hello[:-1]
+    room.tell()
+    room.sink.manager.strait.blob = hello
+    check_refused(room, "description of its pool cannot be read")
+
+
+# ---- Load
+
+
+def held(*daemons):
+    """Descriptors and resident bytes of this process and of the daemons."""
+    found = []
+    for pid in ("self", *(daemon.process.pid for daemon in daemons)):
+        with open(f"/proc/{pid}/statm") as statm:
+            resident = int(statm.read().split()[1]) * 4096
+        found.append((len(os.listdir(f"/proc/{pid}/fd")), resident))
+    return found
+
+
+def test_thousand_rooms(nodes, all_rooms):
+    """Sixteen at a time, one in ten of which is aborted, by turns on either side."""
+    free, live, done, before = set(range(16)), {}, 0, None
+    ids = np.arange(1, 1 + 16 * 12, dtype=np.int32).reshape(16, 12)  # a share of the pages for each of the sixteen
+    while done < 1000:
+        while free and done + len(live) < 1000:
+            share, room = free.pop(), all_rooms(count=12, state=2)
+            room.from_pages, room.to_pages = ids[share], np.roll(ids, 5, 0)[share][::-1].copy()
+            room.from_row, room.to_row = share, 20 + share
+            room.states = [[np.array([2 * share, 2 * share + 1])], [np.array([2 * share + 1, 2 * share])]]
+            live[share] = (room.both().tell(), [])
+        for share, (room, said) in list(live.items()):
+            if room.sender.poll() == WAITING and not said:
+                said.append("sent")
+                room.send(0, 6)
+                if room.number % 10 == 0:
+                    (room.sender if room.number % 20 else room.receiver).abort()
+                else:
+                    room.send(6, 12)
+            polls = room.polls()
+            if polls == (SUCCESS, SUCCESS):
+                assert room.is_equal()
+                room.clear()
+            elif polls == (FAILED, FAILED) and room.sink.manager.is_abort_release_safe(room.number, 1):
+                assert room.number % 10 == 0, [failure_of(room.sender), failure_of(room.receiver)]
+                failure_of(room.sender), failure_of(room.receiver)
+                release(room)
+            else:
+                continue
+            del live[share]
+            free.add(share)
+            done += 1
+            if done == 300:
+                before = held(*nodes.daemons)
+    all_rooms.check()
+    after = held(*nodes.daemons)
+    for (files, resident), (files_after, resident_after) in zip(before, after):
+        assert files_after <= files + 4
+        assert resident_after <= resident + (8 << 20), (before, after)
+
+
+# ---- Deaths
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["prefill", "decode"])
+@pytest.mark.parametrize("step", ["no pages at the receiver", "paired", "a chunk is sent"])
+def test_a_daemon_dies(nodes, all_rooms, side, step):
+    room = STEPS[step](all_rooms(count=200))
+    nodes.daemons[side].stop(signal.SIGKILL)
+    if step == "no pages at the receiver":
+        room.tell()
+    room.ends(FAILED, FAILED, seconds=30)
+    texts = [failure_of(room.sender), failure_of(room.receiver)]
+    assert all(any(word in text for word in ("daemon", "peer", "its decode rank")) for text in texts), texts
+    release(room)
+    nodes.start(nodes.daemons[side])
+    until(lambda: is_whole(all_rooms), 30, "a request after the daemon's return")
+    all_rooms.check()
+
+
+def is_whole(rooms):
+    room = rooms().both().tell()
+    until(
+        lambda: room.sender.poll() in (WAITING, FAILED) and room.receiver.poll() in (WAITING, FAILED),
+        what="the handshake",
+    )
+    if FAILED not in room.polls():
+        room.send(0, 24)
+    until(lambda: room.polls() in ((SUCCESS, SUCCESS), (FAILED, FAILED)), 40, "its end")
+    if room.polls() == (SUCCESS, SUCCESS):
+        room.clear()
+        return True
+    failure_of(room.sender), failure_of(room.receiver)
+    release(room)
+    return False
