@@ -220,14 +220,6 @@ class StraitKVManager(CommonKVManager):
             else:
                 self._early[hello.room] = (time.monotonic(), hello)
 
-    def begin(self, room: int) -> None:
-        """What an earlier request of that room has left, which was aborted and never cleared, is not the new one's."""
-        with self.strait.lock:
-            if room not in self._senders:
-                self.request_status.pop(room, None)
-                self.transfer_infos.pop(room, None)
-                self.failure_records.pop(room, None)
-
     def attach(self, sender: StraitKVSender) -> None:
         """A request begins here; its decode rank may have been heard of before."""
         room = sender.bootstrap_room
@@ -446,7 +438,7 @@ class StraitKVSender(CommonKVSender):
         self.hello: Hello | None = None  # from the decode rank
         self.link = Link(bootstrap_room, self._told)
         self._began, self._greeted_at, self._bytes = time.perf_counter(), 0.0, 0
-        mgr.begin(bootstrap_room)
+        self._aborted: str | None = None  # why
         super().__init__(mgr, bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         mgr.attach(self)
 
@@ -492,10 +484,15 @@ class StraitKVSender(CommonKVSender):
             self.kv_mgr.strait.fence(self.link)
 
     def abort(self) -> None:
-        is_over = self.kv_mgr.request_status.get(self.bootstrap_room) == KVPoll.Success
+        """Also of what the base keeps by room: SGLang does not clear what it aborts in its waiting queue."""
+        manager, room = self.kv_mgr, self.bootstrap_room
+        is_over = manager.request_status.get(room) == KVPoll.Success
         super().abort()
         if not is_over:
             self._end("aborted at its prefill rank")
+        self._aborted = manager.failure_records.pop(room, None) or self._aborted
+        for kept in (manager.request_status, manager.transfer_infos, manager.req_to_decode_prefix_len):
+            kept.pop(room, None)
 
     def clear(self) -> None:
         why = self.kv_mgr.failure_records.get(self.bootstrap_room, "ended at its prefill rank")
@@ -504,6 +501,8 @@ class StraitKVSender(CommonKVSender):
 
     def failure_exception(self) -> None:
         peer = self.hello.address if self.hello is not None else "that has not come"
+        if self._aborted is not None:
+            self.kv_mgr.record_failure(self.bootstrap_room, self._aborted)
         _name_failure(self.kv_mgr, self.bootstrap_room, f"decode rank {peer}")
         super().failure_exception()
 
