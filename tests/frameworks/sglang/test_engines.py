@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rig import FAILED, SUCCESS, WAITING, Bootstrap, Rank, Room, failure_of, kv_class, until
 from sglang.srt.disaggregation.utils import KVClassType
 from sglang.srt.environ import envs
-
-from rig import FAILED, SUCCESS, WAITING, Bootstrap, Rank, Room, failure_of, kv_class, until
 
 HERE = Path(__file__).resolve().parent
 CHANCE = np.random.default_rng(11)

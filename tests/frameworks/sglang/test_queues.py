@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from rig import HEADS, LAYERS, PAGE, PAGES, SIZE, Bootstrap, publish_options, until
 from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeReqToTokenPool, DecodeTransferQueue
 from sglang.srt.disaggregation.prefill import PrefillBootstrapQueue, SchedulerDisaggregationPrefillMixin
 from sglang.srt.disaggregation.utils import (
@@ -25,8 +26,6 @@ from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 from strait.torch import host_pool
-
-from rig import HEADS, LAYERS, PAGE, PAGES, SIZE, Bootstrap, publish_options, until
 
 REQUESTS, ROWS, LENGTH = 16, 24, 512
 

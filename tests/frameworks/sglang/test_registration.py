@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sglang
+from rig import kv_class
 from sglang.srt.disaggregation.common.conn import (
     CommonKVBootstrapServer,
     CommonKVManager,
@@ -15,8 +16,6 @@ from sglang.srt.disaggregation.common.conn import (
     CommonKVSender,
 )
 from sglang.srt.disaggregation.utils import KVClassType, TransferBackend, get_kv_class
-
-from rig import kv_class
 
 ROOT = Path(__file__).resolve().parents[3]
 PATCH = ROOT / "deploy" / "sglang" / "strait-backend.patch"

@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import pytest
-
 from rig import (
     BOOTSTRAPPING,
     FAILED,
