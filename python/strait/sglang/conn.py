@@ -411,8 +411,7 @@ class StraitKVManager(CommonKVManager):
 
     def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:
         """The own daemon tells when nothing is written any more; no acknowledgement of a prefill rank is needed."""
-        link = self.links.get(bootstrap_room)
-        return link is None or link.drained
+        return self.strait.is_drained(self.links.get(bootstrap_room))
 
     def clear_deferred_abort_state(self, bootstrap_room: int) -> None:
         super().clear_deferred_abort_state(bootstrap_room)
@@ -576,7 +575,7 @@ class StraitKVReceiver(CommonKVReceiver):
             manager.update_status(room, KVPoll.Transferring)
         elif event.state == State.FAILED:
             manager.fail(room, _failure_of(event))
-        elif event.state == State.DONE:
+        elif event.state == State.DONE and manager.request_status[room] != KVPoll.Failed:
             try:
                 if self._aux_index is not None:
                     manager.aux.write(self._aux_index, event.data)
@@ -588,13 +587,13 @@ class StraitKVReceiver(CommonKVReceiver):
     def poll(self) -> int:
         """FAILED only when nothing is written to its pages any more, unless SGLang itself waits for that."""
         status: int = super().poll()
-        if status != KVPoll.Failed or self.link is None or self.link.drained:
+        if status != KVPoll.Failed or self.link is None or self.kv_mgr.strait.is_drained(self.link):
             return status
         self.kv_mgr.strait.abort(self.link)
         return status if self.kv_mgr.enable_deferred_decode_kv_release else int(KVPoll.Transferring)
 
     def is_abort_release_safe(self) -> bool:
-        return self.link is None or self.link.drained
+        return self.kv_mgr.strait.is_drained(self.link)
 
     def abort(self) -> None:
         super().abort()
@@ -604,7 +603,7 @@ class StraitKVReceiver(CommonKVReceiver):
     def clear(self) -> None:
         """Nothing writes to its pages any more when it returns, unless SGLang itself waits for that."""
         link, manager = self.link, self.kv_mgr
-        if link is not None and not link.drained:
+        if link is not None and not manager.strait.is_drained(link):
             if manager.enable_deferred_decode_kv_release:
                 manager.strait.abort(link)
             else:

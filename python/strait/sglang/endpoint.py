@@ -99,6 +99,11 @@ class Endpoint:
             self._require_daemon()
             self._adopt(link, self._pool.expect(key, pages, deadline=deadline))
 
+    def is_drained(self, link: Link | None) -> bool:
+        """Nothing touches its pages any more, and all that it tells has been told."""
+        with self.lock:
+            return link is None or link.drained
+
     def abort(self, link: Link) -> None:
         with self.lock:
             if link.transfer is not None:

@@ -77,7 +77,7 @@ register()
 kv_class = {kind: get_kv_class(TransferBackend("strait"), kind) for kind in KVClassType}
 
 
-def until(condition, seconds=20.0, what="it"):
+def until(condition, seconds=60.0, what="it"):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"{what} did not come about in {seconds} s"
@@ -267,7 +267,7 @@ class Room:
     def polls(self):
         return tuple(part.poll() for part in (self.sender, self.receiver) if part is not None)
 
-    def ends(self, *wanted, seconds=20.0):
+    def ends(self, *wanted, seconds=60.0):
         end = time.monotonic() + seconds
         while self.polls() != wanted:
             assert time.monotonic() < end, f"the states are {self.polls()}, not {wanted}, after {seconds} s"

@@ -81,14 +81,14 @@ def test_the_bootstrap_server_is_down(nodes, bootstrap):
     known = Room(source, sink, 402, CHANCE).both()
     bootstrap.stop()
     for part in (room.receiver, known.receiver):
-        until(lambda part=part: part.poll() == FAILED, 30, "the end at the receiver")
+        until(lambda part=part: part.poll() == FAILED, 60, "the end at the receiver")
         assert "Lost connection with prefill instance" in failure_of(part)
         part.ensure_abort_notified(force_arm=True)
         until(lambda: sink.manager.is_abort_release_safe(part.bootstrap_room, 1), what="the end of what is written")  # noqa: B023
         sink.manager.clear_deferred_abort_state(part.bootstrap_room)
         part.clear()
     for one in (room, known):
-        until(lambda one=one: one.sender.poll() == FAILED, 30, "the end at the sender")
+        until(lambda one=one: one.sender.poll() == FAILED, 60, "the end at the sender")
         failure_of(one.sender)
     for rank in (source, sink):
         until(rank.is_empty, what="the end of all that is held")

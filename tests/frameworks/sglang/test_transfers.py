@@ -88,7 +88,7 @@ def test_forty_rooms_in_three_chunks(all_rooms):
         assert room.is_equal()
         metric = room.sender.get_transfer_metric()
         assert metric.transfer_total_bytes == room.source.pages(room.from_pages).numel() + 3 * STATE[1]
-        assert 0 < metric.transfer_latency_s < 20 and 0 < metric.alloc_latency_s < 20
+        assert 0 < metric.transfer_latency_s < 100 and 0 < metric.alloc_latency_s < 100
         room.clear()
     all_rooms.check()
 
@@ -344,12 +344,12 @@ def test_a_daemon_dies(nodes, all_rooms, side, step):
     nodes.daemons[side].stop(signal.SIGKILL)
     if step == "no pages at the receiver":
         room.tell()
-    room.ends(FAILED, FAILED, seconds=30)
+    room.ends(FAILED, FAILED, seconds=60)
     texts = [failure_of(room.sender), failure_of(room.receiver)]
     assert all(any(word in text for word in ("daemon", "peer", "its decode rank")) for text in texts), texts
     release(room)
     nodes.start(nodes.daemons[side])
-    until(lambda: is_whole(all_rooms), 30, "a request after the daemon's return")
+    until(lambda: is_whole(all_rooms), 60, "a request after the daemon's return")
     all_rooms.check()
 
 
@@ -361,10 +361,47 @@ def is_whole(rooms):
     )
     if FAILED not in room.polls():
         room.send(0, 24)
-    until(lambda: room.polls() in ((SUCCESS, SUCCESS), (FAILED, FAILED)), 40, "its end")
+    until(lambda: room.polls() in ((SUCCESS, SUCCESS), (FAILED, FAILED)), 60, "its end")
     if room.polls() == (SUCCESS, SUCCESS):
         room.clear()
         return True
     failure_of(room.sender), failure_of(room.receiver)
     release(room)
     return False
+
+
+def test_a_daemon_hangs(nodes, rooms):
+    """Pages at the decode rank are held until its daemon speaks again."""
+    room = rooms(count=200).paired().send(0, 8)
+    daemon = nodes.daemons[1].process
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        room.receiver.abort()
+        time.sleep(0.2)
+        assert room.receiver.poll() == (FAILED if room.sink.manager.enable_deferred_decode_kv_release else TRANSFERRING)
+        assert not room.sink.manager.is_abort_release_safe(room.number, 1) and not room.receiver.is_abort_release_safe()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    room.ends(FAILED, FAILED)
+    end_of(room, room.sender, "")
+    end_of(room, room.receiver, "Aborted by AbortReq")
+    release(room)
+
+
+def test_the_daemon_of_the_prefill_node_hangs(nodes, rooms, monkeypatch):
+    """An abort says so, as the pages may still be read."""
+    monkeypatch.setattr("strait.sglang.endpoint.DRAIN_WAIT", 0.3)
+    room = rooms(count=200).paired().send(0, 8)
+    daemon = nodes.daemons[0].process
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(RuntimeError, match="the daemon hangs"):
+            room.sender.abort()
+        assert room.sender.poll() == FAILED
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    room.ends(FAILED, FAILED)
+    until(lambda: room.sender.link.drained, what="the end of what is read")
+    end_of(room, room.sender, "Aborted by AbortReq")
+    end_of(room, room.receiver, "")
+    release(room)
