@@ -267,11 +267,11 @@ class StraitKVManager(CommonKVManager):
         self.update_status(room, KVPoll.WaitingForInput)
 
     def refuse(self, sender: StraitKVSender, why: str) -> None:
-        """Fails a request here and at its decode rank."""
+        """Fails a request here and at its decode rank, which is told why before the daemons tell it that."""
         self.fail(sender.bootstrap_room, why)
-        self.strait.abort(sender.link)
         if sender.hello is not None:
             self.tell_failure(sender.hello, why)
+        self._notices.put(lambda: self.strait.abort(sender.link))
 
     def tell_failure(self, hello: Hello, why: str) -> None:
         reason = f"prefill rank {self.rank} at {self.local_ip}:{self.rank_port}: {why}"

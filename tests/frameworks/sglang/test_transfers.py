@@ -197,10 +197,11 @@ def test_the_receiver_aborts(rooms, step):
 
 
 def check_refused(room, *words):
+    """At the decode rank the daemons' word, that the peer gave up, may be quicker than the reason."""
     room.ends(FAILED, FAILED)
-    for part in (room.sender, room.receiver):
-        text = failure_of(part)
-        assert all(word in text for word in words), text
+    texts = [failure_of(part) for part in (room.sender, room.receiver)]
+    assert all(word in texts[0] for word in words), texts
+    assert all(word in texts[1] for word in words) or "peer gave up the request" in texts[1], texts
     release(room)
 
 
