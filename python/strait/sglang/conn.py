@@ -51,6 +51,7 @@ from .regions import AuxBuffers, groups_of, regions_of
 logger = logging.getLogger(__name__)
 
 _AUX_MAX = 1 << 20  # STRAIT_AUX_BYTES_MAX
+_BY_DECODE = "aborted by its decode rank"
 _KNOWN_THERE = (Reason.PEER_ABORT, Reason.PEER_DOWN, Reason.ABORTED)  # the daemons tell the decode rank, if it lives
 _REMEMBERED = 60.0  # seconds that a room of which one side has not heard yet, or which one side has given up, is kept
 
@@ -124,7 +125,8 @@ class StraitKVManager(CommonKVManager):
         self.links: dict[int, Expected] = {}  # by room, decode: of receivers that are not cleared or not drained
         self._senders: dict[int, StraitKVSender] = {}
         self._early: dict[int, tuple[float, Hello]] = {}  # of requests that this rank does not have yet
-        self._ended: dict[int, tuple[float, str]] = {}  # rooms that one side gave up before the other side knew them
+        self._given_up: dict[int, tuple[float, str]] = {}  # by senders, before their decode rank was heard of
+        self._aborted: dict[int, float] = {}  # by decode ranks, before this rank had the request
         self._notices: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._refusals: dict[str, str] = {}  # by bootstrap address, decode: why that prefill cannot be used
         self._asked = ""
@@ -204,19 +206,20 @@ class StraitKVManager(CommonKVManager):
         self._looked = now
         waiting = max(_REMEMBERED, float(envs.SGLANG_DISAGGREGATION_WAITING_TIMEOUT.get()))
         with self.strait.lock:
-            self._ended = {room: it for room, it in self._ended.items() if now - it[0] < _REMEMBERED}
+            self._given_up = {room: it for room, it in self._given_up.items() if now - it[0] < _REMEMBERED}
+            self._aborted = {room: since for room, since in self._aborted.items() if now - since < _REMEMBERED}
             self._early = {room: it for room, it in self._early.items() if now - it[0] < waiting}
 
     # ---- Prefill
 
     def _greet(self, hello: Hello) -> None:
         with self.strait.lock:
-            sender = self._senders.get(hello.room)
-            ended = self._ended.pop(hello.room, None)
+            self._aborted.pop(hello.room, None)
+            sender, given_up = self._senders.get(hello.room), self._given_up.pop(hello.room, None)
             if sender is not None:
                 self._pair(sender, hello)
-            elif ended is not None:
-                self.tell_failure(hello, ended[1])
+            elif given_up is not None:
+                self.tell_failure(hello, given_up[1])
             else:
                 self._early[hello.room] = (time.monotonic(), hello)
 
@@ -225,11 +228,12 @@ class StraitKVManager(CommonKVManager):
         room = sender.bootstrap_room
         with self.strait.lock:
             self._senders[room] = sender
-            early, ended = self._early.pop(room, None), self._ended.pop(room, None)
+            self._given_up.pop(room, None)
+            early, aborted = self._early.pop(room, None), self._aborted.pop(room, None)
             if early is not None:
                 self._pair(sender, early[1])
-            elif ended is not None:
-                self.fail(room, ended[1])
+            elif aborted is not None:
+                self.fail(room, _BY_DECODE)
 
     def detach(self, sender: StraitKVSender, why: str) -> None:
         room = sender.bootstrap_room
@@ -238,7 +242,7 @@ class StraitKVManager(CommonKVManager):
                 return
             del self._senders[room]
             if sender.hello is None:
-                self._ended[room] = (time.monotonic(), why)
+                self._given_up[room] = (time.monotonic(), why)
 
     def _pair(self, sender: StraitKVSender, hello: Hello) -> None:
         room = hello.room
@@ -285,12 +289,12 @@ class StraitKVManager(CommonKVManager):
         )
 
     def _aborted_by_decode(self, notification: AbortNotification) -> None:
-        room, why = notification.room, "aborted by its decode rank"
+        room = notification.room
         with self.strait.lock:
             self._early.pop(room, None)
             sender = self._senders.get(room)
             if sender is None:
-                self._ended[room] = (time.monotonic(), why)
+                self._aborted[room] = time.monotonic()
                 return
             asked = (notification.decode_ip, notification.decode_port)
             if (
@@ -300,7 +304,7 @@ class StraitKVManager(CommonKVManager):
             ):
                 return  # of an earlier request of that room
             if self.request_status.get(room) != KVPoll.Success:
-                self.fail(room, why)
+                self.fail(room, _BY_DECODE)
                 self.strait.abort(sender.link)
 
     def fail(self, room: int, why: str) -> None:

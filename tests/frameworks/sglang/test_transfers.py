@@ -122,6 +122,30 @@ def test_a_room_is_used_again(all_rooms):
     all_rooms.check()
 
 
+def test_a_room_is_used_again_after_half_of_a_request(all_rooms):
+    """What one side has given up before the other side came does not end the next request of that room."""
+    number = 10**15 + 1
+    for half in ("send_side", "receive_side"):
+        room = all_rooms()
+        room.number = number
+        part = getattr(room, half)()
+        for one in (part.sender, part.receiver):
+            if one is not None:
+                one.abort()
+                failure_of(one)
+        whole = all_rooms()
+        whole.number = number
+        if half == "send_side":
+            whole.send_side().receive_side().tell()
+        else:
+            whole.receive_side().tell().send_side()
+        until(lambda room=whole: room.sender.poll() == WAITING, what="the handshake")
+        whole.send(0, 24).ends(SUCCESS, SUCCESS)
+        assert whole.is_equal()
+        whole.clear()
+    all_rooms.check()
+
+
 # ---- Aborts
 
 STEPS = {
