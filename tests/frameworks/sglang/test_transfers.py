@@ -133,6 +133,8 @@ def test_a_room_is_used_again_after_half_of_a_request(all_rooms):
             if one is not None:
                 one.abort()
                 failure_of(one)
+        if half == "receive_side":  # the news is there before the next request begins
+            until(lambda: number in all_rooms.source.manager._aborted, what="the abort at the prefill rank")
         whole = all_rooms()
         whole.number = number
         if half == "send_side":
