@@ -133,14 +133,14 @@ def test_a_room_is_used_again_after_half_of_a_request(all_rooms):
             if one is not None:
                 one.abort()
                 failure_of(one)
-        if half == "receive_side":  # the news is there before the next request begins
-            until(lambda: number in all_rooms.source.manager._aborted, what="the abort at the prefill rank")
         whole = all_rooms()
         whole.number = number
         if half == "send_side":
             whole.send_side().receive_side().tell()
         else:
-            whole.receive_side().tell().send_side()
+            whole.receive_side().tell()  # a request that comes before this is taken for the one that was aborted
+            until(lambda: number in all_rooms.source.manager._early, what="the news of the next request")
+            whole.send_side()
         until(lambda room=whole: room.sender.poll() == WAITING, what="the handshake")
         whole.send(0, 24).ends(SUCCESS, SUCCESS)
         assert whole.is_equal()
