@@ -1,6 +1,7 @@
 """Ranks of SGLang without its engine: its own pools, metadata buffers, bootstrap server and queues, on the host's
 memory, with the classes of the backend as SGLang's get_kv_class gives them."""
 
+import ctypes
 import os
 import socket
 import time
@@ -23,7 +24,8 @@ from sglang.srt.disaggregation.utils import (
     setup_state_kv_args,
 )
 from sglang.srt.distributed import init_distributed_environment, initialize_model_parallel
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 from strait.sglang import register
@@ -110,6 +112,24 @@ class Nodes:
             daemon.stop()
 
 
+def make_pool(kind="mha", heads=HEADS, layers=LAYERS, draft=False):
+    """A pool of SGLang's."""
+    common = {"device": "cpu", "enable_memory_saver": False}
+    size = (PAGES - 1) * PAGE
+    if kind == "mla":
+        return MLATokenToKVPool(size, PAGE, torch.bfloat16, 64, 16, layers, **common)
+    if kind == "swa":
+        ids = list(range(layers))
+        return SWAKVPool(
+            size, size // 4 // PAGE * PAGE, PAGE, torch.bfloat16, heads, SIZE, ids[::2], ids[1::2], **common
+        )
+    return MHATokenToKVPool(size, PAGE, torch.bfloat16, heads, SIZE, layers, **common)
+
+
+def bytes_at(address, size):
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+
+
 class Bootstrap:
     """SGLang's bootstrap server of a prefill engine."""
 
@@ -135,24 +155,24 @@ class Rank:
     state: pages and bytes of a page of a second kind of memory, such as a Mamba state; None: there is none.
     """
 
-    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, heads=HEADS, hidden=64):
+    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, hidden=64, **pool):
         self.options = publish_options(mode, disaggregation_bootstrap_port=int(bootstrap.rpartition(":")[2]))
         self.bootstrap = bootstrap
         with host_pool(1):
-            self.pool = MHATokenToKVPool((PAGES - 1) * PAGE, PAGE, torch.bfloat16, heads, SIZE, LAYERS, "cpu", False)
+            self.pool, self.draft = make_pool(**pool), make_pool(layers=1) if pool.get("draft") else None
             self.state = None if state is None else torch.zeros(state, dtype=torch.uint8)
-        if seed is not None:
-            chance = torch.Generator().manual_seed(seed)
-            for layer in (*self.pool.k_buffer, *self.pool.v_buffer):
-                layer.copy_(torch.randn(layer.shape, generator=chance))
-            if self.state is not None:
-                self.state.copy_(torch.randint(0, 256, self.state.shape, generator=chance))
         self.aux = MetadataBuffers(ROWS, hidden, torch.float32, 8)
         args = kv_class[KVClassType.KVARGS]()
         args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, 0, None, None
         args.kv_cache_dtype_str, args.kv_layout = "bfloat16", None
         args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = self.pool.get_contiguous_buf_infos()
         args.kv_layer_ids, args.page_size, args.num_draft_entries = [], PAGE, 0
+        if self.draft is not None:
+            more = self.draft.get_contiguous_buf_infos()
+            args.num_draft_entries = len(more[0])
+            args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = (
+                [*one, *another] for one, another in zip(self.pool.get_contiguous_buf_infos(), more)
+            )
         args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens = self.aux.get_buf_infos()
         args.ib_device, args.gpu_id = None, 0
         setup_state_kv_args(args, self.pool)
@@ -161,20 +181,40 @@ class Rank:
 
             size = self.state.nbytes
             append_state_component(args, StateType.MAMBA, [self.state.data_ptr()], [size], [self.state[0].nbytes])
+        if seed is not None:
+            chance = np.random.default_rng(seed)
+            for buffer in (*self.of_kv(args), *self.of_state(args)):
+                values = chance.standard_normal(buffer.size // 2, np.float32)
+                buffer.reshape(-1)[:] = (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
         os.environ["STRAIT_SOCKET"] = str(daemon.socket)
+        is_mla = isinstance(self.pool, MLATokenToKVPool)
         group = SimpleNamespace(world_size=ranks, rank_in_group=rank)
         wide = [
             {f"{kind}_size": ranks, f"{kind}_rank": rank, f"{kind}_group": group}
             for kind in ("tp", "attn_tp", "moe_tp")
         ]
         with get_parallel().override(**wide[0], **wide[1], **wide[2]) if ranks > 1 else nullcontext():
-            self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, False)
+            self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, is_mla)
+
+    @staticmethod
+    def of_kv(args):
+        """[pages, bytes] of each buffer of KV."""
+        sizes = zip(args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens)
+        return [bytes_at(address, size).reshape(-1, item) for address, size, item in sizes]
+
+    @staticmethod
+    def of_state(args):
+        """The same of the first kind of state."""
+        if not args.state_types:
+            return []
+        sizes = zip(args.state_data_ptrs[0], args.state_data_lens[0], args.state_item_lens[0])
+        return [bytes_at(address, size).reshape(-1, item) for address, size, item in sizes]
 
     def pages(self, ids):
-        """[layers, K and V, bytes of those pages]"""
-        buffers = zip(self.pool.k_buffer, self.pool.v_buffer)
-        pages = [[one.view(torch.uint8).view(PAGES, -1)[ids.tolist()] for one in layer] for layer in buffers]
-        return torch.stack([torch.stack(layer) for layer in pages])
+        return np.concatenate([buffer[ids] for buffer in self.of_kv(self.manager.kv_args)], axis=1)
+
+    def states(self, ids):
+        return np.concatenate([buffer[ids] for buffer in self.of_state(self.manager.kv_args)], axis=1)
 
     @staticmethod
     def chunk(count):
@@ -229,10 +269,8 @@ class Room:
             chance.permutation(np.arange(1, PAGES))[:count].astype(np.int32) for _ in "sd"
         )
         self.from_row, self.to_row = (int(row) for row in chance.permutation(ROWS)[:2])
-        self.states = [
-            [chance.permutation(one.state.shape[0])[:state]] if one.state is not None else None
-            for one in (source, sink)
-        ]
+        kinds = [one.of_state(one.manager.kv_args) for one in (source, sink)]
+        self.states = [[chance.permutation(len(one[0]))[:state]] if one else [] for one in kinds]
         self.sender = self.receiver = None
 
     def send_side(self):
@@ -275,9 +313,9 @@ class Room:
         return self
 
     def is_equal(self):
-        same = torch.equal(self.sink.pages(self.to_pages), self.source.pages(self.from_pages))
+        same = np.array_equal(self.sink.pages(self.to_pages), self.source.pages(self.from_pages))
         if self.states[0]:
-            same &= torch.equal(self.sink.state[self.states[1][0]], self.source.state[self.states[0][0]])
+            same &= np.array_equal(self.sink.states(self.states[1][0]), self.source.states(self.states[0][0]))
         return same and self.sink.aux_row(self.to_row) == self.source.aux_row(self.from_row)
 
     def clear(self):

@@ -87,7 +87,7 @@ def test_forty_rooms_in_three_chunks(all_rooms):
         room.ends(SUCCESS, SUCCESS)
         assert room.is_equal()
         metric = room.sender.get_transfer_metric()
-        assert metric.transfer_total_bytes == room.source.pages(room.from_pages).numel() + 3 * STATE[1]
+        assert metric.transfer_total_bytes == room.source.pages(room.from_pages).size + 3 * STATE[1]
         assert 0 < metric.transfer_latency_s < 100 and 0 < metric.alloc_latency_s < 100
         room.clear()
     all_rooms.check()
@@ -266,6 +266,21 @@ def test_pages_of_another_request(rooms):
     one.send(0, 24).ends(SUCCESS, SUCCESS)
     assert one.is_equal()
     one.clear()
+
+
+@pytest.mark.parametrize("pool", [{"kind": "mla"}, {"kind": "swa"}, {"draft": True}], ids=["MLA", "SWA", "draft model"])
+def test_other_pools(nodes, pool):
+    """Latents of MLA; layers of sliding windows, whose pages are numbered apart; a draft model's layers."""
+    bootstrap = Bootstrap()
+    source = Rank(nodes.daemons[0], bootstrap.address, "prefill", seed=7, **pool)
+    sink = Rank(nodes.daemons[1], bootstrap.address, "decode", **pool)
+    assert len(source.manager.groups) == (pool.get("kind") == "swa")
+    rooms = Rooms(source, sink)
+    for _ in range(5):
+        rooms.check()
+    source.close()
+    sink.close()
+    bootstrap.stop()
 
 
 def test_pools_that_differ(nodes, ranks, bootstrap):
