@@ -16,7 +16,11 @@ LMCache loads an adapter by the path of its module; nothing of LMCache is patche
 
 An object is written to a file of its own, which gets its name when it is complete. Its header names the key and the
 sizes, and every page of a chunk has a checksum: a file that is torn, changed, or another's is a miss, is logged, and is
-removed. Bits come back as they were stored.
+removed. Bits come back as they were stored. The codebook set is part of a file's name: processes with different sets
+may share a folder, and do not find each other's files.
+
+A lookup keeps the files that it has found open until they are unlocked, about a quarter of the descriptors that the
+process may have: what another process removes meanwhile can still be loaded. Beyond that only this process keeps them.
 
 The serde "strait" (register_serde) codes objects on their way to any adapter. LMCache 0.5.6 stores the shorter object,
 and then refuses to load it, because its own adapters want the length that they have memory for: use it only where the
@@ -29,6 +33,8 @@ import hashlib
 import itertools
 import json
 import os
+import resource
+import secrets
 import struct
 import threading
 import time
@@ -53,7 +59,7 @@ from numpy.typing import NDArray
 from .chunk import info
 from .codebook import Codebook
 from .codec import decode, encode, encode_bound
-from .errors import Error
+from .errors import CodebookError, Error
 
 logger = init_logger(__name__)
 
@@ -64,6 +70,7 @@ _PART_BYTES = 128 << 20  # of an object in one chunk
 _SUFFIX = ".strait"
 _ELEMENTS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 _FULL_TO = 0.95  # of the capacity, to which files are removed
+_NAME_BYTES = 200  # of a file's name: longer ones are replaced by their sum, and stand in the header
 
 # ---- Coding ---------------------------------------------------------------------------------------------------------
 
@@ -122,6 +129,10 @@ def _parts_of(obj: Any) -> list[tuple[str, NDArray[np.uint8]]]:
 # ---- Files ----------------------------------------------------------------------------------------------------------
 
 
+class MismatchError(Exception):
+    """The file is whole, but not for this caller."""
+
+
 class Stored(NamedTuple):
     """A file of the folder."""
 
@@ -130,19 +141,37 @@ class Stored(NamedTuple):
     used: float  # when it was stored or loaded last
 
 
-def _name_of(key: ObjectKey) -> str:
-    fields = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.chunk_hash.hex(), key.cache_salt)
-    return "@".join(quote(field, safe="") for field in fields) + _SUFFIX
-
-
 def _key_of(name: str) -> ObjectKey | None:
-    """None: it is no name of an object."""
-    fields = [unquote(field) for field in name.removesuffix(_SUFFIX).split("@")]
+    """The key in a name of Files.name_of; None: it is none."""
     try:
-        model, rank, group, chunk, salt = fields
+        model, rank, group, chunk, salt, _ = [unquote(field) for field in name.split("@")]
         return ObjectKey(bytes.fromhex(chunk), model, int(rank, 16), int(group, 16), salt)
     except ValueError:
         return None
+
+
+def _read(descriptor: int) -> NDArray[np.uint8]:
+    """The whole file, wherever another thread reads it."""
+    data = np.empty(os.fstat(descriptor).st_size, np.uint8)
+    at = 0
+    while at < len(data):
+        count = os.preadv(descriptor, [data.data[at:]], at)
+        if count == 0:
+            break
+        at += count
+    return data[:at]
+
+
+def _open_header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int, int]:
+    """The description, the bytes of the object, and where the chunks begin. ValueError."""
+    if len(data) < _HEAD.size:
+        raise ValueError("the file is shorter than its header")
+    magic, version, text_bytes, object_bytes = _HEAD.unpack(data[: _HEAD.size].tobytes())
+    end = _HEAD.size + text_bytes
+    digest = hashlib.blake2b(data[:end].tobytes(), digest_size=_DIGEST).digest()
+    if magic != _MAGIC or version != _VERSION or data[end : end + _DIGEST].tobytes() != digest:
+        raise ValueError("the header is none, or was changed")
+    return json.loads(data[_HEAD.size : end].tobytes()), object_bytes, end + _DIGEST
 
 
 class Files:
@@ -150,14 +179,38 @@ class Files:
 
     def __init__(self, folder: Path, coder: Coder, sync: bool):
         self.folder, self.coder, self.sync = folder, coder, sync
-        self._numbers = itertools.count()
+        self._set = b"" if coder.codebook is None else coder.codebook.id
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("*/.tmp-*"):  # of a process that has ended: others still write theirs
-            if time.time() - left.stat().st_mtime > 3600:
-                left.unlink(missing_ok=True)
+            try:
+                if time.time() - left.stat().st_mtime > 3600:
+                    left.unlink()
+            except OSError:  # renamed or removed meanwhile, or not ours to remove
+                continue
+
+    def name_of(self, key: ObjectKey) -> str:
+        """The key and the codebook set, as the header has them."""
+        fields = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.chunk_hash.hex(), key.cache_salt)
+        return "@".join([*(quote(field, safe="") for field in fields), self._set.hex()])
 
     def path_of(self, key: ObjectKey) -> Path:
-        return self.folder / key.chunk_hash[:1].hex() / _name_of(key)
+        name = self.name_of(key)
+        if len(name) > _NAME_BYTES:
+            name = "~" + hashlib.blake2b(name.encode(), digest_size=32).hexdigest()
+        return self.folder / key.chunk_hash[:1].hex() / (name + _SUFFIX)
+
+    def key_of(self, path: Path) -> ObjectKey | None:
+        """The key of an object's file, by its name or its header; None: it is none, or gone."""
+        name = path.name.removesuffix(_SUFFIX)
+        if name.startswith("~"):
+            try:
+                with path.open("rb") as file:
+                    head = file.read(_HEAD.size)
+                    rest = file.read(_HEAD.unpack(head)[2] + _DIGEST)
+                name = _open_header(np.frombuffer(head + rest, np.uint8))[0]["key"]
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, struct.error):
+                return None
+        return _key_of(name)
 
     def store(self, key: ObjectKey, obj: Any) -> int:
         """Writes the object, and returns the file's length; 0: it was there. OSError."""
@@ -165,12 +218,13 @@ class Files:
         if path.exists():
             return 0
         described, chunks = self.coder.encode(_parts_of(obj))
-        text = json.dumps({"key": _name_of(key), "chunks": described}).encode()
+        text = json.dumps({"key": self.name_of(key), "chunks": described}).encode()
         head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(obj.byte_array)) + text
         path.parent.mkdir(exist_ok=True)
-        temporary = path.parent / f".tmp-{os.getpid()}-{next(self._numbers)}"
+        temporary = path.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+        file = temporary.open("xb")
         try:
-            with temporary.open("xb") as file:
+            with file:
                 file.writelines([head, hashlib.blake2b(head, digest_size=_DIGEST).digest(), *chunks])
                 if self.sync:
                     file.flush()
@@ -184,23 +238,23 @@ class Files:
             raise
         return size
 
-    def load(self, key: ObjectKey, obj: Any) -> None:
-        """Fills the object. FileNotFoundError; OSError; ValueError, strait.Error: the file is not what it should be."""
-        path = self.path_of(key)
-        data = np.fromfile(path, np.uint8)
+    def load(self, key: ObjectKey, obj: Any, descriptor: int) -> None:
+        """Fills the object from an open file. OSError; MismatchError; ValueError, strait.Error: the file is damaged."""
+        data = _read(descriptor)
         out = np.frombuffer(obj.byte_array, np.uint8)
-        if len(data) < _HEAD.size:
-            raise ValueError("the file is shorter than its header")
-        magic, version, text_bytes, object_bytes = _HEAD.unpack(data[: _HEAD.size].tobytes())
-        end = _HEAD.size + text_bytes
-        digest = hashlib.blake2b(data[:end].tobytes(), digest_size=_DIGEST).digest()
-        if magic != _MAGIC or version != _VERSION or data[end : end + _DIGEST].tobytes() != digest:
-            raise ValueError("the header is none, or was changed")
-        described = json.loads(data[_HEAD.size : end].tobytes())
-        if described["key"] != _name_of(key) or object_bytes != len(out):
-            raise ValueError("the file is of another object, or of another size")
-        self.coder.decode(data[end + _DIGEST :], described["chunks"], out)
-        os.utime(path)
+        described, object_bytes, begin = _open_header(data)
+        if described["key"] != self.name_of(key):
+            raise ValueError(f"the file is of {described['key']}")
+        if object_bytes != len(out):
+            raise MismatchError(f"the object has {object_bytes} bytes, and {len(out)} are asked for")
+        try:
+            self.coder.decode(data[begin:], described["chunks"], out)
+        except CodebookError as failure:
+            raise MismatchError(str(failure)) from failure
+        try:
+            os.utime(descriptor)
+        except OSError:  # of a folder that can be read only: what has been used is not known then
+            pass
 
     def all(self) -> list[Stored]:
         """What is in the folder, whoever stored it; the one that was used longest ago first."""
@@ -255,7 +309,25 @@ class _Task:
         self.number, self.keys, self.left = number, keys, len(keys)
         self.failed, self.bytes = False, 0
         self.bitmap = Bitmap(len(keys))
-        self.stored: list[tuple[ObjectKey, int]] = []
+
+
+class _Lock:
+    """A file that was found and is not to go; open, unless too many are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.descriptor: int | None = None
+
+    def add(self, descriptor: int | None) -> None:
+        self.count += 1
+        if self.descriptor is None:
+            self.descriptor = descriptor
+        elif descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
 class FileAdapter(L2AdapterInterface):
@@ -267,7 +339,9 @@ class FileAdapter(L2AdapterInterface):
         super().__init__(self._capacity)
         self._files = Files(Path(found["folder"]), Coder(found["codebook"], found["table"]), bool(found["fsync"]))
         self._lock = threading.Lock()
-        self._locks: dict[ObjectKey, int] = {}  # by key: how often it is locked
+        self._locks: dict[Path, _Lock] = {}
+        self._open_at_most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        self._counted: dict[Path, tuple[ObjectKey, int]] = {}  # what LMCache was told to be stored
         self._numbers = itertools.count(1)
         self._stores: dict[int, L2StoreResult] = {}
         self._lookups: dict[int, Bitmap] = {}
@@ -276,8 +350,8 @@ class FileAdapter(L2AdapterInterface):
         self._told: set[str] = set()  # kinds of failures that were logged
         self._efds = [create_event_notifier() for _ in range(3)]
         self._workers = ThreadPoolExecutor(int(found["workers"]), thread_name_prefix="strait-lmcache")
-        here = [(key, stored.size) for stored in self._files.all() if (key := _key_of(stored.path.name)) is not None]
-        self._notify_keys_stored([key for key, _ in here], [size for _, size in here])
+        self._count_all()
+        self._evict()
 
     # ---- Event descriptors
 
@@ -335,18 +409,17 @@ class FileAdapter(L2AdapterInterface):
         def work(task: _Task, i: int) -> None:
             try:
                 size = self._files.store(keys[i], objects[i])
-            except OSError as failure:
+            except (OSError, ValueError, Error) as failure:
                 self._complain("cannot store", self._files.path_of(keys[i]), failure)
                 task.failed = True
                 return
             if size:
                 with self._lock:
                     task.bytes += size
-                    task.stored.append((keys[i], size))
+                self._count([(self._files.path_of(keys[i]), keys[i], size)])
 
         def end(task: _Task) -> None:
-            if task.stored:
-                self._notify_keys_stored([key for key, _ in task.stored], [size for _, size in task.stored])
+            if task.bytes:
                 self._evict()
             with self._lock:
                 self._stores[task.number] = L2StoreResult(not task.failed, task.bytes)
@@ -364,14 +437,18 @@ class FileAdapter(L2AdapterInterface):
         self, keys: list[ObjectKey], group_layout_descs: dict[int, MemoryLayoutDesc]
     ) -> int:
         def work(task: _Task, i: int) -> None:
-            with self._lock:  # before the look, so that no eviction comes between
-                self._locks[keys[i]] = self._locks.get(keys[i], 0) + 1
-            there = self._files.path_of(keys[i]).exists()
-            if not there:
-                self._unlock(keys[i])
+            path = self._files.path_of(keys[i])
+            try:
+                descriptor = self._open_to_keep(path)
+            except FileNotFoundError:
+                self._uncount([path])
+                return
+            except OSError as failure:
+                self._complain("cannot open", path, failure)
+                return
             with self._lock:
-                if there:
-                    task.bitmap.set(i)
+                self._locks.setdefault(path, _Lock()).add(descriptor)
+                task.bitmap.set(i)
 
         def end(task: _Task) -> None:
             with self._lock:
@@ -383,15 +460,24 @@ class FileAdapter(L2AdapterInterface):
         with self._lock:
             return self._lookups.pop(task_id, None)
 
-    def _unlock(self, key: ObjectKey) -> None:
-        with self._lock:
-            count = self._locks.pop(key, 0) - 1
-            if count > 0:
-                self._locks[key] = count
+    def _open_to_keep(self, path: Path) -> int | None:
+        """A descriptor; None: the file is there, but too many are open. OSError."""
+        if len(self._locks) < self._open_at_most:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        path.stat()
+        return None
 
     def submit_unlock(self, keys: list[ObjectKey]) -> None:
         for key in keys:
-            self._unlock(key)
+            path = self._files.path_of(key)
+            with self._lock:
+                lock = self._locks.get(path)
+                if lock is None:
+                    continue
+                lock.count -= 1
+                if lock.count == 0:
+                    del self._locks[path]
+                    lock.close()
 
     # ---- Load
 
@@ -399,16 +485,24 @@ class FileAdapter(L2AdapterInterface):
         def work(task: _Task, i: int) -> None:
             path = self._files.path_of(keys[i])
             try:
-                self._files.load(keys[i], objects[i])
-            except FileNotFoundError:
-                return
+                descriptor = self._open_to_load(path)
             except OSError as failure:
-                self._complain("cannot read", path, failure)
+                if isinstance(failure, FileNotFoundError):
+                    self._uncount([path])
+                else:
+                    self._complain("cannot open", path, failure)
+                return
+            try:
+                self._files.load(keys[i], objects[i], descriptor)
+            except (OSError, MismatchError) as failure:
+                self._complain("cannot load", path, failure)
                 return
             except (ValueError, KeyError, TypeError, Error) as failure:
                 self._complain("removes", path, failure)
-                self._remove(path)
+                self._remove(path, os.fstat(descriptor))
                 return
+            finally:
+                os.close(descriptor)
             with self._lock:
                 task.bitmap.set(i)
 
@@ -425,24 +519,58 @@ class FileAdapter(L2AdapterInterface):
         with self._lock:
             return self._loads.pop(task_id, None)
 
-    # ---- Removing
+    def _open_to_load(self, path: Path) -> int:
+        with self._lock:
+            lock = self._locks.get(path)
+            if lock is not None and lock.descriptor is not None:
+                return os.dup(lock.descriptor)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _remove(self, path: Path) -> bool:
-        """Removes a file, and says so. False: another has."""
-        key = _key_of(path.name)
+    # ---- What is there
+
+    def _count(self, found: list[tuple[Path, ObjectKey, int]]) -> None:
+        """Tells LMCache of files that it has not been told of."""
+        with self._lock:
+            new = [(path, key, size) for path, key, size in found if path not in self._counted]
+            self._counted.update((path, (key, size)) for path, key, size in new)
+        if new:
+            self._notify_keys_stored([key for _, key, _ in new], [size for _, _, size in new])
+
+    def _uncount(self, paths: list[Path]) -> None:
+        """Tells LMCache that files are gone, whoever has removed them."""
+        with self._lock:
+            gone = [self._counted.pop(path) for path in paths if path in self._counted]
+        if gone:
+            self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
+
+    def _count_all(self) -> list[Stored]:
+        """All files of the folder, after which LMCache knows them: other processes store and remove, too."""
+        files = self._files.all()
+        new = [stored for stored in files if stored.path not in self._counted]
+        keys = [(stored, self._files.key_of(stored.path)) for stored in new]
+        self._count([(stored.path, key, stored.size) for stored, key in keys if key is not None])
+        with self._lock:
+            missing = self._counted.keys() - {stored.path for stored in files}
+        self._uncount([path for path in missing if not path.exists()])
+        return files
+
+    def _remove(self, path: Path, only: os.stat_result | None = None) -> bool:
+        """Removes a file; with `only` no other that has come in its place. False: it is still there."""
         try:
-            size = path.stat().st_size
+            if only is not None and not os.path.samestat(path.stat(), only):
+                return False
             path.unlink()
-        except OSError:
+        except FileNotFoundError:
+            pass
+        except OSError as failure:
+            self._complain("cannot remove", path, failure)
             return False
-        if key is not None:
-            self._notify_keys_deleted([key], [size])
+        self._uncount([path])
         return True
 
     def _is_locked(self, path: Path) -> bool:
-        key = _key_of(path.name)
         with self._lock:
-            return key in self._locks
+            return path in self._locks
 
     def _evict(self) -> None:
         """Removes what was used longest ago, of all that is in the folder, while there is too much."""
@@ -451,7 +579,7 @@ class FileAdapter(L2AdapterInterface):
         try:
             if self.get_usage().total_bytes_used <= self._capacity and not self._stale():
                 return
-            files = self._files.all()
+            files = self._count_all()
             left = sum(stored.size for stored in files)
             if left <= self._capacity:
                 return
@@ -494,6 +622,10 @@ class FileAdapter(L2AdapterInterface):
 
     def close(self) -> None:
         self._workers.shutdown(wait=True)
+        with self._lock:
+            for lock in self._locks.values():
+                lock.close()
+            self._locks.clear()
         for notifier in self._efds:
             notifier.close()
 
