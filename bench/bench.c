@@ -333,10 +333,11 @@ static const struct {
     {"codec", "speed and ratio of the codec in memory, beside memcpy", bench_codec, WITH_CUDA(bench_codec_device)},
     {"transfer", "transfers from pool to pool, beside memcpy, ucx_perftest and iperf3", bench_transfer,
      WITH_CUDA(bench_transfer_device)},
+    {"hosts", "the same between two hosts, with a command on each", bench_hosts, NULL},
     {"collective", "collectives between GPUs, by NCCL and by way of libstrait-coll", WITH_CUDA(bench_collective), NULL},
 };
 
-const char *const bench_names[] = {"codec", "transfer", "collective", NULL}; /* in the order of `benches` */
+const char *const bench_names[] = {"codec", "transfer", "hosts", "collective", NULL}; /* in the order of `benches` */
 _Static_assert(sizeof(bench_names) / sizeof(bench_names[0]) == sizeof(benches) / sizeof(benches[0]) + 1,
                "each bench has its name");
 

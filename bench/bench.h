@@ -85,7 +85,7 @@ bool list_has(const struct number_list *list, uint64_t value);
 
 /* Each gets the arguments from its own name onward and returns an enum exit_code. */
 typedef int bench_function(int argc, char **argv);
-bench_function bench_codec, bench_codec_device, bench_transfer, bench_transfer_device, bench_collective;
+bench_function bench_codec, bench_codec_device, bench_transfer, bench_transfer_device, bench_hosts, bench_collective;
 
 extern const char *const mode_names[];   /* by enum strait_mode, NULL-terminated */
 extern const char *const coding_names[]; /* by enum strait_coding, NULL-terminated */
@@ -115,6 +115,9 @@ void values_close(struct bench_values *values);
 /* Number of regions of a pool of which each repeats one tensor: the largest power of two up to the number of tensors,
  * so that any power of two of bytes divides evenly. */
 uint32_t values_regions(const struct bench_values *values);
+
+/* Repeats the spans first..first+count-1 until `size` bytes are full. */
+void spans_fill(uint8_t *to, uint64_t size, const struct spans *spans, size_t first, size_t count);
 
 /* SplitMix64. */
 uint64_t random_next(uint64_t *state);

@@ -15,8 +15,6 @@
 #include "tools/report.h"
 #include "tools/util.h"
 
-static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns);
-
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 const char *const path_names[] = {"local", "shm", "tcp", "link", NULL};
@@ -227,7 +225,7 @@ void bench_site_fini(struct bench_site *site)
 
 /* ---- Daemons ---------------------------------------------------------------------------------------------------- */
 
-static void print_log(const struct bench_side *side)
+void bench_side_print_log(const struct bench_side *side)
 {
     char line[512];
     FILE *file = fopen(side->log, "re");
@@ -241,8 +239,8 @@ static void print_log(const struct bench_side *side)
 
 void bench_path_print_logs(const struct bench_path *path)
 {
-    print_log(path->source);
-    print_log(path->sink);
+    bench_side_print_log(path->source);
+    bench_side_print_log(path->sink);
 }
 
 /* Reports how the daemon has ended. */
@@ -252,7 +250,7 @@ static void print_end(const struct bench_side *side, int status)
         print_error(NULL, "the daemon of %s was ended by signal %d", side->name, WTERMSIG(status));
     else
         print_error(NULL, "the daemon of %s ended with status %d", side->name, WEXITSTATUS(status));
-    print_log(side);
+    bench_side_print_log(side);
 }
 
 static bool side_runs(struct bench_side *side)
@@ -316,10 +314,9 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
     return side->pid != 0;
 }
 
-static void name_side(struct bench_side *side, const struct bench_path *path, const char *role,
-                      const struct bench_site *site)
+static void name_side(struct bench_side *side, const char *first, const char *second, const struct bench_site *site)
 {
-    snprintf(side->name, sizeof(side->name), "%s-%s", path->name, role);
+    snprintf(side->name, sizeof(side->name), "%s-%s", first, second);
     snprintf(side->socket, sizeof(side->socket), "%s/%.15s.sock", site->folder, side->name);
     snprintf(side->log, sizeof(side->log), "%s/%.15s.log", site->folder, side->name);
 }
@@ -364,20 +361,19 @@ static bool open_client(struct bench_side *side)
     return status == STRAIT_OK;
 }
 
-static bool connect_clients(struct bench_path *path)
+static bool connect_client(struct bench_side *side)
 {
     uint64_t end = clock_ns() + READY_NS;
 
-    if (!await_socket(path->source) || !await_socket(path->sink) || !open_client(path->source) ||
-        !open_client(path->sink))
+    if (!await_socket(side) || !open_client(side))
         return false;
-    while (!strait_client_connected(path->source->client) || !strait_client_connected(path->sink->client)) {
+    while (!strait_client_connected(side->client)) {
         if (clock_ns() > end) {
-            print_error(NULL, "the daemons of path %s do not answer", path->name);
-            bench_path_print_logs(path);
+            print_error(NULL, "the daemon of %s does not answer", side->name);
+            bench_side_print_log(side);
             return false;
         }
-        if (!bench_path_work(path, 10000000))
+        if (!bench_sides_work(&side, 1, 10000000))
             return false;
     }
     return true;
@@ -385,11 +381,11 @@ static bool connect_clients(struct bench_path *path)
 
 static bool open_path(struct bench_path *path, const char *option, const struct bench_site *site)
 {
-    name_side(&path->own[0], path, "source", site);
-    name_side(&path->own[1], path, "sink", site);
+    name_side(&path->own[0], path->name, "source", site);
+    name_side(&path->own[1], path->name, "sink", site);
     if (path->kind == PATH_LINK && !bench_link_open(&path->link, path->why, sizeof(path->why)))
         return true;
-    path->up = start_daemons(path, option, site) && connect_clients(path);
+    path->up = start_daemons(path, option, site) && connect_client(path->source) && connect_client(path->sink);
     return path->up;
 }
 
@@ -425,6 +421,46 @@ bool bench_path_close(struct bench_path *path)
     return ended;
 }
 
+/* Whether an option of all daemons begins so. */
+static bool has_option(const struct bench_site *site, const char *beginning)
+{
+    for (unsigned i = 0; i < site->daemon->count; i++)
+        if (strncmp(site->daemon->list[i], beginning, strlen(beginning)) == 0)
+            return true;
+    return false;
+}
+
+bool bench_side_open(struct bench_side *side, const char *name, const char *listen, const struct bench_site *site)
+{
+    struct command command = {0};
+    char further[LIST_MAX][256];
+
+    *side = (struct bench_side){0};
+    name_side(side, "hosts", name, site);
+    command_add(&command, site->straitd);
+    if (!has_option(site, "secret-file=") && !has_option(site, "tls-certificate="))
+        command_add(&command, "--insecure-no-auth");
+    add_option(&command, "--socket", side->socket);
+    add_option(&command, "--listen", listen);
+    add_option(&command, "--codebook", site->codebook);
+    add_option(&command, "--metrics", "");
+    for (unsigned i = 0; i < site->daemon->count; i++) {
+        snprintf(further[i], sizeof(further[i]), "--%s", site->daemon->list[i]);
+        command_add(&command, further[i]);
+    }
+    side->pid = process_start(&command, side->log);
+    if (side->pid == 0)
+        print_error(site->straitd, "cannot be started: %s", strerror(errno));
+    return side->pid != 0 && connect_client(side);
+}
+
+bool bench_side_close(struct bench_side *side)
+{
+    strait_client_close(side->client);
+    side->client = NULL;
+    return side_stop(side);
+}
+
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static void leg_end(struct bench_leg *leg, const struct strait_event *event, uint64_t now)
@@ -433,6 +469,8 @@ static void leg_end(struct bench_leg *leg, const struct strait_event *event, uin
     leg->ended_ns = now;
     leg->reason = event->reason;
     leg->drained = event->drained;
+    leg->raw_bytes = event->raw_bytes;
+    leg->wire_bytes = event->wire_bytes;
     snprintf(leg->text, sizeof(leg->text), "%s", event->text != NULL ? event->text : "");
 }
 
@@ -508,11 +546,6 @@ bool bench_sides_work(struct bench_side *const *sides, unsigned count, uint64_t 
     return !interrupted() && !refused;
 }
 
-static bool bench_path_work(struct bench_path *path, uint64_t timeout_ns)
-{
-    return bench_sides_work((struct bench_side *[]){path->sink, path->source}, 2, timeout_ns);
-}
-
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 static bool ask(struct bench_side *side)
@@ -570,16 +603,16 @@ static bool introduce(const struct strait_pool *pool, struct strait_client *clie
     return status == STRAIT_OK;
 }
 
-static bool wait_pools(struct bench_path *path)
+bool bench_side_await_pools(struct bench_side *side)
 {
     uint64_t end = clock_ns() + POOLS_NS;
 
-    while (path->source->pools_ready < path->source->pools_asked || path->sink->pools_ready < path->sink->pools_asked) {
+    while (side->pools_ready < side->pools_asked) {
         if (clock_ns() > end) {
-            print_error(NULL, "the daemons of path %s do not take the pools", path->name);
+            print_error(NULL, "the daemon of %s does not take the pools", side->name);
             return false;
         }
-        if (!bench_path_work(path, 100000000))
+        if (!bench_sides_work(&side, 1, 100000000))
             return false;
     }
     return true;
@@ -587,6 +620,7 @@ static bool wait_pools(struct bench_path *path)
 
 bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools)
 {
-    return wait_pools(path) && introduce(pools->source, path->sink->client, &pools->source_peer) &&
+    return bench_side_await_pools(path->source) && bench_side_await_pools(path->sink) &&
+           introduce(pools->source, path->sink->client, &pools->source_peer) &&
            introduce(pools->sink, path->source->client, &pools->sink_peer);
 }

@@ -173,7 +173,8 @@ struct bench_leg {
     enum strait_reason reason;
     char text[96];
     bool ended, drained;
-    uint64_t ended_ns; /* clock_ns */
+    uint64_t ended_ns;              /* clock_ns */
+    uint64_t raw_bytes, wire_bytes; /* of the verdict */
 };
 
 /* A client, and its daemon. */
@@ -211,12 +212,19 @@ bool bench_path_open_beside(struct bench_path *path, const struct bench_path *ot
 /* Ends the daemons. False: one of them did not end cleanly, which was printed to stderr. Safe on zeroes. */
 bool bench_path_close(struct bench_path *path);
 
+/* A daemon that listens at `listen`, "10.0.0.1:0", for peers on other hosts, without a secret unless the site's options
+ * have one; and its client. False: failed, with the error on stderr. The caller must bench_side_close() it either way,
+ * and must not copy it. */
+bool bench_side_open(struct bench_side *side, const char *name, const char *listen, const struct bench_site *site);
+bool bench_side_close(struct bench_side *side); /* as bench_path_close */
+
 /* Handles what the clients of these sides, at most BENCH_SIDES_MAX, have been told, those of the first one first; waits
  * for something if there is nothing. False: a daemon has ended or refused a pool, or the bench is interrupted. */
 #define BENCH_SIDES_MAX 16u
 bool bench_sides_work(struct bench_side *const *sides, unsigned count, uint64_t timeout_ns);
 
 /* Prints the daemons' warnings to stderr. */
+void bench_side_print_log(const struct bench_side *side);
 void bench_path_print_logs(const struct bench_path *path);
 /* Asks the daemons of source and sink for their counters; with one daemon, both are the same. */
 bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink);
@@ -234,6 +242,8 @@ struct bench_pools {
 /* Registers a pool at one side. All functions here return false when they failed, with the error on stderr. */
 bool bench_side_register(struct bench_side *side, const struct strait_pool_region *regions, uint32_t count,
                          struct strait_pool **pool);
+/* Waits until the side's daemon has mapped them. */
+bool bench_side_await_pools(struct bench_side *side);
 /* When both sides have registered theirs: waits until the daemons have mapped the pools, and imports each at the other
  * side. */
 bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools);

@@ -95,6 +95,18 @@ uint32_t values_regions(const struct bench_values *values)
     return count;
 }
 
+void spans_fill(uint8_t *to, uint64_t size, const struct spans *spans, size_t first, size_t count)
+{
+    uint64_t at = 0;
+
+    for (size_t i = 0; at < size; i = (i + 1) % count) {
+        const struct span *span = &spans->list[first + i];
+        uint64_t bytes = 2 * span->values < size - at ? 2 * span->values : size - at;
+        memcpy(to + at, span->data, bytes);
+        at += bytes;
+    }
+}
+
 uint64_t random_next(uint64_t *state)
 {
     uint64_t z = *state += 0x9E3779B97F4A7C15;

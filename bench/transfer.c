@@ -125,19 +125,6 @@ struct bench {
     bool flipped; /* the fault that was asked for has been made */
 };
 
-/* Repeats the spans first..first+count-1 until `size` bytes are full. */
-static void fill(uint8_t *to, uint64_t size, const struct spans *spans, size_t first, size_t count)
-{
-    uint64_t at = 0;
-
-    for (size_t i = 0; at < size; i = (i + 1) % count) {
-        const struct span *span = &spans->list[first + i];
-        uint64_t bytes = 2 * span->values < size - at ? 2 * span->values : size - at;
-        memcpy(to + at, span->data, bytes);
-        at += bytes;
-    }
-}
-
 /* Memory for the largest shape. Region r repeats tensor r; a single region repeats all tensors, one after another. */
 static bool make_memory(struct bench *bench)
 {
@@ -157,11 +144,11 @@ static bool make_memory(struct bench *bench)
         return false;
     }
     if (bench->regions == 1)
-        fill(bench->source.base, size, spans, 0, spans->count);
+        spans_fill(bench->source.base, size, spans, 0, spans->count);
     else
         for (uint32_t r = 0; r < bench->regions; r++)
-            fill((uint8_t *)bench->source.base + r * bench->region_step, bench->region_step, spans, r % spans->count,
-                 1);
+            spans_fill((uint8_t *)bench->source.base + r * bench->region_step, bench->region_step, spans,
+                       r % spans->count, 1);
     memset(bench->sink.base, WIPED, size);
     return true;
 }

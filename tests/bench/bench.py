@@ -7,8 +7,11 @@ wrong. GPUs are threads and host memory, NCCL is fakes/nccl_processes.c; figures
 PATHS: those of `strait bench transfer` that this build has.
 """
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +22,7 @@ strait, gpu, coll, nccl, paths = sys.argv[1:]
 slice_ = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "kv-slice.safetensors")
 SMALL = ["--daemon", "arena-bytes=64M"]  # touching all of the usual one takes time
 CODEC, TRANSFER = [strait, "bench", "codec"], [strait, "bench", "transfer", *SMALL]
+HOSTS = [strait, "bench", "hosts", *SMALL]
 DEVICE = [gpu, "transfer", *SMALL]
 COLLECTIVE = [gpu, "collective", "--library", coll, "--nccl", nccl, "--iterations", "3", "--repeats", "2"]
 for name in [name for name in os.environ if name.startswith("STRAIT_COLL")]:
@@ -100,6 +104,77 @@ def check_transfer():
     run(1, "STRAITD names no program", one, {"STRAITD": "/nonexistent"})
     run(1, "refused a pool", one + ["--page", "1M", "--daemon", "pool-bytes=64K"])
     run(2, "name=value", one + ["--daemon", "x"])
+
+
+@contextlib.contextmanager
+def serving(*options):
+    """A bench that serves 16 pages; yields its port."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    command = [*HOSTS, "--serve", "--port", port, "--pages", "16", "--page", "16K", "--input", slice_, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout.readline() == f"serves 16 pages of 16384 bytes at port {port} until interrupted\n"
+            yield port, server
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0, server.stdout.read()
+
+
+def talk(port, *lines):
+    """What is answered to lines of a stranger."""
+    with socket.create_connection(("127.0.0.1", int(port)), 20) as stranger, stranger.makefile("rwb") as file:
+        told = [file.readline()]
+        for line in lines:
+            file.write(line)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                file.flush()
+                told.append(file.readline())
+        return told
+
+
+def pretend(*parts):
+    """Runs a reader against a host that sends this, and closes; returns what it says."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [*HOSTS, "--peer", "127.0.0.1", "--port", str(listener.getsockname()[1]), "--pages", "1"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as reader:
+            connection, _ = listener.accept()
+            with connection:
+                for part in parts:
+                    connection.sendall(part)
+                connection.shutdown(socket.SHUT_WR)
+                said = reader.stderr.read()
+            assert reader.wait(30) == 1, said
+    return said
+
+
+def check_hosts():
+    with serving() as (port, server):
+        read = [*HOSTS, "--port", port, "--pages", "1,16", "--repeats", "2", "--samples", "2", "--peer"]
+        for host, name in ("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"):
+            found = report([*read, host, "--coding", "raw,tiered", "--daemon", "transports=tcp"], inputs=None)
+            assert found["peer"] == name and [row["pages"] for row in found["rows"]] == [1, 1, 16, 16], found
+            for row in found["rows"]:
+                assert row["wrong_pages"] == 0 and row["page_bytes"] == 16384 and len(row["ns"]) == 4, row
+                assert 1.2 < row["ratio"] < 1.6 and row["x_raw"] > 0 if row["coding"] == "tiered" else row["ratio"] > 0.9, row
+        assert "WRONG" in run(1, "not what was sent", [*read, "127.0.0.1", "--fault", "flip"], inputs=None)
+        run(1, "serves 16 pages", [*read, "127.0.0.1", "--pages", "17"], inputs=None)
+        [first, *rest] = talk(port, b"coding tiered\n", b"coding raw\n", b"coding best\n")
+        document = json.loads(first)
+        assert rest == [b"ok\n", b"ok\n", b""] and document["pages"] == 16, rest
+        assert talk(port, b"x" * 100)[1:] == [b""]
+        report([*read, "127.0.0.1"], inputs=None)  # it still serves
+    for spoiled in (b"", b"\n", b"{}\n", b"[1]\n", b"no JSON\n", b"{" * 100000 + b"\n", first[:-100], first[: len(first) // 2] + b"\n",
+                    *(json.dumps({**document, key: value}).encode() + b"\n" for key, value in (
+                        ("bench_hosts", 2), ("page_bytes", 17), ("page_bytes", 1e30), ("pages", 0), ("pages", 1 << 20), ("pages", 15),
+                        ("pages", 1.5), ("sums", "zz"), ("sums", 5), ("sums", document["sums"][1:]), ("codebook", "00"),
+                        ("codebook", None), ("pool", "0"), ("pool", "00"), ("pool", document["pool"][:-2])))):
+        said = pretend(spoiled)
+        assert any(text in said for text in ("has closed the connection", "does not run this version", "cannot be taken")), (spoiled, said)
+    run(1, "does strait bench hosts --serve run there", [*HOSTS, "--peer", "127.0.0.1", "--port", "1"], inputs=None)
+    run(2, "one of --serve and --peer", HOSTS)
+    run(2, "one of --serve and --peer", [*HOSTS, "--serve", "--peer", "x"])
 
 
 def check_device():
@@ -214,7 +289,7 @@ def check_collective():
     run(2, "NAME=VALUE", small + ["--env", "STRAIT_COLL"])
 
 
-for check in check_codec, check_transfer, check_device, check_collective:
+for check in check_codec, check_transfer, check_hosts, check_device, check_collective:
     began = time.monotonic()
     check()
     print(f"{check.__name__}: {time.monotonic() - began:.1f} s")

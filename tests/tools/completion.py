@@ -59,7 +59,7 @@ def check_values(folder: Path) -> None:
     script = folder / "strait.bash"
     for words, some in (
         (["strait", ""], {"encode", "bench", "top", "doctor", "--version"}),
-        (["strait", "bench", ""], {"codec", "transfer", "collective"}),
+        (["strait", "bench", ""], {"codec", "transfer", "hosts", "collective"}),
         (["strait", "top", "--sort", ""], {"name", "bytes", "errors"}),
         (["strait", "top", "--sort", "=", "by"], {"bytes"}),
         (["strait", "encode", "--mode", "t"], {"tiered", "top16"}),

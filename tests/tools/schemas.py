@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import subprocess
 from pathlib import Path
 
-from daemons import PATIENCE, STRAITD, Folder, expect, finish, strait
+from daemons import PATIENCE, STRAIT, STRAITD, Folder, expect, finish, strait
 
 ROOT = Path(__file__).resolve().parents[2]
 #: With GPUs only: their rows are looked for, and not run.
@@ -36,6 +38,22 @@ def with_json() -> set[str]:
     return found
 
 
+def hosts() -> subprocess.CompletedProcess[str]:
+    """What a host prints that reads from another one."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    command = [STRAIT, "bench", "hosts", "--serve", "--port", port, "--pages", "8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline().startswith("serves 8 pages")
+            return strait(
+                *("bench", "hosts", "--json", "--peer", "127.0.0.1", "--port", port, "--pages", "8", "--repeats", "1")
+            )
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
 def documents(folder: Folder) -> dict[str, str]:
     sample, packed, codebook = ROOT / "tests/data/kv-slice.safetensors", folder.path / "packed", folder.path / "set"
     daemon = folder.daemon("a")
@@ -51,6 +69,7 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait bench transfer --json": strait(
             *("bench", "transfer", "--json", "--no-rivals", "--path", "local", "--pages", "8", "--repeats", "1")
         ),
+        "strait bench hosts --json": hosts(),
         "strait demo --json": strait("demo", "--json"),
         "straitd --examine": subprocess.run(
             [STRAITD, "--examine", "--socket", folder.path / "none"], capture_output=True, text=True, timeout=PATIENCE
