@@ -262,12 +262,6 @@ bool options_read(const struct bench_command *command, void *options, int argc, 
     int found;
 
     *code = EXIT_CODE_USAGE;
-    common->argc = argc;
-    common->argv = calloc((size_t)argc + 1, sizeof(argv[0])); /* kept until the process ends */
-    if (common->argv == NULL)
-        return false;
-    memcpy(common->argv, argv, (size_t)argc * sizeof(argv[0]));
-    command_begin(argv, command->name);
     add_options(&set, command->options, command->option_count);
     add_options(&set, &input_option, 1);
     add_options(&set, codebook_options, command->codebook ? 2 : 0);
@@ -277,6 +271,12 @@ bool options_read(const struct bench_command *command, void *options, int argc, 
         *code = EXIT_CODE_OK;
         return false;
     }
+    common->argc = argc;
+    common->argv = calloc((size_t)argc + 1, sizeof(argv[0])); /* kept until the process ends */
+    if (common->argv == NULL)
+        return false;
+    memcpy(common->argv, argv, (size_t)argc * sizeof(argv[0]));
+    command_begin(argv, command->name);
     for (unsigned i = 0; i < set.count; i++) {
         const struct bench_option *option = set.list[i];
         known[i] = (struct option){option->name, option->type == OPTION_FLAG ? no_argument : required_argument, NULL,
