@@ -56,8 +56,9 @@ static const struct bench_option known_options[] = {
             "serve pages until interrupted; takes --page, --pages, --input, --calib")},
     {OPTION(TEXT, peer, "peer", NULL, "HOST",
             "read from the host that serves; takes --pages, --coding, --repeats ...")},
-    {OPTION(NUMBER, port, "port", "4792", "N", "port of the host that serves, for what the two tell each other"),
-     .min = 1, .max = 65535},
+    {OPTION(NUMBER, port, "port", "4792", "N",
+            "port of the host that serves, for what the two tell each other; 0: any"),
+     .max = 65535},
     {OPTION(SIZE, page_bytes, "page", "32K", "SIZE", "bytes of a page, a multiple of 16"), .min = 16,
      .max = STRAIT_PAGE_BYTES_MAX, .multiple = 16},
     {OPTION(NUMBERS, pages, "pages", "1,32,1024,8192", "LIST",
@@ -457,6 +458,17 @@ static int listen_at(uint16_t port)
     return -1;
 }
 
+static unsigned port_of(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
+        return 0;
+    return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                               : ((struct sockaddr_in *)&address)->sin_port);
+}
+
 static bool serve(const struct hosts_options *asked)
 {
     static struct server server;
@@ -467,7 +479,7 @@ static bool serve(const struct hosts_options *asked)
     good = server_make(&server) && (listener = listen_at((uint16_t)asked->port)) >= 0;
     if (good) {
         printf("serves %u pages of %llu bytes at port %u until interrupted\n", server.end.pages,
-               (unsigned long long)server.end.page_bytes, (unsigned)asked->port);
+               (unsigned long long)server.end.page_bytes, port_of(listener));
         fflush(stdout);
     }
     while (good && !interrupted()) {
