@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prefill in one process, decode in another, with transformers: the KV cache of a prompt crosses two daemons.
 
-    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE] [--repeat N] [--json]
+    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE] [--repeat N] [--plot FILE] [--json]
 
 Starts two straitd ($STRAITD, else the one on the PATH) that are joined by TCP: over loopback, or, with --gbit and as
 root, over a link of that rate between two network namespaces. Without --model a small Llama with random weights is
@@ -11,6 +11,8 @@ its tokens are compared with those of one process that does both halves, and the
     prefill   from the prompt to the end of the source's forward pass
     then      from there until all pages are in place at the sink: what the network costs
     first     from the prompt to the first token that the sink computes
+
+--plot draws them as bars, in SVG.
 """
 
 from __future__ import annotations
@@ -282,6 +284,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1024, help="of the prompt (default: 1024)")
     parser.add_argument("--gbit", type=float, help="rate of the link between the daemons; needs root")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--plot", type=Path, help="SVG file of the medians")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not PAGE < options.tokens <= (PAGES - 1) * PAGE:
@@ -295,7 +298,39 @@ def main() -> int:
         prompts = [chance.integers(3, 1000, options.tokens).tolist() for _ in range(options.repeat + 1)]
         calibrate(model, folder / "set.strait", chance.integers(3, 1000, 1024).tolist())
         with daemons(folder, folder / "set.strait", options.gbit) as sockets:
-            return compare(options, [Worker(source, str(model), sockets[0]), Worker(sink, str(model), sockets[1])], prompts)
+            return compare(
+                options, [Worker(source, str(model), sockets[0]), Worker(sink, str(model), sockets[1])], prompts
+            )
+
+
+SENT = {False: "afterwards", True: "layer by layer"}
+PARTS = (("prefill", "#b8c0cc"), ("then: the network", "#d1495b"), ("the sink's first token", "#30638e"))
+
+
+def draw(rows: list[dict], title: str) -> str:
+    """A bar for each row: what is before its first token, in milliseconds."""
+    left, width, step = 150, 560, 30
+    scale = width / max(row["first"] for row in rows)
+    height = 70 + step * len(rows)
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+        'font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="22" font-size="15">{title}, ms</text>',
+    ]
+    for i, row in enumerate(rows):
+        x, y = float(left), 40 + step * i
+        parts = (row["prefill"], row["then"], max(row["first"] - row["prefill"] - row["then"], 0))
+        drawn.append(f'<text x="10" y="{y + 15}">{row["coding"]}, {SENT[row["by_layer"]]}</text>')
+        for seconds, (_, color) in zip(parts, PARTS):
+            drawn.append(f'<rect x="{x:.1f}" y="{y}" width="{seconds * scale:.1f}" height="20" fill="{color}"/>')
+            x += seconds * scale
+        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 15}">{1e3 * row["first"]:.0f}</text>')
+    for i, (name, color) in enumerate(PARTS):
+        x, y = left + 190 * i, height - 22
+        drawn.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{color}"/>')
+        drawn.append(f'<text x="{x + 18}" y="{y + 11}">{name}</text>')
+    return "\n".join([*drawn, "</svg>", ""])
 
 
 def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
@@ -320,16 +355,20 @@ def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
     for worker in workers:
         worker.calls.put(None)
         worker.process.join(10)
+    where = f"a link of {options.gbit:g} Gbit/s" if options.gbit else "loopback"
+    if options.plot:
+        options.plot.write_text(draw(rows, f"{options.tokens} tokens over {where}: from the prompt to the first token"))
     if options.json:
         print(json.dumps({"schema": "strait-disaggregated", "version": 1, "tokens": options.tokens, "gbit": options.gbit,
                           "wrong": wrong, "rows": rows}, indent="\t"))  # fmt: skip
     else:
-        where = f"a link of {options.gbit} Gbit/s" if options.gbit else "loopback"
         print(f"{options.tokens} tokens over {where}; medians of {options.repeat}, ms")
         print(f"{'coding':8} {'sent':16} {'prefill':>8} {'then':>8} {'first':>8}")
         for row in rows:
-            sent = "layer by layer" if row["by_layer"] else "afterwards"
-            print(f"{row['coding']:8} {sent:16}", *(f"{1e3 * row[name]:8.1f}" for name in ("prefill", "then", "first")))
+            print(
+                f"{row['coding']:8} {SENT[row['by_layer']]:16}",
+                *(f"{1e3 * row[name]:8.1f}" for name in ("prefill", "then", "first")),
+            )
         print("tokens equal to those of one process: " + ("yes, all" if not wrong else f"NO, {wrong} prompts differ"))
     return 1 if wrong else 0
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: vllm, sglang, lmcache, nixl (if
-# the build has its plug-in, by STRAIT_NIXL_SOURCE); all of them without a name. Each has an environment, made once,
+# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: transformers, vllm, sglang,
+# lmcache, nixl (if the build has its plug-in, by STRAIT_NIXL_SOURCE); all of them without a name. Each has an environment, made once,
 # beside the build, from PyPI: with torch, some 7 GB. Needs no GPU.
 set -euo pipefail
 build=$(realpath "${1:?usage: run.sh BUILD [FRAMEWORK ...]}")
@@ -8,7 +8,11 @@ shift
 here=$(dirname "$(realpath "$0")")
 root=$(realpath "$here/../..")
 environments=${STRAIT_FRAMEWORKS:-$root/build/frameworks}
-[ $# -gt 0 ] || set -- vllm sglang lmcache nixl
+[ $# -gt 0 ] || set -- transformers vllm sglang lmcache nixl
+
+install_transformers() {
+    pip transformers==5.19.0
+}
 
 # What each framework requires, without what is for GPUs, or pins a build of torch that PyPI does not have.
 install_vllm() {
