@@ -278,6 +278,26 @@ static void add_option(struct command *command, const char *name, const char *va
     command_add(command, value);
 }
 
+/* Starts the daemon of `command`, after whose options come those that all have and the site's. */
+static bool start_command(struct bench_side *side, struct command *command, const char *listen,
+                          const struct bench_site *site)
+{
+    char further[LIST_MAX][256];
+
+    add_option(command, "--socket", side->socket);
+    add_option(command, "--listen", listen);
+    add_option(command, "--codebook", site->codebook);
+    add_option(command, "--metrics", "");
+    for (unsigned i = 0; i < site->daemon->count; i++) {
+        snprintf(further[i], sizeof(further[i]), "--%s", site->daemon->list[i]);
+        command_add(command, further[i]);
+    }
+    side->pid = process_start(command, side->log);
+    if (side->pid == 0)
+        print_error(site->straitd, "cannot be started: %s", strerror(errno));
+    return side->pid != 0;
+}
+
 /* Where further options ask for UCX, it is used over TCP. `end`: the
  * daemon's network namespace, or NULL. */
 static bool start_daemon(struct bench_side *side, const struct bench_path *path, const char *option,
@@ -285,7 +305,7 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
 {
     static const char *const transports[PATH_KINDS] = {"shm", "shm", "tcp", "tcp"};
     struct command command = {0};
-    char listen[64] = "127.0.0.1:0", ucx[128] = "tls=tcp devices=lo", further[LIST_MAX][256];
+    char listen[64] = "127.0.0.1:0", ucx[128] = "tls=tcp devices=lo";
 
     if (end != NULL) {
         snprintf(listen, sizeof(listen), "%s:0", end->address);
@@ -296,22 +316,11 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
     command_add(&command, site->straitd);
     if (end != NULL)
         command_add(&command, "--insecure-no-auth");
-    add_option(&command, "--socket", side->socket);
-    add_option(&command, "--listen", listen);
-    add_option(&command, "--codebook", site->codebook);
     add_option(&command, "--transports", transports[path->kind]);
     add_option(&command, "--ucx-options", ucx);
-    add_option(&command, "--metrics", "");
     if (option != NULL)
         command_add(&command, option);
-    for (unsigned i = 0; i < site->daemon->count; i++) {
-        snprintf(further[i], sizeof(further[i]), "--%s", site->daemon->list[i]);
-        command_add(&command, further[i]);
-    }
-    side->pid = process_start(&command, side->log);
-    if (side->pid == 0)
-        print_error(site->straitd, "cannot be started: %s", strerror(errno));
-    return side->pid != 0;
+    return start_command(side, &command, listen, site);
 }
 
 static void name_side(struct bench_side *side, const char *first, const char *second, const struct bench_site *site)
@@ -433,25 +442,13 @@ static bool has_option(const struct bench_site *site, const char *beginning)
 bool bench_side_open(struct bench_side *side, const char *name, const char *listen, const struct bench_site *site)
 {
     struct command command = {0};
-    char further[LIST_MAX][256];
 
     *side = (struct bench_side){0};
     name_side(side, "hosts", name, site);
     command_add(&command, site->straitd);
     if (!has_option(site, "secret-file=") && !has_option(site, "tls-certificate="))
         command_add(&command, "--insecure-no-auth");
-    add_option(&command, "--socket", side->socket);
-    add_option(&command, "--listen", listen);
-    add_option(&command, "--codebook", site->codebook);
-    add_option(&command, "--metrics", "");
-    for (unsigned i = 0; i < site->daemon->count; i++) {
-        snprintf(further[i], sizeof(further[i]), "--%s", site->daemon->list[i]);
-        command_add(&command, further[i]);
-    }
-    side->pid = process_start(&command, side->log);
-    if (side->pid == 0)
-        print_error(site->straitd, "cannot be started: %s", strerror(errno));
-    return side->pid != 0 && connect_client(side);
+    return start_command(side, &command, listen, site) && connect_client(side);
 }
 
 bool bench_side_close(struct bench_side *side)

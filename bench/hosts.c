@@ -31,11 +31,8 @@
 #define PAGES_MAX    (1u << 20)            /* of a pool */
 #define POOL_MAX     ((uint64_t)256 << 30) /* bytes of a pool */
 #define TURN_NS      100000000ull          /* between two looks at what may have ended */
-#define ANSWER_NS    60000000000ull        /* that a line may take, but for the first request of an idle reader */
+#define ANSWER_NS    60000000000ull        /* that an answer may take */
 #define DEADLINE_MS  600000u
-#define SAMPLE_BYTES (16u * 1024 * 1024) /* of a row and turn, made of small transfers */
-#define SAMPLES_AUTO 100u
-#define SAMPLES_MAX  10000u
 #define ROWS_MAX     256u
 #define ADDRESS_MAX  128u
 
@@ -622,12 +619,9 @@ static bool plan(struct reader *reader)
         const struct row *raw = NULL;
         for (unsigned c = 0; c < asked->codings.count && reader->row_count < ROWS_MAX; c++) {
             struct row *row = &reader->rows[reader->row_count++];
-            uint64_t fitting = SAMPLE_BYTES / (asked->pages.list[p] * end->page_bytes);
             *row = (struct row){.coding = (enum strait_coding)asked->codings.list[c],
                                 .pages = (uint32_t)asked->pages.list[p],
-                                .samples = (unsigned)asked->samples};
-            if (row->samples == 0)
-                row->samples = fitting < 1 ? 1 : fitting > SAMPLES_AUTO ? SAMPLES_AUTO : (unsigned)fitting;
+                                .samples = samples_in_turn(asked->samples, asked->pages.list[p] * end->page_bytes)};
             row->ns = calloc(row->samples * asked->repeats, sizeof(row->ns[0]));
             raw = row->coding == STRAIT_CODING_RAW ? row : raw;
             row->raw = row->coding == STRAIT_CODING_RAW ? NULL : raw;
@@ -734,24 +728,6 @@ static const struct column columns[] = {
 };
 static const struct table tables[] = {TABLE("rows", NULL, NULL, columns)};
 
-/* Median over turns of the quotient of both rows' medians in that turn. */
-static double x_raw(const struct row *row, unsigned turns)
-{
-    double quotients[REPEATS_MAX], samples[SAMPLES_MAX];
-
-    for (unsigned t = 0; t < turns; t++) {
-        const struct row *pair[2] = {row->raw, row};
-        double median[2];
-        for (int i = 0; i < 2; i++) {
-            for (unsigned s = 0; s < pair[i]->samples; s++)
-                samples[s] = (double)pair[i]->ns[t * pair[i]->samples + s];
-            median[i] = median_of(samples, pair[i]->samples);
-        }
-        quotients[t] = median[0] / median[1];
-    }
-    return median_of(quotients, turns);
-}
-
 static bool report_row(struct report *report, const struct reader *reader, const struct row *row)
 {
     static const char *const percentiles[] = {"p50", "p90", "p99", NULL};
@@ -775,7 +751,10 @@ static bool report_row(struct report *report, const struct reader *reader, const
         list[i] = (double)row->ns[i] * 1e-6;
     row_add_figures(object, "ms", list, row->count, percentiles);
     row_add_times(object, "ns", row->ns, row->count);
-    json_add_known(object, "x_raw", row->raw == NULL ? 0 : x_raw(row, (unsigned)reader->asked->repeats));
+    json_add_known(object, "x_raw",
+                   row->raw == NULL ? 0
+                                    : times_by_base(row->ns, row->samples, row->raw->ns, row->raw->samples,
+                                                    (unsigned)reader->asked->repeats));
     cJSON_AddNumberToObject(object, "wrong_pages", (double)row->wrong);
     free(list);
     return true;

@@ -14,8 +14,10 @@
 #include "tools/util.h"
 #include "tools/report.h"
 
-#define CELL_BYTES  192
-#define COLUMNS_MAX 32u
+#define CELL_BYTES   192
+#define COLUMNS_MAX  32u
+#define SAMPLE_BYTES (16u * 1024 * 1024) /* of a row and turn, made of small transfers */
+#define SAMPLES_AUTO 100u                /* maximum, unless more are asked for */
 
 #ifdef __clang__
 #define COMPILER "clang " __clang_version__
@@ -37,6 +39,35 @@ double median_of(double *samples, size_t count)
 {
     qsort(samples, count, sizeof(samples[0]), by_value);
     return (samples[(count - 1) / 2] + samples[count / 2]) / 2;
+}
+
+unsigned samples_in_turn(uint64_t asked, uint64_t bytes)
+{
+    const uint64_t fitting = SAMPLE_BYTES / bytes;
+
+    if (asked > 0)
+        return (unsigned)asked;
+    return fitting < 1 ? 1 : fitting > SAMPLES_AUTO ? SAMPLES_AUTO : (unsigned)fitting;
+}
+
+static double median_ns(const uint64_t *ns, unsigned count)
+{
+    double samples[SAMPLES_MAX];
+
+    for (unsigned i = 0; i < count; i++)
+        samples[i] = (double)ns[i];
+    return median_of(samples, count);
+}
+
+double times_by_base(const uint64_t *ns, unsigned samples, const uint64_t *base_ns, unsigned base_samples,
+                     unsigned turns)
+{
+    double quotients[REPEATS_MAX];
+
+    for (unsigned t = 0; t < turns; t++)
+        quotients[t] =
+            median_ns(base_ns + (size_t)t * base_samples, base_samples) / median_ns(ns + (size_t)t * samples, samples);
+    return median_of(quotients, turns);
 }
 
 void row_add_figures(cJSON *row, const char *key, double *samples, size_t count, const char *const *names)

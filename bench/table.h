@@ -70,6 +70,16 @@ bool report_finish(struct report *report, const struct table *tables, unsigned c
 /* The median; of an even number of samples the mean of the middle two. count >= 1. Sorts. */
 double median_of(double *samples, size_t count);
 
+#define SAMPLES_MAX 10000u /* of a row in a turn */
+
+/* Samples of a row in each turn: as many as are asked for; for 0 one, or as many small ones as make 16 MiB. */
+unsigned samples_in_turn(uint64_t asked, uint64_t bytes);
+
+/* How many times as fast a row is as its base: the median over turns of the quotients of the medians of each turn's
+ * times. `ns` has `samples` times of each turn, turn by turn; at most REPEATS_MAX turns of SAMPLES_MAX. */
+double times_by_base(const uint64_t *ns, unsigned samples, const uint64_t *base_ns, unsigned base_samples,
+                     unsigned turns);
+
 /* Adds an object with figures of samples by name, of "p50" (the median), "min", "max", and other percentiles, nearest
  * rank: "p10", "p90", "p99". Sorts. */
 void row_add_figures(cJSON *row, const char *key, double *samples, size_t count, const char *const *names);

@@ -13,8 +13,6 @@
 #include "tools/report.h"
 
 #define WIPED         0xFF                   /* NaNs: a page of real values never looks wiped */
-#define SAMPLE_BYTES  (16u * 1024 * 1024)    /* of a row and turn, made of small transfers */
-#define SAMPLES_AUTO  100u                   /* maximum, unless more are asked for */
 #define LATENCY_BYTES ((uint64_t)256 * 1024) /* up to this size a request is compared with the latency of a message */
 #define MESSAGES_MIN  16u                    /* of the bandwidth test */
 #define MESSAGES_MAX  256u
@@ -49,7 +47,7 @@ static const struct bench_option known_options[] = {
     {OPTION(NUMBER, repeats, "repeats", "5", "N", "run everything N times in turn"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, samples, "samples", "0", "N",
             "transfers of a row in each turn; 0: one, or as many small ones as make 16M"),
-     .max = 10000},
+     .max = SAMPLES_MAX},
     {OPTION(NUMBER, gap, "gap", "0", "US",
             "microseconds between what the other side asks for and the start, in which a daemon falls asleep"),
      .max = 1000000},
@@ -240,15 +238,12 @@ static unsigned requests_of(const struct bench *bench, const struct row *row)
 static int add_row(struct bench *bench, struct row row)
 {
     struct row *grown = realloc(bench->rows, (bench->row_count + 1) * sizeof(row));
-    uint64_t bytes = bench->shapes[row.shape].bytes, fitting = SAMPLE_BYTES / bytes;
+    uint64_t bytes = bench->shapes[row.shape].bytes;
     size_t count;
 
     row.samples = 1;
     if (is_transfer(&row) || row.kind == ROW_COPY)
-        row.samples = bench->asked->samples > 0 ? (unsigned)bench->asked->samples
-                      : fitting < 1             ? 1
-                      : fitting > SAMPLES_AUTO  ? SAMPLES_AUTO
-                                                : (unsigned)fitting;
+        row.samples = samples_in_turn(bench->asked->samples, bytes);
     row.bytes = bytes;
     count = (size_t)row.samples * bench->asked->repeats;
     row.ns = calloc(count, sizeof(row.ns[0]));
@@ -594,22 +589,10 @@ static const struct table tables[] = {
     TABLE("idle", "processor time of idle daemons", NULL, idle_columns),
 };
 
-/* Median over turns of the quotient of both rows' medians in that turn. */
 static double by_base(const struct bench *bench, const struct row *row, const struct row *base)
 {
-    const struct row *pair[2] = {row, base};
-    double quotients[REPEATS_MAX], samples[10000];
-
-    for (unsigned t = 0; t < bench->asked->repeats; t++) {
-        double rates[2];
-        for (int i = 0; i < 2; i++) {
-            for (unsigned s = 0; s < pair[i]->samples; s++)
-                samples[s] = (double)pair[i]->ns[t * pair[i]->samples + s];
-            rates[i] = (double)pair[i]->bytes / median_of(samples, pair[i]->samples);
-        }
-        quotients[t] = rates[0] / rates[1];
-    }
-    return median_of(quotients, bench->asked->repeats);
+    return (double)row->bytes / (double)base->bytes *
+           times_by_base(row->ns, row->samples, base->ns, base->samples, (unsigned)bench->asked->repeats);
 }
 
 static bool add_times(cJSON *object, const struct bench *bench, const struct row *row)
