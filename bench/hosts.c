@@ -82,47 +82,6 @@ static const struct bench_command command = {
     .codebook = true,
 };
 
-/* ---- Bytes as text ----------------------------------------------------------------------------------------------- */
-
-/* NULL: out of memory. */
-static char *hex_of(const uint8_t *bytes, size_t size)
-{
-    static const char digits[] = "0123456789abcdef";
-    char *text = malloc(2 * size + 1);
-
-    for (size_t i = 0; text != NULL && i < size; i++) {
-        text[2 * i] = digits[bytes[i] >> 4];
-        text[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    if (text != NULL)
-        text[2 * size] = '\0';
-    return text;
-}
-
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* The bytes of a member, malloc'd; NULL: there is none, or it is not hexadecimal. */
-static uint8_t *bytes_of(const cJSON *object, const char *name, size_t *size)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-    size_t length = text == NULL ? 0 : strlen(text);
-    uint8_t *bytes = length == 0 || length % 2 != 0 ? NULL : malloc(length / 2);
-
-    *size = length / 2;
-    for (size_t i = 0; bytes != NULL && i < *size; i++) {
-        int high = digit_of(text[2 * i]), low = digit_of(text[2 * i + 1]);
-        if (high < 0 || low < 0) {
-            free(bytes);
-            return NULL;
-        }
-        bytes[i] = (uint8_t)(high << 4 | low);
-    }
-    return bytes;
-}
-
 /* ---- The connection ---------------------------------------------------------------------------------------------- */
 
 struct connection {
@@ -337,33 +296,31 @@ struct server {
     const struct hosts_options *asked;
     struct bench_values values;
     struct end end;
-    char *codebook, *sums; /* hexadecimal */
+    uint8_t *codebook; /* serialized */
+    size_t codebook_bytes;
+    XXH64_canonical_t *sums; /* of each page */
 };
 
 static bool server_make(struct server *server)
 {
     const struct hosts_options *asked = server->asked;
     const uint32_t pages = most_pages(asked);
-    uint8_t *bytes;
-    size_t size;
 
     if (!values_open(&server->values, &asked->common, 1) || !end_alloc(&server->end, asked->page_bytes, pages))
         return false;
     spans_fill(server->end.memory.base, asked->page_bytes * pages, &server->values.tensors.spans, 0,
                server->values.tensors.spans.count);
-    size = strait_codebook_serialized_size(server->values.codebook);
-    bytes = malloc(size + (size_t)pages * sizeof(XXH64_canonical_t));
-    if (bytes != NULL && strait_codebook_serialize(server->values.codebook, bytes, size) == STRAIT_OK)
-        server->codebook = hex_of(bytes, size);
-    for (uint32_t i = 0; bytes != NULL && i < pages; i++)
-        XXH64_canonicalFromHash((XXH64_canonical_t *)bytes + i,
-                                XXH3_64bits(page_at(&server->end, i), server->end.page_bytes));
-    if (bytes != NULL)
-        server->sums = hex_of(bytes, (size_t)pages * sizeof(XXH64_canonical_t));
-    free(bytes);
-    if (server->codebook == NULL || server->sums == NULL)
+    server->codebook_bytes = strait_codebook_serialized_size(server->values.codebook);
+    server->codebook = malloc(server->codebook_bytes);
+    server->sums = calloc(pages, sizeof(server->sums[0]));
+    if (server->codebook == NULL || server->sums == NULL ||
+        strait_codebook_serialize(server->values.codebook, server->codebook, server->codebook_bytes) != STRAIT_OK) {
         print_error(NULL, "out of memory");
-    return server->codebook != NULL && server->sums != NULL;
+        return false;
+    }
+    for (uint32_t i = 0; i < pages; i++)
+        XXH64_canonicalFromHash(&server->sums[i], XXH3_64bits(page_at(&server->end, i), server->end.page_bytes));
+    return true;
 }
 
 /* The first line; NULL: failed, with the error on stderr. The caller frees it. */
@@ -371,20 +328,20 @@ static char *describe(const struct server *server)
 {
     static uint8_t blob[1 << 20];
     cJSON *object = cJSON_CreateObject();
-    size_t size;
+    size_t size = 0;
     enum strait_status status = strait_pool_export(server->end.pool, blob, sizeof(blob), &size);
-    char *pool = status == STRAIT_OK ? hex_of(blob, size) : NULL, *text = NULL;
+    char *text = NULL;
 
     cJSON_AddNumberToObject(object, "bench_hosts", VERSION);
     cJSON_AddNumberToObject(object, "page_bytes", (double)server->end.page_bytes);
     cJSON_AddNumberToObject(object, "pages", server->end.pages);
-    cJSON_AddItemToObject(object, "codebook", cJSON_CreateStringReference(server->codebook));
-    if (pool != NULL && cJSON_AddStringToObject(object, "pool", pool) != NULL &&
-        cJSON_AddItemToObject(object, "sums", cJSON_CreateStringReference(server->sums)))
+    json_add_hex(object, "pool", blob, size);
+    json_add_hex(object, "codebook", server->codebook, server->codebook_bytes);
+    json_add_hex(object, "sums", (const uint8_t *)server->sums, server->end.pages * sizeof(server->sums[0]));
+    if (status == STRAIT_OK)
         text = cJSON_PrintUnformatted(object);
     if (text == NULL)
         print_error(NULL, "no pool to serve: %s", strait_status_string(status));
-    free(pool);
     cJSON_Delete(object);
     return text;
 }
@@ -560,12 +517,13 @@ static uint8_t *take_description(struct reader *reader, const cJSON *object, siz
 {
     uint64_t version, page_bytes, pages;
     size_t codebook_bytes, sum_bytes;
-    uint8_t *codebook = bytes_of(object, "codebook", &codebook_bytes), *blob = bytes_of(object, "pool", blob_bytes);
+    uint8_t *codebook = json_read_hex(object, "codebook", &codebook_bytes),
+            *blob = json_read_hex(object, "pool", blob_bytes);
     bool good = number_of(object, "bench_hosts", VERSION, &version) &&
                 number_of(object, "page_bytes", STRAIT_PAGE_BYTES_MAX, &page_bytes) && page_bytes % 16 == 0 &&
                 number_of(object, "pages", PAGES_MAX, &pages) && pages * page_bytes <= POOL_MAX;
 
-    reader->sums = bytes_of(object, "sums", &sum_bytes);
+    reader->sums = json_read_hex(object, "sums", &sum_bytes);
     good = good && reader->sums != NULL && sum_bytes == pages * sizeof(XXH64_canonical_t) && blob != NULL &&
            codebook != NULL && strait_codebook_parse(codebook, codebook_bytes, &reader->codebook) == STRAIT_OK;
     free(codebook);

@@ -8,8 +8,6 @@
 #include "tools/report.h"
 #include "tools/util.h"
 
-#define HEX_BYTES_MAX 32u
-
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -45,11 +43,41 @@ bool json_print(cJSON *object, FILE *stream)
 
 void json_add_hex(cJSON *object, const char *name, const uint8_t *bytes, size_t size)
 {
-    char hex[2 * HEX_BYTES_MAX + 1] = "";
+    static const char digits[] = "0123456789abcdef";
+    char *hex = malloc(2 * size + 1);
 
-    for (size_t i = 0; i < size && i < HEX_BYTES_MAX; i++)
-        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    if (hex == NULL)
+        return;
+    for (size_t i = 0; i < size; i++) {
+        hex[2 * i] = digits[bytes[i] >> 4];
+        hex[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    hex[2 * size] = '\0';
     cJSON_AddStringToObject(object, name, hex);
+    free(hex);
+}
+
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+uint8_t *json_read_hex(const cJSON *object, const char *name, size_t *size)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    const size_t length = text == NULL ? 0 : strlen(text);
+    uint8_t *bytes = length == 0 || length % 2 != 0 ? NULL : malloc(length / 2);
+
+    *size = length / 2;
+    for (size_t i = 0; bytes != NULL && i < *size; i++) {
+        const int high = digit_of(text[2 * i]), low = digit_of(text[2 * i + 1]);
+        if (high < 0 || low < 0) {
+            free(bytes);
+            return NULL;
+        }
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return bytes;
 }
 
 void json_add_known(cJSON *object, const char *name, double value)

@@ -23,8 +23,11 @@ void json_add_schema(struct cJSON *object);
  * stderr. */
 bool json_print(struct cJSON *object, FILE *stream);
 
-/* Adds `size` bytes, at most 32, as hexadecimal digits in their order. */
+/* Adds `size` bytes as hexadecimal digits in their order; nothing without memory. */
 void json_add_hex(struct cJSON *object, const char *name, const uint8_t *bytes, size_t size);
+/* The bytes that json_add_hex has added, *size of them, which the caller frees. NULL: the member is missing, empty or
+ * not hexadecimal, or there is no memory. */
+uint8_t *json_read_hex(const struct cJSON *object, const char *name, size_t *size);
 
 /* Adds the number if it is above 0, else null, for "not known". */
 void json_add_known(struct cJSON *object, const char *name, double value);
