@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 from .chunk import info
 from .codebook import Codebook
 from .codec import decode, encode, encode_bound
-from .errors import CodebookError, Error
+from .errors import Error
 
 logger = init_logger(__name__)
 
@@ -151,7 +151,7 @@ def _key_of(name: str) -> ObjectKey | None:
 
 
 def _read(descriptor: int) -> NDArray[np.uint8]:
-    """The whole file, wherever another thread reads it."""
+    """The bytes of the whole file, without the offset that duplicates of the descriptor share."""
     data = np.empty(os.fstat(descriptor).st_size, np.uint8)
     at = 0
     while at < len(data):
@@ -162,7 +162,7 @@ def _read(descriptor: int) -> NDArray[np.uint8]:
     return data[:at]
 
 
-def _open_header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int, int]:
+def _parse_header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int, int]:
     """The description, the bytes of the object, and where the chunks begin. ValueError."""
     if len(data) < _HEAD.size:
         raise ValueError("the file is shorter than its header")
@@ -207,7 +207,7 @@ class Files:
                 with path.open("rb") as file:
                     head = file.read(_HEAD.size)
                     rest = file.read(_HEAD.unpack(head)[2] + _DIGEST)
-                name = _open_header(np.frombuffer(head + rest, np.uint8))[0]["key"]
+                name = _parse_header(np.frombuffer(head + rest, np.uint8))[0]["key"]
             except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, struct.error):
                 return None
         return _key_of(name)
@@ -242,15 +242,12 @@ class Files:
         """Fills the object from an open file. OSError; MismatchError; ValueError, strait.Error: the file is damaged."""
         data = _read(descriptor)
         out = np.frombuffer(obj.byte_array, np.uint8)
-        described, object_bytes, begin = _open_header(data)
+        described, object_bytes, begin = _parse_header(data)
         if described["key"] != self.name_of(key):
             raise ValueError(f"the file is of {described['key']}")
         if object_bytes != len(out):
             raise MismatchError(f"the object has {object_bytes} bytes, and {len(out)} are asked for")
-        try:
-            self.coder.decode(data[begin:], described["chunks"], out)
-        except CodebookError as failure:
-            raise MismatchError(str(failure)) from failure
+        self.coder.decode(data[begin:], described["chunks"], out)
         try:
             os.utime(descriptor)
         except OSError:  # of a folder that can be read only: what has been used is not known then

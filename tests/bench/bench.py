@@ -158,6 +158,11 @@ def check_hosts():
                 assert 1.2 < row["ratio"] < 1.6 and row["x_raw"] > 0 if row["coding"] == "tiered" else row["ratio"] > 0.9, row
         assert "WRONG" in run(1, "not what was sent", [*read, "127.0.0.1", "--fault", "flip"], inputs=None)
         run(1, "serves 16 pages", [*read, "127.0.0.1", "--pages", "17"], inputs=None)
+        with tempfile.NamedTemporaryFile("w") as secret:  # which the other host does not have
+            secret.write("0123456789abcdef" * 4)
+            secret.flush()
+            run(1, "a secret is demanded", [*read, "127.0.0.1", "--daemon", "transports=tcp", "--daemon", f"secret-file={secret.name}"],
+                inputs=None)
         [first, *rest] = talk(port, b"coding tiered\n", b"coding raw\n", b"coding best\n")
         document = json.loads(first)
         assert rest == [b"ok\n", b"ok\n", b""] and document["pages"] == 16, rest
