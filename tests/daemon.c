@@ -172,9 +172,11 @@ void log_print(const char *path, long begin, const char *what)
         return;
     if (fseek(log, begin, begin < 0 ? SEEK_END : SEEK_SET) != 0)
         rewind(log);
-    size_t size = fread(text, 1, sizeof(text), log);
+    fprintf(stderr, "%s:\n", what);
+    for (size_t size; (size = fread(text, 1, sizeof(text), log)) > 0;)
+        fwrite(text, 1, size, stderr);
     fclose(log);
-    fprintf(stderr, "%s:\n%.*s\n", what, (int)size, text);
+    fputc('\n', stderr);
 }
 
 /* ---- Metrics ----------------------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 
 #define OVERTAKE_MS 20u /* a message that none has overtaken by then is sent */
 #define COPIES      64u
-#define OWN_COOKIE  0x6368616f73000000u /* never the address of a flight */
+#define OWN_COOKIE  (1ull << 63) /* no chunk of a source has it: those are addresses */
 
 static struct chaos_shared *shared;
 static struct chaos_side *me;
@@ -57,6 +57,12 @@ static bool is_there(const struct ticket *ticket)
 
 /* ---- Copies of what was sent ---------------------------------------------------------------------------------- */
 
+/* A chunk's bytes in host memory, held by a copy and by each time that it is being sent. */
+struct content {
+    uint32_t holders;
+    uint8_t bytes[];
+};
+
 struct copy {
     struct ticket ticket;
     uint8_t *frame; /* NULL: a chunk */
@@ -64,7 +70,8 @@ struct copy {
     uint8_t header[TRANSPORT_HEADER_MAX];
     size_t header_size;
     struct link *link;
-    const void *data; /* in a send arena, which stays: whatever is there by then */
+    struct content *content; /* NULL: none, or `data` */
+    const void *data;        /* on a GPU, in a send arena, which stays: whatever is there by then */
     void *handle;
 };
 
@@ -74,10 +81,22 @@ static uint32_t copy_count;
 static struct copy late; /* held back until another message overtakes it */
 static uint64_t late_until;
 
+static void content_release(struct content *content)
+{
+    if (content != NULL && --content->holders == 0)
+        free(content);
+}
+
+static void copy_fini(struct copy *copy)
+{
+    free(copy->frame);
+    content_release(copy->content);
+}
+
 static void drop_copies(void)
 {
     for (uint32_t i = 0; i < copy_count; i++)
-        free(copies[i].frame);
+        copy_fini(&copies[i]);
     copy_count = 0;
 }
 
@@ -87,15 +106,23 @@ static bool copy_message(struct copy *copy, struct peer *peer, const struct mess
     return message_pack(message, &copy->frame, &copy->size) == STRAIT_OK;
 }
 
-static void copy_chunk(struct copy *copy, struct peer *peer, const struct fault_chunk *chunk)
+/* The slot of a chunk is another chunk's once it is sent, so what can be read is copied. */
+static bool copy_chunk(struct copy *copy, struct peer *peer, const struct fault_chunk *chunk)
 {
-    *copy = (struct copy){.ticket = {peer, peer->token},
-                          .size = chunk->size,
-                          .header_size = chunk->header_size,
-                          .link = chunk->link,
-                          .data = chunk->data,
-                          .handle = chunk->handle};
+    *copy = (struct copy){
+        .ticket = {peer, peer->token}, .size = chunk->size, .header_size = chunk->header_size, .link = chunk->link};
     memcpy(copy->header, chunk->header, chunk->header_size);
+    if (chunk->link != peer->link) {
+        copy->data = chunk->data;
+        copy->handle = chunk->handle;
+    } else if (chunk->data != NULL) {
+        copy->content = malloc(sizeof(*copy->content) + chunk->size);
+        if (copy->content == NULL)
+            return false;
+        copy->content->holders = 1;
+        memcpy(copy->content->bytes, chunk->data, chunk->size);
+    }
+    return true;
 }
 
 static bool can_send(const struct copy *copy)
@@ -109,6 +136,26 @@ static bool can_send(const struct copy *copy)
     return false;
 }
 
+static bool send_chunk_copy(const struct copy *copy)
+{
+    struct content *content = copy->content;
+    const void *data = content != NULL ? content->bytes : copy->data;
+    if (!can_send(copy) || link_send(copy->link, copy->header, copy->header_size, data, copy->size, copy->handle,
+                                     OWN_COOKIE | (uint64_t)(uintptr_t)content) != STRAIT_OK)
+        return false;
+    if (content != NULL)
+        content->holders++; /* until `sent`, which comes later */
+    return true;
+}
+
+static bool is_own(uint64_t cookie)
+{
+    if ((cookie & OWN_COOKIE) == 0)
+        return false;
+    content_release((struct content *)(uintptr_t)(cookie & ~OWN_COOKIE));
+    return true;
+}
+
 static bool send_copy(const struct copy *copy)
 {
     struct message message;
@@ -117,8 +164,7 @@ static bool send_copy(const struct copy *copy)
         return false;
     injecting = true;
     if (copy->frame == NULL) {
-        sent = can_send(copy) && link_send(copy->link, copy->header, copy->header_size, copy->data, copy->size,
-                                           copy->handle, OWN_COOKIE) == STRAIT_OK;
+        sent = send_chunk_copy(copy);
     } else if (message_unpack(copy->frame + 4, copy->size - 4, &message) == STRAIT_OK) {
         sent = peer_send(copy->ticket.peer, &message) == STRAIT_OK;
         message_fini(&message);
@@ -286,12 +332,16 @@ static bool on_send(struct peer *peer, const struct message *message)
 
 static void on_chunk_sent(struct peer *peer, const struct fault_chunk *chunk)
 {
+    const bool records = atomic_load(&me->record) != 0 && copy_count < COPIES, doubles = hold_take_one(&me->doubles);
     struct copy copy;
-    copy_chunk(&copy, peer, chunk);
-    if (atomic_load(&me->record) != 0 && copy_count < COPIES)
-        copies[copy_count++] = copy;
-    if (hold_take_one(&me->doubles))
+    if ((!records && !doubles) || !copy_chunk(&copy, peer, chunk))
+        return;
+    if (doubles)
         atomic_fetch_add(&me->doubled, send_copy(&copy));
+    if (records)
+        copies[copy_count++] = copy;
+    else
+        copy_fini(&copy);
 }
 
 /* ---- The hook ------------------------------------------------------------------------------------------------- */
@@ -319,7 +369,7 @@ static bool hook(enum fault_point point, void *where, const void *what)
         on_chunk_sent(where, what);
         return false;
     case FAULT_CHUNK_DONE:
-        return *(const uint64_t *)what == OWN_COOKIE;
+        return is_own(*(const uint64_t *)what);
     default:
         return false;
     }

@@ -102,7 +102,7 @@ static void print_last_lines(const struct world *w, int side)
     char path[256], what[64];
     log_path(w, side, path, sizeof(path));
     snprintf(what, sizeof(what), "daemon %d of world %u said last", side, w->number);
-    log_print(path, -4096, what);
+    log_print(path, -16384, what);
 }
 
 bool daemon_died(struct world *w, int side)
@@ -135,8 +135,10 @@ void daemon_terminated(struct world *w, int side)
         daemon_reap(w, side);
         return;
     }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         violation(w, "daemon %d ended on SIGTERM with status %x", side, status);
+        print_last_lines(w, side);
+    }
     reset_side(w, side);
 }
 
