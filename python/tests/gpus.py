@@ -177,6 +177,7 @@ class Fake:
         cuda = types.SimpleNamespace(
             is_available=lambda: True,
             current_stream=lambda device: self._current or types.SimpleNamespace(cuda_stream=0),
+            device=on_device,
         )
         self.torch = types.SimpleNamespace(cuda=cuda, uint8="uint8", empty=self._empty)
 

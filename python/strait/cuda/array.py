@@ -128,9 +128,11 @@ _pointer_in.restype, _pointer_in.argtypes = c_void_p, [py_object, ctypes.c_char_
 
 def _export(source: Any, device: int, stream: int) -> Any:
     """A capsule of the source's memory. The source sees to it that work on the stream comes after its own."""
+    device_in_use = _driver.on_device(device)
     if _library_of(source) == "torch":
         source = source.detach()
-    with _driver.on_device(device):  # torch insists
+        device_in_use = sys.modules["torch"].cuda.device(device)  # it insists, and remembers its own
+    with device_in_use:
         try:
             return source.__dlpack__(stream=stream, max_version=(1, 0))
         except TypeError:  # from before there were versions
