@@ -64,6 +64,61 @@ static void scene_local(void)
     daemon_stop(&a);
 }
 
+/* No page can be read before the pool serves it, nor behind a fence. */
+static void read_refused(struct gpu_pool *source, struct gpu_pool *sink)
+{
+    struct strait_client *clients[] = {source->client, sink->client};
+    struct strait_peer *peer = pool_peer(source, sink->client);
+    const uint32_t id = 0;
+    struct flow flow;
+    flow_read(&flow, sink, peer, &id, &id, 1);
+    WAIT(clients, 2, flow.decided && flow.drained, 5000);
+    require(flow.state == STRAIT_FAILED && flow.reason == STRAIT_REASON_NOT_SERVED);
+    strait_release(flow.transfer);
+    strait_peer_remove(peer);
+}
+
+static void fence(struct gpu_pool *source)
+{
+    bool fenced = false;
+    struct strait_fence_params params = {.size = sizeof(params), .grace_ms = 1000, .context = &fenced};
+    require(strait_pool_fence(source->pool, &params) == STRAIT_OK);
+    WAIT(&source->client, 1, fenced, 5000);
+}
+
+static void read_between(struct gpu_pool *const *pools, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++) {
+            if (i == j)
+                continue;
+            pool_fill(pools[i], (uint64_t)(i * 10 + j));
+            read_refused(pools[i], pools[j]);
+            read_all(pools[i], pools[j], (uint64_t)j, true);
+            fence(pools[i]);
+            read_refused(pools[i], pools[j]);
+        }
+}
+
+/* Pools of two GPUs (of one, where there is no other) and of the host, of two daemons and of one. */
+static void scene_read(void)
+{
+    static const char *const transports[] = {"shm", "ucx", "tcp"};
+    for (int t = 0; t < COUNT(transports); t++)
+        for (int c = 0; c < COUNT(codings); c += 2) {
+            struct pair pair;
+            pair_start(&pair, transports[t], codings[c], NULL);
+            pair_connect(&pair);
+            pair_pools(&pair, small, STRAIT_HANDLE_CUDA_VMM);
+            struct gpu_pool *const pools[] = {
+                pair.source, pair.sink, pool_make(pair.clients[1], on(small, -1, STRAIT_HANDLE_MEMFD)),
+                pool_make(pair.clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC))};
+            read_between(pools, COUNT(pools));
+            pair_close(&pair);
+            printf("  %s %s: every byte as it should be\n", transports[t], codings[c]);
+        }
+}
+
 /* From daemon to daemon, under one, to the host and from there. */
 static void move_shapes(const char *coding, const struct pool_shape *shapes, int count, enum strait_handle handle)
 {
@@ -330,15 +385,22 @@ static void scene_daemon_dies(void)
 
 /* ---- Rates ------------------------------------------------------------------------------------------------------- */
 
+/* By offers and by reads in turn. */
 static void rate_of(struct gpu_pool *source, struct gpu_pool *sink, const char *what)
 {
-    uint64_t times[9], bytes = (uint64_t)source->shape.regions * source->shape.pages * source->shape.page_bytes;
-    for (int i = 0; i < COUNT(times); i++)
-        times[i] = move_all(source, sink, (uint64_t)i, i == 0 || i == COUNT(times) - 1);
-    uint64_t middle = median(times + 1, COUNT(times) - 1);
-    printf("  %s %llu MiB: %.2f GB/s (median %.3f ms, best %.3f ms, first %.3f ms)\n", what,
-           (unsigned long long)bytes >> 20, (double)bytes / (double)middle, (double)middle * 1e-6,
-           (double)times[1] * 1e-6, (double)times[0] * 1e-6);
+    enum { TURNS = 9 };
+    uint64_t times[2][TURNS], bytes = (uint64_t)source->shape.regions * source->shape.pages * source->shape.page_bytes;
+    for (int i = 0; i < TURNS; i++) {
+        const bool check = i == 0 || i == TURNS - 1;
+        times[0][i] = move_all(source, sink, (uint64_t)i, check);
+        times[1][i] = read_all(source, sink, (uint64_t)i + TURNS, check);
+    }
+    for (int way = 0; way < 2; way++) {
+        const uint64_t first = times[way][0], middle = median(times[way] + 1, TURNS - 1);
+        printf("  %s %s %llu MiB: %.2f GB/s (median %.3f ms, best %.3f ms, first %.3f ms)\n", what,
+               way == 0 ? "offered" : "read", (unsigned long long)bytes >> 20, (double)bytes / (double)middle,
+               (double)middle * 1e-6, (double)times[way][1] * 1e-6, (double)first * 1e-6);
+    }
 }
 
 /* What the bus carries: one contiguous buffer from the first device to pinned memory, and from there to the last. */
@@ -396,6 +458,7 @@ static const struct scene {
 } scenes[] = {
     {"shm", scene_shm},
     {"local", scene_local},
+    {"read", scene_read},
     {"shapes", scene_shapes},
     {"ready", scene_ready},
     {"embedded", scene_embedded},

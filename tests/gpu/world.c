@@ -483,6 +483,8 @@ static void on_event(const struct strait_event *event)
         free(stats);
         stats = strndup(event->data, event->data_size);
     }
+    if (event->type == STRAIT_EVENT_FENCED)
+        *(bool *)event->context = true;
     struct flow *flow = event->context;
     if (flow == NULL || event->transfer == NULL)
         return;
@@ -586,6 +588,21 @@ void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, cons
     require(strait_expect(pool->pool, &params, &flow->transfer) == STRAIT_OK);
 }
 
+void flow_read(struct flow *flow, struct gpu_pool *pool, const struct strait_peer *peer, const uint32_t *ids,
+               const uint32_t *peer_ids, uint32_t count)
+{
+    *flow = (struct flow){.pool = pool};
+    const struct strait_page_list list = {.count = count, .ids = ids}, peer_list = {.count = count, .ids = peer_ids};
+    struct strait_read_params params = {.size = sizeof(params),
+                                        .lists = &list,
+                                        .list_count = 1,
+                                        .peer_lists = &peer_list,
+                                        .peer_list_count = 1,
+                                        .deadline_ms = 20000 * (uint32_t)patience(),
+                                        .context = flow};
+    require(strait_read(pool->pool, peer, &params, &flow->transfer) == STRAIT_OK);
+}
+
 void request_begin(struct request *r, const char *key)
 {
     struct strait_peer *peer = pool_peer(r->source, r->sink->client);
@@ -649,7 +666,7 @@ static void report(const char *side, const struct flow *flow)
                 flow->text);
 }
 
-uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check)
+static uint64_t move_pages(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check, bool reads)
 {
     static uint32_t turn;
     char key[16];
@@ -657,14 +674,21 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
     uint32_t pages = source->shape.pages, *from = shuffled(&rng, pages), *to = shuffled(&rng, pages);
     struct strait_client *clients[] = {source->client, sink->client};
     struct strait_peer *peer = pool_peer(source, sink->client);
-    struct flow offer, expect;
+    struct flow offer = {.state = STRAIT_DONE, .decided = true}, expect;
     snprintf(key, sizeof(key), "%u", ++turn);
-    flow_offer(&offer, source, key, from, pages, false);
-    flow_expect(&expect, sink, key, to, pages, 0);
+    if (reads) {
+        require(strait_pool_serve(source->pool, NULL, 0) == STRAIT_OK);
+    } else {
+        flow_offer(&offer, source, key, from, pages, false);
+        flow_expect(&expect, sink, key, to, pages, 0);
+    }
     pump(clients, 2, 0);
     usleep(1000); /* both daemons have heard of it: what is timed is the transfer */
     uint64_t began = now_ns();
-    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    if (reads)
+        flow_read(&expect, sink, peer, to, from, pages);
+    else
+        require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
     while (!expect.decided)
         pump(clients + 1, 1, 0); /* as an engine looks, that does not sleep */
     uint64_t ended = now_ns();
@@ -677,12 +701,23 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
         pool_check(sink);
         pool_check(source);
     }
-    strait_release(offer.transfer);
+    if (!reads)
+        strait_release(offer.transfer);
     strait_release(expect.transfer);
     strait_peer_remove(peer);
     free(from);
     free(to);
     return ended - began;
+}
+
+uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check)
+{
+    return move_pages(source, sink, seed, check, false);
+}
+
+uint64_t read_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check)
+{
+    return move_pages(source, sink, seed, check, true);
 }
 
 void move_among(struct gpu_pool *const *among, int count)

@@ -106,6 +106,10 @@ void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const
 void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
                  uint32_t deadline_ms);
 
+/* Reads the peer's pages with a deadline of 20 s. */
+void flow_read(struct flow *flow, struct gpu_pool *pool, const struct strait_peer *peer, const uint32_t *ids,
+               const uint32_t *peer_ids, uint32_t count);
+
 /* All pages of a pool to those of another. */
 struct request {
     struct gpu_pool *source, *sink;
@@ -132,6 +136,8 @@ uint64_t patience(void); /* how many times as long things may take: daemons run 
 
 /* Moves all pages in a random order, checks both pools, and returns the nanoseconds from start to DONE at the sink. */
 uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check);
+/* As move_all, but the sink reads pages that the source serves from now on. */
+uint64_t read_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check);
 /* From each of the pools to each other one, all of it checked. */
 void move_among(struct gpu_pool *const *pools, int count);
 
