@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Prefill in one process, decode in another, with transformers: the KV cache of a prompt crosses two daemons.
 
-    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE] [--repeat N] [--plot FILE] [--json]
+    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE | --device cuda [--gpu-wires LIST]] [--repeat N]
+                       [--plot FILE] [--json]
 
 Starts two straitd ($STRAITD, else the one on the PATH) that are joined by TCP: over loopback, or, with --gbit and as
-root, over a link of that rate between two network namespaces. Without --model a small Llama with random weights is
-made. Each way of sending (raw and coded; the whole cache after the prefill, and layer by layer during it) is repeated,
-its tokens are compared with those of one process that does both halves, and the medians are printed:
+root, over a link of that rate between two network namespaces. With --device cuda the prefill is on the first GPU and
+the decode on the last, and chunks go between them as the daemons' option gpu-wires says. Without --model a Llama with
+random weights is made, small for the CPU and larger for GPUs. Each way of sending (raw and coded; the whole cache after
+the prefill, and layer by layer during it) is repeated, the cache that arrives is compared with what was sent, and the
+tokens with those of one process that does both halves. Printed are the medians:
 
     prefill   from the prompt to the end of the source's forward pass
     then      from there until all pages are in place at the sink: what the network costs
@@ -28,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,19 +50,31 @@ PAGES = 128
 # ---- The model -------------------------------------------------------------------------------------------------------
 
 
-def make_model(folder: Path) -> None:
+SHAPES = {  # 4 KiB of cache for a token, and 64
+    "cpu": {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
+    "cuda": {
+        "hidden_size": 2048,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
+
+
+def make_model(folder: Path, device: str) -> None:
     torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=1024,
-        hidden_size=512,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        max_position_embeddings=PAGES * PAGE,
-    )
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    config = LlamaConfig(vocab_size=1024, max_position_embeddings=PAGES * PAGE, **SHAPES[device])
+    with torch.device(device):
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -66,37 +82,58 @@ def make_model(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def load_model(folder: str | Path, device: str):
+    if device != "cpu":  # equal tokens are only to be had of equal sums
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+
+
 class Paged:
     """The model's cache in pages: for each layer [pages, heads, tokens, K and V], in memory that the daemon maps."""
 
-    def __init__(self, config, client: service.Client):
+    def __init__(self, config, client: service.Client, device: str):
         heads = config.num_key_value_heads
         self.size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, PAGES, heads, PAGE, 2 * self.size)
-        memory = service.alloc(2 * int(np.prod(shape)))
-        self.layers = torch.frombuffer(memory, dtype=torch.bfloat16)[: int(np.prod(shape))].view(shape)
+        if device == "cpu":
+            memory = service.alloc(2 * int(np.prod(shape)))
+            self.layers = torch.frombuffer(memory, dtype=torch.bfloat16)[: int(np.prod(shape))].view(shape)
+        else:
+            self.layers = torch.zeros(shape, dtype=torch.bfloat16, device=device)
         regions = {
             ("kv", number): Region(layer, heads=heads, layout=Layout.HND, tokens=PAGE)
             for number, layer in enumerate(self.layers)
         }
         self.pool = client.register(regions, compat="transformers_pd")
 
-    def put(self, number: int, keys: torch.Tensor, values: torch.Tensor, ids: list[int]) -> None:
-        """[heads, tokens, size] of K and V into these pages."""
-        padded = torch.zeros(keys.shape[0], len(ids) * PAGE, 2 * self.size, dtype=torch.bfloat16)
+    def put(self, number: int, keys: torch.Tensor, values: torch.Tensor, ids: torch.Tensor):
+        """[heads, tokens, size] of K and V into these pages. On a GPU, returns an event behind that."""
+        padded = keys.new_zeros(keys.shape[0], len(ids) * PAGE, 2 * self.size)
         padded[:, : keys.shape[1], : self.size], padded[:, : keys.shape[1], self.size :] = keys, values
         self.layers[number][ids] = padded.view(keys.shape[0], len(ids), PAGE, -1).transpose(0, 1)
+        if not keys.is_cuda:
+            return None
+        event = torch.cuda.Event(interprocess=True)
+        event.record()
+        return event
 
-    def get(self, number: int, tokens: int, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def get(self, number: int, tokens: int, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows = self.layers[number][ids].transpose(0, 1).flatten(1, 2)[None, :, :tokens]
         return rows[..., : self.size].contiguous(), rows[..., self.size :].contiguous()
+
+
+def sums(cache: DynamicCache, tokens: int) -> list[int]:
+    """A checksum of each layer's K and V of the first tokens."""
+    pairs = [torch.cat((layer.keys, layer.values), -1)[..., :tokens, :] for layer in cache.layers]
+    return [zlib.crc32(pair.contiguous().view(torch.int16).cpu().numpy()) for pair in pairs]
 
 
 def next_tokens(model, cache: DynamicCache, token: int, count: int) -> list[int]:
     """Greedy; the first one is given."""
     tokens = [token]
     while len(tokens) < count:
-        output = model(torch.tensor([[tokens[-1]]]), past_key_values=cache, use_cache=True)
+        output = model(torch.tensor([[tokens[-1]]], device=model.device), past_key_values=cache, use_cache=True)
         tokens.append(int(output.logits[0, -1].argmax()))
     return tokens
 
@@ -118,38 +155,43 @@ def until_over(client: service.Client, transfer: service.Transfer, on_layer=lamb
                 return event
 
 
-def source(model_folder: str, socket: str, calls, answers) -> None:
-    """prefill: (key, prompt, coding, by layer, the sink's pool) -> seconds; one: what one process alone makes of it."""
+def first_token(model, cache: DynamicCache, prompt: list[int]) -> int:
+    return int(model(torch.tensor([prompt], device=model.device), past_key_values=cache).logits[0, -1].argmax())
+
+
+def source(model_folder: str, socket: str, device: str, calls, answers) -> None:
+    """prefill: (key, prompt, coding, by layer, the sink's pool) -> times, sums; without a key: one process's tokens."""
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16).eval()
+    model = load_model(model_folder, device)
     client = service.Client(socket)
-    paged = Paged(model.config, client)
+    paged = Paged(model.config, client, device)
     answers.put(paged.pool.export(timeout=10))
     with torch.no_grad():
         for key, prompt, coding, by_layer, blob in iter(calls.get, None):
             ids = list(range(-(-len(prompt) // PAGE)))
             cache = DynamicCache()
             if key is None:
-                token = int(model(torch.tensor([prompt]), past_key_values=cache).logits[0, -1].argmax())
-                answers.put((next_tokens(model, cache, token, NEW), cache.layers[0].keys.view(torch.uint16).numpy()))
+                answers.put(next_tokens(model, cache, first_token(model, cache, prompt), NEW))
                 continue
             paged.pool.set_policy(Coding[coding.upper()])
             offer = paged.pool.offer(key, ids, lease=30, later=True)
             peer = client.import_peer(blob)
             offer.start(peer)
 
-            def ready(number: int, cache=cache, ids=ids, offer=offer, by_layer=by_layer) -> None:
+            rows = torch.tensor(ids, device=device)
+
+            def ready(number: int, cache=cache, rows=rows, offer=offer, by_layer=by_layer) -> None:
                 layer = cache.layers[number]
-                paged.put(number, layer.keys[0], layer.values[0], ids)
+                written = paged.put(number, layer.keys[0], layer.values[0], rows)
                 if by_layer:
-                    offer.append(layers=range(number, number + 1))
+                    offer.append(layers=range(number, number + 1), ready=written)
 
             hooks = [
                 layer.register_forward_hook(lambda *_, number=number: ready(number))
                 for number, layer in enumerate(model.model.layers)
             ]
             began = time.monotonic()
-            token = int(model(torch.tensor([prompt]), past_key_values=cache).logits[0, -1].argmax())
+            token = first_token(model, cache, prompt)  # on a GPU, all that the pass has queued is done then
             ended = time.monotonic()
             for hook in hooks:
                 hook.remove()
@@ -157,16 +199,16 @@ def source(model_folder: str, socket: str, calls, answers) -> None:
             until_over(client, offer)
             offer.release()
             peer.remove()
-            answers.put((began, ended))
+            answers.put((began, ended, sums(cache, len(prompt))))
     client.close()
 
 
-def sink(model_folder: str, socket: str, calls, answers) -> None:
-    """decode: (key, tokens of the prompt, the source's pool) -> tokens, when all pages were there, the first token."""
+def sink(model_folder: str, socket: str, device: str, calls, answers) -> None:
+    """decode: (key, tokens of the prompt) -> tokens, sums, times of all pages and of the first token."""
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16).eval()
+    model = load_model(model_folder, device)
     client = service.Client(socket)
-    paged = Paged(model.config, client)
+    paged = Paged(model.config, client, device)
     answers.put(paged.pool.export(timeout=10))
     with torch.no_grad():
         for key, length in iter(calls.get, None):
@@ -175,13 +217,14 @@ def sink(model_folder: str, socket: str, calls, answers) -> None:
             answers.put(None)  # the source may begin
             event = until_over(client, expectation)
             there = time.monotonic()
-            cache = DynamicCache()
+            cache, rows = DynamicCache(), torch.tensor(ids, device=device)
             for number in range(model.config.num_hidden_layers):
-                cache.update(*paged.get(number, length, ids), number)
+                cache.update(*paged.get(number, length, rows), number)
             given = int.from_bytes(event.data, "little")
             first = next_tokens(model, cache, given, 2)
             at = time.monotonic()
-            answers.put((first[:1] + next_tokens(model, cache, first[1], NEW - 1), there, at))
+            tokens = first[:1] + next_tokens(model, cache, first[1], NEW - 1)
+            answers.put((tokens, sums(cache, length), there, at))
             expectation.release()
     client.close()
 
@@ -234,17 +277,24 @@ def link(gbit: float | None):
 
 
 @contextmanager
-def daemons(folder: Path, book: Path, gbit: float | None):
+def daemons(folder: Path, book: Path, options):
     """Sockets of the source's and the sink's daemon."""
+    more = (
+        ["--transports", "tcp"]
+        if options.device == "cpu"
+        else ["--transports", "shm", "--gpu-wires", options.gpu_wires]
+    )
+    if options.gbit:
+        more.append("--insecure-no-auth")
     straitd = os.environ.get("STRAITD") or shutil.which("straitd")
     if straitd is None:
         sys.exit("transformers_pd.py: no straitd on the PATH: set STRAITD")
-    with link(gbit) as (prefixes, addresses):
+    with link(options.gbit) as (prefixes, addresses):
         sockets = [folder / "source.sock", folder / "sink.sock"]
         started = [
             subprocess.Popen(
                 [*prefix, straitd, "--socket", str(socket), "--listen", address, "--metrics", "", "--codebook", str(book),
-                 "--transports", "tcp", *(["--insecure-no-auth"] if gbit else [])],
+                 *more],
                 stderr=(folder / f"{socket.stem}.log").open("w"),
             )
             for prefix, socket, address in zip(prefixes, sockets, addresses)
@@ -266,15 +316,15 @@ def daemons(folder: Path, book: Path, gbit: float | None):
 # ---- The comparison --------------------------------------------------------------------------------------------------
 
 
-def calibrate(model_folder: Path, path: Path, prompt: list[int]) -> None:
+def calibrate(model_folder: Path, path: Path, device: str, prompt: list[int]) -> None:
     """A codebook set of the model's own cache, of another prompt than those that are sent."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16).eval()
+    model = load_model(model_folder, device)
     cache = DynamicCache()
     with torch.no_grad():
-        model(torch.tensor([prompt]), past_key_values=cache)
+        first_token(model, cache, prompt)
     arrays = {}
     for number, layer in enumerate(cache.layers):
-        arrays["k", number], arrays["v", number] = layer.keys.contiguous(), layer.values.contiguous()
+        arrays["k", number], arrays["v", number] = layer.keys.contiguous().cpu(), layer.values.contiguous().cpu()
     strait.calibrate(arrays).save(path)
 
 
@@ -283,24 +333,31 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="folder of a Llama-like model; default: a small one is made")
     parser.add_argument("--tokens", type=int, default=1024, help="of the prompt (default: 1024)")
     parser.add_argument("--gbit", type=float, help="rate of the link between the daemons; needs root")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are (default: cpu)")
+    parser.add_argument("--gpu-wires", default="peer", help="of the daemons, with --device cuda (default: peer)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--plot", type=Path, help="SVG file of the medians")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not PAGE < options.tokens <= (PAGES - 1) * PAGE:
         parser.error(f"--tokens must be above {PAGE} and at most {(PAGES - 1) * PAGE}")
+    if options.device == "cuda" and options.gbit:
+        parser.error("--gbit is of hosts: not with --device cuda")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = options.model or folder / "model"
         if options.model is None:
-            make_model(model)
+            make_model(model, options.device)
         chance = np.random.default_rng(3)
         prompts = [chance.integers(3, 1000, options.tokens).tolist() for _ in range(options.repeat + 1)]
-        calibrate(model, folder / "set.strait", chance.integers(3, 1000, 1024).tolist())
-        with daemons(folder, folder / "set.strait", options.gbit) as sockets:
-            return compare(
-                options, [Worker(source, str(model), sockets[0]), Worker(sink, str(model), sockets[1])], prompts
-            )
+        calibrate(model, folder / "set.strait", options.device, chance.integers(3, 1000, 1024).tolist())
+        with daemons(folder, folder / "set.strait", options) as sockets:
+            last = "cpu" if options.device == "cpu" else f"cuda:{torch.cuda.device_count() - 1}"
+            first = "cpu" if options.device == "cpu" else "cuda:0"
+            workers = [Worker(source, str(model), sockets[0], first), Worker(sink, str(model), sockets[1], last)]
+            return compare(options, workers, prompts)
 
 
 SENT = {False: "afterwards", True: "layer by layer"}
@@ -336,7 +393,7 @@ def draw(rows: list[dict], title: str) -> str:
 def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
     prefill, decode = workers
     blobs = [worker.answer() for worker in workers]
-    rows, wrong = [], 0
+    rows, wrong = [], {"cache": 0, "tokens": 0}  # prompts
     for coding in ("raw", "tiered", "auto"):
         for by_layer in (False, True):
             times = []
@@ -345,10 +402,11 @@ def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
                 decode.calls.put((key, len(prompt)))
                 decode.answer()
                 prefill.calls.put((key, prompt, coding, by_layer, blobs[1]))
-                tokens, there, first = decode.answer()
-                began, ended = prefill.answer()
+                tokens, came, there, first = decode.answer()
+                began, ended, sent = prefill.answer()
                 prefill.calls.put((None, prompt, None, None, None))
-                wrong += tokens != prefill.answer()[0]
+                wrong["cache"] += came != sent
+                wrong["tokens"] += tokens != prefill.answer()
                 times.append((ended - began, max(there - ended, 0), first - began))
             medians = [statistics.median(column) for column in zip(*times[1:])]  # the first one connects
             rows.append({"coding": coding, "by_layer": by_layer, **dict(zip(("prefill", "then", "first"), medians))})
@@ -356,11 +414,14 @@ def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
         worker.calls.put(None)
         worker.process.join(10)
     where = f"a link of {options.gbit:g} Gbit/s" if options.gbit else "loopback"
+    if options.device == "cuda":
+        where = f"GPU wires {options.gpu_wires}"
     if options.plot:
         options.plot.write_text(draw(rows, f"{options.tokens} tokens over {where}: from the prompt to the first token"))
     if options.json:
-        print(json.dumps({"schema": "strait-disaggregated", "version": 1, "tokens": options.tokens, "gbit": options.gbit,
-                          "wrong": wrong, "rows": rows}, indent="\t"))  # fmt: skip
+        print(json.dumps({"schema": "strait-disaggregated", "version": 2, "tokens": options.tokens, "gbit": options.gbit,
+                          "device": options.device, "gpu_wires": options.gpu_wires, "wrong": wrong,
+                          "rows": rows}, indent="\t"))  # fmt: skip
     else:
         print(f"{options.tokens} tokens over {where}; medians of {options.repeat}, ms")
         print(f"{'coding':8} {'sent':16} {'prefill':>8} {'then':>8} {'first':>8}")
@@ -369,8 +430,9 @@ def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
                 f"{row['coding']:8} {SENT[row['by_layer']]:16}",
                 *(f"{1e3 * row[name]:8.1f}" for name in ("prefill", "then", "first")),
             )
-        print("tokens equal to those of one process: " + ("yes, all" if not wrong else f"NO, {wrong} prompts differ"))
-    return 1 if wrong else 0
+        for name, what in (("cache", "caches equal to those sent"), ("tokens", "tokens equal to those of one process")):
+            print(f"{what}: " + ("yes, all" if not wrong[name] else f"NO, {wrong[name]} prompts differ"))
+    return 1 if any(wrong.values()) else 0
 
 
 if __name__ == "__main__":
