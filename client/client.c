@@ -248,6 +248,17 @@ bool strait_client_connected(const struct strait_client *client)
     return client->state == READY && !client->silent;
 }
 
+void strait_cork(struct strait_client *client)
+{
+    client->corks++;
+}
+
+void strait_uncork(struct strait_client *client)
+{
+    if (client->corks > 0 && --client->corks == 0)
+        outbox_flush(client);
+}
+
 enum strait_status strait_stats(struct strait_client *client)
 {
     if (client == NULL)

@@ -75,6 +75,7 @@ struct outbox {
 struct strait_client {
     int epoll_fd, timer_fd, event_fd;
     bool polling;      /* in strait_poll, which signals at its end if something is left */
+    uint32_t corks;    /* calls of strait_cork that are not taken back */
     bool signalled;    /* event_fd is readable */
     bool input_left;   /* unread frames remain in the channel */
     uint64_t timer_at; /* what timer_fd is set to; NEVER: disarmed */

@@ -345,7 +345,7 @@ void outbox_watch(struct strait_client *client)
 /* An error only marks the connection: what the daemon sent before the end is read first. */
 void outbox_flush(struct strait_client *client)
 {
-    if (client->state != HANDSHAKE && client->state != READY)
+    if ((client->state != HANDSHAKE && client->state != READY) || (client->corks > 0 && !client->polling))
         return;
     enum strait_status status = client->write_failed ? STRAIT_ERR_IO : channel_flush(client->channel);
     if (client->state == READY && status == STRAIT_OK && client->outbox.first != NULL) {

@@ -95,6 +95,12 @@ STRAIT_API int strait_client_fd(const struct strait_client *client);
 /* True while the daemon is connected and answers. */
 STRAIT_API bool strait_client_connected(const struct strait_client *client);
 
+/* Holds back what calls on this client would send, until as many calls of strait_uncork: many offers, expectations,
+ * reads and appends then reach the daemon by one system call and wake it once. strait_poll and strait_wait send in any
+ * case. Calls take effect, and fail, as they do otherwise. */
+STRAIT_API void strait_cork(struct strait_client *client);
+STRAIT_API void strait_uncork(struct strait_client *client);
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* Memory that a daemon can map: a memfd, sealed against resizing. */

@@ -401,6 +401,8 @@ _CLIENT_PROTOTYPES = {
     "strait_client_close": (None, [c_void_p]),
     "strait_client_fd": (c_int, [c_void_p]),
     "strait_client_connected": (c_bool, [c_void_p]),
+    "strait_cork": (None, [c_void_p]),
+    "strait_uncork": (None, [c_void_p]),
     "strait_alloc": (c_int, [c_size_t, POINTER(MemoryInfo)]),
     "strait_free": (None, [POINTER(MemoryInfo)]),
     "strait_pool_register": (c_int, [c_void_p, POINTER(PoolParams), POINTER(c_void_p)]),

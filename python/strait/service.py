@@ -31,8 +31,8 @@ import ctypes
 import enum
 import itertools
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from ctypes import byref, c_size_t, c_uint8, c_void_p, sizeof
 from typing import Any, NamedTuple, TypeAlias
 
@@ -711,6 +711,16 @@ class Client:
         """True while the daemon has answered and is connected."""
         answer: bool = lib.strait_client_connected(self._handle)
         return answer
+
+    @contextmanager
+    def corked(self) -> Iterator[None]:
+        """Offers, expectations, reads and appends that are made within it reach the daemon together, at its end, by one
+        system call. poll() and wait() send in any case."""
+        lib.strait_cork(self._handle)
+        try:
+            yield
+        finally:
+            lib.strait_uncork(self._handle)
 
     # ---- Making things
 

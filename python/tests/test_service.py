@@ -225,6 +225,22 @@ def test_pages_arrive(daemon):
             assert (got[cls] == before[cls]).all(), cls
 
 
+def test_many_requests_go_together(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, have = make_pool(source, fill=1)
+        here, got = make_pool(sink)
+        peer = sink.import_peer(there.export())
+        with source.corked(), sink.corked():
+            offers = [there.offer(f"{page}", [page], lease=10, last=True) for page in range(30)]
+            expectations = [here.expect(f"{page}", [29 - page], deadline=10) for page in range(30)]
+            for expectation in expectations:
+                expectation.start(peer)
+        said = verdicts(until((sink, source), lambda said: len(verdicts(said)) == 60))
+        assert {said[each].state for each in (*offers, *expectations)} == {State.DONE}
+        assert all((got[cls][29::-1] == have[cls][:30]).all() for cls in got)
+
+
 def test_pools_that_do_not_match_say_how(daemon):
     with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
         connect(sink, source)

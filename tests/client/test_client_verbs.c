@@ -228,6 +228,56 @@ TEST(a_slow_daemon_loses_nothing)
     ck_assert_ptr_null(find_got(MESSAGE_RELEASE, 0));
 }
 
+static void offer_some(struct strait_pool *pool, struct strait_transfer **transfers, uint32_t count)
+{
+    struct strait_page_list list = {.count = 1};
+    for (uint32_t i = 0; i < count; i++) {
+        struct strait_offer_params params = offer_params(&list, 1);
+        params.last = true;
+        ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
+    }
+}
+
+TEST(what_is_corked_is_sent_together)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_transfer *transfers[24];
+    settle();
+    fake_forget();
+    strait_cork(client);
+    strait_cork(client);
+    offer_some(pool, transfers, 8);
+    strait_uncork(client);
+    offer_some(pool, transfers + 8, 8);
+    fake_step();
+    ck_assert_uint_eq(0, fake.count);
+    strait_uncork(client);
+    fake_step();
+    ck_assert_ptr_nonnull(find_got(MESSAGE_OFFER, 15));
+    for (uint32_t i = 0; i + 1 < 16; i++)
+        ck_assert_uint_lt(find_got(MESSAGE_OFFER, i)->offer.transfer, find_got(MESSAGE_OFFER, i + 1)->offer.transfer);
+
+    strait_uncork(client); /* nothing is left to take back */
+    offer_some(pool, transfers + 16, 1);
+    fake_step();
+    ck_assert_ptr_nonnull(find_got(MESSAGE_OFFER, 16));
+
+    strait_cork(client); /* who polls is not kept waiting by it */
+    offer_some(pool, transfers + 17, 1);
+    until(find_got(MESSAGE_OFFER, 17) != NULL);
+    strait_uncork(client);
+}
+
+TEST(a_corked_client_that_closes_leaks_nothing)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_transfer *transfers[4];
+    strait_cork(client);
+    offer_some(pool, transfers, 4);
+    fake_hang_up();
+    until(count_events(STRAIT_EVENT_CONNECTION) > 0);
+}
+
 static int compare_longs(const void *a, const void *b)
 {
     long x = *(const long *)a, y = *(const long *)b;
