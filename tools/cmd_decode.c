@@ -18,7 +18,7 @@
 #define SUFFIX ".strait"
 
 static const char usage[] =
-    "usage: strait decode [OPTION]... IN [OUT]\n"
+    "usage: strait decode [OPTION]... IN [OUT | -o OUT]\n"
     "       strait decode --verify [OPTION]... IN\n"
     "\n"
     "Restores what strait encode was given, checked, to OUT (IN without its " SUFFIX "). - is stdin or stdout.\n"
@@ -27,6 +27,7 @@ static const char usage[] =
     "  --verify             write nothing, check everything, name every bad page\n"
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON, of failures too: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -37,6 +38,7 @@ static const char usage[] =
 struct decode_options {
     const char *input;
     const char *output;   /* NULL: check only */
+    const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
     const struct strait_codec *codec;
     unsigned threads;
@@ -65,15 +67,20 @@ static bool set_default_output(struct decode_options *options)
 
 static bool set_operands(struct decode_options *options, int count, char **operands)
 {
-    int most = options->verify ? 1 : 2;
+    int most = options->verify || options->output != NULL ? 1 : 2;
 
     if (count < 1 || count > most) {
         print_error(NULL, count < 1 ? "which file? See strait decode --help" : "too many files");
         return false;
     }
+    if (options->verify && options->output != NULL) {
+        print_error(NULL, "--verify writes nothing: without --output");
+        return false;
+    }
     options->input = operands[0];
-    options->output = count == 2 ? operands[1] : NULL;
-    return options->verify || count == 2 || set_default_output(options);
+    if (count == 2)
+        options->output = options->operand = operands[1];
+    return options->verify || options->output != NULL || set_default_output(options);
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
@@ -190,6 +197,11 @@ static bool decode_source(const struct decode_options *options, struct source *s
     return report(&all);
 }
 
+static bool is_compressed(const void *head, uint64_t head_size, uint64_t size)
+{
+    return container_is_file(head, head_size) && size > head_size;
+}
+
 static bool decode_run(const struct decode_options *options)
 {
     struct source source;
@@ -204,6 +216,7 @@ static bool decode_run(const struct decode_options *options)
         ok = decode_source(options, &source, NULL);
     else
         ok = source_survives(&source, options->output) &&
+             (options->operand == NULL || operand_is_output(options->operand, is_compressed, "compressed file")) &&
              output_open(&output, options->output, source.mode, options->force) &&
              decode_source(options, &source, &output);
     source_close(&source);
@@ -213,11 +226,9 @@ static bool decode_run(const struct decode_options *options)
 static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
 {
     const struct cli_option list[] = {
-        {"verify", .flag = &options->verify},
-        {"codec", .codec = &options->codec},
-        {"threads", 'T', .threads = &options->threads},
-        {"force", 'f', .flag = &options->force},
-        {"json", .flag = &options->json},
+        {"verify", .flag = &options->verify},           {"codec", .codec = &options->codec},
+        {"threads", 'T', .threads = &options->threads}, {"output", 'o', .text = &options->output},
+        {"force", 'f', .flag = &options->force},        {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
     };
     enum exit_code code;

@@ -20,7 +20,7 @@
 #define SUFFIX          ".strait"
 
 static const char usage[] =
-    "usage: strait encode [OPTION]... IN [OUT]\n"
+    "usage: strait encode [OPTION]... IN [OUT | -o OUT]\n"
     "\n"
     "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
     "\n"
@@ -34,6 +34,7 @@ static const char usage[] =
     "  --chunk SIZE         bytes of a chunk before compression (4M)\n"
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  -o, --output OUT     the file to write, even in the place of a safetensors file\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -44,6 +45,7 @@ static const char usage[] =
 struct encode_options {
     const char *input;
     const char *output;
+    const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
     const char *codebook; /* NULL: calibrate */
     enum strait_mode mode;
@@ -128,7 +130,7 @@ static bool set_default_output(struct encode_options *options)
 
 static bool set_operands(struct encode_options *options, int count, char **operands)
 {
-    if (count < 1 || count > 2) {
+    if (count < 1 || count > (options->output == NULL ? 2 : 1)) {
         print_error(NULL, count < 1 ? "which file? See strait encode --help" : "takes IN and OUT only");
         return false;
     }
@@ -141,8 +143,9 @@ static bool set_operands(struct encode_options *options, int count, char **opera
         return false;
     }
     options->input = operands[0];
-    options->output = operands[1];
-    return count == 2 || set_default_output(options);
+    if (count == 2)
+        options->output = options->operand = operands[1];
+    return options->output != NULL || set_default_output(options);
 }
 
 /* Whether the codebook has to be made from the input: the mode needs one and none was named. */
@@ -387,7 +390,9 @@ static bool encode_run(const struct encode_options *options)
 
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
         return false;
-    ok = source_survives(&source, options->output) && (!must_spool(options, &source) || source_spool(&source));
+    ok = source_survives(&source, options->output) &&
+         (options->operand == NULL || operand_is_output(options->operand, safetensors_probe, "safetensors file")) &&
+         (!must_spool(options, &source) || source_spool(&source));
     ok = ok && encode_source(options, &source, started);
     source_close(&source);
     return ok;
@@ -405,6 +410,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         {"chunk", .set = set_chunk},
         {"codec", .codec = &options->codec},
         {"threads", 'T', .threads = &options->threads},
+        {"output", 'o', .text = &options->output},
         {"force", 'f', .flag = &options->force},
         {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},

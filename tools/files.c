@@ -329,3 +329,19 @@ bool output_allowed(const char *path, bool force)
     }
     return true;
 }
+
+bool operand_is_output(const char *path, bool (*is_input)(const void *head, uint64_t head_size, uint64_t size),
+                       const char *kind)
+{
+    uint8_t head[64];
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return true; /* nothing that could be lost, or what opening it for writing will say */
+    ssize_t got = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? pread(fd, head, sizeof(head), 0) : 0;
+    close(fd);
+    if (got <= 0 || !is_input(head, (uint64_t)got, (uint64_t)info.st_size))
+        return true;
+    print_error(path, "is a %s: one IN at a time; to replace this file, name it with -o", kind);
+    return false;
+}

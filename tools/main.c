@@ -41,6 +41,43 @@ static void print_help(FILE *stream)
     fputs("\nstrait COMMAND --help tells more. strait --version prints the version.\n", stream);
 }
 
+/* Insertions, removals and changes of letters that lead from one word to the other; WORD_MAX for longer words. */
+static size_t distance(const char *from, const char *to)
+{
+    enum { WORD_MAX = 24 };
+    size_t row[WORD_MAX + 1];
+    const size_t columns = strlen(to);
+    if (strlen(from) > WORD_MAX || columns > WORD_MAX)
+        return WORD_MAX;
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (; *from != '\0'; from++) {
+        size_t corner = row[0]++;
+        for (size_t j = 1; j <= columns; j++) {
+            const size_t changed = corner + (*from != to[j - 1]);
+            corner = row[j];
+            row[j] = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            row[j] = row[j] < changed ? row[j] : changed;
+        }
+    }
+    return row[columns];
+}
+
+/* The command that the word can be a slip for; NULL: none. */
+static const char *nearest(const char *word)
+{
+    const char *found = NULL;
+    size_t least = 3; /* more is no slip */
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const size_t far = distance(word, commands[i].name);
+        if (far < least && far < strlen(commands[i].name)) {
+            least = far;
+            found = commands[i].name;
+        }
+    }
+    return found;
+}
+
 static int run_command(int argc, char **argv)
 {
     if (strcmp(argv[0], "completion") == 0) /* for builds and packages: not in the list */
@@ -48,8 +85,26 @@ static int run_command(int argc, char **argv)
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].run(argc, argv);
-    print_error(NULL, "no command '%s'; strait --help lists them", argv[0]);
+    const char *alike = nearest(argv[0]);
+    print_error(NULL, "no command '%s'%s%s%s; strait --help lists them", argv[0], alike != NULL ? ": is '" : "",
+                alike != NULL ? alike : "", alike != NULL ? "' meant?" : "");
     return EXIT_CODE_USAGE;
+}
+
+/* strait help, strait help COMMAND */
+static int run_help(int argc, char **argv)
+{
+    static char option[] = "--help";
+    char *words[] = {argc > 1 ? argv[1] : NULL, option, NULL};
+    if (argc > 1)
+        return run_command(2, words);
+    print_help(stdout);
+    return EXIT_CODE_OK;
+}
+
+static bool is_one_of(const char *word, const char *a, const char *b, const char *c)
+{
+    return strcmp(word, a) == 0 || strcmp(word, b) == 0 || strcmp(word, c) == 0;
 }
 
 /* Output that could not be written, to a full disk for instance, is an error too. */
@@ -67,11 +122,9 @@ int main(int argc, char **argv)
         print_help(stderr);
         return EXIT_CODE_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help(stdout);
-        return finish(EXIT_CODE_OK);
-    }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (is_one_of(argv[1], "--help", "-h", "help"))
+        return finish(run_help(argc - 1, argv + 1));
+    if (is_one_of(argv[1], "--version", "-V", "version")) {
         puts("strait " STRAIT_VERSION);
         return finish(EXIT_CODE_OK);
     }

@@ -131,14 +131,14 @@ for input in mixed.safetensors values "$slice"; do
     for set in "" --codebook=set; do
         "$strait" encode -qf $set -T 1 --chunk 16K --page 4K "$input" one
         for threads in 2 5; do
-            "$strait" encode -qf $set -T $threads --chunk 16K --page 4K "$input" other
+            "$strait" encode -qf $set -T $threads --chunk 16K --page 4K "$input" -o other
             same one other "$threads threads"
         done
         for codec in scalar avx2 avx512; do
-            "$strait" encode -qf --codec $codec --page 16 /dev/null other 2>/dev/null || continue
-            "$strait" encode -qf $set --codec $codec --chunk 16K --page 4K "$input" other
+            "$strait" encode -qf --codec $codec --page 16 /dev/null -o other 2>/dev/null || continue
+            "$strait" encode -qf $set --codec $codec --chunk 16K --page 4K "$input" -o other
             same one other "codec $codec"
-            "$strait" decode -qf --codec $codec one other && same "$input" other "decoding with $codec"
+            "$strait" decode -qf --codec $codec one -o other && same "$input" other "decoding with $codec"
         done
         "$strait" encode -q $set --chunk 16K --page 4K - - <"$input" >other
         same one other "a redirected input"
@@ -150,7 +150,7 @@ for input in mixed.safetensors values "$slice"; do
 done
 cat cut.safetensors | "$strait" encode -q --codebook set - - 2>/dev/null | "$strait" decode -q - - >other
 same cut.safetensors other "a pipe that ends early"
-cat values | "$strait" encode -q - from-pipe && "$strait" decode -qf from-pipe other && same values other "a pipe to a file"
+cat values | "$strait" encode -q - from-pipe && "$strait" decode -qf from-pipe -o other && same values other "a pipe to a file"
 (
     dd bs=1 count=7 status=none >skipped
     "$strait" encode -q --raw - - | "$strait" decode -q - other2
@@ -159,9 +159,9 @@ tail -c +8 values | cmp -s - other2 || fail "an input that begins in the middle 
 
 # a file that tells no size, and files that change while they are read: encode waits for the reader of its output
 if grep -q . /proc/version 2>/dev/null; then
-    "$strait" encode -qf /proc/version rt.strait && "$strait" decode -qf rt.strait other || fail "a file without a size"
+    "$strait" encode -qf /proc/version rt.strait && "$strait" decode -qf rt.strait -o other || fail "a file without a size"
     cat /proc/version | cmp - other || fail "a file without a size"
-    "$strait" encode -qf --codebook set - rt.strait </proc/version && "$strait" decode -qf rt.strait other ||
+    "$strait" encode -qf --codebook set - rt.strait </proc/version && "$strait" decode -qf rt.strait -o other ||
         fail "a redirected file without a size"
     cat /proc/version | cmp - other || fail "a redirected file without a size"
 fi
@@ -206,6 +206,20 @@ done
 "$strait" encode -f - - <values >>values 2>refused.err && fail "an input is written to its own end"
 grep -q 'stdout: is the input itself' refused.err || fail "the input is stdout: $(cat refused.err)"
 refused 1 'is the input itself' decode -f named.strait named.strait
+cp "$slice" first.safetensors
+cp "$slice" second.safetensors
+refused 1 'safetensors file: .*-o' encode -f first.safetensors second.safetensors
+same "$slice" second.safetensors "what a pattern has matched"
+"$strait" encode -qf values -o second.safetensors && "$strait" decode -q second.safetensors -o other -f &&
+    same values other "a safetensors file that -o names"
+cp before second.strait
+refused 1 'compressed file: .*-o' decode -f named.strait second.strait
+same before second.strait "what a pattern has matched, decoded"
+"$strait" decode -qf named.strait -o second.strait && same values second.strait "a compressed file that -o names"
+refused 2 'IN and OUT' encode -o none values other
+refused 2 'too many' decode -o none named.strait other
+refused 2 'verify' decode --verify -o none named.strait
+rm -f first.* second.*
 rm hard
 same values named "what was to replace itself" && same before named.strait "the same, decoded"
 ln -sf named.strait link
@@ -279,7 +293,14 @@ fi
 for command in "" encode decode inspect calibrate demo status; do
     "$strait" $command --help | grep -q 'usage: strait' || fail "help of '$command'"
 done
-"$strait" --version | grep -q '^strait [0-9]' || fail "the version"
+for word in --version -V version; do
+    "$strait" $word | grep -q '^strait [0-9]' || fail "the version by $word"
+done
+[ "$("$strait" help)" = "$("$strait" --help)" ] || fail "help"
+[ "$("$strait" help decode)" = "$("$strait" decode --help)" ] || fail "help of a command"
+refused 2 "no command 'encod': is 'encode' meant" encod values
+refused 2 "no command 'stauts': is 'status' meant" stauts
+refused 2 "no command 'compress'; " compress
 "$strait" inspect named.strait >/dev/full 2>refused.err && fail "a full disk behind stdout"
 
 # ---- Damage -------------------------------------------------------------------------------------------------------
@@ -392,7 +413,7 @@ exec 9>&-
 json encode -f --json mixed.safetensors tensors
 grep -q '"dtype": "F32"' json.formatted || fail "no data types in JSON"
 [ ! -s json.err ] || fail "encode --json talks: $(cat json.err)"
-json decode -f --json tensors other
+json decode -f --json tensors -o other
 json decode --verify --json tensors
 grep -q '"verified": true' json.formatted || fail "decode --verify --json of a sound file"
 for file in tensors chunk set; do
@@ -411,33 +432,33 @@ json inspect --json partial
 "$strait" encode --json values - 2>json.err | "$strait" decode --json - - 2>json.err2 | cmp - values || fail "JSON beside data"
 python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr"
 python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
-"$strait" encode -f values other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
+"$strait" encode -f values -o other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
 
-"$strait" encode -f --dtype fp16 values other 2>report.out
+"$strait" encode -f --dtype fp16 values -o other 2>report.out
 grep -q 'carried uncompressed (not BF16): [0-9]* bytes of fp16' report.out || fail "fp16 values: $(cat report.out)"
 cat noise | "$strait" encode --dtype bytes --codebook set - - 2>report.out >other
 grep -q 'carried uncompressed (not BF16): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
-json encode -f --json --dtype fp8 noise other
+json encode -f --json --dtype fp8 noise -o other
 grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON"
 
 # ---- Modes of other types ---
 
 for type in bf16 fp16 fp32; do
     for mode in base split; do
-        "$strait" encode -q -f --mode $mode --dtype $type values other && "$strait" decode other - 2>/dev/null |
+        "$strait" encode -q -f --mode $mode --dtype $type values -o other && "$strait" decode other - 2>/dev/null |
             cmp - values || fail "$type in mode $mode"
     done
 done
-"$strait" encode -f --mode base values other 2>report.out
+"$strait" encode -f --mode base values -o other 2>report.out
 grep -q 'ratio 1.4' report.out || fail "values in mode base: $(cat report.out)"
 grep -q codebook report.out && fail "mode base has a codebook: $(cat report.out)"
-"$strait" encode -f --mode base --codebook set values other 2>report.out && fail "a codebook for mode base"
+"$strait" encode -f --mode base --codebook set values -o other 2>report.out && fail "a codebook for mode base"
 grep -q 'no use for a codebook' report.out || fail "a codebook for mode base: $(cat report.out)"
 cat values | "$strait" encode -q --mode base - - | "$strait" decode -q - - | cmp - values || fail "mode base in a pipe"
-"$strait" encode -f --mode split mixed.safetensors other 2>report.out || fail "mixed types in mode split"
+"$strait" encode -f --mode split mixed.safetensors -o other 2>report.out || fail "mixed types in mode split"
 grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what mode split carries: $(cat report.out)"
 "$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
-"$strait" encode -q -f --mode base --dtype fp32 values other && "$strait" inspect other >inspect.out
+"$strait" encode -q -f --mode base --dtype fp32 values -o other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
 
 # ---- The sample of bench -----------------------------------------------------------------------------------------
