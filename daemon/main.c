@@ -271,6 +271,24 @@ static void set_workers(const struct node_options *options)
     setenv("UV_THREADPOOL_SIZE", count, 1);
 }
 
+/* What an operator looks for first: which process, with which file, is reached where, and by what it codes. */
+static void log_ready(const struct program *program)
+{
+    const struct node *node = program->node;
+    const struct node_options *options = &node->options;
+    const struct strait_codebook *codebook = node_codebook(node);
+    char id[2 * STRAIT_CODEBOOK_ID_BYTES + 1] = "none";
+    for (size_t i = 0; codebook != NULL && i < STRAIT_CODEBOOK_ID_BYTES; i++)
+        snprintf(id + 2 * i, 3, "%02x", strait_codebook_id(codebook)[i]);
+    log_write(program->log, LOG_INFO,
+              "msg=ready version=%s pid=%d config=\"%s\" socket=%s address=%s transports=\"%s\" codec=%s codebook=%s "
+              "arena_bytes=%llu",
+              strait_version(), (int)getpid(), program->command->config != NULL ? program->command->config : "",
+              options->socket, node->peers != NULL ? peers_address(node->peers) : "",
+              node->peers != NULL ? peers_offered(node->peers) : "", strait_codec_name(strait_codec_get(NULL)), id,
+              (unsigned long long)options->arena_bytes);
+}
+
 static int run(const struct command *command, const struct node_options *options)
 {
     struct program program = {.command = command, .hangups = -1};
@@ -311,8 +329,7 @@ static int run(const struct command *command, const struct node_options *options
     if (made == STRAIT_OK) {
         notify_ready();
         watchdog_start(&program);
-        log_write(program.log, LOG_INFO, "msg=ready version=%s codec=%s socket=%s", strait_version(),
-                  strait_codec_name(strait_codec_get(NULL)), options->socket);
+        log_ready(&program);
     } else {
         fprintf(stderr, "straitd: %s\n", why);
     }

@@ -445,12 +445,15 @@ static void answer_words(struct answer *answer, int status)
 static void answer_request(struct connection *connection, const struct http_request *request)
 {
     struct answer answer = {.extra = ""};
-    bool metrics = strcmp(request->path, "/metrics") == 0, health = strcmp(request->path, "/health") == 0;
-    if (!metrics && !health) {
+    const bool metrics = strcmp(request->path, "/metrics") == 0, health = strcmp(request->path, "/health") == 0,
+               live = strcmp(request->path, "/live") == 0;
+    if (!metrics && !health && !live) {
         answer_words(&answer, 404);
     } else if (request->method == HTTP_OTHER) {
         answer_words(&answer, 405);
         answer.extra = "Allow: GET, HEAD\r\n";
+    } else if (live) { /* the loop turns: that is all there is to say */
+        answer_words(&answer, 200);
     } else {
         answer.status = 200;
         answer.type = metrics ? "text/plain; version=0.0.4; charset=utf-8" : "application/json";

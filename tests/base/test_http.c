@@ -303,6 +303,7 @@ TEST(health_decides_its_own_status)
 {
     server.health = 503;
     start();
+    free(ask("GET /live HTTP/1.1\r\n" CLOSE, 200));
     char *text = ask("GET /health HTTP/1.1\r\n" CLOSE, 503);
     ck_assert_str_eq("{\"good\":true}", strstr(text, "\r\n\r\n") + 4);
     free(text);
@@ -334,6 +335,8 @@ static const struct refusal_case {
     {"POST /nothing HTTP/1.1\r\n" CLOSE, 404},
     {"DELETE /metrics HTTP/1.1\r\n" CLOSE, 405},
     {"POST /health HTTP/1.1\r\nContent-Length: 0\r\n" CLOSE, 405},
+    {"POST /live HTTP/1.1\r\nContent-Length: 0\r\n" CLOSE, 405},
+    {"GET /live/ HTTP/1.1\r\n" CLOSE, 404},
     {"GET /metrics\r\n\r\n", 400},
     {"\x16\x03\x01\x02\n", 400}, /* as TLS begins, nearly */
     {"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde", 413},
