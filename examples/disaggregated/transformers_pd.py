@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Prefill in one process, decode in another, with transformers: the KV cache of a prompt crosses two daemons.
 
-    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE | --device cuda [--gpu-wires LIST]] [--repeat N]
+    transformers_pd.py [--model DIR] [--tokens N] [--gbit RATE] [--device cuda [--gpu-wires LIST]] [--repeat N]
                        [--plot FILE] [--json]
 
 Starts two straitd ($STRAITD, else the one on the PATH) that are joined by TCP: over loopback, or, with --gbit and as
 root, over a link of that rate between two network namespaces. With --device cuda the prefill is on the first GPU and
-the decode on the last, and chunks go between them as the daemons' option gpu-wires says. Without --model a Llama with
-random weights is made, small for the CPU and larger for GPUs. Each way of sending (raw and coded; the whole cache after
-the prefill, and layer by layer during it) is repeated, the cache that arrives is compared with what was sent, and the
-tokens with those of one process that does both halves. Printed are the medians:
+the decode on the last, and chunks go between them as the daemons' option gpu-wires says, or over that link. Without
+--model a Llama with random weights is made, small for the CPU and larger for GPUs. Each way of sending (raw and coded;
+the whole cache after the prefill, and layer by layer during it) is repeated, the cache that arrives is compared with
+what was sent, and the tokens with those of one process that does both halves. Printed are the medians:
 
     prefill   from the prompt to the end of the source's forward pass
     then      from there until all pages are in place at the sink: what the network costs
@@ -279,11 +279,9 @@ def link(gbit: float | None):
 @contextmanager
 def daemons(folder: Path, book: Path, options):
     """Sockets of the source's and the sink's daemon."""
-    more = (
-        ["--transports", "tcp"]
-        if options.device == "cpu"
-        else ["--transports", "shm", "--gpu-wires", options.gpu_wires]
-    )
+    more = ["--transports", "tcp"]
+    if options.device == "cuda" and not options.gbit:
+        more = ["--transports", "shm", "--gpu-wires", options.gpu_wires]
     if options.gbit:
         more.append("--insecure-no-auth")
     straitd = os.environ.get("STRAITD") or shutil.which("straitd")
@@ -334,15 +332,13 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1024, help="of the prompt (default: 1024)")
     parser.add_argument("--gbit", type=float, help="rate of the link between the daemons; needs root")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are (default: cpu)")
-    parser.add_argument("--gpu-wires", default="peer", help="of the daemons, with --device cuda (default: peer)")
+    parser.add_argument("--gpu-wires", default="peer", help="of the daemons, without --gbit (default: peer)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--plot", type=Path, help="SVG file of the medians")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not PAGE < options.tokens <= (PAGES - 1) * PAGE:
         parser.error(f"--tokens must be above {PAGE} and at most {(PAGES - 1) * PAGE}")
-    if options.device == "cuda" and options.gbit:
-        parser.error("--gbit is of hosts: not with --device cuda")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU")
     with tempfile.TemporaryDirectory() as name:
@@ -413,9 +409,9 @@ def compare(options, workers: list[Worker], prompts: list[list[int]]) -> int:
     for worker in workers:
         worker.calls.put(None)
         worker.process.join(10)
-    where = f"a link of {options.gbit:g} Gbit/s" if options.gbit else "loopback"
-    if options.device == "cuda":
-        where = f"GPU wires {options.gpu_wires}"
+    where = "loopback" if options.device == "cpu" else f"GPU wires {options.gpu_wires}"
+    if options.gbit:
+        where = f"a link of {options.gbit:g} Gbit/s"
     if options.plot:
         options.plot.write_text(draw(rows, f"{options.tokens} tokens over {where}: from the prompt to the first token"))
     if options.json:
