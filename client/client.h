@@ -13,6 +13,7 @@
 #ifndef STRAIT_CLIENT_CLIENT_H
 #define STRAIT_CLIENT_CLIENT_H
 
+#include <string.h>
 #include <time.h>
 
 #include "internal/busy_poll.h"
@@ -347,6 +348,29 @@ static inline bool params_known(const void *params, size_t size, size_t known)
         if (bytes[i] != 0)
             return false;
     return true;
+}
+
+/* Copies parameters to `dst`, the library's own struct of `known` bytes, whose first version had `oldest` bytes: what
+ * the caller does not know is 0. False: the size is neither, or what this library does not know is used. */
+static inline bool params_read(void *dst, size_t known, size_t oldest, const void *params)
+{
+    size_t size;
+    if (params == NULL)
+        return false;
+    memcpy(&size, params, sizeof(size));
+    if (size != oldest && !params_known(params, size, known))
+        return false;
+    memset(dst, 0, known);
+    memcpy(dst, params, size < known ? size : known);
+    return true;
+}
+
+/* Reads the optional trace of a request: *context is then empty or points to `bytes`. False: it is malformed. */
+static inline bool trace_read(const char *traceparent, uint8_t bytes[TRACE_BYTES], struct view *context)
+{
+    const bool given = traceparent != NULL && traceparent[0] != '\0';
+    *context = view_of(bytes, given ? TRACE_BYTES : 0);
+    return !given || trace_parse(traceparent, bytes) == NULL;
 }
 
 /* Whether a key or payload is of a legal size, and there unless that is 0. */

@@ -52,9 +52,11 @@ struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t
     return copy;
 }
 
+enum { MESSAGE_VIEWS = 4 };
+
 /* The pointers in a message that the client sends. */
 struct parts {
-    struct view *views[3];
+    struct view *views[MESSAGE_VIEWS];
     const struct wire_page_list **lists;
     uint32_t list_count;
 };
@@ -63,9 +65,10 @@ static struct parts parts_of(struct message *m)
 {
     switch (m->type) {
     case MESSAGE_EXPECT:
-        return (struct parts){{&m->expect.key}, &m->expect.lists, m->expect.list_count};
+        return (struct parts){{&m->expect.key, &m->expect.trace}, &m->expect.lists, m->expect.list_count};
     case MESSAGE_OFFER:
-        return (struct parts){{&m->offer.key, &m->offer.aux, &m->offer.ready}, &m->offer.lists, m->offer.list_count};
+        return (struct parts){
+            {&m->offer.key, &m->offer.aux, &m->offer.ready, &m->offer.trace}, &m->offer.lists, m->offer.list_count};
     case MESSAGE_APPEND:
         return (struct parts){{&m->append.aux, &m->append.ready}, &m->append.lists, m->append.list_count};
     case MESSAGE_READ:
@@ -85,7 +88,7 @@ static enum strait_status message_copy(struct message *message, void **block)
 {
     struct parts parts = parts_of(message);
     size_t size = parts.lists != NULL ? lists_size(*parts.lists, parts.list_count) : 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MESSAGE_VIEWS; i++)
         size += parts.views[i] != NULL ? rounded(parts.views[i]->size) : 0;
     *block = malloc(size > 0 ? size : 1);
     if (*block == NULL)
@@ -98,7 +101,7 @@ static enum strait_status message_copy(struct message *message, void **block)
                 copy[i].ids = put(&rest, copy[i].ids, copy[i].count * sizeof(uint32_t));
         *parts.lists = copy;
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < MESSAGE_VIEWS; i++)
         if (parts.views[i] != NULL && parts.views[i]->size > 0)
             parts.views[i]->data = put(&rest, parts.views[i]->data, parts.views[i]->size);
     return STRAIT_OK;

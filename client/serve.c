@@ -227,12 +227,12 @@ enum strait_status strait_read(struct strait_pool *pool, const struct strait_pee
 {
     static const char prefix[] = "read "; /* with its NUL, and a number: no other expectation of the pool has it */
     uint8_t key[sizeof(prefix) + sizeof(uint64_t)];
-    if (pool == NULL || peer == NULL || transfer == NULL || params == NULL || peer->client != pool->client ||
-        !params_known(params, params->size, sizeof(*params)) ||
-        (params->peer_list_count > 0 && params->peer_lists == NULL) ||
-        (params->list_count > 0 && params->lists == NULL) ||
-        pages_of(params->lists, params->list_count) != pages_of(params->peer_lists, params->peer_list_count) ||
-        !peer_lists_valid(pool, params->peer_lists, params->peer_list_count) ||
+    struct strait_read_params p;
+    if (pool == NULL || peer == NULL || transfer == NULL || peer->client != pool->client ||
+        !params_read(&p, sizeof(p), offsetof(struct strait_read_params, traceparent), params) ||
+        (p.peer_list_count > 0 && p.peer_lists == NULL) || (p.list_count > 0 && p.lists == NULL) ||
+        pages_of(p.lists, p.list_count) != pages_of(p.peer_lists, p.peer_list_count) ||
+        !peer_lists_valid(pool, p.peer_lists, p.peer_list_count) ||
         (strait_peer_check(pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
         return STRAIT_ERR_INVALID;
     struct strait_client *client = pool->client;
@@ -242,10 +242,11 @@ enum strait_status strait_read(struct strait_pool *pool, const struct strait_pee
     const struct strait_expect_params expect = {.size = sizeof(expect),
                                                 .key = key,
                                                 .key_size = sizeof(key),
-                                                .lists = params->lists,
-                                                .list_count = params->list_count,
-                                                .deadline_ms = params->deadline_ms,
-                                                .context = params->context};
+                                                .lists = p.lists,
+                                                .list_count = p.list_count,
+                                                .deadline_ms = p.deadline_ms,
+                                                .context = p.context,
+                                                .traceparent = p.traceparent};
     struct strait_transfer *made;
     enum strait_status status = strait_expect(pool, &expect, &made);
     if (status != STRAIT_OK)
@@ -255,7 +256,7 @@ enum strait_status strait_read(struct strait_pool *pool, const struct strait_pee
     message.read.peer_pool = peer->blob.pool;
     message.read.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
     client->stepped = true;
-    status = made->ended ? STRAIT_OK : lists_send(client, made, &message, params->peer_lists, params->peer_list_count);
+    status = made->ended ? STRAIT_OK : lists_send(client, made, &message, p.peer_lists, p.peer_list_count);
     outbox_flush(client);
     if (status == STRAIT_OK)
         *transfer = made;

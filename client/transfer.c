@@ -515,22 +515,21 @@ static struct message expect_message(const struct strait_transfer *transfer, con
 enum strait_status strait_expect(struct strait_pool *pool, const struct strait_expect_params *params,
                                  struct strait_transfer **transfer)
 {
-    if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
+    struct strait_expect_params p;
+    uint8_t context[TRACE_BYTES];
+    struct view trace;
+    if (pool == NULL || transfer == NULL ||
+        !params_read(&p, sizeof(p), offsetof(struct strait_expect_params, traceparent), params) ||
+        !trace_read(p.traceparent, context, &trace))
         return STRAIT_ERR_INVALID;
-    struct request_args args = {true,
-                                params->key,
-                                params->key_size,
-                                params->lists,
-                                params->list_count,
-                                params->sources,
-                                params->deadline_ms,
-                                params->context};
+    struct request_args args = {true, p.key, p.key_size, p.lists, p.list_count, p.sources, p.deadline_ms, p.context};
     struct strait_transfer *made = NULL;
     enum strait_status status = create(pool, &args, &made);
     if (status != STRAIT_OK)
         return status;
-    struct message message = expect_message(made, params);
-    status = begin(made, &message, params->lists, params->list_count);
+    struct message message = expect_message(made, &p);
+    message.expect.trace = trace;
+    status = begin(made, &message, p.lists, p.list_count);
     if (status == STRAIT_OK)
         *transfer = made;
     return status;
@@ -569,26 +568,24 @@ static bool offer_valid(const struct strait_offer_params *params)
 enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
                                 struct strait_transfer **transfer)
 {
-    if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)) ||
-        !offer_valid(params))
+    struct strait_offer_params p;
+    uint8_t context[TRACE_BYTES];
+    struct view trace;
+    if (pool == NULL || transfer == NULL ||
+        !params_read(&p, sizeof(p), offsetof(struct strait_offer_params, traceparent), params) || !offer_valid(&p) ||
+        !trace_read(p.traceparent, context, &trace))
         return STRAIT_ERR_INVALID;
-    if (params->ready != NULL && !pool_on_gpu(pool))
+    if (p.ready != NULL && !pool_on_gpu(pool))
         return STRAIT_ERR_UNSUPPORTED;
-    struct request_args args = {false,
-                                params->key,
-                                params->key_size,
-                                params->lists,
-                                params->list_count,
-                                params->consumers,
-                                params->lease_ms,
-                                params->context};
+    struct request_args args = {false, p.key, p.key_size, p.lists, p.list_count, p.consumers, p.lease_ms, p.context};
     struct strait_transfer *made = NULL;
     enum strait_status status = create(pool, &args, &made);
     if (status != STRAIT_OK)
         return status;
-    made->last = params->last;
-    struct message message = offer_message(made, params);
-    status = begin(made, &message, params->lists, params->list_count);
+    made->last = p.last;
+    struct message message = offer_message(made, &p);
+    message.offer.trace = trace;
+    status = begin(made, &message, p.lists, p.list_count);
     if (status == STRAIT_OK)
         *transfer = made;
     return status;

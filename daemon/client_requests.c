@@ -63,7 +63,7 @@ static const char *why_not(struct session *session, struct pool_ref *pool, struc
 
 /* The pool of a new request; NULL: the request is refused, and the client notified. */
 static struct pool_ref *admit(struct session *session, uint64_t transfer, const struct pool_id *id, struct view key,
-                              bool is_offer)
+                              struct view trace, bool is_offer)
 {
     struct exchange *x = &session->node->exchange;
     struct request *names = is_offer ? x->offers_by_name : x->expectations_by_name, *same;
@@ -76,6 +76,7 @@ static struct pool_ref *admit(struct session *session, uint64_t transfer, const 
     if (why == NULL)
         return pool;
     refuse(session, transfer, reason, why);
+    span_refused(session->node, trace, is_offer, key, reason, why);
     session_keep_failed(session, &(struct failed_request){transfer, name, is_offer, reason});
     if (same == NULL) { /* else the name's live request may meet those that wait for it */
         tombstone_set(session->node, &name, is_offer, reason);
@@ -119,8 +120,9 @@ static bool on_request(struct session *session, const struct message *message)
     if (request == NULL) {
         if (continues)
             return true; /* it has failed, and may be forgotten */
-        struct pool_ref *pool = admit(session, transfer, is_offer ? &offer->pool : &expect->pool,
-                                      is_offer ? offer->key : expect->key, is_offer);
+        struct pool_ref *pool =
+            admit(session, transfer, is_offer ? &offer->pool : &expect->pool, is_offer ? offer->key : expect->key,
+                  is_offer ? offer->trace : expect->trace, is_offer);
         if (pool == NULL)
             return true;
         request = is_offer ? (struct request *)offer_create(session->node, session, pool, offer)

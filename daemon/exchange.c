@@ -10,6 +10,7 @@
 #include "daemon/session.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
+#include "daemon/span.h"
 #include "daemon/withdraw.h"
 
 /* ---- Events of legs ---------------------------------------------------------------------------------------------- */
@@ -20,6 +21,7 @@ static void send_verdict(struct exchange *x)
     if (request->state == STRAIT_FAILED && x->pending != NULL && !request->nameless)
         match_refuse(request->node, &request->name, request->is_offer, request->reason);
     DL_DELETE2(x->verdicts, request, verdict_prev, verdict_next);
+    span_end(request);
     if (request->is_offer)
         offer_send_verdict((struct offer *)request);
     else

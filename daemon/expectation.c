@@ -320,6 +320,7 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     e->request.pool = pool;
     e->request.transfer = message->transfer;
     e->request.timeline.began = uv_hrtime();
+    span_begin(&e->request.span, message->trace);
     e->request.tenant = session->tenant;
     session->tenant->live++;
     name_set(&e->request.name, tenant_view(session->tenant), &pool->key.id, message->key);

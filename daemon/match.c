@@ -120,6 +120,7 @@ static void bind_request(struct pending *request, struct offer *offer, const str
     take_back_announce(offer, known, request->peer);
     source->timeline.began = request->came;
     timeline_mark(&source->timeline, PHASE_OFFER);
+    offer->request.span.leg = source->timeline;
     source_bind(source, open);
 }
 
@@ -149,6 +150,8 @@ static void bind_local(struct sink *sink, struct offer *offer)
         return;
     }
     known->bound = true;
+    offer->request.span.leg.began = uv_hrtime();
+    timeline_mark(&offer->request.span.leg, PHASE_OFFER);
     sink->local = source;
     source_bind(source, &(struct open_grants){0});
 }

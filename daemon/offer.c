@@ -492,6 +492,7 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
         return NULL;
     o->request.session = session;
     o->request.transfer = message->transfer;
+    span_begin(&o->request.span, message->trace);
     o->later = message->later || message->ready.size != 0;
     session->undrained++;
     HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);

@@ -239,14 +239,9 @@ static void add_wire(cJSON *ways, const char *wire, const char *memory, uint64_t
 /* Adds the ways that bytes have really gone. */
 static void add_ways(cJSON *item, const struct peer_figures *figures)
 {
-    static const struct {
-        const char *wire, *memory;
-    } wires[WIRE_NONE] = {
-        [WIRE_SHM] = {"shm", "host"},       [WIRE_TCP] = {"tcp", "host"},   [WIRE_UCX] = {"ucx", "host"},
-        [WIRE_PINNED] = {"pinned", "host"}, [WIRE_PEER] = {"peer", "cuda"}, [WIRE_NCCL] = {"nccl", "cuda"}};
     cJSON *ways = cJSON_AddArrayToObject(item, "ways");
     for (unsigned w = 0; w < WIRE_NONE; w++)
-        add_wire(ways, wires[w].wire, wires[w].memory, figures->wires[w]);
+        add_wire(ways, metric_wire_names[w], w == WIRE_PEER || w == WIRE_NCCL ? "cuda" : "host", figures->wires[w]);
     add_wire(ways, "ucx", "cuda", figures->ucx_gpus);
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/protocol/leg.h"
 #include "daemon/protocol/page_set.h"
 #include "daemon/session.h"
+#include "daemon/span.h"
 
 struct request;
 
@@ -49,6 +50,7 @@ struct request {
     bool untold;                     /* in session->untold: the client is to be told `state` */
     struct request *untold_prev, *untold_next;
     struct timeline timeline;
+    struct span span;
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;

@@ -640,6 +640,17 @@ static struct slot *granted_slot(struct node *node, const struct peer *peer, int
                : NULL;
 }
 
+/* How the chunk comes, as far as this side can see: whether shared memory was written by a GPU it cannot. */
+static enum gpu_path way_of(const struct node *node, const struct peer *peer, int32_t device, const struct slot *slot)
+{
+    if (node->receive.arenas[slot->arena]->device >= 0)
+        return device < 0                                                   ? WIRE_PEER
+               : peers_has_gpu(node->peers, LINK_BY_NCCL, (uint32_t)device) ? WIRE_NCCL
+                                                                            : WIRE_UCX;
+    const char *transport = peer_transport_name(peer);
+    return strcmp(transport, "shm") == 0 ? WIRE_SHM : strcmp(transport, "tcp") == 0 ? WIRE_TCP : WIRE_UCX;
+}
+
 struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
                              size_t header_size, size_t size)
 {
@@ -657,6 +668,9 @@ struct landing sink_arriving(struct node *node, struct peer *peer, int32_t devic
     }
     slot->size = size;
     slot->number = header.number;
+    struct span *span = &slot->sink->expectation->request.span;
+    if (span->sampled)
+        span->wires |= (uint8_t)(1u << way_of(node, peer, device, slot));
     return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
 }
 

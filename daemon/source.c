@@ -39,6 +39,7 @@ void source_message(struct source *source, const struct message *message)
     else if (message->type == MESSAGE_END) {
         if (message->end.state == STRAIT_DONE && source->peer != NULL && source->timeline.ends[PHASE_END] == 0) {
             timeline_mark(&source->timeline, PHASE_END);
+            source->offer->request.span.leg = source->timeline;
             metrics_record(&source->node->metrics, &source->timeline, PHASE_OFFER);
         }
         if (message->end.state != STRAIT_DONE)
@@ -413,12 +414,16 @@ static void transmit_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
-    source->offer->request.raw_bytes += tx->raw_bytes; /* here: END may come before `sent` */
-    source->offer->request.wire_bytes += tx->size;
+    struct request *request = &source->offer->request;
+    const enum coding_counter coding = tx->mode == STRAIT_MODE_RAW     ? CODED_RAW
+                                       : tx->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
+                                                                       : CODED_TIERED;
+    request->raw_bytes += tx->raw_bytes; /* here: END may come before `sent` */
+    request->wire_bytes += tx->size;
+    request->span.wires |= (uint8_t)(1u << tx->path.wire);
+    request->span.codings |= (uint8_t)(1u << coding);
     policy_sending(source->peer, tx->path);
-    node->metrics.chunks_sent[tx->mode == STRAIT_MODE_RAW     ? CODED_RAW
-                              : tx->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
-                                                              : CODED_TIERED]++;
+    node->metrics.chunks_sent[coding]++;
 }
 
 static uint64_t *wire_counter(struct metrics *metrics, struct chunk_path path)

@@ -23,6 +23,8 @@
 
 #include <strait/strait.h>
 
+#include "proto/trace.h"
+
 #define MESSAGE_BYTES_MAX        (8u * 1024 * 1024) /* of a frame's body */
 #define MESSAGE_LIST_MAX         4096u              /* page lists, segments, spans in one message */
 #define MESSAGE_IDS_MAX          (1024u * 1024)     /* page ids in one message */
@@ -184,6 +186,7 @@ struct message_expect {
     bool more;            /* another EXPECT of the same transfer continues the lists */
     uint32_t list_count;
     const struct wire_page_list *lists;
+    struct view trace; /* a valid context of TRACE_BYTES, or none; that of a READ which follows is here, too */
 };
 
 struct message_offer {
@@ -197,6 +200,7 @@ struct message_offer {
     const struct wire_page_list *lists;
     struct view aux;   /* with last */
     struct view ready; /* the event after which the pages are ready, as in APPEND; not with later */
+    struct view trace; /* as in EXPECT */
 };
 
 struct message_append {

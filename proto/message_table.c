@@ -454,10 +454,16 @@ static enum strait_status lists_and_aux_check(const struct wire_page_list *lists
 
 /* ---- Requests of the client ------------------------------------------------------------------------------------- */
 
+/* The status of the message's other fields, unless its trace context is wrong. */
+static enum strait_status trace_check(struct view trace, enum strait_status status)
+{
+    return trace.size == 0 || trace_is_valid(trace.data) ? status : STRAIT_ERR_CORRUPT;
+}
+
 static enum strait_status expect_check(const void *plain)
 {
     const struct message_expect *expect = plain;
-    return page_lists_check(expect->lists, expect->list_count);
+    return trace_check(expect->trace, page_lists_check(expect->lists, expect->list_count));
 }
 
 MESSAGE(expect, struct message_expect, Expect) = {
@@ -468,6 +474,7 @@ MESSAGE(expect, struct message_expect, Expect) = {
     U32(expect, deadline_ms, 0, UINT32_MAX),
     BOOL(expect, more),
     LIST(expect, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
+    BYTES_OR_NONE(expect, trace, TRACE_BYTES),
 };
 
 static bool event_valid(struct view event)
@@ -480,7 +487,7 @@ static enum strait_status offer_check(const void *plain)
     const struct message_offer *offer = plain;
     if (!event_valid(offer->ready) || (offer->later && offer->ready.size != 0))
         return STRAIT_ERR_CORRUPT;
-    return lists_and_aux_check(offer->lists, offer->list_count, offer->last, offer->aux);
+    return trace_check(offer->trace, lists_and_aux_check(offer->lists, offer->list_count, offer->last, offer->aux));
 }
 
 MESSAGE(offer, struct message_offer, Offer) = {
@@ -495,6 +502,7 @@ MESSAGE(offer, struct message_offer, Offer) = {
     LIST(offer, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     AUX(offer),
     BYTES(offer, ready, 0, MESSAGE_EVENT_IPC),
+    BYTES_OR_NONE(offer, trace, TRACE_BYTES),
 };
 
 static enum strait_status append_check(const void *plain)

@@ -7,7 +7,7 @@ import sys
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
                " codec container",
-    "proto": "message message_table text blob channel",
+    "proto": "trace message message_table text blob channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file"
              " ask sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
@@ -21,7 +21,7 @@ ORDER = {
     "daemon/memory": "arena limits codebooks job job_pages pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
-    "daemon": "peer_figures policy gpu_links gpu_path session notes request withdraw sink source local expectation"
+    "daemon": "peer_figures policy gpu_links gpu_path session notes request span withdraw sink source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",
 }
 

@@ -24,7 +24,7 @@ set(long_thread
     coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
     node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
-    fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_tcp fuzz_rendezvous fuzz_safetensors fuzz_options
+    fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_trace fuzz_tcp fuzz_rendezvous fuzz_safetensors fuzz_options
     fuzz_http_request)
 
 if(STRAIT_SANITIZE MATCHES address)

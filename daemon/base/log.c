@@ -22,12 +22,13 @@
 #define LAST_MS     1000u /* time to write queued lines at the end */
 #define QUIT_MS     200u
 
-#define LINES_PER_SECOND 10u
-
-/* At once, after which each second allows LINES_PER_SECOND more. All peers of a cluster may come and go together. */
-static const uint32_t lines_max[LOG_CLASSES] = {
-    [LOG_OF_CLIENTS] = 10,   [LOG_OF_CLIENT_ERRORS] = 10, [LOG_OF_PEERS] = 100,
-    [LOG_OF_STRANGERS] = 10, [LOG_OF_ACCEPT] = 10,
+/* How many lines of a class may come at once, and how many more each second allows. All peers of a cluster may come and
+ * go together. The lines at once fit into the queue. */
+static const struct {
+    uint32_t at_once, per_second;
+} lines_max[LOG_CLASSES] = {
+    [LOG_OF_CLIENTS] = {10, 10},   [LOG_OF_CLIENT_ERRORS] = {10, 10}, [LOG_OF_PEERS] = {100, 10},
+    [LOG_OF_STRANGERS] = {10, 10}, [LOG_OF_ACCEPT] = {10, 10},        [LOG_OF_SPANS] = {200, 100},
 };
 
 struct limit {
@@ -350,10 +351,10 @@ static bool take_turn(struct log *log, enum log_class class, uint64_t *left_out)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&log->mutex);
-    const uint64_t made_up = (uint64_t)(now.tv_sec - limit->second) * LINES_PER_SECOND;
+    const uint64_t made_up = (uint64_t)(now.tv_sec - limit->second) * lines_max[class].per_second;
     limit->lines -= made_up < limit->lines ? (uint32_t)made_up : limit->lines;
     limit->second = now.tv_sec;
-    bool granted = limit->lines < lines_max[class];
+    bool granted = limit->lines < lines_max[class].at_once;
     *left_out = limit->left_out;
     limit->lines += granted;
     limit->left_out = granted ? 0 : limit->left_out + 1;

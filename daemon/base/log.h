@@ -40,11 +40,13 @@ enum log_class {
     LOG_OF_PEERS,
     LOG_OF_STRANGERS, /* at the ports for peers */
     LOG_OF_ACCEPT,
+    LOG_OF_SPANS, /* of requests that belong to a trace */
     LOG_CLASSES,
 };
 
-/* The same for lines of such a class: at most ten in a second; of peers a hundred at once, and then ten a second too.
- * The next one that is written ends with `left_out=`, the number of those that were not. */
+/* The same for lines of such a class: at most ten in a second; of peers a hundred at once, and then ten a second too;
+ * of spans two hundred at once, and then a hundred a second. The next one that is written ends with `left_out=`, the
+ * number of those that were not. */
 void log_limited(struct log *log, enum log_class class, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -16,6 +16,8 @@ const char *const metric_stage_names[STAGES] = {
 
 const char *const metric_transport_names[TRANSPORTS] = {
     [TRANSPORT_SHM] = "shm", [TRANSPORT_TCP] = "tcp", [TRANSPORT_UCX] = "ucx", [TRANSPORT_NCCL] = "nccl"};
+const char *const metric_wire_names[WIRE_NONE] = {[WIRE_SHM] = "shm",       [WIRE_TCP] = "tcp",   [WIRE_UCX] = "ucx",
+                                                  [WIRE_PINNED] = "pinned", [WIRE_PEER] = "peer", [WIRE_NCCL] = "nccl"};
 const char *const metric_phase_names[PHASES] = {
     [PHASE_START] = "start",   [PHASE_CONNECT] = "connect", [PHASE_ANSWER] = "answer", [PHASE_CHUNKS] = "chunks",
     [PHASE_DECODE] = "decode", [PHASE_VERDICT] = "verdict", [PHASE_OFFER] = "offer",   [PHASE_ENCODE] = "encode",

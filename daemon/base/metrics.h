@@ -149,7 +149,7 @@ struct metric_row {
 extern const struct metric_row metric_counters[], metric_gauges[];
 extern const size_t metric_counter_count, metric_gauge_count;
 
-extern const char *const metric_transport_names[TRANSPORTS];
+extern const char *const metric_transport_names[TRANSPORTS], *const metric_wire_names[WIRE_NONE];
 extern const char *const metric_stage_names[STAGES], *const metric_phase_names[PHASES];
 
 static inline uint64_t metric_value(const struct metrics *metrics, const struct metric_row *row)

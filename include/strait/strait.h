@@ -56,6 +56,9 @@ extern "C" {
 #define STRAIT_PARTS_MAX          64u                /* consumers of an offer, sources of an expectation */
 #define STRAIT_COMPAT_BYTES_MAX   64u                /* of a pool's compatibility token */
 
+/* Structs of parameters begin with their size, by which the library knows the fields that the program knows: it takes
+ * those of earlier versions of a struct, and those of later ones if what it does not know is 0. */
+
 struct strait_client;   /* a connection to the daemon */
 struct strait_pool;     /* a registered KV pool */
 struct strait_peer;     /* a pool of another worker, imported */
@@ -240,6 +243,15 @@ STRAIT_API size_t strait_peer_explain(const struct strait_pool *pool, const stru
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
+/* About traces. `traceparent` is the header of that name as W3C Trace Context has it, such as
+ * "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", borrowed for the call; one that is not is ERR_INVALID, and
+ * strait_trace_check says why. If its flag "sampled" is set, the daemon of this client writes a line with msg=span to
+ * its log when the request ends: a span of that trace, and child of the span that the text names. The peer is not told:
+ * each side names the trace to its own daemon. A request that ends without a daemon has no span. */
+
+/* What is wrong with a traceparent: static English text; NULL: nothing, or the text is NULL or "". Any thread. */
+STRAIT_API const char *strait_trace_check(const char *traceparent);
+
 /* Pages of one group: the page with logical index first + i is ids[i], or first_id + i when ids is NULL. Both sides
  * number a request's pages the same way; the pages that both of them list are moved. */
 struct strait_page_list {
@@ -257,9 +269,10 @@ struct strait_expect_params {
     const struct strait_page_list *lists; /* in any order, disjoint; none is legal: the transfer completes and releases
                                              the source */
     uint32_t list_count;
-    uint32_t sources;     /* number of offers, each of which brings a disjoint part; 0 means 1 */
-    uint32_t deadline_ms; /* from now until the verdict; 1 .. 24 h */
-    void *context;        /* comes back in events */
+    uint32_t sources;        /* number of offers, each of which brings a disjoint part; 0 means 1 */
+    uint32_t deadline_ms;    /* from now until the verdict; 1 .. 24 h */
+    void *context;           /* comes back in events */
+    const char *traceparent; /* the trace that the request belongs to, above; NULL or "": none */
 };
 
 /* About keys. The key of a live expectation or a live offer is taken. The key of a request that was DONE may be reused
@@ -289,6 +302,7 @@ struct strait_offer_params {
                            only one should bring it: an expectation keeps the first that arrives and drops the others */
     size_t aux_size;
     void *context;
+    const char *traceparent; /* the trace that the request belongs to, above; NULL or "": none */
 };
 
 /* Source: these pages hold this request. They may be in several offers, but in no live expectation. On OK the client
@@ -401,8 +415,9 @@ struct strait_read_params {
     uint32_t list_count;                       /* and */
     const struct strait_page_list *peer_lists; /* the peer's pages to be read: the same logical indexes */
     uint32_t peer_list_count;
-    uint32_t deadline_ms; /* from now until the verdict; 1 .. 24 h */
-    void *context;        /* comes back in events */
+    uint32_t deadline_ms;    /* from now until the verdict; 1 .. 24 h */
+    void *context;           /* comes back in events */
+    const char *traceparent; /* the trace that the request belongs to; NULL or "": none */
 };
 
 /* Reads pages that the peer serves into the own pool, as if they had been offered: the transfer is a sink's, with its

@@ -364,22 +364,26 @@ TEST(ten_lines_of_a_class_are_written_in_a_second_and_the_next_counts_the_others
     free(text);
 }
 
-/* Peers that come and go for as long as they like: a hundred lines at once, and no more than ten a second after that.
- */
-TEST(peers_have_a_hundred_lines_at_once_and_then_ten_a_second)
+/* Peers that come and go for as long as they like, requests of a trace. */
+static const struct {
+    enum log_class class;
+    int at_once, per_second;
+} generous[] = {{LOG_OF_PEERS, 100, 10}, {LOG_OF_SPANS, 200, 100}};
+
+TEST_LOOP(peers_and_spans_have_more_lines_at_once_and_then_a_number_each_second, COUNT(generous))
 {
     enum { SECONDS = 2 };
     open_log(LOG_INFO);
     const int64_t first = second_now();
     int64_t now;
     while ((now = second_now()) < first + SECONDS + 1) {
-        log_limited(logger, LOG_OF_PEERS, LOG_WARN, "msg=flaps");
+        log_limited(logger, generous[_i].class, LOG_WARN, "msg=again");
         usleep(200);
     }
     char *text = close_and_read();
-    const int count = count_of(text, "msg=flaps");
-    ck_assert_int_ge(count, 100);
-    ck_assert_int_le(count, 100 + 10 * (int)(now - first));
+    const int count = count_of(text, "msg=again");
+    ck_assert_int_ge(count, generous[_i].at_once);
+    ck_assert_int_le(count, generous[_i].at_once + generous[_i].per_second * (int)(now - first));
     free(text);
 }
 

@@ -26,6 +26,7 @@ void fuzz_message(const uint8_t *data, size_t size);
 void fuzz_channel(const uint8_t *data, size_t size);
 void fuzz_blob(const uint8_t *data, size_t size);
 void fuzz_nccl(const uint8_t *data, size_t size);
+void fuzz_trace(const uint8_t *data, size_t size);
 
 /* fuzz_secure.c */
 void fuzz_seal(const uint8_t *data, size_t size);

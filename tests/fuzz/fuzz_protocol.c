@@ -1,4 +1,5 @@
-/* Foreign bytes as what clients and peers send: messages, channels, exported pools, ends of NCCL links. */
+/* Foreign bytes as what clients and peers send: messages, channels, exported pools, ends of NCCL links, trace
+ * contexts. */
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,16 +53,24 @@ static void check_segments(const struct message_segments *segments)
     check_view(segments->aux, STRAIT_AUX_BYTES_MAX);
 }
 
+static void check_trace(struct view trace)
+{
+    require(trace.size == 0 || (trace.size == TRACE_BYTES && trace_is_valid(trace.data)));
+    check_view(trace, TRACE_BYTES);
+}
+
 static void check_limits(const struct message *message)
 {
     switch (message->type) {
     case MESSAGE_EXPECT:
         check_lists(message->expect.lists, message->expect.list_count);
         check_view(message->expect.key, STRAIT_KEY_BYTES_MAX);
+        check_trace(message->expect.trace);
         break;
     case MESSAGE_OFFER:
         check_lists(message->offer.lists, message->offer.list_count);
         check_view(message->offer.aux, STRAIT_AUX_BYTES_MAX);
+        check_trace(message->offer.trace);
         break;
     case MESSAGE_STATE:
         check_lists(message->state.failed, message->state.failed_count);
@@ -329,4 +338,26 @@ void fuzz_nccl(const uint8_t *data, size_t size)
     check_repaired_address(data, size);
     if (size > 0)
         check_message(data + 1, size - 1, data[0]);
+}
+
+/* ---- Trace contexts --------------------------------------------------------------------------------------------- */
+
+/* What an HTTP request's header may hold: what is read is valid, and is what the text begins with. */
+void fuzz_trace(const uint8_t *data, size_t size)
+{
+    uint8_t context[TRACE_BYTES];
+    char *text = malloc(size + 1), digits[2 * TRACE_BYTES + 1];
+    require(text != NULL);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    const char *why = trace_parse(text, context);
+    require(why == strait_trace_check(text) || text[0] == '\0');
+    if (why == NULL) {
+        for (size_t i = 0; i < TRACE_BYTES; i++)
+            snprintf(digits + 2 * i, 3, "%02x", context[i]);
+        require(trace_is_valid(context) && strlen(text) >= 55 && (memcmp(text, "00", 2) != 0 || strlen(text) == 55));
+        require(memcmp(text + 3, digits, 32) == 0 && memcmp(text + 36, digits + 32, 16) == 0 &&
+                memcmp(text + 53, digits + 48, 2) == 0);
+    }
+    free(text);
 }

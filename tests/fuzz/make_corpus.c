@@ -367,6 +367,20 @@ static void make_messages(void)
     write_pool("layers", 8);
 }
 
+static void make_traces(void)
+{
+    static const char *const traces[][2] = {
+        {"sampled", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+        {"not-sampled", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"},
+        {"later-version", "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03-more"},
+        {"no-trace", "00-00000000000000000000000000000000-b7ad6b7169203331-01"},
+        {"capitals", "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01"},
+        {"cut", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b"},
+    };
+    for (size_t i = 0; i < sizeof(traces) / sizeof(traces[0]); i++)
+        write_seed("trace", traces[i][0], traces[i][1], strlen(traces[i][1]));
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -378,5 +392,6 @@ int main(int argc, char **argv)
     make_addresses();
     make_rendezvous();
     make_tcp();
+    make_traces();
     return 0;
 }

@@ -289,8 +289,8 @@ struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct 
     return flow;
 }
 
-struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
-                       struct strait_page_list from, uint32_t deadline_ms)
+static struct flow *read_with(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                              struct strait_page_list from, uint32_t deadline_ms, const char *traceparent)
 {
     struct flow *flow = new_flow(pool, &to, 1);
     struct strait_peer *known = peer_of(pool->party, peer);
@@ -300,11 +300,24 @@ struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct st
                                               .peer_lists = &from,
                                               .peer_list_count = 1,
                                               .deadline_ms = deadline_ms != 0 ? deadline_ms : 20000 * SLOW,
-                                              .context = flow};
+                                              .context = flow,
+                                              .traceparent = traceparent};
     flow->sink = true;
     ck_assert_int_eq(STRAIT_OK, strait_read(pool->pool, known, &params, &flow->transfer));
     strait_peer_remove(known);
     return flow;
+}
+
+struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                       struct strait_page_list from, uint32_t deadline_ms)
+{
+    return read_with(pool, peer, to, from, deadline_ms, NULL);
+}
+
+struct flow *flow_read_traced(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                              struct strait_page_list from, const char *traceparent)
+{
+    return read_with(pool, peer, to, from, 0, traceparent);
 }
 
 enum strait_status pool_fence(struct test_pool *pool, struct strait_page_list list, uint32_t grace_ms, uint32_t *fenced)

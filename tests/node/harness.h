@@ -175,6 +175,8 @@ struct flow *flow_pull(struct test_pool *pool, const struct flow *offer, struct 
 /* Reads pages that the peer serves: `from` of its pool to `to` of this one. Fills in what is 0 as flow_expect does. */
 struct flow *flow_read(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
                        struct strait_page_list from, uint32_t deadline_ms);
+struct flow *flow_read_traced(struct test_pool *pool, struct test_pool *peer, struct strait_page_list to,
+                              struct strait_page_list from, const char *traceparent);
 /* It ends DONE, with exactly these pages. */
 void reads(struct flow *flow, const struct test_pool *peer, struct strait_page_list from);
 /* A fence, which adds 1 to *fenced when it is over; or what the call returns. */

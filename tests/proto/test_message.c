@@ -14,7 +14,7 @@
 
 #define FIELDS       "tests/data/messages.fields"
 #define LENGTH_BYTES FRAME_LENGTH_BYTES
-#define GOLDEN_COUNT 68
+#define GOLDEN_COUNT 70
 
 static uint8_t many_bytes[STRAIT_AUX_BYTES_MAX];
 
@@ -434,6 +434,8 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(offer_aux_before_last, "offer", offer, m->last = 0)                                                           \
     X(offer_event_size, "offer-event", offer, m->ready.len = 7)                                                     \
     X(offer_event_later, "offer-event", offer, m->later = 1)                                                        \
+    X(offer_trace_of_zero, "offer-trace", offer, memset(m->trace.data, 0, 16))                                      \
+    X(expect_parent_of_zero, "expect-trace", expect, memset(m->trace.data + 16, 0, 8))                              \
     X(append_event_size, "append-event", append, m->ready.len = 63)                                                 \
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1))                     \
     X(layers_below, "layers", layers, m->layers[0] = -2)                                                            \
