@@ -300,6 +300,7 @@ class ExpectParams(Structure):
         ("sources", c_uint32),
         ("deadline_ms", c_uint32),
         ("context", c_void_p),
+        ("traceparent", c_char_p),
     ]
 
 
@@ -318,6 +319,7 @@ class OfferParams(Structure):
         ("aux", c_char_p),
         ("aux_size", c_size_t),
         ("context", c_void_p),
+        ("traceparent", c_char_p),
     ]
 
 
@@ -359,6 +361,7 @@ class ReadParams(Structure):
         ("peer_list_count", c_uint32),
         ("deadline_ms", c_uint32),
         ("context", c_void_p),
+        ("traceparent", c_char_p),
     ]
 
 
@@ -426,6 +429,7 @@ _CLIENT_PROTOTYPES = {
     "strait_release": (None, [c_void_p]),
     "strait_reason_string": (c_char_p, [c_int]),
     "strait_state_string": (c_char_p, [c_int]),
+    "strait_trace_check": (c_char_p, [c_char_p]),
     "strait_poll": (c_uint32, [c_void_p, POINTER(RawEvent), c_uint32]),
     "strait_wait": (c_uint32, [c_void_p, POINTER(RawEvent), c_uint32, c_int]),
     "strait_transfer_progress": (ProgressInfo, [c_void_p]),

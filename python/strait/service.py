@@ -70,6 +70,7 @@ __all__ = [
     "State",
     "Transfer",
     "alloc",
+    "check_trace",
 ]
 
 _BATCH = 64
@@ -332,6 +333,25 @@ def _as_bytes(key: bytes | str) -> bytes:
     return key.encode() if isinstance(key, str) else bytes(key)
 
 
+# ---- Traces ---------------------------------------------------------------------------------------------------------
+
+
+def check_trace(trace: str) -> str:
+    """What is wrong with a traceparent; "": nothing, or it is empty."""
+    text = trace.encode(errors="replace")
+    why: bytes | None = b"it has a NUL" if b"\0" in text else lib.strait_trace_check(text)
+    return why.decode() if why else ""
+
+
+def _traceparent(trace: str | None) -> bytes | None:
+    if not trace:
+        return None
+    why = check_trace(trace)
+    if why:
+        raise InvalidError(f"the traceparent {trace!r}: {why}")
+    return trace.encode()
+
+
 # ---- Regions --------------------------------------------------------------------------------------------------------
 
 
@@ -558,11 +578,30 @@ class Pool(_Handle):
         lib.strait_peer_explain(self._handle, peer._handle, text, size)
         return text.value.decode()
 
-    def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:
-        """Sink: these pages will receive this request, within `deadline` seconds."""
+    def expect(
+        self,
+        key: bytes | str,
+        pages: PagesLike = (),
+        *,
+        deadline: float,
+        sources: int = 1,
+        trace: str | None = None,
+    ) -> Transfer:
+        """Sink: these pages will receive this request, within `deadline` seconds.
+
+        trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
+            the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
+        """
         name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
         params = _abi.ExpectParams(
-            sizeof(_abi.ExpectParams), name, len(name), lists.array, lists.count, sources, _milliseconds(deadline)
+            size=sizeof(_abi.ExpectParams),
+            key=name,
+            key_size=len(name),
+            lists=lists.array,
+            list_count=lists.count,
+            sources=sources,
+            deadline_ms=_milliseconds(deadline),
+            traceparent=_traceparent(trace),
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle, self)
@@ -578,10 +617,12 @@ class Pool(_Handle):
         last: bool = False,
         ready: Any = None,
         aux: bytes = b"",
+        trace: str | None = None,
     ) -> Transfer:
         """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive.
 
         ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
+        trace: as for expect(); the peer is not told of it.
         """
         name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
         event, kept = event_for(ready, self._client._embedded)
@@ -598,6 +639,7 @@ class Pool(_Handle):
             ready=event,
             aux=aux,
             aux_size=len(aux),
+            traceparent=_traceparent(trace),
         )
         check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
         transfer = self._client._add_transfer(handle, self)
@@ -620,12 +662,23 @@ class Pool(_Handle):
         check(lib.strait_pool_fence(self._handle, byref(params)), "fence")
         return number
 
-    def read(self, peer: Peer, pages: PagesLike, peer_pages: PagesLike, *, deadline: float) -> Transfer:
+    def read(
+        self, peer: Peer, pages: PagesLike, peer_pages: PagesLike, *, deadline: float, trace: str | None = None
+    ) -> Transfer:
         """Reads pages that the peer serves (with the same logical indexes) into these of this pool; the transfer is
-        that of a sink, and started. InvalidError, with the figures of both sides, if the pools do not match."""
+        that of a sink, and started. InvalidError, with the figures of both sides, if the pools do not match.
+
+        trace: as for expect().
+        """
         lists, theirs, handle = _Lists(pages), _Lists(peer_pages), c_void_p()
         params = _abi.ReadParams(
-            sizeof(_abi.ReadParams), lists.array, lists.count, theirs.array, theirs.count, _milliseconds(deadline)
+            size=sizeof(_abi.ReadParams),
+            lists=lists.array,
+            list_count=lists.count,
+            peer_lists=theirs.array,
+            peer_list_count=theirs.count,
+            deadline_ms=_milliseconds(deadline),
+            traceparent=_traceparent(trace),
         )
         status = lib.strait_read(self._handle, peer._handle, byref(params), byref(handle))
         if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.FATAL:

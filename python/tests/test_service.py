@@ -5,6 +5,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -152,6 +153,30 @@ def test_other_arguments_are_checked(alone):
         alone.import_peer(b"no blob")
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    "trace, why",
+    [
+        ("00", "a hyphen is missing"),
+        (TRACE.upper(), "small hexadecimal digits"),
+        (TRACE + "-", "something follows the flags"),
+        (TRACE + "\0", "it has a NUL"),
+        ("ff" + TRACE[2:], "version ff is none"),
+        ("00-0af7651916cd43dd8448eb211c80319\udc63" + TRACE[35:], "the trace id is not"),
+    ],
+)
+def test_a_malformed_trace_says_what_is_wrong(alone, trace, why):
+    pool, _ = make_pool(alone)
+    assert why in service.check_trace(trace)
+    with pytest.raises(strait.InvalidError, match=why):
+        pool.expect("a", deadline=1, trace=trace)
+    with pytest.raises(strait.InvalidError, match=why):
+        pool.offer("a", lease=1, trace=trace)
+    assert service.check_trace(TRACE) == service.check_trace("") == ""
+
+
 def test_a_deadline_passes_without_a_daemon(alone):
     pool, _ = make_pool(alone)
     began = time.monotonic()
@@ -239,6 +264,43 @@ def test_many_requests_go_together(daemon):
         said = verdicts(until((sink, source), lambda said: len(verdicts(said)) == 60))
         assert {said[each].state for each in (*offers, *expectations)} == {State.DONE}
         assert all((got[cls][29::-1] == have[cls][:30]).all() for cls in got)
+
+
+def spans_of(daemon):
+    """The fields of each span that the daemon has logged."""
+    lines = [line for line in (daemon.folder / "log").read_text().splitlines() if " msg=span " in line]
+    return [dict(field.split("=", 1) for field in shlex.split(line)) for line in lines]
+
+
+def test_requests_of_a_trace_leave_spans(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, _ = make_pool(source, fill=1)
+        here, _ = make_pool(sink)
+        peer = sink.import_peer(there.export())
+        there.serve(range(8))
+        there.offer("r", range(10, 13), lease=10, last=True, trace=TRACE)
+        transfers = [
+            here.expect("r", range(3), deadline=10, trace=TRACE),
+            here.read(peer, range(3, 5), range(2), deadline=10, trace="cc-" + TRACE[3:] + "-later"),
+            here.expect("unsampled", deadline=0.05, trace=TRACE[:-1] + "0"),
+            here.expect("alone", deadline=0.05, trace=TRACE),
+            here.expect("none", deadline=0.05, trace=""),
+        ]
+        transfers[0].start(peer)
+        until((sink, source), lambda said: set(transfers) <= set(verdicts(said)))
+    daemon.stop()
+    spans = spans_of(daemon)
+    assert sorted((span["name"], span["status"]) for span in spans) == [
+        ("strait.expect", "error"),
+        ("strait.expect", "ok"),
+        ("strait.offer", "ok"),
+        ("strait.read", "ok"),
+    ]
+    assert {(span["trace_id"], span["parent_id"]) for span in spans} == {tuple(TRACE.split("-")[1:3])}
+    assert len({span["span_id"] for span in spans}) == len(spans)
+    failed = next(span for span in spans if span["status"] == "error")
+    assert failed["key"] == "alone" and failed["reason"] == "timeout"
 
 
 def test_pools_that_do_not_match_say_how(daemon):
