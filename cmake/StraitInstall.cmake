@@ -73,6 +73,7 @@ install(CODE [[
     endif()]])
 install(FILES deploy/straitd.socket DESTINATION lib/systemd/system)
 install(FILES deploy/prometheus/alerts.yaml DESTINATION ${CMAKE_INSTALL_DATADIR}/strait/prometheus)
+install(FILES deploy/opentelemetry/spans.py DESTINATION ${CMAKE_INSTALL_DATADIR}/strait/opentelemetry)
 install(FILES deploy/grafana/strait.json DESTINATION ${CMAKE_INSTALL_DATADIR}/strait/grafana)
 install(FILES deploy/sysusers.conf DESTINATION lib/sysusers.d RENAME strait.conf)
 install(FILES deploy/tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME strait.conf)

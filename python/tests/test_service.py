@@ -301,6 +301,16 @@ def test_requests_of_a_trace_leave_spans(daemon):
     assert len({span["span_id"] for span in spans}) == len(spans)
     failed = next(span for span in spans if span["status"] == "error")
     assert failed["key"] == "alone" and failed["reason"] == "timeout"
+    script = Path(__file__).resolve().parents[2] / "deploy/opentelemetry/spans.py"
+    if script.exists():  # what it makes of them is what was asked for
+        log = (daemon.folder / "log").read_bytes()
+        made = subprocess.run([sys.executable, str(script)], input=log, check=True, stdout=subprocess.PIPE).stdout
+        (resource,) = json.loads(made)["resourceSpans"]
+        made = {span["spanId"]: span for span in resource["scopeSpans"][0]["spans"]}
+        assert {span["span_id"] for span in spans} <= set(made)
+        for span in spans:
+            assert made[span["span_id"]]["name"] == span["name"]
+            assert any(child["parentSpanId"] == span["span_id"] for child in made.values())
 
 
 def test_pools_that_do_not_match_say_how(daemon):
