@@ -24,7 +24,8 @@ from aiohttp import web
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
 REST_SECONDS = 3.0  # for which an engine that failed is not asked
-HEADERS = ("Content-Type", "Cache-Control", "X-Request-Id")
+HEADERS = ("Content-Type", "Cache-Control", "X-Request-Id")  # of answers, and of requests:
+PASSED = ("Authorization", "X-Request-Id", "traceparent", "tracestate")
 
 
 @dataclass
@@ -126,7 +127,7 @@ async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
     except ValueError:
         return web.json_response({"error": {"message": "the body is no JSON", "code": 400}}, status=400)
-    headers = {name: request.headers[name] for name in ("Authorization", "X-Request-Id") if name in request.headers}
+    headers = {name: request.headers[name] for name in PASSED if name in request.headers}
     try:
         params = await prefill(router, request.path, body, headers)
     except Refused as refused:

@@ -50,6 +50,7 @@ class Prefill:
     first: bool
     final: bool  # there are no more
     by_layer: bool = False  # layers are ready one after another during the step, else all with its end
+    trace: str = ""  # traceparent of the request, as its client sent it
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Load:
 
     runs: list[Run]
     peer: Peer
+    trace: str = ""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,12 @@ logger = init_logger(f"vllm.{__name__}")
 _PREFILLED = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
 
+def _trace_of(request: Request) -> str:
+    """vLLM keeps a request's trace headers where its own tracing is on."""
+    headers = request.trace_headers or {}
+    return headers.get("traceparent", "")
+
+
 @dataclass
 class _Source:
     """A request whose blocks another engine will take."""
@@ -79,7 +85,7 @@ class Scheduler:
         if peer is None:
             logger.warning("%s: kv_transfer_params are not Strait's, its prompt is computed here", request.request_id)
         elif external_tokens > 0:
-            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), peer)
+            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), peer, _trace_of(request))
             self._loading.add(request.request_id)
         else:
             self._meta.declined.append(peer)
@@ -135,7 +141,8 @@ class Scheduler:
         if final and not runs and not source.begun:
             return  # a prompt without a block: there is nothing to hand over
         by_layer = self._layerwise and self._may_begin_early(source)
-        self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, final, by_layer)
+        trace = _trace_of(source.request)
+        self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, final, by_layer, trace)
         source.offered, source.begun, source.complete = computed, True, final
 
     def _may_begin_early(self, source: _Source) -> bool:
@@ -176,7 +183,7 @@ class Scheduler:
         if request.status in _PREFILLED and any(block_ids):
             if not source.complete:  # its last step was not seen here
                 runs = [run for group in self._groups for run in self._left(source, group, block_ids[group])]
-                self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, True)
+                self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, True, trace=_trace_of(request))
             return True, Peer(self._engine, source.key, self._pools).params()
         if source.begun:
             self._meta.ended.add(name)

@@ -56,6 +56,11 @@ class _Step:
     layers: set[int] = field(default_factory=set)
 
 
+def _usable(trace: str) -> str:
+    """The trace that a request's client named, which may be anything: no request fails for it."""
+    return "" if service.check_trace(trace) else trace
+
+
 def _pages(runs: list[Run]) -> list[Pages]:
     return [Pages(ids, group=group, first=first) for group, first, ids in runs]
 
@@ -205,7 +210,7 @@ class Worker:
         """The request's offer, which is made with its first blocks; None: it has ended."""
         if prefill.first:
             try:
-                transfer = self._pool.offer(prefill.key, lease=self._options.lease)
+                transfer = self._pool.offer(prefill.key, lease=self._options.lease, trace=_usable(prefill.trace))
             except Error as failure:
                 self._complain("%s: its blocks cannot be offered: %s", request, failure)
                 self._sent.add(request)
@@ -232,7 +237,9 @@ class Worker:
             peer = self._peer_of(load.peer)
             if not self._is_connected():
                 raise ValueError("the daemon of this node is away")
-            transfer = self._pool.expect(request, _pages(load.runs), deadline=self._options.deadline)
+            transfer = self._pool.expect(
+                request, _pages(load.runs), deadline=self._options.deadline, trace=_usable(load.trace)
+            )
         except (Error, ValueError) as failure:
             self._failed(request, load, str(failure))
             return

@@ -64,7 +64,7 @@ class _Served:
         self.engine = self.model.llm_engine
         self.number = 0
 
-    def add(self, prompt: list[int], count: int, params: dict[str, Any] | None) -> str:
+    def add(self, prompt: list[int], count: int, params: dict[str, Any] | None, trace: str = "") -> str:
         """Adds a request and returns its name."""
         from vllm import SamplingParams, TokensPrompt
 
@@ -77,10 +77,11 @@ class _Served:
             ignore_eos=True,
             extra_args={"kv_transfer_params": params} if params else None,
         )
-        self.engine.add_request(name, TokensPrompt(prompt_token_ids=prompt), sampling)
+        headers = {"traceparent": trace} if trace else None
+        self.engine.add_request(name, TokensPrompt(prompt_token_ids=prompt), sampling, trace_headers=headers)
         return name
 
-    def run(self, requests: list[tuple[list[int], int, dict[str, Any] | None]]) -> list[tuple[list[int], Any, float]]:
+    def run(self, requests: list[tuple[Any, ...]]) -> list[tuple[list[int], Any, float]]:
         """Tokens, kv_transfer_params and seconds of each request; they run together."""
         began = time.perf_counter()
         names = [self.add(*request) for request in requests]

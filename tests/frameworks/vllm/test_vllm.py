@@ -181,6 +181,31 @@ def test_many_at_once(pair):
     assert pair.counts() == (16, 0)
 
 
+def spans_of(daemon, trace):
+    text = (daemon.folder / "log").read_text()
+    return [line for line in text.splitlines() if f" trace_id={trace} " in line]
+
+
+def test_the_trace_of_a_request_has_spans_of_both_sides(pair):
+    (prompt,) = pair.prompts(150)
+    trace = f"{random.getrandbits(128) | 1:032x}"
+    parents = ("1" * 16, "2" * 16)
+    ((_, params, _),) = pair.prefill.run([(prompt, 1, {"do_remote_decode": True}, f"00-{trace}-{parents[0]}-01")])
+    ((tokens, _, _),) = pair.decode.run([(prompt, 8, params, f"00-{trace}-{parents[1]}-01")])
+    assert [tokens] == pair.expected([prompt], 8) and pair.counts() == (1, 0)
+    pair.prefill.rest(0.1)  # the offer has its verdict
+    for daemon, name, parent in zip(pair.nodes.daemons, ("strait.offer", "strait.expect"), parents):
+        (line,) = spans_of(daemon, trace)
+        assert f" name={name} " in line and f" parent_id={parent} " in line and " status=ok " in line, line
+
+
+def test_a_trace_that_is_malformed_costs_nothing(pair):
+    (prompt,) = pair.prompts(100)
+    ((_, params, _),) = pair.prefill.run([(prompt, 1, {"do_remote_decode": True}, "00-no-trace")])
+    ((tokens, _, _),) = pair.decode.run([(prompt, 8, params, "ff-" + "1" * 32 + "-" + "1" * 16 + "-01")])
+    assert [tokens] == pair.expected([prompt], 8) and pair.counts() == (1, 0)
+
+
 def test_both_halves_at_once(pair):
     """The router knows the prefill engine: the decode engine waits while layers of chunks come in."""
     (params,) = pair.hand_over(pair.prompts(40))
