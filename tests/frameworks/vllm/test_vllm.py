@@ -181,9 +181,16 @@ def test_many_at_once(pair):
     assert pair.counts() == (16, 0)
 
 
-def spans_of(daemon, trace):
-    text = (daemon.folder / "log").read_text()
-    return [line for line in text.splitlines() if f" trace_id={trace} " in line]
+def span_of(daemon, trace):
+    """The line of the log, which may come a little later than the verdict."""
+    end = time.monotonic() + 10
+    while True:
+        lines = (daemon.folder / "log").read_text().split("\n")[:-1]
+        found = [line for line in lines if f" trace_id={trace} " in line]
+        if found or time.monotonic() > end:
+            (line,) = found
+            return line
+        time.sleep(0.01)
 
 
 def test_the_trace_of_a_request_has_spans_of_both_sides(pair):
@@ -193,9 +200,8 @@ def test_the_trace_of_a_request_has_spans_of_both_sides(pair):
     ((_, params, _),) = pair.prefill.run([(prompt, 1, {"do_remote_decode": True}, f"00-{trace}-{parents[0]}-01")])
     ((tokens, _, _),) = pair.decode.run([(prompt, 8, params, f"00-{trace}-{parents[1]}-01")])
     assert [tokens] == pair.expected([prompt], 8) and pair.counts() == (1, 0)
-    pair.prefill.rest(0.1)  # the offer has its verdict
     for daemon, name, parent in zip(pair.nodes.daemons, ("strait.offer", "strait.expect"), parents):
-        (line,) = spans_of(daemon, trace)
+        line = span_of(daemon, trace)
         assert f" name={name} " in line and f" parent_id={parent} " in line and " status=ok " in line, line
 
 
