@@ -79,6 +79,11 @@ static bool memory_valid(const struct strait_pool_region *region, uint64_t end, 
     }
 }
 
+static bool is_unused(const uint64_t reserved[4])
+{
+    return (reserved[0] | reserved[1] | reserved[2] | reserved[3]) == 0;
+}
+
 static bool region_valid(const struct strait_pool_region *region, bool embedded)
 {
     struct strait_pool_region checked = *region;
@@ -88,10 +93,11 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
     if (checked.rows == 1)
         checked.row_stride = 0;
     uint64_t bytes = (uint64_t)checked.rows * checked.row_bytes;
-    return checked.element <= STRAIT_ELEMENT_FP8_E5M2 && checked.role <= STRAIT_ROLE_KV &&
-           checked.layout <= STRAIT_LAYOUT_HND && checked.layer >= -1 && checked.device >= -1 &&
-           checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 && bytes <= STRAIT_PAGE_BYTES_MAX &&
-           aligned(&checked) && extent_of(&checked, &end) && memory_valid(&checked, end, embedded);
+    return is_unused(checked.reserved) && checked.element <= STRAIT_ELEMENT_FP8_E5M2 &&
+           checked.role <= STRAIT_ROLE_KV && checked.layout <= STRAIT_LAYOUT_HND && checked.layer >= -1 &&
+           checked.device >= -1 && checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 &&
+           bytes <= STRAIT_PAGE_BYTES_MAX && aligned(&checked) && extent_of(&checked, &end) &&
+           memory_valid(&checked, end, embedded);
 }
 
 /* ---- Check of all regions ---------------------------------------------------------------------------------------- */

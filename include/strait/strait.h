@@ -57,7 +57,8 @@ extern "C" {
 #define STRAIT_COMPAT_BYTES_MAX   64u                /* of a pool's compatibility token */
 
 /* Structs of parameters begin with their size, by which the library knows the fields that the program knows: it takes
- * those of earlier versions of a struct, and those of later ones if what it does not know is 0. */
+ * those of earlier versions of a struct, and those of later ones if what it does not know is 0. Structs that come in
+ * arrays, or are returned, have reserved fields for what will be added. */
 
 struct strait_client;   /* a connection to the daemon */
 struct strait_pool;     /* a registered KV pool */
@@ -156,14 +157,15 @@ struct strait_pool_region {
     uint32_t page_count;  /* ids are below the smallest page_count of the group's regions */
     uint32_t rows;        /* 1 when pages are contiguous */
     uint32_t row_bytes;
-    uint32_t element; /* enum strait_element of codec.h; one per group */
-    uint32_t role;    /* enum strait_role of codec.h */
-    int32_t layer;    /* -1: belongs to no layer */
-    uint32_t heads;   /* KV heads in a page, 0 when not applicable */
-    uint32_t group;   /* 0, 1, ... without gaps, below STRAIT_GROUPS_MAX; regions of a group share page ids */
-    uint32_t layout;  /* enum strait_layout. Declare it: two pools of one size and another order would exchange
-                         permuted pages, if neither of them said so */
-    uint32_t tokens;  /* in a page, 0 when not declared */
+    uint32_t element;     /* enum strait_element of codec.h; one per group */
+    uint32_t role;        /* enum strait_role of codec.h */
+    int32_t layer;        /* -1: belongs to no layer */
+    uint32_t heads;       /* KV heads in a page, 0 when not applicable */
+    uint32_t group;       /* 0, 1, ... without gaps, below STRAIT_GROUPS_MAX; regions of a group share page ids */
+    uint32_t layout;      /* enum strait_layout. Declare it: two pools of one size and another order would exchange
+                             permuted pages, if neither of them said so */
+    uint32_t tokens;      /* in a page, 0 when not declared */
+    uint64_t reserved[4]; /* 0 */
 };
 
 /* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
@@ -515,6 +517,7 @@ struct strait_event {
     uint64_t raw_bytes;  /* of pages that have moved; of an offer to all its consumers together, */
     uint64_t wire_bytes; /* as they travelled; 0 under one daemon, which copies them, */
     const char *peer; /* and the address of the other side's daemon, the first of several; "": the own one, or none */
+    uint64_t reserved[4];
 };
 
 /* Does what is due (reads, writes, reconnects) and returns up to `capacity` events, oldest first, and their number.
@@ -531,6 +534,7 @@ struct strait_progress {
     enum strait_reason reason;
     bool drained;
     uint32_t layers_landed; /* sink: layers completely in place */
+    uint32_t reserved[4];
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 

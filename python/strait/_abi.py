@@ -268,6 +268,7 @@ class PoolRegion(Structure):
         ("group", c_uint32),
         ("layout", c_uint32),
         ("tokens", c_uint32),
+        ("reserved", c_uint64 * 4),
     ]
 
 
@@ -391,11 +392,18 @@ class RawEvent(Structure):
         ("raw_bytes", c_uint64),
         ("wire_bytes", c_uint64),
         ("peer", c_char_p),
+        ("reserved", c_uint64 * 4),
     ]
 
 
 class ProgressInfo(Structure):
-    _fields_ = [("state", c_int), ("reason", c_int), ("drained", c_bool), ("layers_landed", c_uint32)]
+    _fields_ = [
+        ("state", c_int),
+        ("reason", c_int),
+        ("drained", c_bool),
+        ("layers_landed", c_uint32),
+        ("reserved", c_uint32 * 4),
+    ]
 
 
 _CLIENT_PROTOTYPES = {

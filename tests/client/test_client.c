@@ -614,6 +614,11 @@ TEST(params_of_another_release_are_refused_unless_the_rest_is_zero)
     } newer = {{.size = sizeof(newer), .regions = &region, .region_count = 1}, 0};
     struct strait_pool *pool = NULL;
     ck_assert_int_eq(STRAIT_OK, strait_pool_register(client, &newer.params, &pool));
+    for (size_t i = 0; i < sizeof(region.reserved) / sizeof(region.reserved[0]); i++) {
+        region.reserved[i] = 1;
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_pool_register(client, &newer.params, &pool));
+        region.reserved[i] = 0;
+    }
     newer.later = 1;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_pool_register(client, &newer.params, &pool));
     newer.params.size = sizeof(newer.params) - 1;
