@@ -168,6 +168,10 @@ class Worker:
 
     def end(self, meta: StraitMetadata) -> None:
         """After the model has run: what it computed is ready, behind an event on a GPU."""
+        with self._client.corked():
+            self._append_rest(meta)
+
+    def _append_rest(self, meta: StraitMetadata) -> None:
         ready = self._event() if meta.prefills else None
         for step in self._steps:
             if step.prefill.runs:
@@ -196,8 +200,7 @@ class Worker:
         if meta.loads and self._on_gpu:
             self._held.append((self._event(), meta.loads))
         else:
-            for request, load in meta.loads.items():
-                self._expect(request, load)
+            self._expect(meta.loads)
 
     def _event(self) -> Any:
         if not self._on_gpu:
@@ -231,11 +234,19 @@ class Worker:
             self._complain("an offer cannot go on: %s", failure)
             transfer.abort()
 
-    def _expect(self, request: str, load: Load) -> None:
+    def _expect(self, loads: dict[str, Load]) -> None:
+        if not loads:
+            return
+        connected = self._is_connected()
+        with self._client.corked():
+            for request, load in loads.items():
+                self._expect_one(request, load, connected)
+
+    def _expect_one(self, request: str, load: Load, connected: bool) -> None:
         blocks = sum(len(ids) for _, _, ids in load.runs)
         try:
             peer = self._peer_of(load.peer)
-            if not self._is_connected():
+            if not connected:
                 raise ValueError("the daemon of this node is away")
             transfer = self._pool.expect(
                 request, _pages(load.runs), deadline=self._options.deadline, trace=_usable(load.trace)
@@ -289,8 +300,7 @@ class Worker:
         live = self._receives or self._sends
         self._take(self._client.wait(_IDLE_WAIT) if meta.idle and live else self._client.poll())
         while self._held and self._held[0][0].query():
-            for request, load in self._held.pop(0)[1].items():
-                self._expect(request, load)
+            self._expect(self._held.pop(0)[1])
         results, self._results = self._results, KVConnectorTransferResults()
         results.finished_sending = self._sent & self._finished
         self._sent -= results.finished_sending
