@@ -187,6 +187,13 @@ static bool handle(struct node *node, struct peer *peer, const struct message *m
     case MESSAGE_PEER_NOTED:
         notes_answered(node, peer, &message->noted);
         return true;
+    case MESSAGE_CODEBOOK_ASK:
+        return peer_codebooks_ask(node, peer, &message->codebook_ask);
+    case MESSAGE_CODEBOOK_PART:
+        return peer_codebooks_part(node, peer, &message->codebook_part);
+    case MESSAGE_CODEBOOK_KNOWN:
+        peer_codebooks_known(node, peer, &message->codebook_known);
+        return true;
     default:
         return false;
     }
@@ -245,6 +252,7 @@ static void on_up(void *owner, struct peer *peer)
     peer->owner = use;
     if (!peer->dialled)
         peers_each(node->peers, supersede, peer);
+    peer_codebooks_told(node, peer); /* before what it asks for, so that it is coded */
     gpu_path_up(node, peer);
     redial(node);
     notes_send(node);
@@ -273,6 +281,7 @@ static void on_down(void *owner, struct peer *peer)
         peer_figures_failed(use->figures, PEER_FAILED_CONNECTION);
         node->exchange.down_peers++;
     }
+    peer_codebooks_down(node, peer);
     pending_forget_peer(node, peer);
     withdraw_forget_peer(node, peer);
     notes_on_down(node, peer);
@@ -326,6 +335,7 @@ static void on_quiet(void *owner, struct peer *peer)
     if (use != NULL) {
         node->exchange.down_peers -= !use->quit; /* it was not waited for any longer */
         gpu_path_forget(use);
+        peer_codebooks_quiet(node, peer);
         peer_figures_leave(use->figures);
     }
     free(use);
@@ -362,9 +372,22 @@ static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
     run_events(owner);
 }
 
+static void on_codebook(void *owner, struct peer *peer)
+{
+    peer_codebooks_told(owner, peer);
+}
+
+static bool knows_codebook(void *owner, const uint8_t id[CODEBOOK_ID_BYTES])
+{
+    const struct node *node = owner;
+    return codebooks_have(node->codebooks, id);
+}
+
 const struct peers_events exchange_peers_events = {
     .up = on_up,
     .message = on_message,
+    .codebook = on_codebook,
+    .knows_codebook = knows_codebook,
     .down = on_down,
     .quiet = on_quiet,
     .arriving = on_arriving,

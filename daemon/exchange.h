@@ -15,6 +15,7 @@
 #include "daemon/memory/arena.h"
 #include "daemon/gpu_links.h"
 #include "daemon/notes.h"
+#include "daemon/peer_codebooks.h"
 #include "daemon/peer_figures.h"
 
 struct expectation;
@@ -79,6 +80,7 @@ struct peer_use {
     enum pin_state pin;
     void *pinned; /* its arena as mapped here; NULL: not pinned */
     struct policy policy;
+    struct peer_codebooks codebooks;
     struct note_answers note_answers; /* for this peer */
 };
 

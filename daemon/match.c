@@ -113,6 +113,7 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         return;
     }
     known->bound = true;
+    source->sink_on_gpu = request->on_gpu;
     if (request->key.is_read) {
         ((struct peer_use *)request->peer->owner)->reads++;
         ((struct peer_use *)request->peer->owner)->read_pages += (uint32_t)offer->request.pages.total;
@@ -539,6 +540,7 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
         pending->at = (struct source_key){.peer = peer, .id = r->leg};
         pending->epoch = r->epoch;
         pending->geometry = r->geometry;
+        pending->on_gpu = r->on_gpu;
         name_set(&pending->from, r->tenant, &r->sink_pool, r->sink_key);
         pending->deadline = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
         pending->expires = r->read ? pool_awaited(node, pending->deadline) : pending->deadline;

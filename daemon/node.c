@@ -157,6 +157,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .node = node->id,
                                   .version = strait_version(),
                                   .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
+                                  .codebooks = true,
                                   .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);
@@ -477,6 +478,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     uv_timer_init(made->loop, &made->tick);
     uv_prepare_init(made->loop, &made->prepare);
     uv_idle_init(made->loop, &made->again);
+    peer_codebooks_init(made);
     made->tick.data = made->prepare.data = made->again.data = made;
     uv_prepare_start(&made->prepare, on_prepare);
     uv_unref((uv_handle_t *)&made->prepare);
@@ -514,7 +516,7 @@ static void close_handles(struct node *node)
     devices_destroy(node->devices);
     node->devices = NULL;
     uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->late,
-                              (uv_handle_t *)&node->again};
+                              (uv_handle_t *)&node->again, (uv_handle_t *)&node->fetches.timer};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)
         uv_close(handles[i], on_handle_closed);
@@ -598,6 +600,7 @@ void node_destroy(struct node *node)
     gpu_links_fini(node);
     receive_fini(&node->receive);
     arena_fini(&node->send);
+    peer_codebooks_fini(node);
     codebooks_release(node->codebooks);
     peer_figures_fini(&node->peer_figures);
     free(node);

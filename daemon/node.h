@@ -28,7 +28,8 @@ struct node {
     struct metrics metrics;
     struct tenants tenants;
     struct codebooks *codebooks; /* NULL: not made yet */
-    struct devices *devices;     /* GPUs */
+    struct codebook_fetches fetches;
+    struct devices *devices; /* GPUs */
     struct jobs *jobs;
     unsigned workers; /* worker threads that code */
     unsigned processors;

@@ -25,6 +25,7 @@ struct pending {
     struct page_set pages;        /* of a peer's read, in place of spans */
     uint32_t charged;             /* of peer_use.pending_spans */
     bool more;                    /* the spans, or pages, are not complete yet */
+    bool on_gpu;                  /* the sink's pool has pages on a GPU */
     enum strait_reason withdrawn; /* why it has ended, for its other side to hear when it comes; NONE: it waits */
     uint64_t expires;
     uint64_t deadline; /* of a peer's read: its end. It waits for its pool until `expires` */

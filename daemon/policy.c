@@ -119,15 +119,28 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_path path)
+/* Why no chunk can be coded that the peer could decode. NULL: it decodes by our set. GPUs have the tables of the set in
+ * force only, processors those of all sets that were fetched. */
+static const char *why_raw(const struct node *node, const struct peer *peer, bool to_gpu)
+{
+    const struct peer_use *use = peer->owner;
+    if (node_codebook(node) == NULL)
+        return "no codebook set is loaded";
+    if (peer->codebook_matches || (use->codebooks.known && !to_gpu))
+        return NULL;
+    if (use->codebooks.known)
+        return "GPUs of the peer have another codebook set";
+    return peer->has_codebook ? "the peer has another codebook set" : "the peer has no codebook set";
+}
+
+enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
+                             struct chunk_path path)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    const char *raw = why_raw(node, peer, to_gpu);
     pool->policy.chunks++;
-    if (node_codebook(node) == NULL)
-        return set_reason(policy, STRAIT_MODE_RAW, "no codebook set is loaded");
-    if (!peer->codebook_matches)
-        return set_reason(policy, STRAIT_MODE_RAW,
-                          peer->has_codebook ? "the peer has another codebook set" : "the peer has no codebook set");
+    if (raw != NULL)
+        return set_reason(policy, STRAIT_MODE_RAW, raw);
     enum strait_mode mode = pinned_by_pool(pool->pool->coding);
     if (mode != STRAIT_MODE_AUTO)
         return set_reason(policy, mode, "pinned by the pool");

@@ -48,8 +48,9 @@ struct policy_pool {
     uint32_t chunks;            /* decided so far */
 };
 
-/* The mode for the next chunk from this pool to this peer. */
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_path path);
+/* The mode for the next chunk from this pool to this peer, whose pool has pages on a GPU (to_gpu) or has not. */
+enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
+                             struct chunk_path path);
 
 /* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
  * not). */

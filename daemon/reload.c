@@ -94,6 +94,7 @@ static void use_codebooks(struct node *node, struct codebooks *codebooks)
         pool_choose_tables(pool->pool, codebooks_current(codebooks));
     codebooks_release(node->codebooks);
     node->codebooks = codebooks;
+    peer_codebooks_changed(node);
     clients_tell_codebook(node);
 }
 

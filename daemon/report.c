@@ -386,6 +386,10 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddBoolToObject(item, "has_codebook", peer->has_codebook);
     if (use == NULL)
         return;
+    cJSON_AddBoolToObject(item, "codebook_known", peer->codebook_matches || use->codebooks.known);
+    cJSON_AddBoolToObject(item, "codebook_fetched",
+                          peer->has_codebook && !peer->codebook_matches && use->codebooks.claim_count != 0 &&
+                              codebooks_have(use->node->codebooks, peer->codebook_id));
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
     cJSON_AddNumberToObject(item, "wire_bytes_per_second",
                             use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);

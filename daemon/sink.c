@@ -448,7 +448,8 @@ static void send_request(struct sink *sink, const struct leg_action *action)
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
                                                    .rest = rest,
-                                                   .slots = slots};
+                                                   .slots = slots,
+                                                   .on_gpu = e->request.pool->pool->devices != NULL};
         (e->is_read ? next_lists : next_spans)(e, &at, &message.request);
         if (!message.request.more) {
             message.request.grant = action->grant.id;

@@ -382,7 +382,7 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
-    tx->mode = policy_mode(node, source->peer, request->pool, tx->path);
+    tx->mode = policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->path);
     enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, tx->mode, &chunk, on_encoded,
                                            node, (uint64_t)(uintptr_t)tx);
     if (chunk.seal != NULL)

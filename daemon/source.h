@@ -62,6 +62,7 @@ struct source {
     uint32_t wanted_count;
     struct peer *peer;
     struct sink *local; /* the other half, when it is under this daemon */
+    bool sink_on_gpu;   /* its pool has pages on a GPU */
     bool superseded;    /* the sink asked again over another connection: how this leg ends does not count */
     struct inflight_chunk *inflight;
     uint64_t queued_at;

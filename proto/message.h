@@ -37,11 +37,13 @@
 #define PROTOCOL_VERSION_MIN     3u /* oldest version still spoken */
 #define NONCE_BYTES              32u
 #define MESSAGE_PAGES_MAX        2u
-#define CODEBOOK_ID_BYTES        16u /* of a set, as codec.h names it */
-#define MESSAGE_DEVICES_MAX      64u /* GPUs of a node */
-#define MESSAGE_MEMORY_IPC       64u /* bytes of a cudaIpcMemHandle_t */
-#define MESSAGE_EVENT_IPC        64u /* bytes of a cudaIpcEventHandle_t */
-#define MESSAGE_EVENT_POINTER    8u  /* bytes of a cudaEvent_t, in host byte order */
+#define CODEBOOK_ID_BYTES        16u            /* of a set, as codec.h names it */
+#define MESSAGE_SET_PART_MAX     (256u * 1024)  /* bytes of a set in one CODEBOOK_PART: the last one has fewer */
+#define MESSAGE_SET_BYTES_MAX    (1280u * 1024) /* of a set that a peer fetches: 4096 tables and more */
+#define MESSAGE_DEVICES_MAX      64u            /* GPUs of a node */
+#define MESSAGE_MEMORY_IPC       64u            /* bytes of a cudaIpcMemHandle_t */
+#define MESSAGE_EVENT_IPC        64u            /* bytes of a cudaIpcEventHandle_t */
+#define MESSAGE_EVENT_POINTER    8u             /* bytes of a cudaEvent_t, in host byte order */
 #define MESSAGE_WORDS_MAX        16384u
 #define MESSAGE_TENANT_MAX       32u                /* bytes of a tenant's name */
 #define MESSAGE_NOTES_MAX        1024u              /* notes of a client that are not answered, */
@@ -104,6 +106,10 @@ enum message_type {
     MESSAGE_CODEBOOK = 70,
     MESSAGE_GOAWAY =
         71, /* another daemon listens now: new requests go by a new connection, this one ends with its last */
+    /* Daemon to daemon, to those whose PEER_LINKS have `codebooks`. */
+    MESSAGE_CODEBOOK_ASK = 72,  /* answered by CODEBOOK_PART */
+    MESSAGE_CODEBOOK_PART = 73, /* one for each CODEBOOK_ASK */
+    MESSAGE_CODEBOOK_KNOWN = 74,
 };
 
 /* Names and ids. */
@@ -353,11 +359,35 @@ struct message_peer_links {
     struct view codebook_id;
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
+    bool codebooks; /* the sender takes CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN; earlier releases do not */
 };
 
 /* The sender has reloaded its codebook set. It goes on decoding what was encoded by the two sets before. */
 struct message_codebook {
     struct view id; /* CODEBOOK_ID_BYTES, or empty: there is none now */
+};
+
+/* The part of the receiver's set in force that begins at `offset` is asked for. A daemon asks for the next part when it
+ * has the one before. */
+struct message_codebook_ask {
+    struct view id; /* CODEBOOK_ID_BYTES */
+    uint32_t offset;
+};
+
+/* A part of a set as strait_codebook_serialize writes it: MESSAGE_SET_PART_MAX bytes, or all that are left. No
+ * bytes: `size` is above MESSAGE_SET_BYTES_MAX, or 0, and then the sender has no such set in force any more, or
+ * has sent it too often. */
+struct message_codebook_part {
+    struct view id;  /* CODEBOOK_ID_BYTES */
+    uint32_t size;   /* of the set */
+    uint32_t offset; /* offset + bytes.size <= size */
+    struct view bytes;
+};
+
+/* The sender decodes chunks in host memory by the receiver's set of this id, and will as long as the set is among the
+ * three latest that the receiver has announced on this connection. */
+struct message_codebook_known {
+    struct view id; /* CODEBOOK_ID_BYTES */
 };
 
 /* The new daemon asks for the listening sockets, gets an answer with them and with the lock, and says `ready` when it
@@ -454,6 +484,8 @@ struct message_request {
     uint64_t grant;      /* the first; the others follow without gaps. 0: none; with more */
     uint32_t slot_count; /* of the grants, one each; 0 only without a grant */
     const uint32_t *slots;
+    bool
+        on_gpu; /* pages of the sink's pool are in a GPU's memory: chunks are decoded by the sink's set in force only */
 };
 
 /* Pages that are ready at the source and wanted by the sink: regions x pages. A unit is one page of one region. Units
@@ -544,6 +576,9 @@ struct message {
         struct message_peer_links peer_links;
         struct message_heartbeat heartbeat;
         struct message_codebook codebook; /* GOAWAY has no fields */
+        struct message_codebook_ask codebook_ask;
+        struct message_codebook_part codebook_part;
+        struct message_codebook_known codebook_known;
         struct message_handover handover;
         struct message_arena arena;
         struct message_reach reach;

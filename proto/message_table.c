@@ -117,6 +117,7 @@ MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
     BYTES_OR_NONE(peer_links, codebook_id, CODEBOOK_ID_BYTES),
     U32(peer_links, slot_bytes, 0, UINT32_MAX),
     U32(peer_links, slot_count, 0, UINT32_MAX),
+    BOOL(peer_links, codebooks),
 };
 
 MESSAGE(handover, struct message_handover, Handover) = {
@@ -127,6 +128,28 @@ MESSAGE(handover, struct message_handover, Handover) = {
 
 MESSAGE(codebook, struct message_codebook, Codebook) = {
     BYTES_OR_NONE(codebook, id, CODEBOOK_ID_BYTES),
+};
+
+MESSAGE(codebook_ask, struct message_codebook_ask, CodebookAsk) = {
+    BYTES(codebook_ask, id, CODEBOOK_ID_BYTES, CODEBOOK_ID_BYTES),
+    U32(codebook_ask, offset, 0, MESSAGE_SET_BYTES_MAX - 1),
+};
+
+static enum strait_status codebook_part_check(const void *plain)
+{
+    const struct message_codebook_part *part = plain;
+    return corrupt_unless(part->offset <= part->size && part->bytes.size <= part->size - part->offset);
+}
+
+MESSAGE(codebook_part, struct message_codebook_part, CodebookPart) = {
+    BYTES(codebook_part, id, CODEBOOK_ID_BYTES, CODEBOOK_ID_BYTES),
+    U32(codebook_part, size, 0, UINT32_MAX),
+    U32(codebook_part, offset, 0, MESSAGE_SET_BYTES_MAX - 1),
+    BYTES(codebook_part, bytes, 0, MESSAGE_SET_PART_MAX),
+};
+
+MESSAGE(codebook_known, struct message_codebook_known, CodebookKnown) = {
+    BYTES(codebook_known, id, CODEBOOK_ID_BYTES, CODEBOOK_ID_BYTES),
 };
 
 MESSAGE(heartbeat, struct message_heartbeat, Heartbeat) = {
@@ -277,6 +300,7 @@ MESSAGE(request, struct message_request, Request) = {
     LIST(request, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     U64(request, grant),
     NUMBERS(request, slots, slot_count, uint32_t, MESSAGE_OPEN_MAX),
+    BOOL(request, on_gpu),
 };
 
 /* ---- Legs: units ------------------------------------------------------------------------------------------------- */
@@ -659,5 +683,8 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_HANDOVER, "handover", LAYOUT(handover, handover, NULL)},
     {MESSAGE_CODEBOOK, "codebook", LAYOUT(codebook, codebook, NULL)},
     {MESSAGE_GOAWAY, "goaway", {.wire = &strait__wire__goaway__descriptor}},
+    {MESSAGE_CODEBOOK_ASK, "codebook-ask", LAYOUT(codebook_ask, codebook_ask, NULL)},
+    {MESSAGE_CODEBOOK_PART, "codebook-part", LAYOUT(codebook_part, codebook_part, codebook_part_check)},
+    {MESSAGE_CODEBOOK_KNOWN, "codebook-known", LAYOUT(codebook_known, codebook_known, NULL)},
 };
 const size_t message_kind_count = sizeof(message_kinds) / sizeof(message_kinds[0]);

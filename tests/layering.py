@@ -18,10 +18,10 @@ ORDER = {
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",
-    "daemon/memory": "arena limits codebooks job job_pages pool",
+    "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool",
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
-    "daemon": "peer_figures policy gpu_links gpu_path session notes request span withdraw sink source local expectation"
+    "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes request span withdraw sink source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",
 }
 

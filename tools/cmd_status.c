@@ -96,6 +96,19 @@ static void print_link(const char *transport, double round_trip_us)
         printf(", %s, round trip not measured yet", transport);
 }
 
+/* Nothing where both have the same set, or none. */
+static void print_codebook(const cJSON *peer, bool has_codebook)
+{
+    if (is_true(peer, "codebook_matches") || (!has_codebook && !is_true(peer, "has_codebook")))
+        return;
+    if (is_true(peer, "has_codebook"))
+        printf(", another codebook set%s", is_true(peer, "codebook_fetched") ? " (fetched)" : "");
+    else
+        printf(", no codebook set there");
+    if (has_codebook && is_true(peer, "codebook_known"))
+        printf(", decodes by ours");
+}
+
 static void print_peer(const cJSON *peer, bool has_codebook, const char *own_version)
 {
     const char *version = text_of(peer, "version");
@@ -109,8 +122,8 @@ static void print_peer(const cJSON *peer, bool has_codebook, const char *own_ver
         printf(", straitd %s", version);
     if (why[0] != '\0')
         printf(": %s", why);
-    if (transport[0] != '\0' && has_codebook && !is_true(peer, "codebook_matches"))
-        printf(is_true(peer, "has_codebook") ? ", another codebook set" : ", no codebook set there");
+    if (transport[0] != '\0')
+        print_codebook(peer, has_codebook);
     if (coding[0] != '\0')
         printf("\n  %-22s sends %s", "", coding);
     const cJSON *way, *ways = cJSON_GetObjectItemCaseSensitive(peer, "gpu_ways");

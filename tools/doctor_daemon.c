@@ -430,9 +430,10 @@ static void check_connection(struct doctor *doctor, const cJSON *connections, co
         doctor_find(doctor, LEVEL_OK, "peer", NULL, "%s is reached by %s, %s", address, transport,
                     text_of(connection, "coding"));
     check_facts(doctor, "peer", address, connection, text_of(doctor->status, "version"));
-    if (is_true(doctor->status, "codebook") && !is_true(connection, "codebook_matches"))
+    if (is_true(doctor->status, "codebook") && !is_true(connection, "codebook_matches") &&
+        !is_true(connection, "codebook_known"))
         doctor_find(doctor, LEVEL_WARNING, "peer", "the same codebook set on all nodes, and SIGHUP",
-                    "%s has %s codebook set: pages travel raw", address,
+                    "%s has %s codebook set and has not fetched this one: pages travel raw", address,
                     is_true(connection, "has_codebook") ? "another" : "no");
 }
 

@@ -114,7 +114,8 @@ struct metrics {
     uint64_t notes_delivered, notes_failed; /* of this node's clients */
     uint64_t denied;                        /* to another tenant's clients */
     uint64_t peers_connected, peers_lost, peer_records_refused, greetings_put_off, peer_errors, auth_failures;
-    uint64_t loop_cpu_ns; /* that the loop's thread has run */
+    uint64_t codebooks_fetched, codebook_fetches_failed; /* sets of peers */
+    uint64_t loop_cpu_ns;                                /* that the loop's thread has run */
     struct process_figures process;
     /* Gauges, refreshed before they are printed. */
     uint64_t spinning[TRANSPORTS]; /* 1: it keeps the loop awake for nothing */

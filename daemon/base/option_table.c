@@ -136,7 +136,7 @@ const struct option_row option_rows[] = {
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
      .help = "File of a codebook set made by \"strait calibrate\"; empty: pages travel raw. Peers with different sets "
-             "send raw to each other."},
+             "fetch each other's; until then, and for pages in GPU memory, they send raw to each other."},
     {.name = "coding",
      .reloads = true,
      .kind = OPTION_ONE_OF,

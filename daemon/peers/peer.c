@@ -191,6 +191,9 @@ static void dispatch(struct connection *c, const struct message *message)
     case MESSAGE_WITHDRAW:
     case MESSAGE_ARENA:
     case MESSAGE_REACH:
+    case MESSAGE_CODEBOOK_ASK:
+    case MESSAGE_CODEBOOK_PART:
+    case MESSAGE_CODEBOOK_KNOWN:
         if (!peers->config.events->message(peers->config.owner, &c->peer, message))
             connection_protocol_error(c, message_name(message->type));
         break;
@@ -541,9 +544,12 @@ static bool seal_begin(struct connection *c)
 
 static const char *codebook_text(const struct connection *c)
 {
+    const struct peers_config *config = &peers_of(c)->config;
     if (c->peer.codebook_matches)
         return "same";
-    if (peers_of(c)->config.codebook_id == NULL)
+    if (c->peer.has_codebook && config->events->knows_codebook(config->owner, c->peer.codebook_id))
+        return "fetched";
+    if (config->codebook_id == NULL)
         return c->peer.has_codebook ? "none-here" : "none";
     return c->peer.has_codebook ? "another" : "none-there";
 }

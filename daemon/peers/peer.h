@@ -53,15 +53,17 @@ struct peer {
     bool direct;         /* that transport stores straight into the peer's arena */
     bool sealed;         /* chunks by that link are encrypted, with these, since UP */
     struct seal_direction seal_out, seal_in;
-    bool codebook_matches, has_codebook; /* the peer's set is ours; it has one */
-    uint32_t slot_bytes, slot_count;     /* of the peer's receive arena */
-    char why[128];                       /* why it is not UP, for people */
-    uint32_t attempts;                   /* dialled: that have failed one after the other */
-    uint32_t refusals;                   /* the latest of them that failed for what only people mend, */
-    uint64_t refused_since;              /* and when the first of these did */
-    uint64_t away_since;                 /* dialled: when it was lost, or first not reached; 0: neither */
-    void *owner;                         /* for the user's own data, NULL at first */
-    uint64_t round_trip_us;              /* of heartbeats, smoothed */
+    bool codebook_matches, has_codebook;    /* the peer's set is ours; it has one: */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* the latest that it has told of */
+    bool takes_codebooks;                   /* CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN may be sent to it */
+    uint32_t slot_bytes, slot_count;        /* of the peer's receive arena */
+    char why[128];                          /* why it is not UP, for people */
+    uint32_t attempts;                      /* dialled: that have failed one after the other */
+    uint32_t refusals;                      /* the latest of them that failed for what only people mend, */
+    uint64_t refused_since;                 /* and when the first of these did */
+    uint64_t away_since;                    /* dialled: when it was lost, or first not reached; 0: neither */
+    void *owner;                            /* for the user's own data, NULL at first */
+    uint64_t round_trip_us;                 /* of heartbeats, smoothed */
     uint32_t writers; /* jobs of the user that write to the peer's arena: its link has to stay mapped */
 };
 
@@ -70,9 +72,13 @@ struct peer {
  * before `up` causes no callback. Callbacks may call everything declared here. */
 struct peers_events {
     void (*up)(void *owner, struct peer *peer);
-    /* ANNOUNCE, REQUEST, WITHDRAW, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE, PEER_NOTED, ARENA, REACH;
-     * borrowed. False: the peer broke the protocol. */
+    /* ANNOUNCE, REQUEST, WITHDRAW, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE, PEER_NOTED, ARENA, REACH,
+     * CODEBOOK_ASK, CODEBOOK_PART, CODEBOOK_KNOWN; borrowed. False: the peer broke the protocol. */
     bool (*message)(void *owner, struct peer *peer, const struct message *message);
+    /* The peer has told of another codebook set, or that it has none now. */
+    void (*codebook)(void *owner, struct peer *peer);
+    /* Whether chunks that name the peer's set can be decoded here, for the log; may be called before `up`. */
+    bool (*knows_codebook)(void *owner, const uint8_t id[CODEBOOK_ID_BYTES]);
     /* No longer UP: nothing can be sent. Chunks and sends in flight still get their callbacks. The user stops writing
      * to what link_map gave and then calls peer_quit_link. */
     void (*down)(void *owner, struct peer *peer);
@@ -100,6 +106,7 @@ struct peers_config {
     uint64_t incarnation, node;
     const char *version;        /* of this software, for people; NULL: peers are not told */
     const uint8_t *codebook_id; /* NULL: none */
+    bool codebooks;             /* CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN are taken */
     const char *rdma_devices;   /* where the system lists them; NULL: RDMA_DEVICES */
     const struct peers_events *events;
     void *owner;

@@ -139,8 +139,7 @@ struct connection {
     enum seal_suite suite; /* of page data; NONE: it is not encrypted */
 
     /* Linking. */
-    bool has_links;                         /* the peer's first PEER_LINKS has come */
-    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* the peer's, if it has one */
+    bool has_links; /* the peer's first PEER_LINKS has come */
     bool same_host;
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)]; /* "": no shm */
     char offered[MESSAGE_ADDRESS_MAX + 1];                         /* transports, as the peer lists them */

@@ -167,6 +167,7 @@ static void send_links(struct connection *c, const char *transport, const void *
                 .codebook_id = view_of(id, id != NULL ? CODEBOOK_ID_BYTES : 0),
                 .slot_bytes = peers->config.slot_bytes,
                 .slot_count = peers->config.slot_count,
+                .codebooks = peers->config.codebooks,
             },
     };
     connection_send(c, &message);
@@ -322,15 +323,19 @@ static void up_if_ready(struct connection *c)
 static void codebook_compare(struct connection *c)
 {
     const uint8_t *id = peers_of(c)->config.codebook_id;
-    c->peer.codebook_matches = id != NULL && c->peer.has_codebook && memcmp(id, c->codebook_id, CODEBOOK_ID_BYTES) == 0;
+    c->peer.codebook_matches =
+        id != NULL && c->peer.has_codebook && memcmp(id, c->peer.codebook_id, CODEBOOK_ID_BYTES) == 0;
 }
 
 void codebook_receive(struct connection *c, struct view id)
 {
+    const struct peers *peers = peers_of(c);
     c->peer.has_codebook = id.size == CODEBOOK_ID_BYTES;
     if (c->peer.has_codebook)
-        memcpy(c->codebook_id, id.data, CODEBOOK_ID_BYTES);
+        memcpy(c->peer.codebook_id, id.data, CODEBOOK_ID_BYTES);
     codebook_compare(c);
+    if (c->peer.state == PEER_UP) /* else `up` follows */
+        peers->config.events->codebook(peers->config.owner, &c->peer);
 }
 
 void codebook_send(struct connection *c)
@@ -350,6 +355,7 @@ static void take_first(struct connection *c, const struct message_peer_links *li
     c->peer.peer_token = links->token;
     c->peer.slot_bytes = links->slot_bytes;
     c->peer.slot_count = links->slot_count;
+    c->peer.takes_codebooks = links->codebooks;
     codebook_receive(c, links->codebook_id);
     c->same_host = links->host.size > 0 && links->host.size == strlen(peers->host) &&
                    memcmp(links->host.data, peers->host, links->host.size) == 0;

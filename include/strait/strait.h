@@ -224,7 +224,7 @@ enum strait_mismatch {
     STRAIT_MISMATCH_DTYPE = 2,     /* element types differ */
     STRAIT_MISMATCH_LAYOUT = 4,    /* rows, heads, tokens, their order, roles or groups differ */
     STRAIT_MISMATCH_LAYERS = 8,    /* other layers */
-    STRAIT_MISMATCH_CODEBOOK = 16, /* another codebook set: works, uncompressed */
+    STRAIT_MISMATCH_CODEBOOK = 16, /* another codebook set: works, uncompressed until the daemons have fetched it */
     STRAIT_MISMATCH_VERSION = 32,  /* protocol versions without overlap */
     STRAIT_MISMATCH_COMPAT = 64,   /* compatibility tokens differ */
 };
@@ -584,8 +584,8 @@ enum strait_coding {
     STRAIT_CODING_TIERED = 3,
 };
 /* Applies from the next chunk on, also to live transfers, and takes precedence over the daemon's option `coding`. Pages
- * still travel raw when the daemons have no codebook set in common, and are copied when both pools are of one daemon.
- * ERR_INVALID: no such coding, or the pool is being removed. ERR_NO_MEMORY. */
+ * still travel raw while the other daemon does not know the set of this one, and are copied when both pools are of one
+ * daemon. ERR_INVALID: no such coding, or the pool is being removed. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_coding coding);
 
 #ifdef __cplusplus

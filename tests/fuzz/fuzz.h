@@ -14,6 +14,9 @@ void fuzz_roundtrip(const uint8_t *data, size_t size);
 void fuzz_codebook(const uint8_t *data, size_t size);
 void fuzz_container(const uint8_t *data, size_t size);
 
+/* fuzz_codebooks.c */
+void fuzz_codebook_parts(const uint8_t *data, size_t size);
+
 /* fuzz_text.c */
 void fuzz_address(const uint8_t *data, size_t size);
 void fuzz_options(const uint8_t *data, size_t size);

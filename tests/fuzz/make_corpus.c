@@ -6,6 +6,7 @@
 
 #include "collective/engine/proxy.h"
 #include "collective/rendezvous.h"
+#include "internal/bytes.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
 #include "tests/fragment.h"
@@ -280,6 +281,9 @@ static const struct talk {
     {"peer-source",
      {"peer-hello", "peer-links", "announce", "segments", "released", "withdraw", "peer-note", "peer-noted"}},
     {"peer-gpu", {"peer-hello", "gpu-link-wanted", "gpu-link", "gpu-link-by-ucx", "arena-nccl", "arena-ucx", "goaway"}},
+    {"peer-codebooks",
+     {"peer-hello", "peer-links-codebooks", "codebook", "codebook-ask-first", "codebook-part", "codebook-known",
+      "request-on-gpu"}},
     {"shm", {"shm-hello", "peer-hello", "peer-links", "request", "segments-open"}},
     {"handover-new", {"handover-ready"}},
 };
@@ -357,6 +361,50 @@ static void write_pool(const char *name, uint32_t count)
     write_seed("blob", name, bytes, size);
 }
 
+/* ---- Parts of codebook sets -------------------------------------------------------------------------------------- */
+
+/* The id that is asked for, and a part of a set of `size` bytes. */
+static void write_part(const char *name, const uint8_t id[STRAIT_CODEBOOK_ID_BYTES], uint32_t size, uint32_t offset,
+                       const void *bytes, uint32_t count)
+{
+    uint8_t seed[4096];
+    require(STRAIT_CODEBOOK_ID_BYTES + 10 + count <= sizeof(seed));
+    memcpy(seed, id, STRAIT_CODEBOOK_ID_BYTES);
+    store_le32(seed + 16, size);
+    store_le32(seed + 20, offset);
+    seed[24] = (uint8_t)count;
+    seed[25] = (uint8_t)(count >> 8);
+    if (count > 0)
+        memcpy(seed + 26, bytes, count);
+    write_seed("codebook_parts", name, seed, 26 + count);
+}
+
+static void make_codebook_parts(void)
+{
+    static const struct strait_class classes[2] = {{.role = STRAIT_ROLE_OTHER, .layer = -1},
+                                                   {.role = STRAIT_ROLE_K, .layer = 3}};
+    static const uint8_t other_id[STRAIT_CODEBOOK_ID_BYTES] = {1};
+    uint8_t rankings[2][256], bytes[2048];
+    struct strait_codebook *set;
+    for (unsigned i = 0; i < 256; i++) {
+        rankings[0][i] = (uint8_t)(0x7c + i);
+        rankings[1][i] = (uint8_t)(0x7a + i);
+    }
+    require(strait_codebook_create((const uint8_t(*)[256])rankings, classes, 2, &set) == STRAIT_OK);
+    const uint32_t size = (uint32_t)strait_codebook_serialized_size(set);
+    require(size <= sizeof(bytes) && strait_codebook_serialize(set, bytes, sizeof(bytes)) == STRAIT_OK);
+    const uint8_t *id = strait_codebook_id(set);
+    write_part("whole", id, size, 0, bytes, size);
+    write_part("another", other_id, size, 0, bytes, size);
+    write_part("short", id, size, 0, bytes, size - 1);
+    write_part("later", id, size, 1, bytes, size - 1);
+    write_part("gone", id, 0, 0, NULL, 0);
+    write_part("too-large", id, 5u << 20, 0, NULL, 0);
+    bytes[40] ^= 1;
+    write_part("changed", id, size, 0, bytes, size);
+    strait_codebook_destroy(set);
+}
+
 static void make_messages(void)
 {
     write_messages();
@@ -389,6 +437,7 @@ int main(int argc, char **argv)
     }
     folder = argv[1];
     make_messages();
+    make_codebook_parts();
     make_addresses();
     make_rendezvous();
     make_tcp();

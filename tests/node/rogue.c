@@ -70,6 +70,18 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
                  (const char *)message->noted.text.data);
         heard->noted_count++;
         break;
+    case MESSAGE_CODEBOOK_ASK:
+        heard->ask = message->codebook_ask;
+        heard->ask_count++;
+        break;
+    case MESSAGE_CODEBOOK_PART:
+        heard->part = message->codebook_part;
+        heard->part_count++;
+        break;
+    case MESSAGE_CODEBOOK_KNOWN:
+        memcpy(heard->known, message->codebook_known.id.data, sizeof(heard->known));
+        heard->known_count++;
+        break;
     case MESSAGE_END:
         heard->end = message->end;
         heard->end_count++;
@@ -119,6 +131,17 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     rogue->heard.sent_count++;
 }
 
+static void on_codebook(void *owner, struct peer *peer)
+{
+    (void)owner, (void)peer;
+}
+
+static bool knows_codebook(void *owner, const uint8_t id[CODEBOOK_ID_BYTES])
+{
+    (void)owner, (void)id;
+    return false;
+}
+
 static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
     (void)owner, (void)peer, (void)ends;
@@ -132,6 +155,8 @@ static void on_closed(void *owner)
 
 static const struct peers_events events = {.up = on_up,
                                            .message = on_message,
+                                           .codebook = on_codebook,
+                                           .knows_codebook = knows_codebook,
                                            .down = on_down,
                                            .quiet = on_quiet,
                                            .arriving = on_arriving,
@@ -225,6 +250,8 @@ static void rogue_open(struct rogue *rogue)
                                         .send_size = rogue->arena.size,
                                         .incarnation = 666,
                                         .node = 667,
+                                        .codebook_id = rogue->codebook,
+                                        .codebooks = rogue->codebooks,
                                         .events = &events,
                                         .owner = rogue};
     ck_assert_msg(peers_open(&config, &rogue->peers, why, sizeof(why)) == STRAIT_OK, "%s", why);

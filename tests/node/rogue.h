@@ -26,6 +26,10 @@ struct rogue_heard {
     char noted[128]; /* why the latest note was not delivered; "": it was */
     uint32_t noted_count, arena_count, reach_count, request_count, grant_count, released_count, chunk_count,
         segments_count, end_count, sent_count;
+    uint32_t ask_count, part_count, known_count; /* of codebook sets: */
+    struct message_codebook_ask ask;             /* the latest; what it points to is gone, as with `part` */
+    struct message_codebook_part part;
+    uint8_t known[CODEBOOK_ID_BYTES];
     uint32_t units;                                              /* announced */
     uint32_t slots[MESSAGE_OPEN_MAX], granted[MESSAGE_OPEN_MAX]; /* of the latest REQUEST, and the latest SEGMENTS */
     uint32_t granted_count;
@@ -42,6 +46,8 @@ struct rogue {
     bool went_down, closed;
     char why[128];
     struct transport_arena arena;
+    const uint8_t *codebook;         /* the set that it says it has; NULL: none */
+    bool codebooks;                  /* it says that it takes sets, as daemons of earlier releases do not */
     uint32_t slot_bytes, slot_count; /* as it claims */
     uint8_t *far;                    /* its GPU's memory: the slots, then as many bytes again */
     int far_fd;

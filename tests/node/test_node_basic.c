@@ -430,28 +430,6 @@ TEST_RANGE(what_a_node_carries_is_counted_for_the_peer_too, SHM, ALL_WIRES)
     ck_assert_double_eq(wire, peer_figure(pair.from, "wire_bytes_sent")); /* counts outlive connections */
 }
 
-TEST_LOOP(different_codebooks_travel_raw_and_say_why, WIRES - 1)
-{
-    struct pair pair = pair_init(SHM + _i);
-    use_codebook(pair.a, "a", 0x7c);
-    use_codebook(pair.b, "b", 0x70);
-    pair_start(&pair, (struct geometry){0});
-    ck_assert_uint_eq(STRAIT_MISMATCH_CODEBOOK, strait_peer_check(pair.sink->pool, peer_of(pair.to, pair.source)));
-    move_all(pair.source, pair.sink);
-    ck_assert_double_eq(0, stat_of(pair.from, "counters.chunks_sent_tiered"));
-    ck_assert_double_gt(stat_of(pair.from, "counters.chunks_sent_raw"), 0);
-    ck_assert_str_eq("raw: the peer has another codebook set", peer_text(pair.from, "coding"));
-}
-
-TEST_LOOP(a_peer_without_a_codebook_is_told_from_one_with_another, WIRES - 1)
-{
-    struct pair pair = pair_init(SHM + _i);
-    use_codebook(pair.a, "a", 0x7c);
-    pair_start(&pair, (struct geometry){0});
-    move_all(pair.source, pair.sink);
-    ck_assert_str_eq("raw: the peer has no codebook set", peer_text(pair.from, "coding"));
-}
-
 /* No arena is used, so none has to have room for a page. */
 TEST(a_local_page_may_be_larger_than_a_chunk)
 {
@@ -462,51 +440,10 @@ TEST(a_local_page_may_be_larger_than_a_chunk)
     wait_quiet(pair.from);
 }
 
-/* Requests that run one into the other while `node` reloads; all arrive. */
-static void move_during_reload(struct pair *pair, struct test_node *node, int *number)
-{
-    struct flow *offers[12], *pulls[12];
-    for (int i = 0; i < COUNT(offers); i++) {
-        struct strait_page_list list = {.count = 4, .first_id = (uint32_t)i * 4};
-        offers[i] = OFFER(pair->source, name_of((uint32_t)++ * number), .lists = &list, .list_count = 1, .last = true);
-        pulls[i] = PULL(pair->sink, offers[i], .lists = &list, .list_count = 1);
-        if (i == COUNT(offers) / 2)
-            test_node_reload(node);
-        else
-            pump(0);
-    }
-    for (int i = 0; i < COUNT(offers); i++) {
-        arrives(pulls[i], offers[i]);
-        flow_release(pulls[i]);
-        flow_release(offers[i]);
-    }
-}
-
 static const char *coding_now(struct pair *pair)
 {
     move_all(pair->source, pair->sink);
     return peer_text(pair->from, "coding");
-}
-
-TEST_LOOP(a_reloaded_codebook_codes_once_both_have_it_and_pages_are_never_wrong, WIRES - 1)
-{
-    struct pair pair = pair_coded(SHM + _i, "tiered");
-    int number = 0;
-    pair_start(&pair, (struct geometry){.pages = 48, .layers = 2});
-    ck_assert_str_eq("tiered: pinned by the option coding", coding_now(&pair));
-    for (uint8_t round = 1; round <= 4; round++) { /* more sets than are kept; the first two rank none of the values */
-        const uint8_t first = round <= 2 ? 0x10 * round : 0x7b + round % 2;
-        struct test_node *one = round % 2 == 0 ? pair.a : pair.b, *other = one == pair.a ? pair.b : pair.a;
-        use_codebook(one, one == pair.a ? "a" : "b", first);
-        move_during_reload(&pair, one, &number);
-        ck_assert_str_eq("raw: the peer has another codebook set", coding_now(&pair));
-        use_codebook(other, other == pair.a ? "a" : "b", first);
-        move_during_reload(&pair, other, &number);
-        WAIT(strcmp("tiered: pinned by the option coding", coding_now(&pair)) == 0);
-    }
-    /* Clients have heard of it: what they export from now on names the new set. */
-    WAIT((pump(1), strait_peer_check(pair.sink->pool, peer_of(pair.to, pair.source)) == 0));
-    pair_quiet(&pair);
 }
 
 TEST(a_reload_changes_limits_and_coding_and_keeps_the_rest)

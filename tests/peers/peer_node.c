@@ -119,6 +119,17 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     node->sent += status == STRAIT_OK;
 }
 
+static void on_codebook(void *owner, struct peer *peer)
+{
+    (void)owner, (void)peer;
+}
+
+static bool knows_codebook(void *owner, const uint8_t id[CODEBOOK_ID_BYTES])
+{
+    (void)owner, (void)id;
+    return false;
+}
+
 static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
     struct node *node = owner;
@@ -141,6 +152,8 @@ static const struct peers_events events = {
     .arriving = on_arriving,
     .arrived = on_arrived,
     .sent = on_sent,
+    .codebook = on_codebook,
+    .knows_codebook = knows_codebook,
     .gpu_link = on_gpu_link,
     .closed = on_peers_closed,
 };
