@@ -334,6 +334,15 @@ static bool on_stats(struct session *session)
     return true;
 }
 
+static bool on_sample(struct session *session, const struct message_sample *message)
+{
+    struct pool_ref *pool, *next;
+    if (sampling_begin(session, message))
+        HASH_ITER (hh, session->node->exchange.pools, pool, next)
+            serve_sample(pool);
+    return true;
+}
+
 void client_pong(struct session *session)
 {
     struct message message = {.type = MESSAGE_PONG};
@@ -367,6 +376,8 @@ bool client_request(struct session *session, const struct message *message)
         return on_wait(session, &message->wait);
     case MESSAGE_STATS:
         return on_stats(session);
+    case MESSAGE_SAMPLE:
+        return on_sample(session, &message->sample);
     case MESSAGE_PING:
         client_pong(session);
         return true;

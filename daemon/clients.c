@@ -86,6 +86,7 @@ static void end_session(struct session *session)
     watch_close(session->socket);
     watch_close(session->process);
     session->socket = session->process = NULL;
+    sampling_session_end(session);
     client_requests_end(session);
     node->exchange.events.run(node);
     notes_session_end(session);
@@ -180,7 +181,8 @@ static void welcome(struct session *session)
                                                .incarnation = node->incarnation,
                                                .address = view_of(address, strlen(address)),
                                                .daemon = view_of(strait_version(), strlen(strait_version())),
-                                               .node = node->id};
+                                               .node = node->id,
+                                               .samples = true};
     const struct strait_codebook *codebook = node_codebook(node);
     if (codebook != NULL)
         message.welcome.codebook_id = view_of(strait_codebook_id(codebook), CODEBOOK_ID_BYTES);

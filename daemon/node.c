@@ -326,7 +326,7 @@ static void hand_over(struct node *node);
 static bool is_ticking(const struct node *node)
 {
     return !exchange_idle(node) || node->exchange.notes.waiting > 0 || node->exchange.withdrawals != NULL ||
-           node->half_open > 0 || node->draining;
+           node->sampler.sampling != NULL || node->half_open > 0 || node->draining;
 }
 
 #define SMALL_JOBS_NS 100000u /* of one turn that is given to what small jobs bring about */
@@ -407,6 +407,7 @@ static void on_tick(uv_timer_t *timer)
     struct node *node = timer->data;
     if (!node->stopping)
         exchange_tick(node);
+    sampling_tick(node);
     clients_tick(node);
     check_drain(node);
     close_handles(node);
@@ -568,6 +569,7 @@ void node_stop(struct node *node, bool drain)
     node->drain_until = uv_now(node->loop) + (drain ? node->options.drain_ms : 0);
     if (node->started)
         log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
+    sampling_end(node, "the daemon is stopping");
     exchange_drain(node);
     node_wake(node);
 }
@@ -597,6 +599,7 @@ void node_destroy(struct node *node)
     if (node == NULL)
         return;
     exchange_fini(node);
+    sampling_fini(node);
     gpu_links_fini(node);
     receive_fini(&node->receive);
     arena_fini(&node->send);

@@ -14,6 +14,7 @@
 #include "daemon/memory/arena.h"
 #include "daemon/memory/job.h"
 #include "daemon/peers/peer.h"
+#include "daemon/sampling.h"
 #include "internal/busy_poll.h"
 
 /* One node of the service: everything that a daemon consists of. Only the loop's thread touches it; jobs and the log
@@ -42,6 +43,7 @@ struct node {
     struct http *http;
     struct exchange exchange;
     struct peer_figures_table peer_figures;
+    struct sampler sampler;
 
     struct session *sessions; /* utlist */
     uint32_t session_count;

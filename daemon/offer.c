@@ -187,6 +187,7 @@ static void announce_to_legs(struct offer *o, uint32_t from)
     o->last = o->complete && o->awaited == NULL;
     LL_FOREACH (o->sources, source)
         source_more(source, from, o->ready_count - from);
+    sampling_ready(o, from);
 }
 
 /* ---- Pages that wait for an event -------------------------------------------------------------------------------- */
@@ -245,6 +246,7 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
 {
     struct node *node = o->request.node;
     const bool done = reason == STRAIT_REASON_NONE;
+    sampling_over(node, &o->sampled);
     if (!o->request.nameless)
         HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
     request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
@@ -538,6 +540,7 @@ void offer_begin(struct offer *o, const struct message_offer *message)
     o->last = o->complete && o->awaited == NULL;
     o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
+    sampling_ready(o, 0);
 }
 
 /* Marks the pages as offered, which fails where one is being written, and says that they are ready. */
@@ -571,6 +574,7 @@ struct offer *offer_for_read(struct pool_ref *pool, const struct name *reader, c
     o->read = read;
     request_wake_gpus(&o->request);
     request_state(&o->request, STRAIT_BOOTSTRAP);
+    sampling_ready(o, 0);
     return o;
 }
 

@@ -37,6 +37,7 @@ struct offer {
     size_t aux_size;
     struct source *sources;
     struct announce *announces;
+    struct sampled sampled;
     struct served_read *read;  /* it stands for a read of served pages (serve.h); NULL: a client has made it */
     struct offer *prev, *next; /* exchange.offers */
 };

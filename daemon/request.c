@@ -62,6 +62,8 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
                             twice ? "named twice" : "in use by another request");
         return twice ? STRAIT_REASON_GEOMETRY : STRAIT_REASON_BUSY;
     }
+    if (!request->is_offer)
+        sampling_stop(request->node, &request->pool->sampled); /* pages that are served may be among them */
     enum strait_status status = page_set_add(&request->pages, list);
     if (status == STRAIT_OK) {
         *why = "";

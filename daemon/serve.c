@@ -192,6 +192,10 @@ static enum strait_status take_list(struct pool_ref *pool, const struct wire_pag
         return STRAIT_ERR_NO_MEMORY;
     if (*served != NULL)
         set_list(*served, list, fence == NULL);
+    if (fence == NULL)
+        sampling_served(pool, *served, list);
+    else
+        sampling_stop(pool->node, &pool->sampled);
     if (fence == NULL || serving->reads == NULL)
         return STRAIT_OK;
     uint64_t *bits = calloc(words, sizeof(*bits));
@@ -315,6 +319,14 @@ void serve_end(struct pool_ref *pool, enum strait_reason reason)
     if (pool->serving == NULL)
         return;
     end_reads(pool->serving, NULL, reason);
+    sampling_over(pool->node, &pool->sampled);
     release(pool->serving);
     pool->serving = NULL;
+}
+
+void serve_sample(struct pool_ref *pool)
+{
+    for (uint32_t g = 0; pool->serving != NULL && g < pool->pool->group_count; g++)
+        if (pool->serving->served[g] != NULL)
+            sampling_served_all(pool, pool->serving->served[g], g);
 }

@@ -34,5 +34,7 @@ void serve_drained(struct offer *offer);
 void serve_expire(struct node *node, uint64_t now); /* the loop's clock: of fences */
 /* Ends all reads of the pool for good: it is removed, or (LOCAL) its client has gone. */
 void serve_end(struct pool_ref *pool, enum strait_reason reason);
+/* Shows the pages that the pool serves to the sample that has begun. */
+void serve_sample(struct pool_ref *pool);
 
 #endif

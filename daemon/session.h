@@ -9,6 +9,7 @@
 #include "daemon/memory/pool.h"
 #include "daemon/notes.h"
 #include "daemon/policy.h"
+#include "daemon/sampling.h"
 #include "proto/channel.h"
 
 struct node;
@@ -117,7 +118,9 @@ struct pool_ref {
     bool removing;
     struct serving *serving; /* serve.c; NULL: peers have never been allowed to read pages of it */
     struct policy_pool policy;
-    UT_hash_handle hh; /* exchange.pools */
+    struct sampled sampled; /* of the served pages */
+    uint64_t sampled_by;    /* number of the latest sample that counts the pool */
+    UT_hash_handle hh;      /* exchange.pools */
     struct pool_key key;
 };
 

@@ -45,7 +45,9 @@
 #define MESSAGE_EVENT_IPC        64u            /* bytes of a cudaIpcEventHandle_t */
 #define MESSAGE_EVENT_POINTER    8u             /* bytes of a cudaEvent_t, in host byte order */
 #define MESSAGE_WORDS_MAX        16384u
-#define MESSAGE_TENANT_MAX       32u                /* bytes of a tenant's name */
+#define MESSAGE_TENANT_MAX       32u /* bytes of a tenant's name */
+#define MESSAGE_SAMPLE_BYTES_MAX (64ull * 1024 * 1024 * 1024)
+#define MESSAGE_SAMPLE_MS_MAX    600000u
 #define MESSAGE_NOTES_MAX        1024u              /* notes of a client that are not answered, */
 #define MESSAGE_NOTES_BYTES_MAX  (4u * 1024 * 1024) /* and their keys and data */
 
@@ -66,9 +68,10 @@ enum message_type {
     MESSAGE_POLICY = 12,
     MESSAGE_WORDS = 13, /* their memfd travels with the frame */
     MESSAGE_WAIT = 14,
-    MESSAGE_PING = 15,  /* answered by PONG */
-    MESSAGE_READ = 16,  /* in place of START */
-    MESSAGE_SERVE = 17, /* with a fence, answered by FENCED */
+    MESSAGE_PING = 15,   /* answered by PONG */
+    MESSAGE_READ = 16,   /* in place of START */
+    MESSAGE_SERVE = 17,  /* with a fence, answered by FENCED */
+    MESSAGE_SAMPLE = 18, /* to a daemon whose WELCOME has `samples`; answered by SAMPLED */
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -81,6 +84,7 @@ enum message_type {
     MESSAGE_REFUSED = 28, /* in place of WELCOME */
     MESSAGE_NOTED = 29,   /* answers NOTIFY */
     MESSAGE_FENCED = 30,
+    MESSAGE_SAMPLED = 31,
     /* Daemon to daemon. */
     MESSAGE_PEER_HELLO = 40,
     MESSAGE_PEER_LINKS = 42,
@@ -141,6 +145,7 @@ struct message_welcome {
     struct view codebook_id; /* CODEBOOK_ID_BYTES, or empty */
     struct view daemon;      /* its version, text */
     uint64_t node;           /* random id of the daemon's start, for logs */
+    bool samples;            /* it answers SAMPLE; earlier releases do not say so */
 };
 
 struct wire_region {
@@ -253,6 +258,26 @@ struct message_serve {
 
 struct message_fenced { /* no read touches the pages of the fence any more */
     uint64_t fence;
+};
+
+/* Asks for the exponents of values in pages that are ready to be sent or read, counted by class. Pages of all pools are
+ * looked at for root and the daemon's own user, and those of its own pools for anybody else. */
+struct message_sample {
+    uint64_t bytes;        /* to look at, at most: 1..MESSAGE_SAMPLE_BYTES_MAX */
+    uint32_t milliseconds; /* until the answer, at most: 1..MESSAGE_SAMPLE_MS_MAX */
+    uint32_t elements;     /* types of values to count: bit e for enum strait_element e; others are passed over */
+};
+
+struct message_sampled {
+    int32_t status;        /* enum strait_status. ERR_AGAIN: there may be a sample later */
+    struct view text;      /* why there is none */
+    struct view counts;    /* a partial file (codebook.proto); empty: nothing was ready */
+    uint64_t bytes;        /* looked at */
+    uint64_t ready_bytes;  /* that could be looked at: what was offered and served while the sample was taken */
+    uint32_t pools;        /* with such pages */
+    uint64_t device_bytes; /* ready, but passed over: in memory of GPUs, */
+    uint64_t other_bytes;  /* or of other types */
+    uint32_t milliseconds; /* that it took */
 };
 
 struct message_transfer { /* ABORT, RELEASE, DRAINED */
@@ -562,6 +587,8 @@ struct message {
         struct message_read read;
         struct message_serve serve;
         struct message_fenced fenced;
+        struct message_sample sample;
+        struct message_sampled sampled;
         struct message_transfer transfer; /* ABORT, RELEASE, DRAINED */
         struct message_notify notify;
         struct message_note note;   /* NOTE, PEER_NOTE */

@@ -37,6 +37,7 @@ MESSAGE(welcome, struct message_welcome, Welcome) = {
     BYTES_OR_NONE(welcome, codebook_id, CODEBOOK_ID_BYTES),
     TEXT(welcome, daemon),
     U64(welcome, node),
+    BOOL(welcome, samples),
 };
 
 MESSAGE(refused, struct message_refused, Refused) = {
@@ -592,6 +593,30 @@ MESSAGE(fenced, struct message_fenced, Fenced) = {
     NOT_ZERO(fenced, fence),
 };
 
+static enum strait_status sample_check(const void *plain)
+{
+    const struct message_sample *sample = plain;
+    return corrupt_unless(sample->bytes <= MESSAGE_SAMPLE_BYTES_MAX);
+}
+
+MESSAGE(sample, struct message_sample, Sample) = {
+    NOT_ZERO(sample, bytes),
+    U32(sample, milliseconds, 1, MESSAGE_SAMPLE_MS_MAX),
+    U32(sample, elements, 1, UINT32_MAX),
+};
+
+MESSAGE(sampled, struct message_sampled, Sampled) = {
+    KNOWN_SIGNED(sampled, status, STATUS_LAST, STRAIT_OK),
+    TEXT(sampled, text),
+    BYTES(sampled, counts, 0, MESSAGE_BYTES_MAX),
+    U64(sampled, bytes),
+    U64(sampled, ready_bytes),
+    U32(sampled, pools, 0, UINT32_MAX),
+    U64(sampled, device_bytes),
+    U64(sampled, other_bytes),
+    U32(sampled, milliseconds, 0, UINT32_MAX),
+};
+
 MESSAGE(transfer, struct message_transfer, Transfer) = {
     U64(transfer, transfer),
 };
@@ -644,6 +669,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_START, "start", LAYOUT(start, start, NULL)},
     {MESSAGE_READ, "read", LAYOUT(read, read, read_check)},
     {MESSAGE_SERVE, "serve", LAYOUT(serve, serve, serve_check)},
+    {MESSAGE_SAMPLE, "sample", LAYOUT(sample, sample, sample_check)},
     {MESSAGE_ABORT, "abort", LAYOUT(transfer, transfer, NULL)},
     {MESSAGE_RELEASE, "release", LAYOUT(transfer, transfer, NULL)},
     {MESSAGE_NOTIFY, "notify", LAYOUT(notify, notify, NULL)},
@@ -663,6 +689,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_REFUSED, "refused", LAYOUT(refused, refused, NULL)},
     {MESSAGE_NOTED, "noted", LAYOUT(noted, noted, NULL)},
     {MESSAGE_FENCED, "fenced", LAYOUT(fenced, fenced, NULL)},
+    {MESSAGE_SAMPLED, "sampled", LAYOUT(sampled, sampled, NULL)},
     {MESSAGE_PEER_HELLO, "peer-hello", LAYOUT(peer_hello, peer_hello, peer_hello_check)},
     {MESSAGE_PEER_LINKS, "peer-links", LAYOUT(peer_links, peer_links, NULL)},
     {MESSAGE_HEARTBEAT, "heartbeat", LAYOUT(heartbeat, heartbeat, NULL)},

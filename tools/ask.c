@@ -35,16 +35,17 @@ static int look_at_socket(const char *path)
     return access(path, W_OK) == 0 ? 0 : errno;
 }
 
-/* Tries once to connect, as the library does repeatedly, to learn the reason. Returns 0 or errno. */
-static int try_socket(const char *path)
+/* Tries once to connect, as the library does repeatedly. Returns 0, and the socket, or errno. */
+static int try_socket(const char *path, int *fd)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, path, strlen(path));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd < 0)
         return errno;
-    int error = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
-    close(fd);
+    int error = connect(*fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    if (error != 0)
+        close(*fd);
     return error;
 }
 
@@ -70,6 +71,14 @@ static bool is_reachable(struct asked *daemon, int error)
         tell(daemon, "%s", strerror(error));
     }
     return false;
+}
+
+int daemon_connect(struct asked *daemon)
+{
+    int fd = -1, error = look_at_socket(daemon->path);
+    if (error == 0)
+        error = try_socket(daemon->path, &fd);
+    return is_reachable(daemon, error) ? fd : -1;
 }
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */
@@ -108,8 +117,10 @@ static bool await_answer(struct asked *daemon, unsigned patience_ms, char **answ
         if (!asked && strait_client_connected(daemon->client))
             asked = strait_stats(daemon->client) == STRAIT_OK;
         if (!asked && !probed && now >= probe) {
-            if (!is_reachable(daemon, try_socket(daemon->path)))
+            const int fd = daemon_connect(daemon);
+            if (fd < 0)
                 return false;
+            close(fd);
             probed = true;
         }
         if (!take_events(daemon, patience_until(now, asked || probed ? end : probe), answer))

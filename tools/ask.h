@@ -22,6 +22,9 @@ struct asked {
 char *daemon_ask(struct asked *daemon, unsigned patience_ms);
 void daemon_leave(struct asked *daemon);
 
+/* A socket of its own, without the library: connected once, non-blocking, the caller's to close. -1: `why`. */
+int daemon_connect(struct asked *daemon);
+
 /* Fields of an object: 0, "" and false where there is none of that type. */
 double number_of(const cJSON *object, const char *name);
 const char *text_of(const cJSON *object, const char *name);

@@ -538,6 +538,7 @@ static struct cost class_cost(const struct calibrate_report *report, const struc
 /* ---- For people ------------------------------------------------------------------------------------------------ */
 
 #define NAME_BYTES 24
+#define MIB        (1024.0 * 1024)
 
 static void name_class(char name[NAME_BYTES], struct strait_class class)
 {
@@ -555,6 +556,22 @@ static void print_row(FILE *stream, const char *name, const struct cost *cost)
             ratio(cost, cost->tiered), 100 * per_value(cost, cost->tiered_escapes));
 }
 
+static void print_passed_over(FILE *stream, uint64_t bytes, const char *what)
+{
+    if (bytes > 0)
+        fprintf(stream, "; passed over %.1f MiB %s", (double)bytes / MIB, what);
+}
+
+static void print_sample(const struct node_sample *sample, FILE *stream)
+{
+    fprintf(stream, "sampled %.1f of %.1f MiB that were ready, in %" PRIu32 " pool%s, within %.3g s",
+            (double)sample->bytes / MIB, (double)sample->ready_bytes / MIB, sample->pools,
+            sample->pools == 1 ? "" : "s", sample->seconds);
+    print_passed_over(stream, sample->device_bytes, "in GPU memory");
+    print_passed_over(stream, sample->other_bytes, "of other types");
+    fputc('\n', stream);
+}
+
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream)
 {
     struct cost total = {0};
@@ -570,6 +587,8 @@ void calibrate_report_table(const struct calibrate_report *report, FILE *stream)
         cost_add(&total, &cost);
     }
     print_row(stream, "total", &total);
+    if (report->sample != NULL)
+        print_sample(report->sample, stream);
 }
 
 /* ---- For machines ---------------------------------------------------------------------------------------------- */
@@ -595,6 +614,16 @@ static void add_class_json(cJSON *classes, const struct codebook_histogram *coun
     cJSON_AddItemToArray(classes, row);
 }
 
+static void add_sample_json(cJSON *object, const struct node_sample *sample)
+{
+    cJSON_AddNumberToObject(object, "pools", sample->pools);
+    cJSON_AddNumberToObject(object, "bytes", (double)sample->bytes);
+    cJSON_AddNumberToObject(object, "ready_bytes", (double)sample->ready_bytes);
+    cJSON_AddNumberToObject(object, "device_bytes_skipped", (double)sample->device_bytes);
+    cJSON_AddNumberToObject(object, "other_bytes_skipped", (double)sample->other_bytes);
+    cJSON_AddNumberToObject(object, "seconds", sample->seconds);
+}
+
 bool calibrate_report_json(const struct calibrate_report *report, FILE *stream)
 {
     struct cost total = {0};
@@ -609,5 +638,7 @@ bool calibrate_report_json(const struct calibrate_report *report, FILE *stream)
         cost_add(&total, &cost);
     }
     add_cost_json(cJSON_AddObjectToObject(root, "total"), &total);
+    if (report->sample != NULL)
+        add_sample_json(cJSON_AddObjectToObject(root, "sample"), report->sample);
     return json_print(root, stream);
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/codebook_file.h"
 #include "tools/input.h"
+#include "tools/node_sample.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
 #include "tools/files.h"
@@ -113,6 +114,7 @@ struct calibrate_report {
     const struct histograms *histograms;
     const struct strait_codebook *codebook; /* each class is coded with the table it finds there */
     uint64_t skipped;                       /* tensors that are not BF16 */
+    const struct node_sample *sample;       /* of a running node; NULL: the data are files */
 };
 
 /* The caller checks the stream for write errors. */

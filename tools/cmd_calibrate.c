@@ -8,13 +8,16 @@
 #include <string.h>
 
 #include "kernels/codebook_file.h"
+#include "internal/default_socket.h"
 #include "tools/calibrate.h"
 #include "tools/input.h"
+#include "tools/node_sample.h"
 #include "tools/util.h"
 #include "tools/files.h"
 
 static const char usage[] =
     "usage: strait calibrate [OPTION]... FILE... -o SET\n"
+    "       strait calibrate [OPTION]... --from-node -o SET\n"
     "\n"
     "Makes a codebook set of the BF16 tensors (--dtype: others) in safetensors files: a table for each role (k, v, "
     "other) and layer,\n"
@@ -30,6 +33,15 @@ static const char usage[] =
     "  --dtype TYPE         count tensors of this type: bf16 (the default), fp16 or fp32, which --mode split codes;\n"
     "                       may be given several times: a table then serves all values of its class\n"
     "  --raw                FILEs are values and nothing else, BF16 or of --dtype, of role other and of no layer\n"
+    "  --from-node          instead of FILEs, ask the straitd of this node to count the values of pages that its "
+    "pools\n"
+    "                       offer or serve: all pools for root and straitd's own user, else those of this user; pages\n"
+    "                       in GPU memory are passed over\n"
+    "  --sample-bytes SIZE  with --from-node, look at so much at most, 4K to 64G (64M)\n"
+    "  --seconds S          with --from-node, wait for so long at most, 0.1 to 600 (10)\n"
+    "  --socket PATH        with --from-node, the daemon's socket (else $STRAIT_SOCKET, that of this user's own "
+    "daemon\n"
+    "                       in $XDG_RUNTIME_DIR, or /run/strait/straitd.sock)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -f, --force          replace SET; write to a terminal\n"
     "  --json               report as JSON\n"
@@ -40,14 +52,23 @@ static const char usage[] =
     "exponents; bits that mode tiered spends on an exponent; for both modes the expected ratio of full blocks,\n"
     "without tables, and the share of values that need an escape.\n"
     "\n"
-    "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
+    "Exit status: 0 done, 1 bad data, no sample, or failed input or output, 2 bad usage.\n";
+
+#define SAMPLE_BYTES       (UINT64_C(64) << 20)
+#define SAMPLE_BYTES_MIN   4096u
+#define SAMPLE_SECONDS     10.0
+#define SAMPLE_SECONDS_MIN 0.1
 
 struct options {
     const char *output;
     unsigned threads;
     bool global, partial, merge, raw, json, quiet, force;
     bool has_rules;
-    uint32_t elements; /* bit e: tensors of enum strait_element e are counted; 0: BF16 */
+    bool from_node;
+    bool has_budget;             /* --sample-bytes or --seconds was given */
+    const char *socket;          /* NULL: not given */
+    struct node_sampling sample; /* without its elements and socket */
+    uint32_t elements;           /* bit e: tensors of enum strait_element e are counted; 0: BF16 */
     struct class_rules *rules;
     char **files;
     int file_count;
@@ -77,10 +98,47 @@ static bool add_rule(void *options_, const char *rule)
     return false;
 }
 
+static bool set_sample_bytes(void *options_, const char *text)
+{
+    struct options *options = options_;
+    options->has_budget = true;
+    return option_size("--sample-bytes", text, SAMPLE_BYTES_MIN, NODE_SAMPLE_BYTES_MAX, &options->sample.bytes);
+}
+
+static bool set_seconds(void *options_, const char *text)
+{
+    struct options *options = options_;
+    char *end;
+    options->has_budget = true;
+    options->sample.seconds = strtod(text, &end);
+    if (end != text && *end == '\0' && options->sample.seconds >= SAMPLE_SECONDS_MIN &&
+        options->sample.seconds <= NODE_SAMPLE_SECONDS_MAX)
+        return true;
+    print_error(NULL, "--seconds takes %g to %g, not '%s'", SAMPLE_SECONDS_MIN, NODE_SAMPLE_SECONDS_MAX, text);
+    return false;
+}
+
+/* The same for options of --from-node. */
+static const char *check_node_options(const struct options *options)
+{
+    if (!options->from_node)
+        return options->has_budget || options->socket != NULL ? "--sample-bytes, --seconds and --socket are for "
+                                                                "--from-node"
+                                                              : NULL;
+    if (options->file_count > 0)
+        return "--from-node asks straitd, and reads no files";
+    if (options->merge || options->raw || options->has_rules)
+        return "--from-node knows roles and layers from the pools: no --merge, no --raw, no --class";
+    return NULL;
+}
+
 /* Error in the combination of options, as text; NULL: none. */
 static const char *check_options(const struct options *options)
 {
-    if (options->file_count == 0)
+    const char *why = check_node_options(options);
+    if (why != NULL)
+        return why;
+    if (options->file_count == 0 && !options->from_node)
         return "no input files";
     if (options->output == NULL)
         return "no output: -o SET";
@@ -110,6 +168,10 @@ static bool parse_options(struct options *options, int argc, char **argv, enum e
         {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
         {"dtype", .set = add_dtype, .values = "bf16 fp16 fp32"},
+        {"from-node", .flag = &options->from_node},
+        {"sample-bytes", .set = set_sample_bytes},
+        {"seconds", .set = set_seconds},
+        {"socket", .text = &options->socket},
     };
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), options, usage, argc, argv, code))
         return false;
@@ -143,13 +205,17 @@ static bool counts_bf16(const struct options *options)
     return options->elements == 0 || options->elements == TENSORS_BF16;
 }
 
+static uint32_t wanted_elements(const struct options *options)
+{
+    return options->elements == 0 ? TENSORS_BF16 : options->elements;
+}
+
 static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
 {
     struct tensors tensors;
     struct progress progress;
     if (!tensors_open(&tensors, (const char *const *)options->files, (unsigned)options->file_count,
-                      options->raw ? tensors_take_raw : take_safetensors, options->rules,
-                      options->elements == 0 ? TENSORS_BF16 : options->elements))
+                      options->raw ? tensors_take_raw : take_safetensors, options->rules, wanted_elements(options)))
         return false;
     progress_begin(&progress, "counting", tensors.bytes, options->quiet);
     bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms);
@@ -207,6 +273,25 @@ static bool merge_files(const struct options *options, struct histograms *histog
     return true;
 }
 
+/* ---- A running node ---------------------------------------------------------------------------------------------- */
+
+static bool sample_node(const struct options *options, struct histograms *histograms, struct node_sample *sample)
+{
+    char own[SOCKET_PATH_MAX + 1];
+    struct node_sampling asked = options->sample;
+    asked.elements = wanted_elements(options);
+    asked.socket = options->socket != NULL ? options->socket : socket_find(own);
+    struct codebook_histogram *list;
+    uint32_t count;
+    if (!node_sample_take(&asked, &list, &count, sample))
+        return false;
+    enum strait_status status = histograms_add(histograms, list, count);
+    free(list);
+    if (status != STRAIT_OK)
+        print_error(asked.socket, "%s", strait_status_string(status));
+    return status == STRAIT_OK;
+}
+
 /* ---- Result ---------------------------------------------------------------------------------------------------- */
 
 static enum strait_status serialize(const struct histograms *histograms, const struct strait_codebook *codebook,
@@ -258,7 +343,8 @@ static bool print_report(const struct options *options, const struct calibrate_r
     return true;
 }
 
-static bool finish(const struct options *options, const struct histograms *histograms, uint64_t skipped)
+static bool finish(const struct options *options, const struct histograms *histograms, uint64_t skipped,
+                   const struct node_sample *sample)
 {
     struct strait_codebook *codebook;
     if (histograms->count == 0) {
@@ -275,7 +361,8 @@ static bool finish(const struct options *options, const struct histograms *histo
         print_error(NULL, "%s", strait_status_string(status));
         return false;
     }
-    struct calibrate_report report = {.histograms = histograms, .codebook = codebook, .skipped = skipped};
+    const struct calibrate_report report = {
+        .histograms = histograms, .codebook = codebook, .skipped = skipped, .sample = sample};
     bool done = write_result(options, histograms, codebook) && print_report(options, &report);
     strait_codebook_destroy(codebook);
     return done;
@@ -284,11 +371,14 @@ static bool finish(const struct options *options, const struct histograms *histo
 static bool calibrate(const struct options *options)
 {
     struct histograms histograms = {0};
+    struct node_sample sample;
     uint64_t skipped = 0;
     if (!output_allowed(options->output, options->force))
         return false;
-    bool done = options->merge ? merge_files(options, &histograms) : count_files(options, &histograms, &skipped);
-    done = done && finish(options, &histograms, skipped);
+    bool done = options->from_node ? sample_node(options, &histograms, &sample)
+                : options->merge   ? merge_files(options, &histograms)
+                                   : count_files(options, &histograms, &skipped);
+    done = done && finish(options, &histograms, skipped, options->from_node ? &sample : NULL);
     histograms_fini(&histograms);
     return done;
 }
@@ -306,7 +396,9 @@ static int run(struct options *options, int argc, char **argv)
 int cmd_calibrate(int argc, char **argv)
 {
     static char name[] = "strait calibrate";
-    struct options options = {.rules = class_rules_create(), .threads = cpu_count()};
+    struct options options = {.rules = class_rules_create(),
+                              .threads = cpu_count(),
+                              .sample = {.bytes = SAMPLE_BYTES, .seconds = SAMPLE_SECONDS}};
     command_begin(argv, name);
     int code = EXIT_CODE_DATA;
     if (options.rules != NULL)
