@@ -24,7 +24,7 @@ process may have: what another process removes meanwhile can still be loaded. Be
 
 The serde "strait" (register_serde) codes objects on their way to any adapter. LMCache 0.5.6 stores the shorter object,
 and then refuses to load it, because its own adapters want the length that they have memory for: use it only where the
-adapter accepts shorter objects, else the adapter above.
+adapter accepts shorter objects, as the one above does with any serde, into memory of the size that they came from.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ import numpy as np
 from lmcache.lmcache_native import Bitmap
 from lmcache.logging import init_logger
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
-from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.internal_api import L2AdapterListener, L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
 from lmcache.v1.distributed.serde.base import Deserializer, Serializer
@@ -112,11 +112,26 @@ class Coder:
             raise ValueError("the file has more than it says, or less than the object")
 
 
+def _groups_of(obj: Any) -> list[tuple[Any, Any]]:
+    """Shapes and types of a memory object; none, where it has bytes without a type."""
+    meta = getattr(obj, "metadata", None)  # get_shapes() raises where there are no groups
+    if meta is None:
+        return []
+    if meta.shapes is not None and meta.dtypes is not None:
+        return list(zip(meta.shapes, meta.dtypes))
+    return [] if meta.dtype is None else [(meta.shape, meta.dtype)]
+
+
+def _room_of(obj: Any) -> int:
+    """The bytes that the shapes of a memory object say: a serde may have used less of them."""
+    return sum(shape.numel() * dtype.itemsize for shape, dtype in _groups_of(obj))
+
+
 def _parts_of(obj: Any) -> list[tuple[str, NDArray[np.uint8]]]:
     """The bytes of a memory object, by type; all of them, whatever its shapes say."""
     values = np.frombuffer(obj.byte_array, np.uint8)
     parts, at = [], 0
-    for shape, dtype in zip(obj.get_shapes() or (), obj.get_dtypes() or ()):
+    for shape, dtype in _groups_of(obj):
         size = min(shape.numel() * dtype.itemsize, len(values) - at)
         if size % dtype.itemsize == 0:
             parts.append((_ELEMENTS.get(str(dtype), "bytes"), values[at : at + size]))
@@ -218,8 +233,10 @@ class Files:
         if path.exists():
             return 0
         described, chunks = self.coder.encode(_parts_of(obj))
-        text = json.dumps({"key": self.name_of(key), "chunks": described}).encode()
-        head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(obj.byte_array)) + text
+        object_bytes, room = len(obj.byte_array), _room_of(obj)
+        shorter = {"room": room} if room > object_bytes else {}
+        text = json.dumps({"key": self.name_of(key), "chunks": described, **shorter}).encode()
+        head = _HEAD.pack(_MAGIC, _VERSION, len(text), object_bytes) + text
         path.parent.mkdir(exist_ok=True)
         temporary = path.parent / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
         file = temporary.open("xb")
@@ -245,9 +262,12 @@ class Files:
         described, object_bytes, begin = _parse_header(data)
         if described["key"] != self.name_of(key):
             raise ValueError(f"the file is of {described['key']}")
-        if object_bytes != len(out):
+        shorter = object_bytes < len(out) == described.get("room")  # as it was when it was stored
+        if object_bytes != len(out) and not shorter:
             raise MismatchError(f"the object has {object_bytes} bytes, and {len(out)} are asked for")
-        self.coder.decode(data[begin:], described["chunks"], out)
+        self.coder.decode(data[begin:], described["chunks"], out[:object_bytes])
+        if shorter:
+            obj.set_used_size(object_bytes)
         try:
             os.utime(descriptor)
         except OSError:  # of a folder that can be read only: what has been used is not known then
@@ -364,9 +384,15 @@ class FileAdapter(L2AdapterInterface):
     # ---- Tasks
 
     def _submit(
-        self, keys: list[ObjectKey], work: Callable[[_Task, int], None], end: Callable[[_Task], None], which: int
+        self,
+        keys: list[ObjectKey],
+        work: Callable[[_Task, int], None],
+        keep: Callable[[_Task], None],
+        which: int,
+        end: Callable[[_Task], None] | None = None,
     ) -> int:
-        """Works on each key, in any order and at once; after the last one `end` keeps the answer, which is told."""
+        """Works on each key, in any order and at once; after the last one comes `end`. Whatever fails, the answer is
+        kept, by `keep` under the lock, and told."""
         task = _Task(next(self._numbers), list(keys))
 
         def one(i: int) -> None:
@@ -382,7 +408,13 @@ class FileAdapter(L2AdapterInterface):
                 task.left -= 1
                 if task.left > 0:
                     return
-            end(task)
+            try:
+                if end is not None:
+                    end(task)
+            except Exception:
+                logger.exception("strait.lmcache: the end of a task failed")
+            with self._lock:
+                keep(task)
             self._efds[which].notify()
 
         if not keys:
@@ -418,10 +450,11 @@ class FileAdapter(L2AdapterInterface):
         def end(task: _Task) -> None:
             if task.bytes:
                 self._evict()
-            with self._lock:
-                self._stores[task.number] = L2StoreResult(not task.failed, task.bytes)
 
-        return self._submit(keys, work, end, 0)
+        def keep(task: _Task) -> None:
+            self._stores[task.number] = L2StoreResult(not task.failed, task.bytes)
+
+        return self._submit(keys, work, keep, 0, end)
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         with self._lock:
@@ -447,11 +480,10 @@ class FileAdapter(L2AdapterInterface):
                 self._locks.setdefault(path, _Lock()).add(descriptor)
                 task.bitmap.set(i)
 
-        def end(task: _Task) -> None:
-            with self._lock:
-                self._lookups[task.number] = task.bitmap
+        def keep(task: _Task) -> None:
+            self._lookups[task.number] = task.bitmap
 
-        return self._submit(keys, work, end, 1)
+        return self._submit(keys, work, keep, 1)
 
     def query_lookup_and_lock_result(self, task_id: int) -> Bitmap | None:
         with self._lock:
@@ -506,11 +538,12 @@ class FileAdapter(L2AdapterInterface):
         def end(task: _Task) -> None:
             loaded = [keys[i] for i in task.bitmap.get_indices_list()]
             if loaded:
-                self._notify_keys_accessed(loaded)
-            with self._lock:
-                self._loads[task.number] = task.bitmap
+                self._tell(self._notify_keys_accessed, loaded)
 
-        return self._submit(keys, work, end, 2)
+        def keep(task: _Task) -> None:
+            self._loads[task.number] = task.bitmap
+
+        return self._submit(keys, work, keep, 2, end)
 
     def query_load_result(self, task_id: int) -> Bitmap | None:
         with self._lock:
@@ -525,20 +558,36 @@ class FileAdapter(L2AdapterInterface):
 
     # ---- What is there
 
+    def register_listener(self, listener: L2AdapterListener) -> None:
+        """A listener hears of the files that were there before it, too: what evicts knows only what it was told. One
+        by one, that of the longest ago first: policies have orders of their own within a batch."""
+        super().register_listener(listener)
+        with self._lock:
+            known = list(self._counted.values())
+        for key, size in known:
+            self._tell(listener.on_l2_keys_stored, [key], [size])
+
+    def _tell(self, notify: Callable[..., None], *what: Any) -> None:
+        """A listener that fails costs no task its answer."""
+        try:
+            notify(*what)
+        except Exception:
+            logger.exception("strait.lmcache: a listener failed")
+
     def _count(self, found: list[tuple[Path, ObjectKey, int]]) -> None:
         """Tells LMCache of files that it has not been told of."""
         with self._lock:
             new = [(path, key, size) for path, key, size in found if path not in self._counted]
             self._counted.update((path, (key, size)) for path, key, size in new)
         if new:
-            self._notify_keys_stored([key for _, key, _ in new], [size for _, _, size in new])
+            self._tell(self._notify_keys_stored, [key for _, key, _ in new], [size for _, _, size in new])
 
     def _uncount(self, paths: list[Path]) -> None:
         """Tells LMCache that files are gone, whoever has removed them."""
         with self._lock:
             gone = [self._counted.pop(path) for path in paths if path in self._counted]
         if gone:
-            self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
+            self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
 
     def _count_all(self) -> list[Stored]:
         """All files of the folder, after which LMCache knows them: other processes store and remove, too."""
@@ -612,9 +661,10 @@ class FileAdapter(L2AdapterInterface):
             "is_healthy": not self._workers._shutdown,
             "type": "strait.lmcache.FileAdapter",
             "folder": str(self._files.folder),
-            "bytes_used": usage.total_bytes_used,
-            "capacity_bytes": self._capacity,
-            "locked": len(self._locks),
+            "stored_object_count": len(self._counted),
+            "locked_key_count": len(self._locks),
+            "current_size_bytes": usage.total_bytes_used,
+            "max_capacity_bytes": self._capacity,
         }
 
     def close(self) -> None:

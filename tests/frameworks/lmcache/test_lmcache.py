@@ -22,13 +22,15 @@ from lmcache.v1.distributed.config import (
     L1MemoryManagerConfig,
     StorageManagerConfig,
 )
+from lmcache.v1.distributed.internal_api import L2AdapterListener
 from lmcache.v1.distributed.l2_adapters.config import L2AdaptersConfig
 from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter_from_registry
 from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2AdapterConfig
 from lmcache.v1.distributed.serde.base import SerdeConfig
 from lmcache.v1.distributed.serde.factory import create_serde_processor
+from lmcache.v1.distributed.storage_controllers.eviction_controller import L2AdapterEvictionState
 from lmcache.v1.distributed.storage_manager import StorageManager
-from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
+from lmcache.v1.memory_management import BytesBufferMemoryObj, MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 from strait.lmcache import Coder, register_serde
 
 SHAPE = (2, 4, 64, 128)
@@ -68,6 +70,12 @@ def codebook(tmp_path_factory):
     path = tmp_path_factory.mktemp("set") / "codebook"
     strait.calibrate({"kv": values_of(99, 400000)}).save(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def serde():
+    register_serde()
+    return "strait"
 
 
 def config_of(folder, **params):
@@ -163,6 +171,32 @@ def test_every_type_comes_back(tmp_path, codebook, dtype, with_codebook):
     adapter.real.close()
 
 
+def test_objects_without_groups_or_types_come_back(adapter):
+    one = TensorMemoryObj(
+        torch.from_numpy(values_of(1).copy().view(np.int16)).view(torch.bfloat16),
+        MemoryObjMetadata(torch.Size([BYTES // 2]), torch.bfloat16, 0, BYTES, 1),
+        None,
+    )
+    other = BytesBufferMemoryObj(bytes(range(256)))
+    stored = adapter.store([key_of(1), key_of(2)], [one, other])
+    assert stored.is_successful() and stored.bytes_transferred() < BYTES / 1.3  # as BF16
+    assert adapter.get(1) == [1]
+    back = BytesBufferMemoryObj(bytearray(256))
+    assert adapter.load([key_of(2)], [back]) == [0] and bytes(back.raw_data) == bytes(range(256))
+
+
+def test_an_object_that_was_made_shorter(adapter):
+    coded = object_of(np.arange(256, dtype=np.uint8).repeat(40), (256 * 40,), torch.uint8)
+    coded.set_used_size(1000)
+    adapter.store([key_of(1)], [coded])
+    for shape in (999, 1001, 256 * 41):
+        assert adapter.load([key_of(1)], [object_of(shape=(shape,), dtype=torch.uint8)]) == []
+    back = object_of(shape=(256 * 40,), dtype=torch.uint8)
+    assert adapter.load([key_of(1)], [back]) == [0]
+    assert len(back.byte_array) == 1000 and bytes(back.byte_array) == bytes(coded.byte_array)
+    assert not back.raw_data[1000:].any()
+
+
 def test_names_are_kept_apart(adapter):
     keys = [key_of(1), key_of(1, "meta/llama"), key_of(1, salt="user"), key_of(1, "meta/llama", "user")]
     assert adapter.store(keys, [object_of(values_of(i)) for i in range(4)]).is_successful()
@@ -180,6 +214,59 @@ def test_the_next_process_finds_them(tmp_path, codebook):
     second = Adapter(tmp_path, codebook=str(codebook))
     assert second.real.get_usage().total_bytes_used == stored
     assert second.get(1, 2) == [1, 2]
+    second.real.close()
+
+
+# ---- What listeners hear ---------------------------------------------------------------------------------------------
+
+
+class FailingListener(L2AdapterListener):
+    def on_l2_keys_stored(self, keys, sizes):
+        raise RuntimeError("stored")
+
+    def on_l2_keys_accessed(self, keys):
+        raise RuntimeError("accessed")
+
+    def on_l2_keys_deleted(self, keys):
+        raise RuntimeError("deleted")
+
+
+def test_a_listener_that_fails_costs_no_answer(adapter):
+    adapter.real.register_listener(FailingListener())
+    stored = adapter.put(1, 2)
+    assert adapter.get(1, 2) == [1, 2] and adapter.lookup([key_of(2)]) == [0]
+    adapter.real.delete([key_of(1)])
+    assert adapter.get(1) == [] and adapter.lookup([key_of(1)]) == []
+    assert 0 < adapter.real.get_usage().total_bytes_used < stored
+    adapter.real.register_listener(FailingListener())  # hears of 2
+
+
+def test_a_failure_to_evict_costs_no_answer(tmp_path, codebook, monkeypatch):
+    adapter = Adapter(tmp_path, codebook=str(codebook), capacity_gb=1)
+
+    def fail():
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(adapter.real, "_evict", fail)
+    adapter.put(1)
+    assert adapter.get(1) == [1]
+    adapter.real.close()
+
+
+def test_lmcaches_eviction_knows_files_of_earlier_processes(tmp_path, codebook):
+    first = Adapter(tmp_path, codebook=str(codebook))
+    first.put(*range(4))
+    for n in range(4):
+        os.utime(file_of(first, n), (2000 - n, 2000 - n))
+    first.real.close()
+    second = Adapter(tmp_path, codebook=str(codebook))
+    state = L2AdapterEvictionState(0, second.real, EvictionConfig(eviction_policy="LRU", eviction_ratio=0.5))
+    assert state.eviction_policy.get_eviction_candidates(4) == [key_of(n) for n in (3, 2, 1, 0)]
+    assert second.get(3) == [3]
+    (action,) = state.eviction_policy.get_eviction_actions(0.5)
+    second.real.delete(action.keys)
+    assert [n for n in range(4) if file_of(second, n).exists()] == [0, 3]
+    assert sorted(state.eviction_policy.get_eviction_candidates(4), key=str) == [key_of(0), key_of(3)]
     second.real.close()
 
 
@@ -536,12 +623,42 @@ def test_the_storage_manager_stores_and_prefetches(tmp_path, codebook):
         manager.close()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_serde_stores_and_loads_by_lmcaches_wrapper(tmp_path, codebook, serde, dtype):
+    config = config_of(tmp_path)
+    config.serde_config = SerdeConfig(serde, {"codebook": str(codebook)})
+    manager = manager_of(config)
+    try:
+        layout = MemoryLayoutDesc(shapes=[torch.Size([3, 7, 64, 128])], dtypes=[dtype])
+        keys, count = [key_of(n) for n in range(6)], 3 * 7 * 64 * 128
+        values = [values_of(n, count * dtype.itemsize // 2).view(np.uint8) for n in range(6)]
+        for n, (_, obj) in enumerate(manager.reserve_write(keys, layout).items()):
+            np.frombuffer(obj.byte_array, np.uint8)[:] = values[n]
+        manager.finish_write(keys)
+        until(lambda: len(list(tmp_path.glob("*/*.strait"))) == 6)
+        sizes = [path.stat().st_size for path in tmp_path.glob("*/*.strait")]
+        assert dtype != torch.bfloat16 or sum(sizes) < sum(map(len, values)) / 1.4
+        until(lambda: manager.report_status()["store_controller"]["in_flight_task_count"] == 0)
+        manager.clear(force=True)
+        (gone,) = tmp_path.glob(f"*/*@{keys[4].chunk_hash.hex()}@*")
+        gone.unlink()
+        handle = manager.submit_prefetch_task(PrefetchTaskSpec([GroupedObjectKeys(keys, 0, layout)]))
+        assert manager.wait_prefetch_status(handle, 30)
+        assert manager.query_prefetch_status(handle).l2_hit_count == 4  # what comes before the one that is gone
+        with manager.read_prefetched_results(keys[:4]) as objects:
+            for n, obj in enumerate(objects):
+                assert (np.frombuffer(obj.byte_array, np.uint8) == values[n]).all()
+        manager.finish_read_prefetched(keys[:4])
+        until(lambda: manager.report_status()["l1_manager"]["memory_used_bytes"] == 0)
+    finally:
+        manager.close()
+
+
 # ---- The serde -------------------------------------------------------------------------------------------------------
 
 
-def test_the_serde_codes_and_decodes(codebook):
-    register_serde()
-    processor = create_serde_processor(SerdeConfig("strait", {"codebook": str(codebook)}))
+def test_the_serde_codes_and_decodes(codebook, serde):
+    processor = create_serde_processor(SerdeConfig(serde, {"codebook": str(codebook)}))
     layout = MemoryLayoutDesc(shapes=[torch.Size(SHAPE)], dtypes=[torch.bfloat16])
     serializer, deserializer = processor._serializer, processor._deserializer
     coded = object_of(shape=(serializer.estimate_serialized_size(layout),), dtype=torch.uint8)
