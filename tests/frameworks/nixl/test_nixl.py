@@ -1,6 +1,7 @@
 """The plug-in in NIXL's own agents: they load it, and read and write each other's memory with it."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -157,6 +158,23 @@ def test_pages_may_be_smaller():
         assert (array[64:256] == theirs[6400:6592]).all() and (array[640:832] == theirs[128:320]).all()
     finally:
         target.end()
+
+
+@pytest.mark.parametrize("both, transport", [(True, "shm"), (False, "tcp")])
+def test_agents_with_sockets_use_shared_memory(tmp_path, both, transport):
+    socket = str(tmp_path / "initiator.sock")
+    agent = make_agent("initiator", socket=socket)
+    target = Target("target", *([f"socket={tmp_path / 'target.sock'}"] if both else []))
+    array = np.zeros(BYTES, np.uint8)
+    register(agent, array)
+    agent.add_remote_agent(target.metadata)
+    handle = prepare(agent, "READ", array, [0], target, [0], BYTES)
+    assert finish(agent, handle) == "DONE" and (array == values(7)).all()
+    strait = Path(os.environ["STRAITD"]).parents[1] / "tools" / "strait"
+    status = subprocess.run([strait, "status", "--socket", socket, "--json"], capture_output=True, text=True)
+    (peer,) = json.loads(status.stdout)["peers"]
+    assert peer["transport"] == transport
+    target.end()
 
 
 @pytest.mark.parametrize(
