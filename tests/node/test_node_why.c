@@ -117,9 +117,17 @@ TEST(a_secret_that_is_mended_is_tried_again)
 
 /* ---- Time may heal it -------------------------------------------------------------------------------------------- */
 
-TEST(a_deadline_says_why_the_peer_is_not_reached)
+/* Of a node that ends in the test: at a port that no node of another test gets meanwhile. */
+static struct pair pair_to_end(void)
 {
     struct pair pair = pair_init(TCP);
+    snprintf(pair.a->options.listen, sizeof(pair.a->options.listen), "127.0.0.1:%u", reserve_port());
+    return pair;
+}
+
+TEST(a_deadline_says_why_the_peer_is_not_reached)
+{
+    struct pair pair = pair_to_end();
     pair.b->options.unreachable_ms = 0;
     pair_start(&pair, shape);
     test_node_stop(pair.a);
@@ -136,7 +144,7 @@ TEST(a_deadline_says_why_the_peer_is_not_reached)
 /* Who is away for longer than a restart takes is not waited for. The second request finds it away already. */
 TEST(a_daemon_that_is_gone_ends_what_waits_for_it)
 {
-    struct pair pair = pair_init(TCP);
+    struct pair pair = pair_to_end();
     pair.b->options.unreachable_ms = 500;
     pair_start(&pair, shape);
     move_all(pair.source, pair.sink);
