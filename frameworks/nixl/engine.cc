@@ -3,6 +3,7 @@
 #include <chrono>
 #include <list>
 #include <sstream>
+#include <thread>
 
 #include <strait/codec.h>
 
@@ -591,13 +592,19 @@ nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const
 {
     State &s = *state_;
     Request &request = *static_cast<Request *>(handle);
-    auto held = s.session->lock();
-    if (request.status == NIXL_IN_PROG)
-        s.session->progress();
-    s.sweep();
-    if (request.status == NIXL_IN_PROG && !request.ids.empty() && Clock::now() >= request.until)
-        request.status = NIXL_ERR_REMOTE_DISCONNECT; /* the target has gone, and with it its answer */
-    return request.status;
+    nixl_status_t status;
+    {
+        auto held = s.session->lock();
+        if (request.status == NIXL_IN_PROG)
+            s.session->progress();
+        s.sweep();
+        if (request.status == NIXL_IN_PROG && !request.ids.empty() && Clock::now() >= request.until)
+            request.status = NIXL_ERR_REMOTE_DISCONNECT; /* the target has gone, and with it its answer */
+        status = request.status;
+    }
+    if (status == NIXL_IN_PROG)
+        std::this_thread::yield(); /* callers ask in a loop, and the node's thread may want this processor */
+    return status;
 }
 
 nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
@@ -621,8 +628,12 @@ nixl_status_t Engine::getNotifs(notif_list_t &notifs)
     auto held = state_->session->lock();
     state_->session->progress();
     state_->sweep();
+    const bool none = state_->notifications.empty();
     notifs.insert(notifs.end(), state_->notifications.begin(), state_->notifications.end());
     state_->notifications.clear();
+    held.unlock();
+    if (none)
+        std::this_thread::yield(); /* as in checkXfer */
     return NIXL_SUCCESS;
 }
 
