@@ -611,6 +611,10 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 {
     State &s = *state_;
     Request *request = static_cast<Request *>(handle);
+    /* A target reads this agent's memory, and writes to its own, until it answers: both are free only then. */
+    (void)s.session->wait_until(
+        [&] { return request->status != NIXL_IN_PROG || request->ids.empty() || Clock::now() >= request->until; },
+        s.timeout_s);
     {
         auto held = s.session->lock();
         for (uint64_t id : request->ids)

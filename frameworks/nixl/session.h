@@ -60,11 +60,12 @@ class Session
     void progress(); /* handles what has come */
     /* Ends the transfer and waits until nothing touches its pages. */
     void release(Transfer &transfer);
+    /* Handles what comes until the condition, which is asked with the lock held, is true, or for so long. */
+    bool wait_until(const std::function<bool()> &condition, int seconds);
 
   private:
     void handle(const strait_event &event);
     void run();
-    bool wait_until(const std::function<bool()> &condition, int seconds);
 
     std::recursive_mutex mutex_;
     strait_client *client_ = nullptr;
