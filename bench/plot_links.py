@@ -25,7 +25,11 @@ def lines_of(document):
 
 def main():
     with open(sys.argv[1]) as file:
-        lines = lines_of(json.load(file))
+        document = json.load(file)
+    lines = lines_of(document)
+    if len({rate for points in lines.values() for rate, _ in points}) < 2:
+        sys.exit("plot_links.py: the file has rows of fewer than two rates of --path link")
+    size = max(row["bytes"] for row in document["rows"] if row["path"] == "link") >> 20
     rates, speeds = ([min(values), max(values)] for values in zip(*sum(lines.values(), [])))
 
     def x(rate):
@@ -37,7 +41,7 @@ def main():
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 110}" height="{TOP + HEIGHT + 50}" '
         'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'<text x="{LEFT}" y="20" font-size="15">256 MiB of KV cache over a link: GB/s of pages, by Gbit/s</text>'
+        f'<text x="{LEFT}" y="20" font-size="15">{size} MiB of KV cache over a link: GB/s of pages, by Gbit/s</text>'
     )
     for tick in TICKS:
         if rates[0] <= tick <= rates[1]:
