@@ -332,6 +332,25 @@ void pump_for(int ms)
         pump((int)(end - now_ms()));
 }
 
+struct message channel_await(struct channel *channel, enum message_type type)
+{
+    struct message message = {0};
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+    for (uint64_t end = wait_clock() + 15000000000u * SLOW; wait_clock() < end; pump_for(1)) {
+        (void)channel_read(channel);
+        enum strait_status status;
+        while ((status = channel_next(channel, &message, fds, &fd_count)) == STRAIT_OK) {
+            if (message.type == type)
+                return message;
+            message_fini(&message);
+        }
+        ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
+    }
+    ck_abort_msg("no %s", message_name(type));
+    return message;
+}
+
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 static struct party *open_client(const struct strait_client_config *config)

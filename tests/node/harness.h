@@ -204,6 +204,9 @@ uint64_t wait_clock(void);              /* uv_hrtime less the time during which 
 uint64_t ms_since(uint64_t wait_clock); /* of that clock */
 void pump(int ms);                      /* handles pending events; waits up to `ms` for the first one */
 void pump_for(int ms);
+/* The next message of this type that comes by a client's own channel; others before it are dropped. Fails after 15 s.
+ */
+struct message channel_await(struct channel *channel, enum message_type type);
 
 void stays_undecided(struct flow *flow, int ms);
 void ends_done(struct flow *flow);

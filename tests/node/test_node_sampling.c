@@ -25,25 +25,6 @@ static void become(uint32_t id)
     ck_assert_int_eq(0, (int)syscall(SYS_setresuid, -1, id, -1)); /* of this thread alone */
 }
 
-static struct message await(struct asker *asker, enum message_type type)
-{
-    struct message message = {0};
-    int fds[CHANNEL_FDS_MAX];
-    uint32_t fd_count;
-    for (uint64_t end = wait_clock() + 15000000000u * SLOW; wait_clock() < end; pump_for(1)) {
-        (void)channel_read(asker->channel);
-        enum strait_status status;
-        while ((status = channel_next(asker->channel, &message, fds, &fd_count)) == STRAIT_OK) {
-            if (message.type == type)
-                return message;
-            message_fini(&message);
-        }
-        ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
-    }
-    ck_abort_msg("no %s", message_name(type));
-    return message;
-}
-
 static void say(struct asker *asker, const struct message *message)
 {
     ck_assert_int_eq(STRAIT_OK, channel_send(asker->channel, message, NULL, 0));
@@ -60,7 +41,7 @@ static struct asker asker_as(const struct test_node *node, uint32_t id)
     become(0);
     ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1 << 20, &asker.channel));
     say(&asker, &hello);
-    struct message welcome = await(&asker, MESSAGE_WELCOME);
+    struct message welcome = channel_await(asker.channel, MESSAGE_WELCOME);
     ck_assert(welcome.welcome.samples);
     message_fini(&welcome);
     return asker;
@@ -91,7 +72,7 @@ struct answer {
 static struct answer answer_of(struct asker *asker)
 {
     struct answer answer = {0};
-    struct message message = await(asker, MESSAGE_SAMPLED);
+    struct message message = channel_await(asker->channel, MESSAGE_SAMPLED);
     const struct message_sampled *sampled = &message.sampled;
     answer.status = (enum strait_status)sampled->status;
     answer.figures = *sampled;

@@ -125,25 +125,6 @@ static void raw_say(struct raw *raw, const struct message *message, const int *f
 }
 
 /* Waits for a message of this type, passing over others; message_fini is the caller's. */
-static struct message raw_await(struct raw *raw, enum message_type type)
-{
-    struct message message = {0};
-    int fds[CHANNEL_FDS_MAX];
-    uint32_t fd_count;
-    for (uint64_t end = wait_clock() + 15000000000u; wait_clock() < end; pump_for(1)) {
-        (void)channel_read(raw->channel);
-        enum strait_status status;
-        while ((status = channel_next(raw->channel, &message, fds, &fd_count)) == STRAIT_OK) {
-            if (message.type == type)
-                return message;
-            message_fini(&message);
-        }
-        ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
-    }
-    ck_abort_msg("no %s", message_name(type));
-    return message;
-}
-
 static struct raw raw_as(const struct test_node *node, uint32_t id)
 {
     struct raw raw;
@@ -156,7 +137,7 @@ static struct raw raw_as(const struct test_node *node, uint32_t id)
     raw.memory = sealed_memory(RAW_PAGES * RAW_PAGE, F_SEAL_SHRINK, (void **)&raw.bytes);
     memset(raw.bytes, 0x5a, RAW_PAGES * RAW_PAGE);
     raw_say(&raw, &hello, NULL, 0);
-    struct message welcome = raw_await(&raw, MESSAGE_WELCOME);
+    struct message welcome = channel_await(raw.channel, MESSAGE_WELCOME);
     message_fini(&welcome);
     return raw;
 }
@@ -174,7 +155,7 @@ static enum strait_status raw_pool(struct raw *raw, const struct pool_id *id)
         .type = MESSAGE_POOL_REGISTER,
         .pool_register = {.pool = *id, .fd_count = 1, .region_count = 1, .regions = &region}};
     raw_say(raw, &message, &raw->memory, 1);
-    struct message answer = raw_await(raw, MESSAGE_POOL_STATUS);
+    struct message answer = channel_await(raw->channel, MESSAGE_POOL_STATUS);
     enum strait_status status = (enum strait_status)answer.pool_status.status;
     message_fini(&answer);
     return status;
@@ -235,7 +216,7 @@ TEST_LOOP(equal_names_of_two_tenants_do_not_meet, WIRES)
     const struct message note = {.type = MESSAGE_NOTIFY,
                                  .notify = {.peer_pool = sink, .key = view_of("k", 1), .data = view_of("?", 1)}};
     raw_say(&second, &note, NULL, 0); /* to the pool of its own tenant */
-    struct message come = raw_await(&second, MESSAGE_NOTE);
+    struct message come = channel_await(second.channel, MESSAGE_NOTE);
     ck_assert_int_eq('?', *(const char *)come.note.data.data);
     message_fini(&come);
     ck_assert_uint_eq(1, pair.to->notes);
@@ -285,11 +266,11 @@ TEST(what_a_client_used_is_free_again_when_it_dies)
         id.bytes[2] = 15;
         for (uint64_t i = 0; i < 4; i++)
             raw_offer(&clients[15], &id, i + 1, name_of((uint32_t)i));
-        struct message refused = raw_await(&clients[15], MESSAGE_STATE);
+        struct message refused = channel_await(clients[15].channel, MESSAGE_STATE);
         while (refused.state.transfer != 4) { /* the first three are live */
             ck_assert_int_ne(STRAIT_FAILED, (int)refused.state.state);
             message_fini(&refused);
-            refused = raw_await(&clients[15], MESSAGE_STATE);
+            refused = channel_await(clients[15].channel, MESSAGE_STATE);
         }
         ck_assert_int_eq(STRAIT_REASON_NO_MEMORY, (int)refused.state.reason);
         message_fini(&refused);
