@@ -29,7 +29,7 @@ def main():
     lines = lines_of(document)
     if len({rate for points in lines.values() for rate, _ in points}) < 2:
         sys.exit("plot_links.py: the file has rows of fewer than two rates of --path link")
-    size = max(row["bytes"] for row in document["rows"] if row["path"] == "link") >> 20
+    size = round(max(row["bytes"] for row in document["rows"] if row["path"] == "link") / 2**20)
     rates, speeds = ([min(values), max(values)] for values in zip(*sum(lines.values(), [])))
 
     def x(rate):
