@@ -342,6 +342,19 @@ struct strait_offer_params offer_params(const struct strait_page_list *lists, ui
     };
 }
 
+enum strait_status read_page(struct strait_pool *pool, struct strait_read_params params)
+{
+    const struct strait_page_list list = {.count = 1};
+    struct strait_transfer *transfer = NULL;
+    struct strait_peer *peer = import_peer(pool);
+    params.lists = params.peer_lists = &list;
+    params.list_count = params.peer_list_count = 1;
+    params.deadline_ms = 60000;
+    enum strait_status status = strait_read(pool, peer, &params, &transfer);
+    strait_peer_remove(peer);
+    return status;
+}
+
 struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms)
 {
     struct strait_page_list list = {.first_id = first, .count = count};

@@ -15,6 +15,7 @@
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
+#define TRACEPARENT    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" /* sampled */
 #define ADDRESS        "node7.example:7470"
 #define SEEN_MAX       6000
 #define GOT_MAX        64
@@ -117,6 +118,8 @@ struct strait_peer *import_peer(const struct strait_pool *pool);
 
 struct strait_expect_params expect_params(const struct strait_page_list *lists, uint32_t count);
 struct strait_offer_params offer_params(const struct strait_page_list *lists, uint32_t count);
+/* Reads page 0 of the pool into itself, with these other parameters. */
+enum strait_status read_page(struct strait_pool *pool, struct strait_read_params params);
 struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms);
 /* A connected client with one pool and one expectation of three pages, both known to the daemon. */
 struct expected {
