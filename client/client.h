@@ -251,6 +251,8 @@ void stream_release(struct strait_transfer *transfer);
 /* ---- Peers (peer.c) ---------------------------------------------------------------------------------------------- */
 
 void peer_destroy(struct strait_peer *peer);
+/* Whether pages of the peer's pool can be read into pages of this one. */
+bool peer_readable(const struct strait_pool *pool, const struct strait_peer *peer);
 /* The daemon's answer to notes. */
 void notes_answered(struct strait_client *client, const struct message_noted *message);
 /* The daemon will answer none of the notes: they may have been delivered, or not. */

@@ -1,8 +1,10 @@
 /* Pools as other nodes see them: export, import and comparison, and notifications to their owners. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/client.h"
+#include "proto/reshape.h"
 
 /* ---- Export ------------------------------------------------------------------------------------------------------ */
 
@@ -85,17 +87,57 @@ static uint32_t compared_bits(const struct strait_pool *pool)
     return pool->client->welcomed ? UINT32_MAX : ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
 }
 
+#define LAYOUT_BITS (STRAIT_MISMATCH_PAGE_SIZE | STRAIT_MISMATCH_LAYOUT | STRAIT_MISMATCH_LAYERS)
+
+/* Whether pages of one layout can be rearranged into the other; `why` (may have size 0) says why not. `paged`: page by
+ * page, as what is read is numbered by pages. */
+static bool can_reshape(const struct pool_blob *own, const struct pool_blob *peer, bool paged, char *why,
+                        size_t why_size)
+{
+    struct reshape reshape = {0};
+    bool can = reshape_make(peer, own, &reshape, why, why_size) == STRAIT_OK;
+    for (uint32_t g = 0; can && paged && g < reshape.group_count; g++)
+        can = reshape.groups[g].tiles[RESHAPE_SOURCE] == reshape.groups[g].tiles[RESHAPE_SINK];
+    reshape_fini(&reshape);
+    return can;
+}
+
+static uint32_t check(const struct strait_pool *pool, const struct strait_peer *peer, bool paged, char *why,
+                      size_t why_size)
+{
+    const struct pool_blob own = pool_describe(pool);
+    const uint32_t bits = blob_mismatch(&own, &peer->blob) & compared_bits(pool);
+    if ((bits & LAYOUT_BITS) == 0 || (bits & STRAIT_MISMATCH_FATAL & ~LAYOUT_BITS) != 0 ||
+        !can_reshape(&own, &peer->blob, paged, why, why_size))
+        return bits;
+    return (bits & ~LAYOUT_BITS) | STRAIT_MISMATCH_RESHAPED;
+}
+
 uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer)
 {
-    struct pool_blob own = pool_describe(pool);
-    return blob_mismatch(&own, &peer->blob) & compared_bits(pool);
+    return check(pool, peer, false, NULL, 0);
+}
+
+bool peer_readable(const struct strait_pool *pool, const struct strait_peer *peer)
+{
+    return (check(pool, peer, true, NULL, 0) & STRAIT_MISMATCH_FATAL) == 0;
 }
 
 size_t strait_peer_explain(const struct strait_pool *pool, const struct strait_peer *peer, char *dst,
                            size_t dst_capacity)
 {
-    struct pool_blob own = pool_describe(pool);
-    return blob_explain(&own, &peer->blob, compared_bits(pool), dst, dst_capacity);
+    char why[400] = "";
+    const struct pool_blob own = pool_describe(pool);
+    const uint32_t bits = check(pool, peer, false, why, sizeof(why));
+    const bool reshaped = (bits & STRAIT_MISMATCH_RESHAPED) != 0;
+    size_t size = blob_explain(&own, &peer->blob, (bits & ~STRAIT_MISMATCH_RESHAPED) | (reshaped ? LAYOUT_BITS : 0),
+                               dst, dst_capacity);
+    const char *more = reshaped ? "pages are rearranged" : why;
+    if (more[0] == '\0')
+        return size;
+    const int added =
+        snprintf(size < dst_capacity ? dst + size : NULL, size < dst_capacity ? dst_capacity - size : 0, "; %s", more);
+    return size + (added > 0 ? (size_t)added : 0);
 }
 
 /* ---- Notes that are not answered --------------------------------------------------------------------------------- */

@@ -79,9 +79,9 @@ static bool memory_valid(const struct strait_pool_region *region, uint64_t end, 
     }
 }
 
-static bool is_unused(const uint64_t reserved[4])
+static bool is_unused(const uint64_t reserved[3])
 {
-    return (reserved[0] | reserved[1] | reserved[2] | reserved[3]) == 0;
+    return (reserved[0] | reserved[1] | reserved[2]) == 0;
 }
 
 static bool region_valid(const struct strait_pool_region *region, bool embedded)
@@ -97,6 +97,7 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
            checked.role <= STRAIT_ROLE_KV && checked.layout <= STRAIT_LAYOUT_HND && checked.layer >= -1 &&
            checked.device >= -1 && checked.group < STRAIT_GROUPS_MAX && checked.page_count > 0 && bytes > 0 &&
            bytes <= STRAIT_PAGE_BYTES_MAX && aligned(&checked) && extent_of(&checked, &end) &&
+           heads_are_valid(checked.head_first, checked.heads, checked.heads_total) &&
            memory_valid(&checked, end, embedded);
 }
 
@@ -213,6 +214,8 @@ static struct blob_region describe(const struct strait_pool_region *region)
         .page_count = region->page_count,
         .layout = region->layout,
         .tokens = region->tokens,
+        .head_first = region->head_first,
+        .heads_total = region->heads_total,
     };
 }
 
@@ -236,6 +239,8 @@ static struct wire_region wire_of(const struct strait_pool_region *region, uint3
         .group = region->group,
         .layout = region->layout,
         .tokens = region->tokens,
+        .head_first = region->head_first,
+        .heads_total = region->heads_total,
     };
 }
 

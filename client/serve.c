@@ -232,8 +232,7 @@ enum strait_status strait_read(struct strait_pool *pool, const struct strait_pee
         !params_read(&p, sizeof(p), offsetof(struct strait_read_params, traceparent), params) ||
         (p.peer_list_count > 0 && p.peer_lists == NULL) || (p.list_count > 0 && p.lists == NULL) ||
         pages_of(p.lists, p.list_count) != pages_of(p.peer_lists, p.peer_list_count) ||
-        !peer_lists_valid(pool, p.peer_lists, p.peer_list_count) ||
-        (strait_peer_check(pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
+        !peer_lists_valid(pool, p.peer_lists, p.peer_list_count) || !peer_readable(pool, peer))
         return STRAIT_ERR_INVALID;
     struct strait_client *client = pool->client;
     const uint64_t number = client->last_id + 1;

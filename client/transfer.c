@@ -664,7 +664,9 @@ static struct message start_message(const struct strait_transfer *transfer, cons
     message.start.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
     message.start.peer_key = view_of(params->peer_key, params->peer_key_size);
     message.start.direction = params->direction;
-    message.start.mismatch = strait_peer_check(transfer->pool, peer) & ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
+    message.start.mismatch =
+        strait_peer_check(transfer->pool, peer) &
+        ~(uint32_t)(STRAIT_MISMATCH_CODEBOOK | STRAIT_MISMATCH_RESHAPED); /* that is told by SEGMENTS */
     return message;
 }
 

@@ -153,6 +153,15 @@ static void on_released(struct node *node, struct peer *peer, const struct messa
         sink_message(sink, message);
 }
 
+static bool on_description(struct node *node, struct peer *peer, const struct message_pool_description *message)
+{
+    struct name pool;
+    if (!description_take(peer, message, &pool))
+        return false;
+    match_described(node, peer, &pool);
+    return true;
+}
+
 /* False: the peer broke the protocol. */
 static bool handle(struct node *node, struct peer *peer, const struct message *message)
 {
@@ -194,6 +203,11 @@ static bool handle(struct node *node, struct peer *peer, const struct message *m
     case MESSAGE_CODEBOOK_KNOWN:
         peer_codebooks_known(node, peer, &message->codebook_known);
         return true;
+    case MESSAGE_POOL_ASK:
+        description_asked(node, peer, &message->pool_ask);
+        return true;
+    case MESSAGE_POOL_DESCRIPTION:
+        return on_description(node, peer, &message->pool_description);
     default:
         return false;
     }
@@ -338,6 +352,8 @@ static void on_quiet(void *owner, struct peer *peer)
         peer_codebooks_quiet(node, peer);
         peer_figures_leave(use->figures);
     }
+    if (use != NULL)
+        descriptions_free(&use->descriptions);
     free(use);
     peer->owner = NULL;
 }

@@ -13,6 +13,7 @@
 #include "daemon/peers/peer.h"
 #include "daemon/policy.h"
 #include "daemon/memory/arena.h"
+#include "daemon/descriptions.h"
 #include "daemon/gpu_links.h"
 #include "daemon/notes.h"
 #include "daemon/peer_codebooks.h"
@@ -81,6 +82,7 @@ struct peer_use {
     void *pinned; /* its arena as mapped here; NULL: not pinned */
     struct policy policy;
     struct peer_codebooks codebooks;
+    struct descriptions descriptions; /* of its pools */
     struct note_answers note_answers; /* for this peer */
 };
 

@@ -4,6 +4,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/part.h"
 #include "daemon/sink.h"
 #include "daemon/withdraw.h"
 
@@ -141,6 +142,7 @@ static bool jobs_are_over(const struct expectation *e)
 static void drain(struct expectation *e)
 {
     request_drain(&e->request);
+    parts_free(e);
     coverage_destroy(e->coverage);
     e->coverage = NULL;
 }
@@ -277,8 +279,12 @@ static void on_layers(struct request *request, const int32_t *layers, uint32_t c
 static void on_complete(struct request *request)
 {
     struct expectation *e = of(request);
+    struct layers layers = {.count = 0};
     if (++e->complete_count < e->sources || request->decided)
         return;
+    parts_end(e, layers_add, &layers);
+    if (layers.count != 0)
+        on_layers(request, layers.list, layers.count);
     if (coverage_complete(e->coverage))
         decide(e, STRAIT_REASON_NONE, "");
     else

@@ -5,6 +5,7 @@
 #include "daemon/protocol/coverage.h"
 #include "daemon/request.h"
 
+struct part;
 struct sink;
 struct sink_port;
 
@@ -16,6 +17,9 @@ struct expectation {
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct coverage *coverage;
+    struct part *parts;     /* from pools of other layouts; utlist, by `next` */
+    uint32_t *left;         /* with parts: bytes that each of its units lacks */
+    bool has_pages;         /* a source of the same layout has announced some: there can be no parts */
     bool is_read;           /* its source is no offer, but what a pool serves: these pages of it, */
     struct page_set served; /* with the expectation's own logical indexes */
     struct sink *sinks;     /* utlist, by `next` */

@@ -98,12 +98,11 @@ static void on_copied(void *owner, uint64_t cookie, const struct job_result *res
 static void copy_pages(struct sink *sink, const struct leg_grant *grant)
 {
     struct node *node = sink->node;
-    struct request *from = &sink->local->offer->request, *to = &sink->expectation->request;
     struct piece piece;
     const uint32_t *from_ids = NULL, *to_ids = NULL;
     if (segments_piece(&sink->segments, grant->first, grant->count, &piece)) {
-        from_ids = page_set_ids(&from->pages, piece.group, piece.first, piece.count);
-        to_ids = page_set_ids(&to->pages, piece.group, piece.first, piece.count);
+        from_ids = page_set_ids(source_pages(sink->local), piece.group, piece.first, piece.count);
+        to_ids = page_set_ids(sink_pages(sink), piece.group, piece.first, piece.count);
     }
     struct job_result failed = {.reason = STRAIT_REASON_NO_MEMORY};
     struct copy *copy = malloc(sizeof(*copy));
@@ -111,7 +110,7 @@ static void copy_pages(struct sink *sink, const struct leg_grant *grant)
         failed.reason = STRAIT_REASON_GEOMETRY;
     } else if (copy != NULL) {
         *copy = (struct copy){.sink = sink, .grant = grant->id};
-        if (job_copy(node->jobs, from->pool->pool, from_ids, to->pool->pool, to_ids, &piece, on_copied, node,
+        if (job_copy(node->jobs, source_pool(sink->local), from_ids, sink_pool(sink), to_ids, &piece, on_copied, node,
                      (uint64_t)(uintptr_t)copy) == STRAIT_OK) {
             node->exchange.encoding_jobs++;
             return;

@@ -3,6 +3,7 @@
 #include <utlist.h>
 
 #include "daemon/match.h"
+#include "daemon/descriptions.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
 #include "daemon/serve.h"
@@ -88,12 +89,30 @@ static void take_back_announce(const struct offer *offer, const struct announce 
     (void)peer_send(met->announced_to, &message); /* if it is down, the ANNOUNCE is forgotten with it */
 }
 
+/* Whether it is known how the sink's pool is laid out. If not, the peer is asked, and the request waits for the answer;
+ * or is bound, and refused there. */
+static bool is_described(struct pending *request, const struct pool_ref *pool)
+{
+    if (request->geometry == pool->pool->geometry ||
+        description_find(request->peer, &request->from, request->geometry) != NULL)
+        return true;
+    if (request->undescribed)
+        return false;
+    request->undescribed = !request->asked && description_ask(request->peer, &request->from);
+    request->asked = true;
+    return !request->undescribed;
+}
+
 /* Binds a request to its offer. Nothing points into the pending request afterwards. */
 static void bind_request(struct pending *request, struct offer *offer, const struct open_grants *open)
 {
+    const struct pool_blob *sink = NULL;
     if (request->geometry != offer->request.pool->pool->geometry) {
-        refuse_request(request, open, STRAIT_REASON_GEOMETRY);
-        return;
+        sink = description_find(request->peer, &request->from, request->geometry);
+        if (sink == NULL) {
+            refuse_request(request, open, STRAIT_REASON_GEOMETRY);
+            return;
+        }
     }
     supersede(offer, request);
     if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
@@ -122,7 +141,7 @@ static void bind_request(struct pending *request, struct offer *offer, const str
     source->timeline.began = request->came;
     timeline_mark(&source->timeline, PHASE_OFFER);
     offer->request.span.leg = source->timeline;
-    source_bind(source, open);
+    source_bind(source, sink, open);
 }
 
 /* Pairs a sink with an offer under the same daemon. */
@@ -131,10 +150,6 @@ static void bind_local(struct sink *sink, struct offer *offer)
     struct expectation *e = sink->expectation;
     if (sink->local != NULL || e->request.decided) /* decided in this turn, not freed yet */
         return;
-    if (offer->request.pool->pool->geometry != e->request.pool->pool->geometry) {
-        sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);
-        return;
-    }
     if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
         sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
         return;
@@ -154,7 +169,10 @@ static void bind_local(struct sink *sink, struct offer *offer)
     offer->request.span.leg.began = uv_hrtime();
     timeline_mark(&offer->request.span.leg, PHASE_OFFER);
     sink->local = source;
-    source_bind(source, &(struct open_grants){0});
+    const struct pool *own = e->request.pool->pool;
+    struct pool_blob blob = {.region_count = own->described_count, .regions = own->described};
+    memcpy(blob.compat, own->compat, sizeof(blob.compat));
+    source_bind(source, own->geometry != offer->request.pool->pool->geometry ? &blob : NULL, &(struct open_grants){0});
 }
 
 /* Connections of one daemon; NULL is this one. */
@@ -225,6 +243,10 @@ static void settle_read(struct node *node, struct pending *pending, const struct
     enum strait_reason reason = node->draining ? STRAIT_REASON_LOCAL : STRAIT_REASON_NO_MEMORY;
     if (pool == NULL && !node->draining) {
         release_open(pending->peer, pending, open); /* nothing is ready yet */
+        return;
+    }
+    if (pool != NULL && !is_described(pending, pool)) {
+        release_open(pending->peer, pending, open);
         return;
     }
     const uint64_t pages = pending->pages.total;
@@ -406,6 +428,8 @@ void match_offer(struct offer *offer)
         if (pending->withdrawn != STRAIT_REASON_NONE) {
             consumer_withdrew(offer, pending->peer, &pending->from, pending->withdrawn);
             pending_remove(node, pending);
+        } else if (sink == NULL && !is_described(pending, offer->request.pool)) {
+            continue; /* it is not found again before the answer has come */
         } else if (sink == NULL) {
             bind_request(pending, offer, &(struct open_grants){0});
             pending_remove(node, pending);
@@ -493,6 +517,10 @@ static void settle_request(struct node *node, struct pending *pending, const str
     struct request *offer;
     HASH_FIND(by_name, node->exchange.offers_by_name, &pending->key.wants, sizeof(pending->key.wants), offer);
     enum strait_reason failed = tombstone_reason(node, &pending->key.wants, true);
+    if (offer != NULL && offer->begun && !is_described(pending, offer->pool)) {
+        release_open(pending->peer, pending, open);
+        return;
+    }
     if (offer != NULL && offer->begun)
         bind_request(pending, (struct offer *)offer, open);
     else if (offer == NULL && (failed != STRAIT_REASON_NONE || node->draining))
@@ -502,6 +530,22 @@ static void settle_request(struct node *node, struct pending *pending, const str
         return;
     }
     pending_remove(node, pending);
+}
+
+void match_described(struct node *node, struct peer *peer, const struct name *pool)
+{
+    struct pending *pending;
+    do { /* one at a time: what is settled leaves the list, and others may with it */
+        DL_FOREACH (node->exchange.pending, pending)
+            if (pending->undescribed && pending->peer == peer &&
+                memcmp(&pending->from.pool, &pool->pool, sizeof(pool->pool)) == 0 &&
+                memcmp(pending->from.tenant, pool->tenant, sizeof(pool->tenant)) == 0)
+                break;
+        if (pending == NULL)
+            return;
+        pending->undescribed = false;
+        (pending->key.is_read ? settle_read : settle_request)(node, pending, &(struct open_grants){0});
+    } while (true);
 }
 
 bool match_request(struct node *node, struct peer *peer, const struct message_request *r)
@@ -699,8 +743,8 @@ void match_expire(struct node *node, uint64_t now)
         if (now < pending->expires || (!pending->key.is_read && pending_keep_expired(node, pending, now)))
             continue;
         if (pending->key.is_read) /* its client has gone, or never allowed anybody to read */
-            refuse_pending(pending,
-                           serve_has_pool(node, &pending->key.wants) ? STRAIT_REASON_NOT_SERVED : STRAIT_REASON_LOCAL);
+            refuse_pending(pending, name_pool(node, &pending->key.wants) != NULL ? STRAIT_REASON_NOT_SERVED
+                                                                                 : STRAIT_REASON_LOCAL);
         pending_remove(node, pending);
     }
 }

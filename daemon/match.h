@@ -23,6 +23,8 @@ void match_served(struct node *node, const struct pool_id *id);
 
 /* Messages of peers. False: the peer broke the protocol. */
 bool match_request(struct node *node, struct peer *peer, const struct message_request *message);
+/* The peer has told how that pool of its clients is laid out. */
+void match_described(struct node *node, struct peer *peer, const struct name *pool);
 bool match_announce(struct node *node, struct peer *peer, const struct message_announce *message);
 void match_end(struct node *node, struct peer *peer,
                const struct message_end *end); /* the leg is not wanted any more */

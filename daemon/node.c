@@ -158,6 +158,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .version = strait_version(),
                                   .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
                                   .codebooks = true,
+                                  .reshapes = true,
                                   .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);

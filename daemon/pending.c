@@ -100,15 +100,21 @@ void pending_forget_offer(struct node *node, struct offer *offer)
     }
 }
 
+/* Its spans, or the description of its pool, are still coming. */
+static bool is_incomplete(const struct pending *pending)
+{
+    return pending->more || pending->undescribed;
+}
+
 struct pending *pending_find(struct node *node, bool request, const struct request *side)
 {
     struct pending_key key = {.wants = side->name, .is_request = request};
     struct pending *pending;
     HASH_FIND(by_name, node->exchange.pending_by_name, &key, sizeof(key), pending);
-    if (pending == NULL || !pending->more)
+    if (pending == NULL || !is_incomplete(pending))
         return pending;
-    DL_FOREACH (node->exchange.pending, pending) /* its spans are still coming: is there another? */
-        if (memcmp(&pending->key, &key, sizeof(key)) == 0 && !pending->more)
+    DL_FOREACH (node->exchange.pending, pending) /* is there another? */
+        if (memcmp(&pending->key, &key, sizeof(key)) == 0 && !is_incomplete(pending))
             return pending;
     return NULL;
 }

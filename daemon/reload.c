@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/clients.h"
+#include "daemon/source.h"
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
@@ -92,6 +93,10 @@ static void use_codebooks(struct node *node, struct codebooks *codebooks)
     jobs_set_codebooks(node->jobs, codebooks);
     HASH_ITER (hh, node->exchange.pools, pool, next)
         pool_choose_tables(pool->pool, codebooks_current(codebooks));
+    struct source *source, *next_source;
+    HASH_ITER (hh, node->exchange.sources, source, next_source)
+        if (source->tiles != NULL)
+            pool_choose_tables(&source->tiles->view->pool, codebooks_current(codebooks));
     codebooks_release(node->codebooks);
     node->codebooks = codebooks;
     peer_codebooks_changed(node);

@@ -17,6 +17,15 @@ void name_set(struct name *name, struct view tenant, const struct pool_id *pool,
     memcpy(name->key, key.data, key.size);
 }
 
+struct pool_ref *name_pool(struct node *node, const struct name *wanted)
+{
+    const struct view name = view_of(wanted->tenant, strnlen(wanted->tenant, sizeof(wanted->tenant)));
+    const struct tenant *tenant = tenant_named(node, name);
+    struct pool_ref *pool = tenant != NULL ? pool_find(node, tenant, &wanted->pool) : NULL;
+    const bool lives = pool != NULL && !pool->removing && pool->session != NULL && !pool->session->ending;
+    return lives && !tenant_is_removed(tenant) ? pool : NULL;
+}
+
 /* ---- Pages ------------------------------------------------------------------------------------------------------- */
 
 static void unmark(struct request *request, const struct wire_page_list *list)

@@ -84,6 +84,8 @@ struct tombstone {
 };
 
 void name_set(struct name *name, struct view tenant, const struct pool_id *pool, struct view key);
+/* The pool of that tenant and id, while its client lives; NULL. */
+struct pool_ref *name_pool(struct node *node, const struct name *name);
 /* Why the latest request of that name failed; NONE: it did not fail, or is forgotten. */
 enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer);
 /* Remembers that the latest request of that name failed, or was not admitted; NONE: it did not fail. */

@@ -250,25 +250,10 @@ bool serve_message(struct session *session, const struct message_serve *message)
 
 /* ---- Reads ------------------------------------------------------------------------------------------------------- */
 
-/* The pool, while its client lives. */
-static struct pool_ref *find_pool(struct node *node, const struct name *wanted)
-{
-    const struct view name = view_of(wanted->tenant, strnlen(wanted->tenant, sizeof(wanted->tenant)));
-    const struct tenant *tenant = tenant_named(node, name);
-    struct pool_ref *pool = tenant != NULL ? pool_find(node, tenant, &wanted->pool) : NULL;
-    const bool lives = pool != NULL && !pool->removing && pool->session != NULL && !pool->session->ending;
-    return lives && !tenant_is_removed(tenant) ? pool : NULL;
-}
-
 struct pool_ref *serve_find(struct node *node, const struct name *wanted)
 {
-    struct pool_ref *pool = find_pool(node, wanted);
+    struct pool_ref *pool = name_pool(node, wanted);
     return pool != NULL && pool->serving != NULL ? pool : NULL;
-}
-
-bool serve_has_pool(struct node *node, const struct name *wanted)
-{
-    return find_pool(node, wanted) != NULL;
 }
 
 struct offer *serve_begin(struct pool_ref *pool, const struct name *reader, const struct page_set *pages,

@@ -23,8 +23,6 @@ bool serve_message(struct session *session, const struct message_serve *message)
 
 /* The pool of that tenant and id, if its client lives and has ever served pages of it; NULL. */
 struct pool_ref *serve_find(struct node *node, const struct name *wanted);
-/* Whether there is such a pool at all. */
-bool serve_has_pool(struct node *node, const struct name *wanted);
 /* Begins a read of these pages by that reader, for at most deadline_ms. NULL: *reason says why. */
 struct offer *serve_begin(struct pool_ref *pool, const struct name *reader, const struct page_set *pages,
                           uint32_t deadline_ms, enum strait_reason *reason);

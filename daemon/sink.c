@@ -8,7 +8,9 @@
 #include "daemon/base/fault.h"
 #include "daemon/chunk_header.h"
 #include "daemon/gpu_path.h"
+#include "daemon/descriptions.h"
 #include "daemon/node.h"
+#include "daemon/part.h"
 #include "daemon/source.h"
 #include "daemon/withdraw.h"
 
@@ -40,6 +42,49 @@ static enum strait_reason take_aux(struct expectation *e, const struct message_s
     return STRAIT_REASON_NONE;
 }
 
+const struct pool *sink_pool(const struct sink *sink)
+{
+    return sink->part != NULL ? &sink->part->view->pool : sink->expectation->request.pool->pool;
+}
+
+const struct page_set *sink_pages(const struct sink *sink)
+{
+    return sink->part != NULL ? &sink->part->tiles : &sink->expectation->request.pages;
+}
+
+/* The source's pool, which is laid out in another way; its daemon has told how, or is this one. NULL: it has not. */
+static const struct pool_blob *describe_source(const struct sink *sink, uint64_t geometry, struct pool_blob *own)
+{
+    if (sink->local == NULL)
+        return sink->peer != NULL ? description_find(sink->peer, &sink->source, geometry) : NULL;
+    const struct pool *pool = sink->local->offer->request.pool->pool;
+    *own = (struct pool_blob){.region_count = pool->described_count, .regions = pool->described};
+    memcpy(own->compat, pool->compat, sizeof(own->compat));
+    return own;
+}
+
+/* The first SEGMENTS tell whether units are pages or tiles. A request has one or the other. */
+static enum strait_reason settle_units(struct sink *sink, const struct message_segments *message)
+{
+    struct expectation *e = sink->expectation;
+    enum strait_reason reason = STRAIT_REASON_GEOMETRY;
+    struct pool_blob own;
+    if (sink->part != NULL || message->before != 0 || message->reshaped == 0) {
+        const bool same = message->reshaped == (sink->part != NULL ? sink->part->geometry : 0);
+        e->has_pages |= sink->part == NULL && message->segment_count != 0;
+        return same && !(e->has_pages && e->parts != NULL) ? STRAIT_REASON_NONE : reason;
+    }
+    const struct pool_blob *blob = describe_source(sink, message->reshaped, &own);
+    if (blob != NULL && !e->has_pages)
+        sink->part = part_get(e, blob, message->reshaped, &reason, &sink->why);
+    return sink->part != NULL ? STRAIT_REASON_NONE : reason;
+}
+
+static bool claim(struct sink *sink, const struct segment *segment)
+{
+    return sink->part != NULL ? part_claim(sink->part, segment) : coverage_claim(sink->expectation->coverage, segment);
+}
+
 /* More units are ready at the source. Returns NONE, or why this leg fails. */
 static enum strait_reason take_segments(struct sink *sink, const struct message_segments *message)
 {
@@ -48,13 +93,16 @@ static enum strait_reason take_segments(struct sink *sink, const struct message_
     if (e->request.decided || sink->leg.last || message->before != before)
         return STRAIT_REASON_NONE; /* late or duplicate */
     timeline_mark_first(&e->request.timeline, PHASE_ANSWER);
+    enum strait_reason unsettled = settle_units(sink, message);
+    if (unsettled != STRAIT_REASON_NONE)
+        return unsettled;
     for (uint32_t i = 0; i < message->segment_count; i++) {
-        if (!coverage_claim(e->coverage, &message->segments[i]))
+        if (!claim(sink, &message->segments[i]))
             return STRAIT_REASON_GEOMETRY;
         enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
         if (status != STRAIT_OK)
             return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
-        sink->bytes += segment_bytes(&message->segments[i], &e->request.pool->pool->sizes);
+        sink->bytes += segment_bytes(&message->segments[i], &sink_pool(sink)->sizes);
     }
     if (message->last) {
         enum strait_reason reason = take_aux(e, message);
@@ -97,18 +145,6 @@ static struct leg_grant *find_grant(struct sink *sink, uint64_t id)
     return NULL;
 }
 
-struct layers {
-    uint32_t count;
-    int32_t list[STRAIT_REGIONS_MAX];
-};
-
-static void add_layer(void *owner, int32_t layer)
-{
-    struct layers *layers = owner;
-    if (layers->count < STRAIT_REGIONS_MAX)
-        layers->list[layers->count++] = layer;
-}
-
 /* Counts landed pages and reports layers that are complete. False: these pages cannot have landed. */
 static bool land(struct sink *sink, const struct leg_grant *grant)
 {
@@ -116,7 +152,8 @@ static bool land(struct sink *sink, const struct leg_grant *grant)
     struct piece piece;
     struct layers layers = {.count = 0};
     if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
-        !coverage_land(e->coverage, &piece, add_layer, &layers))
+        !(sink->part != NULL ? part_land(e, sink->part, &piece, layers_add, &layers)
+                             : coverage_land(e->coverage, &piece, layers_add, &layers)))
         return false;
     if (layers.count != 0)
         sink->expectation->request.callbacks->layers(&e->request, layers.list, layers.count);
@@ -174,7 +211,6 @@ static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
 {
     struct node *node = sink->node;
     struct piece piece;
-    struct request *request = &sink->expectation->request;
     const uint32_t *ids = NULL;
     struct seal seal;
     struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
@@ -182,14 +218,14 @@ static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
                               .on_gpu = receive_arena_of(&node->receive, grant->slot)->device >= 0,
                               .alone = sink->leg.last && grant->count == sink->segments.units};
     if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
-        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+        ids = page_set_ids(sink_pages(sink), piece.group, piece.first, piece.count);
     enum strait_status status = STRAIT_ERR_INVALID;
     if (sink->peer != NULL && sink->peer->sealed) {
         chunk.seal = &seal;
         ids = seal_of(sink, grant, &seal) ? ids : NULL;
     }
     if (ids != NULL)
-        status = job_decode(node->jobs, request->pool->pool, &piece, ids, &chunk, on_decoded, node, grant->slot);
+        status = job_decode(node->jobs, sink_pool(sink), &piece, ids, &chunk, on_decoded, node, grant->slot);
     if (chunk.seal != NULL)
         seal_wipe(&seal, sizeof(seal));
     if (status != STRAIT_OK) {
@@ -306,14 +342,13 @@ static int32_t next_device(const struct sink *sink, uint32_t first)
     struct piece piece;
     if (!segments_piece(&sink->segments, first, 1, &piece))
         return -1;
-    return sink->expectation->request.pool->pool->groups[piece.group].device;
+    return sink_pool(sink)->groups[piece.group].device;
 }
 
 /* A range that came back is taken whole: it fitted a slot. */
 uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, uint64_t most, uint32_t first,
                   uint32_t count)
 {
-    const struct request *request = &sink->expectation->request;
     if (arena->device >= 0 && count > GPU_CHUNK_PAGES_MAX)
         count = GPU_CHUNK_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
@@ -321,8 +356,7 @@ uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, ui
     uint64_t target = !is_new ? most : by_gpu ? gpu_chunk_target((uint32_t)most, sink->bytes) : arena->target;
     if (is_new && arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
         target = gpu_tail_target(target, sink->bytes / sink->leg.ready * count);
-    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
-                              most);
+    return segments_cut_chunk(&sink->segments, first, count, &sink_pool(sink)->sizes, sink_pages(sink), target, most);
 }
 
 static uint32_t cut_for(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)

@@ -29,6 +29,7 @@ struct sink {
     const struct sink_port *port;
     uint64_t id; /* of the leg */
     struct sink_leg leg;
+    struct part *part; /* the source's pool is laid out in another way: units are tiles; NULL: they are pages */
     struct segments segments;
     uint64_t bytes;     /* bytes of the pages in them */
     struct name source; /* the offer it wants */
@@ -46,6 +47,10 @@ struct sink {
     struct sink *wprev, *wnext;
     UT_hash_handle hh; /* exchange.sinks, by id */
 };
+
+/* The pool that the leg's units are of: the expectation's, or its view. */
+const struct pool *sink_pool(const struct sink *sink);
+const struct page_set *sink_pages(const struct sink *sink);
 
 struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address,
                          const struct sink_port *port);

@@ -7,6 +7,7 @@
 
 #include "daemon/base/fault.h"
 #include "daemon/chunk_header.h"
+#include "daemon/descriptions.h"
 #include "daemon/gpu_path.h"
 #include "daemon/node.h"
 #include "daemon/policy.h"
@@ -50,6 +51,84 @@ void source_message(struct source *source, const struct message *message)
     }
 }
 
+/* ---- Pages or tiles ---------------------------------------------------------------------------------------------- */
+
+const struct pool *source_pool(const struct source *source)
+{
+    return source->tiles != NULL ? &source->tiles->view->pool : source->offer->request.pool->pool;
+}
+
+const struct page_set *source_pages(const struct source *source)
+{
+    return source->tiles != NULL ? &source->tiles->pages : &source->offer->request.pages;
+}
+
+static void tiles_free(struct source_tiles *tiles)
+{
+    if (tiles == NULL)
+        return;
+    page_set_fini(&tiles->pages);
+    view_destroy(tiles->view);
+    reshape_fini(&tiles->reshape);
+    free(tiles);
+}
+
+static enum strait_reason reason_of(enum strait_status status)
+{
+    return status == STRAIT_OK              ? STRAIT_REASON_NONE
+           : status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY
+                                            : STRAIT_REASON_GEOMETRY;
+}
+
+/* Reads name their pages as the source numbers them, other requests as the sink does. */
+static enum strait_reason want_tiles(struct source *source)
+{
+    const enum reshape_side side = source->offer->read != NULL ? RESHAPE_SOURCE : RESHAPE_SINK;
+    uint32_t count;
+    struct wire_span *wanted =
+        reshape_wanted(&source->tiles->reshape, side, source->wanted, source->wanted_count, &count);
+    if (wanted == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    free(source->wanted);
+    source->wanted = wanted;
+    source->wanted_count = count;
+    return STRAIT_REASON_NONE;
+}
+
+/* From here on the leg's units are tiles. The peer hears how the offer's pool is laid out, unless it knows. */
+static enum strait_reason reshape(struct source *source, const struct pool_blob *sink)
+{
+    struct pool_ref *ref = source->offer->request.pool;
+    struct pool_blob own = {.region_count = ref->pool->described_count, .regions = ref->pool->described};
+    memcpy(own.compat, ref->pool->compat, sizeof(own.compat));
+    struct source_tiles *tiles = calloc(1, sizeof(*tiles));
+    if (tiles == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    enum strait_status status = reshape_make(&own, sink, &tiles->reshape, NULL, 0);
+    if (status == STRAIT_OK)
+        status = view_create(ref->pool, &tiles->reshape, RESHAPE_SOURCE, &tiles->view);
+    if (status == STRAIT_OK && source->peer != NULL && !description_tell(source->peer, ref))
+        status = STRAIT_ERR_NO_MEMORY;
+    if (status != STRAIT_OK) {
+        tiles_free(tiles);
+        return reason_of(status);
+    }
+    source->tiles = tiles;
+    return want_tiles(source);
+}
+
+/* The offer's pages as tiles, also those that have been appended. */
+static enum strait_status follow_pages(struct source *source)
+{
+    struct source_tiles *tiles = source->tiles;
+    const struct page_set *pages = &source->offer->request.pages;
+    if (tiles == NULL || tiles->page_count == pages->total)
+        return STRAIT_OK;
+    page_set_fini(&tiles->pages);
+    tiles->page_count = pages->total;
+    return view_pages(tiles->view, pages, &tiles->pages);
+}
+
 /* ---- Messages to the sink ---------------------------------------------------------------------------------------- */
 
 /* The open grants that are used are named with the first units. */
@@ -73,6 +152,8 @@ static void send_part(struct source *source, const struct segment *list, uint32_
                                                  .last = last,
                                                  .segment_count = count,
                                                  .segments = list};
+    if (source->tiles != NULL)
+        message.segments.reshaped = o->request.pool->pool->geometry;
     name_opened(&source->leg, &message.segments);
     if (last && o->aux_size != 0) {
         message.segments.aux = view_of(o->aux, o->aux_size);
@@ -133,7 +214,7 @@ static uint64_t host_limit(const struct source *source)
  * microseconds. */
 static uint64_t host_target(const struct source *source, uint32_t first)
 {
-    const struct pool *pool = source->offer->request.pool->pool;
+    const struct pool *pool = source_pool(source);
     struct piece piece;
     if (!segments_piece(&source->segments, first, 1, &piece) || pool->groups[piece.group].device < 0)
         return source->node->options.chunk_target;
@@ -143,7 +224,6 @@ static uint64_t host_target(const struct source *source, uint32_t first)
 /* How many units from `first` on make one chunk for this slot, as the sink would cut it. 0: no page fits. */
 static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
 {
-    const struct request *request = &source->offer->request;
     const struct segments *segments = &source->segments;
     const uint32_t gpu_slot = gpu_path_slot_bytes(source->peer, slot);
     uint32_t units = segments->units - first;
@@ -155,7 +235,7 @@ static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
         units = GPU_CHUNK_PAGES_MAX;
     if (gpu_slot != 0 && source->offer->last)
         target = gpu_tail_target(target, source->bytes / segments->units * units);
-    return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
+    return segments_cut_chunk(segments, first, units, &source_pool(source)->sizes, source_pages(source), target, limit);
 }
 
 /* ---- Wanted pages that are ready --------------------------------------------------------------------------------- */
@@ -175,28 +255,37 @@ static enum strait_status add_segment(void *owner, const struct segment *segment
     if (status != STRAIT_OK)
         return status;
     a->units += segment->region_count * segment->count;
-    source->bytes += segment_bytes(segment, &source->offer->request.pool->pool->sizes);
+    source->bytes += segment_bytes(segment, &source_pool(source)->sizes);
     return STRAIT_OK;
+}
+
+/* Adds the wanted part of a segment of pages, or of tiles. */
+static enum strait_status add_wanted_part(void *owner, const struct segment *segment)
+{
+    const struct source *source = ((struct announcement *)owner)->source;
+    return segment_intersect(segment, source->wanted, source->wanted_count, add_segment, owner);
 }
 
 /* Adds the wanted parts of the offer's segments; *units receives the number of units. */
 static enum strait_reason add_wanted(struct source *source, uint32_t from, uint32_t count, uint32_t *units)
 {
     struct announcement a = {.source = source};
-    for (uint32_t i = 0; i < count; i++) {
-        enum strait_status status =
-            segment_intersect(&source->offer->ready[from + i], source->wanted, source->wanted_count, add_segment, &a);
-        if (status != STRAIT_OK)
-            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    enum strait_status status = follow_pages(source);
+    for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
+        const struct segment *ready = &source->offer->ready[from + i];
+        status = source->tiles != NULL ? reshape_segment(&source->tiles->reshape, ready, add_wanted_part, &a)
+                                       : add_wanted_part(&a, ready);
     }
     *units = a.units;
-    return STRAIT_REASON_NONE;
+    return reason_of(status);
 }
 
-void source_bind(struct source *source, const struct open_grants *open)
+void source_bind(struct source *source, const struct pool_blob *sink, const struct open_grants *open)
 {
     uint32_t units;
-    enum strait_reason reason = add_wanted(source, 0, source->offer->ready_count, &units);
+    enum strait_reason reason = sink != NULL ? reshape(source, sink) : STRAIT_REASON_NONE;
+    if (reason == STRAIT_REASON_NONE)
+        reason = add_wanted(source, 0, source->offer->ready_count, &units);
     if (reason != STRAIT_REASON_NONE) {
         for (uint32_t i = 0; i < open->count; i++)
             send_released(source, open->first + i);
@@ -361,9 +450,9 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
     const uint32_t *ids = NULL;
     struct job_chunk chunk = {.bytes = NULL};
     if (segments_piece(&source->segments, grant->first, grant->count, &piece))
-        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+        ids = page_set_ids(source_pages(source), piece.group, piece.first, piece.count);
     if (ids != NULL) {
-        const int32_t device = request->pool->pool->groups[piece.group].device;
+        const int32_t device = source_pool(source)->groups[piece.group].device;
         tx->path = path_for(source, grant, device);
         if (tx->path.wire == WIRE_NONE && gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
@@ -383,7 +472,7 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         return;
     }
     tx->mode = policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->path);
-    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, tx->mode, &chunk, on_encoded,
+    enum strait_status status = job_encode(node->jobs, source_pool(source), &piece, ids, tx->mode, &chunk, on_encoded,
                                            node, (uint64_t)(uintptr_t)tx);
     if (chunk.seal != NULL)
         seal_wipe(&seal, sizeof(seal));
@@ -473,7 +562,7 @@ static int32_t device_of(const struct source *source, const struct leg_grant *gr
     struct piece piece;
     if (!segments_piece(&source->segments, grant->first, grant->count, &piece))
         return -1;
-    return source->offer->request.pool->pool->groups[piece.group].device;
+    return source_pool(source)->groups[piece.group].device;
 }
 
 /* Does the leg have to wait for memory to write to? */
@@ -627,6 +716,7 @@ void source_free(struct source *source)
     leg_queue_release(&source->node->exchange.events);
     request_reap(&source->offer->request);
     segments_fini(&source->segments);
+    tiles_free(source->tiles);
     free(source->wanted);
     free(source);
 }

@@ -4,6 +4,7 @@
 
 #include "daemon/chunk_header.h"
 #include "daemon/offer.h"
+#include "daemon/memory/view.h"
 #include "daemon/peers/peer.h"
 #include "daemon/protocol/segments.h"
 
@@ -37,6 +38,14 @@ struct inflight_chunk {
     struct inflight_chunk *next;
 };
 
+/* The offer's pages as tiles of a reshape. */
+struct source_tiles {
+    struct reshape reshape;
+    struct pool_view *view;
+    struct page_set pages; /* of the offer, as tiles: made anew when the offer has more */
+    uint64_t page_count;   /* of the offer's pages, then */
+};
+
 /* Port to the sink: over a connection, or in the memory of this daemon (local.c). */
 struct source_port {
     uint32_t list_max;                                                  /* segments in one message */
@@ -57,9 +66,10 @@ struct source {
     const char *why;          /* why the sink has ended; static */
     struct timeline timeline; /* from the REQUEST of a peer on */
     struct segments segments;
-    uint64_t bytes; /* bytes of the pages in them */
-    struct wire_span *wanted;
+    uint64_t bytes;           /* bytes of the pages in them */
+    struct wire_span *wanted; /* pages, or tiles */
     uint32_t wanted_count;
+    struct source_tiles *tiles; /* the pools are laid out differently; NULL: units are pages */
     struct peer *peer;
     struct sink *local; /* the other half, when it is under this daemon */
     bool sink_on_gpu;   /* its pool has pages on a GPU */
@@ -87,10 +97,14 @@ void source_message(struct source *source, const struct message *message); /* of
 void source_take(struct source *source, const struct leg_event *event);
 
 /* The request is bound to its offer: announces to the sink what is ready of what it wants, and uses its open grants for
- * that or releases them. */
-void source_bind(struct source *source, const struct open_grants *open);
+ * that or releases them. `sink`: how the sink's pool is laid out; NULL: like the offer's. */
+void source_bind(struct source *source, const struct pool_blob *sink, const struct open_grants *open);
 /* `count` more segments of the offer, from `from` on, are ready: announces those that the sink wants. */
 void source_more(struct source *source, uint32_t from, uint32_t count);
+
+/* The pool that the leg's units are of: the offer's, or its view. */
+const struct pool *source_pool(const struct source *source);
+const struct page_set *source_pages(const struct source *source);
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 /* A GPU link has ended: chunks on it will not arrive. */

@@ -327,7 +327,10 @@ uint64_t blob_geometry(const struct blob_region *regions, uint32_t count, struct
         const uint32_t words[GEOMETRY_WORDS] = {region->group, (uint32_t)region->layer, region->role,  region->element,
                                                 region->rows,  region->row_bytes,       region->heads, region->layout,
                                                 region->tokens};
+        const uint32_t heads[] = {region->head_first, region->heads_total};
         hash = XXH3_64bits_withSeed(words, sizeof(words), hash);
+        if (region->heads_total != 0) /* without it the hash is that of earlier releases */
+            hash = XXH3_64bits_withSeed(heads, sizeof(heads), hash);
     }
     return hash;
 }
@@ -345,7 +348,8 @@ struct body {
 static enum strait_status blob_region_check(const void *plain)
 {
     const struct blob_region *region = plain;
-    return corrupt_unless(page_bytes(region) <= STRAIT_PAGE_BYTES_MAX);
+    return corrupt_unless(page_bytes(region) <= STRAIT_PAGE_BYTES_MAX &&
+                          heads_are_valid(region->head_first, region->heads, region->heads_total));
 }
 
 MESSAGE(blob_region, struct blob_region, BlobRegion) = {
@@ -359,6 +363,8 @@ MESSAGE(blob_region, struct blob_region, BlobRegion) = {
     U32(blob_region, page_count, 1, UINT32_MAX),
     KNOWN(blob_region, layout, STRAIT_LAYOUT_NONE, STRAIT_LAYOUT_HND),
     U32(blob_region, tokens, 0, UINT32_MAX),
+    U32(blob_region, head_first, 0, UINT32_MAX),
+    U32(blob_region, heads_total, 0, UINT32_MAX),
 };
 static const struct message_layout blob_region_layout = LAYOUT(blob_region, blob_region, blob_region_check);
 

@@ -19,6 +19,8 @@
 #define BLOB_BODY_MAX     (1024u * 1024)
 #define BLOB_VERSION      1u
 
+_Static_assert(BLOB_HEADER_BYTES + BLOB_BODY_MAX == MESSAGE_BLOB_MAX, "a message takes any of them");
+
 /* Description of one region for peers, in the pool's order (group, layer, role, position). */
 struct blob_region {
     uint32_t group;
@@ -28,6 +30,7 @@ struct blob_region {
     uint32_t heads;
     uint32_t page_count;
     uint32_t layout, tokens;
+    uint32_t head_first, heads_total;
 };
 
 struct pool_blob {

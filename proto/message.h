@@ -45,7 +45,8 @@
 #define MESSAGE_EVENT_IPC        64u            /* bytes of a cudaIpcEventHandle_t */
 #define MESSAGE_EVENT_POINTER    8u             /* bytes of a cudaEvent_t, in host byte order */
 #define MESSAGE_WORDS_MAX        16384u
-#define MESSAGE_TENANT_MAX       32u /* bytes of a tenant's name */
+#define MESSAGE_TENANT_MAX       32u                 /* bytes of a tenant's name */
+#define MESSAGE_BLOB_MAX         (1024u * 1024 + 24) /* bytes of an exported pool */
 #define MESSAGE_SAMPLE_BYTES_MAX (64ull * 1024 * 1024 * 1024)
 #define MESSAGE_SAMPLE_MS_MAX    600000u
 #define MESSAGE_NOTES_MAX        1024u              /* notes of a client that are not answered, */
@@ -114,6 +115,9 @@ enum message_type {
     MESSAGE_CODEBOOK_ASK = 72,  /* answered by CODEBOOK_PART */
     MESSAGE_CODEBOOK_PART = 73, /* one for each CODEBOOK_ASK */
     MESSAGE_CODEBOOK_KNOWN = 74,
+    /* Daemon to daemon, to those whose PEER_LINKS have `reshapes`. */
+    MESSAGE_POOL_ASK = 75, /* answered by POOL_DESCRIPTION, if there is such a pool */
+    MESSAGE_POOL_DESCRIPTION = 76,
 };
 
 /* Names and ids. */
@@ -160,7 +164,14 @@ struct wire_region {
     int32_t layer;
     uint32_t heads, group;
     uint32_t layout, tokens;
+    uint32_t head_first, heads_total;
 };
+
+/* Whether heads [first, first + heads) are some of a model's `total`; a total of 0 is not declared. */
+static inline bool heads_are_valid(uint32_t first, uint32_t heads, uint32_t total)
+{
+    return total == 0 ? first == 0 : heads > 0 && heads <= total && first <= total - heads;
+}
 
 struct message_pool_register {
     struct pool_id pool;
@@ -385,6 +396,7 @@ struct message_peer_links {
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
     bool codebooks; /* the sender takes CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN; earlier releases do not */
+    bool reshapes;  /* the sender takes POOL_ASK and POOL_DESCRIPTION, and SEGMENTS of tiles; earlier releases do not */
 };
 
 /* The sender has reloaded its codebook set. It goes on decoding what was encoded by the two sets before. */
@@ -411,6 +423,19 @@ struct message_codebook_part {
 
 /* The sender decodes chunks in host memory by the receiver's set of this id, and will as long as the set is among the
  * three latest that the receiver has announced on this connection. */
+/* The receiver is asked how one of its pools is laid out. */
+struct message_pool_ask {
+    struct pool_id pool;
+    struct view tenant; /* whose pool it is; empty: "default" */
+};
+
+/* How a pool of the sender is laid out: when it is asked, and before SEGMENTS of tiles of it. It replaces what was told
+ * of the pool before. */
+struct message_pool_description {
+    struct view tenant;
+    struct view blob; /* blob_pack */
+};
+
 struct message_codebook_known {
     struct view id; /* CODEBOOK_ID_BYTES */
 };
@@ -537,6 +562,8 @@ struct message_segments {
     uint64_t grant; /* the first of the REQUEST's open grants if any are used, for the leg's first units; otherwise 0 */
     uint32_t granted_count;  /* so many of them are used, in order; 0 only without a grant */
     const uint32_t *granted; /* the units of each, one after another */
+    uint64_t reshaped; /* units are tiles (proto/reshape.h): the geometry of the source's pool, which a POOL_DESCRIPTION
+                          has told before; 0: they are pages. The same in all SEGMENTS of a leg */
 };
 
 /* Sink to source: permits writing units [first, first + count), in order, to a slot as one chunk. */
@@ -606,6 +633,8 @@ struct message {
         struct message_codebook_ask codebook_ask;
         struct message_codebook_part codebook_part;
         struct message_codebook_known codebook_known;
+        struct message_pool_ask pool_ask;
+        struct message_pool_description pool_description;
         struct message_handover handover;
         struct message_arena arena;
         struct message_reach reach;

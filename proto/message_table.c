@@ -119,6 +119,7 @@ MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
     U32(peer_links, slot_bytes, 0, UINT32_MAX),
     U32(peer_links, slot_count, 0, UINT32_MAX),
     BOOL(peer_links, codebooks),
+    BOOL(peer_links, reshapes),
 };
 
 MESSAGE(handover, struct message_handover, Handover) = {
@@ -151,6 +152,16 @@ MESSAGE(codebook_part, struct message_codebook_part, CodebookPart) = {
 
 MESSAGE(codebook_known, struct message_codebook_known, CodebookKnown) = {
     BYTES(codebook_known, id, CODEBOOK_ID_BYTES, CODEBOOK_ID_BYTES),
+};
+
+MESSAGE(pool_ask, struct message_pool_ask, PoolAsk) = {
+    POOL(pool_ask, pool),
+    NAME(pool_ask, tenant, MESSAGE_TENANT_MAX),
+};
+
+MESSAGE(pool_description, struct message_pool_description, PoolDescription) = {
+    NAME(pool_description, tenant, MESSAGE_TENANT_MAX),
+    BYTES(pool_description, blob, 1, MESSAGE_BLOB_MAX),
 };
 
 MESSAGE(heartbeat, struct message_heartbeat, Heartbeat) = {
@@ -358,6 +369,7 @@ MESSAGE(segments, struct message_segments, Segments) = {
     U64(segments, aux_sum),
     U64(segments, grant),
     NUMBERS(segments, granted, granted_count, uint32_t, MESSAGE_OPEN_MAX),
+    U64(segments, reshaped),
 };
 
 /* ---- Legs: grants ------------------------------------------------------------------------------------------------ */
@@ -429,6 +441,8 @@ MESSAGE(region, struct wire_region, Region) = {
     U32(region, group, 0, STRAIT_GROUPS_MAX - 1),
     KNOWN(region, layout, STRAIT_LAYOUT_NONE, STRAIT_LAYOUT_HND),
     U32(region, tokens, 0, UINT32_MAX),
+    U32(region, head_first, 0, UINT32_MAX),
+    U32(region, heads_total, 0, UINT32_MAX),
 };
 static const struct message_layout region_layout = LAYOUT(region, region, region_check);
 
@@ -713,5 +727,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_CODEBOOK_ASK, "codebook-ask", LAYOUT(codebook_ask, codebook_ask, NULL)},
     {MESSAGE_CODEBOOK_PART, "codebook-part", LAYOUT(codebook_part, codebook_part, codebook_part_check)},
     {MESSAGE_CODEBOOK_KNOWN, "codebook-known", LAYOUT(codebook_known, codebook_known, NULL)},
+    {MESSAGE_POOL_ASK, "pool-ask", LAYOUT(pool_ask, pool_ask, NULL)},
+    {MESSAGE_POOL_DESCRIPTION, "pool-description", LAYOUT(pool_description, pool_description, NULL)},
 };
 const size_t message_kind_count = sizeof(message_kinds) / sizeof(message_kinds[0]);

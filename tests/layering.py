@@ -7,7 +7,7 @@ import sys
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
                " codec container",
-    "proto": "trace message message_table text blob channel",
+    "proto": "trace message message_table text blob reshape channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files report input pipeline calibrate decode_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
@@ -18,10 +18,10 @@ ORDER = {
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",
-    "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool count",
+    "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",
     "daemon/device/cuda": "failure batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
-    "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes sampling request span withdraw sink source local expectation"
+    "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",
 }
 

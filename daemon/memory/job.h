@@ -68,19 +68,20 @@ struct job_chunk {
  * the mode needs a codebook and none is loaded; a raw chunk names no codebook. On error there is no job and no
  * callback: ERR_NO_MEMORY, and (here and below) ERR_INVALID: the piece or an id is not one of the pool's, or the page
  * sizes of a copy differ. */
-enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
-                              uint64_t cookie);
+enum strait_status job_encode(struct jobs *jobs, const struct pool *pool, const struct piece *piece,
+                              const uint32_t *ids, enum strait_mode mode, const struct job_chunk *chunk, job_done *done,
+                              void *owner, uint64_t cookie);
 
 /* Checks the chunk and puts its pages in place. Others may be able to write the chunk meanwhile, so its metadata is
  * copied first. It must have exactly the pages of the piece, in their order and sizes, and their element type;
  * otherwise CODEC. */
-enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              const struct job_chunk *chunk, job_done *done, void *owner, uint64_t cookie);
+enum strait_status job_decode(struct jobs *jobs, const struct pool *pool, const struct piece *piece,
+                              const uint32_t *ids, const struct job_chunk *chunk, job_done *done, void *owner,
+                              uint64_t cookie);
 
-/* Copies page to page between two pools of equal geometry (they may be the same pool), respecting rows. Large copies
- * use stores that bypass the caches. */
-enum strait_status job_copy(struct jobs *jobs, struct pool *src, const uint32_t *src_ids, struct pool *dst,
+/* Copies page to page between two pools whose pages have equal sizes (they may be the same pool), respecting the rows
+ * of each. Large copies use stores that bypass the caches. */
+enum strait_status job_copy(struct jobs *jobs, const struct pool *src, const uint32_t *src_ids, const struct pool *dst,
                             const uint32_t *dst_ids, const struct piece *piece, job_done *done, void *owner,
                             uint64_t cookie);
 

@@ -62,10 +62,10 @@ struct job {
 /* The arguments of a job: what to do, with which pages, and whom to tell. */
 struct job_order {
     job_work *work;
-    struct pool *pool;
+    const struct pool *pool;
     const struct piece *piece;
     const uint32_t *ids;
-    struct pool *src_pool; /* copy */
+    const struct pool *src_pool; /* copy */
     const uint32_t *src_ids;
     job_done *done;
     void *owner;

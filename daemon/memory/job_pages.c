@@ -263,9 +263,9 @@ static void work_encode(struct job *job)
     seal(job);
 }
 
-enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
-                              uint64_t cookie)
+enum strait_status job_encode(struct jobs *jobs, const struct pool *pool, const struct piece *piece,
+                              const uint32_t *ids, enum strait_mode mode, const struct job_chunk *chunk, job_done *done,
+                              void *owner, uint64_t cookie)
 {
     const struct job_order order = {
         .work = work_encode, .pool = pool, .piece = piece, .ids = ids, .done = done, .owner = owner, .cookie = cookie};
@@ -323,8 +323,9 @@ static void work_decode(struct job *job)
     (void)fault_at(FAULT_DECODED, NULL, NULL);
 }
 
-enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              const struct job_chunk *chunk, job_done *done, void *owner, uint64_t cookie)
+enum strait_status job_decode(struct jobs *jobs, const struct pool *pool, const struct piece *piece,
+                              const uint32_t *ids, const struct job_chunk *chunk, job_done *done, void *owner,
+                              uint64_t cookie)
 {
     const struct job_order order = {
         .work = work_decode, .pool = pool, .piece = piece, .ids = ids, .done = done, .owner = owner, .cookie = cookie};
@@ -415,15 +416,41 @@ static bool is_plain(const struct strait_region *region)
     return region->rows == 1 || region->row_stride == region->row_bytes;
 }
 
-static void copy_page(const struct strait_region *to, uint8_t *dst, const struct strait_region *from,
-                      const uint8_t *src, copy_bytes *copy)
+/* A position in a page of rows. */
+struct place {
+    uint8_t *at;
+    uint64_t left, row_bytes, skip; /* of the row; of each row; from its end to the next row */
+};
+
+static struct place place_of(const struct strait_region *region, uint8_t *page)
 {
-    if (is_plain(to) && is_plain(from)) {
-        copy_any(dst, src, (size_t)to->rows * to->row_bytes, copy);
+    const uint64_t row = is_plain(region) ? (uint64_t)region->rows * region->row_bytes : region->row_bytes;
+    return (struct place){.at = page, .left = row, .row_bytes = row, .skip = region->row_stride - row};
+}
+
+static void advance(struct place *place, uint64_t bytes)
+{
+    place->at += bytes;
+    place->left -= bytes;
+    if (place->left != 0)
         return;
+    place->at += place->skip;
+    place->left = place->row_bytes;
+}
+
+/* The two pages have as many bytes, but need not have the same rows. */
+static void copy_page(const struct strait_region *to, uint8_t *dst, const struct strait_region *from, uint8_t *src,
+                      copy_bytes *copy)
+{
+    struct place put = place_of(to, dst), take = place_of(from, src);
+    for (uint64_t left = (uint64_t)to->rows * to->row_bytes, n; left > 0; left -= n) {
+        n = put.left < take.left ? put.left : take.left;
+        copy_any(put.at, take.at, n, copy);
+        if (n == left)
+            break; /* what would come next may lie outside */
+        advance(&put, n);
+        advance(&take, n);
     }
-    for (uint32_t r = 0; r < to->rows; r++)
-        copy_any(dst + r * to->row_stride, src + r * from->row_stride, to->row_bytes, copy);
 }
 
 static void work_copy(struct job *job)
@@ -435,7 +462,7 @@ static void work_copy(struct job *job)
         for (uint32_t i = 0; i < to->id_count; i++) {
             const struct strait_region *dst = &to->regions[r], *src = &from->regions[r];
             copy_page(dst, (uint8_t *)dst->base + to->ids[i] * dst->page_stride, src,
-                      (const uint8_t *)src->base + from->ids[i] * src->page_stride, copy);
+                      (uint8_t *)src->base + from->ids[i] * src->page_stride, copy);
         }
     stream_flush();
     (void)fault_at(FAULT_COPIED, NULL, NULL);
@@ -453,16 +480,16 @@ static void work_copy_on_device(struct job *job)
     job->result.bytes = job->result.raw_bytes;
 }
 
-/* Are the pages of equal sizes, row by row? */
+/* Are the pages of equal sizes? */
 static bool fits(const struct strait_pages *a, const struct strait_pages *b)
 {
     for (uint32_t r = 0; r < a->region_count; r++)
-        if (a->regions[r].rows != b->regions[r].rows || a->regions[r].row_bytes != b->regions[r].row_bytes)
+        if (page_bytes(&a->regions[r]) != page_bytes(&b->regions[r]))
             return false;
     return true;
 }
 
-enum strait_status job_copy(struct jobs *jobs, struct pool *src, const uint32_t *src_ids, struct pool *dst,
+enum strait_status job_copy(struct jobs *jobs, const struct pool *src, const uint32_t *src_ids, const struct pool *dst,
                             const uint32_t *dst_ids, const struct piece *piece, job_done *done, void *owner,
                             uint64_t cookie)
 {

@@ -184,6 +184,9 @@ static enum strait_status check_region(const struct message_pool_register *regis
                       "region %u: offset, strides or row bytes are no multiples of its "
                       "element's size",
                       r);
+    if (!heads_are_valid(region->head_first, region->heads, region->heads_total))
+        return refuse(why, STRAIT_ERR_INVALID, "region %u: %u heads from %u on are not among %u", r, region->heads,
+                      region->head_first, region->heads_total);
     return STRAIT_OK;
 }
 
@@ -624,7 +627,9 @@ static struct blob_region describe_region(const struct wire_region *region)
                                 .heads = region->heads,
                                 .page_count = region->page_count,
                                 .layout = region->layout,
-                                .tokens = region->tokens};
+                                .tokens = region->tokens,
+                                .head_first = region->head_first,
+                                .heads_total = region->heads_total};
 }
 
 /* Computes the geometry's hash. Regions must come in the pool's order, because peers refer to them by their places. */
@@ -649,7 +654,10 @@ static enum strait_status describe(struct pool *pool, const struct message_pool_
             pool->geometry = blob_geometry(regions, count, registration->compat);
     }
     free(order);
-    free(regions);
+    pool->described = regions;
+    pool->described_count = count;
+    if (registration->compat.size != 0 && registration->compat.size <= STRAIT_COMPAT_BYTES_MAX)
+        memcpy(pool->compat, registration->compat.data, registration->compat.size);
     return status;
 }
 
@@ -765,6 +773,20 @@ enum strait_status pool_map(const struct message_pool_register *registration, co
     return status;
 }
 
+void pool_free_groups(struct pool *pool)
+{
+    for (uint32_t g = 0; g < pool->group_count; g++) {
+        free(pool->groups[g].regions);
+        free(pool->groups[g].layers);
+        free(pool->groups[g].roles);
+        free(pool->groups[g].uses);
+        free(pool->groups[g].expected);
+    }
+    free((void *)pool->sizes.groups);
+    free((void *)pool->sizes.region_counts);
+    free(pool->groups);
+}
+
 void pool_unmap(struct pool *pool)
 {
     if (pool == NULL)
@@ -776,16 +798,8 @@ void pool_unmap(struct pool *pool)
         else if (!mapping->borrowed)
             map_drop(mapping->base, mapping->size);
     }
-    for (uint32_t g = 0; g < pool->group_count; g++) {
-        free(pool->groups[g].regions);
-        free(pool->groups[g].layers);
-        free(pool->groups[g].roles);
-        free(pool->groups[g].uses);
-        free(pool->groups[g].expected);
-    }
-    free((void *)pool->sizes.groups);
-    free((void *)pool->sizes.region_counts);
-    free(pool->groups);
+    pool_free_groups(pool);
+    free(pool->described);
     free(pool->mappings);
     free(pool);
 }

@@ -23,8 +23,11 @@ struct pool_group {
 
 struct pool {
     struct pool_id id;
-    uint64_t geometry; /* blob_geometry */
-    uint64_t bytes;    /* mapped host memory */
+    uint64_t geometry;             /* blob_geometry, of: */
+    struct blob_region *described; /* its regions as peers see them */
+    uint32_t described_count;
+    char compat[STRAIT_COMPAT_BYTES_MAX + 1];
+    uint64_t bytes; /* mapped host memory */
     uint64_t device_bytes;
     uint32_t coding; /* enum strait_coding */
     uint32_t group_count;
@@ -54,6 +57,8 @@ enum strait_status pool_map(const struct message_pool_register *registration, co
                             const struct pool_context *context, struct pool **pool, char *why, size_t why_size);
 /* Gives each region the table of its class in the codebook set (NULL: 0). A pool that was just mapped has table 0. */
 void pool_choose_tables(struct pool *pool, const struct strait_codebook *codebook);
+/* Frees the groups, and nothing else. */
+void pool_free_groups(struct pool *pool);
 /* Unmaps; may take long. No job may use the pool. NULL is allowed. */
 void pool_unmap(struct pool *pool);
 

@@ -194,6 +194,8 @@ static void dispatch(struct connection *c, const struct message *message)
     case MESSAGE_CODEBOOK_ASK:
     case MESSAGE_CODEBOOK_PART:
     case MESSAGE_CODEBOOK_KNOWN:
+    case MESSAGE_POOL_ASK:
+    case MESSAGE_POOL_DESCRIPTION:
         if (!peers->config.events->message(peers->config.owner, &c->peer, message))
             connection_protocol_error(c, message_name(message->type));
         break;

@@ -168,6 +168,7 @@ static void send_links(struct connection *c, const char *transport, const void *
                 .slot_bytes = peers->config.slot_bytes,
                 .slot_count = peers->config.slot_count,
                 .codebooks = peers->config.codebooks,
+                .reshapes = peers->config.reshapes,
             },
     };
     connection_send(c, &message);
@@ -356,6 +357,7 @@ static void take_first(struct connection *c, const struct message_peer_links *li
     c->peer.slot_bytes = links->slot_bytes;
     c->peer.slot_count = links->slot_count;
     c->peer.takes_codebooks = links->codebooks;
+    c->peer.takes_reshapes = links->reshapes;
     codebook_receive(c, links->codebook_id);
     c->same_host = links->host.size > 0 && links->host.size == strlen(peers->host) &&
                    memcmp(links->host.data, peers->host, links->host.size) == 0;

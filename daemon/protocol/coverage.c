@@ -270,6 +270,13 @@ bool coverage_land(struct coverage *coverage, const struct piece *piece, void (*
     return true;
 }
 
+void layers_add(void *owner, int32_t layer)
+{
+    struct layers *layers = owner;
+    if (layers->count < STRAIT_REGIONS_MAX)
+        layers->list[layers->count++] = layer;
+}
+
 bool coverage_complete(const struct coverage *coverage)
 {
     return coverage->left == 0;
@@ -284,6 +291,38 @@ bool coverage_layer_landed(const struct coverage *coverage, int32_t layer)
 uint32_t coverage_layers_landed(const struct coverage *coverage)
 {
     return coverage->layers_landed;
+}
+
+/* The ordinal behind the last one that has landed in a row, of those of a span. 0: none has. */
+static uint32_t last_landed(const uint64_t *row, const struct page_span *span)
+{
+    for (uint32_t i = span->count; i > 0; i--) {
+        const uint32_t ordinal = span->ordinal + i - 1;
+        if ((row[ordinal / 64] >> ordinal % 64 & 1) != 0)
+            return ordinal + 1;
+    }
+    return 0;
+}
+
+bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
+{
+    const struct cover_group *group = &coverage->groups[g];
+    uint32_t common = 0;
+    for (uint32_t r = 0; r < group->region_count; r++) {
+        const uint64_t *row = group->landed + (uint64_t)r * group->words;
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        uint32_t last = 0;
+        while ((span = page_group_next(&coverage->pages->groups[g], &cursor)) != NULL) {
+            const uint32_t ordinal = last_landed(row, span);
+            last = ordinal != 0 ? span->first + (ordinal - span->ordinal) : last;
+        }
+        if (last == 0 || (r > 0 && last != common))
+            return false;
+        common = last;
+    }
+    *end = common;
+    return group->region_count > 0;
 }
 
 /* ---- What is missing --------------------------------------------------------------------------------------------- */

@@ -31,11 +31,22 @@ bool coverage_claim(struct coverage *coverage, const struct segment *segment);
 bool coverage_land(struct coverage *coverage, const struct piece *piece, void (*layer)(void *owner, int32_t layer),
                    void *owner);
 
+/* Collects layers: a `layer` for the calls above and below, with a struct layers as its owner. */
+struct layers {
+    uint32_t count;
+    int32_t list[STRAIT_REGIONS_MAX];
+};
+void layers_add(void *owner, int32_t layer);
+
 bool coverage_complete(const struct coverage *coverage); /* every unit of every expected page has landed */
 /* Nothing that is expected of the layer is missing; also true where nothing is expected. */
 bool coverage_layer_landed(const struct coverage *coverage, int32_t layer);
 /* Number of layers reported as complete: those of which nothing is expected do not count. */
 uint32_t coverage_layers_landed(const struct coverage *coverage);
+
+/* The logical index behind the last page of a group that has landed in any region; *end is set if it is the same in all
+ * of them. False: it is not, or none has landed. */
+bool coverage_end(const struct coverage *coverage, uint32_t group, uint32_t *end);
 
 /* Reports ranges of pages of which some region has not landed, in order of group and index, until `range` has enough
  * and returns false. Each range lies in one span of `pages` and is not empty; its ids are borrowed from there. Long

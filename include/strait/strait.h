@@ -165,7 +165,10 @@ struct strait_pool_region {
     uint32_t layout;      /* enum strait_layout. Declare it: two pools of one size and another order would exchange
                              permuted pages, if neither of them said so */
     uint32_t tokens;      /* in a page, 0 when not declared */
-    uint64_t reserved[4]; /* 0 */
+    uint32_t head_first;  /* the model's KV head that is the first in a page: with tensor parallelism, where this
+                             rank's heads begin */
+    uint32_t heads_total; /* KV heads of the model, 0 when not declared: such pages fit only pages with as many heads */
+    uint64_t reserved[3]; /* 0 */
 };
 
 /* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
@@ -220,13 +223,14 @@ STRAIT_API void strait_peer_remove(struct strait_peer *peer); /* running transfe
 
 /* Why two pools cannot exchange pages: bits of strait_peer_check. */
 enum strait_mismatch {
-    STRAIT_MISMATCH_PAGE_SIZE = 1, /* bytes of a page differ */
-    STRAIT_MISMATCH_DTYPE = 2,     /* element types differ */
-    STRAIT_MISMATCH_LAYOUT = 4,    /* rows, heads, tokens, their order, roles or groups differ */
-    STRAIT_MISMATCH_LAYERS = 8,    /* other layers */
-    STRAIT_MISMATCH_CODEBOOK = 16, /* another codebook set: works, uncompressed until the daemons have fetched it */
-    STRAIT_MISMATCH_VERSION = 32,  /* protocol versions without overlap */
-    STRAIT_MISMATCH_COMPAT = 64,   /* compatibility tokens differ */
+    STRAIT_MISMATCH_PAGE_SIZE = 1,  /* bytes of a page differ */
+    STRAIT_MISMATCH_DTYPE = 2,      /* element types differ */
+    STRAIT_MISMATCH_LAYOUT = 4,     /* rows, heads, tokens, their order, roles or groups differ */
+    STRAIT_MISMATCH_LAYERS = 8,     /* other layers */
+    STRAIT_MISMATCH_CODEBOOK = 16,  /* another codebook set: works, uncompressed until the daemons have fetched it */
+    STRAIT_MISMATCH_VERSION = 32,   /* protocol versions without overlap */
+    STRAIT_MISMATCH_COMPAT = 64,    /* compatibility tokens differ */
+    STRAIT_MISMATCH_RESHAPED = 128, /* other layouts, heads or layers: works, pages are rearranged on the way */
 };
 /* The bits that prevent a transfer. */
 #define STRAIT_MISMATCH_FATAL                                                                              \

@@ -268,7 +268,9 @@ class PoolRegion(Structure):
         ("group", c_uint32),
         ("layout", c_uint32),
         ("tokens", c_uint32),
-        ("reserved", c_uint64 * 4),
+        ("head_first", c_uint32),
+        ("heads_total", c_uint32),
+        ("reserved", c_uint64 * 3),
     ]
 
 

@@ -62,7 +62,7 @@ class EventType(enum.IntEnum):
 
 
 class Mismatch(enum.IntFlag):
-    """Why two pools cannot exchange pages. With CODEBOOK alone they can, uncompressed."""
+    """Why two pools cannot exchange pages. With CODEBOOK they can, uncompressed; with RESHAPED, rearranged."""
 
     PAGE_SIZE = 1
     DTYPE = 2
@@ -71,6 +71,7 @@ class Mismatch(enum.IntFlag):
     CODEBOOK = 16
     VERSION = 32
     COMPAT = 64
+    RESHAPED = 128
     FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION | COMPAT
 
 

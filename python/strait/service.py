@@ -114,6 +114,8 @@ class Region(NamedTuple):
     element: str | None = None  # None: that of the pool
     layout: Layout = Layout.NONE  # declared and compared, as are
     tokens: int = 0  # those in a page
+    head_first: int = 0  # the model's KV head that is the first here: with tensor parallelism
+    heads_total: int = 0  # of the model; 0: not declared, so that it fits only pages with as many heads
 
 
 def _as_lists(pages: PagesLike) -> list[Pages]:
@@ -266,6 +268,8 @@ def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _
         group=region.group,
         layout=region.layout,
         tokens=region.tokens,
+        head_first=region.head_first,
+        heads_total=region.heads_total,
         **place,
     )
 
@@ -545,6 +549,8 @@ class Pool(_Handle):
         status = lib.strait_read(self._handle, peer._handle, byref(params), byref(handle))
         if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.FATAL:
             raise make_error(status, f"read: the pools do not match: {self.explain(peer)}")
+        if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.RESHAPED:
+            raise make_error(status, f"read: as many pages, of as many tokens, at both sides: {self.explain(peer)}")
         check(status, "read")
         return self._client._add_transfer(handle, self)
 

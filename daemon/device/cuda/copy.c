@@ -53,16 +53,47 @@ struct walk {
     uint32_t page, pages;
 };
 
-static struct move page_move(const struct walk *walk, uint32_t page)
+static bool is_plain(const struct strait_region *region)
 {
-    uint32_t r = page / walk->to->id_count, i = page % walk->to->id_count;
+    return region->rows == 1 || region->row_stride == region->row_bytes;
+}
+
+/* Pages that are moved row by row: those of one list have no gaps, or both have the same rows. */
+static bool is_direct(const struct strait_region *to, const struct strait_region *from)
+{
+    return is_plain(to) || is_plain(from) || (to->rows == from->rows && to->row_bytes == from->row_bytes);
+}
+
+static bool all_direct(const struct walk *walk)
+{
+    for (uint32_t r = 0; r < walk->to->region_count; r++)
+        if (!is_direct(&walk->to->regions[r], &walk->from->regions[r]))
+            return false;
+    return true;
+}
+
+/* A move by the rows of one region; the other side is that region too, or has no gaps. */
+static struct move move_rows(const struct strait_region *rows, const struct strait_region *to,
+                             const struct strait_region *from)
+{
+    return (struct move){.to_stride = is_plain(to) ? rows->row_bytes : to->row_stride,
+                         .from_stride = is_plain(from) ? rows->row_bytes : from->row_stride,
+                         .rows = rows->rows,
+                         .row_bytes = rows->row_bytes};
+}
+
+/* The move of a page: into the stage, out of it, or (stages NULL) from page to page. */
+static struct move page_move(const struct walk *walk, uint8_t *in_stage, const uint8_t *out_stage)
+{
+    static const struct strait_region plain = {.rows = 1};
+    uint32_t r = walk->page / walk->to->id_count, i = walk->page % walk->to->id_count;
     const struct strait_region *to = &walk->to->regions[r], *from = &walk->from->regions[r];
-    return (struct move){.to = (uint8_t *)to->base + walk->to->ids[i] * to->page_stride,
-                         .from = (const uint8_t *)from->base + walk->from->ids[i] * from->page_stride,
-                         .to_stride = to->rows == 1 ? to->row_bytes : to->row_stride,
-                         .from_stride = from->rows == 1 ? from->row_bytes : from->row_stride,
-                         .rows = to->rows,
-                         .row_bytes = to->row_bytes};
+    struct move move = in_stage != NULL    ? move_rows(from, &plain, from)
+                       : out_stage != NULL ? move_rows(to, to, &plain)
+                                           : move_rows(is_plain(to) ? from : to, to, from);
+    move.to = in_stage != NULL ? in_stage : (uint8_t *)to->base + walk->to->ids[i] * to->page_stride;
+    move.from = out_stage != NULL ? out_stage : (const uint8_t *)from->base + walk->from->ids[i] * from->page_stride;
+    return move;
 }
 
 /* Adds the moves of a page, in pieces when the page has no gaps. Returns their number. */
@@ -97,19 +128,16 @@ static void next_moves(struct walk *walk, uint8_t *gather_stage, uint8_t *scatte
     *gathers = *scatters = 0;
     *bytes = 0;
     for (; walk->page < walk->pages && *gathers + most <= MOVES_MAX && *scatters + most <= MOVES_MAX; walk->page++) {
-        struct move direct = page_move(walk, walk->page), in = direct, out = direct;
-        size_t size = (size_t)direct.rows * direct.row_bytes, room = (size + 15) & ~(size_t)15;
+        const struct strait_region *region = &walk->to->regions[walk->page / walk->to->id_count];
+        size_t size = (size_t)region->rows * region->row_bytes, room = (size + 15) & ~(size_t)15;
         if (gather_stage == NULL) {
-            *gathers += add_move(gather + *gathers, direct);
+            *gathers += add_move(gather + *gathers, page_move(walk, NULL, NULL));
             continue;
         }
         if (*bytes + size > STAGE_BYTES)
             return;
-        in.to = gather_stage + *bytes;
-        out.from = scatter_stage + *bytes;
-        in.to_stride = out.from_stride = direct.row_bytes;
-        *gathers += add_move(gather + *gathers, in);
-        *scatters += add_move(scatter + *scatters, out);
+        *gathers += add_move(gather + *gathers, page_move(walk, gather_stage + *bytes, NULL));
+        *scatters += add_move(scatter + *scatters, page_move(walk, NULL, scatter_stage + *bytes));
         *bytes += room < STAGE_BYTES - *bytes ? room : STAGE_BYTES - *bytes;
     }
 }
@@ -178,18 +206,29 @@ static cudaError_t copy_across(struct device *to, struct device *from, struct wa
     return error;
 }
 
+/* Rows of both sides that differ go by way of the stage. */
+static cudaError_t copy_within(struct device *device, struct walk *walk)
+{
+    const bool staged = !all_direct(walk);
+    uint32_t gathers, scatters;
+    size_t bytes;
+    cudaError_t error = prepare(device, false, staged);
+    struct copier *copier = &device->copier;
+    uint8_t *stage = staged ? copier->device_stage : NULL;
+    struct move *gather = copier->moves, *scatter = copier->moves + MOVES_MAX;
+    while (error == cudaSuccess && walk->page < walk->pages) {
+        next_moves(walk, stage, stage, gather, &gathers, scatter, &scatters, &bytes);
+        error = move_on_device(device, gather, gathers);
+        if (error == cudaSuccess && scatters > 0)
+            error = move_on_device(device, scatter, scatters);
+    }
+    return error;
+}
+
 static cudaError_t copy_any(struct device *to, struct device *from, struct walk *walk)
 {
-    if (to == from) {
-        uint32_t gathers, scatters;
-        size_t bytes;
-        cudaError_t error = prepare(to, false, false);
-        while (error == cudaSuccess && walk->page < walk->pages) {
-            next_moves(walk, NULL, NULL, to->copier.moves, &gathers, NULL, &scatters, &bytes);
-            error = move_on_device(to, to->copier.moves, gathers);
-        }
-        return error;
-    }
+    if (to == from)
+        return copy_within(to, walk);
     return to == NULL || from == NULL ? copy_with_host(to != NULL ? to : from, to != NULL, walk)
                                       : copy_across(to, from, walk);
 }

@@ -1,0 +1,153 @@
+#include "daemon/descriptions.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "daemon/node.h"
+#include "daemon/request.h"
+
+struct description {
+    struct name name; /* without a key */
+    struct pool_blob blob;
+    uint64_t geometry;
+    struct description *prev, *next;
+};
+
+static struct descriptions *of(struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    return use != NULL ? &use->descriptions : NULL;
+}
+
+static void description_free(struct description *description)
+{
+    blob_fini(&description->blob);
+    free(description);
+}
+
+void descriptions_free(struct descriptions *descriptions)
+{
+    struct description *description, *next;
+    DL_FOREACH_SAFE (descriptions->list, description, next)
+        description_free(description);
+    *descriptions = (struct descriptions){0};
+}
+
+/* ---- Pools of peers ---------------------------------------------------------------------------------------------- */
+
+static struct description *find(const struct descriptions *descriptions, const struct name *pool)
+{
+    struct description *description;
+    DL_FOREACH (descriptions->list, description)
+        if (memcmp(&description->name.pool, &pool->pool, sizeof(pool->pool)) == 0 &&
+            memcmp(description->name.tenant, pool->tenant, sizeof(pool->tenant)) == 0)
+            return description;
+    return NULL;
+}
+
+const struct pool_blob *description_find(struct peer *peer, const struct name *pool, uint64_t geometry)
+{
+    const struct descriptions *descriptions = of(peer);
+    const struct description *found = descriptions != NULL ? find(descriptions, pool) : NULL;
+    return found != NULL && found->geometry == geometry ? &found->blob : NULL;
+}
+
+bool description_ask(struct peer *peer, const struct name *pool)
+{
+    if (!peer->takes_reshapes)
+        return false;
+    struct message message = {.type = MESSAGE_POOL_ASK};
+    message.pool_ask = (struct message_pool_ask){
+        .pool = pool->pool, .tenant = view_of(pool->tenant, strnlen(pool->tenant, sizeof(pool->tenant)))};
+    (void)peer_send(peer, &message); /* if the peer is down, what waits for the answer goes with it */
+    return true;
+}
+
+/* What was told first makes room, here and at the peer's: its own list is in the same order. */
+static void make_room(struct descriptions *descriptions)
+{
+    struct description *oldest = descriptions->list;
+    if (descriptions->count < DESCRIPTIONS_MAX)
+        return;
+    DL_DELETE(descriptions->list, oldest);
+    description_free(oldest);
+    descriptions->count--;
+}
+
+bool description_take(struct peer *peer, const struct message_pool_description *message, struct name *pool)
+{
+    struct descriptions *descriptions = of(peer);
+    struct description *description = descriptions != NULL ? calloc(1, sizeof(*description)) : NULL;
+    if (description == NULL)
+        return descriptions == NULL; /* without memory the connection ends, as with any other message */
+    if (blob_unpack(message->blob.data, message->blob.size, &description->blob) != STRAIT_OK) {
+        free(description);
+        return false;
+    }
+    const struct pool_blob *blob = &description->blob;
+    name_set(&description->name, message->tenant, &blob->pool, (struct view){0});
+    *pool = description->name;
+    description->geometry =
+        blob_geometry(blob->regions, blob->region_count, view_of(blob->compat, strlen(blob->compat)));
+    struct description *before = find(descriptions, pool);
+    if (before != NULL) {
+        DL_REPLACE_ELEM(descriptions->list, before, description);
+        description_free(before);
+        return true;
+    }
+    make_room(descriptions);
+    DL_APPEND(descriptions->list, description);
+    descriptions->count++;
+    return true;
+}
+
+/* ---- Pools of this node ------------------------------------------------------------------------------------------ */
+
+static bool send_description(struct peer *peer, const struct pool_ref *pool)
+{
+    const struct pool *own = pool->pool;
+    struct pool_blob blob = {.pool = pool->key.id,
+                             .version = PROTOCOL_VERSION,
+                             .version_min = PROTOCOL_VERSION_MIN,
+                             .region_count = own->described_count,
+                             .regions = own->described};
+    size_t size;
+    memcpy(blob.compat, own->compat, sizeof(blob.compat));
+    if (blob_pack(&blob, NULL, 0, &size) != STRAIT_ERR_NO_SPACE)
+        return false;
+    void *bytes = malloc(size);
+    struct message message = {.type = MESSAGE_POOL_DESCRIPTION};
+    const bool packed = bytes != NULL && blob_pack(&blob, bytes, size, &size) == STRAIT_OK;
+    if (packed) {
+        message.pool_description =
+            (struct message_pool_description){.tenant = tenant_view(pool->tenant), .blob = view_of(bytes, size)};
+        (void)peer_send(peer, &message);
+    }
+    free(bytes);
+    return packed;
+}
+
+bool description_tell(struct peer *peer, const struct pool_ref *pool)
+{
+    struct descriptions *descriptions = of(peer);
+    uint64_t mark;
+    memcpy(&mark, pool->key.id.bytes, sizeof(mark));
+    mark = (mark ^ pool->pool->geometry) | 1; /* no free place */
+    if (descriptions == NULL)
+        return false;
+    for (uint32_t i = 0; i < DESCRIPTIONS_MAX; i++)
+        if (descriptions->told[i] == mark)
+            return true;
+    descriptions->told[descriptions->told_next++ % DESCRIPTIONS_MAX] = mark;
+    return send_description(peer, pool);
+}
+
+void description_asked(struct node *node, struct peer *peer, const struct message_pool_ask *message)
+{
+    struct name name;
+    name_set(&name, message->tenant, &message->pool, (struct view){0});
+    const struct pool_ref *pool = name_pool(node, &name);
+    if (pool != NULL)
+        (void)send_description(peer, pool);
+}

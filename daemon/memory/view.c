@@ -1,0 +1,198 @@
+#include "daemon/memory/view.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Tiles in memory --------------------------------------------------------------------------------------------- */
+
+/* A tile of a region as it lies in memory. */
+struct tile {
+    uint64_t offset, step; /* from the page's beginning, and from tile to tile */
+    uint64_t row_stride;
+    uint32_t rows, row_bytes;
+};
+
+static bool is_plain(const struct strait_region *region)
+{
+    return region->rows == 1 || region->row_stride == region->row_bytes;
+}
+
+/* A distance of whole rows of the page, or one that stays within a row. */
+static bool distance(const struct strait_region *region, uint64_t bytes, bool within, uint64_t *in_memory)
+{
+    *in_memory = within ? bytes : bytes / region->row_bytes * region->row_stride;
+    return within || bytes % region->row_bytes == 0;
+}
+
+/* Places a tile in pages whose rows lie apart. False: its rows do not follow those of the page. */
+static bool place_apart(const struct strait_region *region, const struct tile_place *at, uint32_t tiles,
+                        struct tile *tile)
+{
+    const uint64_t row = region->row_bytes, begin = at->offset % row;
+    const uint64_t extent = (uint64_t)(at->rows - 1) * at->row_stride + at->row_bytes;
+    const bool inside = begin + extent <= row; /* a row of the page has all of the tile, or a row of it */
+    const uint64_t all = (inside ? extent : at->row_bytes) + (uint64_t)(tiles - 1) * at->step;
+    tile->offset = at->offset / row * region->row_stride + begin;
+    if (!distance(region, tiles == 1 ? 0 : at->step, begin + all <= row, &tile->step))
+        return false;
+    if (at->rows == 1 && begin == 0 && at->row_bytes % row == 0) {
+        tile->rows = (uint32_t)(at->row_bytes / row);
+        tile->row_bytes = region->row_bytes;
+        tile->row_stride = region->row_stride;
+        return true;
+    }
+    return begin + at->row_bytes <= row &&
+           distance(region, at->rows == 1 ? 0 : at->row_stride, inside, &tile->row_stride);
+}
+
+static bool place(const struct strait_region *region, const struct tile_place *at, uint32_t tiles, struct tile *tile)
+{
+    *tile = (struct tile){.offset = at->offset,
+                          .step = at->step,
+                          .row_stride = at->row_stride,
+                          .rows = at->rows,
+                          .row_bytes = at->row_bytes};
+    return is_plain(region) || place_apart(region, at, tiles, tile);
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+    while (b != 0) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Numbers the tiles of all pages by one stride. False: another than the group's other regions have. */
+static bool number_tiles(struct view_group *group, const struct strait_region *region, const struct tile *tile,
+                         bool first, uint64_t *stride)
+{
+    const uint64_t unit = group->tiles == 1 ? region->page_stride : common_divisor(region->page_stride, tile->step);
+    const uint64_t scale = group->tiles == 1 ? 1 : region->page_stride / unit;
+    const uint64_t step = group->tiles == 1 ? 0 : tile->step / unit;
+    *stride = unit;
+    if (scale * region->page_count > UINT32_MAX || (!first && (scale != group->scale || step != group->step)))
+        return false;
+    group->scale = (uint32_t)scale;
+    group->step = (uint32_t)step;
+    return true;
+}
+
+/* ---- The view ---------------------------------------------------------------------------------------------------- */
+
+static bool make_region(const struct pool_group *own, const struct tile_place *at, struct view_group *numbers,
+                        struct pool_group *group, uint32_t r)
+{
+    const struct strait_region *from = &own->regions[at->region];
+    struct tile tile;
+    uint64_t stride;
+    if (!place(from, at, numbers->tiles, &tile) || !number_tiles(numbers, from, &tile, r == 0, &stride))
+        return false;
+    group->regions[r] = (struct strait_region){.base = (uint8_t *)from->base + tile.offset,
+                                               .page_stride = stride,
+                                               .row_stride = tile.row_stride,
+                                               .page_count = (uint32_t)(from->page_count * numbers->scale),
+                                               .rows = tile.rows,
+                                               .row_bytes = tile.row_bytes,
+                                               .table = from->table};
+    group->layers[r] = own->layers[at->region];
+    group->roles[r] = own->roles[at->region];
+    return true;
+}
+
+static enum strait_status make_group(const struct pool *pool, const struct reshape *reshape, uint32_t g,
+                                     enum reshape_side side, struct pool_view *view)
+{
+    const struct reshape_group *shape = &reshape->groups[g];
+    const struct pool_group *own = &pool->groups[shape->group[side]];
+    struct pool_group *group = &view->pool.groups[g];
+    *group = (struct pool_group){.regions = calloc(shape->count, sizeof(group->regions[0])),
+                                 .layers = calloc(shape->count, sizeof(group->layers[0])),
+                                 .roles = calloc(shape->count, sizeof(group->roles[0])),
+                                 .region_count = shape->count,
+                                 .element = own->element,
+                                 .device = own->device};
+    view->groups[g] = (struct view_group){.own = shape->group[side], .tiles = shape->tiles[side]};
+    if (group->regions == NULL || group->layers == NULL || group->roles == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t r = 0; r < shape->count; r++)
+        if (!make_region(own, &reshape->regions[shape->first + r].at[side], &view->groups[g], group, r))
+            return STRAIT_ERR_INVALID;
+    group->page_count = own->page_count * view->groups[g].scale;
+    return STRAIT_OK;
+}
+
+enum strait_status view_create(const struct pool *pool, const struct reshape *reshape, enum reshape_side side,
+                               struct pool_view **made)
+{
+    struct pool_view *view = calloc(1, sizeof(*view));
+    if (view == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    const uint32_t count = reshape->group_count;
+    const struct strait_region **lists = calloc(count, sizeof(lists[0]));
+    uint32_t *region_counts = calloc(count, sizeof(region_counts[0]));
+    view->pool = (struct pool){.id = pool->id,
+                               .geometry = pool->geometry,
+                               .coding = pool->coding,
+                               .devices = pool->devices,
+                               .groups = calloc(count, sizeof(view->pool.groups[0])),
+                               .sizes = {.groups = lists, .region_counts = region_counts, .group_count = count}};
+    enum strait_status status =
+        lists == NULL || region_counts == NULL || view->pool.groups == NULL ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
+    for (uint32_t g = 0; g < count && status == STRAIT_OK; g++) {
+        view->pool.group_count++;
+        status = make_group(pool, reshape, g, side, view);
+        lists[g] = view->pool.groups[g].regions;
+        region_counts[g] = view->pool.groups[g].region_count;
+    }
+    if (status == STRAIT_OK)
+        *made = view;
+    else
+        view_destroy(view);
+    return status;
+}
+
+void view_destroy(struct pool_view *view)
+{
+    if (view == NULL)
+        return;
+    pool_free_groups(&view->pool);
+    free(view);
+}
+
+/* ---- Pages ------------------------------------------------------------------------------------------------------- */
+
+static enum strait_status add_span(const struct view_group *group, uint32_t g, const struct page_span *span,
+                                   const uint32_t *ids, struct page_set *tiles)
+{
+    const uint64_t first = (uint64_t)span->first * group->tiles, count = (uint64_t)span->count * group->tiles;
+    if (first + count > UINT32_MAX)
+        return STRAIT_ERR_INVALID;
+    uint32_t *list = malloc(count * sizeof(list[0]));
+    if (list == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t p = 0, i = 0; p < span->count; p++)
+        for (uint32_t t = 0; t < group->tiles; t++)
+            list[i++] = ids[span->ordinal + p] * group->scale + t * group->step;
+    enum strait_status status = page_set_add(
+        tiles, &(struct wire_page_list){.group = g, .first = (uint32_t)first, .count = (uint32_t)count, .ids = list});
+    free(list);
+    return status;
+}
+
+enum strait_status view_pages(const struct pool_view *view, const struct page_set *pages, struct page_set *tiles)
+{
+    enum strait_status status = page_set_init(tiles, view->pool.group_count);
+    for (uint32_t g = 0; g < view->pool.group_count && status == STRAIT_OK; g++) {
+        const struct page_group *own = &pages->groups[view->groups[g].own];
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        while (status == STRAIT_OK && (span = page_group_next(own, &cursor)) != NULL)
+            status = add_span(&view->groups[g], g, span, own->ids, tiles);
+    }
+    if (status != STRAIT_OK)
+        page_set_fini(tiles);
+    return status;
+}

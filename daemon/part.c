@@ -1,0 +1,208 @@
+#include "daemon/part.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "daemon/expectation.h"
+
+/* ---- Bytes that a page still lacks ------------------------------------------------------------------------------- */
+
+/* Per unit of the expectation's own pool, that is page of a region: how many of its bytes have not landed. */
+static bool prepare_left(struct expectation *e)
+{
+    const struct pool *pool = e->request.pool->pool;
+    uint64_t units = 0;
+    if (e->left != NULL)
+        return true;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        units += (uint64_t)pool->groups[g].region_count * e->request.pages.groups[g].id_count;
+    if (units > COVERAGE_BYTES_MAX / sizeof(uint32_t) || !request_charge(&e->request, units * sizeof(uint32_t)))
+        return false;
+    e->left = malloc((units + 1) * sizeof(*e->left));
+    if (e->left == NULL)
+        return false;
+    uint32_t *left = e->left;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        for (uint32_t r = 0; r < pool->groups[g].region_count; r++) {
+            const struct strait_region *region = &pool->groups[g].regions[r];
+            for (uint32_t i = 0; i < e->request.pages.groups[g].id_count; i++)
+                *left++ = region->rows * region->row_bytes;
+        }
+    return true;
+}
+
+static uint32_t *left_of(struct expectation *e, uint32_t group, uint32_t region, uint32_t ordinal)
+{
+    const struct pool *pool = e->request.pool->pool;
+    uint64_t at = 0;
+    for (uint32_t g = 0; g < group; g++)
+        at += (uint64_t)pool->groups[g].region_count * e->request.pages.groups[g].id_count;
+    return e->left + at + (uint64_t)region * e->request.pages.groups[group].id_count + ordinal;
+}
+
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
+
+static void part_free(struct part *part)
+{
+    coverage_destroy(part->coverage);
+    page_set_fini(&part->tiles);
+    view_destroy(part->view);
+    reshape_fini(&part->reshape);
+    free(part);
+}
+
+void parts_free(struct expectation *e)
+{
+    struct part *part, *next;
+    LL_FOREACH_SAFE (e->parts, part, next)
+        part_free(part);
+    e->parts = NULL;
+    free(e->left);
+    e->left = NULL;
+}
+
+static enum strait_status cover(const struct expectation *e, struct part *part)
+{
+    struct coverage_group groups[STRAIT_GROUPS_MAX];
+    const struct pool *view = &part->view->pool;
+    enum strait_status status = view_pages(part->view, &e->request.pages, &part->tiles);
+    if (status != STRAIT_OK)
+        return status;
+    for (uint32_t g = 0; g < view->group_count; g++)
+        groups[g] =
+            (struct coverage_group){.region_count = view->groups[g].region_count, .layers = view->groups[g].layers};
+    return coverage_create(&part->tiles, groups, view->group_count, &part->coverage);
+}
+
+static enum strait_reason fill(struct expectation *e, struct part *part, const struct pool_blob *source,
+                               const char **why)
+{
+    const struct pool *pool = e->request.pool->pool;
+    const struct part *other;
+    char text[400];
+    struct pool_blob sink = {.region_count = pool->described_count, .regions = pool->described};
+    memcpy(sink.compat, pool->compat, sizeof(sink.compat));
+    enum strait_status status = reshape_make(source, &sink, &part->reshape, text, sizeof(text));
+    if (status == STRAIT_ERR_INVALID)
+        *why = request_text(&e->request, "%s", text);
+    if (status == STRAIT_OK)
+        LL_FOREACH (e->parts, other)
+            if (reshape_overlaps(&part->reshape, &other->reshape)) {
+                *why = "two sources have the same heads of a layer";
+                return STRAIT_REASON_GEOMETRY;
+            }
+    if (status == STRAIT_OK) {
+        status = view_create(pool, &part->reshape, RESHAPE_SINK, &part->view);
+        if (status == STRAIT_ERR_INVALID)
+            *why = "rows of the pool lie so that its pages cannot be cut into tiles";
+    }
+    if (status == STRAIT_OK)
+        status = prepare_left(e) ? cover(e, part) : STRAIT_ERR_NO_MEMORY;
+    if (status == STRAIT_OK && !request_charge(&e->request, part->tiles.total * sizeof(uint32_t)))
+        status = STRAIT_ERR_NO_MEMORY;
+    return status == STRAIT_OK              ? STRAIT_REASON_NONE
+           : status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY
+                                            : STRAIT_REASON_GEOMETRY;
+}
+
+struct part *part_get(struct expectation *e, const struct pool_blob *source, uint64_t geometry,
+                      enum strait_reason *reason, const char **why)
+{
+    struct part *part;
+    *why = "";
+    LL_SEARCH_SCALAR(e->parts, part, geometry, geometry);
+    if (part != NULL)
+        return part;
+    part = calloc(1, sizeof(*part));
+    *reason = part == NULL ? STRAIT_REASON_NO_MEMORY : fill(e, part, source, why);
+    if (*reason != STRAIT_REASON_NONE) {
+        if (part != NULL)
+            part_free(part);
+        return NULL;
+    }
+    part->geometry = geometry;
+    LL_PREPEND(e->parts, part);
+    return part;
+}
+
+/* ---- Landing ----------------------------------------------------------------------------------------------------- */
+
+bool part_claim(struct part *part, const struct segment *segment)
+{
+    return coverage_claim(part->coverage, segment);
+}
+
+/* Calls of `layer`. */
+struct told {
+    void (*layer)(void *owner, int32_t layer);
+    void *owner;
+};
+
+/* Bytes of a page of a region have landed, or are not missed. */
+static void subtract(struct expectation *e, uint32_t group, uint32_t region, uint32_t page, uint32_t bytes,
+                     const struct told *told)
+{
+    const uint32_t *id = page_set_ids(&e->request.pages, group, page, 1);
+    const uint32_t ordinal = (uint32_t)(id - e->request.pages.groups[group].ids);
+    uint32_t *left = left_of(e, group, region, ordinal);
+    *left -= bytes < *left ? bytes : *left;
+    if (*left != 0)
+        return;
+    const struct segment unit = {group, region, 1, page, 1};
+    const struct piece piece = {group, region, 1, page, 1};
+    if (coverage_claim(e->coverage, &unit))
+        (void)coverage_land(e->coverage, &piece, told->layer, told->owner);
+}
+
+static void count_piece(struct expectation *e, const struct part *part, const struct piece *piece,
+                        const struct told *told)
+{
+    const struct reshape_group *group = &part->reshape.groups[piece->group];
+    const uint32_t tiles = group->tiles[RESHAPE_SINK];
+    for (uint32_t r = 0; r < piece->region_count; r++) {
+        const struct reshape_region *region = &part->reshape.regions[group->first + piece->region_first + r];
+        for (uint32_t done = 0, n; done < piece->count; done += n) {
+            const uint32_t tile = piece->first + done, rest = tiles - tile % tiles;
+            n = piece->count - done < rest ? piece->count - done : rest;
+            subtract(e, group->group[RESHAPE_SINK], region->at[RESHAPE_SINK].region, tile / tiles, n * region->bytes,
+                     told);
+        }
+    }
+}
+
+bool part_land(struct expectation *e, struct part *part, const struct piece *piece,
+               void (*layer)(void *owner, int32_t layer), void *owner)
+{
+    if (!coverage_land(part->coverage, piece, NULL, NULL))
+        return false;
+    count_piece(e, part, piece, &(struct told){layer, owner});
+    return true;
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* Waives the tiles behind the last one that has landed, up to the end of its page: in all regions of the group, or in
+ * none. */
+static void end_group(struct expectation *e, const struct part *part, uint32_t g, const struct told *told)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    const uint32_t tiles = group->tiles[RESHAPE_SINK];
+    uint32_t end;
+    if (!coverage_end(part->coverage, g, &end) || end % tiles == 0)
+        return;
+    for (uint32_t r = 0; r < group->count; r++) {
+        const struct reshape_region *region = &part->reshape.regions[group->first + r];
+        subtract(e, group->group[RESHAPE_SINK], region->at[RESHAPE_SINK].region, end / tiles,
+                 (tiles - end % tiles) * region->bytes, told);
+    }
+}
+
+void parts_end(struct expectation *e, void (*layer)(void *owner, int32_t layer), void *owner)
+{
+    const struct told told = {layer, owner};
+    const struct part *part;
+    LL_FOREACH (e->parts, part)
+        for (uint32_t g = 0; g < part->reshape.group_count; g++)
+            end_group(e, part, g, &told);
+}

@@ -1,0 +1,36 @@
+/* Parts of an expectation: what of its pages comes from sources whose pools are laid out in another way. A part is what
+ * one reshape brings, from any number of sources; parts are disjoint. */
+#ifndef STRAIT_DAEMON_PART_H
+#define STRAIT_DAEMON_PART_H
+
+#include "daemon/memory/view.h"
+#include "daemon/protocol/coverage.h"
+
+struct expectation;
+
+struct part {
+    uint64_t geometry; /* of the sources' pools */
+    struct reshape reshape;
+    struct pool_view *view; /* of the expectation's pool */
+    struct page_set tiles;
+    struct coverage *coverage; /* of tiles */
+    struct part *next;
+};
+
+/* The part of an expectation whose pages are known that such a source brings; made if there is none. NULL: *reason is
+ * GEOMETRY (the pools do not fit, or another source brings some of the same bytes) or NO_MEMORY, and `why` (kept with
+ * the request, or static) says more. */
+struct part *part_get(struct expectation *expectation, const struct pool_blob *source, uint64_t geometry,
+                      enum strait_reason *reason, const char **why);
+void parts_free(struct expectation *expectation);
+
+/* As coverage_claim and coverage_land, with tiles. A page of the expectation has landed when all of its bytes have. */
+bool part_claim(struct part *part, const struct segment *segment);
+bool part_land(struct expectation *expectation, struct part *part, const struct piece *piece,
+               void (*layer)(void *owner, int32_t layer), void *owner);
+
+/* All sources have brought what they have. Where a source's last page ends inside a page of the expectation, the rest
+ * of that page is not missed: these tokens do not exist. */
+void parts_end(struct expectation *expectation, void (*layer)(void *owner, int32_t layer), void *owner);
+
+#endif

@@ -1,0 +1,346 @@
+"""Pools of different layouts: pages are rearranged on the way. Every pair of layouts against a reference in numpy."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from conftest import values_like_kv
+
+import strait
+
+try:
+    from strait import service
+except ImportError as failure:
+    pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
+
+from daemons import Daemon, connect, until, verdicts
+
+from strait.service import EventType, Layout, Mismatch, Pages, Reason, Region, State
+
+pytestmark = pytest.mark.skipif("STRAITD" not in os.environ, reason="STRAITD names no daemon")
+
+LAYERS, HEADS, SIZE = 3, 4, 32  # of the model; values of a head
+TOKENS = 72  # of a request: 5 pages of 16 tokens, the last one half full, or 2 of 64
+SENTINEL = 0x7F7F
+
+
+class Side(NamedTuple):
+    """How a worker holds the model's KV."""
+
+    name: str
+    tokens: int = 16  # of a page
+    order: Layout = Layout.NHD
+    heads: range = range(HEADS)
+    layers: range = range(LAYERS)
+    packed: bool = False  # K and V of a head in one row
+    rows: bool = False  # the first axis of a page has gaps behind its rows
+    blocks: bool = False  # a page of all layers lies together: [page, layer, ...]
+
+    @property
+    def pages(self) -> int:
+        return -(-TOKENS // self.tokens)
+
+
+SIDES = [
+    Side("NHD of 16 tokens"),
+    Side("NHD of 64", tokens=64),
+    Side("NHD of 48", tokens=48),
+    Side("HND of 16", order=Layout.HND),
+    Side("HND of 64", tokens=64, order=Layout.HND),
+    Side("packed NHD of 16", packed=True),
+    Side("packed HND of 64", tokens=64, order=Layout.HND, packed=True),
+    Side("NHD of 16, rows apart", rows=True),
+    Side("HND of 64, rows apart", tokens=64, order=Layout.HND, rows=True),
+    Side("NHD of 64, all layers of a page together", tokens=64, blocks=True),
+    Side("NHD of 16, all layers of a page together, packed", blocks=True, packed=True),
+]
+COUNT = 12  # pages of a pool
+
+
+def whole_model(seed):
+    """KV of a request: [layer, K or V, token, head, value]."""
+    shape = (LAYERS, 2, TOKENS, HEADS, SIZE)
+    return values_like_kv(int(np.prod(shape)), seed=seed).reshape(shape)
+
+
+class Worker:
+    """A pool of a side: its memory as arrays [page, token, head, value] of each layer and role, in whichever order."""
+
+    def __init__(self, client, side, fill=SENTINEL):
+        self.client, self.side = client, side
+        width = SIZE * (2 if side.packed else 1)
+        page = (side.tokens, len(side.heads), width)
+        if side.order == Layout.HND:
+            page = (page[1], page[0], width)
+        gap = 2 if side.rows else 1  # rows are at twice their distance
+        roles = ["kv"] if side.packed else ["k", "v"]
+        kinds = [(role, layer) for layer in side.layers for role in roles]
+        stored = (page[0] * gap, *page[1:])
+        axes = (COUNT, len(kinds)) if side.blocks else (len(kinds), COUNT)
+        self.memory = service.alloc(int(np.prod(axes) * np.prod(stored)) * 2)
+        raw = np.frombuffer(self.memory, np.uint16)
+        raw[:] = fill
+        raw = raw.reshape(*axes, *stored)
+        self.raw = raw.swapaxes(0, 1) if side.blocks else raw
+        self.gaps = self.raw[:, :, 1::2] if side.rows else self.raw[:, :0]
+        regions = {}
+        self.arrays = {}
+        for kind, array in zip(kinds, self.raw[:, :, ::gap]):
+            shown = array if side.order == Layout.NHD else array.swapaxes(1, 2)
+            if side.packed:
+                self.arrays["k", kind[1]], self.arrays["v", kind[1]] = shown[..., :SIZE], shown[..., SIZE:]
+            else:
+                self.arrays[kind] = shown
+            regions[kind] = Region(
+                array,
+                heads=len(side.heads),
+                layout=side.order,
+                tokens=side.tokens,
+                head_first=side.heads.start,
+                heads_total=HEADS,
+            )
+        self.pool = client.register(regions)
+
+    def ids(self, shift=0):
+        """Pages of a request, in no order."""
+        return [(7 * page + 5 + shift) % COUNT for page in range(self.side.pages)]
+
+    def write(self, model, ids):
+        for (role, layer), array in self.arrays.items():
+            values = model[layer, "kv".index(role)][:, self.side.heads.start : self.side.heads.stop]
+            for token in range(TOKENS):
+                array[ids[token // self.side.tokens], token % self.side.tokens] = values[token]
+
+    def read(self, layer, role, ids):
+        """[token, head, value] of all pages."""
+        return np.concatenate([self.arrays[role, layer][page] for page in ids])
+
+    def check(self, model, ids, brought):
+        """The request's tokens are there; behind what the source's pages bring, nothing was written, nor elsewhere."""
+        for layer in self.side.layers:
+            for kv, role in enumerate("kv"):
+                have = self.read(layer, role, ids)
+                want = model[layer, kv][:, self.side.heads.start : self.side.heads.stop]
+                assert (have[:TOKENS] == want).all(), (self.side.name, layer, role)
+                assert (have[brought:] == SENTINEL).all(), (self.side.name, layer, role)
+        others = [page for page in range(COUNT) if page not in ids]
+        assert all((array[others] == SENTINEL).all() for array in self.arrays.values()), self.side.name
+        assert (self.gaps == SENTINEL).all(), self.side.name
+        self.raw[:] = SENTINEL
+
+
+@pytest.fixture(scope="module", params=["one daemon", "shm", "tcp"])
+def clients(request, tmp_path_factory, codebook):
+    """A client of the source's daemon and one of the sink's."""
+    folder = tmp_path_factory.mktemp("reshape")
+    codebook.save(folder / "set")
+    options = ["--codebook", str(folder / "set")]
+    options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
+    daemons = []
+    for name in ("source", "sink")[: 1 if request.param == "one daemon" else 2]:
+        (folder / name).mkdir()
+        daemons.append(Daemon(folder / name, *options))
+        daemons[-1].start()
+    with service.Client(daemons[0].socket) as source, service.Client(daemons[-1].socket) as sink:
+        connect(source, sink)
+        yield source, sink
+    for daemon in daemons:
+        daemon.stop()
+
+
+def run(source, sinks_and_sources, expectations, offers):
+    said = until(sinks_and_sources, lambda said: len(verdicts(said)) == len(expectations) + len(offers))
+    found = verdicts(said)
+    for transfer in [*expectations, *offers]:
+        event = found[transfer]
+        assert event.state == State.DONE, (event.reason, event.text)
+    return said
+
+
+def export(worker):
+    return worker.pool.export(timeout=10)
+
+
+def test_every_pair_of_layouts(clients):
+    source_client, sink_client = clients
+    sources = [Worker(source_client, side) for side in SIDES]
+    sinks = [Worker(sink_client, side) for side in SIDES]
+    model = whole_model(seed=1)
+    for source in sources:
+        source.write(model, source.ids())
+        peer = sink_client.import_peer(export(source))
+        for number, sink in enumerate(sinks):
+            key = f"{source.side.name} to {sink.side.name}"
+            bits = sink.pool.mismatch(peer)
+            assert bits == (Mismatch(0) if same(source.side, sink.side) else Mismatch.RESHAPED), key
+            expectation = sink.pool.expect(key, sink.ids(number), deadline=20)
+            offer = source.pool.offer(key, source.ids(), lease=20, last=True)
+            expectation.start(peer)
+            run(source, clients, [expectation], [offer])
+            sink.check(model, sink.ids(number), brought=source.side.pages * source.side.tokens)
+
+
+def same(a, b):
+    fields = lambda side: (side.tokens, side.order, side.heads, side.layers, side.packed, side.rows)  # noqa: E731
+    return fields(a) == fields(b)
+
+
+TWO = [Side(f"heads of rank {rank}", heads=range(2 * rank, 2 * rank + 2)) for rank in range(2)]
+STAGES = [
+    Side("layers of stage 0", layers=range(2), tokens=64),
+    Side("layers of stage 1", layers=range(2, 3), tokens=64, order=Layout.HND),
+]
+
+
+@pytest.mark.parametrize(
+    "froms, tos",
+    [
+        (TWO, [Side("all heads")]),
+        ([Side("all heads, HND of 64", tokens=64, order=Layout.HND)], TWO),
+        (STAGES, [Side("all layers")]),
+        ([Side("all layers")], STAGES),
+        (TWO, STAGES),
+        ([Side(f"one head of {h}", heads=range(h, h + 1)) for h in range(4)], TWO),
+    ],
+    ids=lambda sides: " + ".join(side.name for side in sides),
+)
+def test_ranks_and_stages(clients, froms, tos):
+    source_client, sink_client = clients
+    sources, sinks = [Worker(source_client, side) for side in froms], [Worker(sink_client, side) for side in tos]
+    model = whole_model(seed=2)
+    meet = lambda a, b: set(a.heads) & set(b.heads) and set(a.layers) & set(b.layers)  # noqa: E731
+    expectations, offers = [], []
+    for number, sink in enumerate(sinks):
+        count = sum(bool(meet(source.side, sink.side)) for source in sources)
+        expectations.append(sink.pool.expect(f"r{number}", sink.ids(), deadline=20, sources=count))
+    for number, source in enumerate(sources):
+        source.write(model, source.ids())
+        count = sum(bool(meet(source.side, sink.side)) for sink in sinks)
+        offers.append(source.pool.offer(f"o{number}", source.ids(), lease=20, last=True, consumers=count))
+        peer = sink_client.import_peer(export(source))
+        for sink, expectation in zip(sinks, expectations):
+            if meet(source.side, sink.side):
+                expectation.start(peer, f"o{number}")
+    run(None, clients, expectations, offers)
+    for sink in sinks:
+        sink.check(model, sink.ids(), brought=max(side.pages * side.tokens for side in froms))
+
+
+def test_replicated_heads_come_from_either_rank(clients):
+    source_client, sink_client = clients
+    ranks = [Worker(source_client, Side(f"replica {n}", heads=range(1, 2))) for n in range(2)]
+    sink = Worker(sink_client, Side("one head, HND of 64", heads=range(1, 2), tokens=64, order=Layout.HND))
+    model = whole_model(seed=3)
+    for n, rank in enumerate(ranks):
+        rank.write(model, rank.ids())
+        expectation = sink.pool.expect(f"r{n}", sink.ids(), deadline=20)
+        offer = rank.pool.offer(f"r{n}", rank.ids(), lease=20, last=True)
+        offer.start(source_client.import_peer(export(sink)))
+        run(None, clients, [expectation], [offer])
+        sink.check(model, sink.ids(), brought=80)
+
+
+def test_chunks_come_layer_by_layer(clients):
+    source_client, sink_client = clients
+    source = Worker(source_client, Side("16"))
+    sink = Worker(sink_client, Side("64, HND", tokens=64, order=Layout.HND))
+    model = whole_model(seed=4)
+    source.write(model, source.ids())
+    expectation = sink.pool.expect("layers", sink.ids(), deadline=20)
+    offer = source.pool.offer("layers", lease=20)
+    offer.start(source_client.import_peer(export(sink)))
+    chunks = [Pages(source.ids()[:4]), Pages(source.ids()[4:], first=4)]
+    for chunk in chunks:
+        for layer in range(LAYERS):
+            offer.append(chunk, layers=range(layer, layer + 1), last=(chunk, layer) == (chunks[1], LAYERS - 1))
+    said = run(None, clients, [expectation], [offer])
+    assert {event.layer for event in said if event.type == EventType.LAYER} == set(range(LAYERS))
+    sink.check(model, sink.ids(), brought=80)
+
+
+def test_pages_are_read(clients):
+    source_client, sink_client = clients
+    source, sink = (
+        Worker(source_client, Side("NHD")),
+        Worker(sink_client, Side("HND of 2 heads", order=Layout.HND, heads=range(1, 3))),
+    )
+    model = whole_model(seed=5)
+    source.write(model, source.ids())
+    source.pool.serve()
+    peer = sink_client.import_peer(export(source))
+    read = sink.pool.read(peer, sink.ids(), source.ids(), deadline=20)
+    found = verdicts(until(clients, lambda said: read in verdicts(said)))[read]
+    assert found.state == State.DONE, (found.reason, found.text)
+    sink.check(model, sink.ids(), brought=80)
+    paged = Worker(sink_client, Side("of 64", tokens=64))
+    with pytest.raises(strait.InvalidError):
+        paged.pool.read(peer, paged.ids()[:1], source.ids()[:1], deadline=20)
+
+
+def test_what_no_source_has_is_missing(clients):
+    source_client, sink_client = clients
+    rank, sink = Worker(source_client, TWO[0]), Worker(sink_client, Side("all heads, of 64", tokens=64))
+    expectation = sink.pool.expect("half", sink.ids(), deadline=20)
+    rank.pool.offer("half", rank.ids(), lease=20, last=True).start(source_client.import_peer(export(sink)))
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY)
+    assert "no source" in found.text and set(found.failed) == {(0, page) for page in sink.ids()}
+
+
+def test_two_sources_of_the_same_heads_are_refused(clients):
+    source_client, sink_client = clients
+    sources = [Worker(source_client, TWO[0]), Worker(source_client, Side("heads 1 and 2", heads=range(1, 3)))]
+    sink = Worker(sink_client, Side("all heads, of 64", tokens=64))
+    expectation = sink.pool.expect("twice", sink.ids(), deadline=20, sources=2)
+    for number, source in enumerate(sources):
+        source.pool.offer(f"twice{number}", source.ids(), lease=20, last=True)
+        expectation.start(sink_client.import_peer(export(source)), f"twice{number}")
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+    assert found.text == "two sources have the same heads of a layer"
+
+
+def test_a_hole_before_the_end_is_missing(clients):
+    source_client, sink_client = clients
+    source, sink = Worker(source_client, Side("16")), Worker(sink_client, Side("64", tokens=64))
+    expectation = sink.pool.expect("hole", sink.ids(), deadline=20)
+    ids = source.ids()
+    offer = source.pool.offer("hole", [Pages(ids[:2]), Pages(ids[3:], first=3)], lease=20, last=True)
+    offer.start(source_client.import_peer(export(sink)))
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+    assert set(found.failed) == {(0, sink.ids()[0])}
+
+
+REFUSED = [
+    (dict(layout=Layout.NONE), "the order of tokens and heads is not declared"),
+    (dict(tokens=0), "tokens and heads do not divide the page, or are not declared"),
+    (dict(heads_total=8), "other KV heads"),
+    (dict(heads_total=0), "other KV heads"),
+    (dict(element="fp16"), "fp16"),
+    (dict(compat="another model"), "compatibility token"),
+]
+
+
+@pytest.mark.parametrize("changes, text", REFUSED, ids=[text for _, text in REFUSED])
+def test_what_does_not_fit_is_refused_by_name(clients, changes, text):
+    _, client = clients
+    array = np.frombuffer(service.alloc(8 * 64 * HEADS * SIZE * 2), np.uint16)
+    own = Region(array.reshape(8, 64, HEADS, SIZE), heads=HEADS, layout=Layout.NHD, tokens=64, heads_total=HEADS)
+    changes = dict(changes)
+    compat = changes.pop("compat", "")
+    half = (
+        array.reshape(16, 2, 64, SIZE)[:8]
+        if changes.get("heads_total", HEADS) != HEADS
+        else array.reshape(8, HEADS, 64, SIZE)
+    )
+    other = Region(half, heads=half.shape[1], layout=Layout.HND, tokens=64, heads_total=HEADS)._replace(**changes)
+    here = client.register({("k", 0): own})
+    peer = client.import_peer(client.register({("k", 0): other}, compat=compat).export(timeout=10))
+    assert here.mismatch(peer) & Mismatch.FATAL
+    assert text in here.explain(peer), here.explain(peer)
+    with pytest.raises(strait.InvalidError, match="do not match"):
+        here.expect(f"refused {text}", [1], deadline=10).start(peer)
