@@ -64,20 +64,27 @@ static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t lef
     return page->base + row * page->region->row_stride + inside;
 }
 
-static void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst)
+#define LINE 64u /* bytes of a cache line */
+
+/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. `next`:
+ * the page that is read next, whose same rows are prefetched, as processors do not follow rows by themselves; NULL:
+ * none. */
+static void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst, const uint8_t *next)
 {
     for (uint32_t piece; size > 0; offset += piece, dst += piece, size -= piece) {
         const uint8_t *src = row_piece(page, offset, size, &piece);
+        for (uint32_t at = 0; next != NULL && at < piece; at += LINE)
+            __builtin_prefetch(next + (src - page->base) + at, 0, 2); /* into the L2 */
         memcpy(dst, src, piece);
     }
 }
 
-/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. */
-static void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src)
+static void page_write(const struct block_ops *blocks, const struct page *page, uint32_t offset, uint32_t size,
+                       const uint8_t *src, bool stream)
 {
     for (uint32_t piece; size > 0; offset += piece, src += piece, size -= piece) {
         uint8_t *dst = row_piece(page, offset, size, &piece);
-        memcpy(dst, src, piece);
+        blocks->copy(dst, src, piece, stream);
     }
 }
 
@@ -509,12 +516,15 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
 }
 
 /* Address of block b of the page, in place or gathered. */
-static uint8_t *get_block(struct encoder *e, const struct page *page, uint32_t b, uint32_t size)
+static uint8_t *get_block(struct encoder *e, uint32_t index, const struct page *page, uint32_t b, uint32_t size)
 {
+    struct page next = {.base = NULL};
     uint8_t *src = page_span(page, b * BLOCK_BYTES, size);
     if (src != NULL)
         return src;
-    page_read(page, b * BLOCK_BYTES, size, e->scratch->rows);
+    if (index + 1 < e->layout.page_count && pages_get(e->src, index + 1, &next) && next.bytes != page->bytes)
+        next.base = NULL;
+    page_read(page, b * BLOCK_BYTES, size, e->scratch->rows, next.base);
     return e->scratch->rows;
 }
 
@@ -538,7 +548,7 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
     uint32_t blocks = page_blocks(page->bytes);
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t size = block_bytes(page->bytes, b);
-        struct block block = {.in = {.bytes = get_block(e, page, b, size),
+        struct block block = {.in = {.bytes = get_block(e, index, page, b, size),
                                      .size = size,
                                      .word = b * (BLOCK_BYTES / 4),
                                      .next = next_block(e, index, page, b)}};
@@ -714,7 +724,7 @@ static enum strait_status decode_page(struct decoder *d, uint32_t index, const s
         if (!decode_block(d, &block, &out, table, &escapes))
             return STRAIT_ERR_CORRUPT;
         if (page != NULL && in_place == NULL)
-            page_write(page, offset, out.size, out.bytes);
+            page_write(d->blocks, page, offset, out.size, out.bytes, d->stream);
         sum += out.sum;
         stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.stats_mode : block.mode] += out.size / 2;
         stats->escapes += escapes;
