@@ -190,6 +190,9 @@ class Fake:
     def values(self, tensor):
         return tensor if isinstance(tensor, np.ndarray) else tensor.values
 
+    def fill(self, tensor, values):
+        tensor.values[...] = values
+
     def pinned(self, size):
         base = c_void_p()
         with on_device(0):
@@ -258,6 +261,10 @@ class Torch:
         return (
             host.view(self.torch.int16).numpy().view(np.uint16) if host.dtype == self.torch.bfloat16 else host.numpy()
         )
+
+    def fill(self, tensor, values):
+        tensor.view(self.torch.int16).copy_(self.torch.from_numpy(values.view("i2")))
+        self.torch.cuda.synchronize(tensor.device)
 
     def pinned(self, size):
         return self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True).numpy()

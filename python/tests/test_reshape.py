@@ -67,10 +67,12 @@ def whole_model(seed):
 
 
 class Worker:
-    """A pool of a side: its memory as arrays [page, token, head, value] of each layer and role, in whichever order."""
+    """A pool of a side: its memory as arrays [page, token, head, value] of each layer and role, in whichever order.
 
-    def __init__(self, client, side, fill=SENTINEL):
-        self.client, self.side = client, side
+    On a GPU the arrays are a copy, which write() and check() bring there and back."""
+
+    def __init__(self, place, side):
+        self.client, self.side, self.gpu = place.client, side, place.gpu
         width = SIZE * (2 if side.packed else 1)
         page = (side.tokens, len(side.heads), width)
         if side.order == Layout.HND:
@@ -80,29 +82,30 @@ class Worker:
         kinds = [(role, layer) for layer in side.layers for role in roles]
         stored = (page[0] * gap, *page[1:])
         axes = (COUNT, len(kinds)) if side.blocks else (len(kinds), COUNT)
-        self.memory = service.alloc(int(np.prod(axes) * np.prod(stored)) * 2)
-        raw = np.frombuffer(self.memory, np.uint16)
-        raw[:] = fill
-        raw = raw.reshape(*axes, *stored)
+        raw = np.frombuffer(service.alloc(int(np.prod(axes) * np.prod(stored)) * 2), np.uint16)
+        raw[:] = SENTINEL
+        raw = self.whole = raw.reshape(*axes, *stored)
+        self.tensor = self.gpu and self.gpu.tensor(raw, device=place.device)
         self.raw = raw.swapaxes(0, 1) if side.blocks else raw
         self.gaps = self.raw[:, :, 1::2] if side.rows else self.raw[:, :0]
         regions = {}
         self.arrays = {}
-        for kind, array in zip(kinds, self.raw[:, :, ::gap]):
+        for number, (kind, array) in enumerate(zip(kinds, self.raw[:, :, ::gap])):
+            part = (slice(None), number) if side.blocks else (number, slice(None))
             shown = array if side.order == Layout.NHD else array.swapaxes(1, 2)
             if side.packed:
                 self.arrays["k", kind[1]], self.arrays["v", kind[1]] = shown[..., :SIZE], shown[..., SIZE:]
             else:
                 self.arrays[kind] = shown
             regions[kind] = Region(
-                array,
+                array if self.tensor is None else self.tensor[(*part, slice(None, None, gap))],
                 heads=len(side.heads),
                 layout=side.order,
                 tokens=side.tokens,
                 head_first=side.heads.start,
                 heads_total=HEADS,
             )
-        self.pool = client.register(regions)
+        self.pool = place.client.register(regions)
 
     def ids(self, shift=0):
         """Pages of a request, in no order."""
@@ -113,6 +116,8 @@ class Worker:
             values = model[layer, "kv".index(role)][:, self.side.heads.start : self.side.heads.stop]
             for token in range(TOKENS):
                 array[ids[token // self.side.tokens], token % self.side.tokens] = values[token]
+        if self.gpu:
+            self.gpu.fill(self.tensor, self.whole)
 
     def read(self, layer, role, ids):
         """[token, head, value] of all pages."""
@@ -120,6 +125,8 @@ class Worker:
 
     def check(self, model, ids, brought):
         """The request's tokens are there; behind what the source's pages bring, nothing was written, nor elsewhere."""
+        if self.gpu:
+            self.whole[:] = self.gpu.values(self.tensor)
         for layer in self.side.layers:
             for kv, role in enumerate("kv"):
                 have = self.read(layer, role, ids)
@@ -130,23 +137,50 @@ class Worker:
         assert all((array[others] == SENTINEL).all() for array in self.arrays.values()), self.side.name
         assert (self.gaps == SENTINEL).all(), self.side.name
         self.raw[:] = SENTINEL
+        if self.gpu:
+            self.gpu.fill(self.tensor, self.whole)
 
 
-@pytest.fixture(scope="module", params=["one daemon", "shm", "tcp"])
-def clients(request, tmp_path_factory, codebook):
-    """A client of the source's daemon and one of the sink's."""
+class Place(NamedTuple):
+    """Where a worker is."""
+
+    client: service.Client
+    gpu: object = None
+    device: int = 0
+
+
+WAYS = {
+    "one daemon": "",
+    "shm": "",
+    "tcp": "",
+    "one GPU": "gg",
+    "two GPUs": "gg",
+    "GPU to host": "gh",
+    "host to GPU": "hg",
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def places(request, tmp_path_factory, codebook):
+    """Those of the source and of the sink."""
+    gpus = [None, None]
+    if WAYS[request.param]:
+        gpu = request.getfixturevalue("gpu")
+        gpus = [gpu if kind == "g" else None for kind in WAYS[request.param]]
     folder = tmp_path_factory.mktemp("reshape")
     codebook.save(folder / "set")
     options = ["--codebook", str(folder / "set")]
     options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
+    options += ["--coding", "tiered"] if all(gpus) else []
     daemons = []
-    for name in ("source", "sink")[: 1 if request.param == "one daemon" else 2]:
+    for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
         (folder / name).mkdir()
         daemons.append(Daemon(folder / name, *options))
         daemons[-1].start()
     with service.Client(daemons[0].socket) as source, service.Client(daemons[-1].socket) as sink:
         connect(source, sink)
-        yield source, sink
+        other = gpus[1].devices - 1 if request.param == "two GPUs" else 0
+        yield Place(source, gpus[0]), Place(sink, gpus[1], other)
     for daemon in daemons:
         daemon.stop()
 
@@ -164,14 +198,15 @@ def export(worker):
     return worker.pool.export(timeout=10)
 
 
-def test_every_pair_of_layouts(clients):
-    source_client, sink_client = clients
-    sources = [Worker(source_client, side) for side in SIDES]
-    sinks = [Worker(sink_client, side) for side in SIDES]
+def test_every_pair_of_layouts(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    sources = [Worker(source_place, side) for side in SIDES]
+    sinks = [Worker(sink_place, side) for side in SIDES]
     model = whole_model(seed=1)
     for source in sources:
         source.write(model, source.ids())
-        peer = sink_client.import_peer(export(source))
+        peer = sink_place.client.import_peer(export(source))
         for number, sink in enumerate(sinks):
             key = f"{source.side.name} to {sink.side.name}"
             bits = sink.pool.mismatch(peer)
@@ -207,9 +242,10 @@ STAGES = [
     ],
     ids=lambda sides: " + ".join(side.name for side in sides),
 )
-def test_ranks_and_stages(clients, froms, tos):
-    source_client, sink_client = clients
-    sources, sinks = [Worker(source_client, side) for side in froms], [Worker(sink_client, side) for side in tos]
+def test_ranks_and_stages(places, froms, tos):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    sources, sinks = [Worker(source_place, side) for side in froms], [Worker(sink_place, side) for side in tos]
     model = whole_model(seed=2)
     meet = lambda a, b: set(a.heads) & set(b.heads) and set(a.layers) & set(b.layers)  # noqa: E731
     expectations, offers = [], []
@@ -220,7 +256,7 @@ def test_ranks_and_stages(clients, froms, tos):
         source.write(model, source.ids())
         count = sum(bool(meet(source.side, sink.side)) for sink in sinks)
         offers.append(source.pool.offer(f"o{number}", source.ids(), lease=20, last=True, consumers=count))
-        peer = sink_client.import_peer(export(source))
+        peer = sink_place.client.import_peer(export(source))
         for sink, expectation in zip(sinks, expectations):
             if meet(source.side, sink.side):
                 expectation.start(peer, f"o{number}")
@@ -229,29 +265,31 @@ def test_ranks_and_stages(clients, froms, tos):
         sink.check(model, sink.ids(), brought=max(side.pages * side.tokens for side in froms))
 
 
-def test_replicated_heads_come_from_either_rank(clients):
-    source_client, sink_client = clients
-    ranks = [Worker(source_client, Side(f"replica {n}", heads=range(1, 2))) for n in range(2)]
-    sink = Worker(sink_client, Side("one head, HND of 64", heads=range(1, 2), tokens=64, order=Layout.HND))
+def test_replicated_heads_come_from_either_rank(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    ranks = [Worker(source_place, Side(f"replica {n}", heads=range(1, 2))) for n in range(2)]
+    sink = Worker(sink_place, Side("one head, HND of 64", heads=range(1, 2), tokens=64, order=Layout.HND))
     model = whole_model(seed=3)
     for n, rank in enumerate(ranks):
         rank.write(model, rank.ids())
         expectation = sink.pool.expect(f"r{n}", sink.ids(), deadline=20)
         offer = rank.pool.offer(f"r{n}", rank.ids(), lease=20, last=True)
-        offer.start(source_client.import_peer(export(sink)))
+        offer.start(source_place.client.import_peer(export(sink)))
         run(None, clients, [expectation], [offer])
         sink.check(model, sink.ids(), brought=80)
 
 
-def test_chunks_come_layer_by_layer(clients):
-    source_client, sink_client = clients
-    source = Worker(source_client, Side("16"))
-    sink = Worker(sink_client, Side("64, HND", tokens=64, order=Layout.HND))
+def test_chunks_come_layer_by_layer(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source = Worker(source_place, Side("16"))
+    sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
     model = whole_model(seed=4)
     source.write(model, source.ids())
     expectation = sink.pool.expect("layers", sink.ids(), deadline=20)
     offer = source.pool.offer("layers", lease=20)
-    offer.start(source_client.import_peer(export(sink)))
+    offer.start(source_place.client.import_peer(export(sink)))
     chunks = [Pages(source.ids()[:4]), Pages(source.ids()[4:], first=4)]
     for chunk in chunks:
         for layer in range(LAYERS):
@@ -261,55 +299,59 @@ def test_chunks_come_layer_by_layer(clients):
     sink.check(model, sink.ids(), brought=80)
 
 
-def test_pages_are_read(clients):
-    source_client, sink_client = clients
+def test_pages_are_read(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
     source, sink = (
-        Worker(source_client, Side("NHD")),
-        Worker(sink_client, Side("HND of 2 heads", order=Layout.HND, heads=range(1, 3))),
+        Worker(source_place, Side("NHD")),
+        Worker(sink_place, Side("HND of 2 heads", order=Layout.HND, heads=range(1, 3))),
     )
     model = whole_model(seed=5)
     source.write(model, source.ids())
     source.pool.serve()
-    peer = sink_client.import_peer(export(source))
+    peer = sink_place.client.import_peer(export(source))
     read = sink.pool.read(peer, sink.ids(), source.ids(), deadline=20)
     found = verdicts(until(clients, lambda said: read in verdicts(said)))[read]
     assert found.state == State.DONE, (found.reason, found.text)
     sink.check(model, sink.ids(), brought=80)
-    paged = Worker(sink_client, Side("of 64", tokens=64))
+    paged = Worker(sink_place, Side("of 64", tokens=64))
     with pytest.raises(strait.InvalidError):
         paged.pool.read(peer, paged.ids()[:1], source.ids()[:1], deadline=20)
 
 
-def test_what_no_source_has_is_missing(clients):
-    source_client, sink_client = clients
-    rank, sink = Worker(source_client, TWO[0]), Worker(sink_client, Side("all heads, of 64", tokens=64))
+def test_what_no_source_has_is_missing(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    rank, sink = Worker(source_place, TWO[0]), Worker(sink_place, Side("all heads, of 64", tokens=64))
     expectation = sink.pool.expect("half", sink.ids(), deadline=20)
-    rank.pool.offer("half", rank.ids(), lease=20, last=True).start(source_client.import_peer(export(sink)))
+    rank.pool.offer("half", rank.ids(), lease=20, last=True).start(source_place.client.import_peer(export(sink)))
     found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
     assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY)
     assert "no source" in found.text and set(found.failed) == {(0, page) for page in sink.ids()}
 
 
-def test_two_sources_of_the_same_heads_are_refused(clients):
-    source_client, sink_client = clients
-    sources = [Worker(source_client, TWO[0]), Worker(source_client, Side("heads 1 and 2", heads=range(1, 3)))]
-    sink = Worker(sink_client, Side("all heads, of 64", tokens=64))
+def test_two_sources_of_the_same_heads_are_refused(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    sources = [Worker(source_place, TWO[0]), Worker(source_place, Side("heads 1 and 2", heads=range(1, 3)))]
+    sink = Worker(sink_place, Side("all heads, of 64", tokens=64))
     expectation = sink.pool.expect("twice", sink.ids(), deadline=20, sources=2)
     for number, source in enumerate(sources):
         source.pool.offer(f"twice{number}", source.ids(), lease=20, last=True)
-        expectation.start(sink_client.import_peer(export(source)), f"twice{number}")
+        expectation.start(sink_place.client.import_peer(export(source)), f"twice{number}")
     found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
     assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
     assert found.text == "two sources have the same heads of a layer"
 
 
-def test_a_hole_before_the_end_is_missing(clients):
-    source_client, sink_client = clients
-    source, sink = Worker(source_client, Side("16")), Worker(sink_client, Side("64", tokens=64))
+def test_a_hole_before_the_end_is_missing(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source, sink = Worker(source_place, Side("16")), Worker(sink_place, Side("64", tokens=64))
     expectation = sink.pool.expect("hole", sink.ids(), deadline=20)
     ids = source.ids()
     offer = source.pool.offer("hole", [Pages(ids[:2]), Pages(ids[3:], first=3)], lease=20, last=True)
-    offer.start(source_client.import_peer(export(sink)))
+    offer.start(source_place.client.import_peer(export(sink)))
     found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
     assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
     assert set(found.failed) == {(0, sink.ids()[0])}
@@ -326,8 +368,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("changes, text", REFUSED, ids=[text for _, text in REFUSED])
-def test_what_does_not_fit_is_refused_by_name(clients, changes, text):
-    _, client = clients
+def test_what_does_not_fit_is_refused_by_name(places, changes, text):
+    client = places[1].client
     array = np.frombuffer(service.alloc(8 * 64 * HEADS * SIZE * 2), np.uint16)
     own = Region(array.reshape(8, 64, HEADS, SIZE), heads=HEADS, layout=Layout.NHD, tokens=64, heads_total=HEADS)
     changes = dict(changes)
