@@ -136,7 +136,7 @@ enum strait_handle {
 
 /* Order of what is in a page of `tokens` tokens of `heads` KV heads. */
 enum strait_layout {
-    STRAIT_LAYOUT_NONE = 0, /* not declared: such pages fit only pages of which nothing is declared either */
+    STRAIT_LAYOUT_NONE = 0, /* not declared: such pages fit only pages of the same rows, tokens and heads */
     STRAIT_LAYOUT_NHD = 1,  /* token by token, all heads of each */
     STRAIT_LAYOUT_HND = 2,  /* head by head, all tokens of each */
 };
@@ -170,6 +170,22 @@ struct strait_pool_region {
     uint32_t heads_total; /* KV heads of the model, 0 when not declared: such pages fit only pages with as many heads */
     uint64_t reserved[3]; /* 0 */
 };
+
+/* About layouts. The two pools of a transfer need not be alike: pages are rearranged on the way, in the same pass that
+ * gathers and scatters them. They may differ in tokens per page (whose greatest common divisor is then what moves at a
+ * time), in the order of tokens and heads, in the rows of pages, in whether K and V share a region (role KV: of each
+ * token and head first all of K, then all of V), and in which of the model's KV heads and layers they hold, as with
+ * tensor and pipeline parallelism. For that, regions declare layout, tokens and heads, and where heads differ head_first
+ * and heads_total; regions meet by layer and role. Element types, bytes of a head and compatibility tokens are equal;
+ * regions that declare none of this fit only regions of the same rows. strait_peer_check says RESHAPED for such a pair,
+ * and strait_peer_explain names both descriptions where pools do not fit.
+ *
+ * A sink whose pages hold more than one source has, such as all heads of two ranks, expects that number of `sources`
+ * and starts each. They may not bring the same bytes twice; DONE says that all bytes of all expected pages have come.
+ * Logical indexes count pages of the own pool: token t of a request is in page t / tokens. Where the last page of the
+ * sources ends inside one of the sink, the rest of that page is left as it was, and a layer that has such a page is
+ * complete only when the sources have said `last`. Pages that are read (strait_read) have as many tokens at both
+ * sides. */
 
 /* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
  * same GPUs in the same order (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). Groups of a pool may be on different devices,
