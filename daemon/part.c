@@ -32,13 +32,14 @@ static bool prepare_left(struct expectation *e)
     return true;
 }
 
-static uint32_t *left_of(struct expectation *e, uint32_t group, uint32_t region, uint32_t ordinal)
+/* Of all pages of a region, by their ordinals. */
+static uint32_t *left_of(struct expectation *e, uint32_t group, uint32_t region)
 {
     const struct pool *pool = e->request.pool->pool;
     uint64_t at = 0;
     for (uint32_t g = 0; g < group; g++)
         at += (uint64_t)pool->groups[g].region_count * e->request.pages.groups[g].id_count;
-    return e->left + at + (uint64_t)region * e->request.pages.groups[group].id_count + ordinal;
+    return e->left + at + (uint64_t)region * e->request.pages.groups[group].id_count;
 }
 
 /* ---- Making ------------------------------------------------------------------------------------------------------ */
@@ -139,36 +140,69 @@ struct told {
     void *owner;
 };
 
-/* Bytes of a page of a region have landed, or are not missed. */
-static void subtract(struct expectation *e, uint32_t group, uint32_t region, uint32_t page, uint32_t bytes,
-                     const struct told *told)
+/* Bytes that have come of one region of the expectation's pool. */
+struct come {
+    uint32_t group, region;
+    uint32_t tiles, tile_bytes; /* of a page; of a tile */
+    uint32_t first, count;      /* tiles */
+};
+
+/* All bytes of these pages have come. */
+static void land_pages(struct expectation *e, const struct come *come, uint32_t first, uint32_t count,
+                       const struct told *told)
 {
-    const uint32_t *id = page_set_ids(&e->request.pages, group, page, 1);
-    const uint32_t ordinal = (uint32_t)(id - e->request.pages.groups[group].ids);
-    uint32_t *left = left_of(e, group, region, ordinal);
-    *left -= bytes < *left ? bytes : *left;
-    if (*left != 0)
-        return;
-    const struct segment unit = {group, region, 1, page, 1};
-    const struct piece piece = {group, region, 1, page, 1};
-    if (coverage_claim(e->coverage, &unit))
+    const struct segment segment = {come->group, come->region, 1, first, count};
+    const struct piece piece = {come->group, come->region, 1, first, count};
+    if (count > 0 && coverage_claim(e->coverage, &segment))
         (void)coverage_land(e->coverage, &piece, told->layer, told->owner);
 }
 
-static void count_piece(struct expectation *e, const struct part *part, const struct piece *piece,
-                        const struct told *told)
+/* Subtracts from pages [first, first + count), whose ordinals follow one another; what lacks nothing any more has
+ * landed, as many pages at a time as there are in a row. */
+static void subtract_run(struct expectation *e, const struct come *come, uint32_t first, uint32_t count, uint32_t *left,
+                         const struct told *told)
 {
-    const struct reshape_group *group = &part->reshape.groups[piece->group];
-    const uint32_t tiles = group->tiles[RESHAPE_SINK];
-    for (uint32_t r = 0; r < piece->region_count; r++) {
-        const struct reshape_region *region = &part->reshape.regions[group->first + piece->region_first + r];
-        for (uint32_t done = 0, n; done < piece->count; done += n) {
-            const uint32_t tile = piece->first + done, rest = tiles - tile % tiles;
-            n = piece->count - done < rest ? piece->count - done : rest;
-            subtract(e, group->group[RESHAPE_SINK], region->at[RESHAPE_SINK].region, tile / tiles, n * region->bytes,
-                     told);
-        }
+    const uint64_t begin = come->first, end = begin + come->count;
+    uint32_t whole = 0; /* pages in a row before this one */
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t tile = (uint64_t)(first + i) * come->tiles;
+        const uint64_t from = tile > begin ? tile : begin, to = tile + come->tiles < end ? tile + come->tiles : end;
+        const uint32_t bytes = (uint32_t)(to - from) * come->tile_bytes;
+        left[i] -= bytes < left[i] ? bytes : left[i];
+        whole++;
+        if (left[i] == 0)
+            continue;
+        land_pages(e, come, first + i + 1 - whole, whole - 1, told);
+        whole = 0;
     }
+    land_pages(e, come, first + count - whole, whole, told);
+}
+
+static void subtract(struct expectation *e, const struct come *come, const struct told *told)
+{
+    const struct page_set *pages = &e->request.pages;
+    uint32_t *left = left_of(e, come->group, come->region);
+    const uint32_t end = (come->first + come->count - 1) / come->tiles + 1;
+    for (uint32_t page = come->first / come->tiles, run; page < end; page += run) {
+        run = page_set_run(pages, come->group, page);
+        run = run == 0 ? 1 : run < end - page ? run : end - page;
+        const uint32_t *ids = page_set_ids(pages, come->group, page, run);
+        if (ids != NULL) /* else the tiles of a page that is not expected have landed, which cannot be */
+            subtract_run(e, come, page, run, left + (ids - pages->groups[come->group].ids), told);
+    }
+}
+
+/* Tiles [first, first + count) of a region of the part. */
+static struct come come_of(const struct part *part, uint32_t g, uint32_t r, uint32_t first, uint32_t count)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    const struct reshape_region *region = &part->reshape.regions[group->first + r];
+    return (struct come){.group = group->group[RESHAPE_SINK],
+                         .region = region->at[RESHAPE_SINK].region,
+                         .tiles = group->tiles[RESHAPE_SINK],
+                         .tile_bytes = region->bytes,
+                         .first = first,
+                         .count = count};
 }
 
 bool part_land(struct expectation *e, struct part *part, const struct piece *piece,
@@ -176,7 +210,10 @@ bool part_land(struct expectation *e, struct part *part, const struct piece *pie
 {
     if (!coverage_land(part->coverage, piece, NULL, NULL))
         return false;
-    count_piece(e, part, piece, &(struct told){layer, owner});
+    for (uint32_t r = 0; r < piece->region_count; r++) {
+        const struct come come = come_of(part, piece->group, piece->region_first + r, piece->first, piece->count);
+        subtract(e, &come, &(struct told){layer, owner});
+    }
     return true;
 }
 
@@ -192,9 +229,8 @@ static void end_group(struct expectation *e, const struct part *part, uint32_t g
     if (!coverage_end(part->coverage, g, &end) || end % tiles == 0)
         return;
     for (uint32_t r = 0; r < group->count; r++) {
-        const struct reshape_region *region = &part->reshape.regions[group->first + r];
-        subtract(e, group->group[RESHAPE_SINK], region->at[RESHAPE_SINK].region, end / tiles,
-                 (tiles - end % tiles) * region->bytes, told);
+        const struct come come = come_of(part, g, r, end, tiles - end % tiles);
+        subtract(e, &come, told);
     }
 }
 
