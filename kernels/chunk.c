@@ -8,7 +8,8 @@
 
 static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
 {
-    if (region->reserved[0] != 0 || region->reserved[1] != 0)
+    const bool has_columns = region->columns > 1;
+    if (has_columns ? region->row_bytes % region->columns != 0 : region->column_stride != 0)
         return STRAIT_ERR_INVALID;
     if (region->base == NULL || region->rows == 0 || region->row_bytes == 0 ||
         (uint64_t)region->rows * region->row_bytes > STRAIT_PAGE_BYTES_MAX)
@@ -18,6 +19,8 @@ static enum strait_status region_check(const struct strait_region *region, uint3
         all |= region->page_stride;
     if (region->rows > 1)
         all |= region->row_stride | region->row_bytes;
+    if (has_columns)
+        all |= region->column_stride | region->row_bytes / region->columns;
     return all % alignment == 0 ? STRAIT_OK : STRAIT_ERR_ALIGNMENT;
 }
 
@@ -49,19 +52,23 @@ static bool pages_get(const struct strait_pages *pages, uint32_t index, struct p
 uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size)
 {
     const struct strait_region *region = page->region;
+    if (region->columns > 1)
+        return NULL;
     if (region->rows == 1 || region->row_stride == region->row_bytes)
         return page->base + offset;
     uint32_t row = offset / region->row_bytes, inside = offset % region->row_bytes;
     return inside + size <= region->row_bytes ? page->base + row * region->row_stride + inside : NULL;
 }
 
-/* Address of the byte at `offset` of the page; *piece becomes how many of the `left` bytes lie in that row. */
+/* Address of the byte at `offset` of the page; *piece becomes how many of the `left` bytes follow it there. */
 static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t left, uint32_t *piece)
 {
-    uint32_t row = offset / page->region->row_bytes, inside = offset % page->region->row_bytes;
-    uint32_t rest = page->region->row_bytes - inside;
+    const struct strait_region *region = page->region;
+    const uint32_t columns = region->columns > 1 ? region->columns : 1, bytes = region->row_bytes / columns;
+    const uint32_t number = offset / bytes, inside = offset % bytes, rest = bytes - inside;
     *piece = rest < left ? rest : left;
-    return page->base + row * page->region->row_stride + inside;
+    return page->base + number / columns * region->row_stride + (uint64_t)(number % columns) * region->column_stride +
+           inside;
 }
 
 #define LINE 64u /* bytes of a cache line */

@@ -367,9 +367,13 @@ enum strait_status strait_encode_batch(const struct strait_codec *codec, const s
 /* Rows may overlap when they are read, but not when they are written. */
 static enum strait_status check_rows(const struct strait_pages *dst)
 {
-    for (uint32_t r = 0; r < dst->region_count; r++)
-        if (dst->regions[r].rows > 1 && dst->regions[r].row_stride < dst->regions[r].row_bytes)
+    for (uint32_t r = 0; r < dst->region_count; r++) {
+        const struct strait_region *region = &dst->regions[r];
+        const uint32_t columns = region->columns > 1 ? region->columns : 1, piece = region->row_bytes / columns;
+        if ((region->rows > 1 && region->row_stride < (columns > 1 ? piece : region->row_bytes)) ||
+            (columns > 1 && region->column_stride < piece))
             return STRAIT_ERR_INVALID;
+    }
     return STRAIT_OK;
 }
 

@@ -202,15 +202,23 @@ static struct strides strides_of(const struct tensor *tensor, uint64_t bytes)
     return (struct strides){.token = head * region->heads, .head = head};
 }
 
-/* Items at two distances as rows at one distance, each as long as can be. */
+/* Items at two distances as rows, each as long as can be; where they make none, as rows of columns. Returns whether
+ * there are no columns. */
 static bool fold(uint32_t outer, uint64_t outer_stride, uint32_t inner, uint64_t inner_stride, uint64_t bytes,
                  struct tile_place *place)
 {
+    place->columns = 1;
+    place->column_stride = 0;
     if (inner == 1 || inner_stride == bytes) {
         bytes *= inner;
         inner = 1;
         inner_stride = outer_stride;
     } else if (outer != 1 && outer_stride != inner * inner_stride) {
+        place->rows = outer;
+        place->row_bytes = (uint32_t)(bytes * inner);
+        place->row_stride = (uint32_t)outer_stride;
+        place->columns = inner;
+        place->column_stride = (uint32_t)inner_stride;
         return false;
     }
     const uint32_t rows = outer * inner;
@@ -237,28 +245,26 @@ struct pair {
     uint32_t tokens, head, heads;
 };
 
-/* The tiles with all heads of the pair, or with one of them. */
-static bool place_tiles(const struct pair *pair, bool heads_first, uint32_t head, uint32_t heads,
-                        struct reshape_region *region)
+/* The tiles of a pair, with tokens or heads first. Returns whether both sides have rows without columns. */
+static bool place_tiles(const struct pair *pair, bool heads_first, struct reshape_region *region)
 {
-    const struct blob_region *source = pair->tensors[RESHAPE_SOURCE]->region;
-    region->layer = source->layer;
-    region->role = pair->tensors[RESHAPE_SOURCE]->role;
-    region->bytes = (uint32_t)(pair->bytes * pair->tokens * heads);
-    region->head = head;
-    region->heads = heads;
-    region->half = pair->tensors[RESHAPE_SINK]->half;
+    bool rows = true;
+    *region = (struct reshape_region){.layer = pair->tensors[RESHAPE_SOURCE]->region->layer,
+                                      .role = pair->tensors[RESHAPE_SOURCE]->role,
+                                      .bytes = (uint32_t)(pair->bytes * pair->tokens * pair->heads),
+                                      .head = pair->head,
+                                      .heads = pair->heads,
+                                      .half = pair->tensors[RESHAPE_SINK]->half};
     for (int side = 0; side < RESHAPE_SIDES; side++) {
         const struct tensor *tensor = pair->tensors[side];
         struct tile_place *place = &region->at[side];
         place->region = tensor->index;
-        place->offset = (uint32_t)((head - tensor->region->head_first) * pair->strides[side].head +
+        place->offset = (uint32_t)((pair->head - tensor->region->head_first) * pair->strides[side].head +
                                    (tensor->half == 2 ? pair->bytes : 0));
         place->step = (uint32_t)(pair->tokens * pair->strides[side].token);
-        if (!fold_tile(&pair->strides[side], heads_first, pair->tokens, heads, pair->bytes, place))
-            return false;
+        rows &= fold_tile(&pair->strides[side], heads_first, pair->tokens, pair->heads, pair->bytes, place);
     }
-    return true;
+    return rows;
 }
 
 /* Regions that are being collected, each with what it is sorted by. */
@@ -293,13 +299,12 @@ static bool add_pages(struct entries *entries, const struct tensor *a, const str
                                           .bytes = bytes,
                                           .head = a->region->head_first,
                                           .heads = a->region->heads,
-                                          .at = {{.region = a->index, .rows = 1, .row_bytes = bytes},
-                                                 {.region = b->index, .rows = 1, .row_bytes = bytes}}};
+                                          .at = {{.region = a->index, .rows = 1, .row_bytes = bytes, .columns = 1},
+                                                 {.region = b->index, .rows = 1, .row_bytes = bytes, .columns = 1}}};
     return add_entry(entries, a, b, 0, &region);
 }
 
-/* All tiles of two tensors whose pages differ. Where no order of tokens and heads makes rows at both sides, each head
- * has tiles of its own. False: too many. */
+/* The tiles of two tensors whose pages differ: rows at both sides if an order of tokens and heads makes them. */
 static bool add_tiles(struct entries *entries, const struct tensor *a, const struct tensor *b)
 {
     const struct blob_region *x = a->region, *y = b->region;
@@ -316,12 +321,9 @@ static bool add_tiles(struct entries *entries, const struct tensor *a, const str
     pair.strides[RESHAPE_SOURCE] = strides_of(a, pair.bytes);
     pair.strides[RESHAPE_SINK] = strides_of(b, pair.bytes);
     struct reshape_region region;
-    if (place_tiles(&pair, false, first, pair.heads, &region) || place_tiles(&pair, true, first, pair.heads, &region))
-        return add_entry(entries, a, b, pair.tokens, &region);
-    for (uint32_t h = 0; h < pair.heads; h++)
-        if (!place_tiles(&pair, false, first + h, 1, &region) || !add_entry(entries, a, b, pair.tokens, &region))
-            return false;
-    return true;
+    if (!place_tiles(&pair, false, &region) && !place_tiles(&pair, true, &region))
+        (void)place_tiles(&pair, y->layout == STRAIT_LAYOUT_HND, &region);
+    return add_entry(entries, a, b, pair.tokens, &region);
 }
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
@@ -392,7 +394,7 @@ static enum strait_status pair_tensors(const struct tensors *source, const struc
             return STRAIT_ERR_INVALID;
         }
         if (!(same_pages(a, b) ? add_pages : add_tiles)(entries, a, b)) {
-            refuse(why, a, b, "tiles in too many rows");
+            refuse(why, a, b, "too many regions");
             return STRAIT_ERR_INVALID;
         }
     }

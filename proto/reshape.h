@@ -1,11 +1,10 @@
 /* Reshaping: how the pages of a source's pool become those of a sink's pool that is laid out in another way.
  *
  * The two pools may differ in tokens per page, in the order of tokens and heads, in which KV heads and which layers
- * they hold, and in whether K and V share a region. What both have is cut into tiles: the largest pieces that are a
- * plain row, or rows at equal distances, in the pages of either pool, with their bytes in one order. A tile is to a
- * reshaped leg what a page is to others: units, segments and chunks are of tiles, the source gathers a tile from its
- * pages as the codec gathers a page of rows, and the sink's decoder scatters it the same way. Both daemons compute the
- * tiles from the two descriptions alone, so that they number them alike.
+ * they hold, and in whether K and V share a region. What both have is cut into tiles, which have their bytes in one
+ * order. A tile is to a reshaped leg what a page is to others: units, segments and chunks are of tiles, the source
+ * gathers a tile from its pages as the codec gathers a page of rows and columns, and the sink's decoder scatters it the
+ * same way. Both daemons compute the tiles from the two descriptions alone, so that they number them alike.
  *
  * Tiles of one tensor are numbered by tokens: tile i of a request has its tokens i * t to i * t + t - 1, where t is the
  * greatest common divisor of both pools' tokens per page. */
@@ -16,12 +15,13 @@
 
 enum reshape_side { RESHAPE_SOURCE, RESHAPE_SINK, RESHAPE_SIDES };
 
-/* Where a region's tiles lie in its pages: row r of tile t are the row_bytes bytes at offset + t * step + r *
- * row_stride of the page's contents, which are its rows one after another. */
+/* Where a region's tiles lie in its pages: piece c of row r of tile t are the row_bytes / columns bytes at offset + t *
+ * step + r * row_stride + c * column_stride of the page's contents, which are its rows one after another. */
 struct tile_place {
     uint32_t region; /* in its group's order */
     uint32_t offset, step;
     uint32_t rows, row_bytes, row_stride; /* row_stride: 0 with one row */
+    uint32_t columns, column_stride;      /* 1 and 0: a row is one piece */
 };
 
 /* Tiles of one tensor: a row of units. */

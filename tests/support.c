@@ -486,13 +486,30 @@ static uint64_t round_up(uint64_t size, uint64_t multiple)
     return (size + multiple - 1) / multiple * multiple;
 }
 
-/* Row `row` of a listed page, as an offset in memory. False when the page's id is out of range. */
-static bool row_at(const struct layout *layout, uint32_t index, uint32_t row, size_t *offset)
+/* The pieces that rows consist of: whole rows, unless there are columns. */
+static uint32_t columns_of(const struct strait_region *region)
+{
+    return region->columns > 1 ? region->columns : 1;
+}
+
+static uint32_t pieces_of(const struct strait_region *region)
+{
+    return region->rows * columns_of(region);
+}
+
+static uint32_t piece_bytes(const struct strait_region *region)
+{
+    return region->row_bytes / columns_of(region);
+}
+
+/* Piece `piece` of a listed page, as an offset in memory. False when the page's id is out of range. */
+static bool piece_at(const struct layout *layout, uint32_t index, uint32_t piece, size_t *offset)
 {
     const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
     uint32_t i = index % layout->pages.id_count, id = layout->pages.ids == NULL ? i : layout->pages.ids[i];
-    *offset =
-        (size_t)((uint8_t *)region->base - layout->memory.bytes + id * region->page_stride + row * region->row_stride);
+    const uint32_t columns = columns_of(region);
+    *offset = (size_t)((uint8_t *)region->base - layout->memory.bytes + id * region->page_stride +
+                       piece / columns * region->row_stride + (size_t)(piece % columns) * region->column_stride);
     return id < region->page_count;
 }
 
@@ -504,19 +521,19 @@ static uint8_t *mark_listed(const struct layout *layout)
     require(listed != NULL);
     for (uint32_t i = 0; i < layout_count(layout); i++) {
         const struct strait_region *region = &layout->regions[i / layout->pages.id_count];
-        for (uint32_t row = 0; row < region->rows && row_at(layout, i, row, &offset); row++)
-            memset(listed + offset, 1, region->row_bytes);
+        for (uint32_t piece = 0; piece < pieces_of(region) && piece_at(layout, i, piece, &offset); piece++)
+            memset(listed + offset, 1, piece_bytes(region));
     }
     return listed;
 }
 
 static void find_gaps(struct layout *layout)
 {
-    size_t size = layout->memory.size, rows = 0;
+    size_t size = layout->memory.size, pieces = 0;
     uint8_t *listed = mark_listed(layout);
     for (uint32_t r = 0; r < layout->pages.region_count; r++)
-        rows += (size_t)layout->regions[r].rows * layout->pages.id_count;
-    layout->gaps = calloc(rows + 1, sizeof(*layout->gaps));
+        pieces += (size_t)pieces_of(&layout->regions[r]) * layout->pages.id_count;
+    layout->gaps = calloc(pieces + 1, sizeof(*layout->gaps));
     layout->gap_count = 0;
     require(layout->gaps != NULL);
     for (size_t begin = 0, end; begin < size; begin = end) {
@@ -538,10 +555,13 @@ void layout_init(struct layout *layout, uint32_t alignment, const struct shape *
         struct strait_region *region = &layout->regions[r];
         *region = (struct strait_region){
             .page_count = s->page_count, .rows = s->rows, .row_bytes = s->row_bytes, .table = s->table};
-        region->row_stride = s->row_bytes + s->row_gap;
-        region->page_stride = s->rows * region->row_stride + s->page_gap;
+        region->columns = s->columns;
+        region->row_stride = piece_bytes(region) + s->row_gap;
+        region->column_stride = s->columns > 1 ? (uint32_t)(s->rows * region->row_stride) : 0;
+        const uint64_t page = pieces_of(region) * region->row_stride; /* with a gap behind its last piece */
+        region->page_stride = page + s->page_gap;
         begin[r] = round_up(end + 64, 64) + s->skew;
-        end = begin[r] + (s->page_count - 1) * region->page_stride + (s->rows - 1) * region->row_stride + s->row_bytes;
+        end = begin[r] + (s->page_count - 1) * region->page_stride + page - s->row_gap;
     }
     guarded_init(&layout->memory, round_up(end, alignment));
     for (uint32_t r = 0; r < region_count; r++)
@@ -586,16 +606,18 @@ void layout_read(const struct layout *layout, uint32_t index, uint8_t *page)
 {
     const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
     size_t offset;
-    for (uint32_t row = 0; row < region->rows && row_at(layout, index, row, &offset); row++)
-        memcpy(page + (size_t)row * region->row_bytes, layout->memory.bytes + offset, region->row_bytes);
+    const uint32_t bytes = piece_bytes(region);
+    for (uint32_t piece = 0; piece < pieces_of(region) && piece_at(layout, index, piece, &offset); piece++)
+        memcpy(page + (size_t)piece * bytes, layout->memory.bytes + offset, bytes);
 }
 
 void layout_write(struct layout *layout, uint32_t index, const uint8_t *page)
 {
     const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
     size_t offset;
-    for (uint32_t row = 0; row < region->rows && row_at(layout, index, row, &offset); row++)
-        memcpy(layout->memory.bytes + offset, page + (size_t)row * region->row_bytes, region->row_bytes);
+    const uint32_t bytes = piece_bytes(region);
+    for (uint32_t piece = 0; piece < pieces_of(region) && piece_at(layout, index, piece, &offset); piece++)
+        memcpy(layout->memory.bytes + offset, page + (size_t)piece * bytes, bytes);
 }
 
 void layout_fill(struct layout *layout, struct rng *rng, enum pattern pattern, const struct strait_codebook *codebook)

@@ -195,9 +195,10 @@ void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[2
 
 /* ---- Page lists ------------------------------------------------------------------------------------------------ */
 
-/* A region: its pages, the gaps between rows and pages in bytes, and the offset of its base from an aligned address. */
+/* A region: its pages, the gaps between rows and pages in bytes, and the offset of its base from an aligned address.
+ * `columns` of rows, if there are several, lie one after another, each with its piece of every row. */
 struct shape {
-    uint32_t page_count, rows, row_bytes, row_gap, page_gap, skew, table;
+    uint32_t page_count, rows, row_bytes, row_gap, page_gap, skew, table, columns;
 };
 
 enum { REGIONS_MAX = 8 };

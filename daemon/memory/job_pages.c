@@ -416,16 +416,22 @@ static bool is_plain(const struct strait_region *region)
     return region->rows == 1 || region->row_stride == region->row_bytes;
 }
 
-/* A position in a page of rows. */
+/* A position in a page, whose pieces are its rows, or the columns of its rows. */
 struct place {
-    uint8_t *at;
-    uint64_t left, row_bytes, skip; /* of the row; of each row; from its end to the next row */
+    uint8_t *at, *page;
+    const struct strait_region *region;
+    uint64_t left;           /* of the piece */
+    uint32_t piece, columns; /* its number; those of a row */
+    uint64_t piece_bytes;
 };
 
 static struct place place_of(const struct strait_region *region, uint8_t *page)
 {
-    const uint64_t row = is_plain(region) ? (uint64_t)region->rows * region->row_bytes : region->row_bytes;
-    return (struct place){.at = page, .left = row, .row_bytes = row, .skip = region->row_stride - row};
+    const uint32_t columns = region->columns > 1 ? region->columns : 1;
+    const uint64_t bytes =
+        columns == 1 && is_plain(region) ? (uint64_t)region->rows * region->row_bytes : region->row_bytes / columns;
+    return (struct place){
+        .at = page, .page = page, .region = region, .left = bytes, .columns = columns, .piece_bytes = bytes};
 }
 
 static void advance(struct place *place, uint64_t bytes)
@@ -434,8 +440,10 @@ static void advance(struct place *place, uint64_t bytes)
     place->left -= bytes;
     if (place->left != 0)
         return;
-    place->at += place->skip;
-    place->left = place->row_bytes;
+    place->piece++;
+    place->left = place->piece_bytes;
+    place->at = place->page + place->piece / place->columns * place->region->row_stride +
+                (uint64_t)(place->piece % place->columns) * place->region->column_stride;
 }
 
 /* The two pages have as many bytes, but need not have the same rows. */
@@ -446,8 +454,6 @@ static void copy_page(const struct strait_region *to, uint8_t *dst, const struct
     for (uint64_t left = (uint64_t)to->rows * to->row_bytes, n; left > 0; left -= n) {
         n = put.left < take.left ? put.left : take.left;
         copy_any(put.at, take.at, n, copy);
-        if (n == left)
-            break; /* what would come next may lie outside */
         advance(&put, n);
         advance(&take, n);
     }

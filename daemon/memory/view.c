@@ -8,8 +8,8 @@
 /* A tile of a region as it lies in memory. */
 struct tile {
     uint64_t offset, step; /* from the page's beginning, and from tile to tile */
-    uint64_t row_stride;
-    uint32_t rows, row_bytes;
+    uint64_t row_stride, column_stride;
+    uint32_t rows, row_bytes, columns;
 };
 
 static bool is_plain(const struct strait_region *region)
@@ -17,32 +17,36 @@ static bool is_plain(const struct strait_region *region)
     return region->rows == 1 || region->row_stride == region->row_bytes;
 }
 
-/* A distance of whole rows of the page, or one that stays within a row. */
-static bool distance(const struct strait_region *region, uint64_t bytes, bool within, uint64_t *in_memory)
+/* Changes a distance in the page's contents into one in memory: a number of rows, or one within a row, of which *extent
+ * bytes are needed then. */
+static uint64_t distance(const struct strait_region *region, uint64_t bytes, uint32_t count, uint64_t *extent)
 {
-    *in_memory = within ? bytes : bytes / region->row_bytes * region->row_stride;
-    return within || bytes % region->row_bytes == 0;
+    if (count == 1)
+        return 0;
+    if (bytes % region->row_bytes == 0)
+        return bytes / region->row_bytes * region->row_stride;
+    *extent += (count - 1) * bytes;
+    return bytes;
 }
 
 /* Places a tile in pages whose rows lie apart. False: its rows do not follow those of the page. */
 static bool place_apart(const struct strait_region *region, const struct tile_place *at, uint32_t tiles,
                         struct tile *tile)
 {
-    const uint64_t row = region->row_bytes, begin = at->offset % row;
-    const uint64_t extent = (uint64_t)(at->rows - 1) * at->row_stride + at->row_bytes;
-    const bool inside = begin + extent <= row; /* a row of the page has all of the tile, or a row of it */
-    const uint64_t all = (inside ? extent : at->row_bytes) + (uint64_t)(tiles - 1) * at->step;
-    tile->offset = at->offset / row * region->row_stride + begin;
-    if (!distance(region, tiles == 1 ? 0 : at->step, begin + all <= row, &tile->step))
-        return false;
-    if (at->rows == 1 && begin == 0 && at->row_bytes % row == 0) {
+    const uint64_t row = region->row_bytes;
+    uint64_t extent = at->offset % row + at->row_bytes / at->columns;
+    tile->offset = at->offset / row * region->row_stride + at->offset % row;
+    if (at->rows == 1 && at->columns == 1 && at->offset % row == 0 && at->row_bytes % row == 0) {
         tile->rows = (uint32_t)(at->row_bytes / row);
         tile->row_bytes = region->row_bytes;
         tile->row_stride = region->row_stride;
-        return true;
+        extent = row;
+    } else {
+        tile->row_stride = distance(region, at->row_stride, at->rows, &extent);
+        tile->column_stride = distance(region, at->column_stride, at->columns, &extent);
     }
-    return begin + at->row_bytes <= row &&
-           distance(region, at->rows == 1 ? 0 : at->row_stride, inside, &tile->row_stride);
+    tile->step = distance(region, at->step, tiles, &extent);
+    return extent <= row && tile->column_stride <= UINT32_MAX;
 }
 
 static bool place(const struct strait_region *region, const struct tile_place *at, uint32_t tiles, struct tile *tile)
@@ -50,8 +54,10 @@ static bool place(const struct strait_region *region, const struct tile_place *a
     *tile = (struct tile){.offset = at->offset,
                           .step = at->step,
                           .row_stride = at->row_stride,
+                          .column_stride = at->column_stride,
                           .rows = at->rows,
-                          .row_bytes = at->row_bytes};
+                          .row_bytes = at->row_bytes,
+                          .columns = at->columns};
     return is_plain(region) || place_apart(region, at, tiles, tile);
 }
 
@@ -96,7 +102,9 @@ static bool make_region(const struct pool_group *own, const struct tile_place *a
                                                .page_count = (uint32_t)(from->page_count * numbers->scale),
                                                .rows = tile.rows,
                                                .row_bytes = tile.row_bytes,
-                                               .table = from->table};
+                                               .table = from->table,
+                                               .columns = tile.columns,
+                                               .column_stride = (uint32_t)tile.column_stride};
     group->layers[r] = own->layers[at->region];
     group->roles[r] = own->roles[at->region];
     return true;

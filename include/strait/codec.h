@@ -153,9 +153,12 @@ STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook,
 /* ---- Pages ----------------------------------------------------------------------------------------------------- */
 
 /* Equal pages at equal distances: one layer's K or V of a paged KV pool. A page is `rows` rows of `row_bytes` bytes,
- * `row_stride` apart; a contiguous page has rows = 1. Page bytes = rows * row_bytes, 1..STRAIT_PAGE_BYTES_MAX.
+ * `row_stride` apart; a contiguous page has rows = 1. Page bytes = rows * row_bytes, 1..STRAIT_PAGE_BYTES_MAX. A row may
+ * consist of `columns` pieces of row_bytes / columns bytes, `column_stride` apart: a page whose tokens are its rows is
+ * then read in this order from memory that has its heads one after another.
  * For BF16 and FP16 base, page_stride (when there are several pages), row_stride and row_bytes (when there are several
- * rows) are multiples of 2, for FP32 of 4; else ERR_ALIGNMENT. */
+ * rows), column_stride and the bytes of a piece (when there are several columns) are multiples of 2, for FP32 of 4; else
+ * ERR_ALIGNMENT. */
 struct strait_region {
     void *base;           /* first byte of page 0; encoders only read from it */
     uint64_t page_stride; /* bytes from one page to the next */
@@ -163,8 +166,9 @@ struct strait_region {
     uint32_t page_count;  /* pages of the region; every id is below this */
     uint32_t rows;
     uint32_t row_bytes;
-    uint32_t table;       /* codebook table for these values; ignored when decoding */
-    uint32_t reserved[2]; /* 0 */
+    uint32_t table;         /* codebook table for these values; ignored when decoding */
+    uint32_t columns;       /* of a row, a divisor of row_bytes; 0 and 1: a row is one piece */
+    uint32_t column_stride; /* bytes from one piece of a row to the next; unused when columns is below 2, and then 0 */
 };
 
 /* The pages of a request: one id list that applies to every region. Page region * id_count + i of the list is page

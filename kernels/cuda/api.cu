@@ -48,6 +48,8 @@ static uint32_t width_of(const strait_region &r)
         all |= r.page_stride;
     if (r.rows > 1)
         all |= r.row_stride | r.row_bytes;
+    if (r.columns > 1)
+        all |= r.column_stride | r.row_bytes / r.columns;
     return static_cast<uint32_t>(__builtin_ctzll(all));
 }
 
@@ -77,14 +79,17 @@ static list_shape measure_list(const strait_pages &pages)
 static region describe_region(const strait_pages &pages, uint32_t index, uint32_t blocks_before)
 {
     const strait_region &from = pages.regions[index];
-    const bool whole = from.rows == 1 || from.row_stride == from.row_bytes;
+    const uint32_t columns = from.columns > 1 ? from.columns : 1;
+    const bool whole = columns == 1 && (from.rows == 1 || from.row_stride == from.row_bytes);
     return {static_cast<uint8_t *>(from.base),
             from.page_stride,
             from.row_stride,
             from.page_count,
-            from.row_bytes,
             page_bytes_of(from),
             from.table,
+            from.row_bytes / columns,
+            columns,
+            from.column_stride,
             blocks_before,
             width_of(from) | (whole ? SHAPE_WHOLE : 0)};
 }

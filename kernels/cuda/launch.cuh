@@ -124,7 +124,8 @@ ANY_SIDE uint32_t make_result_word(uint32_t status, uint32_t counted, uint32_t e
 struct region {
     uint8_t *base;
     uint64_t page_stride, row_stride;
-    uint32_t page_count, row_bytes, page_bytes, table;
+    uint32_t page_count, page_bytes, table;
+    uint32_t piece_bytes, columns, column_stride; // a row is so many pieces; one: all of it
     uint32_t blocks_before; // blocks of one page of each region before it
     uint32_t shape;         // log2 of the alignment of its addresses, up to 4; WHOLE when a page has no gaps
 };

@@ -198,6 +198,15 @@ template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane
 
 // ---- Pages ----------------------------------------------------------------------------------------------------------
 
+// Where the piece of that number begins in its page.
+DEVICE uint64_t piece_offset(const region &r, uint32_t number)
+{
+    if (r.columns == 1)
+        return number * r.row_stride;
+    const uint32_t row = number / r.columns;
+    return row * r.row_stride + static_cast<uint64_t>(number - row * r.columns) * r.column_stride;
+}
+
 // Address of byte `offset` of a page, and how many bytes from there on are contiguous, at most `left`.
 DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint32_t left, uint32_t *piece)
 {
@@ -205,18 +214,18 @@ DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint
         *piece = left;
         return page + offset;
     }
-    uint32_t row = offset / r.row_bytes, inside = offset - row * r.row_bytes, rest = r.row_bytes - inside;
+    const uint32_t number = offset / r.piece_bytes, inside = offset - number * r.piece_bytes, rest = r.piece_bytes - inside;
     *piece = rest < left ? rest : left;
-    return page + row * r.row_stride + inside;
+    return page + piece_offset(r, number) + inside;
 }
 
-// ---- Blocks of pages to shared memory: one bulk copy, one per row, or element by element ---------------------------
+// ---- Blocks of pages to shared memory: one bulk copy, one per piece, or element by element ---------------------------
 
 // Whether bulk copies can bring `bytes` bytes from `offset` of a page.
 DEVICE bool can_bulk(const region &r, uint32_t bytes)
 {
     bool whole = r.shape & SHAPE_WHOLE;
-    return (r.shape & SHAPE_WIDTH) == 4 && bytes % 16 == 0 && (whole || r.row_bytes % 16 == 0);
+    return (r.shape & SHAPE_WIDTH) == 4 && bytes % 16 == 0 && (whole || r.piece_bytes % 16 == 0);
 }
 
 // All lanes: the copies that can_bulk allows. Their bytes have already been announced to the barrier.
@@ -228,11 +237,11 @@ DEVICE void bulk_gather(const region &r, uint8_t *page, uint32_t offset, uint32_
             bulk_load(dst, page + offset, bytes, barrier);
         return;
     }
-    const uint32_t first = offset / r.row_bytes, last = (offset + bytes - 1) / r.row_bytes;
-    for (uint32_t row = first + lane; row <= last; row += 32) {
-        uint32_t begin = row * r.row_bytes, end = begin + r.row_bytes;
+    const uint32_t first = offset / r.piece_bytes, last = (offset + bytes - 1) / r.piece_bytes;
+    for (uint32_t number = first + lane; number <= last; number += 32) {
+        uint32_t begin = number * r.piece_bytes, end = begin + r.piece_bytes;
         uint32_t from = begin < offset ? offset : begin, to = end > offset + bytes ? offset + bytes : end;
-        bulk_load(dst + (from - offset), page + row * r.row_stride + (from - begin), to - from, barrier);
+        bulk_load(dst + (from - offset), page + piece_offset(r, number) + (from - begin), to - from, barrier);
     }
 }
 

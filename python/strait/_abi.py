@@ -166,7 +166,8 @@ REGION = np.dtype(
         ("rows", "u4"),
         ("row_bytes", "u4"),
         ("table", "u4"),
-        ("reserved", "u4", (2,)),
+        ("columns", "u4"),
+        ("column_stride", "u4"),
     ],
     align=True,
 )

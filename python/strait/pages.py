@@ -80,7 +80,7 @@ def geometry_of(array: NDArray[Any], what: str) -> Geometry:
 def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[Any, ...]:
     """A record of REGION, of table 0."""
     count, page_stride, rows, row_bytes, row_stride = geometry
-    return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0, (0, 0)
+    return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0, 0, 0
 
 
 def _merge(dims: list[tuple[int, int]], size: int, stride: int) -> tuple[int, list[tuple[int, int]]]:
@@ -326,5 +326,5 @@ def _one_region(data: NDArray[Any], count: int, page_bytes: int, table: int) -> 
     if count > CHUNK_PAGES_MAX:
         raise ValueError(f"{count} pages are more than the {CHUNK_PAGES_MAX} of a chunk; use larger pages")
     regions = np.zeros(1, REGION)
-    regions[0] = (data.ctypes.data, page_bytes, page_bytes, count, 1, page_bytes, table, (0, 0))
+    regions[0] = (data.ctypes.data, page_bytes, page_bytes, count, 1, page_bytes, table, 0, 0)
     return Request(regions, None, count)

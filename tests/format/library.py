@@ -60,7 +60,7 @@ class Pool:
             page_stride = self.stride(rng, row_stride * (rows - 1) + length // rows, step)
             skip = step * int(rng.integers(0, 9))
             buffer = aligned(skip + page_stride * page_count + 8)
-            self.array[r] = (buffer.ctypes.data + skip, page_stride, row_stride, page_count, rows, length // rows, table, 0)
+            self.array[r] = (buffer.ctypes.data + skip, page_stride, row_stride, page_count, rows, length // rows, table, 0, 0)
             self.buffers.append(buffer)
             self.shapes.append((skip, page_stride, row_stride, rows, length // rows))
         ids = None if identity and rng.random() < 0.5 else ct.addressof(self.ids)

@@ -153,7 +153,6 @@ enum { ENCODE = 1, DECODE = 2, VERIFY = 4, IN_RESULT = 8 /* decoding only: the c
 /* Name, what is found, by which calls, how it is made. */
 #define FAULTS(X)                                                                                                    \
     X(region_without_base, INVALID, ENCODE | DECODE, call.region.base = NULL)                                        \
-    X(region_from_the_future, INVALID, ENCODE | DECODE, call.region.reserved[1] = 1)                                 \
     X(no_rows, INVALID, ENCODE | DECODE, call.region.rows = 0)                                                       \
     X(no_row_bytes, INVALID, ENCODE | DECODE, call.region.row_bytes = 0)                                             \
     X(page_too_long, INVALID, ENCODE | DECODE, call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2)                \
@@ -167,6 +166,11 @@ enum { ENCODE = 1, DECODE = 2, VERIFY = 4, IN_RESULT = 8 /* decoding only: the c
     X(odd_page_stride, ALIGNMENT, ENCODE | IN_RESULT, call.region.page_stride = 4097)                                \
     X(odd_row_stride, ALIGNMENT, ENCODE | IN_RESULT, call.region.row_stride = 1025)                                  \
     X(odd_row_bytes, ALIGNMENT, ENCODE | IN_RESULT, call.region.row_bytes = 1023)                                    \
+    X(odd_columns, INVALID, ENCODE | DECODE, call.region.columns = 3)                                                \
+    X(a_column_stride_of_one_column, INVALID, ENCODE | DECODE, call.region.column_stride = 64)                       \
+    X(odd_column_stride, ALIGNMENT, ENCODE | IN_RESULT, call.region.columns = 2, call.region.column_stride = 2001)   \
+    X(odd_pieces, ALIGNMENT, ENCODE | IN_RESULT, call.region.columns = 1024, call.region.column_stride = 4)          \
+    X(overlapping_columns, INVALID, DECODE, call.region.columns = 2, call.region.column_stride = 510)                \
     X(run_of_no_size, INVALID, ENCODE | DECODE | VERIFY, call.run.size = 0)                                          \
     X(caching_unknown, INVALID, ENCODE | DECODE | VERIFY, call.run.caching = STRAIT_CACHING_LINK + 1)                \
     X(run_too_small, INVALID, ENCODE | DECODE | VERIFY, call.run.size = offsetof(struct strait_run, caching) - 8)    \

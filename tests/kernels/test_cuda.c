@@ -64,12 +64,16 @@ static struct shape random_shape(struct rng *rng, const struct asked *asked, uin
         shape.rows = 2 + rng_below(rng, 9);
         shape.row_bytes = round_to(1 + size / shape.rows, rng_below(rng, 2) == 0 ? 16 : align);
         shape.row_gap = rng_below(rng, 2) == 0 ? 16 * rng_below(rng, 3) : align * rng_below(rng, 20);
+        shape.columns = rng_below(rng, 2) == 0 ? rng_below(rng, 5) : 0;
+        if (shape.columns > 1)
+            shape.row_bytes = round_to(shape.row_bytes, shape.columns * (rng_below(rng, 2) == 0 ? 16 : align));
     }
     if (rng_below(rng, 2) == 0) {
         shape.skew = align * rng_below(rng, 16);
         shape.page_gap = align * rng_below(rng, 40);
     }
-    uint32_t stride = shape.rows * (shape.row_bytes + shape.row_gap) + shape.page_gap;
+    const uint32_t columns = shape.columns > 1 ? shape.columns : 1;
+    uint32_t stride = shape.rows * (shape.row_bytes + columns * shape.row_gap) + shape.page_gap;
     shape.page_gap += round_to(stride, rng_below(rng, 2) == 0 ? 16 : align) - stride;
     return shape;
 }

@@ -76,6 +76,12 @@ static const struct shape row_shapes[] = {
     {.page_count = 3, .rows = 2, .row_bytes = 65534, .row_gap = 2, .skew = 4},
     {.page_count = 1, .rows = 1, .row_bytes = 50001},
     {.page_count = 3, .rows = 1, .row_bytes = 17, .page_gap = 1, .skew = 10},
+    {.page_count = 3, .rows = 16, .row_bytes = 2048, .columns = 8}, /* heads of tokens */
+    {.page_count = 3, .rows = 64, .row_bytes = 1024, .row_gap = 64, .skew = 32, .columns = 2},
+    {.page_count = 3, .rows = 7, .row_bytes = 3000, .row_gap = 6, .page_gap = 10, .skew = 2, .columns = 3},
+    {.page_count = 3, .rows = 1, .row_bytes = 40000, .columns = 2},
+    {.page_count = 3, .rows = 3000, .row_bytes = 12, .columns = 6},
+    {.page_count = 3, .rows = 2, .row_bytes = 33000, .row_gap = 2, .columns = 1},
 };
 
 /* Copies the pages of the source one after another, without gaps between their rows. */

@@ -7,6 +7,7 @@
 #define STAGE_BYTES ((size_t)STRAIT_PAGE_BYTES_MAX)
 #define MOVES_MAX   16384u
 #define PIECE_BYTES (64u * 1024) /* of a page without gaps: the part that one thread block copies */
+#define MOST        4096u        /* moves of a page: pieces, or the fewer of its rows and columns, which have 2 bytes */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -53,15 +54,21 @@ struct walk {
     uint32_t page, pages;
 };
 
+static bool has_columns(const struct strait_region *region)
+{
+    return region->columns > 1;
+}
+
 static bool is_plain(const struct strait_region *region)
 {
-    return region->rows == 1 || region->row_stride == region->row_bytes;
+    return !has_columns(region) && (region->rows == 1 || region->row_stride == region->row_bytes);
 }
 
 /* Pages that are moved row by row: those of one list have no gaps, or both have the same rows. */
 static bool is_direct(const struct strait_region *to, const struct strait_region *from)
 {
-    return is_plain(to) || is_plain(from) || (to->rows == from->rows && to->row_bytes == from->row_bytes);
+    return !has_columns(to) && !has_columns(from) &&
+           (is_plain(to) || is_plain(from) || (to->rows == from->rows && to->row_bytes == from->row_bytes));
 }
 
 static bool all_direct(const struct walk *walk)
@@ -72,28 +79,24 @@ static bool all_direct(const struct walk *walk)
     return true;
 }
 
-/* A move by the rows of one region; the other side is that region too, or has no gaps. */
-static struct move move_rows(const struct strait_region *rows, const struct strait_region *to,
-                             const struct strait_region *from)
+static uint8_t *page_of(const struct strait_pages *pages, uint32_t page)
 {
-    return (struct move){.to_stride = is_plain(to) ? rows->row_bytes : to->row_stride,
+    const struct strait_region *region = &pages->regions[page / pages->id_count];
+    return (uint8_t *)region->base + pages->ids[page % pages->id_count] * region->page_stride;
+}
+
+/* The move of a page to another, by the rows of one of them. */
+static struct move direct_move(const struct walk *walk)
+{
+    const struct strait_region *to = &walk->to->regions[walk->page / walk->to->id_count];
+    const struct strait_region *from = &walk->from->regions[walk->page / walk->to->id_count];
+    const struct strait_region *rows = is_plain(to) ? from : to;
+    return (struct move){.to = page_of(walk->to, walk->page),
+                         .from = page_of(walk->from, walk->page),
+                         .to_stride = is_plain(to) ? rows->row_bytes : to->row_stride,
                          .from_stride = is_plain(from) ? rows->row_bytes : from->row_stride,
                          .rows = rows->rows,
                          .row_bytes = rows->row_bytes};
-}
-
-/* The move of a page: into the stage, out of it, or (stages NULL) from page to page. */
-static struct move page_move(const struct walk *walk, uint8_t *in_stage, const uint8_t *out_stage)
-{
-    static const struct strait_region plain = {.rows = 1};
-    uint32_t r = walk->page / walk->to->id_count, i = walk->page % walk->to->id_count;
-    const struct strait_region *to = &walk->to->regions[r], *from = &walk->from->regions[r];
-    struct move move = in_stage != NULL    ? move_rows(from, &plain, from)
-                       : out_stage != NULL ? move_rows(to, to, &plain)
-                                           : move_rows(is_plain(to) ? from : to, to, from);
-    move.to = in_stage != NULL ? in_stage : (uint8_t *)to->base + walk->to->ids[i] * to->page_stride;
-    move.from = out_stage != NULL ? out_stage : (const uint8_t *)from->base + walk->from->ids[i] * from->page_stride;
-    return move;
 }
 
 /* Adds the moves of a page, in pieces when the page has no gaps. Returns their number. */
@@ -120,24 +123,80 @@ static uint32_t add_move(struct move *moves, struct move whole)
     return count;
 }
 
+/* How a part of a page, of equal pieces at one distance, lies in memory and in the stage. */
+struct part {
+    uint8_t *memory;
+    uint64_t offset; /* in the stage */
+    uint64_t stride, stage_stride;
+    uint32_t rows, row_bytes;
+};
+
+/* Rows of columns are several moves: one for each row, or for each column. */
+static uint32_t parts_of(const struct strait_region *region)
+{
+    return !has_columns(region) ? 1 : region->rows < region->columns ? region->rows : region->columns;
+}
+
+static struct part part_of(const struct strait_region *region, uint8_t *page, uint32_t i)
+{
+    if (!has_columns(region))
+        return (struct part){page,
+                             0,
+                             is_plain(region) ? region->row_bytes : region->row_stride,
+                             region->row_bytes,
+                             region->rows,
+                             region->row_bytes};
+    const uint32_t piece = region->row_bytes / region->columns;
+    if (region->rows < region->columns)
+        return (struct part){page + i * region->row_stride,
+                             (uint64_t)i * region->row_bytes,
+                             region->column_stride,
+                             piece,
+                             region->columns,
+                             piece};
+    return (struct part){page + (uint64_t)i * region->column_stride,
+                         (uint64_t)i * piece,
+                         region->row_stride,
+                         region->row_bytes,
+                         region->rows,
+                         piece};
+}
+
+/* Adds the moves of a page to the stage, or from there. Returns their number. */
+static uint32_t add_staged(struct move *moves, const struct strait_pages *pages, uint32_t page, uint8_t *stage, bool in)
+{
+    const struct strait_region *region = &pages->regions[page / pages->id_count];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < parts_of(region); i++) {
+        const struct part part = part_of(region, page_of(pages, page), i);
+        uint8_t *staged = stage + part.offset;
+        count += add_move(moves + count, (struct move){.to = in ? staged : part.memory,
+                                                       .from = in ? part.memory : staged,
+                                                       .to_stride = in ? part.stage_stride : part.stride,
+                                                       .from_stride = in ? part.stride : part.stage_stride,
+                                                       .rows = part.rows,
+                                                       .row_bytes = part.row_bytes});
+    }
+    return count;
+}
+
 /* The moves of the next pages that fit; each page is moved to the stage and from there, or (stages NULL) directly. */
 static void next_moves(struct walk *walk, uint8_t *gather_stage, uint8_t *scatter_stage, struct move *gather,
                        uint32_t *gathers, struct move *scatter, uint32_t *scatters, size_t *bytes)
 {
-    const uint32_t most = STRAIT_PAGE_BYTES_MAX / PIECE_BYTES;
     *gathers = *scatters = 0;
     *bytes = 0;
-    for (; walk->page < walk->pages && *gathers + most <= MOVES_MAX && *scatters + most <= MOVES_MAX; walk->page++) {
+    for (; walk->page < walk->pages && *gathers + MOST <= MOVES_MAX && *scatters + MOST <= MOVES_MAX; walk->page++) {
         const struct strait_region *region = &walk->to->regions[walk->page / walk->to->id_count];
         size_t size = (size_t)region->rows * region->row_bytes, room = (size + 15) & ~(size_t)15;
         if (gather_stage == NULL) {
-            *gathers += add_move(gather + *gathers, page_move(walk, NULL, NULL));
+            *gathers += add_move(gather + *gathers, direct_move(walk));
             continue;
         }
         if (*bytes + size > STAGE_BYTES)
             return;
-        *gathers += add_move(gather + *gathers, page_move(walk, gather_stage + *bytes, NULL));
-        *scatters += add_move(scatter + *scatters, page_move(walk, NULL, scatter_stage + *bytes));
+        *gathers += add_staged(gather + *gathers, walk->from, walk->page, gather_stage + *bytes, true);
+        *scatters += add_staged(scatter + *scatters, walk->to, walk->page, scatter_stage + *bytes, false);
         *bytes += room < STAGE_BYTES - *bytes ? room : STAGE_BYTES - *bytes;
     }
 }
