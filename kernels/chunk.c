@@ -9,7 +9,12 @@
 static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
 {
     const bool has_columns = region->columns > 1;
-    if (has_columns ? region->row_bytes % region->columns != 0 : region->column_stride != 0)
+    if (has_columns ? region->row_bytes % region->columns != 0 || region->columns >= STRAIT_COLUMN_STRIDE_MAX ||
+                          region->column_stride >= STRAIT_COLUMN_STRIDE_MAX
+                    : region->column_stride != 0)
+        return STRAIT_ERR_INVALID;
+    if ((region->page_count > 1 && region->page_stride >= STRAIT_STRIDE_MAX) ||
+        (region->rows > 1 && region->row_stride >= STRAIT_STRIDE_MAX))
         return STRAIT_ERR_INVALID;
     if (region->base == NULL || region->rows == 0 || region->row_bytes == 0 ||
         (uint64_t)region->rows * region->row_bytes > STRAIT_PAGE_BYTES_MAX)

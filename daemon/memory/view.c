@@ -46,7 +46,7 @@ static bool place_apart(const struct strait_region *region, const struct tile_pl
         tile->column_stride = distance(region, at->column_stride, at->columns, &extent);
     }
     tile->step = distance(region, at->step, tiles, &extent);
-    return extent <= row && tile->column_stride <= UINT32_MAX;
+    return extent <= row && tile->column_stride < STRAIT_COLUMN_STRIDE_MAX;
 }
 
 static bool place(const struct strait_region *region, const struct tile_place *at, uint32_t tiles, struct tile *tile)

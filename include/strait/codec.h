@@ -153,12 +153,13 @@ STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook,
 /* ---- Pages ----------------------------------------------------------------------------------------------------- */
 
 /* Equal pages at equal distances: one layer's K or V of a paged KV pool. A page is `rows` rows of `row_bytes` bytes,
- * `row_stride` apart; a contiguous page has rows = 1. Page bytes = rows * row_bytes, 1..STRAIT_PAGE_BYTES_MAX. A row may
- * consist of `columns` pieces of row_bytes / columns bytes, `column_stride` apart: a page whose tokens are its rows is
- * then read in this order from memory that has its heads one after another.
- * For BF16 and FP16 base, page_stride (when there are several pages), row_stride and row_bytes (when there are several
- * rows), column_stride and the bytes of a piece (when there are several columns) are multiples of 2, for FP32 of 4; else
- * ERR_ALIGNMENT. */
+ * `row_stride` apart; a contiguous page has rows = 1. Page bytes = rows * row_bytes, 1..STRAIT_PAGE_BYTES_MAX. A row
+ * may consist of `columns` pieces of row_bytes / columns bytes, `column_stride` apart: a page whose tokens are its rows
+ * is then read in this order from memory that has its heads one after another. For BF16 and FP16 base, page_stride
+ * (when there are several pages), row_stride and row_bytes (when there are several rows), column_stride and the bytes
+ * of a piece (when there are several columns) are multiples of 2, for FP32 of 4; else ERR_ALIGNMENT. */
+#define STRAIT_STRIDE_MAX        (1ull << 40) /* strides are below this, */
+#define STRAIT_COLUMN_STRIDE_MAX (1u << 24)   /* column strides and numbers of columns below this */
 struct strait_region {
     void *base;           /* first byte of page 0; encoders only read from it */
     uint64_t page_stride; /* bytes from one page to the next */

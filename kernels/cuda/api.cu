@@ -82,14 +82,14 @@ static region describe_region(const strait_pages &pages, uint32_t index, uint32_
     const uint32_t columns = from.columns > 1 ? from.columns : 1;
     const bool whole = columns == 1 && (from.rows == 1 || from.row_stride == from.row_bytes);
     return {static_cast<uint8_t *>(from.base),
-            from.page_stride,
-            from.row_stride,
+            from.page_stride & (STRAIT_STRIDE_MAX - 1), // one that is not used may be anything
+            from.column_stride,
+            from.row_stride & (STRAIT_STRIDE_MAX - 1),
+            columns,
             from.page_count,
+            from.row_bytes / columns,
             page_bytes_of(from),
             from.table,
-            from.row_bytes / columns,
-            columns,
-            from.column_stride,
             blocks_before,
             width_of(from) | (whole ? SHAPE_WHOLE : 0)};
 }

@@ -203,8 +203,8 @@ DEVICE uint64_t piece_offset(const region &r, uint32_t number)
 {
     if (r.columns == 1)
         return number * r.row_stride;
-    const uint32_t row = number / r.columns;
-    return row * r.row_stride + static_cast<uint64_t>(number - row * r.columns) * r.column_stride;
+    const uint32_t columns = r.columns, row = number / columns;
+    return row * r.row_stride + static_cast<uint64_t>(number - row * columns) * r.column_stride;
 }
 
 // Address of byte `offset` of a page, and how many bytes from there on are contiguous, at most `left`.
