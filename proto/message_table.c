@@ -119,6 +119,7 @@ MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
     U32(peer_links, slot_bytes, 0, UINT32_MAX),
     U32(peer_links, slot_count, 0, UINT32_MAX),
     BOOL(peer_links, codebooks),
+    U32(peer_links, block_modes, 0, UINT32_MAX),
 };
 
 MESSAGE(handover, struct message_handover, Handover) = {
