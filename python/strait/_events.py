@@ -93,6 +93,8 @@ class Coding(enum.IntEnum):
     RAW = 1
     TOP16 = 2
     TIERED = 3
+    BASE = 4
+    SPLIT = 5
 
 
 class FailedPage(NamedTuple):
