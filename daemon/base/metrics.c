@@ -149,7 +149,7 @@ const struct metric_row metric_gauges[] = {
     {"strait_gpus_failed", NULL, "GPUs that cannot be used until the daemon is started again.", "gpus_failed",
      AT(gpus_failed)},
     {"strait_draining", NULL, "1: it is stopping, and takes no new requests.", "draining", AT(draining)},
-    {"strait_codebook_loaded", NULL, "1: it has a codebook set; 0: pages travel raw.", "codebook_loaded",
+    {"strait_codebook_loaded", NULL, "1: it has a codebook set; 0: pages are coded without tables.", "codebook_loaded",
      AT(codebook_loaded)},
     {"strait_rdma_active", NULL, "1: a device for RDMA of this node has an active port.", "rdma_active",
      AT(rdma_active)},

@@ -62,7 +62,7 @@ class EventType(enum.IntEnum):
 
 
 class Mismatch(enum.IntFlag):
-    """Why two pools cannot exchange pages. With CODEBOOK alone they can, uncompressed."""
+    """Why two pools cannot exchange pages. With CODEBOOK alone they can."""
 
     PAGE_SIZE = 1
     DTYPE = 2

@@ -54,7 +54,7 @@ if wanted chaos; then
     wait
 fi
 if wanted scenes; then
-    part moving scenes shm local shapes ready embedded refusals ucx
+    part moving scenes shm local shapes types ready embedded refusals ucx
     part reading scenes read
     part dying scenes client_dies daemon_dies silence
     part erring scenes client_faults freed
