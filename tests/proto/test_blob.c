@@ -463,7 +463,8 @@ TEST(of_a_mismatch_only_what_is_asked_for_is_told)
     ck_assert_uint_ne(0, blob_explain(&a.blob, &b.blob, ~codebook, text, sizeof(text)));
     ck_assert_str_eq("group 0, other: pages of 100 bytes here, 99 there", text);
     ck_assert_uint_ne(0, blob_explain(&a.blob, &b.blob, codebook, text, sizeof(text)));
-    ck_assert_str_eq("codebook set none here, 66656463626139383736353433323100 there: pages are coded without tables", text);
+    ck_assert_str_eq("codebook set none here, 66656463626139383736353433323100 there: pages are coded without tables",
+                     text);
 }
 
 /* Each capacity in memory of its own, for sanitizers. */
