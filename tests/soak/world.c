@@ -298,7 +298,7 @@ static struct strait_pool_region describe(const struct pool *pool, uint32_t regi
         .page_count = form->ids,
         .rows = 1,
         .row_bytes = form->page_bytes,
-        .element = STRAIT_ELEMENT_BF16,
+        .element = form->element != 0 ? form->element : STRAIT_ELEMENT_BF16,
         .role = region % form->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
         .layer = (int32_t)(region / form->roles),
     };
