@@ -28,6 +28,7 @@
 #define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
 #define WIRE_NS      2000000u           /* and takes at least this long */
 #define USUAL_WIRE   100e6
+#define LEAST_GAIN   1.01 /* for less, no other mode is taken */
 #define PEER_SAMPLES 8u
 #define HOST_SAMPLES 16u          /* chunks by the host before GPU links are tried, */
 #define LINK_SAMPLES 32u          /* each for so many chunks */
@@ -223,7 +224,7 @@ static double poor_ratio(const struct choice *c, const struct coder *best)
         if (element_uses_tables(c->element, c->list[i]->mode) && ratio > most)
             most = ratio;
     }
-    return most < ratio_of(c, best) ? most : 0;
+    return most * LEAST_GAIN < ratio_of(c, best) ? most : 0;
 }
 
 static const char *name_of(const struct policy *policy, const struct policy_wire *wire)
@@ -257,7 +258,7 @@ static enum strait_mode choose(struct choice *c, const struct policy_wire *wire,
     double most = goodput(c, best, wire, workers);
     for (uint32_t i = 1; i < c->count; i++) {
         const double rate = goodput(c, c->list[i], wire, workers);
-        if (rate <= most * 1.01) /* not for a negligible gain */
+        if (rate <= most * LEAST_GAIN)
             continue;
         most = rate;
         best = c->list[i];
