@@ -179,9 +179,8 @@ static void scene_few(void)
         {.regions = 2, .pages = 7, .page_bytes = 20480, .gap = 64, .element = STRAIT_ELEMENT_FP16},
         {.regions = 2, .pages = 7, .page_bytes = 20480, .gap = 64, .element = STRAIT_ELEMENT_FP32},
     };
-    move_shapes("top16", shapes, COUNT(shapes), STRAIT_HANDLE_CUDA_VMM);
+    move_shapes("top16", shapes, 2, STRAIT_HANDLE_CUDA_VMM);
     move_shapes("tiered", shapes, COUNT(shapes), STRAIT_HANDLE_CUDA_VMM);
-    move_shapes("base", shapes, COUNT(shapes), STRAIT_HANDLE_CUDA_VMM);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
