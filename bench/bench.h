@@ -34,7 +34,8 @@ struct bench_options {
     const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
     const char *save;     /* also write the JSON to this file; NULL: do not */
     bool json;
-    struct number_list fault; /* not empty: flip a bit of what arrived, so that the check has to fail */
+    enum strait_element element; /* of the values; 0: BF16 */
+    struct number_list fault;    /* not empty: flip a bit of what arrived, so that the check has to fail */
 };
 
 /* Type of an option, and of the field that holds its value. Lists may be given with commas, or option by option. */
@@ -97,7 +98,8 @@ extern const char *const coding_names[]; /* by enum strait_coding, NULL-terminat
 #define TOP16_ESCAPE_RANK  16u /* rank from which a value escapes */
 #define TIERED_ESCAPE_RANK 21u
 
-/* BF16 tensors of the inputs, and the codebook that they are coded with. */
+/* Tensors of the inputs, of one type (BF16 unless the options say otherwise), and the codebook that they are coded
+ * with. */
 struct bench_values {
     struct tensors tensors;
     struct strait_codebook *codebook;

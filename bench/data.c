@@ -8,6 +8,7 @@
 #include "bench/collective.h"
 #include "tools/files.h"
 #include "internal/bytes.h"
+#include "internal/element.h"
 
 #define DATA_ALIGNMENT 4096u
 #define RANDOM_BYTES   ((uint64_t)16 << 20)
@@ -23,7 +24,7 @@ bool inputs_exist(const struct bench_options *options)
     return options->inputs.count > 0;
 }
 
-static bool open_tensors(struct tensors *tensors, const struct text_list *paths)
+static bool open_tensors(struct tensors *tensors, const struct text_list *paths, enum strait_element element)
 {
     struct class_rules *rules = class_rules_create();
     bool opened = false;
@@ -31,10 +32,10 @@ static bool open_tensors(struct tensors *tensors, const struct text_list *paths)
     if (rules == NULL)
         print_error(NULL, "out of memory");
     else
-        opened = tensors_open(tensors, paths->list, paths->count, tensors_take_safetensors, rules, TENSORS_BF16);
+        opened = tensors_open(tensors, paths->list, paths->count, tensors_take_safetensors, rules, 1u << element);
     class_rules_destroy(rules);
     if (opened && tensors->bytes == 0) {
-        print_error(paths->list[0], "no BF16 values");
+        print_error(paths->list[0], "no values of type %s", element_name(element));
         tensors_close(tensors);
         opened = false;
     }
@@ -61,10 +62,11 @@ static struct strait_codebook *calibrate(struct tensors *tensors, unsigned threa
 
 bool values_open(struct bench_values *values, const struct bench_options *options, unsigned threads)
 {
+    const enum strait_element element = options->element != 0 ? options->element : STRAIT_ELEMENT_BF16;
     struct tensors calib;
 
     *values = (struct bench_values){0};
-    if (!inputs_exist(options) || !open_tensors(&values->tensors, &options->inputs)) {
+    if (!inputs_exist(options) || !open_tensors(&values->tensors, &options->inputs, element)) {
         values->tensors = (struct tensors){0};
         return false;
     }
@@ -72,7 +74,7 @@ bool values_open(struct bench_values *values, const struct bench_options *option
         return codebook_load(options->codebook, &values->codebook);
     if (options->calibs.count == 0) {
         values->codebook = calibrate(&values->tensors, threads);
-    } else if (open_tensors(&calib, &options->calibs)) {
+    } else if (open_tensors(&calib, &options->calibs, element)) {
         values->codebook = calibrate(&calib, threads);
         tensors_close(&calib);
     }
@@ -101,7 +103,8 @@ void spans_fill(uint8_t *to, uint64_t size, const struct spans *spans, size_t fi
 
     for (size_t i = 0; at < size; i = (i + 1) % count) {
         const struct span *span = &spans->list[first + i];
-        uint64_t bytes = 2 * span->values < size - at ? 2 * span->values : size - at;
+        uint64_t bytes = element_bytes(span->element) * span->values;
+        bytes = bytes < size - at ? bytes : size - at;
         memcpy(to + at, span->data, bytes);
         at += bytes;
     }

@@ -21,13 +21,15 @@
 
 struct transfer_options {
     struct bench_options common;
-    struct number_list page_sizes, pages, paths, codings, directions, rates;
+    struct number_list page_sizes, pages, paths, codings, directions, rates, types;
     struct text_list daemon;
     uint64_t regions, requests, repeats, samples, gap, burst, idle;
     bool polls, no_rivals;
 };
 
 static const char *const direction_names[] = {"pull", "push", "read", NULL};
+
+static const char *const type_names[] = {"bf16", "fp16", "fp32", NULL}; /* from STRAIT_ELEMENT_BF16 on */
 
 #define OPTIONS struct transfer_options
 static const struct bench_option known_options[] = {
@@ -40,7 +42,10 @@ static const struct bench_option known_options[] = {
     {OPTION(NAMES, paths, "path", "local,shm,tcp", "LIST",
             "of local (one daemon), shm, tcp (loopback), link (namespaces with a shaped link, root)"),
      .names = path_names},
-    {OPTION(NAMES, codings, "coding", "raw", "LIST", "of raw, top16, tiered, auto"), .names = coding_names},
+    {OPTION(NAMES, codings, "coding", "raw", "LIST", "of raw, top16, tiered, base, split, auto"),
+     .names = coding_names},
+    {OPTION(NAMES, types, "dtype", "bf16", "TYPE", "of the tensors that are taken: bf16, fp16 or fp32"),
+     .names = type_names},
     {OPTION(NAMES, directions, "direction", "pull", "LIST", "of pull, push, read (no offer)"),
      .names = direction_names},
     {OPTION(TEXTS, daemon, "daemon", NULL, "NAME=VALUE", "one more option for every straitd, once or more")},
@@ -491,7 +496,7 @@ static bool add_pool(struct bench *bench, struct bench_side *side, const struct 
             .page_count = shape->places,
             .rows = 1,
             .row_bytes = (uint32_t)shape->page_bytes,
-            .element = STRAIT_ELEMENT_BF16,
+            .element = bench->asked->common.element,
             .role = class.role,
             .layer = class.layer,
         };
@@ -744,6 +749,11 @@ int bench_transfer(int argc, char **argv)
         return code;
     if (!daemon_options_good(&asked.daemon))
         return EXIT_CODE_USAGE;
+    if (asked.types.count != 1) {
+        print_error(NULL, "--dtype takes one type");
+        return EXIT_CODE_USAGE;
+    }
+    asked.common.element = (enum strait_element)(STRAIT_ELEMENT_BF16 + asked.types.list[0]);
     interrupts_catch();
     bool good = report_init(&report, &asked.common) && run(&bench, &report);
     bench_fini(&bench);

@@ -17,6 +17,7 @@
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
 #include "daemon/request.h"
+#include "kernels/chunk.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
 
@@ -159,6 +160,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
                                   .codebooks = true,
                                   .reshapes = true,
+                                  .block_modes = CHUNK_BLOCK_MODES,
                                   .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);

@@ -6,122 +6,77 @@
  * a slow link, the codec's usual ratios, an encoder that keeps up; so a cold start compresses, and the first chunks
  * provide the measurements.
  *
+ * What can be measured depends on the type of the values: FP16 takes twice the time of BF16, and shrinks less. So
+ * ratios and speeds are kept by type and mode.
+ *
  * Pages that do not shrink go raw, and so do pages that the processor codes too slowly for the link. Raw chunks tell
- * nothing about the other modes, so every so often one chunk is coded anyway. */
+ * nothing about the other modes, so every so often one chunk is coded anyway. In the same way `base` is tried beside
+ * the tables: a codebook set that does not fit the pages shows by its ratio, and `base` needs none. */
 #include "daemon/policy.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/node.h"
 #include "daemon/session.h"
+#include "internal/element.h"
 
 #define PROBE_CHUNKS 64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
+#define OTHER_CHUNKS 256u               /* where a coding is better, one chunk in so many has another one */
 #define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
 #define WIRE_NS      2000000u           /* and takes at least this long */
 #define USUAL_WIRE   100e6
+#define LEAST_GAIN   1.01 /* for less, no other mode is taken */
 #define PEER_SAMPLES 8u
 #define HOST_SAMPLES 16u          /* chunks by the host before GPU links are tried, */
 #define LINK_SAMPLES 32u          /* each for so many chunks */
 #define LINK_MARGIN  1.1          /* how much faster the host must be */
 #define LINK_REST_NS 60000000000u /* a link that has lost is tried again after this */
 
-static const double usual_ratio[POLICY_MODES] = {
-    [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
 static const char *const mode_names[POLICY_MODES] = {
-    [STRAIT_MODE_RAW] = "raw", [STRAIT_MODE_TOP16] = "top16", [STRAIT_MODE_TIERED] = "tiered"};
+    [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16", [STRAIT_MODE_TIERED] = "tiered",
+    [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
+};
 
-static enum strait_mode pinned_by_pool(uint32_t coding)
-{
-    switch (coding) {
-    case STRAIT_CODING_RAW:
-        return STRAIT_MODE_RAW;
-    case STRAIT_CODING_TOP16:
-        return STRAIT_MODE_TOP16;
-    case STRAIT_CODING_TIERED:
-        return STRAIT_MODE_TIERED;
-    default:
-        return STRAIT_MODE_AUTO;
-    }
-}
+/* ---- What a chunk can be coded by -------------------------------------------------------------------------------- */
 
-static enum strait_mode pinned_by_option(const char *coding)
-{
-    for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++)
-        if (strcmp(coding, mode_names[mode]) == 0)
-            return (enum strait_mode)mode;
-    return STRAIT_MODE_AUTO;
-}
+#define BLOCK(name) (1u << STRAIT_BLOCK_##name)
 
-static enum strait_mode set_reason(struct policy *policy, enum strait_mode mode, const char *reason)
-{
-    snprintf(policy->reason, sizeof(policy->reason), "%s: %s", mode_names[mode], reason);
-    return mode;
-}
+/* The modes of each type besides RAW; of two that carry as much the first is taken. */
+static const struct coder {
+    enum strait_element element;
+    enum strait_mode mode;
+    uint32_t blocks; /* modes of blocks that a decoder must know */
+    double ratio;    /* usually */
+    bool tried;      /* now and then, where another mode is better */
+} coders[] = {
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, BLOCK(TIERED), 1.48, true},
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, BLOCK(TOP16) | BLOCK(TOP16_ESCAPES), 1.33, false},
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, BLOCK(BASE), 1.47, true},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, BLOCK(SPLIT), 1.16, true},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, BLOCK(SPLIT), 1.16, true},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, BLOCK(SPLIT) | BLOCK(FP32Z), 1.19, true},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, BLOCK(SPLIT) | BLOCK(FP32Z), 1.19, true},
+};
 
-static double known_or(double measured, double usual)
-{
-    return measured > 0 ? measured : usual;
-}
+static const struct coder raw_coder = {.mode = STRAIT_MODE_RAW, .ratio = 1};
 
-/* Raw bytes a second that a mode can carry. */
-static double goodput(const struct policy_wire *wire, const struct policy_pool *pool, int mode, unsigned workers)
-{
-    double link = known_or(wire->rate, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
-    double coder = wire->encode[mode] * workers;
-    return coder > 0 && coder < link ? coder : link;
-}
+/* A chunk to be coded, and what is known about that. */
+struct choice {
+    struct policy *policy;
+    const struct policy_pool *pool;
+    enum strait_element element;
+    const struct coder *list[1 + sizeof(coders) / sizeof(coders[0])]; /* RAW, then what the peer can decode */
+    uint32_t count;
+    const char *why; /* added to the reason: why others are left out; NULL: nothing is added */
+    char poor[64];
+};
 
-static const char *name_of(const struct policy *policy, const struct policy_wire *wire)
-{
-    return wire == &policy->links[LINK_BY_NCCL]  ? "NCCL"
-           : wire == &policy->links[LINK_BY_UCX] ? "UCX between GPUs"
-                                                 : "link";
-}
-
-static enum strait_mode choose(struct policy *policy, const struct policy_wire *wire, unsigned workers,
-                               const struct policy_pool *pool)
-{
-    enum strait_mode best = STRAIT_MODE_RAW;
-    double most = 0;
-    for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++) {
-        double rate = goodput(wire, pool, mode, workers);
-        if (rate <= most * 1.01) /* not for a negligible gain */
-            continue;
-        most = rate;
-        best = (enum strait_mode)mode;
-    }
-    snprintf(policy->reason, sizeof(policy->reason), "%s: %s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
-             mode_names[best], name_of(policy, wire), known_or(wire->rate, USUAL_WIRE) * 1e-9,
-             wire->rate > 0 ? "" : " (assumed)", known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
-    if (best == STRAIT_MODE_RAW && pool->chunks % PROBE_CHUNKS == 0)
-        return STRAIT_MODE_TIERED;
-    return best;
-}
-
-/* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
- * chunks had. Each mode has a few chunks at first, and one in so many later on, so that changes are noticed. */
-static enum strait_mode choose_for_peer(struct policy *policy, const struct policy_pool *pool)
-{
-    static const enum strait_mode modes[] = {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_RAW};
-    const uint32_t count = sizeof(modes) / sizeof(modes[0]);
-    enum strait_mode best = STRAIT_MODE_TIERED;
-    for (uint32_t i = 0; i < count; i++) {
-        if (policy->peer_samples[modes[i]] < PEER_SAMPLES)
-            return set_reason(policy, modes[i], "into the peer's GPU, being measured");
-        if (policy->peer_encode[modes[i]] > policy->peer_encode[best])
-            best = modes[i];
-    }
-    snprintf(policy->reason, sizeof(policy->reason), "%s: into the peer's GPU, raw %.0f, top16 %.0f, tiered %.0f GB/s",
-             mode_names[best], policy->peer_encode[STRAIT_MODE_RAW] * 1e-9,
-             policy->peer_encode[STRAIT_MODE_TOP16] * 1e-9, policy->peer_encode[STRAIT_MODE_TIERED] * 1e-9);
-    return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
-}
-
-/* Why no chunk can be coded that the peer could decode. NULL: it decodes by our set. GPUs have the tables of the set in
- * force only, processors those of all sets that were fetched. */
-static const char *why_raw(const struct node *node, const struct peer *peer, bool to_gpu)
+/* Why no tables can be used. NULL: the peer decodes by our set. GPUs have the tables of the set in force only,
+ * processors those of all sets that were fetched. */
+static const char *why_no_tables(const struct node *node, const struct peer *peer, bool to_gpu)
 {
     const struct peer_use *use = peer->owner;
     if (node_codebook(node) == NULL)
@@ -133,34 +88,268 @@ static const char *why_raw(const struct node *node, const struct peer *peer, boo
     return peer->has_codebook ? "the peer has another codebook set" : "the peer has no codebook set";
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
-                             struct chunk_path path)
+static struct choice choice_of(const struct node *node, const struct peer *peer, bool to_gpu,
+                               const struct pool_ref *pool, enum strait_element element)
 {
-    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    const char *raw = why_raw(node, peer, to_gpu);
-    pool->policy.chunks++;
-    if (raw != NULL)
-        return set_reason(policy, STRAIT_MODE_RAW, raw);
-    enum strait_mode mode = pinned_by_pool(pool->pool->coding);
-    if (mode != STRAIT_MODE_AUTO)
-        return set_reason(policy, mode, "pinned by the pool");
-    mode = pinned_by_option(node->options.coding);
-    if (mode != STRAIT_MODE_AUTO)
-        return set_reason(policy, mode, "pinned by the option coding");
-    if (path.wire == WIRE_PEER)
-        return choose_for_peer(policy, &pool->policy);
-    if (path_is_link(path))
-        return choose(policy, &policy->links[wire_link(path.wire)], 1, &pool->policy);
-    if (peer->direct && pool->pool->devices != NULL) {
-        /* Between a GPU and shared memory lies a bus that is far slower than the codec: pages that shrink are coded. */
-        double ratio = known_or(pool->policy.ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
-        if (ratio > 1.02 || pool->policy.chunks % PROBE_CHUNKS == 0)
-            return set_reason(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
-        return set_reason(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
+    struct choice c = {.policy = &((struct peer_use *)peer->owner)->policy,
+                       .pool = &pool->policy,
+                       .element = element,
+                       .list = {&raw_coder},
+                       .count = 1};
+    const char *tables = why_no_tables(node, peer, to_gpu);
+    bool known = false;
+    for (uint32_t i = 0; i < sizeof(coders) / sizeof(coders[0]); i++) {
+        const struct coder *coder = &coders[i];
+        if (coder->element != element)
+            continue;
+        known = true;
+        if ((coder->blocks & ~peer->block_modes) != 0)
+            continue;
+        if (tables != NULL && element_uses_tables(element, coder->mode))
+            c.why = tables;
+        else
+            c.list[c.count++] = coder;
     }
-    if (peer->direct)
-        return set_reason(policy, STRAIT_MODE_RAW, "shared memory");
-    return choose(policy, &policy->link, node->workers, &pool->policy);
+    if (c.count == 1 && c.why == NULL)
+        c.why = known ? "the peer's release decodes none of its modes" : "values of this type are not coded";
+    return c;
+}
+
+static const struct coder *offered(const struct choice *c, enum strait_mode mode)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->list[i]->mode == mode)
+            return c->list[i];
+    return NULL;
+}
+
+/* ---- Reasons ----------------------------------------------------------------------------------------------------- */
+
+static void __attribute__((format(printf, 3, 4)))
+set_reason(const struct choice *c, const struct coder *coder, const char *format, ...)
+{
+    char *text = c->policy->reason;
+    const size_t size = sizeof(c->policy->reason);
+    va_list args;
+    int used =
+        snprintf(text, size, "%s%s%s: ", mode_names[coder->mode], c->element != STRAIT_ELEMENT_BF16 ? " of " : "",
+                 c->element != STRAIT_ELEMENT_BF16 ? element_name(c->element) : "");
+    va_start(args, format);
+    used += vsnprintf(text + used, size - (size_t)used, format, args);
+    va_end(args);
+    if (c->why != NULL && used > 0 && (size_t)used < size)
+        snprintf(text + used, size - (size_t)used, "; %s", c->why);
+}
+
+/* ---- Pinned ------------------------------------------------------------------------------------------------------ */
+
+_Static_assert((int)STRAIT_CODING_RAW == (int)STRAIT_MODE_RAW && (int)STRAIT_CODING_SPLIT == (int)STRAIT_MODE_SPLIT,
+               "codings are the codec's modes");
+
+static enum strait_mode pinned_by_option(const char *coding)
+{
+    for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++)
+        if (strcmp(coding, mode_names[mode]) == 0)
+            return (enum strait_mode)mode;
+    return STRAIT_MODE_AUTO;
+}
+
+/* The pinned mode as the type has it: TIERED and SPLIT are one, and stand for TOP16 where there is none. Where no
+ * tables can be used, BASE takes their place. */
+static const struct coder *pinned_coder(const struct choice *c, enum strait_mode mode)
+{
+    const bool by_tables = mode != STRAIT_MODE_RAW && mode != STRAIT_MODE_BASE;
+    if (by_tables && c->element != STRAIT_ELEMENT_BF16)
+        mode = STRAIT_MODE_SPLIT;
+    else if (mode == STRAIT_MODE_SPLIT)
+        mode = STRAIT_MODE_TIERED;
+    const struct coder *coder = offered(c, mode);
+    if (coder == NULL && by_tables)
+        coder = offered(c, STRAIT_MODE_BASE);
+    return coder != NULL ? coder : &raw_coder;
+}
+
+/* ---- Measured ---------------------------------------------------------------------------------------------------- */
+
+static double known_or(double measured, double usual)
+{
+    return measured > 0 ? measured : usual;
+}
+
+static double ratio_of(const struct choice *c, const struct coder *coder)
+{
+    return known_or(c->pool->types[c->element].ratio[coder->mode], coder->ratio);
+}
+
+/* Raw bytes a second that a mode can carry. Over the bus between a GPU and shared memory (no wire), which is far slower
+ * than the codec, only the ratio counts. */
+static double goodput(const struct choice *c, const struct coder *coder, const struct policy_wire *wire,
+                      unsigned workers)
+{
+    if (wire == NULL)
+        return ratio_of(c, coder);
+    const double link = known_or(wire->rate, USUAL_WIRE) * ratio_of(c, coder);
+    const double encoders = wire->encode[c->element][coder->mode] * workers;
+    return encoders > 0 && encoders < link ? encoders : link;
+}
+
+/* Of the modes that are tried now and then, another one than the best; NULL: there is none. */
+static const struct coder *another(const struct choice *c, const struct coder *best, uint32_t turn)
+{
+    const struct coder *others[sizeof(coders) / sizeof(coders[0])];
+    uint32_t count = 0;
+    for (uint32_t i = 1; i < c->count; i++)
+        if (c->list[i]->tried && c->list[i] != best)
+            others[count++] = c->list[i];
+    return count != 0 ? others[turn % count] : NULL;
+}
+
+/* What this chunk is coded by, when `best` is the best. */
+static enum strait_mode this_time(const struct choice *c, const struct coder *best)
+{
+    const uint32_t chunks = c->pool->types[c->element].chunks;
+    const uint32_t period = best->mode == STRAIT_MODE_RAW ? PROBE_CHUNKS : OTHER_CHUNKS;
+    const struct coder *other = chunks % period == 0 ? another(c, best, chunks / period) : NULL;
+    return other != NULL ? other->mode : best->mode;
+}
+
+/* The ratio that the tables were measured to reach, if it is why BASE is better; else 0. */
+static double poor_ratio(const struct choice *c, const struct coder *best)
+{
+    double most = 0;
+    if (best->mode != STRAIT_MODE_BASE)
+        return 0;
+    for (uint32_t i = 1; i < c->count; i++) {
+        const double ratio = c->pool->types[c->element].ratio[c->list[i]->mode];
+        if (element_uses_tables(c->element, c->list[i]->mode) && ratio > most)
+            most = ratio;
+    }
+    return most * LEAST_GAIN < ratio_of(c, best) ? most : 0;
+}
+
+static const char *name_of(const struct policy *policy, const struct policy_wire *wire)
+{
+    return wire == &policy->links[LINK_BY_NCCL]  ? "NCCL"
+           : wire == &policy->links[LINK_BY_UCX] ? "UCX between GPUs"
+                                                 : "link";
+}
+
+/* Tells why `best` is the best, by what was measured. */
+static void explain(struct choice *c, const struct coder *best, const struct policy_wire *wire, double most)
+{
+    const double ratio = poor_ratio(c, best);
+    if (ratio != 0) {
+        snprintf(c->poor, sizeof(c->poor), "the codebook set fits badly, ratio %.2f", ratio);
+        c->why = c->poor;
+    }
+    if (wire != NULL)
+        set_reason(c, best, "%s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s", name_of(c->policy, wire),
+                   known_or(wire->rate, USUAL_WIRE) * 1e-9, wire->rate > 0 ? "" : " (assumed)", ratio_of(c, best),
+                   most * 1e-9);
+    else if (best->mode != STRAIT_MODE_RAW)
+        set_reason(c, best, "the bus between GPU and shared memory");
+    else
+        set_reason(c, best, "pages of the GPU do not shrink");
+}
+
+static enum strait_mode choose(struct choice *c, const struct policy_wire *wire, unsigned workers)
+{
+    const struct coder *best = c->list[0];
+    double most = goodput(c, best, wire, workers);
+    for (uint32_t i = 1; i < c->count; i++) {
+        const double rate = goodput(c, c->list[i], wire, workers);
+        if (rate <= most * LEAST_GAIN)
+            continue;
+        most = rate;
+        best = c->list[i];
+    }
+    explain(c, best, wire, most);
+    return this_time(c, best);
+}
+
+/* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
+ * chunks had. Each mode has a few chunks at first, and one in so many later on, so that changes are noticed. */
+static enum strait_mode choose_for_peer(const struct choice *c)
+{
+    const double *encode = c->policy->peer_encode[c->element];
+    const uint32_t chunks = c->pool->types[c->element].chunks;
+    const struct coder *best = c->list[0];
+    char rates[96];
+    int used = 0;
+    for (uint32_t i = 1; i <= c->count; i++) { /* RAW is the last */
+        const struct coder *coder = c->list[i % c->count];
+        if (c->policy->peer_samples[c->element][coder->mode] >= PEER_SAMPLES)
+            continue;
+        set_reason(c, coder, "into the peer's GPU, being measured");
+        return coder->mode;
+    }
+    for (uint32_t i = 0; i < c->count; i++) {
+        const enum strait_mode mode = c->list[i]->mode;
+        best = encode[mode] > encode[best->mode] ? c->list[i] : best;
+        used += snprintf(rates + used, sizeof(rates) - (size_t)used, "%s%s %.0f", i > 0 ? ", " : "", mode_names[mode],
+                         encode[mode] * 1e-9);
+    }
+    set_reason(c, best, "into the peer's GPU, %s GB/s", rates);
+    return chunks % PROBE_CHUNKS == 0 ? c->list[chunks / PROBE_CHUNKS % c->count]->mode : best->mode;
+}
+
+enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
+                             enum strait_element element, struct chunk_path path)
+{
+    struct choice c = choice_of(node, peer, to_gpu, pool, element);
+    enum strait_mode mode = (enum strait_mode)pool->pool->coding;
+    const char *by = "the pool";
+    pool->policy.types[element].chunks++;
+    if (mode == STRAIT_MODE_AUTO) {
+        mode = pinned_by_option(node->options.coding);
+        by = "the option coding";
+    }
+    if (mode != STRAIT_MODE_AUTO) {
+        const struct coder *coder = pinned_coder(&c, mode);
+        if (mode == STRAIT_MODE_RAW || coder->mode == mode)
+            c.why = NULL;
+        set_reason(&c, coder, "pinned by %s", by);
+        return coder->mode;
+    }
+    if (c.count == 1) {
+        const char *why = c.why;
+        c.why = NULL;
+        set_reason(&c, &raw_coder, "%s", why);
+        return STRAIT_MODE_RAW;
+    }
+    if (path.wire == WIRE_PEER)
+        return choose_for_peer(&c);
+    if (path_is_link(path))
+        return choose(&c, &c.policy->links[wire_link(path.wire)], 1);
+    if (peer->direct && pool->pool->devices == NULL) {
+        c.why = NULL;
+        set_reason(&c, &raw_coder, "shared memory");
+        return STRAIT_MODE_RAW;
+    }
+    return choose(&c, peer->direct ? NULL : &c.policy->link, node->workers);
+}
+
+static void forget_tables(struct policy_pool *pool)
+{
+    for (uint32_t i = 0; i < sizeof(coders) / sizeof(coders[0]); i++)
+        if (element_uses_tables(coders[i].element, coders[i].mode))
+            pool->types[coders[i].element].ratio[coders[i].mode] = 0;
+}
+
+static void forget_peer(void *arg, struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    (void)arg;
+    if (use != NULL) /* encoded into its GPU: the rates are those of ratios */
+        memset(use->policy.peer_samples, 0, sizeof(use->policy.peer_samples));
+}
+
+void policy_codebook_changed(struct node *node)
+{
+    struct pool_ref *pool, *next;
+    HASH_ITER (hh, node->exchange.pools, pool, next)
+        forget_tables(&pool->policy);
+    peers_each(node->peers, forget_peer, NULL);
 }
 
 /* ---- Measurements ------------------------------------------------------------------------------------------------ */
@@ -177,18 +366,20 @@ static struct policy_wire *wire_of(struct policy *policy, struct chunk_path path
     return path.wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_path path,
-                    const struct job_result *result)
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_element element, enum strait_mode mode,
+                    struct chunk_path path, const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    double *encode = path.wire == WIRE_PEER ? policy->peer_encode : wire_of(policy, path)->encode;
+    struct policy_wire *wire = wire_of(policy, path);
+    double *encode = path.wire == WIRE_PEER ? policy->peer_encode[element] : wire->encode[element];
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
     smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->peer_samples[mode] += path.wire == WIRE_PEER;
-    wire_of(policy, path)->mode = mode;
-    wire_of(policy, path)->samples += path.wire != WIRE_PEER;
-    smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
+    policy->peer_samples[element][mode] += path.wire == WIRE_PEER;
+    wire->element = element;
+    wire->mode = mode;
+    wire->samples += path.wire != WIRE_PEER;
+    smooth(&pool->policy.types[element].ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
 void policy_sending(struct peer *peer, struct chunk_path path)
@@ -222,7 +413,7 @@ void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint
  * sending. */
 static double rate_of(const struct policy_wire *wire, bool direct)
 {
-    const double encode = wire->encode[wire->mode];
+    const double encode = wire->encode[wire->element][wire->mode];
     return direct || wire->raw_rate > encode ? encode : wire->raw_rate;
 }
 

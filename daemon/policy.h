@@ -10,7 +10,8 @@
 #include "daemon/base/metrics.h"
 #include "proto/message.h"
 
-#define POLICY_MODES (STRAIT_MODE_TIERED + 1) /* enum strait_mode is the index; AUTO's place is unused */
+#define POLICY_MODES (STRAIT_MODE_SPLIT + 1)       /* enum strait_mode is the index; AUTO's place is unused */
+#define POLICY_TYPES (STRAIT_ELEMENT_FP8_E5M2 + 1) /* enum strait_element is the index */
 
 struct node;
 struct peer;
@@ -19,43 +20,50 @@ struct job_result;
 
 /* Measurements of a wire and of the cost of coding for it here. Bytes a second, smoothed; 0: not measured yet. */
 struct policy_wire {
-    double rate;                 /* coded bytes, over the time in which chunks were under way */
-    double raw_rate;             /* raw bytes of the same chunks */
-    double encode[POLICY_MODES]; /* raw bytes, by one worker or by the GPU */
-    uint32_t sending;            /* chunks under way */
+    double rate;                               /* coded bytes, over the time in which chunks were under way */
+    double raw_rate;                           /* raw bytes of the same chunks */
+    double encode[POLICY_TYPES][POLICY_MODES]; /* raw bytes, by one worker or by the GPU */
+    uint32_t sending;                          /* chunks under way */
     uint64_t busy_since, busy_bytes, busy_raw;
-    enum strait_mode mode; /* of the latest chunk that was encoded, */
-    uint32_t samples;      /* and how many there were */
+    enum strait_element element; /* of the latest chunk that was encoded, */
+    enum strait_mode mode;       /* and how; */
+    uint32_t samples;            /* how many there were */
 };
 
 /* State of the policy for a peer. */
 struct policy {
     struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
-    double peer_encode[POLICY_MODES];        /* raw bytes a second, encoded by a GPU into the memory of a peer's GPU */
-    uint32_t peer_samples[POLICY_MODES];
+    /* Raw bytes a second, encoded by a GPU into the memory of a peer's GPU. */
+    double peer_encode[POLICY_TYPES][POLICY_MODES];
+    uint32_t peer_samples[POLICY_TYPES][POLICY_MODES];
     struct { /* gpu-wires=auto: GPU links compared with host memory */
         bool began;
         bool lost[LINK_BY_COUNT];        /* the host was faster, */
         uint64_t lost_at[LINK_BY_COUNT]; /* uv_hrtime */
     } trial;
-    char reason[128]; /* of the latest decision, for people */
+    char reason[192]; /* of the latest decision, for people */
 };
 
-/* How well a pool's pages compress. */
+/* How well a pool's pages compress, by the type of their values. */
 struct policy_pool {
-    double ratio[POLICY_MODES]; /* raw / coded; 0: not measured yet */
-    uint32_t chunks;            /* decided so far */
+    struct {
+        double ratio[POLICY_MODES]; /* raw / coded; 0: not measured yet */
+        uint32_t chunks;            /* decided so far */
+    } types[POLICY_TYPES];
 };
 
-/* The mode for the next chunk from this pool to this peer, whose pool has pages on a GPU (to_gpu) or has not. */
+/* The mode for the next chunk, of values of this type, from this pool to this peer, whose pool has pages on a GPU
+ * (to_gpu) or has not. Never one that the peer does not decode. */
 enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
-                             struct chunk_path path);
+                             enum strait_element element, struct chunk_path path);
+/* Another codebook set is in force: what was measured with the old one is forgotten. */
+void policy_codebook_changed(struct node *node);
 
 /* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
  * not). */
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_path path,
-                    const struct job_result *result);
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_element element, enum strait_mode mode,
+                    struct chunk_path path, const struct job_result *result);
 void policy_sending(struct peer *peer, struct chunk_path path);
 void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes);
 

@@ -100,6 +100,7 @@ static void use_codebooks(struct node *node, struct codebooks *codebooks)
     codebooks_release(node->codebooks);
     node->codebooks = codebooks;
     peer_codebooks_changed(node);
+    policy_codebook_changed(node);
     clients_tell_codebook(node);
 }
 

@@ -406,7 +406,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, tx->mode, tx->path, result);
+        policy_encoded(source->peer, source->offer->request.pool, tx->element, tx->mode, tx->path, result);
         if (source->peer->direct)
             peer_writer_end(source->peer);
     }
@@ -453,6 +453,7 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         ids = page_set_ids(source_pages(source), piece.group, piece.first, piece.count);
     if (ids != NULL) {
         const int32_t device = source_pool(source)->groups[piece.group].device;
+        tx->element = source_pool(source)->groups[piece.group].element;
         tx->path = path_for(source, grant, device);
         if (tx->path.wire == WIRE_NONE && gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
@@ -471,7 +472,7 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
-    tx->mode = policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->path);
+    tx->mode = policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->element, tx->path);
     enum strait_status status = job_encode(node->jobs, source_pool(source), &piece, ids, tx->mode, &chunk, on_encoded,
                                            node, (uint64_t)(uintptr_t)tx);
     if (chunk.seal != NULL)
@@ -494,6 +495,11 @@ static enum strait_status send_chunk(struct peer *peer, const struct inflight_ch
     return peer_send_chunk(peer, tx->header, CHUNK_HEADER_BYTES, data, tx->size, cookie);
 }
 
+static const enum coding_counter codings[POLICY_MODES] = {
+    [STRAIT_MODE_RAW] = CODED_RAW,   [STRAIT_MODE_TOP16] = CODED_TOP16, [STRAIT_MODE_TIERED] = CODED_TIERED,
+    [STRAIT_MODE_BASE] = CODED_BASE, [STRAIT_MODE_SPLIT] = CODED_SPLIT,
+};
+
 static void transmit_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
@@ -504,9 +510,7 @@ static void transmit_chunk(struct source *source, const struct leg_grant *grant)
         return;
     }
     struct request *request = &source->offer->request;
-    const enum coding_counter coding = tx->mode == STRAIT_MODE_RAW     ? CODED_RAW
-                                       : tx->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
-                                                                       : CODED_TIERED;
+    const enum coding_counter coding = codings[tx->mode];
     request->raw_bytes += tx->raw_bytes; /* here: END may come before `sent` */
     request->wire_bytes += tx->size;
     request->span.wires |= (uint8_t)(1u << tx->path.wire);

@@ -34,6 +34,7 @@ struct inflight_chunk {
     uint64_t size, raw_bytes;
     uint64_t since;
     uint8_t header[CHUNK_HEADER_BYTES];
+    enum strait_element element;
     enum strait_mode mode;
     struct inflight_chunk *next;
 };

@@ -263,21 +263,12 @@ static struct strait_run complete_run(const struct strait_run *run)
     return complete;
 }
 
-/* Whether this mode codes values of the type by tables. */
-static bool needs_codebook(enum strait_element element, enum strait_mode mode)
-{
-    if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
-        return false;
-    return element == STRAIT_ELEMENT_BF16 ||
-           (mode == STRAIT_MODE_SPLIT && (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32));
-}
-
 static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
 {
     if (params == NULL || params->size < sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
         (unsigned)params->mode > STRAIT_MODE_SPLIT)
         return STRAIT_ERR_INVALID;
-    if (params->codebook == NULL && needs_codebook(params->element, params->mode))
+    if (params->codebook == NULL && element_uses_tables(params->element, params->mode))
         return STRAIT_ERR_INVALID;
     enum strait_status status = pages_check(src, element_bytes(params->element));
     if (status != STRAIT_OK)

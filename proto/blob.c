@@ -302,7 +302,7 @@ size_t blob_explain(const struct pool_blob *here, const struct pool_blob *there,
             write_codebook(&text, here->codebook_id);
             write_text(&text, " here, ");
             write_codebook(&text, there->codebook_id);
-            write_text(&text, " there: pages travel uncompressed");
+            write_text(&text, " there: pages are coded without tables");
         } else if (bit == STRAIT_MISMATCH_VERSION) {
             write_text(&text, "protocol versions %" PRIu32 " to %" PRIu32 " here, %" PRIu32 " to %" PRIu32 " there",
                        here->version_min, here->version, there->version_min, there->version);

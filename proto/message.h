@@ -395,8 +395,10 @@ struct message_peer_links {
     struct view codebook_id;
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
-    bool codebooks; /* the sender takes CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN; earlier releases do not */
-    bool reshapes;  /* the sender takes POOL_ASK and POOL_DESCRIPTION, and SEGMENTS of tiles; earlier releases do not */
+    bool codebooks;       /* the sender takes CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN; earlier releases do not */
+    uint32_t block_modes; /* of chunks that the sender decodes, in any memory: bit m is mode m of FORMAT.md, section 3;
+                             0: an earlier release, which decodes modes 0 to 4 */
+    bool reshapes; /* the sender takes POOL_ASK and POOL_DESCRIPTION, and SEGMENTS of tiles; earlier releases do not */
 };
 
 /* The sender has reloaded its codebook set. It goes on decoding what was encoded by the two sets before. */

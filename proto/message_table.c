@@ -85,7 +85,7 @@ MESSAGE(wait, struct message_wait, Wait) = {
 
 MESSAGE(policy, struct message_policy, Policy) = {
     POOL(policy, pool),
-    KNOWN(policy, coding, STRAIT_CODING_AUTO, STRAIT_CODING_TIERED),
+    KNOWN(policy, coding, STRAIT_CODING_AUTO, STRAIT_CODING_SPLIT),
 };
 
 /* ---- Daemons: introduction, links, arenas ------------------------------------------------------------------------ */
@@ -120,6 +120,7 @@ MESSAGE(peer_links, struct message_peer_links, PeerLinks) = {
     U32(peer_links, slot_count, 0, UINT32_MAX),
     BOOL(peer_links, codebooks),
     BOOL(peer_links, reshapes),
+    U32(peer_links, block_modes, 0, UINT32_MAX),
 };
 
 MESSAGE(handover, struct message_handover, Handover) = {
@@ -467,7 +468,7 @@ static enum strait_status pool_register_check(const void *plain)
 MESSAGE(pool_register, struct message_pool_register, PoolRegister) = {
     POOL(pool_register, pool),
     U32(pool_register, fd_count, 0, CHANNEL_FDS_MAX),
-    KNOWN(pool_register, coding, STRAIT_CODING_AUTO, STRAIT_CODING_TIERED),
+    KNOWN(pool_register, coding, STRAIT_CODING_AUTO, STRAIT_CODING_SPLIT),
     LIST(pool_register, regions, region_count, region, 1, STRAIT_REGIONS_MAX),
     BYTES(pool_register, compat, 0, STRAIT_COMPAT_BYTES_MAX),
 };

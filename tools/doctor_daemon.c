@@ -211,7 +211,7 @@ void doctor_configuration(struct doctor *doctor)
                     text_of(doctor->examination, "version"));
     if (text_of(options, "codebook")[0] == '\0')
         doctor_find(doctor, LEVEL_WARNING, "codebook", "strait calibrate makes a set; name it with codebook =",
-                    "no codebook set is configured: pages travel raw");
+                    "no codebook set is configured: pages are coded without tables");
     if (strcmp(text_of(options, "credentials"), "none") == 0)
         doctor_find(doctor, LEVEL_NOTE, "credentials", "secret-file, or tls-certificate, for peers on other nodes",
                     "neither a secret nor certificates: peers do not prove who they are");
@@ -433,7 +433,7 @@ static void check_connection(struct doctor *doctor, const cJSON *connections, co
     if (is_true(doctor->status, "codebook") && !is_true(connection, "codebook_matches") &&
         !is_true(connection, "codebook_known"))
         doctor_find(doctor, LEVEL_WARNING, "peer", "the same codebook set on all nodes, and SIGHUP",
-                    "%s has %s codebook set and has not fetched this one: pages travel raw", address,
+                    "%s has %s codebook set and has not fetched this one: pages are coded without tables", address,
                     is_true(connection, "has_codebook") ? "another" : "no");
 }
 

@@ -299,7 +299,7 @@ static void print_node(FILE *out, const struct row *row)
     print_row(out, node_columns, COLUMNS(node_columns), row);
     if (now->draining || !now->codebook)
         fprintf(out, "  %s%s%s\n", now->draining ? "draining" : "", now->draining && !now->codebook ? "; " : "",
-                now->codebook ? "" : "no codebook set: pages travel raw");
+                now->codebook ? "" : "no codebook set: pages are coded without tables");
     if (now->slots_quarantined > 0)
         fprintf(out, "  %.0f receive slots quarantined\n", now->slots_quarantined);
 }

@@ -135,17 +135,20 @@ const struct option_row option_rows[] = {
      AT(codebook),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
-     .help = "File of a codebook set made by \"strait calibrate\"; empty: pages travel raw. Peers with different sets "
-             "fetch each other's; until then, and for pages in GPU memory, they send raw to each other."},
+     .help = "File of a codebook set made by \"strait calibrate\"; empty: pages are coded by mode base, which needs "
+             "none. Peers with different sets fetch each other's; until then, and for pages in GPU memory, base takes "
+             "the place of the tables."},
     {.name = "coding",
      .reloads = true,
      .kind = OPTION_ONE_OF,
      AT(coding),
      TEXT_OF(sizeof(((struct node_options *)0)->coding)),
      .initial = "auto",
-     .choices = "auto,raw,top16,tiered",
+     .choices = "auto,raw,top16,tiered,base,split",
      .help = "How pages are coded on the way: auto chooses by what the link and the codec are measured to do, the "
-             "others pin it.",
+             "others pin it. tiered and split are the same, by the tables of the codebook set, and stand for top16 "
+             "where the values are not BF16; where the peer cannot use the tables, base takes their place, which "
+             "needs none. Values that are not BF16, FP16 or FP32 always travel raw.",
      .danger = "A pinned coding is used even where it is slower than sending raw."},
     {.name = "transports",
      .kind = OPTION_LIST,

@@ -29,7 +29,7 @@ struct node_options {
     bool encrypt_pages;                    /* "encrypt-pages" */
     char tenants_file[OPTION_TEXT_MAX];    /* "tenants-file"; "": all clients belong together */
 
-    char codebook[OPTION_TEXT_MAX];   /* "codebook": file of a codebook set; "": pages travel raw */
+    char codebook[OPTION_TEXT_MAX];   /* "codebook": file of a codebook set; "": none */
     char coding[16];                  /* "coding": auto, raw, top16, tiered */
     char transports[OPTION_TEXT_MAX]; /* "transports": in order of preference, "shm,ucx" */
     bool require_rdma;                /* "require-rdma" */

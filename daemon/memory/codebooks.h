@@ -15,7 +15,7 @@ struct codebooks;
 #define CODEBOOKS_KEPT   3u /* the set in force and two before it */
 #define CODEBOOKS_OTHERS 8u /* of peers: beyond these go those that no peer has claimed, used longest ago first */
 
-/* `set` (NULL: pages travel raw) is in force, and what was in force or kept in `before` (NULL: nothing was) is kept:
+/* `set` (NULL: none) is in force, and what was in force or kept in `before` (NULL: nothing was) is kept:
  * the last two, and of older ones those that peers have claimed. On OK `set` is taken, and the caller owns a reference.
  * ERR_NO_MEMORY. */
 enum strait_status codebooks_create(struct strait_codebook *set, const struct codebooks *before,

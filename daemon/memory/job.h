@@ -32,7 +32,7 @@ struct job_result {
     uint64_t bytes;            /* encode: of the chunk, with its tag; decode: of the pages */
     uint64_t raw_bytes;        /* bytes of the pages of the piece */
     uint64_t values[STRAIT_BLOCK_MODES];
-    uint64_t coded_values, escapes; /* escapes: 0 with a codebook of more than 4096 tables */
+    uint64_t coded_values, escapes; /* by tables; escapes: 0 with a codebook of more than 4096 tables */
     uint64_t nanoseconds;           /* of the work itself */
     uint64_t queued;                /* time spent waiting before the work began */
 };
@@ -65,9 +65,9 @@ struct job_chunk {
 };
 
 /* Encodes the pages of `piece` in `pool` to one chunk of at most chunk->size; the call copies `ids`. Encodes raw when
- * the mode needs a codebook and none is loaded; a raw chunk names no codebook. On error there is no job and no
- * callback: ERR_NO_MEMORY, and (here and below) ERR_INVALID: the piece or an id is not one of the pool's, or the page
- * sizes of a copy differ. */
+ * the mode needs a codebook and none is loaded; a chunk that uses no table names no codebook. On error there is no job
+ * and no callback: ERR_NO_MEMORY, and (here and below) ERR_INVALID: the piece or an id is not one of the pool's, or the
+ * page sizes of a copy differ. */
 enum strait_status job_encode(struct jobs *jobs, const struct pool *pool, const struct piece *piece,
                               const uint32_t *ids, enum strait_mode mode, const struct job_chunk *chunk, job_done *done,
                               void *owner, uint64_t cookie);

@@ -42,6 +42,7 @@ struct job {
     struct strait_pages pages; /* of the piece, in its pool */
     enum strait_element element;
     enum strait_mode mode;    /* encode */
+    bool by_tables;           /* the chunk is coded by tables; decode: known when its metadata is */
     void *dst;                /* encode */
     const void *src;          /* decode */
     uint64_t size;            /* encode: of dst; decode: of src */

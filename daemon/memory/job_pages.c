@@ -1,4 +1,5 @@
 #include <internal/bytes.h>
+#include <internal/element.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,13 +17,15 @@ static struct strait_run run_of(struct job *job, struct strait_result *result)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .result = result,
-                               .class_count = job->stats_count,
-                               .class_stats = job->stats};
+                               .class_count = job->by_tables ? job->stats_count : 0,
+                               .class_stats = job->by_tables ? job->stats : NULL};
 }
 
 static void count_values(struct job *job, const struct strait_result *result)
 {
     memcpy(job->result.values, result->values, sizeof(job->result.values));
+    if (!job->by_tables)
+        return;
     for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
         job->result.coded_values += result->values[m];
     for (uint32_t t = 0; t < job->stats_count; t++)
@@ -243,10 +246,7 @@ static void work_encode(struct job *job)
     const struct strait_encode_params params = {.size = sizeof(params),
                                                 .element = job->element,
                                                 .mode = job->mode,
-                                                .codebook =
-                                                    job->mode == STRAIT_MODE_RAW || job->element != STRAIT_ELEMENT_BF16
-                                                        ? NULL
-                                                        : codebooks_current(job->codebooks)};
+                                                .codebook = job->by_tables ? codebooks_current(job->codebooks) : NULL};
     struct strait_result result;
     struct strait_run run = run_of(job, &result);
     run.caching = STRAIT_CACHING_KEEP; /* the network stack or the other daemon reads the chunk next */
@@ -273,9 +273,9 @@ enum strait_status job_encode(struct jobs *jobs, const struct pool *pool, const 
     enum strait_status status = job_make(jobs, &order, &job);
     if (status != STRAIT_OK)
         return status;
-    bool bf16 = job->element == STRAIT_ELEMENT_BF16;
-    job->mode = bf16 && codebooks_current(job->codebooks) == NULL ? STRAIT_MODE_RAW : mode;
-    if (!bf16 || job->mode == STRAIT_MODE_RAW) {
+    job->by_tables = element_uses_tables(job->element, mode) && codebooks_current(job->codebooks) != NULL;
+    job->mode = job->by_tables || !element_uses_tables(job->element, mode) ? mode : STRAIT_MODE_RAW;
+    if (!job->by_tables) {
         /* A chunk that uses no table must not name a codebook, so that a sink with another codebook set, or none, can
          * read it. */
         struct strait_region *regions = (struct strait_region *)job->pages.regions; /* the job's own copy */
@@ -294,7 +294,9 @@ static enum strait_status decode_checked(struct job *job, const uint8_t *metadat
     struct strait_result result;
     if (strait_chunk_info(metadata, STRAIT_CHUNK_HEADER_BYTES, &info) != STRAIT_OK)
         return STRAIT_ERR_CORRUPT;
+    static const uint8_t none[STRAIT_CODEBOOK_ID_BYTES];
     const struct strait_codebook *codebook = codebooks_find(job->codebooks, info.codebook_id);
+    job->by_tables = memcmp(info.codebook_id, none, sizeof(none)) != 0;
     struct strait_run run = run_of(job, &result);
     run.metadata = metadata;
     if (job->result.raw_bytes >= PASS_BYTES)

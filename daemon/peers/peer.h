@@ -57,6 +57,7 @@ struct peer {
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* the latest that it has told of */
     bool takes_codebooks;                   /* CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN may be sent to it */
     bool takes_reshapes;                    /* POOL_ASK, POOL_DESCRIPTION and SEGMENTS of tiles may be sent to it */
+    uint32_t block_modes;                   /* that it decodes: bit m is mode m; since LINKING */
     uint32_t slot_bytes, slot_count;        /* of the peer's receive arena */
     char why[128];                          /* why it is not UP, for people */
     uint32_t attempts;                      /* dialled: that have failed one after the other */
@@ -109,6 +110,7 @@ struct peers_config {
     const uint8_t *codebook_id; /* NULL: none */
     bool codebooks;             /* CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN are taken */
     bool reshapes;              /* POOL_ASK, POOL_DESCRIPTION and SEGMENTS of tiles are taken */
+    uint32_t block_modes;       /* that are decoded here, for peers; 0: they are not told */
     const char *rdma_devices;   /* where the system lists them; NULL: RDMA_DEVICES */
     const struct peers_events *events;
     void *owner;

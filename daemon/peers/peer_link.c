@@ -169,6 +169,7 @@ static void send_links(struct connection *c, const char *transport, const void *
                 .slot_count = peers->config.slot_count,
                 .codebooks = peers->config.codebooks,
                 .reshapes = peers->config.reshapes,
+                .block_modes = peers->config.block_modes,
             },
     };
     connection_send(c, &message);
@@ -348,6 +349,8 @@ void codebook_send(struct connection *c)
         connection_send(c, &message);
 }
 
+#define EARLIER_BLOCK_MODES 0x1fu /* of a daemon that does not tell: 0 to 4 */
+
 static void take_first(struct connection *c, const struct message_peer_links *links)
 {
     const struct peers *peers = peers_of(c);
@@ -358,6 +361,7 @@ static void take_first(struct connection *c, const struct message_peer_links *li
     c->peer.slot_count = links->slot_count;
     c->peer.takes_codebooks = links->codebooks;
     c->peer.takes_reshapes = links->reshapes;
+    c->peer.block_modes = links->block_modes != 0 ? links->block_modes : EARLIER_BLOCK_MODES;
     codebook_receive(c, links->codebook_id);
     c->same_host = links->host.size > 0 && links->host.size == strlen(peers->host) &&
                    memcmp(links->host.data, peers->host, links->host.size) == 0;

@@ -1,7 +1,8 @@
-/* Sizes and names of the elements that pages consist of. */
+/* Sizes, names and coding of the elements that pages consist of. */
 #ifndef STRAIT_INTERNAL_ELEMENT_H
 #define STRAIT_INTERNAL_ELEMENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <strait/codec.h>
@@ -18,6 +19,15 @@ static inline uint32_t element_bytes(uint32_t element)
     default:
         return 1;
     }
+}
+
+/* Whether this mode codes values of the type by the tables of a codebook set. */
+static inline bool element_uses_tables(uint32_t element, enum strait_mode mode)
+{
+    if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
+        return false;
+    return element == STRAIT_ELEMENT_BF16 ||
+           (mode == STRAIT_MODE_SPLIT && (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32));
 }
 
 static inline const char *element_name(uint32_t element)

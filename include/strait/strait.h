@@ -175,10 +175,10 @@ struct strait_pool_region {
  * gathers and scatters them. They may differ in tokens per page (whose greatest common divisor is then what moves at a
  * time), in the order of tokens and heads, in the rows of pages, in whether K and V share a region (role KV: of each
  * token and head first all of K, then all of V), and in which of the model's KV heads and layers they hold, as with
- * tensor and pipeline parallelism. For that, regions declare layout, tokens and heads, and where heads differ head_first
- * and heads_total; regions meet by layer and role. Element types, bytes of a head and compatibility tokens are equal;
- * regions that declare none of this fit only regions of the same rows. strait_peer_check says RESHAPED for such a pair,
- * and strait_peer_explain names both descriptions where pools do not fit.
+ * tensor and pipeline parallelism. For that, regions declare layout, tokens and heads, and where heads differ
+ * head_first and heads_total; regions meet by layer and role. Element types, bytes of a head and compatibility tokens
+ * are equal; regions that declare none of this fit only regions of the same rows. strait_peer_check says RESHAPED for
+ * such a pair, and strait_peer_explain names both descriptions where pools do not fit.
  *
  * A sink whose pages hold more than one source has, such as all heads of two ranks, expects that number of `sources`
  * and starts each. They may not bring the same bytes twice; DONE says that all bytes of all expected pages have come.
@@ -243,7 +243,7 @@ enum strait_mismatch {
     STRAIT_MISMATCH_DTYPE = 2,      /* element types differ */
     STRAIT_MISMATCH_LAYOUT = 4,     /* rows, heads, tokens, their order, roles or groups differ */
     STRAIT_MISMATCH_LAYERS = 8,     /* other layers */
-    STRAIT_MISMATCH_CODEBOOK = 16,  /* another codebook set: works, uncompressed until the daemons have fetched it */
+    STRAIT_MISMATCH_CODEBOOK = 16,  /* another codebook set: works, without tables until the daemons have fetched it */
     STRAIT_MISMATCH_VERSION = 32,   /* protocol versions without overlap */
     STRAIT_MISMATCH_COMPAT = 64,    /* compatibility tokens differ */
     STRAIT_MISMATCH_RESHAPED = 128, /* other layouts, heads or layers: works, pages are rearranged on the way */
@@ -596,16 +596,21 @@ STRAIT_API enum strait_status strait_notify(struct strait_peer *peer, const void
  * ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_stats(struct strait_client *client);
 
-/* How a pool's pages are coded when this side is the source; AUTO until strait_set_policy chooses another. */
+/* How a pool's pages are coded when this side is the source; AUTO until strait_set_policy chooses another. Types of
+ * values have it in the nearest form: TIERED and SPLIT are one and the same, and stand for TOP16 where values are FP16
+ * or FP32; where the other daemon does not know the codebook set of this one, BASE, which needs none, takes the place
+ * of the three. What is not BF16, FP16 or FP32 is RAW whatever is chosen. */
 enum strait_coding {
     STRAIT_CODING_AUTO = 0, /* whatever is fastest over the link */
     STRAIT_CODING_RAW = 1,
     STRAIT_CODING_TOP16 = 2,
     STRAIT_CODING_TIERED = 3,
+    STRAIT_CODING_BASE = 4,
+    STRAIT_CODING_SPLIT = 5,
 };
 /* Applies from the next chunk on, also to live transfers, and takes precedence over the daemon's option `coding`. Pages
- * still travel raw while the other daemon does not know the set of this one, and are copied when both pools are of one
- * daemon. ERR_INVALID: no such coding, or the pool is being removed. ERR_NO_MEMORY. */
+ * are copied when both pools are of one daemon. ERR_INVALID: no such coding, or the pool is being removed.
+ * ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_coding coding);
 
 #ifdef __cplusplus

@@ -62,7 +62,7 @@ class EventType(enum.IntEnum):
 
 
 class Mismatch(enum.IntFlag):
-    """Why two pools cannot exchange pages. With CODEBOOK they can, uncompressed; with RESHAPED, rearranged."""
+    """Why two pools cannot exchange pages. With CODEBOOK or RESHAPED alone they can."""
 
     PAGE_SIZE = 1
     DTYPE = 2
@@ -94,6 +94,8 @@ class Coding(enum.IntEnum):
     RAW = 1
     TOP16 = 2
     TIERED = 3
+    BASE = 4
+    SPLIT = 5
 
 
 class FailedPage(NamedTuple):

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/device/device.h"
+#include "internal/element.h"
 #include "tests/support.h"
 
 #define VISIBLE __attribute__((visibility("default")))
@@ -203,11 +204,12 @@ static void code(struct device *device, struct device_task *task)
     const struct strait_codebook *codebook = device->setup.codebook;
     uint32_t tables = codebook != NULL ? codec->tables(codebook) : 0;
     struct strait_class_stats *stats = calloc(tables + 1, sizeof(*stats));
+    const bool coded = task->work == DEVICE_ENCODE && element_uses_tables(task->element, task->mode);
     require(stats != NULL);
-    const struct strait_run run = {.size = sizeof(run), .class_stats = stats, .class_count = tables};
+    const struct strait_run run = {
+        .size = sizeof(run), .class_stats = coded ? stats : NULL, .class_count = coded ? tables : 0};
     require_pages(&task->pages, device);
     if (task->work == DEVICE_ENCODE) {
-        bool coded = task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
         const struct strait_encode_params params = {
             .size = sizeof(params), .element = task->element, .mode = task->mode, .codebook = coded ? codebook : NULL};
         const struct strait_encode_item item = {

@@ -282,7 +282,7 @@ static const struct talk {
      {"peer-hello", "peer-links", "announce", "segments", "released", "withdraw", "peer-note", "peer-noted"}},
     {"peer-gpu", {"peer-hello", "gpu-link-wanted", "gpu-link", "gpu-link-by-ucx", "arena-nccl", "arena-ucx", "goaway"}},
     {"peer-codebooks",
-     {"peer-hello", "peer-links-codebooks", "codebook", "codebook-ask-first", "codebook-part", "codebook-known",
+     {"peer-hello", "peer-links-modes", "codebook", "codebook-ask-first", "codebook-part", "codebook-known",
       "request-on-gpu"}},
     {"shm", {"shm-hello", "peer-hello", "peer-links", "request", "segments-open"}},
     {"handover-new", {"handover-ready"}},

@@ -55,6 +55,7 @@ if wanted chaos; then
 fi
 if wanted scenes; then
     part moving scenes shm local shapes ready embedded refusals ucx
+    part typed scenes types
     part reading scenes read
     part dying scenes client_dies daemon_dies silence
     part erring scenes client_faults freed
@@ -80,7 +81,7 @@ show() {
 }
 
 failed=0 skipped=0
-for name in chaos moving reading dying erring failing sanitizer rates; do
+for name in chaos moving typed reading dying erring failing sanitizer rates; do
     [ -f "$logs/$name.status" ] || continue
     status=$(cat "$logs/$name.status")
     echo "=== $name: exit status $status, ended after $(cat "$logs/$name.ended") s"

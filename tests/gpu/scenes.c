@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "internal/element.h"
 #include "tests/gpu/world.h"
 
 static const char *const codings[] = {"raw", "top16", "tiered"};
@@ -17,27 +18,46 @@ static const char *const codings[] = {"raw", "top16", "tiered"};
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
 /* Two daemons; device to device, to the host and from there, however the memory is named. */
+static void move_as(const char *transport, const char *coding, struct pool_shape shape)
+{
+    struct pair pair;
+    pair_start(&pair, transport, coding, NULL);
+    pair_connect(&pair);
+    pair_pools(&pair, shape, STRAIT_HANDLE_CUDA_VMM);
+    struct gpu_pool *ipc = pair.source, *vmm = pair.sink;
+    struct gpu_pool *host = pool_make(pair.clients[1], on(shape, -1, STRAIT_HANDLE_MEMFD));
+    for (uint64_t i = 0; i < 3; i++) {
+        pool_fill(ipc, 10 * i + 1);
+        move_all(ipc, vmm, i, true);
+        pool_fill(vmm, 10 * i + 2);
+        move_all(vmm, ipc, i, true);
+        move_all(ipc, host, i, true);
+        pool_fill(host, 10 * i + 3);
+        move_all(host, ipc, i, true);
+    }
+    pair_close(&pair);
+    printf("  %s %s: every byte as it should be\n", transport, coding);
+}
+
 static void move_over(const char *transport)
 {
-    for (int c = 0; c < COUNT(codings); c++) {
-        struct pair pair;
-        pair_start(&pair, transport, codings[c], NULL);
-        pair_connect(&pair);
-        pair_pools(&pair, small, STRAIT_HANDLE_CUDA_VMM);
-        struct gpu_pool *ipc = pair.source, *vmm = pair.sink;
-        struct gpu_pool *host = pool_make(pair.clients[1], on(small, -1, STRAIT_HANDLE_MEMFD));
-        for (uint64_t i = 0; i < 3; i++) {
-            pool_fill(ipc, 10 * i + 1);
-            move_all(ipc, vmm, i, true);
-            pool_fill(vmm, 10 * i + 2);
-            move_all(vmm, ipc, i, true);
-            move_all(ipc, host, i, true);
-            pool_fill(host, 10 * i + 3);
-            move_all(host, ipc, i, true);
+    for (int c = 0; c < COUNT(codings); c++)
+        move_as(transport, codings[c], small);
+}
+
+/* Values of each type, with the codebook's tables and without. */
+static void scene_types(void)
+{
+    static const enum strait_element elements[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32,
+                                                   STRAIT_ELEMENT_FP8_E4M3};
+    static const char *const typed[] = {"split", "base", "auto"};
+    for (int e = 0; e < COUNT(elements); e++)
+        for (int c = 0; c < COUNT(typed); c++) {
+            struct pool_shape shape = small;
+            shape.element = elements[e];
+            printf("  %s:", element_name(elements[e]));
+            move_as("shm", typed[c], shape);
         }
-        pair_close(&pair);
-        printf("  %s %s: every byte as it should be\n", transport, codings[c]);
-    }
 }
 
 static void scene_shm(void)
@@ -156,8 +176,10 @@ static void scene_few(void)
     static const struct pool_shape shapes[] = {
         {.regions = 4, .pages = 12, .page_bytes = 32768, .gap = 64},
         {.regions = 2, .pages = 9, .page_bytes = 98 * 8, .rows = 8, .row_gap = 6, .gap = 2},
+        {.regions = 2, .pages = 7, .page_bytes = 20480, .gap = 64, .element = STRAIT_ELEMENT_FP16},
+        {.regions = 2, .pages = 7, .page_bytes = 20480, .gap = 64, .element = STRAIT_ELEMENT_FP32},
     };
-    move_shapes("top16", shapes, COUNT(shapes), STRAIT_HANDLE_CUDA_VMM);
+    move_shapes("top16", shapes, 2, STRAIT_HANDLE_CUDA_VMM);
     move_shapes("tiered", shapes, COUNT(shapes), STRAIT_HANDLE_CUDA_VMM);
 }
 
@@ -460,6 +482,7 @@ static const struct scene {
     {"local", scene_local},
     {"read", scene_read},
     {"shapes", scene_shapes},
+    {"types", scene_types},
     {"ready", scene_ready},
     {"embedded", scene_embedded},
     {"refusals", scene_refusals},

@@ -291,7 +291,7 @@ static struct strait_pool_region region_of(const struct gpu_pool *pool, uint32_t
                                         .page_count = s->pages,
                                         .rows = s->rows,
                                         .row_bytes = s->page_bytes / s->rows,
-                                        .element = STRAIT_ELEMENT_BF16,
+                                        .element = s->element != 0 ? s->element : STRAIT_ELEMENT_BF16,
                                         .role = r % 2 == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
                                         .layer = (int32_t)r / 2};
     if (region.handle == STRAIT_HANDLE_CUDA_IPC) {

@@ -49,7 +49,8 @@ struct pool_shape {
     enum strait_handle handle; /* CUDA_IPC, CUDA_VMM or POINTER */
     bool exportable;           /* POINTER: to memory like that of CUDA_VMM */
     uint32_t regions, pages, page_bytes, gap;
-    uint32_t rows, row_gap; /* rows 0: 1 */
+    uint32_t rows, row_gap;      /* rows 0: 1 */
+    enum strait_element element; /* 0: BF16 */
 };
 
 struct gpu_pool {

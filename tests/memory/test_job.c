@@ -21,7 +21,7 @@ struct world {
     struct pool *pool;
 };
 
-enum { ROOM = 4 << 20, BIG_ROOM = 40 << 20, GROUPS = 3, PAGES = 24, IDS = 7, PIECES = 6 };
+enum { ROOM = 4 << 20, BIG_ROOM = 40 << 20, GROUPS = 5, PAGES = 24, IDS = 7, PIECES = 8 };
 
 #define CHUNK(at, bytes_) (&(const struct job_chunk){.bytes = (at), .size = (bytes_)})
 
@@ -37,7 +37,9 @@ static const struct piece pieces[PIECES] = {{.group = 0, .region_count = 4, .cou
                                             {.group = 0, .region_first = 3, .region_count = 1, .count = 1},
                                             {.group = 1, .region_count = 2, .count = 7},
                                             {.group = 1, .region_first = 1, .region_count = 1, .count = 2},
-                                            {.group = 2, .region_count = 1, .count = 5}};
+                                            {.group = 2, .region_count = 1, .count = 5},
+                                            {.group = 3, .region_count = 1, .count = 6},
+                                            {.group = 4, .region_count = 1, .count = 7}};
 
 /* ---- Pools with canaries ----------------------------------------------------------------------------------------- */
 
@@ -92,9 +94,10 @@ static struct wire_region with_rows(struct wire_region region, uint32_t rows, ui
     return region;
 }
 
-enum { REGIONS = 7 };
+enum { REGIONS = 9 };
 
-/* Group 0: K and V of two layers, interleaved; group 1: rows with gaps, longer pages; group 2: odd bytes at odd places.
+/* Group 0: K and V of two layers, interleaved; group 1: rows with gaps, longer pages; group 2: odd bytes at odd places;
+ * groups 3 and 4: FP16 and FP32.
  * `other` gives the same pages other places. */
 static void world_regions(struct wire_region regions[REGIONS], bool other)
 {
@@ -108,6 +111,10 @@ static void world_regions(struct wire_region regions[REGIONS], bool other)
                                other ? 3000 + 200 : 24 * 3002, other ? 5 * 3200 + 600 : 3002, STRAIT_ELEMENT_BF16);
     regions[6] = with_rows(region_of(2, -1, STRAIT_ROLE_OTHER, other ? 3200001 : 3200003), 1, 1001, 0,
                            other ? 1005 : 1001, STRAIT_ELEMENT_FP8_E4M3);
+    regions[7] =
+        with_rows(region_of(3, 0, STRAIT_ROLE_V, 3300000), 1, 8192, 0, other ? 12350 : 8192, STRAIT_ELEMENT_FP16);
+    regions[8] = with_rows(region_of(4, 0, STRAIT_ROLE_K, 3600000), 2, 4096, other ? 4100 : 4096, other ? 12400 : 8192,
+                           STRAIT_ELEMENT_FP32);
 }
 
 static void open_worlds(void)
@@ -258,7 +265,7 @@ static struct job_result copy(struct world *src, const uint32_t *src_ids, struct
 
 static uint64_t raw_bytes(const struct piece *piece)
 {
-    const uint64_t bytes[GROUPS] = {8192, 15000, 1001};
+    const uint64_t bytes[GROUPS] = {8192, 15000, 1001, 8192, 8192};
     return bytes[piece->group] * piece->region_count * piece->count;
 }
 
@@ -270,7 +277,8 @@ static struct job_result make_chunk(int piece, enum strait_mode mode)
     return encode(&a, &pieces[piece], ids_there, mode, chunk, sizeof(chunk));
 }
 
-static const enum strait_mode modes[] = {STRAIT_MODE_AUTO, STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+static const enum strait_mode modes[] = {STRAIT_MODE_AUTO,   STRAIT_MODE_RAW,  STRAIT_MODE_TOP16,
+                                         STRAIT_MODE_TIERED, STRAIT_MODE_BASE, STRAIT_MODE_SPLIT};
 
 static void setup(void)
 {
@@ -335,7 +343,20 @@ TEST(statistics_are_those_of_the_codec)
     ck_assert_mem_eq(out.values, result.values, sizeof(out.values));
 }
 
-TEST(a_raw_chunk_names_no_codebook_and_is_read_without_one)
+static const struct {
+    bool has_set;
+    int piece;
+    enum strait_mode mode;
+    uint32_t blocks; /* modes of its blocks */
+} tableless[] = {
+    {true, 0, STRAIT_MODE_RAW, 1u << STRAIT_BLOCK_RAW},     {false, 0, STRAIT_MODE_TIERED, 1u << STRAIT_BLOCK_RAW},
+    {true, 0, STRAIT_MODE_BASE, 1u << STRAIT_BLOCK_BASE},   {true, 6, STRAIT_MODE_BASE, 1u << STRAIT_BLOCK_SPLIT},
+    {true, 7, STRAIT_MODE_BASE, 1u << STRAIT_BLOCK_SPLIT},  {false, 6, STRAIT_MODE_SPLIT, 1u << STRAIT_BLOCK_RAW},
+    {false, 7, STRAIT_MODE_BASE, 1u << STRAIT_BLOCK_SPLIT}, {true, 6, STRAIT_MODE_TIERED, 1u << STRAIT_BLOCK_RAW},
+    {true, 5, STRAIT_MODE_TIERED, 1u << STRAIT_BLOCK_RAW},
+};
+
+TEST(a_chunk_without_tables_names_no_codebook_and_is_read_without_one)
 {
     static const uint8_t none[STRAIT_CODEBOOK_ID_BYTES];
     const struct strait_class classes[2] = {{0}, {STRAIT_ROLE_K, 0}};
@@ -348,18 +369,22 @@ TEST(a_raw_chunk_names_no_codebook_and_is_read_without_one)
     ck_assert_int_eq(strait_codebook_create((const uint8_t(*)[256])rankings, classes, 2, &codebook), STRAIT_OK);
     open_worlds();
     ck_assert_uint_eq(a.pool->groups[0].regions[0].table, 1); /* which no raw chunk may name */
-    fill_pages(&a, &pieces[0], ids_there, &rng, PATTERN_FALLING);
-    for (int set = 0; set < 2; set++) { /* RAW with a codebook; TIERED without */
-        jobs_open(set == 0 ? codebook : no_codebook, 0);
-        struct job_result out =
-            encode(&a, &pieces[0], ids_there, set == 0 ? STRAIT_MODE_RAW : STRAIT_MODE_TIERED, chunk, sizeof(chunk));
+    ck_assert_uint_eq(a.pool->groups[4].regions[0].table, 1);
+    for (int i = 0; i < COUNT(tableless); i++) {
+        const struct piece *piece = &pieces[tableless[i].piece];
+        struct strait_page_info page;
+        fill_pages(&a, piece, ids_there, &rng, PATTERN_FALLING);
+        jobs_open(tableless[i].has_set ? codebook : no_codebook, 0);
+        struct job_result out = encode(&a, piece, ids_there, tableless[i].mode, chunk, sizeof(chunk));
         ck_assert_int_eq(out.reason, STRAIT_REASON_NONE);
-        ck_assert_uint_eq(out.coded_values, 0);
+        ck_assert_uint_eq(out.coded_values + out.escapes, 0);
         ck_assert_int_eq(strait_chunk_info(chunk, out.bytes, &info), STRAIT_OK);
         ck_assert_mem_eq(info.codebook_id, none, sizeof(none));
+        ck_assert_int_eq(strait_chunk_pages(chunk, out.bytes, 1, &page), STRAIT_OK);
+        ck_assert_msg(page.block_modes == tableless[i].blocks, "%d: %x", i, page.block_modes);
         jobs_open(no_codebook, 0);
-        ck_assert_int_eq(decode(&b, &pieces[0], ids_here, chunk, out.bytes).reason, STRAIT_REASON_NONE);
-        arrived(&a, ids_there, &b, ids_here, &pieces[0]);
+        ck_assert_int_eq(decode(&b, piece, ids_here, chunk, out.bytes).reason, STRAIT_REASON_NONE);
+        arrived(&a, ids_there, &b, ids_here, piece);
     }
 }
 
@@ -634,7 +659,7 @@ TEST(streamed_copies_are_memcpy_at_every_offset_and_size)
 TEST(a_piece_that_is_none_of_the_pools_makes_no_job)
 {
     static const struct piece none[] = {
-        {.group = 3, .region_count = 1, .count = 1},
+        {.group = GROUPS, .region_count = 1, .count = 1},
         {.group = UINT32_MAX, .region_count = 1, .count = 1},
         {.group = 0, .region_count = 0, .count = 1},
         {.group = 0, .region_count = 1, .count = 0},

@@ -79,6 +79,22 @@ static void put_on_gpu(struct strait_pool_region *region, const struct geometry 
     memcpy(region->ipc, &handle, sizeof(handle));
 }
 
+enum strait_element pool_element(const struct test_pool *pool, uint32_t group)
+{
+    static const enum strait_element turns[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP32, STRAIT_ELEMENT_FP16};
+    return pool->geometry.hybrid ? turns[group % 3] : (enum strait_element)pool->geometry.element;
+}
+
+static uint32_t row_bytes_of(const struct geometry *g, uint32_t group)
+{
+    return g->hybrid ? g->row_bytes >> group % 3 : g->row_bytes;
+}
+
+uint32_t pool_page_bytes(const struct test_pool *pool, uint32_t group)
+{
+    return row_bytes_of(&pool->geometry, group);
+}
+
 static struct strait_pool_region describe(const struct test_pool *pool, uint32_t r)
 {
     const struct geometry *g = &pool->geometry;
@@ -91,8 +107,8 @@ static struct strait_pool_region describe(const struct test_pool *pool, uint32_t
                                         .row_stride = row_stride(g),
                                         .page_count = g->pages,
                                         .rows = g->rows,
-                                        .row_bytes = g->row_bytes,
-                                        .element = g->element,
+                                        .row_bytes = row_bytes_of(g, r / group_regions(g)),
+                                        .element = pool_element(pool, r / group_regions(g)),
                                         .role = r % g->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
                                         .layer = (int32_t)(r % group_regions(g) / g->roles),
                                         .group = r / group_regions(g),
@@ -144,14 +160,47 @@ void pool_refused(struct party *party, struct geometry geometry, enum strait_sta
     ck_assert_msg(strstr(pool->text, text) != NULL, "%s", pool->text);
 }
 
-UNWATCHED static void fill_page(struct rng *rng, uint8_t *bytes, size_t size)
+static uint16_t *slice; /* NULL: random values */
+static size_t slice_count;
+
+const uint16_t *pools_use_slice(size_t *count)
 {
-    for (size_t i = 0; i + 8 <= size; i += 8) {
-        uint64_t random = rng_next(rng);
-        for (int k = 0; k < 4; k++) {
-            uint16_t value = (uint16_t)(0x3e00u + ((random >> (16 * k)) & 0x81ffu));
-            memcpy(bytes + i + 2 * k, &value, 2);
-        }
+    uint64_t header = 0;
+    FILE *file = fopen("tests/data/kv-slice.safetensors", "rb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(1, fread(&header, sizeof(header), 1, file));
+    ck_assert_int_eq(0, fseek(file, 0, SEEK_END));
+    slice_count = ((size_t)ftell(file) - sizeof(header) - header) / sizeof(*slice);
+    slice = keep(slice_count * sizeof(*slice));
+    ck_assert_int_eq(0, fseek(file, (long)(sizeof(header) + header), SEEK_SET));
+    ck_assert_uint_eq(slice_count, fread(slice, sizeof(*slice), slice_count, file));
+    fclose(file);
+    *count = slice_count;
+    return slice;
+}
+
+/* A BF16 value as FP16 of the same exponent, as far as there is one; the three lowest bits are random. */
+static uint16_t half_of(uint16_t value, uint64_t random)
+{
+    const int exponent = (value >> 7 & 255) - 112;
+    const unsigned kept = exponent < 1 ? 0 : exponent > 30 ? 30 : (unsigned)exponent;
+    return (uint16_t)((value & 0x8000u) | kept << 10 | (value & 0x7fu) << 3 | (random & 7));
+}
+
+UNWATCHED static void fill_page(struct rng *rng, enum strait_element element, uint8_t *bytes, size_t size)
+{
+    const size_t step = element == STRAIT_ELEMENT_FP32 ? 4 : 2;
+    size_t next = slice != NULL ? rng_below(rng, (uint32_t)slice_count) : 0;
+    for (size_t i = 0; i + step <= size; i += step) {
+        const uint64_t random = rng_next(rng);
+        const uint16_t value = slice != NULL ? slice[next++ % slice_count] : (uint16_t)(0x3e00u + (random & 0x81ffu));
+        const uint16_t half = half_of(value, random >> 16);
+        const uint32_t whole = (uint32_t)value << 16 | (uint16_t)(random >> 16);
+        memcpy(bytes + i,
+               element == STRAIT_ELEMENT_FP32   ? (const void *)&whole
+               : element == STRAIT_ELEMENT_FP16 ? (const void *)&half
+                                                : &value,
+               step);
     }
 }
 
@@ -162,7 +211,9 @@ void pool_fill(struct test_pool *pool, uint64_t seed)
     for (uint32_t r = 0; r < region_count(g); r++)
         for (uint32_t id = 0; id < g->pages; id++)
             for (uint32_t row = 0; row < g->rows; row++)
-                fill_page(&rng, page_at(g, pool->bytes, r, id) + (size_t)row * row_stride(g), g->row_bytes);
+                fill_page(&rng, pool_element(pool, r / group_regions(g)),
+                          page_at(g, pool->bytes, r, id) + (size_t)row * row_stride(g),
+                          row_bytes_of(g, r / group_regions(g)));
     memcpy(pool->image, pool->bytes, pool->size);
 }
 
@@ -197,7 +248,8 @@ static void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_i
     for (uint32_t r = group * group_regions(g); r < (group + 1) * group_regions(g); r++)
         for (uint32_t row = 0; row < g->rows; row++)
             memcpy(page_at(g, to_base, r, to_id) + (size_t)row * row_stride(g),
-                   page_at(&from->geometry, from_base, r, from_id) + (size_t)row * row_stride(g), g->row_bytes);
+                   page_at(&from->geometry, from_base, r, from_id) + (size_t)row * row_stride(g),
+                   row_bytes_of(g, group));
 }
 
 void pools_event(const struct strait_event *event)
@@ -224,6 +276,7 @@ void pools_close(void)
         strait_free(&pools[i]->memory);
     }
     pool_count = 0;
+    slice = NULL;
 }
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */

@@ -213,10 +213,15 @@ unsigned reserve_port(void)
 
 void use_codebook(struct test_node *node, const char *name, uint8_t first)
 {
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
+    uint8_t ranking[256];
     for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(first + i);
+        ranking[i] = (uint8_t)(first + i);
+    use_ranking(node, name, ranking);
+}
+
+void use_ranking(struct test_node *node, const char *name, const uint8_t ranking[256])
+{
+    struct strait_codebook *codebook;
     ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
     size_t size = strait_codebook_serialized_size(codebook);
     void *bytes = keep(size);

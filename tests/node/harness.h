@@ -73,6 +73,7 @@ unsigned reserve_port(void); /* of loopback, for nodes that restart; reserved un
 void test_node_reload(struct test_node *node);
 /* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
 void use_codebook(struct test_node *node, const char *name, uint8_t first);
+void use_ranking(struct test_node *node, const char *name, const uint8_t ranking[256]); /* the same, by this ranking */
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
@@ -107,9 +108,10 @@ struct geometry {
     uint32_t groups, layers, roles, pages, rows, row_bytes, element;
     uint32_t layout, tokens;
     const char *compat;
-    bool pointers, apart;      /* apart: a memfd for each region */
-    uint32_t sink_gpu;         /* not 0: `gpu` of a pair's sink, where that is another one */
-    uint32_t gpu, gpu_step;    /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */
+    bool pointers, apart;   /* apart: a memfd for each region */
+    bool hybrid;            /* groups are BF16, FP32 and FP16 in turn, with pages of row_bytes, its half, its fourth */
+    uint32_t sink_gpu;      /* not 0: `gpu` of a pair's sink, where that is another one */
+    uint32_t gpu, gpu_step; /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */
     enum strait_handle handle; /* how GPU memory is named: CUDA_IPC, unless pointers */
 };
 
@@ -128,7 +130,12 @@ struct test_pool {
 struct test_pool *pool_try(struct party *party, struct geometry geometry);
 struct test_pool *pool_open(struct party *party, struct geometry geometry); /* waits until the daemon has it */
 void pool_refused(struct party *party, struct geometry geometry, enum strait_status status, const char *text);
-void pool_fill(struct test_pool *pool, uint64_t seed); /* with values like those of a KV cache */
+void pool_fill(struct test_pool *pool, uint64_t seed); /* with values like those of a KV cache, or from a real one: */
+/* Values of tests/data/kv-slice.safetensors fill all pools from now on. They are BF16; what FP16 and FP32 have more is
+ * random. Borrowed, until the end of the test. */
+const uint16_t *pools_use_slice(size_t *count);
+enum strait_element pool_element(const struct test_pool *pool, uint32_t group);
+uint32_t pool_page_bytes(const struct test_pool *pool, uint32_t group); /* of pages of one row */
 bool pool_as_imagined(const struct test_pool *pool);
 const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id); /* its first row */
 struct strait_peer *peer_of(struct party *party, struct test_pool *pool);

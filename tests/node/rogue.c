@@ -252,6 +252,7 @@ static void rogue_open(struct rogue *rogue)
                                         .node = 667,
                                         .codebook_id = rogue->codebook,
                                         .codebooks = rogue->codebooks,
+                                        .block_modes = rogue->block_modes,
                                         .events = &events,
                                         .owner = rogue};
     ck_assert_msg(peers_open(&config, &rogue->peers, why, sizeof(why)) == STRAIT_OK, "%s", why);

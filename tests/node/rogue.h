@@ -48,6 +48,7 @@ struct rogue {
     struct transport_arena arena;
     const uint8_t *codebook;         /* the set that it says it has; NULL: none */
     bool codebooks;                  /* it says that it takes sets, as daemons of earlier releases do not */
+    uint32_t block_modes;            /* it says that it decodes these; 0: nothing, as daemons of earlier releases */
     uint32_t slot_bytes, slot_count; /* as it claims */
     uint8_t *far;                    /* its GPU's memory: the slots, then as many bytes again */
     int far_fd;

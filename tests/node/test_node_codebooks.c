@@ -5,6 +5,8 @@
 
 #include <cjson/cJSON.h>
 
+#include "kernels/chunk.h"
+
 static const char tiered[] = "tiered: pinned by the option coding";
 
 /* Of the peers of this party's node that are up: how many there are, or (a field) of how many it is true. */
@@ -51,20 +53,25 @@ static double bytes_of(const struct test_pool *pool)
     return (double)g->pages * (g->layers != 0 ? g->layers : 1) * 4096;
 }
 
-/* Pages of one pool arrive in the other, all of them coded. */
+static double without_tables(struct party *party)
+{
+    return stat_of(party, "counters.chunks_sent_raw") + stat_of(party, "counters.chunks_sent_base");
+}
+
+/* Pages of one pool arrive in the other, all of them coded by tables. */
 static void moves_coded(struct test_pool *source, struct test_pool *sink)
 {
     struct party *party = source->party;
     const double raw = stat_of(party, "counters.raw_bytes_sent"), wire = stat_of(party, "counters.wire_bytes_sent");
-    const double chunks = stat_of(party, "counters.chunks_sent_raw");
+    const double chunks = without_tables(party);
     move_all(source, sink);
     WAIT(stat_of(party, "counters.raw_bytes_sent") >= raw + bytes_of(source));
     const double sent = stat_of(party, "counters.wire_bytes_sent") - wire;
-    ck_assert_double_lt(sent, 0.8 * bytes_of(source));
-    ck_assert_double_eq(chunks, stat_of(party, "counters.chunks_sent_raw"));
+    ck_assert_double_lt(sent, (source->geometry.element == STRAIT_ELEMENT_BF16 ? 0.8 : 0.9) * bytes_of(source));
+    ck_assert_double_eq(chunks, without_tables(party));
 }
 
-static void moves_raw(struct test_pool *source, struct test_pool *sink)
+static void moves_without_tables(struct test_pool *source, struct test_pool *sink)
 {
     struct party *party = source->party;
     const double chunks = stat_of(party, "counters.chunks_sent_tiered");
@@ -125,12 +132,13 @@ TEST_LOOP(two_nodes_with_different_sets_code_in_both_directions, COUNT(ways))
 TEST_LOOP(a_node_without_a_set_decodes_by_its_peers, COUNT(ways))
 {
     struct pair pair = pair_of_sets(_i, 0x7c, -1);
+    strcpy(pair.b->options.coding, "tiered");
     pair_start(&pair, (struct geometry){.pages = 32});
     move_all(pair.source, pair.sink);
     WAIT(is_known(pair.from));
     moves_coded(pair.source, pair.sink);
-    moves_raw(pair.sink, pair.source);
-    ck_assert(sends(pair.to, "raw: no codebook set is loaded"));
+    moves_without_tables(pair.sink, pair.source);
+    ck_assert(sends(pair.to, "base: pinned by the option coding; no codebook set is loaded"));
     ck_assert_double_eq(0, stat_of(pair.from, "counters.codebooks_fetched"));
     nothing_failed(pair.to);
 }
@@ -181,7 +189,7 @@ TEST(a_peer_that_comes_back_is_known)
 }
 
 /* The fake devices decode as GPUs do: by the tables of one set. */
-TEST_LOOP(gpus_get_raw_pages_of_nodes_with_another_set, 2)
+TEST_LOOP(gpus_get_pages_of_nodes_with_another_set_without_tables, 2)
 {
     struct pair pair = pair_of_sets(_i == 0 ? 0 : 2, 0x7c, 0x7b);
     pair_start(&pair, (struct geometry){.pages = 32, .gpu = 1, .sink_gpu = 2});
@@ -189,8 +197,8 @@ TEST_LOOP(gpus_get_raw_pages_of_nodes_with_another_set, 2)
     move_all(pair.source, pair.sink);
     WAIT(is_known(pair.from) && is_known(pair.to));
     for (int i = 0; i < 3; i++)
-        moves_raw(pair.source, pair.sink);
-    ck_assert(sends(pair.from, "raw: GPUs of the peer have another codebook set"));
+        moves_without_tables(pair.source, pair.sink);
+    ck_assert(sends(pair.from, "base: pinned by the option coding; GPUs of the peer have another codebook set"));
     moves_coded(pair.source, host); /* a GPU encodes what a processor decodes */
     moves_coded(host, pool_open(pair.from, (struct geometry){.pages = 32}));
     nothing_failed(pair.to);
@@ -319,11 +327,11 @@ static struct strait_codebook *set_of(uint8_t first)
     return set;
 }
 
-/* `codebooks`: as a daemon of this release. */
-static void scene_begin(bool codebooks)
+/* `codebooks`, `block_modes`: as a daemon of this release. */
+static void scene_of(bool codebooks, uint32_t block_modes, enum strait_element element)
 {
     s.pair = pair_of_sets(0, 0x7c, 0x7c);
-    pair_start(&s.pair, (struct geometry){.pages = 16});
+    pair_start(&s.pair, (struct geometry){.pages = 16, .element = element});
     move_all(s.pair.source, s.pair.sink);
     rogue_init(&s.rogue, 4096);
     s.set = set_of(0x33);
@@ -331,7 +339,13 @@ static void scene_begin(bool codebooks)
     ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(s.set, s.bytes, sizeof(s.bytes)));
     s.rogue.codebook = strait_codebook_id(s.set);
     s.rogue.codebooks = codebooks;
+    s.rogue.block_modes = block_modes;
     rogue_meet(&s.rogue, s.pair.a);
+}
+
+static void scene_begin(bool codebooks)
+{
+    scene_of(codebooks, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16);
 }
 
 static double failed(void)
@@ -346,7 +360,10 @@ static double fetched(void)
 
 static void scene_end(void)
 {
-    moves_coded(s.pair.source, s.pair.sink);
+    if (s.pair.source->geometry.element == STRAIT_ELEMENT_FP8_E4M3)
+        move_all(s.pair.source, s.pair.sink); /* raw */
+    else
+        moves_coded(s.pair.source, s.pair.sink);
     rogue_leave(&s.rogue);
     pair_quiet(&s.pair);
     ck_assert_uint_eq(0, s.pair.from->disconnects);
@@ -615,25 +632,49 @@ TEST(a_part_beyond_the_end_of_the_set_ends_the_connection)
 
 /* ---- Chunks for a rogue ------------------------------------------------------------------------------------------ */
 
+#define EARLIER 0x1fu /* modes of earlier releases */
+
 static const struct {
     const char *what;
     bool codebooks, knows, on_gpu, knows_another;
-    bool coded; /* what is to be seen */
+    uint32_t block_modes; /* that it tells of; 0: nothing */
+    enum strait_element element;
+    enum strait_block_mode block; /* what is to be seen */
 } sinks[] = {
-    {.what = "a daemon of an earlier release"},
-    {.what = "one that does not know the set", .codebooks = true},
-    {.what = "one that knows it", .codebooks = true, .knows = true, .coded = true},
-    {.what = "one that knows it, for a GPU", .codebooks = true, .knows = true, .on_gpu = true},
-    {.what = "one that knows another", .codebooks = true, .knows_another = true},
+    {"a daemon of an earlier release", false, false, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
+    {"one that knows no set", true, false, false, false, EARLIER, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
+    {"one that knows our set", true, true, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED},
+    {"one that knows it, for a GPU", true, true, true, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
+    {"one that knows another set", true, false, false, true, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
+    {"FP16, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_RAW},
+    {"FP32, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_RAW},
+    {"all modes, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
+    {"all modes, a GPU", true, true, true, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
+    {"all modes, our set", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED},
+    {"FP16, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT},
+    {"FP16, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT},
+    {"FP32, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_SPLIT},
+    {"FP32, without fp32z", true, true, false, false, EARLIER | 1u << STRAIT_BLOCK_SPLIT, STRAIT_ELEMENT_FP32,
+     STRAIT_BLOCK_RAW},
+    {"BF16, without tiered", true, true, false, false, 1u << STRAIT_BLOCK_BASE, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
+    {"FP8, all bits", true, true, false, false, UINT32_MAX, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_RAW},
 };
 
-TEST_LOOP(chunks_are_coded_for_who_says_that_it_knows_the_set, COUNT(sinks))
+/* Is the set named? Where the peer knows it, and the mode has tables. */
+static bool names_set(int i)
+{
+    return sinks[i].knows && !sinks[i].on_gpu && sinks[i].block != STRAIT_BLOCK_RAW &&
+           sinks[i].block != STRAIT_BLOCK_BASE;
+}
+
+TEST_LOOP(chunks_are_coded_by_what_the_peer_says_that_it_knows, COUNT(sinks))
 {
     static const struct wire_span span = {.count = 4};
     static const uint32_t slot = 2;
     static const uint8_t none[STRAIT_CODEBOOK_ID_BYTES];
     struct strait_chunk_info info;
-    scene_begin(sinks[_i].codebooks);
+    struct strait_page_info page;
+    scene_of(sinks[_i].codebooks, sinks[_i].block_modes, sinks[_i].element);
     own = set_of(0x7c);
     const struct message known = {
         .type = MESSAGE_CODEBOOK_KNOWN,
@@ -652,8 +693,10 @@ TEST_LOOP(chunks_are_coded_for_who_says_that_it_knows_the_set, COUNT(sinks))
     ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
     const uint8_t *chunk = (const uint8_t *)s.rogue.arena.base + (size_t)slot * ROGUE_SLOT_BYTES;
     ck_assert_int_eq(STRAIT_OK, strait_chunk_info(chunk, s.rogue.heard.chunk_sizes[0], &info));
-    ck_assert_msg((memcmp(info.codebook_id, none, sizeof(none)) != 0) == sinks[_i].coded, "%s", sinks[_i].what);
-    if (sinks[_i].coded)
+    ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, s.rogue.heard.chunk_sizes[0], 1, &page));
+    ck_assert_msg(page.block_modes == 1u << sinks[_i].block, "%s: %x", sinks[_i].what, page.block_modes);
+    ck_assert_msg((memcmp(info.codebook_id, none, sizeof(none)) != 0) == names_set(_i), "%s", sinks[_i].what);
+    if (names_set(_i))
         ck_assert_mem_eq(strait_codebook_id(own), info.codebook_id, sizeof(info.codebook_id));
     if (!sinks[_i].codebooks) /* it would not understand them */
         ck_assert_uint_eq(0, s.rogue.heard.ask_count + s.rogue.heard.known_count);

@@ -396,7 +396,7 @@ TEST_LOOP(what_is_fastest_is_taken, 3)
     fake_control()->refuse_reach = 1;
     fake_nccl.delay_us = taken != 1 ? SLOWLY_US : 0;
     fake_control()->bus_delay_us = taken != 0 ? SLOWLY_US : 0;
-    pair_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1, .sink_gpu = 2});
+    pair_pools(&pair, (struct geometry){.pages = 512, .layers = 3, .gpu = 1, .sink_gpu = 2});
     for (int i = 0; i < (taken == 2 ? 3 : 2); i++)
         move_until(pair.source, pair.sink, ways[i]);
     move_times(&pair, taken == 2 ? 16 : 12);

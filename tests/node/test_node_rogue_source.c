@@ -299,6 +299,7 @@ enum spoilt {
     HEADER_ALONE,
     HALF_A_HEADER,
     FEWER_PAGES,
+    LATER_MODE,
     SPOILT
 };
 
@@ -314,6 +315,10 @@ static size_t spoil(enum spoilt how)
         sent_slot[how == BIT_OF_A_PAGE ? size - 1 : STRAIT_CHUNK_HEADER_BYTES + 15] ^= 1;
     else if (how == FEWER_PAGES)
         return encode_chunk(s.rogue.heard.slots[0], 0, SOURCE_EXPECTED - 1);
+    else if (how == LATER_MODE) { /* a block mode that the node has not told of, in a chunk that is whole otherwise */
+        sent_slot[STRAIT_CHUNK_HEADER_BYTES] |= 0xf;
+        ck_assert(repair_metadata(sent_slot, size));
+    }
     if (how == HEADER_ALONE || how == HALF_A_HEADER)
         return STRAIT_CHUNK_HEADER_BYTES / (how == HALF_A_HEADER ? 2 : 1);
     return how == BYTE_TOO_FEW ? size - 1 : size;

@@ -265,9 +265,19 @@ static void mixed_judge(struct mixed *mixed)
 
 static const struct form forms[] = {
     {.name = "4 KiB, 1 region", .page_bytes = 4096, .layers = 1, .roles = 1, .ids = 4096},
-    {.name = "16 KiB, 8 layers", .page_bytes = 16384, .layers = 8, .roles = 2, .ids = 256},
+    {.name = "16 KiB, 8 layers",
+     .page_bytes = 16384,
+     .layers = 8,
+     .roles = 2,
+     .ids = 256,
+     .element = STRAIT_ELEMENT_FP16},
     {.name = "64 KiB, 4 layers", .page_bytes = 65536, .layers = 4, .roles = 2, .ids = 160, .interleaved = true},
-    {.name = "256 KiB, 2 layers", .page_bytes = 262144, .layers = 2, .roles = 2, .ids = 80},
+    {.name = "256 KiB, 2 layers",
+     .page_bytes = 262144,
+     .layers = 2,
+     .roles = 2,
+     .ids = 80,
+     .element = STRAIT_ELEMENT_FP32},
 };
 
 static const struct daemon_options both = {.transports = "shm,ucx", .arena_bytes = 64 * MIB, .chunk_bytes = 4 * MIB};

@@ -298,7 +298,7 @@ static struct strait_pool_region describe(const struct pool *pool, uint32_t regi
         .page_count = form->ids,
         .rows = 1,
         .row_bytes = form->page_bytes,
-        .element = STRAIT_ELEMENT_BF16,
+        .element = form->element != 0 ? form->element : STRAIT_ELEMENT_BF16,
         .role = region % form->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
         .layer = (int32_t)(region / form->roles),
     };
@@ -443,7 +443,7 @@ bool world_pump(struct world *world, int ms)
 static bool open_worker(struct world *world, uint32_t node, const struct world_plan *plan)
 {
     static const enum strait_coding codings[] = {STRAIT_CODING_AUTO, STRAIT_CODING_TIERED, STRAIT_CODING_TOP16,
-                                                 STRAIT_CODING_RAW};
+                                                 STRAIT_CODING_RAW, STRAIT_CODING_BASE};
     struct worker *worker = &world->workers[world->worker_count];
     *worker = (struct worker){.daemon = &world->daemons[node], .node = node};
     const struct strait_client_config config = {.size = sizeof(config), .socket = worker->daemon->socket};

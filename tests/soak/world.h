@@ -68,6 +68,7 @@ struct form {
     const char *name;
     uint32_t page_bytes, layers, roles, ids;
     bool interleaved;
+    enum strait_element element; /* 0: BF16 */
 };
 
 struct worker;

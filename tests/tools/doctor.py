@@ -67,7 +67,7 @@ def check_no_daemon(folder: Folder) -> None:
     found = findings(*fresh(folder), status=0)
     has(found, "warning", "daemon", "no such socket")
     has(found, "ok", "configuration", "would start with it")
-    has(found, "warning", "codebook", "pages travel raw")
+    has(found, "warning", "codebook", "pages are coded without tables")
     for check in ("listen", "metrics"):
         has(found, "ok", check, "is free")
     for check in ("descriptors", "memfd", "pidfd"):

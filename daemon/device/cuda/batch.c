@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "daemon/device/cuda/cuda.h"
+#include "internal/element.h"
 
 /* Collects the results of launches. */
 
@@ -540,9 +541,9 @@ static void lane_add(struct device *device, struct lane *lane, struct device_tas
     lane->waiting_end = &task->next;
 }
 
-static bool is_coded(const struct device_task *task)
+static bool uses_tables(const struct device_task *task)
 {
-    return task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
+    return element_uses_tables(task->element, task->mode);
 }
 
 /* The stage in which the task's chunk is coded; NULL: it is coded in place. */
@@ -630,7 +631,8 @@ static struct strait_pages place(struct batch *batch, uint32_t i, const struct s
 
 static struct strait_run run_of(struct device *device, struct lane *lane, const struct batch *batch)
 {
-    bool counts = lane->escapes.counters != NULL && batch->tasks[0]->work == DEVICE_ENCODE && is_coded(batch->tasks[0]);
+    bool counts =
+        lane->escapes.counters != NULL && batch->tasks[0]->work == DEVICE_ENCODE && uses_tables(batch->tasks[0]);
     const bool on_peer_gpu = batch->tasks[0]->on_peer_gpu;
     lane->escapes.counted |= counts;
     return (struct strait_run){.size = sizeof(struct strait_run),
@@ -669,7 +671,7 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     const struct strait_encode_params params = {.size = sizeof(params),
                                                 .element = first->element,
                                                 .mode = first->mode,
-                                                .codebook = is_coded(first) ? device->setup.codebook : NULL};
+                                                .codebook = uses_tables(first) ? device->setup.codebook : NULL};
     const struct strait_run run = run_of(device, lane, batch);
     const struct prepare prepare = prepare_staged(batch, used);
     if (!first->on_peer_gpu)

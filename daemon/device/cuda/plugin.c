@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/device/cuda/cuda.h"
+#include "internal/element.h"
 
 /* The driver loads a kernel when it is first launched, which takes milliseconds. A device that is taken into use codes
  * a page in every mode, so that the first transfer does not wait for it. */
@@ -24,7 +25,8 @@ static struct strait_pages pages_at(struct strait_region *region, uint8_t *at, c
     return (struct strait_pages){.regions = region, .ids = room->id, .region_count = 1, .id_count = 1};
 }
 
-static cudaError_t code(struct device *device, enum strait_mode mode, const struct room *room)
+static cudaError_t code(struct device *device, enum strait_element element, enum strait_mode mode,
+                        const struct room *room)
 {
     const struct device_codec *codec = device->setup.codec;
     struct lane *lane = &device->lanes[0];
@@ -36,9 +38,10 @@ static cudaError_t code(struct device *device, enum strait_mode mode, const stru
                                    .sm_budget = device->setup.multiprocessors,
                                    .tables = device->tables};
     const struct strait_encode_params params = {.size = sizeof(params),
-                                                .element = STRAIT_ELEMENT_BF16,
+                                                .element = element,
                                                 .mode = mode,
-                                                .codebook = mode == STRAIT_MODE_RAW ? NULL : device->setup.codebook};
+                                                .codebook =
+                                                    element_uses_tables(element, mode) ? device->setup.codebook : NULL};
     struct strait_result *result = &lane->batches[0].results[0];
     const struct strait_encode_item in = {
         .src = pages_at(&from, room->page, room), .dst = room->chunk, .dst_capacity = CHUNK_BYTES, .result = result};
@@ -51,6 +54,16 @@ static cudaError_t code(struct device *device, enum strait_mode mode, const stru
         error = cudaErrorLaunchFailure;
     return error == cudaSuccess ? cudaStreamSynchronize(lane->stream) : error;
 }
+
+static const struct {
+    enum strait_element element;
+    enum strait_mode mode;
+} ways[] = {
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16},
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},   {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},   {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT},
+};
 
 static cudaError_t device_warm(struct device *device)
 {
@@ -65,11 +78,9 @@ static cudaError_t device_warm(struct device *device)
                               .back = memory + PAGE_BYTES,
                               .chunk = memory + 2 * PAGE_BYTES,
                               .id = (uint32_t *)(void *)(memory + 2 * PAGE_BYTES + CHUNK_BYTES)};
-    if (error == cudaSuccess)
-        error = code(device, STRAIT_MODE_RAW, &room);
-    for (int mode = STRAIT_MODE_TOP16; mode <= STRAIT_MODE_TIERED && device->tables != NULL; mode++)
-        if (error == cudaSuccess)
-            error = code(device, (enum strait_mode)mode, &room);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]) && error == cudaSuccess; i++)
+        if (device->tables != NULL || !element_uses_tables(ways[i].element, ways[i].mode))
+            error = code(device, ways[i].element, ways[i].mode, &room);
     cudaFree(memory);
     return error;
 }

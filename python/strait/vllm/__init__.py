@@ -7,7 +7,7 @@
 Options (kv_connector_extra_config), each with its default:
 
     socket           the daemon of this node: as for strait.service.Client
-    coding           "auto", "raw", "top16" or "tiered": how blocks are coded on the way
+    coding           "auto", "raw", "top16", "tiered", "base" or "split": how blocks are coded on the way
     deadline         30: seconds that a decode engine waits for the blocks of a request
     lease            30: seconds that a prefill engine keeps the blocks of a request that nobody takes
     connect_timeout  30: seconds that an engine waits for its daemon when it starts
