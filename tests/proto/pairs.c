@@ -19,25 +19,36 @@ static uint32_t random_rows(struct rng *rng, uint32_t bytes, uint32_t tokens)
     return rows;
 }
 
-/* Regions of one layer: K and V, or both in one; in one group or in two. */
-static void add_layer(struct pair_pool *pool, struct rng *rng, const struct blob_region *like, bool packed, bool apart)
+/* The roles of a pool's regions: K and V, both in one, or one of them alone. */
+enum roles { ROLES_APART, ROLES_PACKED, ROLES_ONLY_K, ROLES_ONLY_V, ROLES };
+
+static void add_region(struct pair_pool *pool, struct rng *rng, const struct blob_region *like, uint32_t role)
 {
-    for (uint32_t role = packed ? STRAIT_ROLE_KV : STRAIT_ROLE_K; role <= (packed ? STRAIT_ROLE_KV : STRAIT_ROLE_V);
-         role++) {
-        struct blob_region *region = &pool->regions[pool->blob.region_count++];
-        const uint32_t bytes = like->row_bytes * (packed ? 2 : 1);
-        *region = *like;
-        region->role = role;
-        region->group += apart && role == STRAIT_ROLE_V ? 8 : 0;
-        region->rows = random_rows(rng, bytes, like->tokens);
-        region->row_bytes = bytes / region->rows;
-    }
+    struct blob_region *region = &pool->regions[pool->blob.region_count++];
+    const uint32_t bytes = like->row_bytes * (role == STRAIT_ROLE_KV ? 2 : 1);
+    *region = *like;
+    region->role = role;
+    region->rows = random_rows(rng, bytes, like->tokens);
+    region->row_bytes = bytes / region->rows;
+}
+
+static void add_layer(struct pair_pool *pool, struct rng *rng, struct blob_region like, enum roles roles,
+                      bool two_groups)
+{
+    if (roles == ROLES_PACKED)
+        add_region(pool, rng, &like, STRAIT_ROLE_KV);
+    if (roles == ROLES_APART || roles == ROLES_ONLY_K)
+        add_region(pool, rng, &like, STRAIT_ROLE_K);
+    like.group += two_groups ? 2 : 0;
+    if (roles == ROLES_APART || roles == ROLES_ONLY_V)
+        add_region(pool, rng, &like, STRAIT_ROLE_V);
 }
 
 static void make_pool(struct pair_pool *pool, struct rng *rng, uint32_t tokens, uint32_t heads_total, uint32_t bytes)
 {
     uint32_t order[PAIR_REGIONS_MAX];
-    const bool packed = rng_below(rng, 2) == 0, apart = rng_below(rng, 3) == 0;
+    const enum roles roles = rng_below(rng, ROLES);
+    const bool two_groups = rng_below(rng, 3) == 0;
     const uint32_t first_layer = rng_below(rng, 2), layers = between(rng, 1, 3), groups = between(rng, 1, 2);
     struct blob_region like = {.element = STRAIT_ELEMENT_BF16,
                                .page_count = between(rng, 1, 40),
@@ -54,7 +65,7 @@ static void make_pool(struct pair_pool *pool, struct rng *rng, uint32_t tokens, 
     for (uint32_t i = 0; i < layers; i++) {
         like.layer = (int32_t)(first_layer + i);
         like.group = i % groups;
-        add_layer(pool, rng, &like, packed, apart);
+        add_layer(pool, rng, like, roles, two_groups);
     }
     blob_sort(pool->regions, order, pool->blob.region_count);
 }

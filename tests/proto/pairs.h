@@ -5,7 +5,7 @@
 #include "proto/reshape.h"
 #include "tests/support.h"
 
-enum { PAIR_REGIONS_MAX = 64 };
+enum { PAIR_REGIONS_MAX = 64, PAIR_GROUPS = 4 };
 
 /* A description and its regions, in the pool's order. */
 struct pair_pool {

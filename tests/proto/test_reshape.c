@@ -230,7 +230,7 @@ TEST(segments_of_pages_are_those_of_tiles)
         pair_random(&pair, &rng);
         if (make(&pair, &reshape) != STRAIT_OK)
             continue;
-        const struct segment segment = {rng_below(&rng, 10), rng_below(&rng, 4), 1 + rng_below(&rng, 4),
+        const struct segment segment = {rng_below(&rng, PAIR_GROUPS), rng_below(&rng, 4), 1 + rng_below(&rng, 4),
                                         rng_below(&rng, 40), 1 + rng_below(&rng, 40)};
         struct emitted emitted = {.reshape = &reshape, .first = segment.first, .count = segment.count};
         ck_assert_int_eq(reshape_segment(&reshape, &segment, emit, &emitted), STRAIT_OK);
