@@ -342,6 +342,29 @@ TEST_LOOP(pools_that_do_not_fit_are_refused, COUNT(refusals))
     ck_assert_ptr_null(reshape.regions);
 }
 
+/* Region 1 has pages of one size at both sides, which would be paired one by one; those of region 0 are paired two by
+ * two: whose page 1 is meant? Where region 1 has as many tokens more, or is in a group of its own, nothing is unclear.
+ */
+TEST_LOOP(regions_of_a_group_agree_on_what_a_page_is, 3)
+{
+    struct blob_region a[] = {plain, plain}, b[] = {plain, plain};
+    const struct pool_blob source = {.region_count = 2, .regions = a}, sink = {.region_count = 2, .regions = b};
+    struct reshape reshape = {0};
+    char why[400];
+    b[0].tokens *= 2;
+    b[0].row_bytes *= 2;
+    a[1].layer = b[1].layer = 1;
+    if (_i == 1) {
+        b[1].tokens *= 2;
+        b[1].row_bytes *= 2;
+    }
+    a[1].group = b[1].group = _i == 2;
+    enum strait_status status = reshape_make(&source, &sink, &reshape, why, sizeof(why));
+    ck_assert_int_eq(status, _i == 0 ? STRAIT_ERR_INVALID : STRAIT_OK);
+    ck_assert(_i != 0 || (strstr(why, "at the source") != NULL && strstr(why, "at the sink") != NULL));
+    reshape_fini(&reshape);
+}
+
 TEST(compatibility_tokens_are_equal)
 {
     struct blob_region region = plain;
