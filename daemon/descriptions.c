@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
+#include <xxhash.h>
 
 #include "daemon/node.h"
 #include "daemon/request.h"
@@ -64,7 +65,7 @@ bool description_ask(struct peer *peer, const struct name *pool)
     return true;
 }
 
-/* What was told first makes room, here and at the peer's: its own list is in the same order. */
+/* What was told before all others makes room, here and at the peer's: its own list is in the same order. */
 static void make_room(struct descriptions *descriptions)
 {
     struct description *oldest = descriptions->list;
@@ -92,9 +93,9 @@ bool description_take(struct peer *peer, const struct message_pool_description *
         blob_geometry(blob->regions, blob->region_count, view_of(blob->compat, strlen(blob->compat)));
     struct description *before = find(descriptions, pool);
     if (before != NULL) {
-        DL_REPLACE_ELEM(descriptions->list, before, description);
+        DL_DELETE(descriptions->list, before);
         description_free(before);
-        return true;
+        descriptions->count--;
     }
     make_room(descriptions);
     DL_APPEND(descriptions->list, description);
@@ -103,6 +104,36 @@ bool description_take(struct peer *peer, const struct message_pool_description *
 }
 
 /* ---- Pools of this node ------------------------------------------------------------------------------------------ */
+
+/* Of two tenants' pools with one id, each is told. */
+static uint64_t mark_of(const struct pool_ref *pool)
+{
+    const struct view tenant = tenant_view(pool->tenant);
+    const uint64_t seed = XXH3_64bits_withSeed(tenant.data, tenant.size, pool->pool->geometry);
+    return XXH3_64bits_withSeed(pool->key.id.bytes, sizeof(pool->key.id.bytes), seed);
+}
+
+/* The place of a mark; told_count: it is not there. */
+static uint32_t find_told(const struct descriptions *descriptions, uint64_t mark)
+{
+    uint32_t i = 0;
+    while (i < descriptions->told_count && descriptions->told[i] != mark)
+        i++;
+    return i;
+}
+
+/* Moves the mark to the end, as the peer moves the description. */
+static void mark_told(struct descriptions *descriptions, uint64_t mark)
+{
+    uint32_t at = find_told(descriptions, mark);
+    if (at == DESCRIPTIONS_MAX)
+        at = 0; /* the one that the peer forgets */
+    else if (at == descriptions->told_count)
+        descriptions->told_count++;
+    for (; at + 1 < descriptions->told_count; at++)
+        descriptions->told[at] = descriptions->told[at + 1];
+    descriptions->told[at] = mark;
+}
 
 static bool send_description(struct peer *peer, const struct pool_ref *pool)
 {
@@ -120,6 +151,7 @@ static bool send_description(struct peer *peer, const struct pool_ref *pool)
     struct message message = {.type = MESSAGE_POOL_DESCRIPTION};
     const bool packed = bytes != NULL && blob_pack(&blob, bytes, size, &size) == STRAIT_OK;
     if (packed) {
+        mark_told(of(peer), mark_of(pool));
         message.pool_description =
             (struct message_pool_description){.tenant = tenant_view(pool->tenant), .blob = view_of(bytes, size)};
         (void)peer_send(peer, &message);
@@ -130,17 +162,10 @@ static bool send_description(struct peer *peer, const struct pool_ref *pool)
 
 bool description_tell(struct peer *peer, const struct pool_ref *pool)
 {
-    struct descriptions *descriptions = of(peer);
-    uint64_t mark;
-    memcpy(&mark, pool->key.id.bytes, sizeof(mark));
-    mark = (mark ^ pool->pool->geometry) | 1; /* no free place */
+    const struct descriptions *descriptions = of(peer);
     if (descriptions == NULL)
         return false;
-    for (uint32_t i = 0; i < DESCRIPTIONS_MAX; i++)
-        if (descriptions->told[i] == mark)
-            return true;
-    descriptions->told[descriptions->told_next++ % DESCRIPTIONS_MAX] = mark;
-    return send_description(peer, pool);
+    return find_told(descriptions, mark_of(pool)) < descriptions->told_count || send_description(peer, pool);
 }
 
 void description_asked(struct node *node, struct peer *peer, const struct message_pool_ask *message)
@@ -148,6 +173,6 @@ void description_asked(struct node *node, struct peer *peer, const struct messag
     struct name name;
     name_set(&name, message->tenant, &message->pool, (struct view){0});
     const struct pool_ref *pool = name_pool(node, &name);
-    if (pool != NULL)
+    if (pool != NULL && of(peer) != NULL)
         (void)send_description(peer, pool);
 }

@@ -15,10 +15,10 @@ struct pool_ref;
 
 /* What a peer has told (peer_use.descriptions). */
 struct descriptions {
-    struct description *list; /* in the order in which they came */
+    struct description *list; /* in the order in which they were told last */
     uint32_t count;
-    uint64_t told[DESCRIPTIONS_MAX]; /* geometries of ours that the peer has been told; 0: a free place */
-    uint32_t told_next;
+    uint64_t told[DESCRIPTIONS_MAX]; /* pools of ours that the peer has been told last, in order: hashes */
+    uint32_t told_count;
 };
 
 /* The pool's description, if it has this geometry. NULL: the peer has not told it. Borrowed until the next message. */

@@ -736,10 +736,29 @@ void match_refuse(struct node *node, const struct name *name, bool is_offer, enu
     }
 }
 
+/* The answer about the sink's pool has not come: the offer, which is there, has one consumer less. False: it is another
+ * request. */
+static bool expire_undescribed(struct node *node, struct pending *pending)
+{
+    struct request *offer;
+    HASH_FIND(by_name, node->exchange.offers_by_name, &pending->key.wants, sizeof(pending->key.wants), offer);
+    if (!pending->undescribed || pending->key.is_read || offer == NULL || !offer->begun)
+        return false;
+    const struct peer *peer = pending->peer;
+    const struct name from = pending->from;
+    pending_remove(node, pending);
+    consumer_withdrew((struct offer *)offer, peer, &from, STRAIT_REASON_TIMEOUT);
+    return true;
+}
+
 void match_expire(struct node *node, uint64_t now)
 {
     struct pending *pending, *next;
     DL_FOREACH_SAFE (node->exchange.pending, pending, next) {
+        if (now >= pending->expires && expire_undescribed(node, pending)) {
+            next = node->exchange.pending; /* others may have left the list with it */
+            continue;
+        }
         if (now < pending->expires || (!pending->key.is_read && pending_keep_expired(node, pending, now)))
             continue;
         if (pending->key.is_read) /* its client has gone, or never allowed anybody to read */

@@ -166,6 +166,7 @@ bool pending_keep_expired(struct node *node, struct pending *pending, uint64_t n
     pending->spans = NULL;
     pending->span_count = pending->charged = 0;
     pending->withdrawn = STRAIT_REASON_TIMEOUT;
+    pending->undescribed = false; /* an answer settles nothing any more */
     pending->expires = now + WITHDRAWN_MS;
     x->withdrawn_count++;
     return true;

@@ -374,6 +374,21 @@ static bool group_entries(const struct entries *entries, struct reshape *reshape
     return true;
 }
 
+/* Pages of two groups share their indexes, so all regions of them must say that a page of one is as many of the other.
+ * Returns an entry, after others of the groups, that says something else; NULL: none does. */
+static const struct entry *find_uneven(const struct entries *entries)
+{
+    for (uint32_t i = 1; i < entries->count; i++) {
+        const struct entry *a = &entries->list[i - 1], *b = a + 1;
+        const bool together =
+            a->group[RESHAPE_SOURCE] == b->group[RESHAPE_SOURCE] && a->group[RESHAPE_SINK] == b->group[RESHAPE_SINK];
+        if (together && (uint64_t)a->tiles[RESHAPE_SOURCE] * b->tiles[RESHAPE_SINK] !=
+                            (uint64_t)b->tiles[RESHAPE_SOURCE] * a->tiles[RESHAPE_SINK])
+            return b;
+    }
+    return NULL;
+}
+
 /* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 /* Walks both lists in their common order; what only one of them has is passed over. */
@@ -411,6 +426,14 @@ static enum strait_status make(const struct tensors *source, const struct tensor
     if (status != STRAIT_OK)
         return status;
     qsort(entries->list, entries->count, sizeof(*entries->list), compare_entries);
+    const struct entry *uneven = find_uneven(entries);
+    if (uneven != NULL) {
+        write_text(why,
+                   "layer %" PRId32 ": %" PRIu32 " pages at the source are %" PRIu32
+                   " at the sink, but not in other regions of their groups",
+                   uneven->region.layer, uneven->tiles[RESHAPE_SINK], uneven->tiles[RESHAPE_SOURCE]);
+        return STRAIT_ERR_INVALID;
+    }
     reshape->groups = malloc(STRAIT_GROUPS_MAX * sizeof(*reshape->groups));
     reshape->regions = malloc(entries->count * sizeof(*reshape->regions));
     if (reshape->groups == NULL || reshape->regions == NULL)

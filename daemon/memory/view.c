@@ -71,15 +71,28 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
+/* The number behind the largest id of a tile of so many pages. Where the rows of all pages lie together, tiles are
+ * farther apart than pages. */
+static uint64_t ids_end(uint64_t scale, uint64_t step, uint32_t tiles, uint32_t page_count)
+{
+    return page_count == 0 ? 0 : (page_count - 1) * scale + (tiles - 1) * step + 1;
+}
+
 /* Numbers the tiles of all pages by one stride. False: another than the group's other regions have. */
 static bool number_tiles(struct view_group *group, const struct strait_region *region, const struct tile *tile,
                          bool first, uint64_t *stride)
 {
-    const uint64_t unit = group->tiles == 1 ? region->page_stride : common_divisor(region->page_stride, tile->step);
-    const uint64_t scale = group->tiles == 1 ? 1 : region->page_stride / unit;
-    const uint64_t step = group->tiles == 1 ? 0 : tile->step / unit;
-    *stride = unit;
-    if (scale * region->page_count > UINT32_MAX || (!first && (scale != group->scale || step != group->step)))
+    uint64_t scale = 1, step = 0;
+    *stride = region->page_stride;
+    if (group->tiles > 1) {
+        const uint64_t pages = region->page_count > 1 ? region->page_stride : 0; /* of one page it means nothing */
+        *stride = common_divisor(pages, tile->step);
+        scale = pages / *stride;
+        step = tile->step / *stride;
+    }
+    if (scale > UINT32_MAX || step > UINT32_MAX ||
+        ids_end(scale, step, group->tiles, region->page_count) > UINT32_MAX ||
+        (!first && (scale != group->scale || step != group->step)))
         return false;
     group->scale = (uint32_t)scale;
     group->step = (uint32_t)step;
@@ -96,15 +109,16 @@ static bool make_region(const struct pool_group *own, const struct tile_place *a
     uint64_t stride;
     if (!place(from, at, numbers->tiles, &tile) || !number_tiles(numbers, from, &tile, r == 0, &stride))
         return false;
-    group->regions[r] = (struct strait_region){.base = (uint8_t *)from->base + tile.offset,
-                                               .page_stride = stride,
-                                               .row_stride = tile.row_stride,
-                                               .page_count = (uint32_t)(from->page_count * numbers->scale),
-                                               .rows = tile.rows,
-                                               .row_bytes = tile.row_bytes,
-                                               .table = from->table,
-                                               .columns = tile.columns,
-                                               .column_stride = (uint32_t)tile.column_stride};
+    group->regions[r] = (struct strait_region){
+        .base = (uint8_t *)from->base + tile.offset,
+        .page_stride = stride,
+        .row_stride = tile.row_stride,
+        .page_count = (uint32_t)ids_end(numbers->scale, numbers->step, numbers->tiles, from->page_count),
+        .rows = tile.rows,
+        .row_bytes = tile.row_bytes,
+        .table = from->table,
+        .columns = tile.columns,
+        .column_stride = (uint32_t)tile.column_stride};
     group->layers[r] = own->layers[at->region];
     group->roles[r] = own->roles[at->region];
     return true;
@@ -128,7 +142,8 @@ static enum strait_status make_group(const struct pool *pool, const struct resha
     for (uint32_t r = 0; r < shape->count; r++)
         if (!make_region(own, &reshape->regions[shape->first + r].at[side], &view->groups[g], group, r))
             return STRAIT_ERR_INVALID;
-    group->page_count = own->page_count * view->groups[g].scale;
+    const struct view_group *numbers = &view->groups[g];
+    group->page_count = (uint32_t)ids_end(numbers->scale, numbers->step, numbers->tiles, own->page_count);
     return STRAIT_OK;
 }
 

@@ -82,16 +82,16 @@ static region describe_region(const strait_pages &pages, uint32_t index, uint32_
     const uint32_t columns = from.columns > 1 ? from.columns : 1;
     const bool whole = columns == 1 && (from.rows == 1 || from.row_stride == from.row_bytes);
     return {static_cast<uint8_t *>(from.base),
-            from.page_stride & (STRAIT_STRIDE_MAX - 1), // one that is not used may be anything
-            from.column_stride,
-            from.row_stride & (STRAIT_STRIDE_MAX - 1),
-            columns,
+            from.page_stride,
+            from.row_stride,
             from.page_count,
             from.row_bytes / columns,
             page_bytes_of(from),
             from.table,
             blocks_before,
-            width_of(from) | (whole ? SHAPE_WHOLE : 0)};
+            width_of(from) | (whole ? SHAPE_WHOLE : 0),
+            columns,
+            from.column_stride};
 }
 
 static void describe_regions(region *regions, const strait_pages &pages)

@@ -123,13 +123,13 @@ ANY_SIDE uint32_t make_result_word(uint32_t status, uint32_t counted, uint32_t e
 
 struct region {
     uint8_t *base;
-    uint64_t page_stride : 40, column_stride : 24;
-    uint64_t row_stride : 40, columns : 24; // pieces of a row; one: all of it
+    uint64_t page_stride, row_stride;
     uint32_t page_count, piece_bytes, page_bytes, table;
     uint32_t blocks_before; // blocks of one page of each region before it
     uint32_t shape;         // log2 of the alignment of its addresses, up to 4; WHOLE when a page has no gaps
+    uint32_t columns, column_stride; // pieces of a row; one: all of it
 };
-static_assert(sizeof(region) == 48, "a launch takes as many as fit into its parameters");
+static_assert(sizeof(region) == 56, "a launch takes as many as fit into its parameters");
 constexpr uint32_t SHAPE_WIDTH = 7, SHAPE_WHOLE = 8;
 
 struct encode_item {

@@ -57,6 +57,7 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
             heard->granted[i] = message->segments.granted[i];
         heard->granted_count = message->segments.granted_count;
         heard->last |= message->segments.last;
+        heard->reshaped = message->segments.reshaped;
         heard->segments_count++;
         break;
     case MESSAGE_GRANT:
@@ -81,6 +82,12 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
     case MESSAGE_CODEBOOK_KNOWN:
         memcpy(heard->known, message->codebook_known.id.data, sizeof(heard->known));
         heard->known_count++;
+        break;
+    case MESSAGE_POOL_ASK:
+        heard->asked_count++;
+        break;
+    case MESSAGE_POOL_DESCRIPTION:
+        heard->described_count++;
         break;
     case MESSAGE_END:
         heard->end = message->end;
@@ -253,6 +260,7 @@ static void rogue_open(struct rogue *rogue)
                                         .codebook_id = rogue->codebook,
                                         .codebooks = rogue->codebooks,
                                         .block_modes = rogue->block_modes,
+                                        .reshapes = rogue->reshapes,
                                         .events = &events,
                                         .owner = rogue};
     ck_assert_msg(peers_open(&config, &rogue->peers, why, sizeof(why)) == STRAIT_OK, "%s", why);

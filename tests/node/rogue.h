@@ -30,6 +30,8 @@ struct rogue_heard {
     struct message_codebook_ask ask;             /* the latest; what it points to is gone, as with `part` */
     struct message_codebook_part part;
     uint8_t known[CODEBOOK_ID_BYTES];
+    uint32_t asked_count, described_count;                       /* of how pools are laid out */
+    uint64_t reshaped;                                           /* of the latest SEGMENTS */
     uint32_t units;                                              /* announced */
     uint32_t slots[MESSAGE_OPEN_MAX], granted[MESSAGE_OPEN_MAX]; /* of the latest REQUEST, and the latest SEGMENTS */
     uint32_t granted_count;
@@ -49,6 +51,7 @@ struct rogue {
     const uint8_t *codebook;         /* the set that it says it has; NULL: none */
     bool codebooks;                  /* it says that it takes sets, as daemons of earlier releases do not */
     uint32_t block_modes;            /* it says that it decodes these; 0: nothing, as daemons of earlier releases */
+    bool reshapes;                   /* it says that it takes tiles, which such daemons do not either */
     uint32_t slot_bytes, slot_count; /* as it claims */
     uint8_t *far;                    /* its GPU's memory: the slots, then as many bytes again */
     int far_fd;

@@ -321,6 +321,45 @@ TEST_LOOP(random_pieces_are_covered_as_in_a_table, 20)
     ck_assert(coverage_complete(coverage));
 }
 
+/* ---- The end of a group ------------------------------------------------------------------------------------------ */
+
+static bool ends_at(uint32_t group, uint32_t with)
+{
+    uint32_t end = 77;
+    return coverage_end(coverage, group, &end) ? end == with : with == 0 && end == 77;
+}
+
+static void bring(struct piece piece)
+{
+    ck_assert(claim(piece));
+    ck_assert(land(piece));
+}
+
+TEST(a_group_ends_where_all_its_regions_do)
+{
+    expect(1, 3, 70);
+    expect(1, 200, 2);
+    create();
+    ck_assert(ends_at(0, 0)); /* nothing is expected of it */
+    ck_assert(ends_at(1, 0));
+    ck_assert(claim((struct piece){1, 0, 2, 3, 70}));
+    ck_assert(ends_at(1, 0)); /* announced is not landed */
+    ck_assert(land((struct piece){1, 0, 1, 3, 10}));
+    ck_assert(ends_at(1, 0)); /* one region has nothing */
+    ck_assert(land((struct piece){1, 1, 1, 3, 9}));
+    ck_assert(ends_at(1, 0));
+    ck_assert(land((struct piece){1, 1, 1, 12, 1}));
+    ck_assert(ends_at(1, 13));
+    ck_assert(land((struct piece){1, 0, 2, 20, 48})); /* a hole before it */
+    ck_assert(ends_at(1, 68));
+    bring((struct piece){1, 0, 1, 200, 1});
+    ck_assert(ends_at(1, 0));
+    bring((struct piece){1, 1, 1, 200, 1});
+    ck_assert(ends_at(1, 201));
+    bring((struct piece){1, 0, 2, 201, 1});
+    ck_assert(ends_at(1, 202));
+}
+
 int main(void)
 {
     return run_tests("coverage", setup, teardown);
