@@ -14,7 +14,8 @@ void name_set(struct name *name, struct view tenant, const struct pool_id *pool,
         memcpy(name->tenant, tenant.data, tenant.size);
     name->pool = *pool;
     name->size = (uint8_t)key.size;
-    memcpy(name->key, key.data, key.size);
+    if (key.size > 0) /* names of pools have none */
+        memcpy(name->key, key.data, key.size);
 }
 
 struct pool_ref *name_pool(struct node *node, const struct name *wanted)

@@ -1,5 +1,5 @@
-/* A malicious sink whose pool is laid out in another way than the node's: what it says of it, or does not, fails its
- * requests alone, and the node keeps little of it. */
+/* A malicious sink, and a malicious source, whose pool is laid out in another way than the node's: what it says of it,
+ * or does not, fails its requests alone, and the node keeps little of it. */
 #include "tests/node/harness.h"
 #include "tests/node/rogue.h"
 
@@ -16,13 +16,14 @@ static struct scene {
     struct flow *offer;
 } s;
 
-static void scene_begin(void)
+/* The rogue meets the node of the source, or that of the sink. */
+static void scene_begin_with(bool source)
 {
     memset(&s, 0, sizeof(s));
     s.pair = pair_open(SHM, (struct geometry){.pages = PAGES, .layers = LAYERS, .gpu = 1, .sink_gpu = 2});
     rogue_init(&s.rogue, 64 << 10);
     s.rogue.reshapes = true;
-    rogue_meet(&s.rogue, s.pair.a);
+    rogue_meet(&s.rogue, source ? s.pair.a : s.pair.b);
     s.blob = blob_of(s.pair.source);
     ck_assert_uint_le(s.blob.region_count, REGIONS);
     memcpy(s.regions, s.blob.regions, s.blob.region_count * sizeof(s.regions[0]));
@@ -33,6 +34,11 @@ static void scene_begin(void)
                                  .regions = s.regions};
     pool_fill(s.pair.source, 1);
     s.offer = OFFER(s.pair.source, "r", LISTS({.count = PAGES}), .last = true, .consumers = 8);
+}
+
+static void scene_begin(void)
+{
+    scene_begin_with(true);
 }
 
 static void scene_end(void)
@@ -129,7 +135,7 @@ TEST(an_answer_that_comes_too_late_binds_nothing)
     scene_begin();
     request(1, 300);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.asked_count == 1 && s.rogue.heard.released_count == 2);
-    wait_a_while(1500);
+    wait_a_while(1000);
     ck_assert(!s.offer->decided); /* it has other consumers */
     describe(&s.other, "");
     wait_a_while(100);
@@ -235,6 +241,61 @@ TEST(a_connection_that_ends_before_the_answer_takes_the_request_along)
     request(1, 10000);
     ROGUE_WAIT(&s.rogue, s.rogue.heard.asked_count == 1);
     scene_end();
+}
+
+/* ---- The rogue as a source --------------------------------------------------------------------------------------- */
+
+static const struct {
+    bool described, other; /* the rogue's pool; SEGMENTS name another geometry */
+    uint32_t count;        /* segments */
+    struct segment segments[2];
+    enum strait_reason reason; /* NONE: nothing is wrong */
+} tiles[] = {
+    {true, false, 1, {{0, 0, 2, 0, PAGES}}, STRAIT_REASON_NONE},
+    {false, false, 1, {{0, 0, 2, 0, PAGES}}, STRAIT_REASON_GEOMETRY},
+    {true, true, 1, {{0, 0, 2, 0, PAGES}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 1, {{1, 0, 1, 0, 1}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 1, {{STRAIT_GROUPS_MAX - 1, 0, 1, 0, 1}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 1, {{0, 2, 1, 0, 1}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 1, {{0, 0, 2, PAGES, 1}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 1, {{0, 0, 2, 0, PAGES + 1}}, STRAIT_REASON_GEOMETRY},
+    {true, false, 2, {{0, 0, 2, 0, 1}, {0, 1, 1, 0, 1}}, STRAIT_REASON_GEOMETRY},
+};
+
+/* Tiles that are out of range, announced twice, of pools that were not described or in another way. */
+TEST_LOOP(tiles_that_cannot_be_fail_their_request_alone, COUNT(tiles))
+{
+    uint8_t bytes[16 << 10];
+    size_t size;
+    struct strait_peer *peer;
+    scene_begin_with(false);
+    snprintf(s.other.address, sizeof(s.other.address), "%s", peers_address(s.rogue.peers));
+    ck_assert_int_eq(blob_pack(&s.other, bytes, sizeof(bytes), &size), STRAIT_OK);
+    ck_assert_int_eq(strait_peer_import(s.pair.to->client, bytes, size, &peer), STRAIT_OK);
+    struct flow *e = EXPECT(s.pair.sink, "t", LISTS({.count = PAGES}));
+    ck_assert_int_eq(strait_start(e->transfer, peer, NULL), STRAIT_OK);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.request_count != 0);
+    if (tiles[_i].described)
+        describe(&s.other, "");
+    const struct message message = {.type = MESSAGE_SEGMENTS,
+                                    .segments = {.leg = s.rogue.heard.request.leg,
+                                                 .epoch = s.rogue.heard.request.epoch,
+                                                 .segment_count = tiles[_i].count,
+                                                 .segments = tiles[_i].segments,
+                                                 .reshaped = geometry_of(&s.other) ^ tiles[_i].other}};
+    rogue_say(&s.rogue, &message);
+    if (tiles[_i].reason == STRAIT_REASON_NONE) {
+        wait_a_while(100);
+        ck_assert(!e->decided);
+        strait_abort(e->transfer);
+    }
+    ROGUE_WAIT(&s.rogue, e->decided);
+    if (tiles[_i].reason != STRAIT_REASON_NONE)
+        ck_assert_int_eq((int)e->reason, (int)tiles[_i].reason);
+    ck_assert(!s.rogue.went_down);
+    strait_peer_remove(peer);
+    blob_fini(&s.blob);
+    rogue_fini(&s.rogue);
 }
 
 int main(void)
