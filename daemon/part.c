@@ -219,14 +219,35 @@ bool part_land(struct expectation *e, struct part *part, const struct piece *pie
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* Waives the tiles behind the last one that has landed, up to the end of its page: in all regions of the group, or in
- * none. */
-static void end_group(struct expectation *e, const struct part *part, uint32_t g, const struct told *told)
+/* Where what has come of a group of the expectation's pool ends: in pages, as a fraction. All parts of it have to
+ * agree, or one of them lacks tokens that another has. */
+struct end {
+    uint64_t tiles, tiles_of_page; /* 0: not known yet */
+    bool differs;
+};
+
+static void find_end(const struct part *part, uint32_t g, struct end *ends)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    struct end *known = &ends[group->group[RESHAPE_SINK]];
+    const uint64_t tiles = group->tiles[RESHAPE_SINK];
+    uint32_t end;
+    if (!coverage_end(part->coverage, g, &end))
+        known->differs = true;
+    else if (known->tiles_of_page == 0)
+        *known = (struct end){.tiles = end, .tiles_of_page = tiles, .differs = known->differs};
+    else
+        known->differs |= end * known->tiles_of_page != known->tiles * tiles;
+}
+
+/* Waives the tiles behind the last one that has landed, up to the end of its page. */
+static void end_group(struct expectation *e, const struct part *part, uint32_t g, const struct end *ends,
+                      const struct told *told)
 {
     const struct reshape_group *group = &part->reshape.groups[g];
     const uint32_t tiles = group->tiles[RESHAPE_SINK];
     uint32_t end;
-    if (!coverage_end(part->coverage, g, &end) || end % tiles == 0)
+    if (ends[group->group[RESHAPE_SINK]].differs || !coverage_end(part->coverage, g, &end) || end % tiles == 0)
         return;
     for (uint32_t r = 0; r < group->count; r++) {
         const struct come come = come_of(part, g, r, end, tiles - end % tiles);
@@ -237,8 +258,12 @@ static void end_group(struct expectation *e, const struct part *part, uint32_t g
 void parts_end(struct expectation *e, void (*layer)(void *owner, int32_t layer), void *owner)
 {
     const struct told told = {layer, owner};
+    struct end ends[STRAIT_GROUPS_MAX] = {{0}};
     const struct part *part;
     LL_FOREACH (e->parts, part)
         for (uint32_t g = 0; g < part->reshape.group_count; g++)
-            end_group(e, part, g, &told);
+            find_end(part, g, ends);
+    LL_FOREACH (e->parts, part)
+        for (uint32_t g = 0; g < part->reshape.group_count; g++)
+            end_group(e, part, g, ends, &told);
 }

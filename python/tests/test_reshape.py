@@ -357,6 +357,19 @@ def test_a_hole_before_the_end_is_missing(places):
     assert set(found.failed) == {(0, sink.ids()[0])}
 
 
+def test_ranks_that_end_differently_lack_tokens(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    sources, sink = [Worker(source_place, side) for side in TWO], Worker(sink_place, Side("all, of 64", tokens=64))
+    expectation = sink.pool.expect("uneven", sink.ids(), deadline=20, sources=2)
+    for number, source in enumerate(sources):
+        source.pool.offer(f"uneven{number}", source.ids()[: 5 - number], lease=20, last=True)
+        expectation.start(sink_place.client.import_peer(export(source)), f"uneven{number}")
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+    assert set(found.failed) == {(0, sink.ids()[1])}
+
+
 REFUSED = [
     (dict(layout=Layout.NONE), "the order of tokens and heads is not declared"),
     (dict(tokens=0), "tokens and heads do not divide the page, or are not declared"),
