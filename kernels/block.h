@@ -23,6 +23,9 @@
  * further. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
 
+/* What coders of exponents may read and write past the end of a list: no vector is longer. */
+#define VECTOR_BYTES 64u
+
 /* First rank of each tier of `tiered`. */
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
@@ -50,6 +53,17 @@ struct block_ops {
                            const struct table *table, uint32_t *escapes);
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
                             uint32_t *escapes);
+
+    /* Mode 10: one tier of two bits for a list of `count` exponents, a byte each. The encoder writes ceil(count / 4)
+     * bytes, moves the exponents that do not have a rank of `first` to `first` + 2 to the front of the list, and
+     * returns how many they are. The decoder takes these from the list `on`, which suffices for any stream if it has
+     * `count` of them. Both may go VECTOR_BYTES past the end of every list and stream. */
+    uint32_t (*encode_tier)(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first);
+    void (*decode_tier)(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first);
+    /* How many of these items of two bits are 3. */
+    uint32_t (*count_threes)(const uint8_t *stream, uint32_t items);
 
     const struct value_ops *values;
 

@@ -219,6 +219,33 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, siz
     return finish_block(block, src, at4 + n4, size);
 }
 
+static uint32_t encode_tier(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first)
+{
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t exponent = exponents[i], rank = table->rank[exponent];
+        put_item(stream, i, 2, rank < first + 3 ? rank - first : 3);
+        if (rank >= first + 3)
+            exponents[on++] = exponent;
+    }
+    return on;
+}
+
+static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned item = get_item(stream, i, 2);
+        exponents[i] = item == 3 ? *on++ : table->exponent[first + item];
+    }
+}
+
+static uint32_t count_threes(const uint8_t *stream, uint32_t items)
+{
+    return count_items(stream, items, 2, 3);
+}
+
 static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
 {
     (void)stream;
@@ -241,6 +268,9 @@ const struct block_ops block_scalar = {
     .encode_tiered = encode_tiered,
     .decode_top16 = decode_top16,
     .decode_tiered = decode_tiered,
+    .encode_tier = encode_tier,
+    .decode_tier = decode_tier,
+    .count_threes = count_threes,
     .values = &values_scalar,
     .sum = sum_terms,
     .sum_copy = sum_copy,

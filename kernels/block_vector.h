@@ -340,6 +340,25 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_
     return fixed + used + t;
 }
 
+/* ---- Tiers of lists of exponents ---- */
+
+/* In place: no vector of the list is overwritten before it has been read. */
+static uint32_t encode_tier(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first)
+{
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < count; i += STEP)
+        on += tier2_step(stream + i / 4, exponents + on, &ranks, first, vec_load(exponents + i), vec_first(count - i));
+    return on;
+}
+
+static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first)
+{
+    decode_tier2(exponents, stream, count, on, table, first);
+}
+
 /* ---- Sums and copies ---- */
 
 static uint64_t sum(const uint8_t *src, size_t size, uint32_t word)
@@ -386,11 +405,12 @@ static void flush(void)
     _mm_sfence();
 }
 
-#define BLOCK_VECTOR_OPS(VALUES)                                                                             \
-    {                                                                                                        \
-        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,          \
-        .decode_tiered = decode_tiered, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, \
-        .flush = flush                                                                                       \
+#define BLOCK_VECTOR_OPS(VALUES)                                                                           \
+    {                                                                                                      \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,        \
+        .decode_tiered = decode_tiered, .encode_tier = encode_tier, .decode_tier = decode_tier,            \
+        .count_threes = count_threes, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, \
+        .flush = flush                                                                                     \
     }
 
 #endif

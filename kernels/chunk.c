@@ -223,10 +223,10 @@ static bool extent_fits(unsigned mode, enum strait_element element, uint32_t byt
     }
 }
 
-/* Golden vectors rely on mode 5 being unknown. */
+/* Golden vectors rely on modes 5 and 9 being unknown. */
 static bool mode_is_known(unsigned mode)
 {
-    return mode < STRAIT_BLOCK_MODES_ALL && mode != STRAIT_BLOCK_MODES;
+    return mode < STRAIT_BLOCK_MODES_ALL && mode != STRAIT_BLOCK_MODES && mode != 9;
 }
 
 /* Whether blocks of this mode may occur in this chunk. */
@@ -445,7 +445,7 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
         return STRAIT_BLOCK_RAW;
     if (values_equal(in->bytes, in->size / 2))
         return STRAIT_BLOCK_CONST;
-    if (e->mode == STRAIT_MODE_BASE || (e->mode == STRAIT_MODE_SPLIT && table != NULL))
+    if (e->mode == STRAIT_MODE_BASE || e->mode == STRAIT_MODE_SPLIT)
         return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
     if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
         return STRAIT_BLOCK_RAW;

@@ -198,10 +198,134 @@ static bool join_fp16(uint8_t *restrict dst, const uint8_t *restrict high_halves
     return bad == 0;
 }
 
+/* ---- FP8, eight values at a time ---- */
+
+#define BYTES_OF(byte) (0x0101010101010101u * (byte))
+
+/* From eight values: four bytes of sign and mantissa; two bytes of mantissas; a byte of signs. And back. */
+#if defined(__BMI2__)
+static inline uint32_t pack_rests_e4m3(uint64_t eight)
+{
+    return (uint32_t)_pext_u64(eight, BYTES_OF(0x87));
+}
+
+static inline uint64_t unpack_rests_e4m3(uint32_t rests)
+{
+    return _pdep_u64(rests, BYTES_OF(0x87));
+}
+
+static inline uint32_t pack_mantissas_e5m2(uint64_t eight)
+{
+    return (uint32_t)_pext_u64(eight, BYTES_OF(3));
+}
+
+static inline uint32_t pack_signs(uint64_t eight)
+{
+    return (uint32_t)_pext_u64(eight, BYTES_OF(0x80));
+}
+
+static inline uint64_t unpack_rests_e5m2(uint32_t mantissas, uint32_t signs)
+{
+    return _pdep_u64(mantissas, BYTES_OF(3)) | _pdep_u64(signs, BYTES_OF(0x80));
+}
+#else
+static inline uint32_t pack_rests_e4m3(uint64_t eight)
+{
+    uint64_t x = (eight & BYTES_OF(7)) | (eight >> 4 & BYTES_OF(8));
+    x = (x | x >> 4) & 0x00ff00ff00ff00ffu;
+    x = (x | x >> 8) & 0x0000ffff0000ffffu;
+    return (uint32_t)(x | x >> 16);
+}
+
+static inline uint64_t unpack_rests_e4m3(uint32_t rests)
+{
+    uint64_t x = (rests | (uint64_t)rests << 16) & 0x0000ffff0000ffffu;
+    x = (x | x << 8) & 0x00ff00ff00ff00ffu;
+    x = (x | x << 4) & BYTES_OF(15);
+    return (x & BYTES_OF(7)) | (x & BYTES_OF(8)) << 4;
+}
+
+static inline uint32_t pack_mantissas_e5m2(uint64_t eight)
+{
+    uint64_t x = eight & BYTES_OF(3);
+    x = (x | x >> 6) & 0x000f000f000f000fu;
+    x = (x | x >> 12) & 0x000000ff000000ffu;
+    return (uint32_t)(x | x >> 24) & 0xffff;
+}
+
+static inline uint32_t pack_signs(uint64_t eight)
+{
+    return (uint32_t)((eight >> 7 & BYTES_OF(1)) * 0x0102040810204080u >> 56);
+}
+
+static inline uint64_t unpack_rests_e5m2(uint32_t mantissas, uint32_t signs)
+{
+    uint64_t x = (mantissas | (uint64_t)mantissas << 24) & 0x000000ff000000ffu;
+    x = (x | x << 12) & 0x000f000f000f000fu;
+    x = (x | x << 6) & BYTES_OF(3);
+    return x | (((signs * BYTES_OF(1) & 0x8040201008040201u) + BYTES_OF(0x7f)) & BYTES_OF(0x80));
+}
+#endif
+
+static inline uint64_t exponents_fp8(uint64_t eight, bool e5m2)
+{
+    return e5m2 ? eight >> 2 & BYTES_OF(31) : eight >> 3 & BYTES_OF(15);
+}
+
+/* Up to eight values at the end of a block, from memory that has no more, with zeroes after them. */
+static inline uint64_t load_some(const uint8_t *src, uint32_t count)
+{
+    uint64_t eight = 0;
+    memcpy(&eight, src, count);
+    return eight;
+}
+
+static void split_fp8(uint8_t *restrict exponents, uint8_t *restrict rests, const uint8_t *restrict src, uint32_t count,
+                      bool e5m2)
+{
+    uint8_t *restrict signs = rests + (count + 3) / 4;
+    const uint32_t whole = count / 8 * 8, left = count - whole;
+    for (uint32_t i = 0; i < whole; i += 8)
+        store_le64(exponents + i, exponents_fp8(load_le64(src + i), e5m2));
+    for (uint32_t i = 0; !e5m2 && i < whole; i += 8)
+        store_le32(rests + i / 2, pack_rests_e4m3(load_le64(src + i)));
+    for (uint32_t i = 0; e5m2 && i < whole; i += 8) {
+        uint64_t eight = load_le64(src + i);
+        store_le16(rests + i / 4, (uint16_t)pack_mantissas_e5m2(eight));
+        signs[i / 8] = (uint8_t)pack_signs(eight);
+    }
+    if (left == 0)
+        return;
+    uint64_t eight = load_some(src + whole, left), last = exponents_fp8(eight, e5m2);
+    uint32_t packed = e5m2 ? pack_mantissas_e5m2(eight) : pack_rests_e4m3(eight);
+    memcpy(exponents + whole, &last, left);
+    memcpy(rests + (e5m2 ? whole / 4 : whole / 2), &packed, e5m2 ? (left + 3) / 4 : (left + 1) / 2);
+    if (e5m2)
+        signs[whole / 8] = (uint8_t)pack_signs(eight);
+}
+
+static void join_fp8(uint8_t *restrict dst, const uint8_t *restrict exponents, const uint8_t *restrict rests,
+                     uint32_t count, bool e5m2)
+{
+    const uint8_t *restrict signs = rests + (count + 3) / 4;
+    const uint32_t whole = count / 8 * 8, left = count - whole;
+    for (uint32_t i = 0; !e5m2 && i < whole; i += 8)
+        store_le64(dst + i, load_le64(exponents + i) << 3 | unpack_rests_e4m3(load_le32(rests + i / 2)));
+    for (uint32_t i = 0; e5m2 && i < whole; i += 8)
+        store_le64(dst + i, load_le64(exponents + i) << 2 | unpack_rests_e5m2(load_le16(rests + i / 4), signs[i / 8]));
+    if (left == 0)
+        return;
+    uint64_t last = load_some(exponents + whole, left),
+             packed = load_some(rests + whole / (e5m2 ? 4 : 2), (left + (e5m2 ? 3 : 1)) / (e5m2 ? 4 : 2));
+    last = e5m2 ? last << 2 | unpack_rests_e5m2((uint32_t)packed, signs[whole / 8])
+                : last << 3 | unpack_rests_e4m3((uint32_t)packed);
+    memcpy(dst + whole, &last, left);
+}
+
 #define VALUE_OPS                                                                                                     \
     {                                                                                                                 \
         .find_base = find_base, .split_fp32 = split_fp32, .join_fp32 = join_fp32, .are_high_halves = are_high_halves, \
-        .split_fp16 = split_fp16, .join_fp16 = join_fp16                                                              \
+        .split_fp16 = split_fp16, .join_fp16 = join_fp16, .split_fp8 = split_fp8, .join_fp8 = join_fp8                \
     }
 
 #endif

@@ -81,16 +81,19 @@ enum plane {
 
 // Size word of an encoded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
 // than 4096). The form is one of modes 0 to 4, or a typed mode together with the mode under which the statistics count
-// it. A page that does not exist has the form BAD_PAGE and no units.
-constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6;
+// it; FP8 counts as tiered. A page that does not exist has the form BAD_PAGE and no units.
+constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6, FORM_FP8 = 15;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
-    return mode < STRAIT_BLOCK_BASE ? mode
-                                    : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
+    return mode < STRAIT_BLOCK_BASE   ? mode
+           : mode == STRAIT_BLOCK_FP8 ? FORM_FP8
+                                      : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
 }
 ANY_SIDE uint32_t form_mode(uint32_t form)
 {
-    return form < TYPED_FORMS ? form : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
+    return form < TYPED_FORMS ? form
+           : form == FORM_FP8 ? STRAIT_BLOCK_FP8
+                              : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
 }
 ANY_SIDE uint32_t form_stats_mode(uint32_t form)
 {

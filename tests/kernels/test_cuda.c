@@ -45,6 +45,8 @@ static struct asked random_asked(struct rng *rng)
         asked.mode = rng_below(rng, 2) == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
     if (rng_below(rng, 12) == 0)
         asked.element = (enum strait_element)rng_below(rng, 6);
+    if (element_bytes(asked.element) == 1 && asked.mode >= STRAIT_MODE_BASE)
+        asked.mode = STRAIT_MODE_TIERED; /* devices carry FP8 unchanged */
     if (rng_below(rng, 8) == 0) {
         asked.codebook = NULL;
         if (asked.element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(asked.element))
