@@ -13,7 +13,7 @@ ORDER = {
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
-    "bench": "bench table data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
+    "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
              " demo_report demo",
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",

@@ -477,6 +477,10 @@ bench lonely/strait && fail "a bench with a sample from elsewhere"
 grep -q 'no --input' bench.err || fail "a bench without a sample: $(cat bench.err)"
 bench installed/bin/strait || fail "the sample beside an installed program: $(cat bench.err)"
 bench sources/build/dev/tools/strait || fail "the sample in the sources: $(cat bench.err)"
+for type in fp8_e4m3:1.1[5-9] fp8_e5m2:1.[34]; do
+    sources/build/dev/tools/strait bench codec --dtype ${type%:*} --size 1M --repeats 1 --mode base --variant scalar >bench.out
+    grep -q "^strait .* ${type#*:}[0-9]* .* ok " bench.out || fail "a bench of $type: $(cat bench.out)"
+done
 rm -r lonely installed sources
 
 [ $failed -eq 0 ] && echo "cli: all passed"
