@@ -54,6 +54,11 @@ struct block_ops {
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
                             uint32_t *escapes);
 
+    /* Mode 10. Values become exponents, a byte each, and rests: of four bits, or mantissas of two bits and then signs;
+     * unused bits are zero. Both compute the block's sum. */
+    void (*split_fp8)(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2);
+    void (*join_fp8)(struct block_bytes *block, const uint8_t *exponents, const uint8_t *rests, bool e5m2);
+
     /* Mode 10: one tier of two bits for a list of `count` exponents, a byte each. The encoder writes ceil(count / 4)
      * bytes, moves the exponents that do not have a rank of `first` to `first` + 2 to the front of the list, and
      * returns how many they are. The decoder takes these from the list `on`, which suffices for any stream if it has
@@ -95,6 +100,11 @@ static inline uint32_t pack_bytes_2bit(uint32_t items)
 static inline uint32_t pack_bytes_4bit(uint32_t items)
 {
     return (items + 1) / 2;
+}
+
+static inline uint32_t pack_bytes_1bit(uint32_t items)
+{
+    return (items + 7) / 8;
 }
 
 static inline uint8_t value_exponent(uint16_t value)

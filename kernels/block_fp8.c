@@ -4,11 +4,6 @@
 
 /* ---- Layout ----------------------------------------------------------------------------------------------------- */
 
-static uint32_t pack_bytes_1bit(uint32_t items)
-{
-    return (items + 7) / 8;
-}
-
 static uint32_t rest_bytes(enum strait_element element, uint32_t count)
 {
     return element == STRAIT_ELEMENT_FP8_E5M2 ? pack_bytes_2bit(count) + pack_bytes_1bit(count)
@@ -123,7 +118,7 @@ size_t fp8_encode(const struct block_ops *blocks, uint8_t *list, uint8_t *stage,
     uint32_t items = count;
     uint8_t ranking[FP8_RANKS], *at = stage + rests;
     struct table table;
-    blocks->values->split_fp8(list, stage, block->bytes, count, element == STRAIT_ELEMENT_FP8_E5M2);
+    blocks->split_fp8(list, stage, block, element == STRAIT_ELEMENT_FP8_E5M2);
     rank_exponents(ranking, list, count, exponent_count(element));
     make_table(&table, ranking, exponent_count(element));
     for (uint8_t first = 0; first < FP8_RANKS; first += 3) {
@@ -137,7 +132,6 @@ size_t fp8_encode(const struct block_ops *blocks, uint8_t *list, uint8_t *stage,
     size_t size = CHUNK_UNIT * (size_t)units(used + FP8_RANKS);
     memset(stage + used, 0, size - used);
     memcpy(stage + size - FP8_RANKS, ranking, FP8_RANKS);
-    block->sum = blocks->sum(block->bytes, block->size, block->word);
     return size;
 }
 
@@ -197,8 +191,7 @@ bool fp8_decode(const struct block_ops *blocks, uint8_t *list, struct block_byte
     rank_exponents(right, list, count, exponent_count(element));
     if (memcmp(ranking, right, FP8_RANKS) != 0)
         return false;
-    blocks->values->join_fp8(block->bytes, list, src, count, e5m2);
+    blocks->join_fp8(block, list, src, e5m2);
     block->maybe_const = true;
-    block->sum = blocks->sum(block->bytes, block->size, block->word);
     return true;
 }

@@ -1,6 +1,5 @@
-/* Value loops of the typed modes (6 to 8 and 10), one table per variant: split FP16 and FP32 values into high halves,
- * which look like BF16, and low bits, FP8 values into exponents and rests, and join them again. FORMAT.md, sections 3.2
- * and 3.3. */
+/* Value loops of the typed modes (6 to 8), one table per variant: split FP16 and FP32 values into high halves, which
+ * look like BF16, and low bits, and join them again. FORMAT.md, section 3.2. */
 #ifndef STRAIT_KERNELS_VALUE_OPS_H
 #define STRAIT_KERNELS_VALUE_OPS_H
 
@@ -27,11 +26,6 @@ struct value_ops {
     /* False when an exponent is not that of any FP16 value. */
     bool (*join_fp16)(uint8_t *dst, const uint8_t *high_halves, const uint8_t *twos, const uint8_t *ones,
                       uint32_t count);
-
-    /* FP8: exponents a byte each; rests of four bits, or mantissas of two bits and then signs. Unused bits become zero.
-     */
-    void (*split_fp8)(uint8_t *exponents, uint8_t *rests, const uint8_t *src, uint32_t count, bool e5m2);
-    void (*join_fp8)(uint8_t *dst, const uint8_t *exponents, const uint8_t *rests, uint32_t count, bool e5m2);
 };
 
 extern const struct value_ops values_scalar;
