@@ -1,6 +1,6 @@
 /*
- * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values;
- * FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
+ * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values (16384
+ * of FP8); FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
  *
  * Encoders write to a stage of BLOCK_STAGE_BYTES and may overwrite all of it, so that their loops need not check for
  * its end. Decoders write exactly the block's bytes and read exactly the coded ones, even if another process changes

@@ -45,7 +45,7 @@ extern "C" {
 #endif
 
 /* Limits of the format. */
-#define STRAIT_BLOCK_VALUES        8192u               /* values of a full block */
+#define STRAIT_BLOCK_VALUES        8192u               /* values of 2 bytes in a full block */
 #define STRAIT_PAGE_BYTES_MAX      (16u * 1024 * 1024) /* bytes of a page */
 #define STRAIT_CHUNK_PAGES_MAX     (1024u * 1024)      /* pages of a chunk */
 #define STRAIT_CHUNK_HEADER_BYTES  48u                 /* enough of a chunk for strait_chunk_info */
