@@ -18,11 +18,13 @@
 
 struct codec_options {
     struct bench_options common;
-    struct number_list pages, variants, modes, rivals;
+    struct number_list pages, variants, modes, rivals, dtypes;
     uint64_t chunk, size, repeats, threads;
 };
 
 static const char *const variant_names[] = {"scalar", "avx2", "avx512", NULL};
+static const char *const dtype_names[] = {"bf16", "fp8_e4m3", "fp8_e5m2", NULL};
+static const enum strait_element dtypes[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2};
 
 #define OPTIONS struct codec_options
 static const struct bench_option known_options[] = {
@@ -39,6 +41,8 @@ static const struct bench_option known_options[] = {
      .names = variant_names},
     {OPTION(NAMES, modes, "mode", "raw,top16,tiered", "LIST", "of raw, top16, tiered, base, split"),
      .names = mode_names},
+    {OPTION(NAMES, dtypes, "dtype", "bf16", "TYPE", "of bf16, fp8_e4m3, fp8_e5m2: tensors cast with a scale for each"),
+     .names = dtype_names},
 #ifdef STRAIT_BENCH_RIVALS
     {OPTION(NAMES, rivals, "rivals", NULL, "LIST", "of zstd-1, zstd-3, zstd-19, lz4, none; all"), .names = rival_names},
 #endif
@@ -46,9 +50,8 @@ static const struct bench_option known_options[] = {
 static char command_name[] = "strait bench codec";
 static const struct bench_command command = {
     .name = command_name,
-    .summary =
-        "Measures the codec on real BF16 tensors in memory, beside memcpy, and compares all that was decoded. With "
-        "--device: on pools in GPU memory, with options of its own.",
+    .summary = "Measures the codec on real tensors in memory, beside memcpy, and compares all that was decoded. With "
+               "--device: on pools in GPU memory, with options of its own.",
     .options = known_options,
     .option_count = sizeof(known_options) / sizeof(known_options[0]),
     .codebook = true,
@@ -68,9 +71,14 @@ static bool check_options(struct codec_options *asked)
             print_error(NULL, "--variant: this build or processor has no '%s'", variant_names[asked->variants.list[i]]);
             return false;
         }
-    for (uint64_t v = 0; asked->variants.count == 0 && variant_names[v] != NULL; v++)
+    const bool all = asked->variants.count == 0;
+    for (uint64_t v = 0; all && variant_names[v] != NULL; v++)
         if (strait_codec_get(variant_names[v]) != NULL)
             asked->variants.list[asked->variants.count++] = v;
+    if (asked->dtypes.count != 1) {
+        print_error(NULL, "--dtype takes one type");
+        return false;
+    }
     if (list_has(&asked->modes, STRAIT_MODE_AUTO)) {
         print_error(NULL, "--mode: unknown value 'auto'");
         return false;
@@ -260,6 +268,7 @@ struct strait_state {
     const struct chunk_list *chunks;
     const struct strait_codec *codec;
     const struct strait_codebook *codebook;
+    enum strait_element element;
     enum strait_mode mode;
     unsigned threads;
     struct buffer *scratch; /* one per thread */
@@ -279,7 +288,7 @@ static bool encode_chunk(void *arg, unsigned thread, uint32_t item)
     struct strait_state *state = arg;
     const struct chunk *chunk = &state->chunks->list[item];
     struct strait_encode_params params = {
-        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = state->mode, .codebook = state->codebook};
+        .size = sizeof(params), .element = state->element, .mode = state->mode, .codebook = state->codebook};
     struct strait_result result = {0};
     struct strait_run run = run_of(state, thread, &result);
     enum strait_status status = strait_encode(state->codec, &params, state->buffers->coded + chunk->coded_at,
@@ -355,7 +364,9 @@ static bool add_strait(struct case_list *cases, struct strait_state made)
                                .page_bytes = made.chunks->page_bytes,
                                .raw_bytes = made.buffers->raw_bytes,
                                .coded_capacity = made.chunks->coded_bytes,
-                               .table_bytes = (uint64_t)strait_codebook_count(made.codebook) * TABLE_BYTES,
+                               .table_bytes = made.element != STRAIT_ELEMENT_BF16
+                                                  ? 0 /* its blocks use none */
+                                                  : (uint64_t)strait_codebook_count(made.codebook) * TABLE_BYTES,
                            });
 }
 
@@ -608,6 +619,7 @@ static bool add_cases_of(struct bench *bench, unsigned threads)
                                                      .chunks = &bench->chunks[p],
                                                      .codec = strait_codec_get(variant_names[asked->variants.list[v]]),
                                                      .codebook = bench->values.codebook,
+                                                     .element = bench->data.element,
                                                      .mode = (enum strait_mode)asked->modes.list[m],
                                                      .threads = threads,
                                                  });
@@ -631,6 +643,20 @@ static bool add_rivals(struct bench *bench, unsigned threads)
     return good;
 }
 
+static bool measure(struct bench *bench)
+{
+    if (bench->data.element == STRAIT_ELEMENT_BF16)
+        return data_measure(&bench->data, bench->values.codebook, (unsigned)bench->asked->threads, &bench->figures);
+    fp8_measure(&bench->data, &bench->figures);
+    return true;
+}
+
+/* The ratio at so many bits for each exponent. */
+static double limit_of(const struct data *data, double exponent_bits)
+{
+    return data->element == STRAIT_ELEMENT_BF16 ? 16 / (8 + exponent_bits) : fp8_limit(data->element, exponent_bits);
+}
+
 static bool prepare(struct bench *bench)
 {
     const struct codec_options *asked = bench->asked;
@@ -638,8 +664,7 @@ static bool prepare(struct bench *bench)
     uint64_t coded = 0;
 
     if (!values_open(&bench->values, &asked->common, threads) ||
-        !data_init(&bench->data, &bench->values, asked->size) ||
-        !data_measure(&bench->data, bench->values.codebook, threads, &bench->figures))
+        !data_init(&bench->data, &bench->values, asked->size, dtypes[asked->dtypes.list[0]]) || !measure(bench))
         return false;
     bench->buffers = (struct buffers){bench->data.bytes, NULL, allocate(bench->data.size), bench->data.size};
     /* A piece that spanned two copies of a tensor would flatter every compressor with a window. */
@@ -654,10 +679,10 @@ static bool prepare(struct bench *bench)
         (threads > 1 && !add_rivals(bench, threads)) ||
         !case_add(&bench->cases, (struct codec_case){.name = "order-0 limit",
                                                      .mode = "by class",
-                                                     .limit = 16 / (8 + bench->figures.class_bits)}) ||
+                                                     .limit = limit_of(&bench->data, bench->figures.class_bits)}) ||
         !case_add(&bench->cases, (struct codec_case){.name = "order-0 limit",
                                                      .mode = "one table",
-                                                     .limit = 16 / (8 + bench->figures.all_bits)}))
+                                                     .limit = limit_of(&bench->data, bench->figures.all_bits)}))
         return false;
     for (unsigned i = 0; i < bench->cases.count; i++)
         if (bench->cases.list[i].coded_capacity > coded)

@@ -17,12 +17,13 @@ struct data {
     uint64_t size;
     uint64_t period;  /* the tensors repeat after this many bytes; equals size when they do not */
     struct plan plan; /* one segment for each copy of a tensor */
+    enum strait_element element;
 };
 
 /* Copies whole tensors until there are at least `size` bytes; of a tensor larger than that, only the first `size`
- * bytes. Gets zeroes. False: no memory, which was printed to stderr. The caller frees data->bytes and plan_fini()s the
- * plan. */
-bool data_init(struct data *data, const struct bench_values *values, uint64_t size);
+ * bytes. Values become FP8 where `element` says so. Gets zeroes. False: no memory, which was printed to stderr. The
+ * caller frees data->bytes and plan_fini()s the plan. */
+bool data_init(struct data *data, const struct bench_values *values, uint64_t size, enum strait_element element);
 
 /* Compression that the exponents of the data allow, and how well the tables fit them. */
 struct data_figures {
@@ -34,6 +35,15 @@ struct data_figures {
 
 bool data_measure(const struct data *data, const struct strait_codebook *codebook, unsigned threads,
                   struct data_figures *figures);
+
+/* ---- FP8 --------------------------------------------------------------------------------------------------------- */
+
+/* Casts `count` BF16 values, scaled so that the largest becomes that of the type. */
+void fp8_cast(uint8_t *dst, const uint8_t *src, uint64_t count, enum strait_element element);
+/* The same as data_measure for FP8 data, whose blocks use no tables: each tensor counts as a class. */
+void fp8_measure(const struct data *data, struct data_figures *figures);
+/* The ratio at so many bits for each exponent. */
+double fp8_limit(enum strait_element element, double exponent_bits);
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 

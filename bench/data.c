@@ -133,14 +133,16 @@ void random_order(uint32_t *ids, uint32_t count, uint64_t seed)
 /* ---- Data of the codec ------------------------------------------------------------------------------------------- */
 
 /* Of a tensor larger than `size`, only the first `size` bytes are taken. */
-bool data_init(struct data *data, const struct bench_values *values, uint64_t size)
+bool data_init(struct data *data, const struct bench_values *values, uint64_t size, enum strait_element element)
 {
     const struct spans *spans = &values->tensors.spans;
+    const uint64_t width = element_bytes(element);
     uint64_t count = 0, at = 0;
 
+    data->element = element;
     while (data->size < size) {
         const struct span *span = &spans->list[count++ % spans->count];
-        data->size += 2 * span->values < size ? 2 * span->values : size / 2 * 2;
+        data->size += width * span->values < size ? width * span->values : size / 2 * 2;
         if (count <= spans->count)
             data->period = data->size;
     }
@@ -152,9 +154,13 @@ bool data_init(struct data *data, const struct bench_values *values, uint64_t si
     }
     for (uint64_t i = 0; i < count; i++) {
         const struct span *span = &spans->list[i % spans->count];
-        uint64_t bytes = 2 * span->values < size ? 2 * span->values : size / 2 * 2;
-        memcpy(data->bytes + at, span->data, bytes);
-        data->plan.segments[i] = (struct segment){at, at + bytes, STRAIT_ELEMENT_BF16, span->class, 0};
+        uint64_t bytes = width * span->values < size ? width * span->values : size / 2 * 2;
+        if (width == 1 && i < spans->count)
+            fp8_cast(data->bytes + at, span->data, bytes, element);
+        else
+            memcpy(data->bytes + at,
+                   width == 1 ? data->bytes + data->plan.segments[i - spans->count].begin : span->data, bytes);
+        data->plan.segments[i] = (struct segment){at, at + bytes, element, span->class, 0};
         at += bytes;
     }
     data->plan.segment_count = (uint32_t)count;

@@ -1,6 +1,6 @@
 /*
- * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values;
- * FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
+ * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values (16384
+ * of FP8); FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
  *
  * Encoders write to a stage of BLOCK_STAGE_BYTES and may overwrite all of it, so that their loops need not check for
  * its end. Decoders write exactly the block's bytes and read exactly the coded ones, even if another process changes
@@ -22,6 +22,9 @@
 /* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the remainder is for vector stores that reach
  * further. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
+
+/* What coders of exponents may read and write past the end of a list: no vector is longer. */
+#define VECTOR_BYTES 64u
 
 /* First rank of each tier of `tiered`. */
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
@@ -50,6 +53,22 @@ struct block_ops {
                            const struct table *table, uint32_t *escapes);
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
                             uint32_t *escapes);
+
+    /* Mode 10. Values become exponents, a byte each, and rests: of four bits, or mantissas of two bits and then signs;
+     * unused bits are zero. Both compute the block's sum. */
+    void (*split_fp8)(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2);
+    void (*join_fp8)(struct block_bytes *block, const uint8_t *exponents, const uint8_t *rests, bool e5m2);
+
+    /* Mode 10: one tier of two bits for a list of `count` exponents, a byte each. The encoder writes ceil(count / 4)
+     * bytes, moves the exponents that do not have a rank of `first` to `first` + 2 to the front of the list, and
+     * returns how many they are. The decoder takes these from the list `on`, which suffices for any stream if it has
+     * `count` of them. Both may go VECTOR_BYTES past the end of every list and stream. */
+    uint32_t (*encode_tier)(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first);
+    void (*decode_tier)(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first);
+    /* How many of these items of two bits are 3. */
+    uint32_t (*count_threes)(const uint8_t *stream, uint32_t items);
 
     const struct value_ops *values;
 
@@ -81,6 +100,11 @@ static inline uint32_t pack_bytes_2bit(uint32_t items)
 static inline uint32_t pack_bytes_4bit(uint32_t items)
 {
     return (items + 1) / 2;
+}
+
+static inline uint32_t pack_bytes_1bit(uint32_t items)
+{
+    return (items + 7) / 8;
 }
 
 static inline uint8_t value_exponent(uint16_t value)

@@ -166,6 +166,17 @@ static inline void vec_store(uint8_t *dst, vec v)
     _mm256_storeu_si256((__m256i *)dst, v);
 }
 
+static inline vec vec_all(uint8_t byte)
+{
+    return _mm256_set1_epi8((char)byte);
+}
+
+/* The highest bits of all bytes. */
+static inline vec_mask vec_signs(vec v)
+{
+    return (vec_mask)_mm256_movemask_epi8(v);
+}
+
 static inline vec_mask vec_first(uint32_t count)
 {
     return count >= STEP ? ~0u : (1u << count) - 1;

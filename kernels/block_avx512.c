@@ -22,6 +22,17 @@ static inline void vec_store(uint8_t *dst, vec v)
     _mm512_storeu_si512(dst, v);
 }
 
+static inline vec vec_all(uint8_t byte)
+{
+    return _mm512_set1_epi8((char)byte);
+}
+
+/* The highest bits of all bytes. */
+static inline vec_mask vec_signs(vec v)
+{
+    return _mm512_movepi8_mask(v);
+}
+
 static inline vec_mask vec_first(uint32_t count)
 {
     return count >= STEP ? ~0ull : (1ull << count) - 1;

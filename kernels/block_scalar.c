@@ -48,7 +48,7 @@ uint64_t sum_terms(const uint8_t *src, size_t size, uint32_t word)
     return sum;
 }
 
-/* Items of `width` bits (2 or 4) in increasing order, low bits first. */
+/* Items of `width` bits (1, 2 or 4) in increasing order, low bits first. */
 static void put_item(uint8_t *stream, uint32_t index, unsigned width, unsigned item)
 {
     unsigned per_byte = 8 / width, shift = index % per_byte * width;
@@ -219,6 +219,63 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, siz
     return finish_block(block, src, at4 + n4, size);
 }
 
+static void split_fp8(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
+{
+    const uint8_t *src = block->bytes;
+    uint8_t *signs = rests + pack_bytes_2bit(block->size);
+    for (uint32_t i = 0; i < block->size; i++) {
+        exponents[i] = e5m2 ? src[i] >> 2 & 31 : src[i] >> 3 & 15;
+        if (e5m2) {
+            put_item(rests, i, 2, src[i] & 3);
+            put_item(signs, i, 1, src[i] >> 7);
+        } else {
+            put_item(rests, i, 4, (src[i] & 7) | (src[i] >> 4 & 8));
+        }
+    }
+    block->sum = sum_terms(src, block->size, block->word);
+}
+
+static void join_fp8(struct block_bytes *block, const uint8_t *exponents, const uint8_t *rests, bool e5m2)
+{
+    const uint8_t *signs = rests + pack_bytes_2bit(block->size);
+    for (uint32_t i = 0; i < block->size; i++) {
+        if (e5m2) {
+            block->bytes[i] = (uint8_t)(get_item(signs, i, 1) << 7 | exponents[i] << 2 | get_item(rests, i, 2));
+        } else {
+            unsigned rest = get_item(rests, i, 4);
+            block->bytes[i] = (uint8_t)((rest & 8) << 4 | exponents[i] << 3 | (rest & 7));
+        }
+    }
+    block->sum = sum_terms(block->bytes, block->size, block->word);
+}
+
+static uint32_t encode_tier(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first)
+{
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t exponent = exponents[i], rank = table->rank[exponent];
+        put_item(stream, i, 2, rank < first + 3 ? rank - first : 3);
+        if (rank >= first + 3)
+            exponents[on++] = exponent;
+    }
+    return on;
+}
+
+static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned item = get_item(stream, i, 2);
+        exponents[i] = item == 3 ? *on++ : table->exponent[first + item];
+    }
+}
+
+static uint32_t count_threes(const uint8_t *stream, uint32_t items)
+{
+    return count_items(stream, items, 2, 3);
+}
+
 static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
 {
     (void)stream;
@@ -241,6 +298,11 @@ const struct block_ops block_scalar = {
     .encode_tiered = encode_tiered,
     .decode_top16 = decode_top16,
     .decode_tiered = decode_tiered,
+    .split_fp8 = split_fp8,
+    .join_fp8 = join_fp8,
+    .encode_tier = encode_tier,
+    .decode_tier = decode_tier,
+    .count_threes = count_threes,
     .values = &values_scalar,
     .sum = sum_terms,
     .sum_copy = sum_copy,

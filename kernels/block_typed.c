@@ -28,6 +28,8 @@ bool typed_mode_fits(unsigned mode, enum strait_element element)
         return element == STRAIT_ELEMENT_BF16;
     case STRAIT_BLOCK_SPLIT:
         return element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
+    case STRAIT_BLOCK_FP8:
+        return is_fp8(element);
     default:
         return element == STRAIT_ELEMENT_FP32;
     }
@@ -43,6 +45,9 @@ enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element
         return STRAIT_BLOCK_SPLIT;
     case STRAIT_ELEMENT_FP32:
         return typed->blocks->values->are_high_halves(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
+    case STRAIT_ELEMENT_FP8_E4M3:
+    case STRAIT_ELEMENT_FP8_E5M2:
+        return STRAIT_BLOCK_FP8;
     default:
         return STRAIT_BLOCK_RAW;
     }
@@ -58,6 +63,8 @@ static uint32_t fixed_bytes(const struct shape *shape, enum typed_coder coder)
 
 uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t size)
 {
+    if (mode == STRAIT_BLOCK_FP8)
+        return fp8_least_bytes(element, size);
     struct shape shape = shape_of(mode, element, size);
     return fixed_bytes(&shape, TYPED_BASE_TIERS);
 }
@@ -134,6 +141,10 @@ static size_t end_block(uint8_t *stage, size_t used, const struct block_bytes *b
 size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *block, enum strait_block_mode mode,
                     enum strait_element element, const struct table *table, uint32_t *escapes)
 {
+    if (mode == STRAIT_BLOCK_FP8) {
+        typed->stats_mode = STRAIT_BLOCK_TIERED;
+        return fp8_encode(typed->blocks, typed->scratch->high_halves, stage, block, element, escapes);
+    }
     struct shape shape = shape_of(mode, element, block->size);
     struct block_bytes high_halves = split_block(typed, stage, block, mode, element, &shape);
     uint8_t *streams = stage + shape.low_bits, base = 0;
@@ -188,6 +199,10 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
                   enum strait_block_mode mode, enum strait_element element, const struct table *table,
                   uint32_t *escapes)
 {
+    if (mode == STRAIT_BLOCK_FP8) {
+        typed->stats_mode = STRAIT_BLOCK_TIERED;
+        return fp8_decode(typed->blocks, typed->scratch->high_halves, block, src, size, element, escapes);
+    }
     struct shape shape = shape_of(mode, element, block->size);
     const unsigned coder = src[size - 2], base = src[size - 1];
     if (coder >= TYPED_CODERS || (mode == STRAIT_BLOCK_BASE && coder == TYPED_TABLE_TIERS) ||

@@ -1,7 +1,7 @@
 /*
- * Typed modes (6 to 8): the coders of BF16 values applied to any floating-point type. A value is split into its high
- * half, which looks like BF16, and low mantissa bits, which are stored unchanged. FORMAT.md, section 3, which calls
- * them *half* and *rest*, says how.
+ * Typed modes (6 to 8 and 10). In modes 6 to 8 the coders of BF16 values are applied to any floating-point type: a
+ * value is split into its high half, which looks like BF16, and low mantissa bits, which are stored unchanged.
+ * FORMAT.md, section 3, which calls them *half* and *rest*, says how. Mode 10 is that of block_fp8.h.
  */
 #ifndef STRAIT_KERNELS_BLOCK_TYPED_H
 #define STRAIT_KERNELS_BLOCK_TYPED_H
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/block.h"
+#include "kernels/block_fp8.h"
 
 /* Cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
  * themselves need no initialization. */
@@ -43,7 +43,7 @@ enum typed_coder {
 
 /* Memory that a call needs besides its stack. */
 struct typed_scratch {
-    _Alignas(64) uint8_t high_halves[BLOCK_BYTES];
+    _Alignas(64) uint8_t high_halves[FP8_LIST_BYTES]; /* or the exponents of FP8 values */
     struct table base_tables[BASE_TABLES];
 };
 
@@ -64,7 +64,7 @@ static inline struct typed typed_init(const struct block_ops *blocks, struct typ
 enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
                                   const uint8_t *src, uint32_t size);
 
-/* Whether blocks of this mode, 6 to 8, can hold values of this type. */
+/* Whether blocks of this typed mode can hold values of this type. */
 bool typed_mode_fits(unsigned mode, enum strait_element element);
 
 /* The fewest bytes that such a block can take for `size` raw ones. */

@@ -3,19 +3,16 @@
  * defined
  *
  *     STEP                          bytes of a vector, values of a step
- *     vec, vec_load, vec_store
- *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select
- *     compress                      stores the bytes that a mask names one after another; may write a whole vector
- *     compress_positions            the same for the numbers of the mask's bits plus a base, as 16-bit words
- *     expand                        the inverse of compress; may read a whole vector
- *     table16, lookup16             16 bytes as a table
- *     struct rank_lut               the ranks of all exponents; rank_lut_init, rank_lut_get
- *     pack2, pack4                  STEP codes to STEP / 4 or STEP / 2 bytes in memory
- *     unpack2, unpack4              and back
- *     struct words                  STEP values; words_load, words_store, words_stream (past the caches), words_equal
- *     struct split, split_values    the sign+mantissa and exponent bytes of STEP values
- *     join_values                   and back
- *     struct summer                 a running sum; summer_init, summer_add, summer_result
+ *     vec, vec_load, vec_store, vec_all (a byte everywhere); vec has the operators of its 64-bit parts
+ *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select,
+ * vec_signs compress                      stores the bytes that a mask names one after another; may write a whole
+ * vector compress_positions            the same for the numbers of the mask's bits plus a base, as 16-bit words expand
+ * the inverse of compress; may read a whole vector table16, lookup16             16 bytes as a table struct rank_lut
+ * the ranks of all exponents; rank_lut_init, rank_lut_get pack2, pack4                  STEP codes to STEP / 4 or STEP
+ * / 2 bytes in memory unpack2, unpack4              and back struct words                  STEP values; words_load,
+ * words_store, words_stream (past the caches), words_equal struct split, split_values    the sign+mantissa and exponent
+ * bytes of STEP values join_values                   and back struct summer                 a running sum; summer_init,
+ * summer_add, summer_result
  *
  * Exponents are passed on as lists of bytes with room for a whole vector after the last, so that no loop needs to check
  * for their end; a partial step at the end of the block goes through small buffers.
@@ -340,6 +337,130 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_
     return fixed + used + t;
 }
 
+/* ---- FP8 ---- */
+
+/* A step of values. Shifts cross bytes; masks take out what came from the next byte. */
+static inline void split_fp8_step(uint8_t *exponents, uint8_t *rests, uint8_t *signs, vec v, uint32_t i, bool e5m2)
+{
+    if (e5m2) {
+        vec_mask negative = vec_signs(v);
+        vec_store(exponents + i, v >> 2 & vec_all(31));
+        pack2(rests + i / 4, v & vec_all(3));
+        memcpy(signs + i / 8, &negative, STEP / 8);
+    } else {
+        vec_store(exponents + i, v >> 3 & vec_all(15));
+        pack4(rests + i / 2, (v & vec_all(7)) | (v >> 4 & vec_all(8)));
+    }
+}
+
+static inline vec join_fp8_step(const uint8_t *exponents, const uint8_t *rests, const uint8_t *signs, uint32_t i,
+                                bool e5m2)
+{
+    vec e = vec_load(exponents + i);
+    if (e5m2) {
+        vec_mask negative;
+        memcpy(&negative, signs + i / 8, STEP / 8);
+        return e << 2 | unpack2(rests + i / 4) | vec_select(negative, vec_all(0x80));
+    }
+    vec rest = unpack4(rests + i / 2);
+    return e << 3 | (rest & vec_all(7)) | (rest & vec_all(8)) << 4;
+}
+
+static inline void split_fp8_of(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
+{
+    uint8_t *signs = rests + pack_bytes_2bit(block->size);
+    const uint8_t *src = block->bytes, *next = block->next != NULL ? block->next : src;
+    struct summer summer = summer_init(block->word);
+    uint32_t i = 0;
+    for (; i + 2 * STEP <= block->size; i += 2 * STEP) {
+        struct words v = words_load(src + i);
+        for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
+            _mm_prefetch((const char *)next + i + ahead, _MM_HINT_T1);
+        summer_add(&summer, v);
+        split_fp8_step(exponents, rests, signs, v.a, i, e5m2);
+        split_fp8_step(exponents, rests, signs, v.b, i + STEP, e5m2);
+    }
+    /* The last step goes through buffers: the streams behind it must not be overwritten, nor memory be read. */
+    if (i < block->size) {
+        uint8_t values[2 * STEP] = {0}, last[2 * STEP], packed[STEP], last_signs[STEP / 4];
+        const uint32_t left = block->size - i;
+        memcpy(values, src + i, left);
+        split_fp8_step(last, packed, last_signs, vec_load(values), 0, e5m2);
+        split_fp8_step(last, packed, last_signs, vec_load(values + STEP), STEP, e5m2);
+        memcpy(exponents + i, last, left);
+        memcpy(rests + (e5m2 ? i / 4 : i / 2), packed, e5m2 ? pack_bytes_2bit(left) : pack_bytes_4bit(left));
+        if (e5m2)
+            memcpy(signs + i / 8, last_signs, pack_bytes_1bit(left));
+    }
+    block->sum = summer_result(&summer) + sum_terms(src + i, block->size - i, block->word + i / 4);
+}
+
+static inline void join_fp8_of(struct block_bytes *block, const uint8_t *exponents, const uint8_t *rests, bool e5m2)
+{
+    const uint8_t *signs = rests + pack_bytes_2bit(block->size);
+    uint8_t *dst = block->bytes;
+    bool stream = block->stream && (uintptr_t)dst % 64 == 0;
+    struct summer summer = summer_init(block->word);
+    uint32_t i = 0;
+    for (; i + 2 * STEP <= block->size; i += 2 * STEP) {
+        struct words v = {.a = join_fp8_step(exponents, rests, signs, i, e5m2),
+                          .b = join_fp8_step(exponents, rests, signs, i + STEP, e5m2)};
+        summer_add(&summer, v);
+        if (stream)
+            words_stream(dst + i, v);
+        else
+            words_store(dst + i, v);
+    }
+    if (i < block->size) {
+        uint8_t last[2 * STEP] = {0}, packed[STEP] = {0}, last_signs[STEP / 4] = {0}, values[2 * STEP];
+        const uint32_t left = block->size - i;
+        memcpy(last, exponents + i, left);
+        memcpy(packed, rests + (e5m2 ? i / 4 : i / 2), e5m2 ? pack_bytes_2bit(left) : pack_bytes_4bit(left));
+        if (e5m2)
+            memcpy(last_signs, signs + i / 8, pack_bytes_1bit(left));
+        vec_store(values, join_fp8_step(last, packed, last_signs, 0, e5m2));
+        vec_store(values + STEP, join_fp8_step(last, packed, last_signs, STEP, e5m2));
+        memcpy(dst + i, values, left);
+    }
+    block->sum = summer_result(&summer) + sum_terms(dst + i, block->size - i, block->word + i / 4);
+}
+
+/* Each type has loops of its own. */
+static void split_fp8(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
+{
+    if (e5m2)
+        split_fp8_of(exponents, rests, block, true);
+    else
+        split_fp8_of(exponents, rests, block, false);
+}
+
+static void join_fp8(struct block_bytes *block, const uint8_t *exponents, const uint8_t *rests, bool e5m2)
+{
+    if (e5m2)
+        join_fp8_of(block, exponents, rests, true);
+    else
+        join_fp8_of(block, exponents, rests, false);
+}
+
+/* ---- Tiers of lists of exponents ---- */
+
+/* In place: no vector of the list is overwritten before it has been read. */
+static uint32_t encode_tier(uint8_t *stream, uint8_t *exponents, uint32_t count, const struct table *table,
+                            uint8_t first)
+{
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < count; i += STEP)
+        on += tier2_step(stream + i / 4, exponents + on, &ranks, first, vec_load(exponents + i), vec_first(count - i));
+    return on;
+}
+
+static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
+                        const struct table *table, uint8_t first)
+{
+    decode_tier2(exponents, stream, count, on, table, first);
+}
+
 /* ---- Sums and copies ---- */
 
 static uint64_t sum(const uint8_t *src, size_t size, uint32_t word)
@@ -386,11 +507,12 @@ static void flush(void)
     _mm_sfence();
 }
 
-#define BLOCK_VECTOR_OPS(VALUES)                                                                             \
-    {                                                                                                        \
-        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,          \
-        .decode_tiered = decode_tiered, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, \
-        .flush = flush                                                                                       \
+#define BLOCK_VECTOR_OPS(VALUES)                                                                                  \
+    {                                                                                                             \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,               \
+        .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier, \
+        .decode_tier = decode_tier, .count_threes = count_threes, .values = &(VALUES), .sum = sum,                \
+        .sum_copy = sum_copy, .copy = copy, .flush = flush                                                        \
     }
 
 #endif

@@ -463,7 +463,7 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
         return STRAIT_BLOCK_RAW;
     if (values_equal(in->bytes, in->size / 2))
         return STRAIT_BLOCK_CONST;
-    if (e->mode == STRAIT_MODE_BASE || (e->mode == STRAIT_MODE_SPLIT && table != NULL))
+    if (e->mode == STRAIT_MODE_BASE || e->mode == STRAIT_MODE_SPLIT)
         return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
     if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
         return STRAIT_BLOCK_RAW;

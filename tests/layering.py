@@ -5,7 +5,7 @@ import re
 import sys
 
 ORDER = {
-    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_typed chunk"
+    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_fp8 block_typed chunk"
                " codec container",
     "proto": "trace message message_table text blob reshape channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
@@ -13,7 +13,7 @@ ORDER = {
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
-    "bench": "bench table data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
+    "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
              " demo_report demo",
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",

@@ -439,6 +439,15 @@ static uint16_t fp16_value(struct rng *rng)
     return (uint16_t)((bits & 0x83ff) | exponent << 10);
 }
 
+static uint8_t fp8_value(struct rng *rng)
+{
+    uint64_t bits = rng_next(rng);
+    uint32_t exponent = neighbour(11, (unsigned)__builtin_ctzll(bits >> 16 | 1u << 12)) & 15;
+    if (bits >> 57 == 0)
+        exponent = bits >> 50 & 15;
+    return (uint8_t)((bits & 0x87) | exponent << 3);
+}
+
 static uint16_t spread_value(struct rng *rng)
 {
     uint64_t bits = rng_next(rng);
@@ -450,6 +459,8 @@ static uint16_t own_value(struct rng *rng, enum pattern pattern, const uint8_t r
 {
     if (pattern == PATTERN_FP16)
         return fp16_value(rng);
+    if (pattern == PATTERN_FP8)
+        return (uint16_t)(fp8_value(rng) | fp8_value(rng) << 8);
     if (pattern == PATTERN_SPREAD)
         return spread_value(rng);
     uint8_t exponent = ranking[random_rank(rng, PATTERN_FALLING, 0)];

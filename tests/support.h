@@ -181,6 +181,7 @@ enum pattern {
     PATTERN_RUNS,    /* runs of one exponent, runs of zero */
     PATTERN_WIDENED, /* falling, every other value zero: FP32 made of BF16 */
     PATTERN_FP16,    /* like values of FP16: exponents near 12, rarely any other */
+    PATTERN_FP8,     /* like pairs of FP8 values of either type: exponents near 11 or 22, rarely any other */
     PATTERN_SPREAD,  /* twelve exponents, none more frequent than another, rarely one far below */
     PATTERN_NEARLY,  /* one value, with a single other one somewhere */
     PATTERN_CONST,   /* one value */

@@ -26,9 +26,12 @@ static const char usage[] =
     "\n"
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
     "  --mode MODE          auto (default), tiered, top16 or raw; split is tiered for BF16, FP16 and FP32, base codes\n"
-    "                       these three without a codebook. Releases that have neither cannot read what they write\n"
+    "                       these three without a codebook, and both code FP8. Releases that have neither cannot\n"
+    "                       read what they write\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
-    "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8 or bytes\n"
+    "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8_e4m3 (or "
+    "fp8),\n"
+    "                       fp8_e5m2 or bytes\n"
     "  --raw                do not look for a safetensors header\n"
     "  --page SIZE          bytes of a page, a multiple of 16 (32K)\n"
     "  --chunk SIZE         bytes of a chunk before compression (4M)\n"
@@ -78,11 +81,12 @@ static bool set_mode(void *options_, const char *text)
 static bool set_dtype(void *options_, const char *text)
 {
     struct encode_options *options = options_;
-    static const char *const names[] = {"bytes", "bf16", "fp16", "fp32", "fp8"};
-    static const enum strait_element elements[] = {STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16,
-                                                   STRAIT_ELEMENT_FP32, STRAIT_ELEMENT_FP8_E4M3};
+    static const char *const names[] = {"bytes", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "fp8"};
+    static const enum strait_element elements[] = {
+        STRAIT_ELEMENT_BYTES,    STRAIT_ELEMENT_BF16,     STRAIT_ELEMENT_FP16,    STRAIT_ELEMENT_FP32,
+        STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2, STRAIT_ELEMENT_FP8_E4M3};
     unsigned index;
-    if (!option_name("--dtype", text, names, 5, &index))
+    if (!option_name("--dtype", text, names, 7, &index))
         return false;
     options->element = elements[index];
     return true;
@@ -209,7 +213,7 @@ static const char *plain_type(const struct encode_report *report)
 
 static const char *why_carried(const struct plan *plan)
 {
-    return plan_codes(plan, STRAIT_ELEMENT_FP32) ? "not BF16, FP16 or FP32" : "not BF16";
+    return plan_codes(plan, STRAIT_ELEMENT_FP32) ? "not BF16, FP16, FP32 or FP8" : "not BF16";
 }
 
 static void print_carried_plain(const struct encode_report *report, FILE *stream)
@@ -404,7 +408,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         {"codebook", .text = &options->codebook},
         {"mode", .set = set_mode, .values = "auto tiered top16 raw split base"},
         {"class", .set = add_class},
-        {"dtype", .set = set_dtype, .values = "bf16 fp16 fp32 fp8 bytes"},
+        {"dtype", .set = set_dtype, .values = "bf16 fp16 fp32 fp8_e4m3 fp8_e5m2 bytes"},
         {"raw", .flag = &options->raw},
         {"page", .set = set_page},
         {"chunk", .set = set_chunk},

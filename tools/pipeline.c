@@ -164,14 +164,15 @@ void plan_fini(struct plan *plan)
 
 bool plan_codes(const struct plan *plan, enum strait_element element)
 {
-    if (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32)
-        return plan->mode == STRAIT_MODE_BASE || plan->mode == STRAIT_MODE_SPLIT;
-    return element == STRAIT_ELEMENT_BF16;
+    if (element == STRAIT_ELEMENT_BYTES || element == STRAIT_ELEMENT_BF16)
+        return element == STRAIT_ELEMENT_BF16;
+    return plan->mode == STRAIT_MODE_BASE || plan->mode == STRAIT_MODE_SPLIT;
 }
 
 bool plan_tables(const struct plan *plan, enum strait_element element)
 {
-    return plan_codes(plan, element) && plan->mode != STRAIT_MODE_BASE;
+    bool fp8 = element == STRAIT_ELEMENT_FP8_E4M3 || element == STRAIT_ELEMENT_FP8_E5M2; /* has its own rankings */
+    return plan_codes(plan, element) && plan->mode != STRAIT_MODE_BASE && !fp8;
 }
 
 bool plan_has_tables(const struct plan *plan)

@@ -3,8 +3,9 @@
  *
  * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
  * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` extends
- * `tiered` to FP16 and FP32. `base` needs no codebook: its codes count from a block's own large exponents. Blocks that
- * would not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit pattern
+ * `tiered` to FP16 and FP32. `base` needs no codebook: its codes count from a block's own large exponents. FP8 needs
+ * none in either: its blocks carry a ranking of their own (E5M2 1.40x, E4M3 1.19x). Blocks that would not shrink are
+ * kept raw, so the output is never larger than the input plus its tables. Every bit pattern
  * round-trips.
  *
  * Basic use:
@@ -44,7 +45,7 @@ extern "C" {
 #endif
 
 /* Limits of the format. */
-#define STRAIT_BLOCK_VALUES        8192u               /* values of a full block */
+#define STRAIT_BLOCK_VALUES        8192u               /* values of 2 bytes in a full block */
 #define STRAIT_PAGE_BYTES_MAX      (16u * 1024 * 1024) /* bytes of a page */
 #define STRAIT_CHUNK_PAGES_MAX     (1024u * 1024)      /* pages of a chunk */
 #define STRAIT_CHUNK_HEADER_BYTES  48u                 /* enough of a chunk for strait_chunk_info */
@@ -52,7 +53,7 @@ extern "C" {
 #define STRAIT_CODEBOOK_ID_BYTES   16u
 #define STRAIT_CHUNK_ALIGNMENT     16u /* best alignment of chunk buffers; others work, slower */
 
-/* Type of the values. BF16 is compressed in every mode, FP16 and FP32 in BASE and SPLIT; everything else is stored
+/* Type of the values. BF16 is compressed in every mode, FP16, FP32 and FP8 in BASE and SPLIT; everything else is stored
  * unchanged (except constant blocks). */
 enum strait_element {
     STRAIT_ELEMENT_BYTES = 0,
@@ -65,14 +66,14 @@ enum strait_element {
 
 /* What the encoder is asked for. Except with RAW, blocks of a single repeated value become `const`, and blocks that
  * would not shrink stay raw. AUTO is TIERED today. Versions before BASE and SPLIT refuse (ERR_UNSUPPORTED) chunks
- * written by BASE, and by SPLIT from FP16 and FP32. */
+ * written by BASE, and by SPLIT from FP16 and FP32; versions before STRAIT_BLOCK_FP8 those with such blocks. */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
     STRAIT_MODE_TOP16 = 2,  /* BF16 */
     STRAIT_MODE_TIERED = 3, /* BF16 */
-    STRAIT_MODE_BASE = 4,   /* BF16, FP16, FP32, without a codebook */
-    STRAIT_MODE_SPLIT = 5,  /* BF16 (as TIERED), FP16, FP32 */
+    STRAIT_MODE_BASE = 4,   /* BF16, FP16, FP32, FP8, without a codebook */
+    STRAIT_MODE_SPLIT = 5,  /* BF16 (as TIERED), FP16, FP32; FP8 as in BASE, without a codebook */
 };
 
 /* Mode of a block in the chunk. strait_result.values has an entry for each of the first five; a block of a later mode
@@ -83,11 +84,12 @@ enum strait_block_mode {
     STRAIT_BLOCK_TOP16 = 2,         /* no escapes */
     STRAIT_BLOCK_TOP16_ESCAPES = 3, /* some values outside the 16 most frequent exponents */
     STRAIT_BLOCK_TIERED = 4,
-    STRAIT_BLOCK_MODES = 5,     /* not a mode: number of entries of strait_result.values */
-    STRAIT_BLOCK_BASE = 6,      /* BF16, by a ranking derived from the block itself */
-    STRAIT_BLOCK_SPLIT = 7,     /* FP16 or FP32, with the low bits of its mantissas */
-    STRAIT_BLOCK_FP32Z = 8,     /* FP32 whose lower halves are zero: widened BF16 */
-    STRAIT_BLOCK_MODES_ALL = 9, /* all modes are below this */
+    STRAIT_BLOCK_MODES = 5,      /* not a mode: number of entries of strait_result.values */
+    STRAIT_BLOCK_BASE = 6,       /* BF16, by a ranking derived from the block itself */
+    STRAIT_BLOCK_SPLIT = 7,      /* FP16 or FP32, with the low bits of its mantissas */
+    STRAIT_BLOCK_FP32Z = 8,      /* FP32 whose lower halves are zero: widened BF16 */
+    STRAIT_BLOCK_FP8 = 10,       /* FP8, by a ranking that the block carries */
+    STRAIT_BLOCK_MODES_ALL = 11, /* all modes are below this */
 };
 
 /* ---- Codebooks ------------------------------------------------------------------------------------------------- */
@@ -190,12 +192,12 @@ struct strait_result {
     int32_t chunk_status;  /* decode, verify: what is wrong with the chunk as a whole; unless OK, no page was written */
     uint32_t failed_pages; /* pages whose status is not OK; all pages of the list when chunk_status is not OK */
     uint32_t reserved;
-    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK; an FP32 value counts twice */
+    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK, in units of 2 bytes */
 };
 
 /* Statistics per table of the codebook: they show whether the calibration still fits the data. */
 struct strait_class_stats {
-    uint64_t values;  /* values in coded blocks; an FP32 value counts twice */
+    uint64_t values;  /* values in coded blocks, in units of 2 bytes: an FP32 value is two, two FP8 values are one */
     uint64_t escapes; /* of these, how many needed the escape stream (top16) or the last tier (tiered) */
 };
 

@@ -584,12 +584,19 @@ static bool is_fp16_or_fp32(const device_encode *call)
     return call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
 }
 
-// Mode of the kernel: for BF16 `split` is `tiered`, and bytes have no mode of their own.
+static bool is_fp8(const device_encode *call)
+{
+    return call->element == STRAIT_ELEMENT_FP8_E4M3 || call->element == STRAIT_ELEMENT_FP8_E5M2;
+}
+
+// Mode of the kernel: for BF16 `split` is `tiered`, for FP8 `base`, and bytes have no mode of their own.
 static strait_mode find_mode(const device_encode *call)
 {
     const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;
     if (call->mode < STRAIT_MODE_BASE || by_base || is_fp16_or_fp32(call))
         return call->mode;
+    if (is_fp8(call))
+        return STRAIT_MODE_BASE;
     return STRAIT_MODE_TIERED;
 }
 
@@ -598,6 +605,7 @@ static coder_id find_coder(const device_encode *call, strait_mode mode, bool cod
     if (mode >= STRAIT_MODE_BASE)
         return call->element == STRAIT_ELEMENT_BF16   ? CODER_BF16
                : call->element == STRAIT_ELEMENT_FP16 ? CODER_FP16
+               : is_fp8(call)                         ? CODER_FP8
                                                       : CODER_FP32;
     return coded && mode != STRAIT_MODE_TOP16 ? CODER_TIERED : CODER_TOP16;
 }

@@ -4,6 +4,7 @@
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
 #include "kernels/cuda/decode_team.cuh"
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/typed.cuh"
 
 namespace strait
@@ -31,7 +32,8 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     header.units = w[4] / UNIT;
     header.rows_per_page = blocks_of(w[3]) - 1;
     header.has_codebook = (w[6] | w[7] | w[8] | w[9]) != 0;
-    header.what = (header.has_codebook ? BLOCK_CODEBOOK : 0) | (element == STRAIT_ELEMENT_FP32 ? BLOCK_FP32 : 0);
+    header.what = (header.has_codebook ? BLOCK_CODEBOOK : 0) | (element == STRAIT_ELEMENT_FP32 ? BLOCK_FP32 : 0) |
+                  (element == STRAIT_ELEMENT_FP8_E5M2 ? BLOCK_E5M2 : 0);
     for (uint32_t i = 0; i < 4; i++)
         header.id[i] = w[6 + i];
     header.sum = w[10] | static_cast<uint64_t>(w[11]) << 32;
@@ -93,6 +95,10 @@ DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t bl
 // Whether a block of a typed mode can have this many units: these modes have only a least number.
 DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
 {
+    if (mode == STRAIT_BLOCK_FP8) {
+        const uint32_t least = fp8_rests_size(element == STRAIT_ELEMENT_FP8_E5M2, bytes) + (bytes + 3) / 4 + FP8_RANKS;
+        return is_fp8(element) && extent >= units_of(least) && extent < units_of(bytes);
+    }
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
     const uint32_t m = bytes / (fp32 ? 4 : 2), tail = bytes % (fp32 ? 4 : 2);
     const uint32_t least = low_bits_size_of(mode, fp32, m) + m + (m + 3) / 4 + tail + TYPED_END_BYTES;
@@ -150,7 +156,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.failed |= row != 0 ? 1u << 10 : 0;
         return;
     }
-    if (mode == STRAIT_BLOCK_MODES || mode >= STRAIT_BLOCK_MODES_ALL)
+    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode >= STRAIT_BLOCK_MODES_ALL)
         found.failed |= 1u << 9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;

@@ -22,6 +22,7 @@ constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict was 
 constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
 constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
 constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
+constexpr uint32_t BLOCK_E5M2 = 1024;                      // ... of FP8 E5M2
 
 struct decode_block {
     uint32_t what;
@@ -82,6 +83,7 @@ struct alignas(16) decode_shared {
     // Typed modes: rankings of bases; results of base_order for the values; first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];
     uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
+    uint16_t samples[DECODE_STAGES][WORKER_WARPS][32]; // FP8: how often each exponent is in the sample
     uint2 iterations[WORKER_WARPS]; // (of all blocks, of tiers), saved by a warp of workers during a call
 };
 

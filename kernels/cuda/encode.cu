@@ -1,5 +1,6 @@
 // Encode kernel, one launch for many chunks: the warps of the pipeline in encode_team.cuh. Workers do code_block of the
 // modes.
+#include "kernels/cuda/mode_fp8_encode.cuh"
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
 #include "kernels/cuda/mode_typed_encode.cuh"
@@ -529,7 +530,7 @@ DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, 
 struct worker_launch {
     struct {
         uint64_t *planes[1]; // PLANE_SIZES
-        uint8_t mode, coded;
+        uint8_t mode, coded, element;
     } head;
 };
 static_assert(PLANE_SIZES == 0, "it is the first");
@@ -602,7 +603,8 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
     else if (warp == FINISH_WARP)
         finish_blocks(launch, team, blockIdx.x * TEAMS + number);
     else
-        work<CODER, TEAMS>({{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded}});
+        work<CODER, TEAMS>(
+            {{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded, launch.head.element}});
 }
 
 // Chooses the kernel by its teams and its parameters.
@@ -627,6 +629,8 @@ const void *encode_function(coder_id coder, bool full, bool large)
         return choose_encode_kernel<CODER_BF16>(full, large);
     case CODER_FP16:
         return choose_encode_kernel<CODER_FP16>(full, large);
+    case CODER_FP8:
+        return choose_encode_kernel<CODER_FP8>(full, large);
     default:
         return choose_encode_kernel<CODER_FP32>(full, large);
     }
@@ -643,6 +647,8 @@ uint32_t encode_team_bytes(coder_id coder)
         return encode_team<CODER_BF16>::BYTES;
     case CODER_FP16:
         return encode_team<CODER_FP16>::BYTES;
+    case CODER_FP8:
+        return encode_team<CODER_FP8>::BYTES;
     default:
         return encode_team<CODER_FP32>::BYTES;
     }

@@ -18,9 +18,8 @@ constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
-// Specializations of the encode kernel: BF16 values by a table (top16, tiered); the typed modes (6 to 8), by value
-// type.
-enum coder_id { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
+// Specializations of the encode kernel: BF16 values by a table (top16, tiered); the typed modes, by value type.
+enum coder_id { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODER_FP8, CODERS };
 ANY_SIDE constexpr bool is_typed(coder_id coder)
 {
     return coder != CODER_TOP16 && coder != CODER_TIERED;
@@ -81,16 +80,19 @@ enum plane {
 
 // Size word of an encoded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
 // than 4096). The form is one of modes 0 to 4, or a typed mode together with the mode under which the statistics count
-// it. A page that does not exist has the form BAD_PAGE and no units.
-constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6;
+// it; FP8 counts as tiered. A page that does not exist has the form BAD_PAGE and no units.
+constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6, FORM_FP8 = 15;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
-    return mode < STRAIT_BLOCK_BASE ? mode
-                                    : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
+    return mode < STRAIT_BLOCK_BASE   ? mode
+           : mode == STRAIT_BLOCK_FP8 ? FORM_FP8
+                                      : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
 }
 ANY_SIDE uint32_t form_mode(uint32_t form)
 {
-    return form < TYPED_FORMS ? form : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
+    return form < TYPED_FORMS ? form
+           : form == FORM_FP8 ? STRAIT_BLOCK_FP8
+                              : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
 }
 ANY_SIDE uint32_t form_stats_mode(uint32_t form)
 {
@@ -232,7 +234,7 @@ ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bo
 constexpr int DECODE_RESIDENT = 3;
 template <coder_id CODER> constexpr int encode_resident()
 {
-    return CODER == CODER_FP16 || CODER == CODER_FP32 ? 3 : 4;
+    return CODER == CODER_FP16 || CODER == CODER_FP32 || CODER == CODER_FP8 ? 3 : 4;
 }
 
 // The kernel for a launch with FULL_TEAMS to a thread block or one, and large parameters or small ones.

@@ -1,4 +1,4 @@
-// Decoding blocks of the typed modes (6 to 8), FORMAT.md section 3.2.
+// Decoding blocks of the typed modes 6 to 8, FORMAT.md section 3.2; FP8 is in mode_fp8_decode.cuh.
 #ifndef STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
 #define STRAIT_KERNELS_CUDA_MODE_TYPED_DECODE_CUH
 
@@ -411,9 +411,15 @@ DEVICE typed_found decode_type(const one_region &launch, const decode_team &team
     return {sum_total(sum), found};
 }
 
+// FP8, in mode_fp8_decode.cuh.
+template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_fp8(const region &of_block, uint32_t iteration);
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_fp8_block(uint32_t iteration);
+
 // All workers: decodes block number `iteration` of the team.
 template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const region &of_block, uint32_t iteration)
 {
+    if (this_team<TEAMS>().shared().blocks[iteration % LOOKUP_SLOTS].mode() == STRAIT_BLOCK_FP8)
+        return decode_fp8<TEAMS>(of_block, iteration);
     const one_region launch = {of_block};
     const decode_team team = this_team<TEAMS>();
     const uint32_t stage = iteration % DECODE_STAGES;
@@ -579,6 +585,8 @@ template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_typed_block(uin
     const uint32_t stage = iteration % DECODE_STAGES, lane = threadIdx.x % 32;
     const decode_shared &shared = team.shared();
     const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
+    if (block.mode() == STRAIT_BLOCK_FP8)
+        return check_fp8_block<TEAMS>(iteration);
     const typed_layout at = lay_out(block, team.lines(stage) + block.before);
     const uint32_t corrupt = make_result_word(-STRAIT_ERR_CORRUPT, 0, 0);
     if (__any_sync(ALL_LANES, lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0))

@@ -86,6 +86,14 @@ def test_ml_dtypes(codebook):
     eight = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     back = strait.decode(strait.encode(eight, None, element="fp8_e4m3", mode="raw"), None)
     assert (back == eight.view(np.uint8)).all()
+    for dtype, element, ratio in (
+        (ml_dtypes.float8_e4m3fn, "fp8_e4m3", 1.15),
+        (ml_dtypes.float8_e5m2, "fp8_e5m2", 1.35),
+    ):
+        small = (20 * np.random.default_rng(2).standard_normal(40000)).astype(dtype)
+        chunk = strait.encode(small, None, element=element, mode="base")
+        assert len(chunk) * ratio < small.nbytes
+        assert (strait.decode(chunk, None) == small.view(np.uint8)).all()
     with pytest.raises(TypeError):
         strait.encode(eight, codebook)
 

@@ -108,11 +108,28 @@ def as_fp16(rng, halves, count):
         return (np.frombuffer(halves, "<u2", count).astype("<u4") << 16).view("<f4").astype("<f2").tobytes()
 
 
+def as_fp8(rng, halves, count, element):
+    """Values of about these sizes, scaled to the type; exponents of any frequencies; at times the bits as they are."""
+    bits = fm.FP8_MANTISSA_BITS[element]
+    kind = rng.integers(0, 5)
+    if kind == 0:
+        return halves[:count]
+    rests = rng.integers(0, 256, count).astype(np.uint8) & (0x80 | (1 << bits) - 1)
+    if kind < 3:
+        wide = (np.frombuffer(halves, "<u2", count) >> 7 & 255).astype(np.int64)
+        e = np.clip(wide - int(np.median(wide)) + int(rng.integers(2, 128 >> bits)), 0, (128 >> bits) - 1)
+    else:  # with many outside the ranking, and many equal counts
+        e = rng.permutation(128 >> bits)[np.minimum(rng.geometric(rng.choice([0.15, 0.3, 0.5]), count) - 1, (128 >> bits) - 1)]
+    return (rests | e.astype(np.uint8) << bits).astype(np.uint8).tobytes()
+
+
 def random_data(rng, size, exponents, element=fm.BF16):
     """`size` bytes: one distribution, or another one from some block on."""
     n = size // 2 + 1
     if element == fm.FP32:
         return as_fp32(rng, random_data(rng, 2 * n, exponents), n)[:size]
+    if element in fm.FP8_MANTISSA_BITS:
+        return as_fp8(rng, random_data(rng, 4 * n, exponents), 2 * n, element)[:size]
     if element == fm.FP16:
         return as_fp16(rng, random_data(rng, 2 * n, exponents), n)[:size]
     names = list(DISTRIBUTIONS)
@@ -174,7 +191,7 @@ def mutate_row(rng, data, header):
     places = row_places(header)
     a, b = rng.choice(places, 2).tolist()
     if rng.random() < 0.6:
-        data[a] = data[a] & 0xF0 | int(rng.choice([0, 1, 2, 3, 4, 5, 15]))
+        data[a] = data[a] & 0xF0 | int(rng.choice([0, 1, 2, 3, 4, 5, 9, 15]))
     else:
         data[a:a + 4], data[b:b + 4] = data[b:b + 4], data[a:a + 4]
 
@@ -243,6 +260,18 @@ def mutate_end(rng, data, block):
         flip(rng, data, block.offset + block.extent // 2, end - 2)
 
 
+def mutate_ranking(rng, data, block):
+    """Another exponent in the ranking of a block of mode 10, or two that change places, or a bit before it."""
+    kind, end = rng.integers(0, 3), block.offset + block.extent
+    a, b = (end - 1 - rng.permutation(fm.FP8_RANKS)[:2]).tolist()
+    if kind == 0:
+        data[a] = int(rng.choice([0, 15, 16, 31, 32, 255, data[b], data[a] ^ 1]))
+    elif kind == 1:
+        data[a], data[b] = data[b], data[a]
+    else:
+        flip(rng, data, block.offset, end - fm.FP8_RANKS)
+
+
 def mutate_block(rng, data, pages, tables):
     """Something in a block: its escapes, its tiers, its last unit, any bit."""
     blocks = [(page, block) for page in pages for block in page.blocks]
@@ -255,6 +284,8 @@ def mutate_block(rng, data, pages, tables):
         return mutate_tiers(rng, data, block, tables.exponent[page.table])
     if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z) and rng.random() < 0.5:
         return mutate_end(rng, data, block)
+    if block.mode == fm.FP8 and rng.random() < 0.7:
+        return mutate_ranking(rng, data, block)
     low = block.offset + (block.extent - 16 if rng.random() < 0.6 else 0)
     return flip(rng, data, low, block.offset + block.extent)
 
@@ -293,6 +324,17 @@ def force_typed(rng, block, rank, element):
     return mode, data + bytes(int(rng.choice([0, 0, 0, 16])))
 
 
+def force_fp8(rng, block, element):
+    """A block of mode 10, right or by another ranking; or of an exponent twice, or of another type."""
+    exponents = fm.split_fp8(block, element)[0]
+    ranking, kind = fm.fp8_ranking(exponents, element), rng.integers(0, 4)
+    if kind > 0:
+        ranking = rng.permutation(128 >> fm.FP8_MANTISSA_BITS[element])[:fm.FP8_RANKS].tolist()
+    if kind == 3:
+        ranking[int(rng.integers(0, 9))] = int(rng.choice([ranking[int(rng.integers(0, 9))], 16, 32, 255]))
+    return fm.FP8, fm.encode_fp8(block, element, ranking)[1] + bytes(int(rng.choice([0, 0, 0, 16])))
+
+
 def force_block(rng, page, at, tables, table, element):
     """A coded block that no encoder writes for these bytes, or one of odd size."""
     block = page[at:at + fm.BLOCK_BYTES]
@@ -301,6 +343,8 @@ def force_block(rng, page, at, tables, table, element):
     rank = tables.rank[table] if tables else np.arange(256, dtype=np.uint8)
     if element in fm.VALUE_BYTES and len(block) >= 16 and rng.random() < 0.5:
         return force_typed(rng, block, rank, element)
+    if element in fm.FP8_MANTISSA_BITS and len(block) >= 16 and rng.random() < 0.7:
+        return force_fp8(rng, block, element)
     kind = rng.integers(0, 5)
     if kind == 0 or n == 0:
         return fm.RAW, block

@@ -60,7 +60,7 @@ def test_model(rng):
                     for block in page.blocks:
                         seen["block of mode %d" % block.mode] += 1
                         expect(block.extent <= fm.units(2 * block.n + block.t) * 16, "block above raw", name, size)
-        for element in (fm.FP16, fm.FP32):
+        for element in (fm.FP16, fm.FP32, fm.FP8_E4M3, fm.FP8_E5M2):
             for size in EDGES:
                 for _ in range(8):
                     pages = [random_data(rng, size, tables.exponent[1], element), bytes(size)]
@@ -91,7 +91,7 @@ class Source:
         self.set_index = None if rng.random() < 0.1 else int(rng.integers(0, len(sets)))
         self.tables = None if self.set_index is None else sets[self.set_index][0]
         self.codebook = None if self.set_index is None else sets[self.set_index][1]
-        self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 0, 4, 5]))
+        self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 0, 4, 4, 5, 5]))
         self.asked = str(rng.choice(fm.ASKED_MODES, p=ASKED_SHARES))
         if self.tables is None and self.element in fm.VALUE_BYTES:
             self.asked = str(rng.choice(["raw", "base", "base"]))
@@ -121,12 +121,13 @@ class Source:
 
 
 def mode_values(chunk, parsed):
-    """Values per block mode; blocks of modes 6 to 8 count as what their coder is."""
+    """Values per block mode; blocks of modes 6 to 8 count as what their coder is, those of mode 10 as tiered."""
     total = [0] * 5
     for page in parsed:
         for block in page.blocks:
             coder = chunk[block.offset + block.extent - 2]
-            total[block.mode if block.mode <= fm.TIERED else fm.TIERED if coder < 2 else coder] += block.n
+            tiered = block.mode == fm.FP8 or coder < 2
+            total[block.mode if block.mode <= fm.TIERED else fm.TIERED if tiered else coder] += block.n
     return total
 
 
@@ -138,6 +139,13 @@ def typed_escapes(source, chunk, block, data, table):
     return int((rank[halves >> 7 & 0xFF] >= (21 if coder < 2 else 16)).sum())
 
 
+def fp8_escapes(source, chunk, block, data):
+    """Values without a rank in a block of mode 10, in pairs."""
+    end = block.offset + block.extent
+    exponents = fm.split_fp8(data[:2 * block.n + block.t], source.element)[0]
+    return fm.ceil_div(int((~np.isin(exponents, list(chunk[end - fm.FP8_RANKS:end]))).sum()), 2)
+
+
 def escape_counts(source, chunk, parsed):
     """Per table: (values of coded blocks, those of them in the escapes or the last tier)."""
     total = [[0, 0] for _ in range(8)]
@@ -146,6 +154,10 @@ def escape_counts(source, chunk, parsed):
             if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z):
                 total[table][0] += block.n
                 total[table][1] += typed_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:], table)
+                continue
+            if block.mode == fm.FP8:
+                total[table][0] += block.n
+                total[table][1] += fp8_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:])
                 continue
             values = np.frombuffer(data, "<u2", block.n, at * fm.BLOCK_BYTES)
             if block.mode in (fm.TOP16, fm.ESCAPES, fm.TIERED):

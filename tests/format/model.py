@@ -22,10 +22,12 @@ BLOCK_BYTES = 16384
 PAGE_BYTES_MAX = 1 << 24
 CHUNK_PAGES_MAX = 1 << 20
 HEADER_BYTES = 48
-BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED, BASE, SPLIT, FP32Z = 0, 1, 2, 3, 4, 6, 7, 8
+BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED, BASE, SPLIT, FP32Z, FP8 = 0, 1, 2, 3, 4, 6, 7, 8, 10
 ELEMENTS = BYTES, BF16, FP16, FP32, FP8_E4M3, FP8_E5M2 = range(6)
 ASKED_MODES = ("auto", "raw", "top16", "tiered", "base", "split")
 VALUE_BYTES = {BF16: 2, FP16: 2, FP32: 4}
+FP8_MANTISSA_BITS = {FP8_E4M3: 3, FP8_E5M2: 2}
+FP8_RANKS = 9
 NO_CODEBOOK = bytes(16)
 ERRORS = ("truncated", "corrupt", "unsupported", "integrity", "codebook")
 
@@ -248,10 +250,51 @@ def encode_typed(block, rank, element, asked):
     return mode, min(blocks, key=len)
 
 
+# ---- Section 3.3: mode 10
+
+
+def split_fp8(block, element):
+    """(exponents, mantissas, signs) of the values of a block."""
+    values, bits = np.frombuffer(block, np.uint8), FP8_MANTISSA_BITS[element]
+    return values >> bits & (0x7F >> bits), values & (1 << bits) - 1, values >> 7
+
+
+def fp8_ranking(exponents, element):
+    """The nine most frequent exponents of the sample, in falling order."""
+    p = np.arange(len(exponents))
+    g = p // 64
+    sample = exponents[p // 8 % 8 == (g + g // 8 + g // 64) % 8]
+    counts = np.bincount(sample, minlength=128 >> FP8_MANTISSA_BITS[element])
+    return sorted(range(len(counts)), key=lambda e: (-counts[e], e))[:FP8_RANKS]
+
+
+def fp8_rest_bytes(element, count):
+    return ceil_div(count, 2) if element == FP8_E4M3 else ceil_div(count, 4) + ceil_div(count, 8)
+
+
+def encode_fp8(block, element, ranking):
+    """(mode, the whole block, padded), by nine exponents."""
+    exponents, mantissas, signs = split_fp8(block, element)
+    if element == FP8_E4M3:
+        streams = pack(signs << 3 | mantissas, 4)
+    else:
+        streams = pack(mantissas, 2) + pack(signs, 1)
+    for first in (0, 3, 6):
+        items = np.full(len(exponents), 3)
+        for item in range(3):
+            items[exponents == ranking[first + item]] = item
+        streams += pack(items, 2)
+        exponents = exponents[items == 3]
+    streams += pack(exponents & 15, 4)
+    if element == FP8_E5M2:
+        streams += pack(exponents >> 4, 1)
+    return FP8, streams + bytes(-(len(streams) + FP8_RANKS) % UNIT) + bytes(ranking)
+
+
 def block_mode_exists(element, asked):
     """Section 3.1: the table of modes."""
     if asked in ("base", "split"):
-        return element in VALUE_BYTES
+        return element != BYTES
     return element == BF16
 
 
@@ -264,9 +307,12 @@ def encode_block(block, rank, element, asked):
         return raw
     if n >= 1 and units(len(block)) > 1 and (values == values[0]).all():
         return CONST, block[:2] + tail
-    if not block_mode_exists(element, asked) or rank is None and asked != "base" or n == 0:
+    no_table = rank is None and asked != "base" and element not in FP8_MANTISSA_BITS
+    if not block_mode_exists(element, asked) or no_table or n == 0:
         return raw
-    if asked == "base" or asked == "split" and element != BF16:
+    if element in FP8_MANTISSA_BITS:
+        coded = encode_fp8(block, element, fp8_ranking(split_fp8(block, element)[0], element))
+    elif asked == "base" or asked == "split" and element != BF16:
         coded = encode_typed(block, rank, element, asked)
     else:
         mode, streams = (encode_top16 if asked == "top16" else encode_tiered)(values, rank)
@@ -370,8 +416,39 @@ def decode_typed(mode, payload, size, element, exponents, rank):
     return data
 
 
+def decode_fp8(payload, size, element):
+    """Section 3.3 with check 14: the source bytes of a block of `size`."""
+    streams, ranking = Streams(payload[:-FP8_RANKS]), np.frombuffer(payload[-FP8_RANKS:], np.uint8)
+    bits = FP8_MANTISSA_BITS[element]
+    require((ranking < 128 >> bits).all())
+    if element == FP8_E4M3:
+        rests = streams.items(size, 4)
+        mantissas, signs = rests & 7, rests >> 3
+    else:
+        mantissas = streams.items(size, 2)
+        signs = streams.items(size, 1)
+    exponents, open_ones = np.zeros(size, np.uint8), np.arange(size)
+    for first in (0, 3, 6):
+        items = streams.items(len(open_ones), 2)
+        exponents[open_ones[items < 3]] = ranking[first + items[items < 3]]
+        open_ones = open_ones[items == 3]
+    last = streams.items(len(open_ones), 4)
+    if element == FP8_E5M2:
+        last = last | streams.items(len(open_ones), 1) << 4
+    require(not np.isin(last, ranking).any())
+    exponents[open_ones] = last
+    require(fp8_ranking(exponents, element) == ranking.tolist())
+    streams.finish()
+    data = (signs << 7 | exponents << bits | mantissas).astype(np.uint8).tobytes()
+    words = np.frombuffer(data, "<u2", size // 2)
+    require((words != words[0]).any())
+    return data
+
+
 def decode_block(mode, payload, n, t, element, exponents, rank):
     """Section 3 with check 14: the source bytes of a block; corrupt else."""
+    if mode == FP8:
+        return decode_fp8(payload, 2 * n + t, element)
     if mode in (BASE, SPLIT, FP32Z):
         return decode_typed(mode, payload, 2 * n + t, element, exponents, rank)
     streams = Streams(payload)
@@ -502,7 +579,8 @@ def mode_allowed(mode, element, codebook_id):
     """Check 10: may such blocks be in such chunks?"""
     if mode in (TOP16, ESCAPES, TIERED):
         return element == BF16 and codebook_id != NO_CODEBOOK
-    return element in {BASE: (BF16,), SPLIT: (FP16, FP32), FP32Z: (FP32,)}.get(mode, ELEMENTS)
+    typed = {BASE: (BF16,), SPLIT: (FP16, FP32), FP32Z: (FP32,), FP8: (FP8_E4M3, FP8_E5M2)}
+    return element in typed.get(mode, ELEMENTS)
 
 
 def size_allowed(mode, element, count, n, t):
@@ -512,6 +590,9 @@ def size_allowed(mode, element, count, n, t):
         return count == raw
     if mode == CONST:
         return count == 1 < raw
+    if mode == FP8:
+        m = 2 * n + t
+        return units(fp8_rest_bytes(element, m) + ceil_div(m, 4) + FP8_RANKS) <= count < raw
     if mode in (BASE, SPLIT, FP32Z):
         size = 2 * n + t
         m, tail = divmod(size, VALUE_BYTES[element])

@@ -127,9 +127,10 @@ void many_blocks(const struct device *device)
     static const struct {
         enum strait_element element;
         enum strait_mode mode;
-    } modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
-                 {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
-                 {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}};
+    } modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
+                 {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
+                 {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT},
+                 {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE}};
     struct pool *pool = make_pool();
     struct strait_run run = device_run(device, NULL);
     for (int m = 0; m < COUNT(modes); m++) {
@@ -173,6 +174,8 @@ static const struct element_modes {
     {STRAIT_ELEMENT_FP32, 3, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
     {STRAIT_ELEMENT_BF16, 2, {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16}},
     {STRAIT_ELEMENT_FP16, 3, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
+    {STRAIT_ELEMENT_FP8_E4M3, 2, {STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
+    {STRAIT_ELEMENT_FP8_E5M2, 2, {STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
 };
 
 static void encode_ways(struct ways *ways, const struct trial *trial, const struct element_modes *of)
@@ -229,8 +232,9 @@ static void mix(struct rng *rng, const struct ways *ways, struct trial *trial)
 static void mixed_trial(struct rng *rng, const struct device *device, const struct element_modes *of,
                         struct trial *trial)
 {
-    static const enum pattern patterns[] = {PATTERN_RARE,  PATTERN_FALLING, PATTERN_SHARE, PATTERN_FP16,
-                                            PATTERN_EDGES, PATTERN_WIDENED, PATTERN_CONST, PATTERN_SPREAD};
+    static const enum pattern patterns[] = {PATTERN_RARE,  PATTERN_FALLING, PATTERN_SHARE,
+                                            PATTERN_FP16,  PATTERN_EDGES,   PATTERN_WIDENED,
+                                            PATTERN_CONST, PATTERN_SPREAD,  PATTERN_FP8};
     const struct shape shape = {.page_count = MIXED_PAGES,
                                 .rows = 1,
                                 .row_bytes = 3 * 16384 + 4 * rng_below(rng, 4097),
@@ -291,6 +295,8 @@ static const struct timed {
              {"fp32 split", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_FALLING},
              {"fp32 base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_FALLING},
              {"fp32z base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED},
+             {"e4m3 base", STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8},
+             {"e5m2 base", STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE, PATTERN_FP8},
              {"bf16 raw", STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, PATTERN_FALLING},
              /* The table does not suit: it has none of the values; blocks hardly shrink, or hardly not; some escape. */
              {"none top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_HIGH},

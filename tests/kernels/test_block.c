@@ -260,6 +260,79 @@ TEST(every_variant_decodes_to_any_address)
     }
 }
 
+/* ---- FP8 -------------------------------------------------------------------------------------------------------- */
+
+static uint8_t lists[2][BLOCK_BYTES + VECTOR_BYTES];
+
+/* Splits, and joins from memory that ends with the rests. */
+static void check_fp8(struct rng *rng, uint32_t count, bool e5m2)
+{
+    const size_t rests = e5m2 ? pack_bytes_2bit(count) + pack_bytes_1bit(count) : pack_bytes_4bit(count);
+    uint8_t *src = last_bytes(&plain, count), *dst = last_bytes(&back, count);
+    struct block_bytes block = {.bytes = src, .size = count, .word = SUM_LANES * rng_below(rng, 1 << 18)};
+    rng_fill(rng, src, count);
+    for (int v = 0; v < variant_count(); v++) {
+        struct block_bytes joined = {.bytes = dst, .size = count, .word = block.word, .stream = rng_below(rng, 2) != 0};
+        uint8_t *to = last_bytes(&stage[1], rests);
+        memset(stage[1].bytes, CANARY, stage[1].size);
+        memset(back.bytes, CANARY, back.size);
+        ops_of(v)->split_fp8(lists[v > 0], to, &block, e5m2);
+        require(block.sum == sum_terms(src, count, block.word));
+        require(is_filled(stage[1].bytes, stage[1].size - rests, CANARY));
+        if (v == 0)
+            memcpy(stage[0].bytes, to, rests);
+        require(memcmp(stage[0].bytes, to, rests) == 0 && memcmp(lists[0], lists[v > 0], count) == 0);
+        ops_of(v)->join_fp8(&joined, lists[0], to, e5m2);
+        ops_of(v)->flush();
+        require(joined.sum == block.sum && memcmp(src, dst, count) == 0);
+        require(is_filled(back.bytes, back.size - count, CANARY));
+    }
+}
+
+/* A tier: its stream, what goes on to the next, and back. */
+static void check_tier(struct rng *rng, uint32_t count, uint8_t first)
+{
+    static uint8_t exponents[BLOCK_BYTES], on[BLOCK_BYTES + VECTOR_BYTES], streams[2][BLOCK_BYTES];
+    struct table table = {.window = 0};
+    uint32_t threes = 0;
+    memset(table.rank, 255, sizeof(table.rank));
+    for (uint8_t r = 0; r < 9; r++) {
+        table.exponent[r] = (uint8_t)(r * 7 % 32);
+        table.rank[table.exponent[r]] = r;
+    }
+    for (uint32_t i = 0; i < count;) { /* lower ranks have been taken by the tier before */
+        exponents[i] = (uint8_t)rng_below(rng, 32);
+        i += table.rank[exponents[i]] >= first;
+    }
+    for (int v = 0; v < variant_count(); v++) {
+        memcpy(lists[0], exponents, count);
+        uint32_t more = ops_of(v)->encode_tier(streams[v > 0], lists[0], count, &table, first);
+        if (v == 0) {
+            threes = more;
+            memcpy(on, lists[0], more);
+        }
+        require(more == threes && memcmp(on, lists[0], more) == 0);
+        require(memcmp(streams[0], streams[v > 0], pack_bytes_2bit(count)) == 0);
+        require(ops_of(v)->count_threes(streams[0], count) == threes);
+        ops_of(v)->decode_tier(lists[1], streams[0], count, on, &table, first);
+        require(memcmp(lists[1], exponents, count) == 0);
+    }
+}
+
+TEST_LOOP(every_variant_codes_fp8_of_every_length_like_scalar, 2)
+{
+    struct rng rng = rng_init(550 + (uint64_t)_i);
+    for (uint32_t count = 1; count <= BLOCK_BYTES; count += count < 300 || count > BLOCK_BYTES - 140 ? 1 : 211)
+        check_fp8(&rng, count, _i == 1);
+}
+
+TEST(every_variant_codes_tiers_of_every_length_like_scalar)
+{
+    struct rng rng = rng_init(560);
+    for (uint32_t count = 1; count <= BLOCK_BYTES; count += count < 300 || count > BLOCK_BYTES - 140 ? 1 : 211)
+        check_tier(&rng, count, (uint8_t)(count % 3 * 3));
+}
+
 /* ---- Sums and copies ------------------------------------------------------------------------------------------- */
 
 /* sum(bytes) without its seed, of bytes that begin at word 0. */

@@ -290,7 +290,8 @@ TEST_LOOP(streams_that_no_encoder_writes_are_refused, COUNT(faults))
     }
 }
 
-/* ---- Blocks of modes 6 to 8 ------------------------------------------------------------------------------------ */
+/* ---- Blocks of typed modes, 6 to 8 and 10
+ * ------------------------------------------------------------------------------------ */
 
 static const struct kind {
     enum strait_element element;
@@ -306,11 +307,13 @@ static const struct kind {
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_FALLING, STRAIT_BLOCK_SPLIT},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED, STRAIT_BLOCK_FP32Z},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_WIDENED, STRAIT_BLOCK_FP32Z},
+    {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8, STRAIT_BLOCK_FP8},
+    {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT, PATTERN_FP8, STRAIT_BLOCK_FP8},
 };
 
 /* Lengths with ragged ends. */
 static const uint32_t kind_bytes[] = {801, 802, 803, 516, 1024};
-enum { KINDS = COUNT(kinds) * COUNT(kind_bytes) };
+enum { FP8_KINDS = 2, KINDS = COUNT(kinds) * COUNT(kind_bytes), BASE_KINDS = KINDS - FP8_KINDS * COUNT(kind_bytes) };
 
 /* A page of one block of a kind, of a length. */
 static void kind_init(int index)
@@ -335,7 +338,7 @@ static bool is_bad_page(int status)
     return status == STRAIT_ERR_CORRUPT || status == STRAIT_ERR_INTEGRITY;
 }
 
-TEST_LOOP(every_other_coder_and_base_is_refused, KINDS)
+TEST_LOOP(every_other_coder_and_base_is_refused, BASE_KINDS)
 {
     kind_init(_i);
     const unsigned right_coder = chunk[chunk_size - 2], right_base = chunk[chunk_size - 1];
@@ -355,29 +358,49 @@ TEST_LOOP(every_other_coder_and_base_is_refused, KINDS)
     chunk_teardown();
 }
 
+enum { RANKING = 9 };
+
+TEST_RANGE(every_other_byte_of_a_ranking_is_refused, BASE_KINDS, KINDS)
+{
+    kind_init(_i);
+    const unsigned exponents = kinds[_i / COUNT(kind_bytes)].element == STRAIT_ELEMENT_FP8_E4M3 ? 16 : 32;
+    for (unsigned r = 1; r <= RANKING; r++) {
+        uint8_t *byte = chunk + chunk_size - r, right = *byte;
+        for (unsigned e = 0; e < 256; e++) {
+            *byte = (uint8_t)e;
+            require((e == right ? STRAIT_OK : STRAIT_ERR_CORRUPT) == judged_status() ||
+                    (e != right && e < exponents && is_bad_page(judged_status())));
+        }
+        *byte = right;
+    }
+    chunk_teardown();
+}
+
 TEST_LOOP(a_block_of_another_length_is_refused, KINDS)
 {
     kind_init(_i);
-    const uint8_t end[2] = {chunk[chunk_size - 2], chunk[chunk_size - 1]};
+    const size_t end_size = _i < BASE_KINDS ? 2 : RANKING;
     const uint64_t whole = chunk_size;
+    uint8_t end[RANKING];
+    memcpy(end, chunk + whole - end_size, end_size);
     for (chunk_size = BLOCK + 16; chunk_size < whole + 1024; chunk_size += 16) {
         uint8_t before[16];
         memset(chunk + whole, 0, CHUNK_MAX - whole);
         memcpy(before, chunk + chunk_size - 16, 16);
         if (chunk_size > whole)
-            memset(chunk + whole - 2, 0, 2);
-        memcpy(chunk + chunk_size - 2, end, 2);
+            memset(chunk + whole - end_size, 0, end_size);
+        memcpy(chunk + chunk_size - end_size, end, end_size);
         store_le32(chunk + 16, (uint32_t)chunk_size);
         repair_metadata(chunk, chunk_size);
         ck_assert_int_eq(chunk_size == whole ? STRAIT_OK : STRAIT_ERR_CORRUPT, judged_status());
         memcpy(chunk + chunk_size - 16, before, 16);
-        memcpy(chunk + whole - 2, end, 2);
+        memcpy(chunk + whole - end_size, end, end_size);
     }
     chunk_teardown();
 }
 
 /* Streams of zeros and of ones, with every coder. */
-TEST_LOOP(blocks_of_one_byte_are_refused, KINDS)
+TEST_LOOP(blocks_of_one_byte_are_refused, BASE_KINDS)
 {
     kind_init(_i);
     for (unsigned fill = 0; fill < 256; fill += 51) {
@@ -393,6 +416,21 @@ TEST_LOOP(blocks_of_one_byte_are_refused, KINDS)
     chunk_teardown();
 }
 
+TEST_RANGE(blocks_of_one_byte_before_a_ranking_are_refused, BASE_KINDS, KINDS)
+{
+    kind_init(_i);
+    for (unsigned fill = 0; fill < 256; fill += 17) {
+        memset(chunk + BLOCK, (int)fill, chunk_size - BLOCK - RANKING);
+        require(is_bad_page(judged_status()));
+        memset(chunk + chunk_size - RANKING, (int)fill, RANKING);
+        require(is_bad_page(judged_status()));
+        for (unsigned r = 0; r < RANKING; r++)
+            chunk[chunk_size - RANKING + r] = (uint8_t)r;
+        require(is_bad_page(judged_status()));
+    }
+    chunk_teardown();
+}
+
 TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
 {
     static const uint8_t no_id[STRAIT_CODEBOOK_ID_BYTES];
@@ -400,11 +438,13 @@ TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
     const uint8_t right_mode = chunk[48] & 15, right_element = chunk[5];
     for (unsigned mode = 0; mode < 16; mode++) {
         for (uint8_t element = 0; element <= STRAIT_ELEMENT_FP8_E5M2; element++) {
-            bool known = mode <= 4 || (mode >= 6 && mode <= 8), right = mode == right_mode && element == right_element;
-            bool fits = mode == 6   ? element == STRAIT_ELEMENT_BF16
-                        : mode == 7 ? element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32
-                        : mode == 8 ? element == STRAIT_ELEMENT_FP32
-                                    : element == STRAIT_ELEMENT_BF16 && memcmp(chunk + 24, no_id, sizeof(no_id)) != 0;
+            bool known = mode <= 4 || (mode >= 6 && mode <= 8) || mode == 10,
+                 right = mode == right_mode && element == right_element;
+            bool fits = mode == 6    ? element == STRAIT_ELEMENT_BF16
+                        : mode == 7  ? element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32
+                        : mode == 8  ? element == STRAIT_ELEMENT_FP32
+                        : mode == 10 ? element >= STRAIT_ELEMENT_FP8_E4M3
+                                     : element == STRAIT_ELEMENT_BF16 && memcmp(chunk + 24, no_id, sizeof(no_id)) != 0;
             chunk[48] = (uint8_t)((chunk[48] & 0xf0) | mode);
             chunk[5] = element;
             repair_metadata(chunk, chunk_size);

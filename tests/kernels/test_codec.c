@@ -57,12 +57,13 @@ static const struct asking {
     enum strait_element element;
     enum strait_mode mode;
     bool without; /* a codebook */
-} askings[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, false},  {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, false},   {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, false},  {STRAIT_ELEMENT_BF16, STRAIT_MODE_SPLIT, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, true},   {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, true},
-               {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false}, {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
-               {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false}};
+} askings[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, false},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, false},     {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, false},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_SPLIT, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, true},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false},   {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false},   {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT, true}};
 
 TEST_LOOP(pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant, COUNT(sizes))
 {
@@ -348,7 +349,8 @@ TEST_LOOP(a_block_with_one_other_value_at_the_start_end_or_middle_is_not_const, 
     }
 }
 
-/* ---- Modes 6 to 8 ---------------------------------------------------------------------------------------------- */
+/* ---- Modes 6 to 8 and 10
+ * ---------------------------------------------------------------------------------------------- */
 
 static const enum strait_mode typed_modes[] = {STRAIT_MODE_BASE, STRAIT_MODE_SPLIT};
 
@@ -380,6 +382,29 @@ TEST_LOOP(every_one_of_65536_values_of_fp16_comes_back, COUNT(typed_modes))
         if (typed_modes[_i] == STRAIT_MODE_SPLIT) /* a large one may leave no base for the others */
             ck_assert_uint_eq(1u << STRAIT_BLOCK_SPLIT, block_modes());
     }
+}
+
+/* Each value among values that let the block shrink, and the ranking that the format asks for. */
+TEST_LOOP(every_one_of_256_values_of_fp8_comes_back, 2 * COUNT(typed_modes))
+{
+    enum { VALUES = 4000, RANKS = 9 };
+    const struct asked asked = {NULL, _i % 2 == 0 ? STRAIT_ELEMENT_FP8_E4M3 : STRAIT_ELEMENT_FP8_E5M2,
+                                typed_modes[_i / 2]};
+    const unsigned bits = _i % 2 == 0 ? 3 : 2;
+    uint8_t bytes[VALUES], counts[32] = {0};
+    for (uint32_t i = 0; i < VALUES; i++)
+        bytes[i] = (uint8_t)(i % 16 == 5 ? i / 16 : (i % 5 + i % 3) << bits | (i & 0x81));
+    for (uint32_t p = 0; p < VALUES; p++) {
+        uint32_t group = p / 64;
+        counts[(bytes[p] & 0x7f) >> bits] += p / 8 % 8 == (group + group / 8 + group / 64) % 8;
+    }
+    code_page(&asked, 0, bytes, sizeof(bytes));
+    ck_assert_uint_eq(1u << STRAIT_BLOCK_FP8, block_modes());
+    ck_assert_uint_eq(VALUES / 2, verdict.result.values[STRAIT_BLOCK_TIERED]);
+    const uint8_t *ranking = chunk + verdict.result.bytes - RANKS;
+    for (unsigned r = 1; r < RANKS; r++)
+        ck_assert(counts[ranking[r]] < counts[ranking[r - 1]] ||
+                  (counts[ranking[r]] == counts[ranking[r - 1]] && ranking[r] > ranking[r - 1]));
 }
 
 TEST_LOOP(one_bit_of_a_lower_half_decides_between_fp32z_and_split, COUNT(typed_modes))

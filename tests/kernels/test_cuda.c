@@ -45,6 +45,8 @@ static struct asked random_asked(struct rng *rng)
         asked.mode = rng_below(rng, 2) == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
     if (rng_below(rng, 12) == 0)
         asked.element = (enum strait_element)rng_below(rng, 6);
+    if (rng_below(rng, 6) == 0)
+        asked.element = rng_below(rng, 2) == 0 ? STRAIT_ELEMENT_FP8_E4M3 : STRAIT_ELEMENT_FP8_E5M2;
     if (rng_below(rng, 8) == 0) {
         asked.codebook = NULL;
         if (asked.element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(asked.element))
@@ -292,10 +294,11 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
 static const struct asked_mode {
     enum strait_element element;
     enum strait_mode mode;
-} asked_modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
-                   {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW},   {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},
-                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
-                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}, {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT}};
+} asked_modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
+                   {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW},      {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},
+                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
+                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT},    {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT},
+                   {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT}};
 
 static struct asked ask(size_t number)
 {
@@ -312,7 +315,8 @@ static void chosen_sizes(struct rng *rng)
                                         .row_bytes = sizes[s],
                                         .page_gap = round_to(sizes[s], element_bytes(asked.element)) - sizes[s],
                                         .table = (uint32_t)s % TEST_TABLES};
-            static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED, PATTERN_FP16, PATTERN_SPREAD};
+            static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED, PATTERN_FP16, PATTERN_SPREAD,
+                                                 PATTERN_FP8};
             chosen_trial(rng, &asked, &shape, (enum pattern)((s + m) % PATTERNS), HONEST);
             if (asked.mode >= STRAIT_MODE_BASE)
                 chosen_trial(rng, &asked, &shape, later[s % COUNT(later)], HONEST);
@@ -352,7 +356,9 @@ static void chosen_hostilities(struct rng *rng)
                                             .row_bytes = k < 2 ? 16384 + 600 : 3001,
                                             .page_gap = k < 2 ? 4 : 3,
                                             .table = 2};
-                chosen_trial(rng, &asked, &shape, patterns[k], (enum hostility)how);
+                const enum pattern pattern =
+                    element_bytes(asked.element) == 1 && k % 2 == 0 ? PATTERN_FP8 : patterns[k];
+                chosen_trial(rng, &asked, &shape, pattern, (enum hostility)how);
             }
         }
     }
@@ -368,7 +374,8 @@ static void chosen_rooms(struct rng *rng)
             const struct asked asked = ask((size_t)m);
             const struct shape shape = {
                 .page_count = 2, .rows = 1, .row_bytes = 16384 + 64 * room, .table = room % TEST_TABLES};
-            chosen_trial_in(rng, &asked, &shape, PATTERN_FALLING, hostilities[room % COUNT(hostilities)], true,
+            const enum pattern pattern = element_bytes(asked.element) == 1 ? PATTERN_FP8 : PATTERN_FALLING;
+            chosen_trial_in(rng, &asked, &shape, pattern, hostilities[room % COUNT(hostilities)], true,
                             room % 2 == 0 ? room : 128 + room);
         }
     }

@@ -154,7 +154,10 @@ static void check_misfits(uint32_t high_half)
 static void check_forms()
 {
     for (uint32_t mode = 0; mode < STRAIT_BLOCK_MODES_ALL; mode++) {
-        for (uint32_t counted = STRAIT_BLOCK_TOP16; counted <= STRAIT_BLOCK_TIERED; counted++) {
+        if (mode == STRAIT_BLOCK_MODES || mode == 9) // unused
+            continue;
+        const uint32_t least = mode == STRAIT_BLOCK_FP8 ? STRAIT_BLOCK_TIERED : STRAIT_BLOCK_TOP16;
+        for (uint32_t counted = least; counted <= STRAIT_BLOCK_TIERED; counted++) {
             const uint32_t form = make_form(mode, mode < STRAIT_BLOCK_BASE ? mode : counted);
             const uint32_t size = make_size(1024, form, 4096);
             require(form < 16 && form_mode(form) == mode);

@@ -90,7 +90,7 @@ for file in mixed.safetensors no-tensors.safetensors values noise zeroes; do
     round_trip $file
     round_trip $file --raw -T 1
     round_trip $file --page 16 --chunk 48 -T 3
-    for type in bytes fp16 fp32 fp8; do
+    for type in bytes fp16 fp32 fp8_e4m3 fp8_e5m2; do
         round_trip $file --raw --dtype $type --page 80
     done
 done
@@ -443,7 +443,7 @@ grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON
 
 # ---- Modes of other types ---
 
-for type in bf16 fp16 fp32; do
+for type in bf16 fp16 fp32 fp8_e4m3 fp8_e5m2; do
     for mode in base split; do
         "$strait" encode -q -f --mode $mode --dtype $type values -o other && "$strait" decode other - 2>/dev/null |
             cmp - values || fail "$type in mode $mode"
@@ -456,7 +456,7 @@ grep -q codebook report.out && fail "mode base has a codebook: $(cat report.out)
 grep -q 'no use for a codebook' report.out || fail "a codebook for mode base: $(cat report.out)"
 cat values | "$strait" encode -q --mode base - - | "$strait" decode -q - - | cmp - values || fail "mode base in a pipe"
 "$strait" encode -f --mode split mixed.safetensors -o other 2>report.out || fail "mixed types in mode split"
-grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what mode split carries: $(cat report.out)"
+grep -q 'carried uncompressed (not BF16, FP16, FP32 or FP8)' report.out || fail "what mode split carries: $(cat report.out)"
 "$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
 "$strait" encode -q -f --mode base --dtype fp32 values -o other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
@@ -477,6 +477,10 @@ bench lonely/strait && fail "a bench with a sample from elsewhere"
 grep -q 'no --input' bench.err || fail "a bench without a sample: $(cat bench.err)"
 bench installed/bin/strait || fail "the sample beside an installed program: $(cat bench.err)"
 bench sources/build/dev/tools/strait || fail "the sample in the sources: $(cat bench.err)"
+for type in fp8_e4m3:1.1[5-9] fp8_e5m2:1.[34]; do
+    sources/build/dev/tools/strait bench codec --dtype ${type%:*} --size 1M --repeats 1 --mode base --variant scalar >bench.out
+    grep -q "^strait .* ${type#*:}[0-9]* .* ok " bench.out || fail "a bench of $type: $(cat bench.out)"
+done
 rm -r lonely installed sources
 
 [ $failed -eq 0 ] && echo "cli: all passed"

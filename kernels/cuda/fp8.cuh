@@ -1,0 +1,172 @@
+// FP8 blocks (mode 10), FORMAT.md section 3.3: values as exponents and rests, tiers of two bits, rankings. A lane of
+// workers has 64 consecutive values, one group of the sample.
+#ifndef STRAIT_KERNELS_CUDA_FP8_CUH
+#define STRAIT_KERNELS_CUDA_FP8_CUH
+
+#include "kernels/cuda/bits.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace strait
+{
+
+constexpr uint32_t FP8_RANKS = 9;                  // also the bytes at the end of a block
+constexpr uint32_t FP8_EACH = 64, FP8_LAST = 0x3f; // values of a lane; code of an exponent without a rank
+
+// Bytes of the rests of m values.
+ANY_SIDE uint32_t fp8_rests_size(bool e5m2, uint32_t m)
+{
+    return e5m2 ? (m + 3) / 4 + (m + 7) / 8 : (m + 1) / 2;
+}
+
+// Bytes of `count` exponents without a rank.
+ANY_SIDE uint32_t fp8_last_size(bool e5m2, uint32_t count)
+{
+    return (count + 1) / 2 + (e5m2 ? (count + 7) / 8 : 0);
+}
+
+ANY_SIDE bool is_fp8(uint32_t element)
+{
+    return element == STRAIT_ELEMENT_FP8_E4M3 || element == STRAIT_ELEMENT_FP8_E5M2;
+}
+
+// ---- Four values ----------------------------------------------------------------------------------------------------
+
+// Exponents, a byte each.
+ANY_SIDE uint32_t fp8_exponents(bool e5m2, uint32_t four)
+{
+    return e5m2 ? four >> 2 & 0x1f1f1f1fu : four >> 3 & 0x0f0f0f0fu;
+}
+
+// Four items of two bits from the lowest bits of four bytes, and of one bit from the highest.
+ANY_SIDE uint32_t pack_four_twos(uint32_t four)
+{
+    return (four & 0x03030303u) * 0x01041040u >> 24;
+}
+ANY_SIDE uint32_t pack_four_signs(uint32_t four)
+{
+    return (four >> 7 & 0x01010101u) * 0x01020408u >> 24;
+}
+
+// Eight rests of E4M3, of four bits each.
+ANY_SIDE uint32_t pack_eight_rests(uint32_t a, uint32_t b)
+{
+    uint32_t x = (a & 0x07070707u) | (a >> 4 & 0x08080808u), y = (b & 0x07070707u) | (b >> 4 & 0x08080808u);
+    x |= x >> 4, y |= y >> 4;
+    return permute(x, y, 0x6420);
+}
+
+// Eight items of four bits in order, from bytes below 16.
+ANY_SIDE uint32_t pack_eight(uint32_t a, uint32_t b)
+{
+    a |= a >> 4, b |= b >> 4;
+    return permute(a, b, 0x6420);
+}
+
+// Values with zero exponents from eight rests of E4M3; from four mantissas and signs of E5M2.
+ANY_SIDE void unpack_eight_rests(uint32_t rests, uint32_t w[2])
+{
+    const uint32_t even = rests & 0x0f0f0f0fu, odd = rests >> 4 & 0x0f0f0f0fu;
+    const uint32_t a = permute(even, odd, 0x5140), b = permute(even, odd, 0x7362);
+    w[0] = (a & 0x07070707u) | (a & 0x08080808u) << 4;
+    w[1] = (b & 0x07070707u) | (b & 0x08080808u) << 4;
+}
+ANY_SIDE uint32_t unpack_e5m2(uint32_t mantissas, uint32_t signs)
+{
+    uint32_t x = mantissas & 255;
+    x = (x | x << 12) & 0x000f000fu;
+    x = (x | x << 6) & 0x03030303u;
+    return x | ((signs & 15) * 0x00204081u & 0x01010101u) << 7;
+}
+
+// ---- Tiers ----------------------------------------------------------------------------------------------------------
+
+// Code of a rank: its items of tiers 1 to 3, two bits each.
+ANY_SIDE uint32_t fp8_code(uint32_t rank)
+{
+    return rank < 3 ? rank : rank < 6 ? 3 | (rank - 3) << 2 : rank < FP8_RANKS ? 15 | (rank - 6) << 4 : FP8_LAST;
+}
+
+// Codes of eight exponents in `a` and `b`, a byte each, by the codes of all exponents.
+ANY_SIDE void fp8_codes(bool e5m2, const uint32_t codes[8], uint32_t &a, uint32_t &b)
+{
+    const uint32_t low = pack_eight(a & 0x0f0f0f0fu, b & 0x0f0f0f0fu);
+    uint32_t found[2], upper[2];
+    top16_exponents(low, codes, found);
+    if (e5m2) {
+        top16_exponents(low, codes + 4, upper);
+        found[0] = select_bits((a >> 4 & 0x01010101u) * 255u, upper[0], found[0]);
+        found[1] = select_bits((b >> 4 & 0x01010101u) * 255u, upper[1], found[1]);
+    }
+    a = found[0], b = found[1];
+}
+
+// Exponents of 16 values from their items of all tiers, by 16 bytes: the ranking, then zeroes.
+ANY_SIDE void fp8_exponents_of(uint32_t tier1, uint32_t tier2, uint32_t tier3, const uint32_t ranking[4], uint32_t e[4])
+{
+    constexpr uint32_t EVEN = 0x33333333u;
+    const uint32_t even = (tier1 & EVEN) + (tier2 & EVEN) + (tier3 & EVEN);
+    const uint32_t odd = (tier1 >> 2 & EVEN) + (tier2 >> 2 & EVEN) + (tier3 >> 2 & EVEN);
+    uint32_t of_even[2], of_odd[2];
+    top16_exponents(even, ranking, of_even);
+    top16_exponents(odd, ranking, of_odd);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        e[2 * i] = permute(of_even[i], of_odd[i], 0x5140);
+        e[2 * i + 1] = permute(of_even[i], of_odd[i], 0x7362);
+    }
+}
+
+// ---- Rankings -------------------------------------------------------------------------------------------------------
+
+// Which eight bytes of its 64 a group adds to the sample.
+ANY_SIDE uint32_t sample_piece(uint32_t group)
+{
+    return (group + group / 8 + group / 64) % 8;
+}
+
+// All lanes: how often exponent number `lane` is among those of all lanes' eight bytes, of which `count` exist.
+DEVICE uint32_t count_exponents(const uint32_t exponents[2], uint32_t count, uint32_t lane)
+{
+    uint32_t found = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t e = exponents[i / 4] >> (8 * (i % 4));
+        uint32_t same = __ballot_sync(ALL_LANES, i < count);
+#pragma unroll
+        for (uint32_t bit = 0; bit < 5; bit++) {
+            const uint32_t set = __ballot_sync(ALL_LANES, (e >> bit & 1) != 0);
+            same &= (lane >> bit & 1) != 0 ? set : ~set;
+        }
+        found += popcount(same);
+    }
+    return found;
+}
+
+// Orders exponents by rank, the first greatest; 0 for what is no exponent of the type. No two others are equal.
+ANY_SIDE uint32_t exponent_key(uint32_t count, bool e5m2, uint32_t exponent)
+{
+    return e5m2 || exponent < 16 ? count * 32 + 32 - exponent : 0;
+}
+ANY_SIDE uint32_t exponent_of_key(uint32_t key)
+{
+    return (32 - key % 32) % 32;
+}
+
+// All lanes: the rank of exponent number `lane`, or FP8_RANKS; ranking[r] becomes the exponent of rank r.
+DEVICE uint32_t rank_exponents(uint32_t count, bool e5m2, uint32_t lane, uint32_t ranking[FP8_RANKS])
+{
+    uint32_t key = exponent_key(count, e5m2, lane), rank = FP8_RANKS;
+#pragma unroll
+    for (uint32_t r = 0; r < FP8_RANKS; r++) {
+        const uint32_t greatest = __reduce_max_sync(ALL_LANES, key);
+        ranking[r] = exponent_of_key(greatest);
+        if (key == greatest) {
+            rank = r;
+            key = 0;
+        }
+    }
+    return rank;
+}
+
+} // namespace strait
+#endif
