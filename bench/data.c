@@ -50,7 +50,7 @@ static struct strait_codebook *calibrate(struct tensors *tensors, unsigned threa
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
 
     progress_begin(&progress, "calibrating", tensors->bytes, false);
-    if (spans_count(&tensors->spans, NULL, threads, &progress, &histograms))
+    if (spans_count(&tensors->spans, NULL, threads, &progress, &histograms, NULL))
         status = histograms_codebook(&histograms, false, &codebook);
     progress_end(&progress);
     histograms_fini(&histograms);
@@ -151,7 +151,8 @@ bool data_init(struct data *data, const struct bench_values *values, uint64_t si
         const struct span *span = &spans->list[i % spans->count];
         uint64_t bytes = 2 * span->values < size ? 2 * span->values : size / 2 * 2;
         memcpy(data->bytes + at, span->data, bytes);
-        data->plan.segments[i] = (struct segment){at, at + bytes, STRAIT_ELEMENT_BF16, span->class, 0};
+        data->plan.segments[i] =
+            (struct segment){.begin = at, .end = at + bytes, .element = STRAIT_ELEMENT_BF16, .class = span->class};
         at += bytes;
     }
     data->plan.segment_count = (uint32_t)count;
@@ -217,7 +218,7 @@ bool data_measure(const struct data *data, const struct strait_codebook *codeboo
                                                   .values = (segment->end - segment->begin) / 2});
     }
     progress_begin(&progress, "counting", data->size, false);
-    counted = counted && spans_count(&spans, NULL, threads, &progress, &histograms);
+    counted = counted && spans_count(&spans, NULL, threads, &progress, &histograms, NULL);
     progress_end(&progress);
     spans_fini(&spans);
     if (counted)

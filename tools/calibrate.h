@@ -63,11 +63,28 @@ struct spans {
 bool spans_add(struct spans *spans, struct span span);
 void spans_fini(struct spans *spans);
 
+/* What else is done with each piece of a span while it is at hand, in any thread. class: of its histogram, by index.
+ * False: it failed, with the error on stderr. */
+struct measure {
+    bool (*add)(void *arg, uint32_t class, const struct span *piece, const uint8_t *data);
+    void *arg;
+};
+
 /* Counts all spans, in `threads` threads, into *histograms, which must be empty; the result does not depend on
- * `threads`. Reorders the list. `progress` moves by bytes. source: NULL: the values are in memory. False: failed, with
- * the error on stderr. */
+ * `threads`. Reorders the list. `progress` moves by bytes. source: NULL: the values are in memory. measure: or NULL.
+ * False: failed, with the error on stderr. */
 bool spans_count(struct spans *spans, const struct source *source, unsigned threads, struct progress *progress,
-                 struct histograms *histograms);
+                 struct histograms *histograms, const struct measure *measure);
+
+/* What values cost, summed over them, so that the costs of several classes can be added. */
+struct cost {
+    uint64_t values;
+    double entropy; /* bits, of exponents */
+    double top16, tiered;
+    double top16_escapes, tiered_escapes;
+};
+
+struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256]);
 
 /* The tensors of input files that can be counted for tables, each with the class derived from its name. */
 
@@ -100,13 +117,6 @@ bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsi
                          bool (*wanted)(const char *name, int kind), int kind);
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
-
-/* Calibrates on the input itself: a first pass over its BF16 values makes a codebook. */
-
-/* Reads the source, which must be seekable, and numbers the plan's tables (plan_number_tables). The plan must have BF16
- * segments. The caller owns the codebook; its tables have no classes. NULL when it failed, with the error on stderr. */
-struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, unsigned threads,
-                                       struct progress *progress);
 
 /* Report of `strait calibrate` about the data it counted, class by class. */
 

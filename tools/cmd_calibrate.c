@@ -218,7 +218,7 @@ static bool count_files(const struct options *options, struct histograms *histog
                       options->raw ? tensors_take_raw : take_safetensors, options->rules, wanted_elements(options)))
         return false;
     progress_begin(&progress, "counting", tensors.bytes, options->quiet);
-    bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms);
+    bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms, NULL);
     progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
         print_error(NULL, "skipped %" PRIu64 " tensor%s not %s", tensors.skipped,

@@ -12,7 +12,7 @@
 #include "tools/encode_file.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
-#include "tools/calibrate.h"
+#include "tools/tally.h"
 #include "tools/files.h"
 #include "tools/report.h"
 
@@ -25,8 +25,9 @@ static const char usage[] =
     "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
     "\n"
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
-    "  --mode MODE          auto (default), tiered, top16 or raw; split is tiered for BF16, FP16 and FP32, base codes\n"
-    "                       these three without a codebook. Releases that have neither cannot read what they write\n"
+    "  --mode MODE          auto (default) is the smaller of split and base, tensor by tensor, or chunk by chunk with\n"
+    "                       --codebook; split codes BF16, FP16 and FP32 with tables, base without; tiered and top16\n"
+    "                       code BF16 alone; raw codes nothing\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8 or bytes\n"
     "  --raw                do not look for a safetensors header\n"
@@ -156,11 +157,19 @@ static bool makes_codebook(const struct encode_options *options)
 
 /* ---- Codebook -------------------------------------------------------------------------------------------------- */
 
-/* The set that was named, or one made from the input. *codebook stays NULL when no value would be coded with it. */
+/* The set that was named, or one made from the input. *codebook stays NULL when no value is coded with it. */
 static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
                          struct strait_codebook **codebook)
 {
     struct progress progress;
+    const struct tally_task task = {
+        .source = source,
+        .codec = options->codec,
+        .page_bytes = options->page_bytes,
+        .threads = options->threads,
+        .progress = &progress,
+    };
+    bool made;
 
     *codebook = NULL;
     if (options->codebook != NULL) {
@@ -172,9 +181,9 @@ static bool get_codebook(const struct encode_options *options, struct source *so
     if (!makes_codebook(options) || !plan_has_tables(plan))
         return true;
     progress_begin(&progress, "calibrating", source->size - plan->preamble_bytes, options->quiet);
-    *codebook = tally_codebook(source, plan, options->threads, &progress);
+    made = tally_codebook(&task, plan, codebook);
     progress_end(&progress);
-    return *codebook != NULL;
+    return made;
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
@@ -349,7 +358,20 @@ static bool encode_to(const struct encode_options *options, struct encode_task *
     return output_commit(&output) && report(options, task, &outcome, started);
 }
 
-static bool encode_source(const struct encode_options *options, struct source *source, uint64_t started)
+/* Whether the mode that was asked for by name codes any of the values. */
+static bool mode_applies(const struct encode_options *options, const struct plan *plan)
+{
+    if (options->mode == STRAIT_MODE_AUTO || options->mode == STRAIT_MODE_RAW || plan->segment_count == 0)
+        return true;
+    for (uint32_t i = 0; i < plan->segment_count; i++)
+        if (plan_codes(plan, plan->segments[i].element))
+            return true;
+    print_error(NULL, "--mode %s codes no values of this input: %s", mode_names[options->mode], why_carried(plan));
+    return false;
+}
+
+static bool encode_source(const struct encode_options *options, struct source *source, uint64_t started,
+                          enum exit_code *code)
 {
     struct strait_codebook *codebook;
     struct plan plan;
@@ -357,14 +379,15 @@ static bool encode_source(const struct encode_options *options, struct source *s
 
     if (!examine(&plan, source, options->rules, options->element, options->raw))
         return false;
-    plan.mode = options->mode;
-    if (get_codebook(options, source, &plan, &codebook)) {
+    plan_set_mode(&plan, options->mode);
+    *code = mode_applies(options, &plan) ? EXIT_CODE_DATA : EXIT_CODE_USAGE;
+    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook)) {
         struct encode_task task = {
             .source = source,
             .plan = &plan,
             .codebook = codebook,
             .codec = options->codec,
-            .mode = options->mode,
+            .chooses = options->mode == STRAIT_MODE_AUTO && options->codebook != NULL,
             .page_bytes = options->page_bytes,
             .chunk_bytes = options->chunk_bytes,
             .threads = options->threads,
@@ -382,20 +405,21 @@ static bool must_spool(const struct encode_options *options, const struct source
     return !source->seekable && makes_codebook(options);
 }
 
-static bool encode_run(const struct encode_options *options)
+static enum exit_code encode_run(const struct encode_options *options)
 {
     uint64_t started = clock_ns();
+    enum exit_code code = EXIT_CODE_DATA;
     struct source source;
     bool ok;
 
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
-        return false;
+        return EXIT_CODE_DATA;
     ok = source_survives(&source, options->output) &&
          (options->operand == NULL || operand_is_output(options->operand, safetensors_probe, "safetensors file")) &&
          (!must_spool(options, &source) || source_spool(&source));
-    ok = ok && encode_source(options, &source, started);
+    ok = ok && encode_source(options, &source, started, &code);
     source_close(&source);
-    return ok;
+    return ok ? EXIT_CODE_OK : code;
 }
 
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
@@ -421,7 +445,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return encode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    return encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)

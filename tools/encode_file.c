@@ -91,6 +91,8 @@ bool file_writer_finish(struct file_writer *writer)
     return ok;
 }
 
+#define APART_BYTES (64u * 1024) /* where chunks choose: a tensor of so many bytes chooses for itself */
+
 /* ---- The pipeline ---------------------------------------------------------------------------------------------- */
 
 struct encode_job {
@@ -109,6 +111,7 @@ struct encode_slot {
     struct buffer raw;     /* the runs, each at a multiple of PLAN_PAGE_MULTIPLE */
     struct buffer regions; /* struct strait_region, one per page */
     struct buffer chunk;
+    struct buffer other; /* the chunk in mode base */
     struct buffer scratch;
     struct buffer stats; /* struct strait_class_stats, one per table */
     struct strait_result result;
@@ -231,12 +234,39 @@ static uint32_t table_count(const struct encode_task *task)
     return task->codebook == NULL ? 0 : strait_codebook_count(task->codebook);
 }
 
+/* Encodes the pages once more, in mode base, and keeps the smaller chunk. */
+static enum strait_status encode_base(const struct encode_task *task, struct encode_slot *slot,
+                                      const struct strait_pages *pages)
+{
+    const struct strait_encode_params params = {
+        .size = sizeof(params), .element = slot->cut.element, .mode = STRAIT_MODE_BASE};
+    struct strait_result result;
+    const struct strait_run run = {
+        .size = sizeof(run), .scratch = slot->scratch.data, .scratch_size = slot->scratch.capacity, .result = &result};
+    struct strait_region *regions = (struct strait_region *)slot->regions.data;
+    struct buffer chunk = slot->chunk;
+    enum strait_status status;
+
+    if (!buffer_reserve(&slot->other, 0, slot->chunk.capacity))
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < pages->region_count; i++)
+        regions[i].table = 0;
+    status = strait_encode(task->codec, &params, slot->other.data, slot->other.capacity, pages, &run);
+    if (status != STRAIT_OK || result.status != STRAIT_OK || result.bytes >= slot->result.bytes)
+        return status;
+    slot->chunk = slot->other;
+    slot->other = chunk;
+    slot->result = result;
+    memset(slot->stats.data, 0, slot->stats.capacity);
+    return STRAIT_OK;
+}
+
 static enum strait_status encode_chunk(const struct encode_task *task, struct encode_slot *slot)
 {
     struct strait_encode_params params = {
         .size = sizeof(params),
         .element = slot->cut.element,
-        .mode = task->mode,
+        .mode = slot->cut.mode,
         .codebook = task->codebook,
     };
     struct strait_run run = {
@@ -246,6 +276,7 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
         .class_count = table_count(task),
     };
     struct strait_pages pages;
+    enum strait_status status;
 
     if (!list_pages(slot, task->page_bytes, &pages) || !buffer_reserve(&slot->chunk, 0, strait_encode_bound(&pages)) ||
         !buffer_reserve(&slot->scratch, 0, run.scratch_size) ||
@@ -253,7 +284,10 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
         return STRAIT_ERR_NO_MEMORY;
     run.scratch = slot->scratch.data;
     run.class_stats = (struct strait_class_stats *)slot->stats.data;
-    return strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+    status = strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+    if (status == STRAIT_OK && slot->result.status == STRAIT_OK && task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT)
+        status = encode_base(task, slot, &pages);
+    return status;
 }
 
 static void encode_work(void *job_, void *slot_)
@@ -325,6 +359,7 @@ static void slot_release(void *slot_)
     buffer_fini(&slot->raw);
     buffer_fini(&slot->regions);
     buffer_fini(&slot->chunk);
+    buffer_fini(&slot->other);
     buffer_fini(&slot->scratch);
     buffer_fini(&slot->stats);
 }
@@ -342,7 +377,10 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
     const struct plan *plan = task->plan;
     struct encode_job job = {
         .task = task,
-        .cutter = {.plan = plan, .page_bytes = task->page_bytes, .chunk_bytes = task->chunk_bytes},
+        .cutter = {.plan = plan,
+                   .page_bytes = task->page_bytes,
+                   .chunk_bytes = task->chunk_bytes,
+                   .apart_bytes = task->chooses ? APART_BYTES : 0},
     };
     bool ok =
         file_writer_init(&job.writer, task->output, task->source->head.data, plan->preamble_bytes, task->codebook);

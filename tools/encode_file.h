@@ -46,7 +46,7 @@ struct encode_task {
     const struct plan *plan;
     const struct strait_codebook *codebook; /* NULL when no value will be coded with tables */
     const struct strait_codec *codec;
-    enum strait_mode mode;
+    bool chooses;         /* chunks in mode split become base where that is smaller */
     uint64_t page_bytes;  /* see struct cutter */
     uint64_t chunk_bytes; /* small enough that strait_encode_bound stays below 4 GiB */
     unsigned threads;
@@ -61,7 +61,7 @@ struct encode_outcome {
     struct totals totals;
 };
 
-/* Writes the whole file. Its bytes depend only on source, plan, codebook, mode and sizes, not on threads or codec.
+/* Writes the whole file. Its bytes depend only on source, plan, codebook and sizes, not on threads or codec.
  * False when it failed, with the error on stderr. */
 bool encode_file(const struct encode_task *task, struct encode_outcome *outcome);
 

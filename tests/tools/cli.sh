@@ -434,12 +434,73 @@ python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr
 python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
 "$strait" encode -f values -o other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
 
-"$strait" encode -f --dtype fp16 values -o other 2>report.out
-grep -q 'carried uncompressed (not BF16): [0-9]* bytes of fp16' report.out || fail "fp16 values: $(cat report.out)"
+"$strait" encode -f --dtype fp8 values -o other 2>report.out
+grep -q 'carried uncompressed (not BF16, FP16 or FP32): [0-9]* bytes of fp8' report.out || fail "fp8 values: $(cat report.out)"
 cat noise | "$strait" encode --dtype bytes --codebook set - - 2>report.out >other
-grep -q 'carried uncompressed (not BF16): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
+grep -q 'carried uncompressed (not BF16, FP16 or FP32): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
 json encode -f --json --dtype fp8 noise -o other
 grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON"
+
+# ---- What auto chooses ------------------------------------------------------------------------------------------
+
+python3 - <<'PYTHON' || fail "could not make tensors"
+import json, random, struct
+
+random.seed(1)
+gauss = [random.gauss(0, 1) for _ in range(1 << 15)]
+
+
+def bf16(scale, count, begin=0):
+    return b"".join(struct.pack("<f", scale * x)[2:] for x in gauss[begin : begin + count])
+
+
+def write(name, tensors):
+    entries, at = {}, 0
+    for tensor, dtype, size, data in tensors:
+        entries[tensor] = {"dtype": dtype, "shape": [len(data) // size], "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    header = json.dumps(entries).encode()
+    with open(name, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + b"".join(data for *_, data in tensors))
+
+
+write("float32.safetensors", [("w", "F32", 4, b"".join(struct.pack("<f", x) for x in gauss))])
+write("float16.safetensors", [("w", "F16", 2, b"".join(struct.pack("<e", x) for x in gauss))])
+write("scales.safetensors", [(f"a.layers.0.w{i}", "BF16", 2, bf16(2.0 ** -(4 * i), 1 << 14)) for i in range(8)])
+write("wide.safetensors", [("w", "BF16", 2, b"".join(bf16(2.0 ** -(3 * i), 1 << 12) for i in range(8)))])
+small = [(f"a.layers.{i}.norm", "BF16", 2, bf16(1, 16, i % 30000)) for i in range(20000)]
+write("small.safetensors", small)
+turns = []
+for i in range(3000):
+    turns += [(f"{i}.weight", "F32", 4, bf16(1, 32, i)), (f"{i}.steps", "I64", 8, bytes(8)), (f"{i}.h", "BF16", 2, bf16(1, 20))]
+write("turns.safetensors", turns)
+write("medium.safetensors", [(f"a.layers.{i}.w", "BF16", 2, bf16(1, 1800, i % 30000)) for i in range(2000)])
+PYTHON
+size() { wc -c <"$1"; }
+for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "medium 75" "wide 76"; do
+    set -- $kind
+    round_trip "$1.safetensors"
+    [ "$(size rt.strait)" -le $(($(size "$1.safetensors") * $2 / 100)) ] ||
+        fail "auto makes $(size rt.strait) bytes of $(size "$1.safetensors") in $1.safetensors"
+    round_trip "$1.safetensors" --codebook set
+    "$strait" encode -qf --mode base "$1.safetensors" -o other
+    [ "$(size rt.strait)" -le $(($(size other) * 1003 / 1000 + 10240)) ] || # the set is in the file
+        fail "auto with a set makes $(size rt.strait) bytes of $1.safetensors, base $(size other)"
+    for mode in base split; do # auto is not larger than either, but for choices between tensors in one chunk
+        "$strait" encode -qf --mode $mode "$1.safetensors" -o other
+        "$strait" encode -qf "$1.safetensors" -o rt.strait
+        [ "$(size rt.strait)" -le $(($(size other) * 1006 / 1000)) ] || fail "$1.safetensors: mode $mode is smaller than auto: $(size other), $(size rt.strait)"
+    done
+done
+# a set of other values: no table of it fits, and base is taken instead
+"$strait" calibrate -q -f -o other.set wide.safetensors
+"$strait" encode -qf --codebook other.set "$slice" -o rt.strait
+[ "$(size rt.strait)" -le $(($(size "$slice") * 70 / 100)) ] || fail "a set that does not fit: $(size rt.strait) bytes"
+for options in "--mode top16 --dtype fp32" "--mode tiered --dtype fp8" "--mode split --dtype bytes" "--mode base --dtype fp8"; do
+    refused 2 'codes no values of this input' encode $options values none
+done
+refused 2 'codes no values of this input' encode --mode tiered float32.safetensors none
+rm -f float32.safetensors float16.safetensors scales.safetensors small.safetensors turns.safetensors medium.safetensors rt.*
 
 # ---- Modes of other types ---
 
