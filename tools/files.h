@@ -20,14 +20,16 @@ struct input {
 bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 
-/* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
- * from outside or for a limit, removes the unfinished file. Anything but a regular file (a device, a pipe) is written
- * in place; "-" is stdout. */
+/* An output file that appears under its name only when it is complete. Until then it has no name, where the file system
+ * has such files, and disappears however the process ends; elsewhere it has another name, and is removed by a signal
+ * that ends the process, from outside or for a limit, of one output at a time. Anything but a regular file (a device, a
+ * pipe) is written in place; "-" is stdout. */
 struct output {
-    char *path;   /* for messages and the final rename */
-    char *temp;   /* NULL: written in place */
-    int fd;       /* may be written, sought or mapped directly */
-    bool replace; /* a file that has the name at the time of the commit is replaced */
+    char *path;    /* for messages and the final rename */
+    char *temp;    /* the other name; NULL: none */
+    bool in_place; /* else the path gets its file in the end */
+    int fd;        /* may be written, sought or mapped directly */
+    bool replace;  /* a file that has the name at the time of the commit is replaced */
 };
 
 #define OUTPUT_MODE 0666u /* for a new output that holds nothing confidential */

@@ -397,16 +397,29 @@ for file in bad-swapped bad-dropped bad-doubled; do
     damaged $file 'footer\|XXH3'
 done
 
-# a signal leaves nothing behind
+# a signal leaves nothing behind, even one that cannot be caught, where files without names are to be had
 mkfifo fifo
-"$strait" encode -q --codebook set fifo none &
-writer=$!
-exec 9>fifo
-sleep 0.2
-kill -TERM $writer
-wait $writer 2>/dev/null && fail "a terminated encode succeeds"
-exec 9>&-
-[ -z "$(ls -d none* 2>/dev/null)" ] || fail "a terminated encode leaves $(ls -d none*)"
+mkdir ends
+unnamed() { python3 -c 'import os; os.open(".", os.O_TMPFILE | os.O_RDWR)' 2>/dev/null; }
+for signal in TERM USR2 KILL; do
+    [ $signal = TERM ] || unnamed || continue
+    "$strait" encode -q --codebook set fifo ends/none &
+    writer=$!
+    exec 9>fifo
+    cat values >&9
+    sleep 0.2
+    kill -$signal $writer
+    wait $writer 2>/dev/null && fail "encode succeeds after $signal"
+    exec 9>&-
+    [ -z "$(ls -A ends)" ] || fail "encode leaves after $signal: $(ls -A ends)"
+done
+
+# the longest names there are, new and replaced
+long=$(printf '%0255d' 0)
+for option in -q -qf; do
+    "$strait" encode $option values -o "$long" && "$strait" decode -qf "$long" -o other && same values other "a long name"
+done
+rm -f "$long"
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------
 
