@@ -75,11 +75,31 @@ static bool map_whole(struct input *input, int fd)
     return true;
 }
 
+/* Standard input in memory, from where it is positioned on. -1: failed, see errno. */
+static int copy_stdin(void)
+{
+    uint8_t step[65536];
+    ssize_t got = 1;
+    int fd = memfd_create("stdin", MFD_CLOEXEC);
+    while (fd >= 0 && got != 0) {
+        got = read(STDIN_FILENO, step, sizeof(step));
+        if ((got < 0 && errno != EINTR) || (got > 0 && write(fd, step, (size_t)got) != got)) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    return fd;
+}
+
 bool input_open(struct input *input, const char *path)
 {
     struct stat info;
     bool mapped = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for the writer of a pipe */
+    const bool is_stdin = strcmp(path, "-") == 0;
+    int fd =
+        is_stdin ? copy_stdin() : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe's writer */
+    if (is_stdin)
+        path = "stdin";
     if (fd < 0 || fstat(fd, &info) != 0) {
         print_error(path, "%s", strerror(errno));
         goto out;

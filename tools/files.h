@@ -15,8 +15,8 @@ struct input {
     uint64_t size;
 };
 
-/* Maps a regular file. On success the caller must input_close() it. A file that shrinks while it is mapped ends the
- * process with EXIT_CODE_DATA and a message. */
+/* Maps a regular file, or a copy of standard input ("-"). On success the caller must input_close() it. A file that
+ * shrinks while it is mapped ends the process with EXIT_CODE_DATA and a message. */
 bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 

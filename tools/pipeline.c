@@ -58,6 +58,10 @@ bool examine(struct plan *plan, struct source *source, const struct class_rules 
         return plan_plain(plan, source, element);
     if (!source_peek(source, PROBE_BYTES))
         return false;
+    if (container_is_file(source->head.data, source->head_size)) {
+        print_error(source->name, "is compressed already; --raw compresses it once more");
+        return false;
+    }
     if (!safetensors_probe(source->head.data, source->head_size, source->size))
         return plan_plain(plan, source, element);
     return plan_tensors(plan, source, rules, element);

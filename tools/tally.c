@@ -198,8 +198,8 @@ static void weigh_own(struct tally *tally)
     }
 }
 
-/* Lets groups without a table of their own share table 0 where that is better than base. Returns whether it is. Where it
- * is little worse they share it too: neighbours in different modes are in different chunks. */
+/* Lets groups without a table of their own share table 0 where that is better than base. Returns whether it is. Where
+ * it is little worse they share it too: neighbours in different modes are in different chunks. */
 static bool weigh_shared(struct tally *tally)
 {
     const bool automatic = tally->plan->mode == STRAIT_MODE_AUTO;

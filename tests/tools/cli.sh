@@ -226,6 +226,32 @@ ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
 
+refused 1 'is compressed already; --raw' encode named.strait none
+"$strait" encode -q --raw named.strait -o other -f && "$strait" decode -q other - | cmp - named.strait || fail "compressed twice"
+"$strait" inspect - <named.strait | grep -q '^stdin: Strait file' || fail "inspect of stdin"
+cat named.strait | "$strait" inspect - | grep -q '^stdin: Strait file' || fail "inspect of a pipe"
+for file in /sys/kernel/mm/transparent_hugepage/enabled /proc/self/status; do
+    [ -r $file ] && { "$strait" encode -q --dtype bytes $file - | "$strait" decode -qf - -o other && [ -s other ] || fail "$file"; }
+done
+
+# names of tensors: a terminal does not obey them, and JSON stays JSON
+python3 - <<'PYTHON'
+import json, struct
+
+raw = '{"a\\u001b]0;title\\u0007b\\u009bc":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]},'
+raw = raw.encode() + b'"\xff\xfe\xc3\x28":{"dtype":"BF16","shape":[50000],"data_offsets":[5000,105000]},'
+raw += '"größe\\\\x41":{"dtype":"BF16","shape":[50000],"data_offsets":[105000,205000]}}'.encode()
+data = open("values", "rb").read(205000)
+open("names.safetensors", "wb").write(struct.pack("<Q", len(raw)) + raw + data)
+PYTHON
+"$strait" encode -qf names.safetensors -o other && "$strait" inspect --pages other >inspect.out || fail "odd names"
+grep -q 'a\\x1b\]0;title\\x07b' inspect.out && grep -q '\\xff\\xfe' inspect.out && grep -q größe inspect.out ||
+    fail "names for people: $(cat inspect.out)"
+LC_ALL=C grep -q "$(printf '\033')" inspect.out && fail "a terminal obeys the name of a tensor"
+json inspect --json --pages other
+python3 -c 'import json; json.load(open("json.out", encoding="utf-8"))' || fail "names in JSON"
+rm -f names.safetensors
+
 # ---- Permissions, and names that are taken meanwhile ---------------------------------------------------------------
 
 cp values secret
