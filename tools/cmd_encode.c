@@ -4,11 +4,13 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal/element.h"
+#include "tools/batch.h"
 #include "tools/encode_file.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
@@ -17,10 +19,11 @@
 #include "tools/report.h"
 
 #define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* with cutter_next's limits strait_encode_bound stays below 4 GiB */
-#define SUFFIX          ".strait"
+#define SUFFIX          BATCH_SUFFIX
 
 static const char usage[] =
     "usage: strait encode [OPTION]... IN [OUT | -o OUT]\n"
+    "       strait encode [OPTION]... --output-dir DIR IN...\n"
     "\n"
     "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
     "\n"
@@ -36,6 +39,8 @@ static const char usage[] =
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a safetensors file\n"
+    "  --output-dir DIR     any number of IN, also folders with all in them: write each to DIR by its name, "
+    "with " SUFFIX "\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -48,6 +53,9 @@ struct encode_options {
     const char *output;
     const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
+    const char *folder;   /* --output-dir; NULL: one IN */
+    char *const *inputs;  /* with it: files and folders */
+    int input_count;
     const char *codebook; /* NULL: calibrate */
     enum strait_mode mode;
     enum strait_element element;
@@ -131,8 +139,15 @@ static bool set_default_output(struct encode_options *options)
 
 static bool set_operands(struct encode_options *options, int count, char **operands)
 {
-    if (count < 1 || count > (options->output == NULL ? 2 : 1)) {
-        print_error(NULL, count < 1 ? "which file? See strait encode --help" : "takes IN and OUT only");
+    const int most = options->folder != NULL ? INT_MAX : options->output == NULL ? 2 : 1;
+
+    if (count < 1 || count > most) {
+        print_error(NULL, count < 1 ? "which file? See strait encode --help"
+                                    : "takes IN and OUT only; --output-dir takes any number of IN");
+        return false;
+    }
+    if (options->folder != NULL && options->output != NULL) {
+        print_error(NULL, "--output is for one IN, --output-dir for several");
         return false;
     }
     if (options->page_bytes > options->chunk_bytes) {
@@ -144,6 +159,10 @@ static bool set_operands(struct encode_options *options, int count, char **opera
         return false;
     }
     options->input = operands[0];
+    options->inputs = operands;
+    options->input_count = count;
+    if (options->folder != NULL)
+        return true;
     if (count == 2)
         options->output = options->operand = operands[1];
     return options->output != NULL || set_default_output(options);
@@ -422,6 +441,26 @@ static enum exit_code encode_run(const struct encode_options *options)
     return ok ? EXIT_CODE_OK : code;
 }
 
+/* Encodes the files of a list, also those behind one that fails. */
+static enum exit_code encode_several(const struct encode_options *options)
+{
+    enum exit_code code = EXIT_CODE_DATA;
+    struct batch batch = {0};
+
+    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_ADDS)) {
+        code = EXIT_CODE_OK;
+        for (size_t i = 0; i < batch.count; i++) {
+            struct encode_options one = *options;
+            one.input = batch.list[i].input;
+            one.output = batch.list[i].output;
+            const enum exit_code ended = encode_run(&one);
+            code = code == EXIT_CODE_OK ? ended : code;
+        }
+    }
+    batch_fini(&batch);
+    return code;
+}
+
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
 {
     const struct cli_option list[] = {
@@ -435,6 +474,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         {"codec", .codec = &options->codec},
         {"threads", 'T', .threads = &options->threads},
         {"output", 'o', .text = &options->output},
+        {"output-dir", .text = &options->folder},
         {"force", 'f', .flag = &options->force},
         {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
@@ -445,7 +485,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return encode_run(options);
+    return options->folder != NULL ? encode_several(options) : encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)

@@ -226,6 +226,33 @@ ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
 
+# folders and many files
+mkdir -p model/parts empty-folder
+for shard in 1 2; do cp "$slice" model/parts/shard-$shard.safetensors; done
+cp values model/values
+echo '{"x": 1}' >model/config.json
+: >model/empty
+ln -s parts/shard-1.safetensors model/link.safetensors
+"$strait" encode -q --output-dir model/packed model || fail "a folder"
+"$strait" encode -q --output-dir model/packed model 2>/dev/null && fail "a folder over what is there"
+[ "$(ls -R model/packed | grep -c 'strait$')" -eq 6 ] || fail "files of a folder: $(ls -R model/packed)"
+"$strait" decode -q --output-dir back model/packed && rm -r model/packed && diff -r model back || fail "a folder and back"
+"$strait" encode -qf --output-dir packed model/parts/shard-1.safetensors model/parts/shard-2.safetensors values &&
+    [ "$(ls packed | wc -l)" -eq 3 ] || fail "several files: $(ls packed)"
+json encode -f --json --output-dir packed values
+echo junk >packed/a.strait
+"$strait" decode -q --output-dir apart packed 2>refused.err && fail "a folder with a bad file"
+[ "$(ls apart | tr '\n' ' ')" = "shard-1.safetensors shard-2.safetensors values " ] || fail "beside a bad file: $(ls apart)"
+grep -q 'a.strait: not a Strait file' refused.err || fail "a bad file: $(cat refused.err)"
+refused 1 'would hold both' encode --output-dir packed2 model/values values
+refused 1 'does not end in' decode --output-dir packed2 values
+refused 1 'no file for this' encode --output-dir packed2 empty-folder
+refused 1 'No such file' encode --output-dir packed2 values missing
+refused 2 'output-dir takes any number' encode values noise zeroes
+refused 2 'for several' encode --output-dir packed2 -o none values
+refused 2 'verify' decode --verify --output-dir packed2 named.strait
+rm -rf model back packed packed2 apart empty-folder
+
 refused 1 'is compressed already; --raw' encode named.strait none
 "$strait" encode -q --raw named.strait -o other -f && "$strait" decode -q other - | cmp - named.strait || fail "compressed twice"
 "$strait" inspect - <named.strait | grep -q '^stdin: Strait file' || fail "inspect of stdin"
