@@ -13,6 +13,7 @@
 #include "kernels/container.h"
 #include "tools/batch.h"
 #include "tools/decode_file.h"
+#include "tools/tensor_file.h"
 #include "tools/util.h"
 #include "tools/files.h"
 #include "tools/report.h"
@@ -23,11 +24,13 @@ static const char usage[] =
     "usage: strait decode [OPTION]... IN [OUT | -o OUT]\n"
     "       strait decode [OPTION]... --output-dir DIR IN...\n"
     "       strait decode --verify [OPTION]... IN\n"
+    "       strait decode --tensor NAME [OPTION]... IN [OUT | -o OUT]\n"
     "\n"
     "Restores what strait encode was given, checked, to OUT (IN without its " SUFFIX "). - is stdin or stdout.\n"
     "OUT appears under its name only when all of it is right.\n"
     "\n"
     "  --verify             write nothing, check everything, name every bad page\n"
+    "  --tensor NAME        only the values of this tensor, without a header, to OUT (stdout); the rest is not read\n"
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
@@ -44,6 +47,7 @@ struct decode_options {
     const char *output;   /* NULL: check only */
     const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
+    const char *tensor;   /* NULL: all of the file */
     const char *folder;   /* --output-dir; NULL: one IN */
     char *const *inputs;  /* with it: files and folders */
     int input_count;
@@ -89,6 +93,10 @@ static bool set_operands(struct decode_options *options, int count, char **opera
         print_error(NULL, "--verify writes nothing: without --output");
         return false;
     }
+    if (options->tensor != NULL && (options->verify || options->folder != NULL)) {
+        print_error(NULL, "--tensor writes one file: without --verify, without --output-dir");
+        return false;
+    }
     options->input = operands[0];
     options->inputs = operands;
     options->input_count = count;
@@ -96,6 +104,8 @@ static bool set_operands(struct decode_options *options, int count, char **opera
         return true;
     if (count == 2)
         options->output = options->operand = operands[1];
+    if (options->tensor != NULL && options->output == NULL)
+        options->output = "-";
     return options->verify || options->output != NULL || set_default_output(options);
 }
 
@@ -213,6 +223,41 @@ static bool decode_source(const struct decode_options *options, struct source *s
     return report(&all);
 }
 
+static bool report_tensor(const struct decode_options *options, const struct source *source,
+                          const struct tensor_outcome *outcome)
+{
+    if (options->json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "input", source->name);
+        cJSON_AddStringToObject(object, "output", output_name(options));
+        cJSON_AddStringToObject(object, "tensor", options->tensor);
+        cJSON_AddStringToObject(object, "dtype", outcome->dtype);
+        cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->bytes);
+        cJSON_AddNumberToObject(object, "read_bytes", (double)outcome->read_bytes);
+        cJSON_AddBoolToObject(object, "verified", true);
+        return json_print(object, json_stream(options));
+    }
+    if (!options->quiet)
+        fprintf(stderr, "%s: %" PRIu64 " bytes of %s, checked; %" PRIu64 " of %" PRIu64 " bytes read\n", source->name,
+                outcome->bytes, outcome->dtype, outcome->read_bytes, source->size);
+    return true;
+}
+
+static bool decode_tensor(const struct decode_options *options, struct source *source, struct output *output)
+{
+    const struct tensor_task task = {
+        .source = source, .name = options->tensor, .codec = options->codec, .output = output};
+    struct tensor_outcome outcome;
+
+    if (!source->seekable) {
+        print_error(source->name, "is no file, where --tensor could look for one");
+    } else if (tensor_decode(&task, &outcome)) {
+        return output_commit(output) && report_tensor(options, source, &outcome);
+    }
+    output_abandon(output);
+    return false;
+}
+
 static bool is_compressed(const void *head, uint64_t head_size, uint64_t size)
 {
     return container_is_file(head, head_size) && size > head_size;
@@ -234,7 +279,8 @@ static bool decode_run(const struct decode_options *options)
         ok = source_survives(&source, options->output) &&
              (options->operand == NULL || operand_is_output(options->operand, is_compressed, "compressed file")) &&
              output_open(&output, options->output, source.mode, options->force) &&
-             decode_source(options, &source, &output);
+             (options->tensor != NULL ? decode_tensor(options, &source, &output)
+                                      : decode_source(options, &source, &output));
     source_close(&source);
     return ok;
 }
@@ -275,13 +321,10 @@ static enum exit_code decode_several(const struct decode_options *options)
 static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
 {
     const struct cli_option list[] = {
-        {"verify", .flag = &options->verify},
-        {"codec", .codec = &options->codec},
-        {"threads", 'T', .threads = &options->threads},
-        {"output", 'o', .text = &options->output},
-        {"output-dir", .text = &options->folder},
-        {"force", 'f', .flag = &options->force},
-        {"json", .flag = &options->json},
+        {"verify", .flag = &options->verify},           {"codec", .codec = &options->codec},
+        {"threads", 'T', .threads = &options->threads}, {"output", 'o', .text = &options->output},
+        {"output-dir", .text = &options->folder},       {"tensor", .text = &options->tensor},
+        {"force", 'f', .flag = &options->force},        {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
     };
     enum exit_code code;

@@ -226,6 +226,40 @@ ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
 
+# one tensor
+python3 - "$slice" mixed.safetensors <<'PYTHON' || fail "could not cut tensors"
+import json, struct, sys
+
+for number, name in enumerate(sys.argv[1:]):
+    data = open(name, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    for tensor, entry in json.loads(data[8 : 8 + size]).items():
+        if tensor != "__metadata__":
+            begin, end = entry["data_offsets"]
+            open(f"cut-{number}-{tensor}.bin", "wb").write(data[8 + size + begin : 8 + size + end])
+PYTHON
+for options in "" "--mode raw" "--page 4K --chunk 16K" "--codebook set --page 1M"; do
+    "$strait" encode -qf $options "$slice" -o whole-0
+    "$strait" encode -qf $options mixed.safetensors -o whole-1
+    for cut in cut-*.bin; do
+        tensor=${cut#cut-?-} number=${cut#cut-}
+        "$strait" decode -q "whole-${number%%-*}" --tensor "${tensor%.bin}" | cmp - "$cut" || fail "$cut with '$options'"
+    done
+done
+"$strait" encode -qf --page 4K --chunk 16K "$slice" -o whole-0
+json decode --json -f -o other --tensor "$(ls cut-0-* | head -1 | sed 's/cut-0-//; s/.bin$//')" whole-0
+[ "$(python3 -c 'import json; print(json.load(open("json.out"))["read_bytes"])')" -lt $(($(wc -c <whole-0) / 2)) ] ||
+    fail "one tensor of many: $(cat json.out)"
+refused 1 "has no tensor 'none'" decode --tensor none whole-0 none
+refused 1 'not made of a safetensors file' decode --tensor none named.strait none
+refused 1 'not a Strait file' decode --tensor none values none
+refused 2 'without --verify' decode --tensor none --verify whole-0
+cat whole-0 | "$strait" decode --tensor x - - 2>refused.err && fail "a tensor of a pipe"
+grep -q 'is no file' refused.err || fail "a tensor of a pipe: $(cat refused.err)"
+head -c $(($(wc -c <whole-0) - 1)) whole-0 >short
+refused 1 'input ends early' decode --tensor none short none
+rm -f cut-*.bin whole-* short
+
 # folders and many files
 mkdir -p model/parts empty-folder
 for shard in 1 2; do cp "$slice" model/parts/shard-$shard.safetensors; done
