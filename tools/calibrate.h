@@ -106,7 +106,8 @@ tensors_take tensors_take_safetensors;
 /* Takes the whole file as values of role OTHER, of no layer. */
 tensors_take tensors_take_raw;
 
-#define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
+#define TENSORS_BF16  (1u << STRAIT_ELEMENT_BF16)
+#define TENSORS_CODED (TENSORS_BF16 | 1u << STRAIT_ELEMENT_FP16 | 1u << STRAIT_ELEMENT_FP32)
 
 /* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the
  * caller must tensors_close() it. */

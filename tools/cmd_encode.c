@@ -269,6 +269,15 @@ static void print_carried(const struct plan *plan, FILE *stream)
         fputc('\n', stream);
 }
 
+/* Tables are 1 to 2 % smaller than base on values like those that they were made of. */
+#define DRIFT_SHARE  0.05
+#define DRIFT_ADVICE "; warning: the codebook set does not fit these values, calibrate one anew"
+
+static bool has_drifted(const struct encode_outcome *outcome)
+{
+    return ratio_of(outcome->base_bytes, outcome->chosen_bytes) > DRIFT_SHARE;
+}
+
 static void print_report(const struct encode_report *report, FILE *stream)
 {
     const struct encode_outcome *outcome = report->outcome;
@@ -281,6 +290,9 @@ static void print_report(const struct encode_report *report, FILE *stream)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
                 strait_codebook_count(report->task->codebook), table_bytes(report));
     totals_print(&outcome->totals, stream);
+    if (outcome->base_bytes > 0)
+        fprintf(stream, "  mode base instead of tables: %.1f%% of the bytes that are coded%s\n",
+                100 * ratio_of(outcome->base_bytes, outcome->chosen_bytes), has_drifted(outcome) ? DRIFT_ADVICE : "");
     print_carried(report->task->plan, stream);
     print_carried_plain(report, stream);
 }
@@ -330,6 +342,8 @@ static cJSON *describe(const struct encode_report *report)
         json_add_hex(object, "codebook_id", strait_codebook_id(report->task->codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddNumberToObject(object, "table_bytes", (double)table_bytes(report));
     totals_json(&outcome->totals, object);
+    cJSON_AddNumberToObject(object, "base_instead_of_tables", ratio_of(outcome->base_bytes, outcome->chosen_bytes));
+    cJSON_AddBoolToObject(object, "codebook_fits", !has_drifted(outcome));
     add_dtypes(object, report);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
     return object;

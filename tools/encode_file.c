@@ -102,6 +102,7 @@ struct encode_job {
     bool take_failed;
     struct file_writer writer; /* used by the giving thread, like everything below */
     struct totals totals;
+    uint64_t chosen_bytes, base_bytes;
     bool give_failed;
 };
 
@@ -116,6 +117,7 @@ struct encode_slot {
     struct buffer stats; /* struct strait_class_stats, one per table */
     struct strait_result result;
     enum strait_status status; /* of everything but I/O */
+    bool is_base;              /* the chunk has chosen base */
     bool io_failed;            /* reported where it happened */
 };
 
@@ -257,6 +259,7 @@ static enum strait_status encode_base(const struct encode_task *task, struct enc
     slot->chunk = slot->other;
     slot->other = chunk;
     slot->result = result;
+    slot->is_base = true;
     memset(slot->stats.data, 0, slot->stats.capacity);
     return STRAIT_OK;
 }
@@ -285,6 +288,7 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
     run.scratch = slot->scratch.data;
     run.class_stats = (struct strait_class_stats *)slot->stats.data;
     status = strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+    slot->is_base = false;
     if (status == STRAIT_OK && slot->result.status == STRAIT_OK && task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT)
         status = encode_base(task, slot, &pages);
     return status;
@@ -337,6 +341,8 @@ static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
         return false;
     totals_add(&job->totals, pages, &slot->result, (struct strait_class_stats *)slot->stats.data, table_count(task));
     job->totals.chunks++;
+    job->chosen_bytes += task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT ? raw_bytes : 0;
+    job->base_bytes += slot->is_base ? raw_bytes : 0;
     progress_add(task->progress, raw_bytes);
     return true;
 }
@@ -391,6 +397,8 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
         outcome->uncompressed_bytes = job.writer.digest.bytes;
         outcome->file_bytes = job.writer.offset;
         outcome->totals = job.totals;
+        outcome->chosen_bytes = job.chosen_bytes;
+        outcome->base_bytes = job.base_bytes;
         digest_hash(&job.writer.digest, outcome->hash);
     }
     file_writer_fini(&job.writer);

@@ -59,6 +59,8 @@ struct encode_outcome {
     uint64_t file_bytes;
     uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */
     struct totals totals;
+    uint64_t chosen_bytes; /* uncompressed, of chunks that could choose */
+    uint64_t base_bytes;   /* of those that chose base */
 };
 
 /* Writes the whole file. Its bytes depend only on source, plan, codebook and sizes, not on threads or codec.

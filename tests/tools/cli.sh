@@ -594,6 +594,14 @@ for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "mediu
 done
 # a set of other values: no table of it fits, and base is taken instead
 "$strait" calibrate -q -f -o other.set wide.safetensors
+"$strait" encode -f --codebook other.set "$slice" -o rt.strait 2>report.out
+grep -q 'base instead of tables: .*warning: the codebook set does not fit' report.out || fail "drift: $(cat report.out)"
+json encode -f --json --codebook other.set "$slice" -o rt.strait
+grep -q '"codebook_fits": false' json.formatted || fail "drift in JSON: $(cat json.formatted)"
+"$strait" encode -f --codebook set "$slice" -o rt.strait 2>report.out
+grep -q warning report.out && fail "a set that fits: $(cat report.out)"
+json encode -f --json --codebook set "$slice" -o rt.strait
+grep -q '"codebook_fits": true' json.formatted || fail "a set that fits, in JSON: $(cat json.formatted)"
 "$strait" encode -qf --codebook other.set "$slice" -o rt.strait
 [ "$(size rt.strait)" -le $(($(size "$slice") * 70 / 100)) ] || fail "a set that does not fit: $(size rt.strait) bytes"
 for options in "--mode top16 --dtype fp32" "--mode tiered --dtype fp8" "--mode split --dtype bytes" "--mode base --dtype fp8"; do
