@@ -73,7 +73,8 @@ def _named(name: str, size: int) -> np.dtype[Any]:
     return np.dtype(f"u{size}", metadata={_STANDS_FOR: name})
 
 
-def _name_of(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of the type of the values: also of one that numpy does not have."""
     known = dtype.metadata
     return dtype.name if known is None else str(known.get(_STANDS_FOR, dtype.name))
 
@@ -90,19 +91,19 @@ def can_hold(dtype: np.dtype[Any], element: str) -> bool:
     """Whether memory of that dtype is for such elements: it is of their type, of integers of their size or of bytes."""
     if element == "bytes":
         return not dtype.hasobject
-    return _name_of(dtype) in _DTYPES[element] and bool(dtype.isnative)
+    return dtype_name(dtype) in _DTYPES[element] and bool(dtype.isnative)
 
 
 def element_of(dtype: np.dtype[Any]) -> str:
     """What values of that dtype are; BF16 where it does not say, which numpy has no dtype for."""
-    return _TYPED.get(_name_of(dtype), "bf16")
+    return _TYPED.get(dtype_name(dtype), "bf16")
 
 
 def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
     """TypeError unless can_hold()."""
     if not can_hold(dtype, element):
         raise TypeError(
-            f"{what} has dtype {_name_of(dtype)}, which does not hold {element} values; "
+            f"{what} has dtype {dtype_name(dtype)}, which does not hold {element} values; "
             "name what it holds with element=..., or view it as unsigned integers of that size"
         )
 
