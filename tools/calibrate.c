@@ -484,6 +484,27 @@ static struct cost class_cost(const struct calibrate_report *report, const struc
     return cost_of(counts->counts, strait_codebook_ranking(report->codebook, table));
 }
 
+static uint32_t in_thousandths(double bits, uint64_t values)
+{
+    return values == 0 ? 0 : (uint32_t)(1000 * bits / (double)values + 0.5);
+}
+
+void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook, uint32_t *expected)
+{
+    uint64_t total[256];
+
+    memset(expected, 0, strait_codebook_count(codebook) * sizeof(*expected));
+    for (uint32_t i = 0; i < histograms->count; i++) {
+        const uint32_t table = strait_codebook_find(codebook, histograms->list[i].class);
+        const struct cost cost = cost_of(histograms->list[i].counts, strait_codebook_ranking(codebook, table));
+        if (table > 0) /* only this class finds it */
+            expected[table] = in_thousandths(cost.tiered, cost.values);
+    }
+    histograms_total(histograms, total);
+    const struct cost all = cost_of(total, strait_codebook_ranking(codebook, 0));
+    expected[0] = in_thousandths(all.tiered, all.values);
+}
+
 /* ---- For people ------------------------------------------------------------------------------------------------ */
 
 #define NAME_BYTES 24

@@ -128,6 +128,11 @@ struct calibrate_report {
     const struct node_sample *sample;       /* of a running node; NULL: the data are files */
 };
 
+/* Thousandths of a bit that mode tiered spends on an exponent, for each table of the set; 0 for one that none of the
+ * classes finds. */
+void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook,
+                        uint32_t *expected);
+
 /* The caller checks the stream for write errors. */
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream);
 /* False: no memory, or output failed; the error was printed to stderr. */

@@ -313,16 +313,33 @@ static bool sample_node(const struct options *options, struct histograms *histog
 
 /* ---- Result ---------------------------------------------------------------------------------------------------- */
 
-static enum strait_status serialize(const struct histograms *histograms, const struct strait_codebook *codebook,
-                                    bool partial, uint8_t **bytes, size_t *size)
+static enum strait_status serialize_partial(const struct histograms *histograms, uint8_t **bytes, size_t *size)
 {
-    *size = partial ? codebook_partial_serialized_size(histograms->list, histograms->count)
-                    : strait_codebook_serialized_size(codebook);
+    *size = codebook_partial_serialized_size(histograms->list, histograms->count);
     *bytes = malloc(*size);
-    if (*bytes == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    return partial ? codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size)
-                   : strait_codebook_serialize(codebook, *bytes, *size);
+    return *bytes == NULL ? STRAIT_ERR_NO_MEMORY
+                          : codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size);
+}
+
+/* The set, and what it expects. */
+static enum strait_status serialize_set(const struct histograms *histograms, const struct strait_codebook *codebook,
+                                        uint8_t **bytes, size_t *size)
+{
+    const uint32_t count = strait_codebook_count(codebook);
+    const size_t set_size = strait_codebook_serialized_size(codebook);
+    uint32_t *expected = malloc(count * sizeof(*expected));
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    if (expected != NULL) {
+        calibrate_expected(histograms, codebook, expected);
+        *size = set_size + codebook_expected_size(expected, count);
+        *bytes = malloc(*size);
+    }
+    if (*bytes != NULL) {
+        status = strait_codebook_serialize(codebook, *bytes, set_size);
+        codebook_expected_serialize(expected, count, *bytes + set_size);
+    }
+    free(expected);
+    return status;
 }
 
 static bool write_file(const struct options *options, const uint8_t *bytes, size_t size)
@@ -342,7 +359,8 @@ static bool write_result(const struct options *options, const struct histograms 
 {
     uint8_t *bytes = NULL;
     size_t size;
-    enum strait_status status = serialize(histograms, codebook, options->partial, &bytes, &size);
+    enum strait_status status = options->partial ? serialize_partial(histograms, &bytes, &size)
+                                                 : serialize_set(histograms, codebook, &bytes, &size);
     bool written = status == STRAIT_OK && write_file(options, bytes, size);
     free(bytes);
     if (status != STRAIT_OK)

@@ -178,7 +178,7 @@ static bool makes_codebook(const struct encode_options *options)
 
 /* The set that was named, or one made from the input. *codebook stays NULL when no value is coded with it. */
 static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
-                         struct strait_codebook **codebook)
+                         struct strait_codebook **codebook, uint32_t **expected)
 {
     struct progress progress;
     const struct tally_task task = {
@@ -192,7 +192,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 
     *codebook = NULL;
     if (options->codebook != NULL) {
-        if (!codebook_load(options->codebook, codebook))
+        if (!codebook_load(options->codebook, codebook, expected))
             return false;
         plan_use_tables(plan, *codebook);
         return true;
@@ -210,6 +210,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 struct encode_report {
     const struct encode_task *task;
     const struct encode_outcome *outcome;
+    const uint32_t *expected; /* by the set's file, for each table; NULL: no set was named */
     const char *output;
     const char *mode;
     double seconds; /* of all passes over the input */
@@ -269,13 +270,92 @@ static void print_carried(const struct plan *plan, FILE *stream)
         fputc('\n', stream);
 }
 
+/* ---- Drift: whether a set still fits ---- */
+
 /* Tables are 1 to 2 % smaller than base on values like those that they were made of. */
 #define DRIFT_SHARE  0.05
 #define DRIFT_ADVICE "; warning: the codebook set does not fit these values, calibrate one anew"
 
-static bool has_drifted(const struct encode_outcome *outcome)
+/* Bits that the values of a table spend on an exponent, beside 8 of sign and mantissa; 0: it has none. */
+static double bits_spent(const struct encode_report *report, uint32_t table)
 {
-    return ratio_of(outcome->base_bytes, outcome->chosen_bytes) > DRIFT_SHARE;
+    const struct spent *spent = report->task->spent == NULL ? NULL : &report->task->spent[table];
+    const double bits =
+        spent == NULL || spent->values == 0 ? 0 : 8.0 * (double)spent->bytes / (double)spent->values - 8;
+
+    return bits > 0 ? bits : 0;
+}
+
+static double bits_expected(const struct encode_report *report, uint32_t table)
+{
+    return report->expected == NULL ? 0 : report->expected[table] / 1000.0;
+}
+
+static bool table_has_drifted(const struct encode_report *report, uint32_t table)
+{
+    const double expected = bits_expected(report, table);
+
+    return expected > 0 && bits_spent(report, table) > expected * (1 + DRIFT_SHARE);
+}
+
+static uint32_t named_tables(const struct encode_report *report)
+{
+    return report->task->spent == NULL ? 0 : strait_codebook_count(report->task->codebook);
+}
+
+static bool has_drifted(const struct encode_report *report)
+{
+    if (ratio_of(report->outcome->table_bytes, report->outcome->kept_bytes) > 1 + DRIFT_SHARE)
+        return true;
+    for (uint32_t t = 0; t < named_tables(report); t++)
+        if (table_has_drifted(report, t))
+            return true;
+    return false;
+}
+
+static void print_drift(const struct encode_report *report, FILE *stream)
+{
+    const struct encode_outcome *outcome = report->outcome;
+    uint32_t used = 0, drifted = 0, worst = 0;
+
+    for (uint32_t t = 0; t < named_tables(report); t++) {
+        const bool has = table_has_drifted(report, t);
+        used += bits_spent(report, t) > 0;
+        if (has && (drifted == 0 || bits_spent(report, t) / bits_expected(report, t) >
+                                        bits_spent(report, worst) / bits_expected(report, worst)))
+            worst = t;
+        drifted += has;
+    }
+    if (drifted > 0) {
+        const struct strait_class class = strait_codebook_class(report->task->codebook, worst);
+        fprintf(stream,
+                "  %" PRIu32 " of %" PRIu32 " tables spend over 5%% more than the set expects, table %" PRIu32
+                " (%s %" PRId32 ") %.3f bits for an exponent instead of %.3f\n",
+                drifted, used, worst, role_names[class.role], class.layer, bits_spent(report, worst),
+                bits_expected(report, worst));
+    }
+    if (outcome->base_bytes > 0 || drifted > 0)
+        fprintf(stream, "  mode base instead of tables: %.1f%% of the bytes that are coded%s\n",
+                100 * ratio_of(outcome->base_bytes, outcome->chosen_bytes), has_drifted(report) ? DRIFT_ADVICE : "");
+}
+
+static void add_tables(cJSON *object, const struct encode_report *report)
+{
+    cJSON *list = named_tables(report) > 0 ? cJSON_AddArrayToObject(object, "tables") : NULL;
+
+    for (uint32_t t = 0; t < named_tables(report); t++) {
+        const struct strait_class class = strait_codebook_class(report->task->codebook, t);
+        if (report->task->spent[t].values == 0)
+            continue;
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddNumberToObject(item, "table", t);
+        cJSON_AddStringToObject(item, "role", role_names[class.role]);
+        cJSON_AddNumberToObject(item, "layer", class.layer);
+        cJSON_AddNumberToObject(item, "values", (double)report->task->spent[t].values);
+        cJSON_AddNumberToObject(item, "bits", bits_spent(report, t));
+        json_add_known(item, "expected_bits", bits_expected(report, t));
+        cJSON_AddItemToArray(list, item);
+    }
 }
 
 static void print_report(const struct encode_report *report, FILE *stream)
@@ -290,9 +370,7 @@ static void print_report(const struct encode_report *report, FILE *stream)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
                 strait_codebook_count(report->task->codebook), table_bytes(report));
     totals_print(&outcome->totals, stream);
-    if (outcome->base_bytes > 0)
-        fprintf(stream, "  mode base instead of tables: %.1f%% of the bytes that are coded%s\n",
-                100 * ratio_of(outcome->base_bytes, outcome->chosen_bytes), has_drifted(outcome) ? DRIFT_ADVICE : "");
+    print_drift(report, stream);
     print_carried(report->task->plan, stream);
     print_carried_plain(report, stream);
 }
@@ -343,7 +421,8 @@ static cJSON *describe(const struct encode_report *report)
     cJSON_AddNumberToObject(object, "table_bytes", (double)table_bytes(report));
     totals_json(&outcome->totals, object);
     cJSON_AddNumberToObject(object, "base_instead_of_tables", ratio_of(outcome->base_bytes, outcome->chosen_bytes));
-    cJSON_AddBoolToObject(object, "codebook_fits", !has_drifted(outcome));
+    cJSON_AddBoolToObject(object, "codebook_fits", !has_drifted(report));
+    add_tables(object, report);
     add_dtypes(object, report);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
     return object;
@@ -352,11 +431,12 @@ static cJSON *describe(const struct encode_report *report)
 /* ---- The run --------------------------------------------------------------------------------------------------- */
 
 static bool report(const struct encode_options *options, const struct encode_task *task,
-                   const struct encode_outcome *outcome, uint64_t started)
+                   const struct encode_outcome *outcome, const uint32_t *expected, uint64_t started)
 {
     struct encode_report all = {
         .task = task,
         .outcome = outcome,
+        .expected = expected,
         .output = strcmp(options->output, "-") == 0 ? "stdout" : options->output,
         .mode = mode_names[options->mode],
         .seconds = (double)(clock_ns() - started) / 1e9,
@@ -368,7 +448,8 @@ static bool report(const struct encode_options *options, const struct encode_tas
     return true;
 }
 
-static bool encode_to(const struct encode_options *options, struct encode_task *task, uint64_t started)
+static bool encode_to(const struct encode_options *options, struct encode_task *task, const uint32_t *expected,
+                      uint64_t started)
 {
     struct progress progress;
     struct encode_outcome outcome;
@@ -388,7 +469,7 @@ static bool encode_to(const struct encode_options *options, struct encode_task *
         output_abandon(&output);
         return false;
     }
-    return output_commit(&output) && report(options, task, &outcome, started);
+    return output_commit(&output) && report(options, task, &outcome, expected, started);
 }
 
 /* Whether the mode that was asked for by name codes any of the values. */
@@ -407,6 +488,7 @@ static bool encode_source(const struct encode_options *options, struct source *s
                           enum exit_code *code)
 {
     struct strait_codebook *codebook;
+    uint32_t *expected = NULL;
     struct plan plan;
     bool ok = false;
 
@@ -414,18 +496,22 @@ static bool encode_source(const struct encode_options *options, struct source *s
         return false;
     plan_set_mode(&plan, options->mode);
     *code = mode_applies(options, &plan) ? EXIT_CODE_DATA : EXIT_CODE_USAGE;
-    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook)) {
+    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook, &expected)) {
+        struct spent *spent = expected == NULL ? NULL : calloc(strait_codebook_count(codebook), sizeof(*spent));
         struct encode_task task = {
             .source = source,
             .plan = &plan,
             .codebook = codebook,
             .codec = options->codec,
+            .spent = spent,
             .chooses = options->mode == STRAIT_MODE_AUTO && options->codebook != NULL,
             .page_bytes = options->page_bytes,
             .chunk_bytes = options->chunk_bytes,
             .threads = options->threads,
         };
-        ok = encode_to(options, &task, started);
+        ok = encode_to(options, &task, expected, started);
+        free(spent);
+        free(expected);
         strait_codebook_destroy(codebook);
     }
     plan_fini(&plan);

@@ -312,6 +312,7 @@ LC_ALL=C grep -q "$(printf '\033')" inspect.out && fail "a terminal obeys the na
 json inspect --json --pages other
 python3 -c 'import json; json.load(open("json.out", encoding="utf-8"))' || fail "names in JSON"
 rm -f names.safetensors
+cp values other
 
 # ---- Permissions, and names that are taken meanwhile ---------------------------------------------------------------
 
@@ -600,7 +601,16 @@ json encode -f --json --codebook other.set "$slice" -o rt.strait
 grep -q '"codebook_fits": false' json.formatted || fail "drift in JSON: $(cat json.formatted)"
 "$strait" encode -f --codebook set "$slice" -o rt.strait 2>report.out
 grep -q warning report.out && fail "a set that fits: $(cat report.out)"
+"$strait" calibrate -q --raw -o scaled.set zeroes values
+"$strait" encode -f --mode tiered --codebook scaled.set "$slice" -o rt.strait 2>report.out
+grep -q 'tables spend over 5% more than the set expects' report.out || fail "bits of a table: $(cat report.out)"
 json encode -f --json --codebook set "$slice" -o rt.strait
+python3 - <<'PYTHON' || fail "bits that tables spend: $(cat json.formatted)"
+import json
+
+tables = json.load(open("json.out"))["tables"]
+assert tables and all(0.98 < table["bits"] / table["expected_bits"] < 1.03 for table in tables)
+PYTHON
 grep -q '"codebook_fits": true' json.formatted || fail "a set that fits, in JSON: $(cat json.formatted)"
 "$strait" encode -qf --codebook other.set "$slice" -o rt.strait
 [ "$(size rt.strait)" -le $(($(size "$slice") * 70 / 100)) ] || fail "a set that does not fit: $(size rt.strait) bytes"
