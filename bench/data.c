@@ -51,7 +51,7 @@ static struct strait_codebook *calibrate(struct tensors *tensors, unsigned threa
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
 
     progress_begin(&progress, "calibrating", tensors->bytes, false);
-    if (spans_count(&tensors->spans, NULL, threads, &progress, &histograms))
+    if (spans_count(&tensors->spans, NULL, threads, &progress, &histograms, NULL))
         status = histograms_codebook(&histograms, false, &codebook);
     progress_end(&progress);
     histograms_fini(&histograms);
@@ -71,7 +71,7 @@ bool values_open(struct bench_values *values, const struct bench_options *option
         return false;
     }
     if (options->codebook != NULL)
-        return codebook_load(options->codebook, &values->codebook);
+        return codebook_load(options->codebook, &values->codebook, NULL);
     if (options->calibs.count == 0) {
         values->codebook = calibrate(&values->tensors, threads);
     } else if (open_tensors(&calib, &options->calibs, element)) {
@@ -160,7 +160,8 @@ bool data_init(struct data *data, const struct bench_values *values, uint64_t si
         else
             memcpy(data->bytes + at,
                    width == 1 ? data->bytes + data->plan.segments[i - spans->count].begin : span->data, bytes);
-        data->plan.segments[i] = (struct segment){at, at + bytes, element, span->class, 0};
+        data->plan.segments[i] =
+            (struct segment){.begin = at, .end = at + bytes, .element = element, .class = span->class};
         at += bytes;
     }
     data->plan.segment_count = (uint32_t)count;
@@ -226,7 +227,7 @@ bool data_measure(const struct data *data, const struct strait_codebook *codeboo
                                                   .values = (segment->end - segment->begin) / 2});
     }
     progress_begin(&progress, "counting", data->size, false);
-    counted = counted && spans_count(&spans, NULL, threads, &progress, &histograms);
+    counted = counted && spans_count(&spans, NULL, threads, &progress, &histograms, NULL);
     progress_end(&progress);
     spans_fini(&spans);
     if (counted)

@@ -417,6 +417,39 @@ enum strait_status strait_codebook_serialize(const struct strait_codebook *codeb
     return STRAIT_OK;
 }
 
+/* ---- What a set expects ------------------------------------------------------------------------------------------ */
+
+static size_t expected_pack(uint8_t *dst, const uint32_t *expected, uint32_t count)
+{
+    Strait__CodebookSet message = STRAIT__CODEBOOK_SET__INIT;
+    message.expected = (uint32_t *)expected;
+    message.n_expected = count;
+    return pack(dst, &message);
+}
+
+size_t codebook_expected_size(const uint32_t *expected, uint32_t count)
+{
+    return expected_pack(NULL, expected, count);
+}
+
+void codebook_expected_serialize(const uint32_t *expected, uint32_t count, void *dst)
+{
+    expected_pack(dst, expected, count);
+}
+
+enum strait_status codebook_expected_parse(const void *src, size_t src_size, uint32_t *expected, uint32_t count)
+{
+    Strait__CodebookSet *set;
+    enum strait_status status = message_unpack(src, src_size, &set);
+    if (status != STRAIT_OK)
+        return status;
+    memset(expected, 0, count * sizeof(*expected));
+    if (set->n_expected == count)
+        memcpy(expected, set->expected, count * sizeof(*expected));
+    strait__codebook_set__free_unpacked(set, NULL);
+    return STRAIT_OK;
+}
+
 /* ---- Histograms ------------------------------------------------------------------------------------------------ */
 
 int codebook_class_compare(struct strait_class a, struct strait_class b)
@@ -428,8 +461,7 @@ int codebook_class_compare(struct strait_class a, struct strait_class b)
 
 static bool class_is_known(struct strait_class class)
 {
-    return (class.role >= STRAIT_ROLE_OTHER && class.role <= STRAIT_ROLE_KV) &&
-           class.layer >= -1;
+    return (class.role >= STRAIT_ROLE_OTHER && class.role <= STRAIT_ROLE_KV) && class.layer >= -1;
 }
 
 /* Adds the counts to *total. False when all counts are zero or the sum does not fit. */

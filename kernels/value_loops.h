@@ -5,6 +5,10 @@
 #ifndef STRAIT_KERNELS_VALUE_LOOPS_H
 #define STRAIT_KERNELS_VALUE_LOOPS_H
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "internal/bytes.h"
 #include "kernels/value_ops.h"
 
@@ -107,8 +111,6 @@ static inline uint16_t invalid_bits(uint16_t high_half)
 /* From four values: one byte of their lowest two bits, half a byte of their third bits; and back, to words of 16 bits.
  * PEXT and PDEP are fast on all processors with AVX-512, but may be slow on those with AVX2 only. */
 #if defined(__BMI2__)
-#include <immintrin.h>
-
 static inline uint32_t pack_twos(uint64_t four)
 {
     return (uint32_t)_pext_u64(four, LOW_TWO);
@@ -162,11 +164,68 @@ static void split_low_bits(uint8_t *restrict twos, uint8_t *restrict ones, const
     ones[i / 8] = (uint8_t)(pack_ones(last[0]) | pack_ones(last[1]) << 4);
 }
 
+/* Adds low bits to as many values, from the first on, as are a multiple of what a vector holds; returns how many. In
+ * each 64-bit lane the four values of one byte of `twos` are shifted, each by its own distance, to where they belong.
+ */
+#define SPREAD(byte)                                                                                \
+    ((long long)(0x8000800080008000u + (byte)*LOW_ONE)) /* for PSHUFB: into four words, with zeroes \
+                                                         */
+
+#if defined(__AVX512BW__)
+enum { JOINED_AT_ONCE = 32 };
+
+static inline uint32_t join_low_bits_vectors(uint8_t *restrict dst, const uint8_t *restrict twos,
+                                             const uint8_t *restrict ones, uint32_t count)
+{
+    const __m512i spread =
+        _mm512_set_epi64(SPREAD(7), SPREAD(6), SPREAD(5), SPREAD(4), SPREAD(3), SPREAD(2), SPREAD(1), SPREAD(0));
+    const __m512i distance = _mm512_set1_epi64(0x0006000400020000);
+    uint32_t i = 0;
+    for (; i + JOINED_AT_ONCE <= count; i += JOINED_AT_ONCE) {
+        __m512i bytes = _mm512_shuffle_epi8(_mm512_set1_epi64((long long)load_le64(twos + i / 4)), spread);
+        __m512i two = _mm512_and_si512(_mm512_srlv_epi16(bytes, distance), _mm512_set1_epi16(3));
+        __m512i one = _mm512_maskz_set1_epi16(load_le32(ones + i / 8), 4);
+        __m512i value = _mm512_loadu_si512(dst + 2 * i);
+        _mm512_storeu_si512(dst + 2 * i, _mm512_ternarylogic_epi32(value, two, one, 0xfe)); /* or of all three */
+    }
+    return i;
+}
+#elif defined(__AVX2__)
+enum { JOINED_AT_ONCE = 16 };
+
+static inline uint32_t join_low_bits_vectors(uint8_t *restrict dst, const uint8_t *restrict twos,
+                                             const uint8_t *restrict ones, uint32_t count)
+{
+    const __m256i spread = _mm256_set_epi64x(SPREAD(3), SPREAD(2), SPREAD(1), SPREAD(0));
+    const __m256i factor = _mm256_set1_epi64x(0x0001000400100040); /* shifts left, so that the same bits come to lie
+                                                                      at the same place */
+    const __m256i bit = _mm256_set_epi16((short)0x8000, 0x4000, 0x2000, 0x1000, 0x800, 0x400, 0x200, 0x100, 0x80, 0x40,
+                                         0x20, 0x10, 8, 4, 2, 1);
+    uint32_t i = 0;
+    for (; i + JOINED_AT_ONCE <= count; i += JOINED_AT_ONCE) {
+        __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)load_le32(twos + i / 4)), spread);
+        __m256i two = _mm256_and_si256(_mm256_srli_epi16(_mm256_mullo_epi16(bytes, factor), 6), _mm256_set1_epi16(3));
+        __m256i third = _mm256_and_si256(_mm256_set1_epi16((short)load_le16(ones + i / 8)), bit);
+        __m256i one = _mm256_and_si256(_mm256_cmpeq_epi16(third, bit), _mm256_set1_epi16(4));
+        __m256i value = _mm256_loadu_si256((const __m256i *)(dst + 2 * i));
+        _mm256_storeu_si256((__m256i *)(dst + 2 * i), _mm256_or_si256(value, _mm256_or_si256(two, one)));
+    }
+    return i;
+}
+#else
+static inline uint32_t join_low_bits_vectors(uint8_t *restrict dst, const uint8_t *restrict twos,
+                                             const uint8_t *restrict ones, uint32_t count)
+{
+    (void)dst, (void)twos, (void)ones, (void)count;
+    return 0;
+}
+#endif
+
 /* Adds low bits to values in which they are zero. */
 static void join_low_bits(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
                           uint32_t count)
 {
-    uint32_t i = 0;
+    uint32_t i = join_low_bits_vectors(dst, twos, ones, count);
     for (; i + 4 <= count; i += 4)
         store_le64(dst + 2 * i, load_le64(dst + 2 * i) | unpack_low_bits(twos[i / 4], ones[i / 8] >> i % 8 & 15));
     if (i == count)

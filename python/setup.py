@@ -18,6 +18,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.dist import Distribution
 
 try:
@@ -26,7 +27,13 @@ except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
 HERE = Path(__file__).resolve().parent
-TREE = HERE.parent
+#: The tree of sources: what an sdist brings along, or what this folder lies in.
+TREE = HERE / "tree" if (HERE / "tree").is_dir() else HERE.parent
+#: What of it an sdist needs: files, and folders with all in them.
+SOURCES = (
+    "CHANGELOG.md CMakeLists.txt LICENSE NOTICE client cmake collective daemon deploy docs examples include kernels"
+    " proto transport"
+).split()
 #: Name, target that builds it, variable that names another one.
 LIBRARIES = (
     ("libstrait-codec.so", "strait-codec", "STRAIT_LIBRARY"),
@@ -112,6 +119,20 @@ class BuildWithLibraries(build_py):
         return [*super().get_outputs(include_bytecode), *(str(self.package_folder() / name) for name in names)]
 
 
+class SourcesWithTree(sdist):
+    """sdist, and the sources of the libraries."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        for name in SOURCES:
+            source, target = TREE / name, Path(base_dir) / "tree" / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+            elif source.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
+
+
 class PlatformWheel(bdist_wheel):
     """A wheel for this platform but any Python 3: the library is loaded, not linked."""
 
@@ -133,7 +154,7 @@ class PlatformDistribution(Distribution):
 COMMANDS = {"console_scripts": [f"{name} = strait._commands:{name}" for name in ("strait", "straitd")]}
 PLUGINS = {"sglang.srt.plugins": ["strait = strait.sglang:plugin"]}
 setup(
-    cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_py": BuildWithLibraries, "sdist": SourcesWithTree, "bdist_wheel": PlatformWheel},
     distclass=PlatformDistribution,
     entry_points={**PLUGINS, **(COMMANDS if PREFIX else {})},
 )

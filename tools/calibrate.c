@@ -209,6 +209,8 @@ struct counting {
     const struct spans *spans;
     const struct source *source; /* NULL: the values are in memory */
     struct progress *progress;
+    const struct histograms *histograms;
+    const struct measure *measure; /* NULL: only count */
     atomic_bool failed;
     pthread_mutex_t lock; /* guards the fields below and the histograms */
     size_t next;          /* the span to take from */
@@ -250,6 +252,15 @@ static const uint8_t *piece_data(struct counting *counting, const struct span *p
     return source_read_at(counting->source, piece->offset, buffer->data, bytes) ? buffer->data : NULL;
 }
 
+/* False: it failed, with the error on stderr. */
+static bool measure_piece(const struct counting *counting, const struct span *piece, const uint8_t *data)
+{
+    const struct measure *measure = counting->measure;
+
+    return measure == NULL ||
+           measure->add(measure->arg, (uint32_t)(piece->histogram - counting->histograms->list), piece, data);
+}
+
 /* Adds each piece to the shared histograms: the cost is negligible next to counting, and saves a set per thread. */
 static void count_pieces(void *arg, unsigned index)
 {
@@ -260,7 +271,7 @@ static void count_pieces(void *arg, unsigned index)
     while (take_piece(counting, &piece)) {
         uint64_t counts[256] = {0};
         const uint8_t *data = piece_data(counting, &piece, &buffer);
-        if (data == NULL) {
+        if (data == NULL || !measure_piece(counting, &piece, data)) {
             counting->failed = true;
             break;
         }
@@ -274,10 +285,14 @@ static void count_pieces(void *arg, unsigned index)
 }
 
 bool spans_count(struct spans *spans, const struct source *source, unsigned threads, struct progress *progress,
-                 struct histograms *histograms)
+                 struct histograms *histograms, const struct measure *measure)
 {
-    struct counting counting = {
-        .spans = spans, .source = source, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct counting counting = {.spans = spans,
+                                .source = source,
+                                .progress = progress,
+                                .histograms = histograms,
+                                .measure = measure,
+                                .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!assign_histograms(spans, histograms)) {
         print_error(NULL, "out of memory");
         return false;
@@ -411,64 +426,6 @@ void tensors_close(struct tensors *tensors)
     *tensors = (struct tensors){0};
 }
 
-/* ---- The input itself ------------------------------------------------------------------------------------------ */
-
-/* The spans of the plan's values with tables; the layer of a span's class is the number of its table. */
-static bool add_segments(struct spans *spans, const struct plan *plan)
-{
-    bool added = true;
-
-    for (uint32_t i = 0; added && i < plan->segment_count; i++) {
-        const struct segment *segment = &plan->segments[i];
-        if (plan_tables(plan, segment->element))
-            added = spans_add(spans, (struct span){
-                                         .class = {STRAIT_ROLE_OTHER, (int32_t)segment->table},
-                                         .element = segment->element,
-                                         .offset = plan->preamble_bytes + segment->begin,
-                                         .values = (segment->end - segment->begin) / element_bytes(segment->element),
-                                     });
-    }
-    return added;
-}
-
-/* NULL: out of memory. */
-static struct strait_codebook *rank(const struct histograms *histograms, uint32_t table_count)
-{
-    static const uint64_t none[256];
-    struct strait_codebook *codebook = NULL;
-    uint8_t(*rankings)[256] = malloc((size_t)table_count * sizeof(*rankings));
-
-    for (uint32_t t = 0; rankings != NULL && t < table_count; t++)
-        strait_histogram_rank(rankings[t], none);
-    for (uint32_t i = 0; rankings != NULL && i < histograms->count; i++)
-        strait_histogram_rank(rankings[histograms->list[i].class.layer], histograms->list[i].counts);
-    if (rankings == NULL ||
-        strait_codebook_create((const uint8_t(*)[256])rankings, NULL, table_count, &codebook) != STRAIT_OK)
-        codebook = NULL;
-    free(rankings);
-    return codebook;
-}
-
-struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, unsigned threads,
-                                       struct progress *progress)
-{
-    struct spans spans = {0};
-    struct histograms histograms = {0};
-    struct strait_codebook *codebook = NULL;
-    uint32_t table_count = plan_number_tables(plan);
-
-    if (table_count == 0)
-        print_error(source->name, "cannot build a codebook: out of memory");
-    else if (add_segments(&spans, plan) && spans_count(&spans, source, threads, progress, &histograms)) {
-        codebook = rank(&histograms, table_count);
-        if (codebook == NULL)
-            print_error(source->name, "cannot build a codebook: out of memory");
-    }
-    histograms_fini(&histograms);
-    spans_fini(&spans);
-    return codebook;
-}
-
 /* ---- Costs ----------------------------------------------------------------------------------------------------- */
 
 /* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count
@@ -481,15 +438,7 @@ struct strait_codebook *tally_codebook(const struct source *source, struct plan 
 #define TIER3_RANK         6u
 #define TIER4_RANK         21u
 
-/* Sums over values, so that those of several classes can be added. */
-struct cost {
-    uint64_t values;
-    double entropy; /* bits */
-    double top16, tiered;
-    double top16_escapes, tiered_escapes;
-};
-
-static struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256])
+struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256])
 {
     struct cost cost = {0};
     for (unsigned e = 0; e < 256; e++)
@@ -533,6 +482,27 @@ static struct cost class_cost(const struct calibrate_report *report, const struc
 {
     uint32_t table = strait_codebook_find(report->codebook, counts->class);
     return cost_of(counts->counts, strait_codebook_ranking(report->codebook, table));
+}
+
+static uint32_t in_thousandths(double bits, uint64_t values)
+{
+    return values == 0 ? 0 : (uint32_t)(1000 * bits / (double)values + 0.5);
+}
+
+void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook, uint32_t *expected)
+{
+    uint64_t total[256];
+
+    memset(expected, 0, strait_codebook_count(codebook) * sizeof(*expected));
+    for (uint32_t i = 0; i < histograms->count; i++) {
+        const uint32_t table = strait_codebook_find(codebook, histograms->list[i].class);
+        const struct cost cost = cost_of(histograms->list[i].counts, strait_codebook_ranking(codebook, table));
+        if (table > 0) /* only this class finds it */
+            expected[table] = in_thousandths(cost.tiered, cost.values);
+    }
+    histograms_total(histograms, total);
+    const struct cost all = cost_of(total, strait_codebook_ranking(codebook, 0));
+    expected[0] = in_thousandths(all.tiered, all.values);
 }
 
 /* ---- For people ------------------------------------------------------------------------------------------------ */

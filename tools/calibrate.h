@@ -63,11 +63,28 @@ struct spans {
 bool spans_add(struct spans *spans, struct span span);
 void spans_fini(struct spans *spans);
 
+/* What else is done with each piece of a span while it is at hand, in any thread. class: of its histogram, by index.
+ * False: it failed, with the error on stderr. */
+struct measure {
+    bool (*add)(void *arg, uint32_t class, const struct span *piece, const uint8_t *data);
+    void *arg;
+};
+
 /* Counts all spans, in `threads` threads, into *histograms, which must be empty; the result does not depend on
- * `threads`. Reorders the list. `progress` moves by bytes. source: NULL: the values are in memory. False: failed, with
- * the error on stderr. */
+ * `threads`. Reorders the list. `progress` moves by bytes. source: NULL: the values are in memory. measure: or NULL.
+ * False: failed, with the error on stderr. */
 bool spans_count(struct spans *spans, const struct source *source, unsigned threads, struct progress *progress,
-                 struct histograms *histograms);
+                 struct histograms *histograms, const struct measure *measure);
+
+/* What values cost, summed over them, so that the costs of several classes can be added. */
+struct cost {
+    uint64_t values;
+    double entropy; /* bits, of exponents */
+    double top16, tiered;
+    double top16_escapes, tiered_escapes;
+};
+
+struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256]);
 
 /* The tensors of input files that can be counted for tables, each with the class derived from its name. */
 
@@ -89,7 +106,8 @@ tensors_take tensors_take_safetensors;
 /* Takes the whole file as values of role OTHER, of no layer. */
 tensors_take tensors_take_raw;
 
-#define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
+#define TENSORS_BF16  (1u << STRAIT_ELEMENT_BF16)
+#define TENSORS_CODED (TENSORS_BF16 | 1u << STRAIT_ELEMENT_FP16 | 1u << STRAIT_ELEMENT_FP32)
 
 /* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the
  * caller must tensors_close() it. */
@@ -101,13 +119,6 @@ bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsi
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
 
-/* Calibrates on the input itself: a first pass over its BF16 values makes a codebook. */
-
-/* Reads the source, which must be seekable, and numbers the plan's tables (plan_number_tables). The plan must have BF16
- * segments. The caller owns the codebook; its tables have no classes. NULL when it failed, with the error on stderr. */
-struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, unsigned threads,
-                                       struct progress *progress);
-
 /* Report of `strait calibrate` about the data it counted, class by class. */
 
 struct calibrate_report {
@@ -116,6 +127,11 @@ struct calibrate_report {
     uint64_t skipped;                       /* tensors that are not BF16 */
     const struct node_sample *sample;       /* of a running node; NULL: the data are files */
 };
+
+/* Thousandths of a bit that mode tiered spends on an exponent, for each table of the set; 0 for one that none of the
+ * classes finds. */
+void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook,
+                        uint32_t *expected);
 
 /* The caller checks the stream for write errors. */
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream);

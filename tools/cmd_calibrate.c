@@ -19,9 +19,9 @@ static const char usage[] =
     "usage: strait calibrate [OPTION]... FILE... -o SET\n"
     "       strait calibrate [OPTION]... --from-node -o SET\n"
     "\n"
-    "Makes a codebook set of the BF16 tensors (--dtype: others) in safetensors files: a table for each role (k, v, "
-    "other) and layer,\n"
-    "and a fallback made of all values. Reports for each class what the codec will make of it.\n"
+    "Makes a codebook set of the BF16, FP16 and FP32 tensors in safetensors files: a table for each role (k, v, "
+    "other)\n"
+    "and layer, and a fallback made of all values. Reports for each class what the codec will make of it.\n"
     "\n"
     "  -o, --output SET     write here; - is stdout, and the report goes to stderr\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; the first group of digits "
@@ -30,8 +30,9 @@ static const char usage[] =
     "  --global             make the fallback table only\n"
     "  --partial            write the counts, to be merged, instead of a set\n"
     "  --merge              FILEs are such counts: make the set that one run over everything would have made\n"
-    "  --dtype TYPE         count tensors of this type: bf16 (the default), fp16 or fp32, which --mode split codes;\n"
-    "                       may be given several times: a table then serves all values of its class\n"
+    "  --dtype TYPE         count only tensors of this type: bf16, fp16 or fp32; may be given several times (all "
+    "three;\n"
+    "                       with --raw or --from-node: bf16)\n"
     "  --raw                FILEs are values and nothing else, BF16 or of --dtype, of role other and of no layer\n"
     "  --from-node          instead of FILEs, ask the straitd of this node to count the values of pages that its "
     "pools\n"
@@ -68,7 +69,7 @@ struct options {
     bool has_budget;             /* --sample-bytes or --seconds was given */
     const char *socket;          /* NULL: not given */
     struct node_sampling sample; /* without its elements and socket */
-    uint32_t elements;           /* bit e: tensors of enum strait_element e are counted; 0: BF16 */
+    uint32_t elements;           /* bit e: tensors of enum strait_element e are counted; 0: see wanted_elements */
     struct class_rules *rules;
     char **files;
     int file_count;
@@ -200,29 +201,47 @@ static bool take_safetensors(struct tensors *tensors, const struct input *input,
     return tensors_take_safetensors(tensors, input, rules);
 }
 
-static bool counts_bf16(const struct options *options)
-{
-    return options->elements == 0 || options->elements == TENSORS_BF16;
-}
-
 static uint32_t wanted_elements(const struct options *options)
 {
     return options->elements == 0 ? TENSORS_BF16 : options->elements;
+}
+
+/* What is wanted, for messages. */
+static const char *wanted_name(const struct options *options)
+{
+    return options->elements == 0 && !options->raw    ? "BF16, FP16 or FP32"
+           : wanted_elements(options) == TENSORS_BF16 ? "BF16"
+                                                      : "of --dtype";
+}
+
+/* Without --dtype the files say it: BF16 tensors, and if they have none, those of other types that are coded. */
+static bool open_tensors(const struct options *options, struct tensors *tensors)
+{
+    tensors_take *take = options->raw ? tensors_take_raw : take_safetensors;
+    const char *const *paths = (const char *const *)options->files;
+    const unsigned count = (unsigned)options->file_count;
+
+    if (!tensors_open(tensors, paths, count, take, options->rules, wanted_elements(options)))
+        return false;
+    if (options->elements != 0 || options->raw || tensors->spans.count > 0)
+        return true;
+    tensors_close(tensors);
+    return tensors_open(tensors, paths, count, take, options->rules, TENSORS_CODED);
 }
 
 static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
 {
     struct tensors tensors;
     struct progress progress;
-    if (!tensors_open(&tensors, (const char *const *)options->files, (unsigned)options->file_count,
-                      options->raw ? tensors_take_raw : take_safetensors, options->rules, wanted_elements(options)))
+    if (!open_tensors(options, &tensors))
         return false;
     progress_begin(&progress, "counting", tensors.bytes, options->quiet);
-    bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms);
+    bool counted = spans_count(&tensors.spans, NULL, options->threads, &progress, histograms, NULL);
     progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
         print_error(NULL, "skipped %" PRIu64 " tensor%s not %s", tensors.skipped,
-                    tensors.skipped == 1 ? " that is" : "s that are", counts_bf16(options) ? "BF16" : "of --dtype");
+                    tensors.skipped == 1 ? " that is" : "s that are",
+                    tensors.elements == TENSORS_BF16 ? "BF16" : wanted_name(options));
     *skipped = tensors.skipped;
     tensors_close(&tensors);
     return counted;
@@ -294,16 +313,33 @@ static bool sample_node(const struct options *options, struct histograms *histog
 
 /* ---- Result ---------------------------------------------------------------------------------------------------- */
 
-static enum strait_status serialize(const struct histograms *histograms, const struct strait_codebook *codebook,
-                                    bool partial, uint8_t **bytes, size_t *size)
+static enum strait_status serialize_partial(const struct histograms *histograms, uint8_t **bytes, size_t *size)
 {
-    *size = partial ? codebook_partial_serialized_size(histograms->list, histograms->count)
-                    : strait_codebook_serialized_size(codebook);
+    *size = codebook_partial_serialized_size(histograms->list, histograms->count);
     *bytes = malloc(*size);
-    if (*bytes == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    return partial ? codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size)
-                   : strait_codebook_serialize(codebook, *bytes, *size);
+    return *bytes == NULL ? STRAIT_ERR_NO_MEMORY
+                          : codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size);
+}
+
+/* The set, and what it expects. */
+static enum strait_status serialize_set(const struct histograms *histograms, const struct strait_codebook *codebook,
+                                        uint8_t **bytes, size_t *size)
+{
+    const uint32_t count = strait_codebook_count(codebook);
+    const size_t set_size = strait_codebook_serialized_size(codebook);
+    uint32_t *expected = malloc(count * sizeof(*expected));
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    if (expected != NULL) {
+        calibrate_expected(histograms, codebook, expected);
+        *size = set_size + codebook_expected_size(expected, count);
+        *bytes = malloc(*size);
+    }
+    if (*bytes != NULL) {
+        status = strait_codebook_serialize(codebook, *bytes, set_size);
+        codebook_expected_serialize(expected, count, *bytes + set_size);
+    }
+    free(expected);
+    return status;
 }
 
 static bool write_file(const struct options *options, const uint8_t *bytes, size_t size)
@@ -323,7 +359,8 @@ static bool write_result(const struct options *options, const struct histograms 
 {
     uint8_t *bytes = NULL;
     size_t size;
-    enum strait_status status = serialize(histograms, codebook, options->partial, &bytes, &size);
+    enum strait_status status = options->partial ? serialize_partial(histograms, &bytes, &size)
+                                                 : serialize_set(histograms, codebook, &bytes, &size);
     bool written = status == STRAIT_OK && write_file(options, bytes, size);
     free(bytes);
     if (status != STRAIT_OK)
@@ -348,8 +385,8 @@ static bool finish(const struct options *options, const struct histograms *histo
 {
     struct strait_codebook *codebook;
     if (histograms->count == 0) {
-        print_error(NULL, "no %s values in %d file%s", counts_bf16(options) ? "BF16" : "such", options->file_count,
-                    options->file_count == 1 ? "" : "s");
+        print_error(NULL, "no values in %d file%s that are %s", options->file_count,
+                    options->file_count == 1 ? "" : "s", wanted_name(options));
         return false;
     }
     if (histograms->count >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {

@@ -3,6 +3,7 @@
 
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,24 +11,30 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/container.h"
+#include "tools/batch.h"
 #include "tools/decode_file.h"
+#include "tools/tensor_file.h"
 #include "tools/util.h"
 #include "tools/files.h"
 #include "tools/report.h"
 
-#define SUFFIX ".strait"
+#define SUFFIX BATCH_SUFFIX
 
 static const char usage[] =
     "usage: strait decode [OPTION]... IN [OUT | -o OUT]\n"
+    "       strait decode [OPTION]... --output-dir DIR IN...\n"
     "       strait decode --verify [OPTION]... IN\n"
+    "       strait decode --tensor NAME [OPTION]... IN [OUT | -o OUT]\n"
     "\n"
     "Restores what strait encode was given, checked, to OUT (IN without its " SUFFIX "). - is stdin or stdout.\n"
     "OUT appears under its name only when all of it is right.\n"
     "\n"
     "  --verify             write nothing, check everything, name every bad page\n"
+    "  --tensor NAME        only the values of this tensor, without a header, to OUT (stdout); the rest is not read\n"
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
+    "  --output-dir DIR     any number of IN, also folders with all in them that end in " SUFFIX ": write each to DIR\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON, of failures too: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -40,6 +47,10 @@ struct decode_options {
     const char *output;   /* NULL: check only */
     const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
+    const char *tensor;   /* NULL: all of the file */
+    const char *folder;   /* --output-dir; NULL: one IN */
+    char *const *inputs;  /* with it: files and folders */
+    int input_count;
     const struct strait_codec *codec;
     unsigned threads;
     bool verify, json, quiet, force;
@@ -67,19 +78,34 @@ static bool set_default_output(struct decode_options *options)
 
 static bool set_operands(struct decode_options *options, int count, char **operands)
 {
-    int most = options->verify || options->output != NULL ? 1 : 2;
+    const int most = options->folder != NULL ? INT_MAX : options->verify || options->output != NULL ? 1 : 2;
 
     if (count < 1 || count > most) {
-        print_error(NULL, count < 1 ? "which file? See strait decode --help" : "too many files");
+        print_error(NULL, count < 1 ? "which file? See strait decode --help"
+                                    : "too many files; --output-dir takes any number");
         return false;
     }
-    if (options->verify && options->output != NULL) {
+    if (options->folder != NULL && options->output != NULL) {
+        print_error(NULL, "--output is for one IN, --output-dir for several");
+        return false;
+    }
+    if (options->verify && (options->output != NULL || options->folder != NULL)) {
         print_error(NULL, "--verify writes nothing: without --output");
         return false;
     }
+    if (options->tensor != NULL && (options->verify || options->folder != NULL)) {
+        print_error(NULL, "--tensor writes one file: without --verify, without --output-dir");
+        return false;
+    }
     options->input = operands[0];
+    options->inputs = operands;
+    options->input_count = count;
+    if (options->folder != NULL)
+        return true;
     if (count == 2)
         options->output = options->operand = operands[1];
+    if (options->tensor != NULL && options->output == NULL)
+        options->output = "-";
     return options->verify || options->output != NULL || set_default_output(options);
 }
 
@@ -144,7 +170,7 @@ static FILE *json_stream(const struct decode_options *options)
 }
 
 /* The errors that were printed to stderr, in machine-readable form. */
-static void print_failures(const struct decode_options *options)
+static void print_failures(const struct decode_options *options, size_t begin)
 {
     size_t count;
     char *const *messages = errors_kept(&count);
@@ -153,7 +179,7 @@ static void print_failures(const struct decode_options *options)
     cJSON_AddStringToObject(object, "input", options->input);
     cJSON_AddBoolToObject(object, "verified", false);
     list = cJSON_AddArrayToObject(object, "failures");
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = begin; i < count; i++)
         cJSON_AddItemToArray(list, cJSON_CreateString(messages[i]));
     json_print(object, json_stream(options));
 }
@@ -197,6 +223,41 @@ static bool decode_source(const struct decode_options *options, struct source *s
     return report(&all);
 }
 
+static bool report_tensor(const struct decode_options *options, const struct source *source,
+                          const struct tensor_outcome *outcome)
+{
+    if (options->json) {
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddStringToObject(object, "input", source->name);
+        cJSON_AddStringToObject(object, "output", output_name(options));
+        cJSON_AddStringToObject(object, "tensor", options->tensor);
+        cJSON_AddStringToObject(object, "dtype", outcome->dtype);
+        cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->bytes);
+        cJSON_AddNumberToObject(object, "read_bytes", (double)outcome->read_bytes);
+        cJSON_AddBoolToObject(object, "verified", true);
+        return json_print(object, json_stream(options));
+    }
+    if (!options->quiet)
+        fprintf(stderr, "%s: %" PRIu64 " bytes of %s, checked; %" PRIu64 " of %" PRIu64 " bytes read\n", source->name,
+                outcome->bytes, outcome->dtype, outcome->read_bytes, source->size);
+    return true;
+}
+
+static bool decode_tensor(const struct decode_options *options, struct source *source, struct output *output)
+{
+    const struct tensor_task task = {
+        .source = source, .name = options->tensor, .codec = options->codec, .output = output};
+    struct tensor_outcome outcome;
+
+    if (!source->seekable) {
+        print_error(source->name, "is no file, where --tensor could look for one");
+    } else if (tensor_decode(&task, &outcome)) {
+        return output_commit(output) && report_tensor(options, source, &outcome);
+    }
+    output_abandon(output);
+    return false;
+}
+
 static bool is_compressed(const void *head, uint64_t head_size, uint64_t size)
 {
     return container_is_file(head, head_size) && size > head_size;
@@ -218,9 +279,43 @@ static bool decode_run(const struct decode_options *options)
         ok = source_survives(&source, options->output) &&
              (options->operand == NULL || operand_is_output(options->operand, is_compressed, "compressed file")) &&
              output_open(&output, options->output, source.mode, options->force) &&
-             decode_source(options, &source, &output);
+             (options->tensor != NULL ? decode_tensor(options, &source, &output)
+                                      : decode_source(options, &source, &output));
     source_close(&source);
     return ok;
+}
+
+static enum exit_code decode_one(const struct decode_options *options)
+{
+    size_t before = 0;
+
+    if (options->json)
+        errors_kept(&before);
+    if (decode_run(options))
+        return EXIT_CODE_OK;
+    if (options->json)
+        print_failures(options, before);
+    return EXIT_CODE_DATA;
+}
+
+/* Decodes the files of a list, also those behind one that fails. */
+static enum exit_code decode_several(const struct decode_options *options)
+{
+    enum exit_code code = EXIT_CODE_DATA;
+    struct batch batch = {0};
+
+    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_REMOVES)) {
+        code = EXIT_CODE_OK;
+        for (size_t i = 0; i < batch.count; i++) {
+            struct decode_options one = *options;
+            one.input = batch.list[i].input;
+            one.output = batch.list[i].output;
+            const enum exit_code ended = decode_one(&one);
+            code = code == EXIT_CODE_OK ? ended : code;
+        }
+    }
+    batch_fini(&batch);
+    return code;
 }
 
 static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
@@ -228,6 +323,7 @@ static enum exit_code parse_and_run(struct decode_options *options, int argc, ch
     const struct cli_option list[] = {
         {"verify", .flag = &options->verify},           {"codec", .codec = &options->codec},
         {"threads", 'T', .threads = &options->threads}, {"output", 'o', .text = &options->output},
+        {"output-dir", .text = &options->folder},       {"tensor", .text = &options->tensor},
         {"force", 'f', .flag = &options->force},        {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
     };
@@ -239,11 +335,7 @@ static enum exit_code parse_and_run(struct decode_options *options, int argc, ch
         return EXIT_CODE_USAGE;
     if (options->json)
         errors_keep();
-    if (decode_run(options))
-        return EXIT_CODE_OK;
-    if (options->json)
-        print_failures(options);
-    return EXIT_CODE_DATA;
+    return options->folder != NULL ? decode_several(options) : decode_one(options);
 }
 
 int cmd_decode(int argc, char **argv)

@@ -4,30 +4,33 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal/element.h"
+#include "tools/batch.h"
 #include "tools/encode_file.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
-#include "tools/calibrate.h"
+#include "tools/tally.h"
 #include "tools/files.h"
 #include "tools/report.h"
 
 #define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* with cutter_next's limits strait_encode_bound stays below 4 GiB */
-#define SUFFIX          ".strait"
+#define SUFFIX          BATCH_SUFFIX
 
 static const char usage[] =
     "usage: strait encode [OPTION]... IN [OUT | -o OUT]\n"
+    "       strait encode [OPTION]... --output-dir DIR IN...\n"
     "\n"
     "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
     "\n"
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
-    "  --mode MODE          auto (default), tiered, top16 or raw; split is tiered for BF16, FP16 and FP32, base codes\n"
-    "                       these three without a codebook, and both code FP8. Releases that have neither cannot\n"
-    "                       read what they write\n"
+    "  --mode MODE          auto (default) is the smaller of split and base, tensor by tensor, or chunk by chunk with\n"
+    "                       --codebook; split codes BF16, FP16 and FP32 with tables, base without; both code FP8;\n"
+    "                       tiered and top16 code BF16 alone; raw codes nothing\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8_e4m3 (or "
     "fp8),\n"
@@ -38,6 +41,8 @@ static const char usage[] =
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a safetensors file\n"
+    "  --output-dir DIR     any number of IN, also folders with all in them: write each to DIR by its name, "
+    "with " SUFFIX "\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -50,6 +55,9 @@ struct encode_options {
     const char *output;
     const char *operand;  /* NULL: OUT was not given without -o */
     char *default_output; /* owned */
+    const char *folder;   /* --output-dir; NULL: one IN */
+    char *const *inputs;  /* with it: files and folders */
+    int input_count;
     const char *codebook; /* NULL: calibrate */
     enum strait_mode mode;
     enum strait_element element;
@@ -134,8 +142,15 @@ static bool set_default_output(struct encode_options *options)
 
 static bool set_operands(struct encode_options *options, int count, char **operands)
 {
-    if (count < 1 || count > (options->output == NULL ? 2 : 1)) {
-        print_error(NULL, count < 1 ? "which file? See strait encode --help" : "takes IN and OUT only");
+    const int most = options->folder != NULL ? INT_MAX : options->output == NULL ? 2 : 1;
+
+    if (count < 1 || count > most) {
+        print_error(NULL, count < 1 ? "which file? See strait encode --help"
+                                    : "takes IN and OUT only; --output-dir takes any number of IN");
+        return false;
+    }
+    if (options->folder != NULL && options->output != NULL) {
+        print_error(NULL, "--output is for one IN, --output-dir for several");
         return false;
     }
     if (options->page_bytes > options->chunk_bytes) {
@@ -147,6 +162,10 @@ static bool set_operands(struct encode_options *options, int count, char **opera
         return false;
     }
     options->input = operands[0];
+    options->inputs = operands;
+    options->input_count = count;
+    if (options->folder != NULL)
+        return true;
     if (count == 2)
         options->output = options->operand = operands[1];
     return options->output != NULL || set_default_output(options);
@@ -160,15 +179,23 @@ static bool makes_codebook(const struct encode_options *options)
 
 /* ---- Codebook -------------------------------------------------------------------------------------------------- */
 
-/* The set that was named, or one made from the input. *codebook stays NULL when no value would be coded with it. */
+/* The set that was named, or one made from the input. *codebook stays NULL when no value is coded with it. */
 static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
-                         struct strait_codebook **codebook)
+                         struct strait_codebook **codebook, uint32_t **expected)
 {
     struct progress progress;
+    const struct tally_task task = {
+        .source = source,
+        .codec = options->codec,
+        .page_bytes = options->page_bytes,
+        .threads = options->threads,
+        .progress = &progress,
+    };
+    bool made;
 
     *codebook = NULL;
     if (options->codebook != NULL) {
-        if (!codebook_load(options->codebook, codebook))
+        if (!codebook_load(options->codebook, codebook, expected))
             return false;
         plan_use_tables(plan, *codebook);
         return true;
@@ -176,9 +203,9 @@ static bool get_codebook(const struct encode_options *options, struct source *so
     if (!makes_codebook(options) || !plan_has_tables(plan))
         return true;
     progress_begin(&progress, "calibrating", source->size - plan->preamble_bytes, options->quiet);
-    *codebook = tally_codebook(source, plan, options->threads, &progress);
+    made = tally_codebook(&task, plan, codebook);
     progress_end(&progress);
-    return *codebook != NULL;
+    return made;
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
@@ -186,6 +213,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 struct encode_report {
     const struct encode_task *task;
     const struct encode_outcome *outcome;
+    const uint32_t *expected; /* by the set's file, for each table; NULL: no set was named */
     const char *output;
     const char *mode;
     double seconds; /* of all passes over the input */
@@ -245,6 +273,94 @@ static void print_carried(const struct plan *plan, FILE *stream)
         fputc('\n', stream);
 }
 
+/* ---- Drift: whether a set still fits ---- */
+
+/* Tables are 1 to 2 % smaller than base on values like those that they were made of. */
+#define DRIFT_SHARE  0.05
+#define DRIFT_ADVICE "; warning: the codebook set does not fit these values, calibrate one anew"
+
+/* Bits that the values of a table spend on an exponent, beside 8 of sign and mantissa; 0: it has none. */
+static double bits_spent(const struct encode_report *report, uint32_t table)
+{
+    const struct spent *spent = report->task->spent == NULL ? NULL : &report->task->spent[table];
+    const double bits =
+        spent == NULL || spent->values == 0 ? 0 : 8.0 * (double)spent->bytes / (double)spent->values - 8;
+
+    return bits > 0 ? bits : 0;
+}
+
+static double bits_expected(const struct encode_report *report, uint32_t table)
+{
+    return report->expected == NULL ? 0 : report->expected[table] / 1000.0;
+}
+
+static bool table_has_drifted(const struct encode_report *report, uint32_t table)
+{
+    const double expected = bits_expected(report, table);
+
+    return expected > 0 && bits_spent(report, table) > expected * (1 + DRIFT_SHARE);
+}
+
+static uint32_t named_tables(const struct encode_report *report)
+{
+    return report->task->spent == NULL ? 0 : strait_codebook_count(report->task->codebook);
+}
+
+static bool has_drifted(const struct encode_report *report)
+{
+    if (ratio_of(report->outcome->table_bytes, report->outcome->kept_bytes) > 1 + DRIFT_SHARE)
+        return true;
+    for (uint32_t t = 0; t < named_tables(report); t++)
+        if (table_has_drifted(report, t))
+            return true;
+    return false;
+}
+
+static void print_drift(const struct encode_report *report, FILE *stream)
+{
+    const struct encode_outcome *outcome = report->outcome;
+    uint32_t used = 0, drifted = 0, worst = 0;
+
+    for (uint32_t t = 0; t < named_tables(report); t++) {
+        const bool has = table_has_drifted(report, t);
+        used += bits_spent(report, t) > 0;
+        if (has && (drifted == 0 || bits_spent(report, t) / bits_expected(report, t) >
+                                        bits_spent(report, worst) / bits_expected(report, worst)))
+            worst = t;
+        drifted += has;
+    }
+    if (drifted > 0) {
+        const struct strait_class class = strait_codebook_class(report->task->codebook, worst);
+        fprintf(stream,
+                "  %" PRIu32 " of %" PRIu32 " tables spend over 5%% more than the set expects, table %" PRIu32
+                " (%s %" PRId32 ") %.3f bits for an exponent instead of %.3f\n",
+                drifted, used, worst, role_names[class.role], class.layer, bits_spent(report, worst),
+                bits_expected(report, worst));
+    }
+    if (outcome->base_bytes > 0 || drifted > 0)
+        fprintf(stream, "  mode base instead of tables: %.1f%% of the bytes that are coded%s\n",
+                100 * ratio_of(outcome->base_bytes, outcome->chosen_bytes), has_drifted(report) ? DRIFT_ADVICE : "");
+}
+
+static void add_tables(cJSON *object, const struct encode_report *report)
+{
+    cJSON *list = named_tables(report) > 0 ? cJSON_AddArrayToObject(object, "tables") : NULL;
+
+    for (uint32_t t = 0; t < named_tables(report); t++) {
+        const struct strait_class class = strait_codebook_class(report->task->codebook, t);
+        if (report->task->spent[t].values == 0)
+            continue;
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddNumberToObject(item, "table", t);
+        cJSON_AddStringToObject(item, "role", role_names[class.role]);
+        cJSON_AddNumberToObject(item, "layer", class.layer);
+        cJSON_AddNumberToObject(item, "values", (double)report->task->spent[t].values);
+        cJSON_AddNumberToObject(item, "bits", bits_spent(report, t));
+        json_add_known(item, "expected_bits", bits_expected(report, t));
+        cJSON_AddItemToArray(list, item);
+    }
+}
+
 static void print_report(const struct encode_report *report, FILE *stream)
 {
     const struct encode_outcome *outcome = report->outcome;
@@ -257,6 +373,7 @@ static void print_report(const struct encode_report *report, FILE *stream)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
                 strait_codebook_count(report->task->codebook), table_bytes(report));
     totals_print(&outcome->totals, stream);
+    print_drift(report, stream);
     print_carried(report->task->plan, stream);
     print_carried_plain(report, stream);
 }
@@ -306,6 +423,9 @@ static cJSON *describe(const struct encode_report *report)
         json_add_hex(object, "codebook_id", strait_codebook_id(report->task->codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddNumberToObject(object, "table_bytes", (double)table_bytes(report));
     totals_json(&outcome->totals, object);
+    cJSON_AddNumberToObject(object, "base_instead_of_tables", ratio_of(outcome->base_bytes, outcome->chosen_bytes));
+    cJSON_AddBoolToObject(object, "codebook_fits", !has_drifted(report));
+    add_tables(object, report);
     add_dtypes(object, report);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
     return object;
@@ -314,11 +434,12 @@ static cJSON *describe(const struct encode_report *report)
 /* ---- The run --------------------------------------------------------------------------------------------------- */
 
 static bool report(const struct encode_options *options, const struct encode_task *task,
-                   const struct encode_outcome *outcome, uint64_t started)
+                   const struct encode_outcome *outcome, const uint32_t *expected, uint64_t started)
 {
     struct encode_report all = {
         .task = task,
         .outcome = outcome,
+        .expected = expected,
         .output = strcmp(options->output, "-") == 0 ? "stdout" : options->output,
         .mode = mode_names[options->mode],
         .seconds = (double)(clock_ns() - started) / 1e9,
@@ -330,7 +451,8 @@ static bool report(const struct encode_options *options, const struct encode_tas
     return true;
 }
 
-static bool encode_to(const struct encode_options *options, struct encode_task *task, uint64_t started)
+static bool encode_to(const struct encode_options *options, struct encode_task *task, const uint32_t *expected,
+                      uint64_t started)
 {
     struct progress progress;
     struct encode_outcome outcome;
@@ -350,30 +472,49 @@ static bool encode_to(const struct encode_options *options, struct encode_task *
         output_abandon(&output);
         return false;
     }
-    return output_commit(&output) && report(options, task, &outcome, started);
+    return output_commit(&output) && report(options, task, &outcome, expected, started);
 }
 
-static bool encode_source(const struct encode_options *options, struct source *source, uint64_t started)
+/* Whether the mode that was asked for by name codes any of the values. */
+static bool mode_applies(const struct encode_options *options, const struct plan *plan)
+{
+    if (options->mode == STRAIT_MODE_AUTO || options->mode == STRAIT_MODE_RAW || plan->segment_count == 0)
+        return true;
+    for (uint32_t i = 0; i < plan->segment_count; i++)
+        if (plan_codes(plan, plan->segments[i].element))
+            return true;
+    print_error(NULL, "--mode %s codes no values of this input: %s", mode_names[options->mode], why_carried(plan));
+    return false;
+}
+
+static bool encode_source(const struct encode_options *options, struct source *source, uint64_t started,
+                          enum exit_code *code)
 {
     struct strait_codebook *codebook;
+    uint32_t *expected = NULL;
     struct plan plan;
     bool ok = false;
 
     if (!examine(&plan, source, options->rules, options->element, options->raw))
         return false;
-    plan.mode = options->mode;
-    if (get_codebook(options, source, &plan, &codebook)) {
+    plan_set_mode(&plan, options->mode);
+    *code = mode_applies(options, &plan) ? EXIT_CODE_DATA : EXIT_CODE_USAGE;
+    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook, &expected)) {
+        struct spent *spent = expected == NULL ? NULL : calloc(strait_codebook_count(codebook), sizeof(*spent));
         struct encode_task task = {
             .source = source,
             .plan = &plan,
             .codebook = codebook,
             .codec = options->codec,
-            .mode = options->mode,
+            .spent = spent,
+            .chooses = options->mode == STRAIT_MODE_AUTO && options->codebook != NULL,
             .page_bytes = options->page_bytes,
             .chunk_bytes = options->chunk_bytes,
             .threads = options->threads,
         };
-        ok = encode_to(options, &task, started);
+        ok = encode_to(options, &task, expected, started);
+        free(spent);
+        free(expected);
         strait_codebook_destroy(codebook);
     }
     plan_fini(&plan);
@@ -386,20 +527,41 @@ static bool must_spool(const struct encode_options *options, const struct source
     return !source->seekable && makes_codebook(options);
 }
 
-static bool encode_run(const struct encode_options *options)
+static enum exit_code encode_run(const struct encode_options *options)
 {
     uint64_t started = clock_ns();
+    enum exit_code code = EXIT_CODE_DATA;
     struct source source;
     bool ok;
 
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
-        return false;
+        return EXIT_CODE_DATA;
     ok = source_survives(&source, options->output) &&
          (options->operand == NULL || operand_is_output(options->operand, safetensors_probe, "safetensors file")) &&
          (!must_spool(options, &source) || source_spool(&source));
-    ok = ok && encode_source(options, &source, started);
+    ok = ok && encode_source(options, &source, started, &code);
     source_close(&source);
-    return ok;
+    return ok ? EXIT_CODE_OK : code;
+}
+
+/* Encodes the files of a list, also those behind one that fails. */
+static enum exit_code encode_several(const struct encode_options *options)
+{
+    enum exit_code code = EXIT_CODE_DATA;
+    struct batch batch = {0};
+
+    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_ADDS)) {
+        code = EXIT_CODE_OK;
+        for (size_t i = 0; i < batch.count; i++) {
+            struct encode_options one = *options;
+            one.input = batch.list[i].input;
+            one.output = batch.list[i].output;
+            const enum exit_code ended = encode_run(&one);
+            code = code == EXIT_CODE_OK ? ended : code;
+        }
+    }
+    batch_fini(&batch);
+    return code;
 }
 
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
@@ -415,6 +577,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         {"codec", .codec = &options->codec},
         {"threads", 'T', .threads = &options->threads},
         {"output", 'o', .text = &options->output},
+        {"output-dir", .text = &options->folder},
         {"force", 'f', .flag = &options->force},
         {"json", .flag = &options->json},
         {"quiet", 'q', .flag = &options->quiet},
@@ -425,7 +588,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return encode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    return options->folder != NULL ? encode_several(options) : encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)

@@ -17,7 +17,7 @@
 #include "tools/report.h"
 
 static const char usage[] =
-    "usage: strait inspect [OPTION]... FILE\n"
+    "usage: strait inspect [OPTION]... FILE (- is stdin)\n"
     "\n"
     "Tells what is in a compressed file, a bare chunk or a codebook set, without decoding it. Headers, footer and\n"
     "sums of metadata are checked; strait decode --verify checks the values too.\n"
@@ -535,6 +535,16 @@ static void open_tensors(struct file_view *view)
     if (!safetensors_probe(preamble, size, view->tail.original_bytes) ||
         safetensors_init(&view->tensors, preamble, size, view->tail.original_bytes, &why) != STRAIT_OK)
         view->tensors = (struct safetensors){0};
+    for (uint32_t i = 0; !view->options->json && i < view->tensors.count; i++) {
+        struct safetensor *tensor = &view->tensors.tensors[i];
+        char *printable = text_printable(tensor->name, true);
+        if (printable != NULL) {
+            free(tensor->name);
+            tensor->name = printable;
+        } else {
+            tensor->name[0] = '\0';
+        }
+    }
 }
 
 /* The tensor at an offset of the uncompressed bytes, or NULL. Tensors are sorted by offset. */

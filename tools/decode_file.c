@@ -308,6 +308,7 @@ void chunk_decoder_begin(struct chunk_decoder *decoder)
     decoder->first = 0;
     decoder->count = 0;
     decoder->raw_bytes = 0;
+    decoder->end = decoder->info.page_count;
     decoder->status = read_pages(decoder);
     if (decoder->status != STRAIT_OK)
         return;
@@ -330,7 +331,7 @@ static uint64_t next_piece(struct chunk_decoder *decoder)
     decoder->first += decoder->count;
     decoder->count = 0;
     decoder->piece_bytes = 0;
-    while (decoder->first + decoder->count < decoder->info.page_count && room < PIECE_BYTES) {
+    while (decoder->first + decoder->count < decoder->end && room < PIECE_BYTES) {
         uint32_t bytes = chunk_decoder_page(decoder, decoder->first + decoder->count)->page_bytes;
         decoder->piece_bytes += bytes;
         decoder->count++;

@@ -90,9 +90,10 @@ struct chunk_decoder {
     enum strait_status status; /* of the chunk as a whole */
     struct buffer pages;       /* struct strait_page_info, info.page_count of them */
     uint64_t raw_bytes;        /* of all pages */
+    uint32_t end;              /* no page from here on is decoded: all are, unless the owner lowers it */
 
     /* Set by chunk_decoder_piece. */
-    uint32_t first; /* the pages of the piece */
+    uint32_t first; /* the pages of the piece; the owner may set it to the first page to decode, once */
     uint32_t count;
     struct buffer raw; /* their bytes, back to back: piece_bytes of them */
     uint64_t piece_bytes;

@@ -91,6 +91,8 @@ bool file_writer_finish(struct file_writer *writer)
     return ok;
 }
 
+#define APART_BYTES (64u * 1024) /* where chunks choose: a tensor of so many bytes chooses for itself */
+
 /* ---- The pipeline ---------------------------------------------------------------------------------------------- */
 
 struct encode_job {
@@ -100,6 +102,7 @@ struct encode_job {
     bool take_failed;
     struct file_writer writer; /* used by the giving thread, like everything below */
     struct totals totals;
+    uint64_t chosen_bytes, base_bytes, table_bytes, kept_bytes;
     bool give_failed;
 };
 
@@ -109,10 +112,14 @@ struct encode_slot {
     struct buffer raw;     /* the runs, each at a multiple of PLAN_PAGE_MULTIPLE */
     struct buffer regions; /* struct strait_region, one per page */
     struct buffer chunk;
+    struct buffer other; /* the chunk in mode base */
     struct buffer scratch;
     struct buffer stats; /* struct strait_class_stats, one per table */
+    struct buffer infos; /* struct strait_page_info, one per page */
     struct strait_result result;
     enum strait_status status; /* of everything but I/O */
+    bool is_base;              /* the chunk has chosen base */
+    uint64_t table_bytes;      /* of the chunk with tables */
     bool io_failed;            /* reported where it happened */
 };
 
@@ -231,12 +238,66 @@ static uint32_t table_count(const struct encode_task *task)
     return task->codebook == NULL ? 0 : strait_codebook_count(task->codebook);
 }
 
+static bool measures(const struct encode_task *task, const struct encode_slot *slot)
+{
+    return task->spent != NULL && slot->cut.element == STRAIT_ELEMENT_BF16 && slot->cut.mode != STRAIT_MODE_TOP16 &&
+           slot->cut.mode != STRAIT_MODE_RAW;
+}
+
+/* Looks what each page became, before the chunk may become another. */
+static enum strait_status describe_pages(struct encode_slot *slot, uint32_t count)
+{
+    if (!buffer_reserve(&slot->infos, 0, count * sizeof(struct strait_page_info)))
+        return STRAIT_ERR_NO_MEMORY;
+    return strait_chunk_pages(slot->chunk.data, slot->result.bytes, count, (struct strait_page_info *)slot->infos.data);
+}
+
+static void add_spent(struct spent *spent, const struct encode_slot *slot, uint32_t count)
+{
+    const struct strait_page_info *info = (const struct strait_page_info *)slot->infos.data;
+
+    for (uint32_t i = 0; i < count; i++, info++) {
+        if ((info->block_modes & 1u << STRAIT_BLOCK_CONST) != 0)
+            continue;
+        spent[info->table].values += info->page_bytes / 2;
+        spent[info->table].bytes += info->coded_bytes;
+    }
+}
+
+/* Encodes the pages once more, in mode base, and keeps the smaller chunk. */
+static enum strait_status encode_base(const struct encode_task *task, struct encode_slot *slot,
+                                      const struct strait_pages *pages)
+{
+    const struct strait_encode_params params = {
+        .size = sizeof(params), .element = slot->cut.element, .mode = STRAIT_MODE_BASE};
+    struct strait_result result;
+    const struct strait_run run = {
+        .size = sizeof(run), .scratch = slot->scratch.data, .scratch_size = slot->scratch.capacity, .result = &result};
+    struct strait_region *regions = (struct strait_region *)slot->regions.data;
+    struct buffer chunk = slot->chunk;
+    enum strait_status status;
+
+    if (!buffer_reserve(&slot->other, 0, slot->chunk.capacity))
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < pages->region_count; i++)
+        regions[i].table = 0;
+    status = strait_encode(task->codec, &params, slot->other.data, slot->other.capacity, pages, &run);
+    if (status != STRAIT_OK || result.status != STRAIT_OK || result.bytes >= slot->result.bytes)
+        return status;
+    slot->chunk = slot->other;
+    slot->other = chunk;
+    slot->result = result;
+    slot->is_base = true;
+    memset(slot->stats.data, 0, slot->stats.capacity);
+    return STRAIT_OK;
+}
+
 static enum strait_status encode_chunk(const struct encode_task *task, struct encode_slot *slot)
 {
     struct strait_encode_params params = {
         .size = sizeof(params),
         .element = slot->cut.element,
-        .mode = task->mode,
+        .mode = slot->cut.mode,
         .codebook = task->codebook,
     };
     struct strait_run run = {
@@ -246,6 +307,7 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
         .class_count = table_count(task),
     };
     struct strait_pages pages;
+    enum strait_status status;
 
     if (!list_pages(slot, task->page_bytes, &pages) || !buffer_reserve(&slot->chunk, 0, strait_encode_bound(&pages)) ||
         !buffer_reserve(&slot->scratch, 0, run.scratch_size) ||
@@ -253,7 +315,14 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
         return STRAIT_ERR_NO_MEMORY;
     run.scratch = slot->scratch.data;
     run.class_stats = (struct strait_class_stats *)slot->stats.data;
-    return strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+    status = strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+    slot->is_base = false;
+    slot->table_bytes = slot->result.bytes;
+    if (status == STRAIT_OK && slot->result.status == STRAIT_OK && measures(task, slot))
+        status = describe_pages(slot, pages.region_count);
+    if (status == STRAIT_OK && slot->result.status == STRAIT_OK && task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT)
+        status = encode_base(task, slot, &pages);
+    return status;
 }
 
 static void encode_work(void *job_, void *slot_)
@@ -301,8 +370,16 @@ static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
     raw_bytes = add_digest(&job->writer, slot);
     if (!file_writer_chunk(&job->writer, slot->chunk.data, (uint32_t)slot->result.bytes, pages, raw_bytes))
         return false;
+    if (measures(task, slot))
+        add_spent(task->spent, slot, pages);
     totals_add(&job->totals, pages, &slot->result, (struct strait_class_stats *)slot->stats.data, table_count(task));
     job->totals.chunks++;
+    job->base_bytes += slot->is_base ? raw_bytes : 0;
+    if (task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT) {
+        job->chosen_bytes += raw_bytes;
+        job->table_bytes += slot->table_bytes;
+        job->kept_bytes += slot->result.bytes;
+    }
     progress_add(task->progress, raw_bytes);
     return true;
 }
@@ -325,8 +402,10 @@ static void slot_release(void *slot_)
     buffer_fini(&slot->raw);
     buffer_fini(&slot->regions);
     buffer_fini(&slot->chunk);
+    buffer_fini(&slot->other);
     buffer_fini(&slot->scratch);
     buffer_fini(&slot->stats);
+    buffer_fini(&slot->infos);
 }
 
 static bool encode_all(struct encode_job *job)
@@ -342,7 +421,10 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
     const struct plan *plan = task->plan;
     struct encode_job job = {
         .task = task,
-        .cutter = {.plan = plan, .page_bytes = task->page_bytes, .chunk_bytes = task->chunk_bytes},
+        .cutter = {.plan = plan,
+                   .page_bytes = task->page_bytes,
+                   .chunk_bytes = task->chunk_bytes,
+                   .apart_bytes = task->chooses ? APART_BYTES : 0},
     };
     bool ok =
         file_writer_init(&job.writer, task->output, task->source->head.data, plan->preamble_bytes, task->codebook);
@@ -353,6 +435,10 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
         outcome->uncompressed_bytes = job.writer.digest.bytes;
         outcome->file_bytes = job.writer.offset;
         outcome->totals = job.totals;
+        outcome->chosen_bytes = job.chosen_bytes;
+        outcome->base_bytes = job.base_bytes;
+        outcome->table_bytes = job.table_bytes;
+        outcome->kept_bytes = job.kept_bytes;
         digest_hash(&job.writer.digest, outcome->hash);
     }
     file_writer_fini(&job.writer);

@@ -40,13 +40,20 @@ bool file_writer_finish(struct file_writer *writer);
 
 /* The pipeline of `strait encode`: chunks of a plan are read, encoded side by side and written in order. */
 
+/* What the tables of a set cost, over pages of BF16 values. */
+struct spent {
+    uint64_t values;
+    uint64_t bytes; /* of their blocks */
+};
+
 /* All borrowed. */
 struct encode_task {
     struct source *source;
     const struct plan *plan;
     const struct strait_codebook *codebook; /* NULL when no value will be coded with tables */
     const struct strait_codec *codec;
-    enum strait_mode mode;
+    struct spent *spent;  /* NULL, or for each table of the codebook: added to, as if no chunk chose base */
+    bool chooses;         /* chunks in mode split become base where that is smaller */
     uint64_t page_bytes;  /* see struct cutter */
     uint64_t chunk_bytes; /* small enough that strait_encode_bound stays below 4 GiB */
     unsigned threads;
@@ -59,9 +66,13 @@ struct encode_outcome {
     uint64_t file_bytes;
     uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */
     struct totals totals;
+    uint64_t chosen_bytes; /* uncompressed, of chunks that could choose */
+    uint64_t base_bytes;   /* of those that chose base */
+    uint64_t table_bytes;  /* compressed, of chunks that could choose, with tables */
+    uint64_t kept_bytes;   /* the same, as they chose */
 };
 
-/* Writes the whole file. Its bytes depend only on source, plan, codebook, mode and sizes, not on threads or codec.
+/* Writes the whole file. Its bytes depend only on source, plan, codebook and sizes, not on threads or codec.
  * False when it failed, with the error on stderr. */
 bool encode_file(const struct encode_task *task, struct encode_outcome *outcome);
 

@@ -75,11 +75,31 @@ static bool map_whole(struct input *input, int fd)
     return true;
 }
 
+/* Standard input in memory, from where it is positioned on. -1: failed, see errno. */
+static int copy_stdin(void)
+{
+    uint8_t step[65536];
+    ssize_t got = 1;
+    int fd = memfd_create("stdin", MFD_CLOEXEC);
+    while (fd >= 0 && got != 0) {
+        got = read(STDIN_FILENO, step, sizeof(step));
+        if ((got < 0 && errno != EINTR) || (got > 0 && write(fd, step, (size_t)got) != got)) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    return fd;
+}
+
 bool input_open(struct input *input, const char *path)
 {
     struct stat info;
     bool mapped = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for the writer of a pipe */
+    const bool is_stdin = strcmp(path, "-") == 0;
+    int fd =
+        is_stdin ? copy_stdin() : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe's writer */
+    if (is_stdin)
+        path = "stdin";
     if (fd < 0 || fstat(fd, &info) != 0) {
         print_error(path, "%s", strerror(errno));
         goto out;
@@ -139,17 +159,62 @@ static mode_t choose_mode(const struct output *output, mode_t mode)
     return mode & ~mask;
 }
 
-/* Creates a file beside the final one, so that rename works, and sets output->temp to its name, also when that fails.
- */
+/* The folder of a path, with the slash; "" for the current one. NULL: out of memory. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? strdup("") : strndup(path, (size_t)(slash - path) + 1);
+}
+
+/* Where the system shows an open file under a name, by which it can be linked. */
+#define FD_PATH_BYTES 40
+static void fd_path(char path[FD_PATH_BYTES], int fd)
+{
+    snprintf(path, FD_PATH_BYTES, "/proc/self/fd/%d", fd);
+}
+
+/* A file without a name; -1: the file system or the kernel has none, or /proc is not there to name it. */
+static int open_unnamed(const char *folder)
+{
+    char path[FD_PATH_BYTES];
+    struct stat info;
+    int fd = open(folder[0] == '\0' ? "." : folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -1;
+    fd_path(path, fd);
+    if (stat(path, &info) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Owner and permissions, as far as this user may give them. */
+static void keep_attributes(const struct output *output, int fd, mode_t mode)
+{
+    struct stat info;
+    int kept = output->replace && stat(output->path, &info) == 0 ? fchown(fd, info.st_uid, info.st_gid) : 0;
+    (void)kept;
+    fchmod(fd, choose_mode(output, mode));
+}
+
+/* Creates a file in the folder of the final one, so that link and rename work; sets output->temp if it has a name. Both
+ * kinds of files are private at first, and stay so if fchmod fails. */
 static int open_temp(struct output *output, mode_t mode)
 {
-    if (asprintf(&output->temp, "%s.XXXXXX", output->path) < 0) {
+    char *folder = folder_of(output->path);
+    int fd = folder == NULL ? -1 : open_unnamed(folder);
+    if (fd < 0 && folder != NULL && asprintf(&output->temp, "%s.strait-XXXXXX", folder) < 0)
         output->temp = NULL;
-        return -1;
+    if (fd < 0 && output->temp != NULL) {
+        fd = mkostemp(output->temp, O_CLOEXEC);
+        if (fd < 0) {
+            free(output->temp);
+            output->temp = NULL;
+        }
     }
-    int fd = mkostemp(output->temp, O_CLOEXEC);
     if (fd >= 0)
-        fchmod(fd, choose_mode(output, mode)); /* mkostemp makes private files; if this fails, it stays private */
+        keep_attributes(output, fd, mode);
+    free(folder);
     return fd;
 }
 
@@ -170,7 +235,7 @@ bool output_open(struct output *output, const char *path, unsigned mode, bool re
 {
     bool in_place = is_in_place(path);
     char *name = in_place ? strdup(path) : resolve(path);
-    *output = (struct output){.path = name, .fd = -1, .replace = replace};
+    *output = (struct output){.path = name, .in_place = in_place, .fd = -1, .replace = replace};
     if (name != NULL && in_place)
         output->fd = open_in_place(name);
     if (name != NULL && !in_place)
@@ -205,9 +270,8 @@ bool output_write(struct output *output, const void *data, size_t size)
 /* The rename is durable once the folder is synced; if that is impossible, the data is still durable. */
 static void sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path) + 1);
-    int fd = folder == NULL ? -1 : open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *folder = folder_of(path);
+    int fd = folder == NULL ? -1 : open(folder[0] == '\0' ? "." : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd);
         close(fd);
@@ -233,8 +297,41 @@ static int link_or_rename(const char *temp, const char *path)
     return rename(temp, path);
 }
 
-static int give_name(const struct output *output)
+static int link_unnamed(const struct output *output, const char *path)
 {
+    char open_file[FD_PATH_BYTES];
+    fd_path(open_file, output->fd);
+    return linkat(AT_FDCWD, open_file, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+}
+
+/* Names a file that is to replace another: it is complete, and has this name for as long as renaming takes. */
+static int name_unnamed(struct output *output)
+{
+    char *folder = folder_of(output->path);
+    int linked = -1;
+    errno = EEXIST;
+    for (unsigned try = 0; folder != NULL && linked != 0 && errno == EEXIST && try < 1000; try++) {
+        free(output->temp);
+        if (asprintf(&output->temp, "%s.strait-%ld-%u", folder, (long)getpid(), try) < 0)
+            output->temp = NULL;
+        linked = output->temp == NULL ? -1 : link_unnamed(output, output->temp);
+    }
+    if (linked != 0) {
+        free(output->temp);
+        output->temp = NULL;
+    } else {
+        guard_unfinished(output->temp);
+    }
+    free(folder);
+    return linked;
+}
+
+static int give_name(struct output *output)
+{
+    if (output->temp == NULL && !output->replace)
+        return link_unnamed(output, output->path);
+    if (output->temp == NULL && name_unnamed(output) != 0)
+        return -1;
     if (output->replace)
         return rename(output->temp, output->path);
     if (renameat2(AT_FDCWD, output->temp, AT_FDCWD, output->path, RENAME_NOREPLACE) == 0)
@@ -244,13 +341,15 @@ static int give_name(const struct output *output)
 
 static bool output_publish(struct output *output)
 {
-    if (fsync(output->fd) != 0)
-        return false;
-    int closed = close(output->fd);
-    output->fd = -1;
-    if (closed != 0 || give_name(output) != 0)
+    if (fsync(output->fd) != 0 || give_name(output) != 0)
         return false;
     unfinished = NULL;
+    free(output->temp); /* it is gone */
+    output->temp = NULL;
+    int closed = close(output->fd);
+    output->fd = -1;
+    if (closed != 0) /* after fsync there is nothing that it could lose */
+        return false;
     sync_folder(output->path);
     return true;
 }
@@ -258,7 +357,7 @@ static bool output_publish(struct output *output)
 bool output_commit(struct output *output)
 {
     bool done;
-    if (output->temp != NULL) {
+    if (!output->in_place) {
         done = output_publish(output);
     } else {
         done = close(output->fd) == 0;
@@ -287,7 +386,16 @@ void output_abandon(struct output *output)
 
 /* ---- Files of commands ------------------------------------------------------------------------------------------- */
 
-bool codebook_load(const char *path, struct strait_codebook **codebook)
+static enum strait_status load_expected(const struct input *input, const struct strait_codebook *codebook,
+                                        uint32_t **expected)
+{
+    const uint32_t count = strait_codebook_count(codebook);
+    *expected = calloc(count, sizeof(**expected));
+    return *expected == NULL ? STRAIT_ERR_NO_MEMORY
+                             : codebook_expected_parse(input->data, input->size, *expected, count);
+}
+
+bool codebook_load(const char *path, struct strait_codebook **codebook, uint32_t **expected)
 {
     struct input input;
     enum strait_status status;
@@ -295,6 +403,11 @@ bool codebook_load(const char *path, struct strait_codebook **codebook)
     if (!input_open(&input, path))
         return false;
     status = strait_codebook_parse(input.data, input.size, codebook);
+    if (status == STRAIT_OK && expected != NULL) {
+        status = load_expected(&input, *codebook, expected);
+        if (status != STRAIT_OK)
+            strait_codebook_destroy(*codebook);
+    }
     if (status == STRAIT_ERR_NO_MEMORY)
         print_error(path, "%s", strait_status_string(status));
     else if (status != STRAIT_OK) {

@@ -15,19 +15,21 @@ struct input {
     uint64_t size;
 };
 
-/* Maps a regular file. On success the caller must input_close() it. A file that shrinks while it is mapped ends the
- * process with EXIT_CODE_DATA and a message. */
+/* Maps a regular file, or a copy of standard input ("-"). On success the caller must input_close() it. A file that
+ * shrinks while it is mapped ends the process with EXIT_CODE_DATA and a message. */
 bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 
-/* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
- * from outside or for a limit, removes the unfinished file. Anything but a regular file (a device, a pipe) is written
- * in place; "-" is stdout. */
+/* An output file that appears under its name only when it is complete. Until then it has no name, where the file system
+ * has such files, and disappears however the process ends; elsewhere it has another name, and is removed by a signal
+ * that ends the process, from outside or for a limit, of one output at a time. Anything but a regular file (a device, a
+ * pipe) is written in place; "-" is stdout. */
 struct output {
-    char *path;   /* for messages and the final rename */
-    char *temp;   /* NULL: written in place */
-    int fd;       /* may be written, sought or mapped directly */
-    bool replace; /* a file that has the name at the time of the commit is replaced */
+    char *path;    /* for messages and the final rename */
+    char *temp;    /* the other name; NULL: none */
+    bool in_place; /* else the path gets its file in the end */
+    int fd;        /* may be written, sought or mapped directly */
+    bool replace;  /* a file that has the name at the time of the commit is replaced */
 };
 
 #define OUTPUT_MODE 0666u /* for a new output that holds nothing confidential */
@@ -43,8 +45,9 @@ bool output_commit(struct output *output);
 /* Closes the output and removes what was written. */
 void output_abandon(struct output *output);
 
-/* Reads a codebook set. The caller owns it. */
-bool codebook_load(const char *path, struct strait_codebook **codebook);
+/* Reads a codebook set. The caller owns it. expected: NULL, or receives what the file says the set expects, an entry
+ * for each table (codebook_expected_parse), which the caller frees. */
+bool codebook_load(const char *path, struct strait_codebook **codebook, uint32_t **expected);
 
 /* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
 bool output_allowed(const char *path, bool force);

@@ -534,8 +534,11 @@ static bool fail(const struct source *source)
     return false;
 }
 
+#define UNSURE_BYTES 65536 /* of the largest file whose size may be wrong: a memory page, on any machine */
+
 /* Finds out what the descriptor is. A failed seek is not an error: a pipe has no position. A file of size 0 may still
- * have bytes, as those of /proc do, so it is read forward like a pipe. */
+ * have bytes, as those of /proc do, and one of a page that takes no space on a disk may have fewer, as those of /sys
+ * do: both are read forward like a pipe. */
 static void classify(struct source *source)
 {
     struct stat st;
@@ -546,7 +549,7 @@ static void classify(struct source *source)
     if (base < 0 || fstat(source->fd, &st) != 0 || !S_ISREG(st.st_mode))
         return;
     source->mode = st.st_mode & 0777;
-    if (st.st_size == 0)
+    if (st.st_size == 0 || (st.st_blocks == 0 && st.st_size <= UNSURE_BYTES))
         return;
     source->seekable = true;
     source->base = (uint64_t)base;

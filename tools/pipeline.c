@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
+#include "internal/element.h"
 #include "kernels/container.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
@@ -44,6 +45,7 @@ static bool plan_tensors(struct plan *plan, struct source *source, const struct 
         return plan_plain(plan, source, element);
     }
     planned = plan_init_tensors(plan, source->size, &list, rules) || no_memory(source);
+    plan_join(plan);
     safetensors_fini(&list);
     return planned;
 }
@@ -56,6 +58,10 @@ bool examine(struct plan *plan, struct source *source, const struct class_rules 
         return plan_plain(plan, source, element);
     if (!source_peek(source, PROBE_BYTES))
         return false;
+    if (container_is_file(source->head.data, source->head_size)) {
+        print_error(source->name, "is compressed already; --raw compresses it once more");
+        return false;
+    }
     if (!safetensors_probe(source->head.data, source->head_size, source->size))
         return plan_plain(plan, source, element);
     return plan_tensors(plan, source, rules, element);
@@ -164,9 +170,10 @@ void plan_fini(struct plan *plan)
 
 bool plan_codes(const struct plan *plan, enum strait_element element)
 {
-    if (element == STRAIT_ELEMENT_BYTES || element == STRAIT_ELEMENT_BF16)
-        return element == STRAIT_ELEMENT_BF16;
-    return plan->mode == STRAIT_MODE_BASE || plan->mode == STRAIT_MODE_SPLIT;
+    if (element == STRAIT_ELEMENT_BYTES || plan->mode == STRAIT_MODE_RAW)
+        return false;
+    return element == STRAIT_ELEMENT_BF16 || plan->mode == STRAIT_MODE_AUTO || plan->mode == STRAIT_MODE_BASE ||
+           plan->mode == STRAIT_MODE_SPLIT;
 }
 
 bool plan_tables(const struct plan *plan, enum strait_element element)
@@ -183,6 +190,60 @@ bool plan_has_tables(const struct plan *plan)
     return false;
 }
 
+void plan_set_mode(struct plan *plan, enum strait_mode mode)
+{
+    plan->mode = mode;
+    for (uint32_t i = 0; i < plan->segment_count; i++) {
+        struct segment *segment = &plan->segments[i];
+        segment->mode = mode;
+        if (mode == STRAIT_MODE_AUTO)
+            segment->mode = plan_tables(plan, segment->element) ? STRAIT_MODE_SPLIT : STRAIT_MODE_BASE;
+    }
+}
+
+/* ---- Joining --------------------------------------------------------------------------------------------------- */
+
+static bool has_modes(enum strait_element element)
+{
+    return element != STRAIT_ELEMENT_BYTES;
+}
+
+/* Whether values of the segment continue those of the one before. small: that one consists of small tensors. */
+static bool joins(const struct segment *before, bool small, const struct segment *segment)
+{
+    uint64_t bytes = segment->end - segment->begin, length = before->end - before->begin;
+
+    if ((bytes <= PLAN_TINY_BYTES / 2 || (bytes <= PLAN_TINY_BYTES && !has_modes(segment->element))) &&
+        bytes % element_bytes(before->element) == 0 && length % element_bytes(before->element) == 0)
+        return true;
+    if (segment->element != before->element)
+        return false;
+    return !has_modes(segment->element) || (small && bytes <= PLAN_SMALL_BYTES);
+}
+
+void plan_join(struct plan *plan)
+{
+    uint32_t last = 0;
+    bool small = false;
+
+    for (uint32_t i = 0; i < plan->segment_count; i++) {
+        const struct segment segment = plan->segments[i];
+        struct segment *before = &plan->segments[last];
+
+        if (i > 0 && segment.end != UINT64_MAX && joins(before, small, &segment)) {
+            if (small && (before->class.role != segment.class.role || before->class.layer != segment.class.layer))
+                before->class = no_class;
+            before->end = segment.end;
+            continue;
+        }
+        last += i > 0;
+        plan->segments[last] = segment;
+        small = segment.end - segment.begin <= PLAN_SMALL_BYTES;
+    }
+    if (plan->segment_count > 0)
+        plan->segment_count = last + 1;
+}
+
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
 /* The list has room for one gap before each tensor and one after the last. Empty segments are left out. */
@@ -194,7 +255,7 @@ static void add_segment(struct plan *plan, struct segment segment)
 
 static void add_gap(struct plan *plan, uint64_t begin, uint64_t end)
 {
-    add_segment(plan, (struct segment){begin, end, STRAIT_ELEMENT_BYTES, no_class, 0});
+    add_segment(plan, (struct segment){begin, end, STRAIT_ELEMENT_BYTES, no_class, STRAIT_MODE_AUTO, 0});
 }
 
 static struct dtype_sum *find_dtype(struct plan *plan, const char *name, enum strait_element element)
@@ -241,7 +302,7 @@ bool plan_init_tensors(struct plan *plan, uint64_t size, const struct safetensor
 
         add_gap(plan, at, tensor->begin - base);
         add_segment(plan, (struct segment){tensor->begin - base, tensor->end - base, element,
-                                           class_of(rules, tensor->name), 0});
+                                           class_of(rules, tensor->name), STRAIT_MODE_AUTO, 0});
         add_dtype(plan, tensor, element);
         at = tensor->end - base;
     }
@@ -263,12 +324,13 @@ void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook)
 struct shared_table {
     struct strait_class class;
     uint32_t table;
+    bool used;
 };
 
 struct numbering {
-    uint32_t count; /* tables so far */
-    struct shared_table *shared;
-    uint32_t shared_count;
+    uint32_t count;              /* tables so far */
+    struct shared_table *shared; /* a hash table of `slots`, a power of two above the number of segments */
+    uint32_t slots;
 };
 
 /* When the set is full, all further tensors share the first table. */
@@ -277,16 +339,18 @@ static uint32_t new_table(struct numbering *numbering)
     return numbering->count < STRAIT_CODEBOOK_TABLES_MAX ? numbering->count++ : 0;
 }
 
-/* Searches from the newest entry back, as tensors of one class tend to be adjacent. */
 static uint32_t class_table(struct numbering *numbering, struct strait_class class)
 {
-    for (uint32_t i = numbering->shared_count; i-- > 0;) {
-        const struct shared_table *shared = &numbering->shared[i];
+    uint64_t hash = ((uint64_t) class.role << 32 | (uint32_t) class.layer) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t at = (uint32_t)(hash >> 32) & (numbering->slots - 1);
+
+    for (;; at = (at + 1) & (numbering->slots - 1)) {
+        struct shared_table *shared = &numbering->shared[at];
+        if (!shared->used)
+            *shared = (struct shared_table){class, new_table(numbering), true};
         if (shared->class.role == class.role && shared->class.layer == class.layer)
             return shared->table;
     }
-    numbering->shared[numbering->shared_count] = (struct shared_table){class, new_table(numbering)};
-    return numbering->shared[numbering->shared_count++].table;
 }
 
 static void number_segment(struct numbering *numbering, const struct plan *plan, struct segment *segment)
@@ -301,8 +365,11 @@ static void number_segment(struct numbering *numbering, const struct plan *plan,
 
 uint32_t plan_number_tables(struct plan *plan)
 {
-    struct numbering numbering = {.shared = calloc((size_t)plan->segment_count + 1, sizeof(struct shared_table))};
+    struct numbering numbering = {.slots = 1};
 
+    while (numbering.slots <= plan->segment_count)
+        numbering.slots *= 2;
+    numbering.shared = calloc(numbering.slots, sizeof(struct shared_table));
     if (numbering.shared == NULL)
         return 0;
     for (uint32_t i = 0; i < plan->segment_count; i++)
@@ -374,6 +441,13 @@ static bool rows_are_few(const struct load *load)
     return 4 * load->pages * (load->blocks - 1) <= load->bytes / 64 + 4096;
 }
 
+/* Whether a segment cannot, or should not, be in a chunk with what the cut holds. */
+static bool begins_chunk(const struct cutter *cutter, const struct segment *segment, const struct cut *cut)
+{
+    return segment->element != cut->element || segment->mode != cut->mode ||
+           (cutter->apart_bytes > 0 && segment->end - segment->begin >= cutter->apart_bytes);
+}
+
 enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
 {
     const struct plan *plan = cutter->plan;
@@ -387,9 +461,10 @@ enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
                                  STRAIT_CHUNK_PAGES_MAX - load.pages, page_bytes);
         struct load more = add_load(load, bytes, page_bytes);
 
-        if (bytes == 0 || (cut->run_count > 0 && (segment->element != cut->element || !rows_are_few(&more))))
+        if (bytes == 0 || (cut->run_count > 0 && (begins_chunk(cutter, segment, cut) || !rows_are_few(&more))))
             break;
         cut->element = segment->element;
+        cut->mode = segment->mode;
         if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table}))
             return CUT_NO_MEMORY;
         cutter->offset += bytes;

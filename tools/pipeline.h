@@ -38,7 +38,8 @@ struct segment {
     uint64_t end; /* UINT64_MAX for the last segment of an input of unknown size */
     enum strait_element element;
     struct strait_class class;
-    uint32_t table; /* set by plan_use_tables or plan_number_tables */
+    enum strait_mode mode; /* set by plan_set_mode; auto has become split or base */
+    uint32_t table;        /* set by plan_use_tables or plan_number_tables */
 };
 
 /* Sums over an input's tensors of one data type, for the report. */
@@ -51,7 +52,7 @@ struct dtype_sum {
 
 struct plan {
     uint64_t preamble_bytes;
-    enum strait_mode mode; /* that it is encoded in; set after init */
+    enum strait_mode mode; /* that was asked for */
     struct segment *segments;
     uint32_t segment_count;
     struct dtype_sum *dtypes; /* empty unless the input is a safetensors file */
@@ -65,6 +66,17 @@ bool plan_init_tensors(struct plan *plan, uint64_t size, const struct safetensor
                        const struct class_rules *rules);
 void plan_fini(struct plan *plan);
 
+/* Sets the mode that was asked for: auto is split for now, and base for values that are not coded. */
+void plan_set_mode(struct plan *plan, enum strait_mode mode);
+
+/* Joins tensors that cost more as pages or chunks of their own than telling them apart gains: each is a page entry, a
+ * block's padding and, where the element type changes, a chunk. Tensors of up to PLAN_SMALL_BYTES become one segment
+ * with others beside them, of no class if theirs differ; those of up to PLAN_TINY_BYTES (of types that are coded: half
+ * of that) with anything before them. */
+#define PLAN_SMALL_BYTES 3072u
+#define PLAN_TINY_BYTES  1024u
+void plan_join(struct plan *plan);
+
 /* plan_codes: whether values of the type are coded in the plan's mode; plan_tables: whether with tables. */
 bool plan_codes(const struct plan *plan, enum strait_element element);
 bool plan_tables(const struct plan *plan, enum strait_element element);
@@ -73,8 +85,9 @@ bool plan_has_tables(const struct plan *plan);
 /* Gives every segment that is coded with a table the codebook's table for its class. */
 void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook);
 
-/* Numbers the tables of a set made for this input alone: among tensors coded with tables, one for each of
- * PLAN_OWN_TABLE_BYTES or more, and one for each class of smaller ones. (Within a layer, weights and their gradients
+/* Numbers the tables that a set made for this input alone may have: among tensors coded with tables, one for each of
+ * PLAN_OWN_TABLE_BYTES or more, and one for each class of smaller ones; those beyond STRAIT_CODEBOOK_TABLES_MAX share
+ * the first. (Within a layer, weights and their gradients
  * have little in common: the BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with
  * one per tensor.) Returns the number of tables, 0 when out of memory. The plan must have values coded with tables. */
 #define PLAN_OWN_TABLE_BYTES (32u * 1024) /* a smaller tensor rarely saves the 256 bytes of a table of its own */
@@ -95,12 +108,14 @@ struct cut {
     uint32_t run_count;
     uint32_t run_capacity;
     enum strait_element element;
+    enum strait_mode mode;
 };
 
 struct cutter {
     const struct plan *plan;
     uint64_t page_bytes;  /* a multiple of PLAN_PAGE_MULTIPLE */
     uint64_t chunk_bytes; /* at least page_bytes */
+    uint64_t apart_bytes; /* segments of so many bytes begin a chunk; 0: none does */
     uint32_t segment;     /* where the next chunk begins */
     uint64_t offset;
 };

@@ -28,14 +28,38 @@ void json_add_schema(cJSON *object)
         }
 }
 
+/* A copy in which bytes of strings that are no UTF-8, which cJSON passes on, are \\xNN. */
+static char *json_valid(const char *text)
+{
+    char *valid = text_printable(text, false), *doubled = valid == NULL ? NULL : malloc(2 * strlen(valid) + 1);
+    size_t at = 0;
+
+    for (const char *src = text, *dst = valid; doubled != NULL && *dst != '\0'; src++) {
+        if (*src != *dst) { /* an escape of four characters stands for one byte */
+            doubled[at++] = '\\';
+            memcpy(doubled + at, dst, 4);
+            at += 4;
+            dst += 4;
+        } else {
+            doubled[at++] = *dst++;
+        }
+    }
+    if (doubled != NULL)
+        doubled[at] = '\0';
+    free(valid);
+    return doubled;
+}
+
 bool json_print(cJSON *object, FILE *stream)
 {
     json_add_schema(object);
     char *text = cJSON_Print(object);
-    bool printed = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
+    char *valid = text == NULL ? NULL : json_valid(text);
+    bool printed = valid != NULL && fprintf(stream, "%s\n", valid) > 0 && fflush(stream) == 0;
 
     if (!printed)
         print_error(NULL, "cannot print the report");
+    free(valid);
     cJSON_free(text);
     cJSON_Delete(object);
     return printed;

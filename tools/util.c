@@ -72,6 +72,59 @@ char *const *errors_kept(size_t *count)
     return kept.list;
 }
 
+/* Bytes of the UTF-8 character at text; 0: there is none. A zero byte ends the text, and so any character. */
+static unsigned utf8_length(const unsigned char *text, uint32_t *code)
+{
+    const unsigned length = text[0] < 0x80   ? 1
+                            : text[0] < 0xc2 ? 0
+                            : text[0] < 0xe0 ? 2
+                            : text[0] < 0xf0 ? 3
+                            : text[0] < 0xf5 ? 4
+                                             : 0;
+    *code = length < 2 ? text[0] : text[0] & (0x7fu >> length);
+    for (unsigned i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        *code = *code << 6 | (text[i] & 0x3f);
+    }
+    const bool too_long = (length == 3 && *code < 0x800) || (length == 4 && *code < 0x10000);
+    return too_long || (*code >= 0xd800 && *code < 0xe000) || *code > 0x10ffff ? 0 : length;
+}
+
+char *text_printable(const char *text, bool controls)
+{
+    const unsigned char *src = (const unsigned char *)text;
+    char *made = malloc(4 * strlen(text) + 1), *dst = made;
+    while (made != NULL && *src != '\0') {
+        uint32_t code;
+        unsigned length = utf8_length(src, &code);
+        const bool control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+        if (length == 0 || (controls && control)) {
+            dst += sprintf(dst, "\\x%02x", *src++);
+            for (; length > 1; length--)
+                dst += sprintf(dst, "\\x%02x", *src++);
+            continue;
+        }
+        for (; length > 0; length--)
+            *dst++ = (char)*src++;
+    }
+    if (made != NULL)
+        *dst = '\0';
+    return made;
+}
+
+static void print_line(const char *file, const char *text)
+{
+    char *line = NULL, *printable = NULL;
+    if (asprintf(&line, "%s: %s%s%s", command_name, file, file[0] == '\0' ? "" : ": ", text) < 0)
+        line = NULL;
+    if (line != NULL)
+        printable = text_printable(line, true);
+    fprintf(stderr, "%s\n", printable == NULL ? "out of memory" : printable);
+    free(printable);
+    free(line);
+}
+
 void print_error(const char *file, const char *format, ...)
 {
     char text[MESSAGE_BYTES];
@@ -81,7 +134,7 @@ void print_error(const char *file, const char *format, ...)
     va_end(args);
     if (file == NULL)
         file = "";
-    fprintf(stderr, "%s: %s%s%s\n", command_name, file, file[0] == '\0' ? "" : ": ", text);
+    print_line(file, text);
     if (kept.wanted)
         keep(file, text);
 }

@@ -26,7 +26,11 @@ void command_begin(char **argv, char *name);
 /* That name. */
 const char *command_running(void);
 
-/* Prints "COMMAND: FILE: text" and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
+/* A copy of foreign text without what a terminal or a reader of JSON cannot take: bytes that are no UTF-8, and control
+ * characters if so asked, become \xNN. The caller frees it. NULL: out of memory. */
+char *text_printable(const char *text, bool controls);
+
+/* Prints "COMMAND: FILE: text", printable, and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
 void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* From now on print_error also keeps its messages ("FILE: text"), for a report. Call it before threads start. */

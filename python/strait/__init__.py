@@ -3,6 +3,7 @@
     codebook = strait.calibrate({("k", 0): k0, ("v", 0): v0})    once, offline
     chunk = strait.encode(array, codebook)                       bytes
     back = strait.decode(chunk, codebook)                        uint16 values, checked
+    strait.save_file(tensors, path); strait.load_file(path)      files of `strait encode`, by tensors' names
 
 Paged pools are read and written in place, see PageList. Moving pages between workers is strait.service, which is
 imported on its own.
@@ -33,6 +34,7 @@ from .errors import (
     TruncatedError,
     UnsupportedError,
 )
+from .files import File, load_file, save_file
 from .pages import PageList
 
 __version__ = "0.1.0"
@@ -49,6 +51,7 @@ __all__ = [
     "DataError",
     "DeviceError",
     "Error",
+    "File",
     "FileError",
     "IntegrityError",
     "InvalidError",
@@ -69,6 +72,8 @@ __all__ = [
     "encode",
     "encode_bound",
     "info",
+    "load_file",
+    "save_file",
     "variants",
     "verify",
 ]

@@ -30,6 +30,9 @@ _DTYPES = {
     "fp8_e4m3": _BYTES | {"float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"},
     "fp8_e5m2": _BYTES | {"float8_e5m2", "float8_e5m2fnuz"},
 }
+_STANDS_FOR = "strait.dtype"
+#: Types that say what their values are; integers and bytes do not.
+_TYPED = {name: element for element, names in _DTYPES.items() for name in names if "int" not in name}
 _DECODED: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
     "fp16": np.dtype(np.float16),
@@ -61,9 +64,19 @@ def _torch_view(tensor: Any, what: str) -> NDArray[Any]:
         view: NDArray[Any] = tensor.numpy()
         return view
     torch = __import__("torch")  # numpy has neither bfloat16 nor the 8-bit floats
-    bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy()
-    view = bits.view(np.uint16) if tensor.element_size() == 2 else bits
-    return view
+    bits: NDArray[Any] = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy()
+    return bits.view(_named(str(tensor.dtype).removeprefix("torch."), bits.dtype.itemsize))
+
+
+def _named(name: str, size: int) -> np.dtype[Any]:
+    """Unsigned integers that remember which type they stand for: numpy has none of that name."""
+    return np.dtype(f"u{size}", metadata={_STANDS_FOR: name})
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of the type of the values: also of one that numpy does not have."""
+    known = dtype.metadata
+    return dtype.name if known is None else str(known.get(_STANDS_FOR, dtype.name))
 
 
 def byte_view(source: ArrayLike, what: str) -> NDArray[np.uint8]:
@@ -78,14 +91,19 @@ def can_hold(dtype: np.dtype[Any], element: str) -> bool:
     """Whether memory of that dtype is for such elements: it is of their type, of integers of their size or of bytes."""
     if element == "bytes":
         return not dtype.hasobject
-    return dtype.name in _DTYPES[element] and bool(dtype.isnative)
+    return dtype_name(dtype) in _DTYPES[element] and bool(dtype.isnative)
+
+
+def element_of(dtype: np.dtype[Any]) -> str:
+    """What values of that dtype are; BF16 where it does not say, which numpy has no dtype for."""
+    return _TYPED.get(dtype_name(dtype), "bf16")
 
 
 def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
     """TypeError unless can_hold()."""
     if not can_hold(dtype, element):
         raise TypeError(
-            f"{what} has dtype {dtype}, which does not hold {element} values; "
+            f"{what} has dtype {dtype_name(dtype)}, which does not hold {element} values; "
             "name what it holds with element=..., or view it as unsigned integers of that size"
         )
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from . import _abi
 from ._abi import lib
 from ._views import ArrayLike, byte_view
+from .errors import Status, make_error
 
 #: What the values are. Only BF16 is compressed so far, the others are carried as they are.
 Element = Literal["bytes", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"]
@@ -64,6 +65,26 @@ def chunk_pages(chunk: ArrayLike) -> NDArray[np.void]:
     TruncatedError, CorruptError, UnsupportedError, IntegrityError.
     """
     source = byte_view(chunk, "chunk")
-    records = np.zeros(info(source).page_count, _abi.PAGE_INFO)
-    _abi.check(lib.strait_chunk_pages(source.ctypes.data, source.nbytes, len(records), records.ctypes.data), "chunk")
+    metadata, header = metadata_of(source)
+    return pages_of(metadata, header, source.nbytes)
+
+
+def metadata_of(source: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], ChunkInfo]:
+    """A copy of the chunk's metadata, which stays as it is whoever writes to the chunk, and its header."""
+    head = source[: _abi.CHUNK_HEADER_BYTES].copy()
+    header = info(head)
+    metadata = np.zeros(header.metadata_bytes, np.uint8)
+    held = min(source.nbytes, header.metadata_bytes)
+    metadata[: len(head)] = head
+    metadata[len(head) : held] = source[len(head) : held]
+    return metadata, header
+
+
+def pages_of(metadata: NDArray[np.uint8], header: ChunkInfo, source_bytes: int) -> NDArray[np.void]:
+    """chunk_pages() of the copy; source_bytes: of the chunk, which is not looked at."""
+    if source_bytes < header.chunk_bytes:  # how many pages a cut-off chunk has is not worth memory
+        raise make_error(Status.ERR_TRUNCATED, f"chunk: {_abi.status_text(Status.ERR_TRUNCATED)}")
+    records = np.zeros(header.page_count, _abi.PAGE_INFO)
+    status = lib.strait_chunk_pages(metadata.ctypes.data, source_bytes, len(records), records.ctypes.data)
+    _abi.check(status, "chunk")
     return records

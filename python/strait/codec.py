@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from ._views import (
     check_dtype,
     check_writable,
     decoded_dtype,
+    element_of,
 )
-from .chunk import Element, chunk_pages, info
+from .chunk import Element, metadata_of, pages_of
 from .codebook import Codebook, codebook_handle
 from .errors import Error, Status, make_error
 from .pages import (
@@ -165,13 +166,23 @@ def encode_bound(pages: ArrayLike | PageList, *, page_bytes: int = 32768) -> int
     return request.bound()
 
 
+def _element_of(pages: ArrayLike | PageList) -> Element:
+    """What the dtypes say; pools must agree."""
+    check_of_host(pages)
+    arrays = pages.pools if isinstance(pages, PageList) else (array_view(pages, "pages"),)
+    said = {element_of(array.dtype) for array in arrays}
+    if len(said) > 1:
+        raise TypeError(f"the pools hold {' and '.join(sorted(said))} values: one chunk holds one type")
+    return cast(Element, said.pop())
+
+
 @overload
 def encode(
     pages: ArrayLike | PageList,
     codebook: Codebook | None,
     *,
-    mode: Mode = "auto",
-    element: Element = "bf16",
+    mode: Mode | None = None,
+    element: Element | None = None,
     table: TableLike = 0,
     page_bytes: int = 32768,
     codec: str | None = None,
@@ -185,8 +196,8 @@ def encode(
     pages: ArrayLike | PageList,
     codebook: Codebook | None,
     *,
-    mode: Mode = "auto",
-    element: Element = "bf16",
+    mode: Mode | None = None,
+    element: Element | None = None,
     table: TableLike = 0,
     page_bytes: int = 32768,
     codec: str | None = None,
@@ -199,8 +210,8 @@ def encode(
     pages: ArrayLike | PageList,
     codebook: Codebook | None,
     *,
-    mode: Mode = "auto",
-    element: Element = "bf16",
+    mode: Mode | None = None,
+    element: Element | None = None,
     table: TableLike = 0,
     page_bytes: int = 32768,
     codec: str | None = None,
@@ -213,9 +224,10 @@ def encode(
         16 MiB; a multiple of the element's size); or a PageList, read in place.
     codebook: its tables say which exponents are frequent. None: modes "raw" and "base" only.
     mode: "top16" and "tiered" code BF16; "split" is "tiered" for BF16, FP16 and FP32; "base" codes these three without
-        a codebook. "auto" is "tiered" today. Values of other types are carried as they are.
+        a codebook; "auto" is "tiered". None: "split" with a codebook, "base" without. Values of other types are
+        carried as they are.
     element: what the values are. Arrays must have a matching dtype (BF16: uint16, int16, ml_dtypes.bfloat16,
-        torch.bfloat16) or be bytes.
+        torch.bfloat16) or be bytes. None: what the dtype says, and BF16 where it says nothing.
     table: index of the codebook's table, or the class to find one for, where a PageList does not say.
     codec: a name from variants(); None: the fastest.
     out: a writable contiguous buffer of at least encode_bound() bytes to encode into, best 16-byte aligned.
@@ -229,6 +241,8 @@ def encode(
     (out too small), PageIdError (.failed_pages lists the pages whose ids are out of range).
     """
     handle = codebook_handle(codebook)
+    element = _element_of(pages) if element is None else element
+    mode = ("base" if handle is None else "split") if mode is None else mode
     params = _abi.EncodeParams(
         size=ctypes.sizeof(_abi.EncodeParams),
         element=choice(_abi.ELEMENTS, element, "element"),
@@ -273,7 +287,7 @@ class _Decoder:
         self._codec = codec_handle(codec)
         self._check, self._stats = check, stats
         self._source = byte_view(chunk, "chunk")
-        self._header = info(self._source)
+        self._metadata, self._header = metadata_of(self._source)  # others may write to the chunk meanwhile
 
     def select(self, select: Any) -> NDArray[np.uint32]:
         """Indices of chunk pages, checked."""
@@ -293,7 +307,7 @@ class _Decoder:
 
     def to_array(self, out: Any, chosen: Chosen) -> Any:
         """Into `out`, or into a new array when it is None, page after page. Returns which."""
-        lengths = chunk_pages(self._source)["page_bytes"]
+        lengths = pages_of(self._metadata, self._header, self._source.nbytes)["page_bytes"]
         if chosen is not None:
             lengths = lengths[chosen]
         if out is None:
@@ -312,6 +326,7 @@ class _Decoder:
     def verify(self) -> None:
         run = Run(self._header.page_count, self._codebook)
         source = self._source
+        run.struct.metadata = self._metadata.ctypes.data
         _abi.check(lib.strait_verify(self._codec, self._book, source.ctypes.data, source.nbytes, run.struct), "verify")
         self._finish(run, "verify")
 
@@ -337,6 +352,9 @@ class _Decoder:
         run = Run(request.count, self._codebook)
         select = None if chosen is None else chosen.ctypes.data
         source = self._source
+        if request.overlaps(source):
+            raise ValueError("decode: the output and the chunk overlap")
+        run.struct.metadata = self._metadata.ctypes.data
         status = lib.strait_decode(
             self._codec, self._book, request.struct, select, source.ctypes.data, source.nbytes, run.struct
         )
@@ -370,7 +388,7 @@ class _Decoder:
 
     def _verdict(self) -> int:
         """Checks 1 to 10 of the format: the header and the tables."""
-        return int(lib.strait_chunk_pages(self._source.ctypes.data, self._source.nbytes, 0, None))
+        return int(lib.strait_chunk_pages(self._metadata.ctypes.data, self._source.nbytes, 0, None))
 
     def _check_dtype(self, dtype: np.dtype[Any], what: str) -> None:
         if not can_hold(dtype, self._header.element):
@@ -440,7 +458,9 @@ def decode(
     All that depends on what is in the chunk is a strait.Error: TruncatedError, CorruptError, UnsupportedError,
     IntegrityError (chunk or pages), CodebookError (another codebook), InvalidError (the list, the array, a page or its
     dtype does not fit the chunk, select names a page that it lacks), AlignmentError, PageIdError (id out of range).
-    ValueError, TypeError: arguments wrong with any chunk, such as read-only or overlapping pages or a page id twice.
+    Others may write to the chunk meanwhile: its metadata are copied first, and pages whose values change fail.
+    ValueError, TypeError: arguments wrong with any chunk, such as read-only pages, pages that overlap one another or
+    the chunk, or a page id twice.
     """
     decoder = _Decoder(chunk, codebook, codec, check, stats)
     chosen = None if select is None else decoder.select(select)

@@ -101,6 +101,11 @@ class Request:
         pointer = None if ids is None else ids.ctypes.data
         self.struct = _abi.Pages(regions.ctypes.data, pointer, len(regions), id_count)
 
+    def overlaps(self, memory: NDArray[np.uint8]) -> bool:
+        """Whether the pages and the memory, a row of bytes, share a byte."""
+        begin = memory.ctypes.data
+        return _touches(self.regions, self._ids, self.count // len(self.regions), begin, begin + memory.nbytes)
+
     def bound(self) -> int:
         """Largest chunk these pages can become, in bytes. ValueError when they are too much for one."""
         bound = int(_abi.lib.strait_encode_bound(ctypes.byref(self.struct)))
@@ -110,6 +115,20 @@ class Request:
                 f"(less than 4 GiB, at most {CHUNK_PAGES_MAX} pages): encode them in several"
             )
         return bound
+
+
+def _touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
+    """Whether a row of the pages has a byte in begin..end. Ids out of range name no page."""
+    for region in regions:
+        base, stride, rows = int(region["base"]), int(region["page_stride"]), int(region["rows"])
+        row_stride, row_bytes = int(region["row_stride"]), int(region["row_bytes"])
+        numbers = np.arange(id_count) if ids is None else ids[ids < region["page_count"]].astype(np.int64)
+        pages = base + numbers * stride
+        near = pages[(pages < end) & (pages + (rows - 1) * row_stride + row_bytes > begin)]
+        starts = near[:, None] + np.arange(rows) * row_stride if len(near) else near
+        if ((starts < end) & (starts + row_bytes > begin)).any():
+            return True
+    return False
 
 
 class AnyPageList:

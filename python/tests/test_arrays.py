@@ -86,6 +86,7 @@ def test_ml_dtypes(codebook):
     eight = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     back = strait.decode(strait.encode(eight, None, element="fp8_e4m3", mode="raw"), None)
     assert (back == eight.view(np.uint8)).all()
+    assert strait.info(strait.encode(eight, codebook)).element == "fp8_e4m3"
     for dtype, element, ratio in (
         (ml_dtypes.float8_e4m3fn, "fp8_e4m3", 1.15),
         (ml_dtypes.float8_e5m2, "fp8_e5m2", 1.35),
@@ -95,7 +96,7 @@ def test_ml_dtypes(codebook):
         assert len(chunk) * ratio < small.nbytes
         assert (strait.decode(chunk, None) == small.view(np.uint8)).all()
     with pytest.raises(TypeError):
-        strait.encode(eight, codebook)
+        strait.encode(eight, codebook, element="bf16")
 
 
 def test_foreign_objects_are_read_in_place(codebook):
@@ -202,8 +203,8 @@ def test_bad_arguments_are_refused(codebook):
     with pytest.raises(strait.CodebookError, match=f"table is beyond the {len(codebook)} of the codebook"):
         strait.encode(values, codebook, table=len(codebook))
     with pytest.raises(ValueError, match="needs a codebook"):
-        strait.encode(values, None)
-    for bad in (values.astype(np.float32), values.astype(">u2"), values.tolist(), "text", None):
+        strait.encode(values, None, mode="auto")
+    for bad in (values.astype(np.float64), values.astype(">u2"), values.tolist(), "text", None):
         with pytest.raises(TypeError):
             strait.encode(bad, codebook)
     with pytest.raises(TypeError):
@@ -212,6 +213,32 @@ def test_bad_arguments_are_refused(codebook):
         strait.encode(np.zeros(2 << 20, np.uint16), codebook, page_bytes=2)
     with pytest.raises(ValueError, match="check=False"):
         strait.decode(strait.encode(values, codebook), codebook, check=False)
+
+
+@pytest.mark.parametrize("element, dtype", [("fp16", np.float16), ("fp32", np.float32), ("bf16", np.uint16)])
+def test_the_dtype_says_the_element_and_what_is_smallest(codebook, rng, element, dtype):
+    values = rng.standard_normal(20000, np.float32)
+    array = (values.view(np.uint32) >> 16).astype(dtype) if element == "bf16" else values.astype(dtype)
+    for book, mode in [(codebook, "split"), (None, "base")]:
+        chunk = strait.encode(array, book)
+        assert strait.info(chunk).element == element and len(chunk) < 0.96 * array.nbytes
+        assert chunk == strait.encode(array, book, element=element, mode=mode)
+        assert strait.decode(chunk, book).tobytes() == array.tobytes()
+
+
+def test_torch_8_bit_floats_are_not_taken_for_bf16(codebook):
+    torch = pytest.importorskip("torch")
+    for dtype, element in [(torch.float8_e4m3fn, "fp8_e4m3"), (torch.float8_e5m2, "fp8_e5m2")]:
+        tensor = torch.randn(4096).to(dtype)
+        chunk = strait.encode(tensor, codebook)
+        assert strait.info(chunk).element == element
+        with pytest.raises(TypeError, match="float8"):
+            strait.encode(tensor, codebook, element="bf16")
+        out = torch.zeros_like(tensor)
+        strait.decode(chunk, codebook, out)
+        assert torch.equal(out.view(torch.uint8), tensor.view(torch.uint8))
+        with pytest.raises(strait.InvalidError):
+            strait.decode(chunk, codebook, out.view(torch.bfloat16))
 
 
 def test_a_chunk_stays_below_4_gib():

@@ -1,8 +1,10 @@
 """Bytes from anywhere: the right exception, and nothing but the listed pages is written."""
 
+import contextlib
 import hashlib
 import json
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +68,53 @@ def test_any_flipped_byte_is_found(chunk, codebook, rng):
             strait.verify(bad, codebook)
         with pytest.raises(type(error)):
             strait.decode(bad, codebook)
+
+
+def test_an_output_that_overlaps_the_chunk_is_refused(chunk, codebook):
+    memory = bytearray(len(chunk) + 14 * 4096)
+    memory[: len(chunk)] = chunk
+    view = memoryview(memory)
+    for begin in (0, 64, len(chunk) // 16 * 16 - 16):
+        with pytest.raises(ValueError, match="overlap"):
+            strait.decode(view[: len(chunk)], codebook, view[begin : begin + 14 * 4096])
+    assert memory[: len(chunk)] == chunk
+    landed = strait.encode(values_like_kv(3 * 8192), codebook, page_bytes=16384)  # it has landed in pages of a pool
+    pool = np.zeros((6, 8192), np.uint16)
+    pool.view(np.uint8).reshape(-1)[: len(landed)] = np.frombuffer(landed, np.uint8)
+    source = pool.view(np.uint8).reshape(-1)[: len(landed)]
+    strait.decode(source, codebook, strait.PageList(pool, [5, 4, 3]))
+    with pytest.raises(ValueError, match="overlap"):
+        strait.decode(source, codebook, strait.PageList(pool, [5, 4, 2]))
+
+
+def test_a_chunk_that_others_write_to_meanwhile_harms_nothing(codebook):
+    """A chunk in shared memory: decode and verify look at its metadata once, in a copy. Ends the process if not."""
+    values = values_like_kv(64 * 2048)
+    good = strait.encode(values, codebook, page_bytes=4096)
+    landed, arena = bytearray(good), Arena(64)
+    metadata, stop = strait.info(good).metadata_bytes, threading.Event()
+
+    def write():
+        random = np.random.default_rng(1)
+        while not stop.is_set():
+            at = int(random.integers(48, metadata - 4))
+            landed[at : at + 4] = b"\xff\xff\xff\x7f"
+            landed[at : at + 4] = good[at : at + 4]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(400):
+            with contextlib.suppress(strait.Error):
+                strait.decode(landed, codebook, arena.pages)
+            with contextlib.suppress(strait.Error):
+                strait.verify(landed, codebook)
+    finally:
+        stop.set()
+        writer.join()
+    arena.assert_canaries()
+    assert strait.decode(good, codebook, arena.pages) is arena.pages
+    assert all((arena.page(i) == values.reshape(64, 2048)[i]).all() for i in range(64))
 
 
 def reseal(chunk, metadata):

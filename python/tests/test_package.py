@@ -77,3 +77,21 @@ def test_the_wheel_brings_the_library(tmp_path):
         [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(site)}, cwd=tmp_path, stdout=-1, text=True
     )
     assert done.returncode == 0 and str(site) in done.stdout
+
+
+@pytest.mark.skipif("STRAIT_TEST_WHEEL" not in os.environ, reason="builds the library: set STRAIT_TEST_WHEEL=1")
+def test_the_sdist_builds_alone(tmp_path):
+    named = {"STRAIT_LIBRARY", "STRAIT_CLIENT_LIBRARY"}
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    call = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", call, str(tmp_path)], check=True, cwd=HERE, env=environment)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    site = tmp_path / "site"
+    install = ["-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", str(site), str(sdist)]
+    subprocess.run([sys.executable, *install], check=True, cwd=tmp_path, env=environment)
+    assert {path.name for path in site.glob("strait-*.dist-info/licenses/*")} == {"LICENSE", "NOTICE"}
+    code = "import strait; print(strait.__file__, strait.decode(strait.encode(bytes(100), None), None))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(site)}, cwd=tmp_path, stdout=-1, text=True
+    )
+    assert done.returncode == 0 and str(site) in done.stdout

@@ -222,7 +222,9 @@ def test_bad_lists_are_refused(codebook):
     with pytest.raises(ValueError, match="1048576"):
         strait.PageList(pool, np.zeros((1 << 20) + 1, np.uint32))
     with pytest.raises(TypeError, match="pool 0"):
-        strait.encode(strait.PageList(pool.astype(np.float32)), codebook)
+        strait.encode(strait.PageList(pool.astype(np.float32)), codebook, element="bf16")
+    with pytest.raises(TypeError, match="bf16 and fp32"):
+        strait.encode(strait.PageList([pool, pool.astype(np.float32)]), codebook)
     with pytest.raises(IndexError):
         strait.PageList(pool).locate(4)
 

@@ -54,6 +54,14 @@ static void check_partial(const struct codebook_histogram *list, uint32_t count)
     free(bytes);
 }
 
+/* A file that holds a set has an entry for each of its tables. */
+static void check_expected(const uint8_t *data, size_t size, uint32_t count)
+{
+    uint32_t *expected = malloc(count * sizeof(*expected));
+    require(expected != NULL && codebook_expected_parse(data, size, expected, count) == STRAIT_OK);
+    free(expected);
+}
+
 /* A codebook set or a partial file: what is read is written and read again. */
 void fuzz_codebook(const uint8_t *data, size_t size)
 {
@@ -62,9 +70,10 @@ void fuzz_codebook(const uint8_t *data, size_t size)
     uint32_t count = 0;
     size_t offset = 0;
     require(codebook_file_why(data, size, &offset) != NULL && offset <= size); /* of good ones too */
-    if (strait_codebook_parse(data, size, &set) == STRAIT_OK)
+    if (strait_codebook_parse(data, size, &set) == STRAIT_OK) {
         check_set(set);
-    else
+        check_expected(data, size, strait_codebook_count(set));
+    } else
         require(set == NULL);
     if (codebook_partial_parse(data, size, &list, &count) == STRAIT_OK)
         check_partial(list, count);

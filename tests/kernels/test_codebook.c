@@ -605,6 +605,37 @@ TEST(no_file_is_written_into_one_byte_too_few)
     ck_assert(is_filled(bytes, size, 0));
 }
 
+TEST(what_a_set_expects_follows_it_and_is_no_part_of_it)
+{
+    uint32_t expected[TABLES], found[TABLES] = {7};
+    uint8_t *expected_bytes;
+    size_t set_size;
+    struct strait_codebook *parsed;
+
+    for (uint32_t t = 0; t < TABLES; t++)
+        expected[t] = t == 1 ? 0 : 2700 + 1000 * t;
+    set = create_set(TABLES, sorted_classes);
+    set_size = strait_codebook_serialized_size(set);
+    size = set_size + codebook_expected_size(expected, TABLES);
+    bytes = malloc(size);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(set, bytes, set_size));
+    expected_bytes = bytes + set_size;
+    codebook_expected_serialize(expected, TABLES, expected_bytes);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_parse(bytes, size, &parsed));
+    ck_assert_mem_eq(strait_codebook_id(parsed), strait_codebook_id(set), STRAIT_CODEBOOK_ID_BYTES);
+    strait_codebook_destroy(parsed);
+    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, size, found, TABLES));
+    ck_assert_mem_eq(found, expected, sizeof(expected));
+    /* a set without it, and a list of another length, expect nothing that is known */
+    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, set_size, found, TABLES));
+    for (uint32_t t = 0; t < TABLES; t++)
+        ck_assert_uint_eq(0, found[t]);
+    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, size, found, TABLES - 1));
+    ck_assert_uint_eq(0, found[0]);
+    for (size_t cut = set_size + 1; cut < size; cut++)
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, codebook_expected_parse(bytes, cut, found, TABLES));
+}
+
 /* Empty tables take two bytes in a file and a hundred in memory. */
 static const size_t bomb_tables[] = {65535, 65536, 1000000, CODEBOOK_FILE_BYTES_MAX / 2 - 8, CODEBOOK_FILE_BYTES_MAX};
 

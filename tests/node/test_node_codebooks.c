@@ -657,7 +657,8 @@ static const struct {
     {"FP32, without fp32z", true, true, false, false, EARLIER | 1u << STRAIT_BLOCK_SPLIT, STRAIT_ELEMENT_FP32,
      STRAIT_BLOCK_RAW},
     {"BF16, without tiered", true, true, false, false, 1u << STRAIT_BLOCK_BASE, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
-    {"FP8, all bits", true, true, false, false, UINT32_MAX, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_RAW},
+    {"FP8, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_RAW},
+    {"FP8, all bits", true, true, false, false, UINT32_MAX, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_FP8},
 };
 
 /* Is the set named? Where the peer knows it, and the mode has tables. */

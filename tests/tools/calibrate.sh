@@ -183,8 +183,8 @@ refused 1 "large.raw: not a safetensors file; --raw" large.raw -o no.set
 refused 1 "shorter.safetensors: not a safetensors file" a.safetensors shorter.safetensors -o no.set
 refused 1 "short.safetensors: .*beyond the end of the file" a.safetensors short.safetensors -o no.set
 refused 1 "odd.raw: an odd number" --raw odd.raw -o no.set
-refused 1 "no BF16 values in 1 file" -q none.safetensors -o no.set
-refused 1 "no BF16 values in 2 files" --raw empty empty -o no.set
+refused 1 "no values in 1 file that are BF16" -q --dtype bf16 none.safetensors -o no.set
+refused 1 "no values in 2 files that are BF16" --raw empty empty -o no.set
 refused 1 "a.part: .*--merge" a.part -o no.set
 refused 1 "one.set: a codebook set" --merge a.part one.set -o no.set
 refused 1 "a.safetensors: not a partial file" --merge a.part a.safetensors -o no.set
@@ -203,9 +203,12 @@ fi
 
 calibrate --dtype fp32 c.safetensors -o fp32.set || fail "FP32 tensors"
 calibrate --dtype bf16 --dtype fp32 -f c.safetensors -o both.set || fail "tensors of two types"
+calibrate none.safetensors -o found.set || fail "a file whose tensors are FP32, without --dtype"
+calibrate --dtype fp32 none.safetensors -o said.set
+same found.set said.set "a type that the file says"
 cmp -s fp32.set both.set && fail "BF16 tensors were not counted"
 calibrate --raw --dtype fp32 large.raw -o raw32.set || fail "plain FP32 values"
-refused 1 "no such values in 1 file" -q --dtype fp16 a.safetensors -o no.set
+refused 1 "no values in 1 file that are of --dtype" -q --dtype fp16 a.safetensors -o no.set
 refused 1 "odd.raw: its size" --raw --dtype fp32 odd.raw -o no.set
 refused 2 "one --dtype" --raw --dtype fp32 --dtype bf16 large.raw -o no.set
 refused 2 "no --dtype" --merge --dtype fp32 a.part -o no.set

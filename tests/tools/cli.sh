@@ -226,6 +226,94 @@ ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
 
+# one tensor
+python3 - "$slice" mixed.safetensors <<'PYTHON' || fail "could not cut tensors"
+import json, struct, sys
+
+for number, name in enumerate(sys.argv[1:]):
+    data = open(name, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    for tensor, entry in json.loads(data[8 : 8 + size]).items():
+        if tensor != "__metadata__":
+            begin, end = entry["data_offsets"]
+            open(f"cut-{number}-{tensor}.bin", "wb").write(data[8 + size + begin : 8 + size + end])
+PYTHON
+for options in "" "--mode raw" "--page 4K --chunk 16K" "--codebook set --page 1M"; do
+    "$strait" encode -qf $options "$slice" -o whole-0
+    "$strait" encode -qf $options mixed.safetensors -o whole-1
+    for cut in cut-*.bin; do
+        tensor=${cut#cut-?-} number=${cut#cut-}
+        "$strait" decode -q "whole-${number%%-*}" --tensor "${tensor%.bin}" | cmp - "$cut" || fail "$cut with '$options'"
+    done
+done
+"$strait" encode -qf --page 4K --chunk 16K "$slice" -o whole-0
+json decode --json -f -o other --tensor "$(ls cut-0-* | head -1 | sed 's/cut-0-//; s/.bin$//')" whole-0
+[ "$(python3 -c 'import json; print(json.load(open("json.out"))["read_bytes"])')" -lt $(($(wc -c <whole-0) / 2)) ] ||
+    fail "one tensor of many: $(cat json.out)"
+refused 1 "has no tensor 'none'" decode --tensor none whole-0 none
+refused 1 'not made of a safetensors file' decode --tensor none named.strait none
+refused 1 'not a Strait file' decode --tensor none values none
+refused 2 'without --verify' decode --tensor none --verify whole-0
+cat whole-0 | "$strait" decode --tensor x - - 2>refused.err && fail "a tensor of a pipe"
+grep -q 'is no file' refused.err || fail "a tensor of a pipe: $(cat refused.err)"
+head -c $(($(wc -c <whole-0) - 1)) whole-0 >short
+refused 1 'input ends early' decode --tensor none short none
+rm -f cut-*.bin whole-* short
+
+# folders and many files
+mkdir -p model/parts empty-folder
+for shard in 1 2; do cp "$slice" model/parts/shard-$shard.safetensors; done
+cp values model/values
+echo '{"x": 1}' >model/config.json
+: >model/empty
+ln -s parts/shard-1.safetensors model/link.safetensors
+"$strait" encode -q --output-dir model/packed model || fail "a folder"
+"$strait" encode -q --output-dir model/packed model 2>/dev/null && fail "a folder over what is there"
+[ "$(ls -R model/packed | grep -c 'strait$')" -eq 6 ] || fail "files of a folder: $(ls -R model/packed)"
+"$strait" decode -q --output-dir back model/packed && rm -r model/packed && diff -r model back || fail "a folder and back"
+"$strait" encode -qf --output-dir packed model/parts/shard-1.safetensors model/parts/shard-2.safetensors values &&
+    [ "$(ls packed | wc -l)" -eq 3 ] || fail "several files: $(ls packed)"
+json encode -f --json --output-dir packed values
+echo junk >packed/a.strait
+"$strait" decode -q --output-dir apart packed 2>refused.err && fail "a folder with a bad file"
+[ "$(ls apart | tr '\n' ' ')" = "shard-1.safetensors shard-2.safetensors values " ] || fail "beside a bad file: $(ls apart)"
+grep -q 'a.strait: not a Strait file' refused.err || fail "a bad file: $(cat refused.err)"
+refused 1 'would hold both' encode --output-dir packed2 model/values values
+refused 1 'does not end in' decode --output-dir packed2 values
+refused 1 'no file for this' encode --output-dir packed2 empty-folder
+refused 1 'No such file' encode --output-dir packed2 values missing
+refused 2 'output-dir takes any number' encode values noise zeroes
+refused 2 'for several' encode --output-dir packed2 -o none values
+refused 2 'verify' decode --verify --output-dir packed2 named.strait
+rm -rf model back packed packed2 apart empty-folder
+
+refused 1 'is compressed already; --raw' encode named.strait none
+"$strait" encode -q --raw named.strait -o other -f && "$strait" decode -q other - | cmp - named.strait || fail "compressed twice"
+"$strait" inspect - <named.strait | grep -q '^stdin: Strait file' || fail "inspect of stdin"
+cat named.strait | "$strait" inspect - | grep -q '^stdin: Strait file' || fail "inspect of a pipe"
+for file in /sys/kernel/mm/transparent_hugepage/enabled /proc/self/status; do
+    [ -r $file ] && { "$strait" encode -q --dtype bytes $file - | "$strait" decode -qf - -o other && [ -s other ] || fail "$file"; }
+done
+
+# names of tensors: a terminal does not obey them, and JSON stays JSON
+python3 - <<'PYTHON'
+import json, struct
+
+raw = '{"a\\u001b]0;title\\u0007b\\u009bc":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]},'
+raw = raw.encode() + b'"\xff\xfe\xc3\x28":{"dtype":"BF16","shape":[50000],"data_offsets":[5000,105000]},'
+raw += '"größe\\\\x41":{"dtype":"BF16","shape":[50000],"data_offsets":[105000,205000]}}'.encode()
+data = open("values", "rb").read(205000)
+open("names.safetensors", "wb").write(struct.pack("<Q", len(raw)) + raw + data)
+PYTHON
+"$strait" encode -qf names.safetensors -o other && "$strait" inspect --pages other >inspect.out || fail "odd names"
+grep -q 'a\\x1b\]0;title\\x07b' inspect.out && grep -q '\\xff\\xfe' inspect.out && grep -q größe inspect.out ||
+    fail "names for people: $(cat inspect.out)"
+LC_ALL=C grep -q "$(printf '\033')" inspect.out && fail "a terminal obeys the name of a tensor"
+json inspect --json --pages other
+python3 -c 'import json; json.load(open("json.out", encoding="utf-8"))' || fail "names in JSON"
+rm -f names.safetensors
+cp values other
+
 # ---- Permissions, and names that are taken meanwhile ---------------------------------------------------------------
 
 cp values secret
@@ -397,16 +485,29 @@ for file in bad-swapped bad-dropped bad-doubled; do
     damaged $file 'footer\|XXH3'
 done
 
-# a signal leaves nothing behind
+# a signal leaves nothing behind, even one that cannot be caught, where files without names are to be had
 mkfifo fifo
-"$strait" encode -q --codebook set fifo none &
-writer=$!
-exec 9>fifo
-sleep 0.2
-kill -TERM $writer
-wait $writer 2>/dev/null && fail "a terminated encode succeeds"
-exec 9>&-
-[ -z "$(ls -d none* 2>/dev/null)" ] || fail "a terminated encode leaves $(ls -d none*)"
+mkdir ends
+unnamed() { python3 -c 'import os; os.open(".", os.O_TMPFILE | os.O_RDWR)' 2>/dev/null; }
+for signal in TERM USR2 KILL; do
+    [ $signal = TERM ] || unnamed || continue
+    "$strait" encode -q --codebook set fifo ends/none &
+    writer=$!
+    exec 9>fifo
+    cat values >&9
+    sleep 0.2
+    kill -$signal $writer
+    wait $writer 2>/dev/null && fail "encode succeeds after $signal"
+    exec 9>&-
+    [ -z "$(ls -A ends)" ] || fail "encode leaves after $signal: $(ls -A ends)"
+done
+
+# the longest names there are, new and replaced
+long=$(printf '%0255d' 0)
+for option in -q -qf; do
+    "$strait" encode $option values -o "$long" && "$strait" decode -qf "$long" -o other && same values other "a long name"
+done
+rm -f "$long"
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------
 
@@ -434,12 +535,90 @@ python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr
 python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
 "$strait" encode -f values -o other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
 
-"$strait" encode -f --dtype fp16 values -o other 2>report.out
-grep -q 'carried uncompressed (not BF16): [0-9]* bytes of fp16' report.out || fail "fp16 values: $(cat report.out)"
+"$strait" encode -f --dtype fp8 values -o other 2>report.out
+grep -q 'carried uncompressed (not BF16, FP16 or FP32): [0-9]* bytes of fp8' report.out || fail "fp8 values: $(cat report.out)"
 cat noise | "$strait" encode --dtype bytes --codebook set - - 2>report.out >other
-grep -q 'carried uncompressed (not BF16): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
+grep -q 'carried uncompressed (not BF16, FP16 or FP32): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
 json encode -f --json --dtype fp8 noise -o other
 grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON"
+
+# ---- What auto chooses ------------------------------------------------------------------------------------------
+
+python3 - <<'PYTHON' || fail "could not make tensors"
+import json, random, struct
+
+random.seed(1)
+gauss = [random.gauss(0, 1) for _ in range(1 << 15)]
+
+
+def bf16(scale, count, begin=0):
+    return b"".join(struct.pack("<f", scale * x)[2:] for x in gauss[begin : begin + count])
+
+
+def write(name, tensors):
+    entries, at = {}, 0
+    for tensor, dtype, size, data in tensors:
+        entries[tensor] = {"dtype": dtype, "shape": [len(data) // size], "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    header = json.dumps(entries).encode()
+    with open(name, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + b"".join(data for *_, data in tensors))
+
+
+write("float32.safetensors", [("w", "F32", 4, b"".join(struct.pack("<f", x) for x in gauss))])
+write("float16.safetensors", [("w", "F16", 2, b"".join(struct.pack("<e", x) for x in gauss))])
+write("scales.safetensors", [(f"a.layers.0.w{i}", "BF16", 2, bf16(2.0 ** -(4 * i), 1 << 14)) for i in range(8)])
+write("wide.safetensors", [("w", "BF16", 2, b"".join(bf16(2.0 ** -(3 * i), 1 << 12) for i in range(8)))])
+small = [(f"a.layers.{i}.norm", "BF16", 2, bf16(1, 16, i % 30000)) for i in range(20000)]
+write("small.safetensors", small)
+turns = []
+for i in range(3000):
+    turns += [(f"{i}.weight", "F32", 4, bf16(1, 32, i)), (f"{i}.steps", "I64", 8, bytes(8)), (f"{i}.h", "BF16", 2, bf16(1, 20))]
+write("turns.safetensors", turns)
+write("medium.safetensors", [(f"a.layers.{i}.w", "BF16", 2, bf16(1, 1800, i % 30000)) for i in range(2000)])
+PYTHON
+size() { wc -c <"$1"; }
+for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "medium 75" "wide 76"; do
+    set -- $kind
+    round_trip "$1.safetensors"
+    [ "$(size rt.strait)" -le $(($(size "$1.safetensors") * $2 / 100)) ] ||
+        fail "auto makes $(size rt.strait) bytes of $(size "$1.safetensors") in $1.safetensors"
+    round_trip "$1.safetensors" --codebook set
+    "$strait" encode -qf --mode base "$1.safetensors" -o other
+    [ "$(size rt.strait)" -le $(($(size other) * 1003 / 1000 + 10240)) ] || # the set is in the file
+        fail "auto with a set makes $(size rt.strait) bytes of $1.safetensors, base $(size other)"
+    for mode in base split; do # auto is not larger than either, but for choices between tensors in one chunk
+        "$strait" encode -qf --mode $mode "$1.safetensors" -o other
+        "$strait" encode -qf "$1.safetensors" -o rt.strait
+        [ "$(size rt.strait)" -le $(($(size other) * 1006 / 1000)) ] || fail "$1.safetensors: mode $mode is smaller than auto: $(size other), $(size rt.strait)"
+    done
+done
+# a set of other values: no table of it fits, and base is taken instead
+"$strait" calibrate -q -f -o other.set wide.safetensors
+"$strait" encode -f --codebook other.set "$slice" -o rt.strait 2>report.out
+grep -q 'base instead of tables: .*warning: the codebook set does not fit' report.out || fail "drift: $(cat report.out)"
+json encode -f --json --codebook other.set "$slice" -o rt.strait
+grep -q '"codebook_fits": false' json.formatted || fail "drift in JSON: $(cat json.formatted)"
+"$strait" encode -f --codebook set "$slice" -o rt.strait 2>report.out
+grep -q warning report.out && fail "a set that fits: $(cat report.out)"
+"$strait" calibrate -q --raw -o scaled.set zeroes values
+"$strait" encode -f --mode tiered --codebook scaled.set "$slice" -o rt.strait 2>report.out
+grep -q 'tables spend over 5% more than the set expects' report.out || fail "bits of a table: $(cat report.out)"
+json encode -f --json --codebook set "$slice" -o rt.strait
+python3 - <<'PYTHON' || fail "bits that tables spend: $(cat json.formatted)"
+import json
+
+tables = json.load(open("json.out"))["tables"]
+assert tables and all(0.98 < table["bits"] / table["expected_bits"] < 1.03 for table in tables)
+PYTHON
+grep -q '"codebook_fits": true' json.formatted || fail "a set that fits, in JSON: $(cat json.formatted)"
+"$strait" encode -qf --codebook other.set "$slice" -o rt.strait
+[ "$(size rt.strait)" -le $(($(size "$slice") * 70 / 100)) ] || fail "a set that does not fit: $(size rt.strait) bytes"
+for options in "--mode top16 --dtype fp32" "--mode tiered --dtype fp8" "--mode split --dtype bytes" "--mode base --dtype fp8"; do
+    refused 2 'codes no values of this input' encode $options values none
+done
+refused 2 'codes no values of this input' encode --mode tiered float32.safetensors none
+rm -f float32.safetensors float16.safetensors scales.safetensors small.safetensors turns.safetensors medium.safetensors rt.*
 
 # ---- Modes of other types ---
 

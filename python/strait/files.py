@@ -1,0 +1,382 @@
+"""Files of `strait encode`: tensors to a file and back, by name (kernels/FORMAT.md, section 7).
+
+A file written here holds a safetensors file, compressed: `strait decode` restores that, and what `strait encode` made
+of a safetensors file is read here. Both need the package xxhash: pip install strait[files].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._views import ArrayLike, array_view, byte_view, dtype_name
+from .chunk import Element, chunk_pages
+from .codebook import Codebook, Counts
+from .codec import decode, encode
+from .errors import DataError, Status, make_error
+
+_HEADER, _TAIL = struct.Struct("<4sB3sQII16s"), struct.Struct("<QQ16s")
+_ENTRY = struct.Struct("<QQII")
+_HEADER_BYTES, _FOOTER_HEAD, _TAIL_BYTES, _TABLE_BYTES = 48, 16, 48, 256
+_PREAMBLE_MAX = 1 << 30
+_PAGE_BYTES, _CHUNK_BYTES = 32768, 4 << 20
+_OWN_TABLE_BYTES, _TABLES_MAX = 32768, 65535
+
+#: Names of dtypes in a safetensors file, by those of numpy, ml_dtypes and torch.
+_NAMES = {
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "complex64": "C64",
+    "bool": "BOOL",
+    **{f"{kind}int{size}": f"{kind.upper() or 'I'}{size}" for kind in ("", "u") for size in (8, 16, 32, 64)},
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_ELEMENTS: dict[str, Element] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+
+
+def _xxhash() -> Any:
+    try:
+        return __import__("xxhash")
+    except ImportError:
+        raise ImportError("files need the package xxhash: pip install strait[files]") from None
+
+
+def _fail(status: Status, text: str) -> DataError:
+    return cast(DataError, make_error(status, text))
+
+
+# ---- Writing --------------------------------------------------------------------------------------------------------
+
+
+class _Tensor(NamedTuple):
+    name: str
+    dtype: str  # as the file names it
+    shape: list[int]
+    data: NDArray[np.uint8]
+
+
+def _tensor_of(name: str, array: ArrayLike) -> _Tensor:
+    view = array_view(array, name)
+    named = dtype_name(view.dtype)
+    if named not in _NAMES or view.dtype.byteorder == ">":
+        raise TypeError(f"{name} has dtype {named}, which a safetensors file does not have")
+    return _Tensor(name, _NAMES[named], list(view.shape), byte_view(array, name))
+
+
+def _header_of(tensors: list[_Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    at = 0
+    for tensor in tensors:
+        end = at + tensor.data.nbytes
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    if 8 + len(text) > _PREAMBLE_MAX:
+        raise ValueError("the names and shapes of the tensors take more than 1 GiB")
+    return struct.pack("<Q", len(text)) + text
+
+
+class _Part(NamedTuple):
+    """What becomes chunks together: a tensor, or small ones of one type one after another."""
+
+    dtype: str
+    data: list[NDArray[np.uint8]]
+
+
+def _parts(tensors: list[_Tensor]) -> Iterator[_Part]:
+    small: list[NDArray[np.uint8]] = []
+    dtype = ""
+    for tensor in tensors:
+        if small and (tensor.dtype != dtype or tensor.data.nbytes >= _OWN_TABLE_BYTES):
+            yield _Part(dtype, small)
+            small = []
+        dtype = tensor.dtype
+        if tensor.data.nbytes >= _OWN_TABLE_BYTES:
+            yield _Part(dtype, [tensor.data])
+        elif tensor.data.nbytes > 0:
+            small.append(tensor.data)
+    if small:
+        yield _Part(dtype, small)
+
+
+def _codebook_for(parts: list[_Part]) -> tuple[Codebook | None, list[int | None]]:
+    """Tables for the parts of tensors that are large enough; the table of each part."""
+    rankings: list[NDArray[np.uint8]] = []
+    tables: list[int | None] = []
+    for part in parts:
+        element = _ELEMENTS.get(part.dtype)
+        fits = element is not None and len(rankings) < _TABLES_MAX
+        if element is not None and fits and sum(data.nbytes for data in part.data) >= _OWN_TABLE_BYTES:
+            counts = Counts(element)
+            for data in part.data:
+                counts.add(data)
+            tables.append(len(rankings))
+            rankings.append(counts.codebook().ranking(0))
+        else:
+            tables.append(None)
+    return (Codebook.from_rankings(np.stack(rankings)) if rankings else None), tables
+
+
+def _chunks(part: _Part, codebook: Codebook | None, table: int | None) -> Iterator[tuple[bytes, int]]:
+    """Each with the bytes that it holds: by the part's table or in mode base, whichever is smaller."""
+    data = part.data[0] if len(part.data) == 1 else np.concatenate(part.data)
+    element: Element = _ELEMENTS.get(part.dtype, "bytes")
+    for at in range(0, data.nbytes, _CHUNK_BYTES):
+        piece = data[at : at + _CHUNK_BYTES]
+        if piece.ctypes.data % 4:
+            piece = piece.copy()
+        chunk = encode(piece, None, element=element, mode="base", page_bytes=_PAGE_BYTES)
+        if codebook is not None and table is not None:
+            other = encode(piece, codebook, element=element, mode="split", table=table, page_bytes=_PAGE_BYTES)
+            chunk = min(chunk, other, key=len)
+        yield chunk, piece.nbytes
+
+
+def _write(file: Any, preamble: bytes, tensors: list[_Tensor]) -> None:
+    xxhash = _xxhash()
+    parts = list(_parts(tensors))
+    codebook, tables = _codebook_for(parts)
+    count = 0 if codebook is None else len(codebook)
+    head = _HEADER.pack(b"STRF", 1, bytes(3), len(preamble), count, 0, bytes(16) if codebook is None else codebook.id)
+    head += struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + preamble
+    head += bytes(-len(head) % 16)
+    if codebook is not None:
+        head += b"".join(np.asarray(codebook.ranking(t)).tobytes() for t in range(count))
+    file.write(head)
+    whole = xxhash.xxh3_128(preamble)
+    at, offset, entries = len(head), 0, []
+    for part, table in zip(parts, tables):
+        for data in part.data:
+            whole.update(data)
+        for chunk, size in _chunks(part, codebook, table):
+            pages = struct.unpack_from("<I", chunk, 8)[0]
+            entries.append(_ENTRY.pack(at, offset, len(chunk), pages))
+            file.write(chunk)
+            at, offset = at + len(chunk), offset + size
+    digest = whole.intdigest()
+    stored = struct.pack("<QQ", digest & (2**64 - 1), digest >> 64)
+    footer = b"STRI" + struct.pack("<IQ", len(entries), 0) + b"".join(entries)
+    footer += _TAIL.pack(at, len(preamble) + offset, stored)
+    file.write(footer + struct.pack("<Q", xxhash.xxh3_64_intdigest(footer)) + b"STRFEND0")
+
+
+def save_file(
+    tensors: Mapping[str, ArrayLike], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes tensors to a compressed file: what `strait encode` would make of a safetensors file of them, in principle.
+
+    tensors: contiguous arrays of numpy or CPU tensors of torch, by name; BF16 as ml_dtypes or torch have it, as uint16
+        are integers. metadata: as in a safetensors file.
+    The file appears, or replaces another, when it is complete. TypeError (dtype), ValueError (not contiguous), OSError,
+    ImportError (no xxhash).
+    """
+    listed = [_tensor_of(name, array) for name, array in tensors.items()]
+    listed.sort(key=lambda tensor: -np.dtype(_numpy_dtype(tensor.dtype)).itemsize)  # so that all are aligned
+    path = os.fspath(path)
+    folder = os.path.dirname(path) or "."
+    mask = os.umask(0)
+    os.umask(mask)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".strait-", delete=False) as file:
+        try:
+            _write(file, _header_of(listed, metadata), listed)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~mask)
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+
+
+def _numpy_dtype(name: str) -> str | np.dtype[Any]:
+    """dtype of arrays that are returned: unsigned integers of the size where there is none of that type."""
+    dtype = _DTYPES.get(name, "uint8")
+    if dtype == "bfloat16" or dtype.startswith("float8"):
+        try:
+            found: np.dtype[Any] = np.dtype(getattr(__import__("ml_dtypes"), dtype))
+            return found
+        except (ImportError, AttributeError):
+            return "uint16" if dtype == "bfloat16" else "uint8"
+    return dtype
+
+
+class _Chunk(NamedTuple):
+    offset: int
+    begin: int  # of its bytes, in the data
+    bytes: int
+    pages: int
+
+
+class File(Mapping[str, Any]):
+    """A compressed file of tensors, open: `file["name"]` reads and decodes one tensor, and nothing else.
+
+    A mapping of names to arrays, or tensors; each access decodes anew. metadata: of the safetensors header. close(), or
+    `with`. Any thread. Pages are checked by their sums; the header of names by none, which `strait decode` checks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], framework: Literal["np", "pt"] = "np"):
+        if framework not in ("np", "pt"):
+            raise ValueError(f"framework {framework!r} is neither 'np' nor 'pt'")
+        self._xxhash, self._framework, self._path = _xxhash(), framework, os.fspath(path)
+        self._file = open(path, "rb")
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _error(self, status: Status, text: str) -> DataError:
+        return _fail(status, f"{self._path}: {text}")
+
+    def _get(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._file.fileno(), size, offset)
+        while len(data) < size:
+            more = os.pread(self._file.fileno(), size - len(data), offset + len(data))
+            if not more:
+                raise self._error(Status.ERR_TRUNCATED, "the file ends early")
+            data += more
+        return data
+
+    def _open(self) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        if size < _HEADER_BYTES + _FOOTER_HEAD + _TAIL_BYTES:
+            raise self._error(Status.ERR_TRUNCATED, "too short to be a Strait file")
+        head = self._get(0, _HEADER_BYTES)
+        magic, version, zero, preamble, tables, zero2, book = _HEADER.unpack_from(head)
+        if magic != b"STRF":
+            raise self._error(Status.ERR_CORRUPT, "not a Strait file")
+        if version != 1:
+            raise self._error(Status.ERR_UNSUPPORTED, f"version {version}")
+        if struct.unpack_from("<Q", head, 40)[0] != self._xxhash.xxh3_64_intdigest(head[:40]):
+            raise self._error(Status.ERR_INTEGRITY, "the header has another sum")
+        if zero.strip(b"\0") or zero2 or preamble > _PREAMBLE_MAX or tables > _TABLES_MAX:
+            raise self._error(Status.ERR_CORRUPT, "header")
+        tables_at = -(-(_HEADER_BYTES + preamble) // 16) * 16
+        self._read_footer(size, tables_at + tables * _TABLE_BYTES, preamble)
+        self._book: Codebook | None = None
+        if tables:
+            rankings = np.frombuffer(self._get(tables_at, tables * _TABLE_BYTES), np.uint8)
+            if hashlib.sha256(b"STRAITCB" + struct.pack("<I", tables) + rankings.tobytes()).digest()[:16] != book:
+                raise self._error(Status.ERR_INTEGRITY, "the tables have another id")
+            self._book = Codebook.from_rankings(rankings.reshape(-1, _TABLE_BYTES))
+        self._read_names(self._get(_HEADER_BYTES, preamble))
+
+    def _read_footer(self, size: int, chunks_at: int, preamble: int) -> None:
+        tail = self._get(size - _TAIL_BYTES, _TAIL_BYTES)
+        if tail[-8:] != b"STRFEND0":
+            raise self._error(Status.ERR_TRUNCATED, "it does not end as a file does")
+        at, original, _ = _TAIL.unpack_from(tail)
+        if not chunks_at <= at <= size - _FOOTER_HEAD - _TAIL_BYTES or original < preamble:
+            raise self._error(Status.ERR_CORRUPT, "footer")
+        footer = self._get(at, size - at)
+        if struct.unpack_from("<Q", footer, len(footer) - 16)[0] != self._xxhash.xxh3_64_intdigest(footer[:-16]):
+            raise self._error(Status.ERR_INTEGRITY, "the footer has another sum")
+        count = struct.unpack_from("<I", footer, 4)[0]
+        if footer[:4] != b"STRI" or len(footer) != _FOOTER_HEAD + count * _ENTRY.size + _TAIL_BYTES:
+            raise self._error(Status.ERR_CORRUPT, "footer")
+        self._chunks = [_Chunk(*_ENTRY.unpack_from(footer, _FOOTER_HEAD + i * _ENTRY.size)) for i in range(count)]
+        self._data_bytes = original - preamble
+        ends = [(chunk.offset + chunk.bytes, chunk.begin) for chunk in self._chunks]
+        begins = [(chunk.offset, chunk.begin) for chunk in self._chunks]
+        starts = [begin for _, begin in begins]
+        offsets = [chunks_at, *(end for end, _ in ends)]
+        if offsets != [*(offset for offset, _ in begins), at] or sorted(set(starts)) != starts:
+            raise self._error(Status.ERR_CORRUPT, "footer: chunks do not lie one after another")
+        if begins and (begins[0][1] != 0 or begins[-1][1] >= self._data_bytes):
+            raise self._error(Status.ERR_CORRUPT, "footer: chunks do not hold the data")
+
+    def _read_names(self, preamble: bytes) -> None:
+        try:
+            if len(preamble) < 8 or struct.unpack_from("<Q", preamble)[0] != len(preamble) - 8:
+                raise ValueError("it has no header of one")
+            entries = json.loads(preamble[8:].decode())
+            self.metadata: dict[str, str] = dict(entries.pop("__metadata__", {}))
+            self._entries = {name: self._checked(entry) for name, entry in entries.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
+            raise self._error(Status.ERR_CORRUPT, f"not made of a safetensors file: {fault}") from None
+
+    def _checked(self, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+        dtype, shape, (begin, end) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or not begin <= end <= self._data_bytes:
+            raise ValueError("shape or offsets")
+        values = 1
+        for n in shape:
+            values *= n
+        if dtype in _DTYPES and values * np.dtype(_numpy_dtype(dtype)).itemsize != end - begin:
+            raise ValueError("offsets that do not match shape and dtype")
+        return dtype, shape, begin, end
+
+    def _decoded(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Bytes of the data, of the pages that hold them."""
+        out = np.empty(end - begin, np.uint8)
+        ends = [*(chunk.begin for chunk in self._chunks[1:]), self._data_bytes]
+        for chunk, chunk_end in zip(self._chunks, ends):
+            if begin < end and chunk_end > begin and chunk.begin < end:
+                self._take(out, begin, chunk, chunk_end)
+        return out
+
+    def _take(self, out: NDArray[np.uint8], begin: int, chunk: _Chunk, chunk_end: int) -> None:
+        data = np.frombuffer(self._get(chunk.offset, chunk.bytes), np.uint8)
+        lengths = chunk_pages(data)["page_bytes"].astype(np.int64)
+        page_ends = chunk.begin + np.cumsum(lengths)
+        if len(lengths) != chunk.pages or page_ends[-1] != chunk_end:
+            raise self._error(Status.ERR_CORRUPT, "the footer does not describe a chunk")
+        pages = np.flatnonzero((page_ends > begin) & (page_ends - lengths < begin + out.nbytes))
+        at = int(page_ends[pages[0]] - lengths[pages[0]])
+        values = decode(data, self._book, select=pages.astype(np.uint32)).view(np.uint8)
+        low, high = max(at, begin), min(at + values.nbytes, begin + out.nbytes)
+        out[low - begin : high - begin] = values[low - at : high - at]
+
+    def __getitem__(self, name: str) -> Any:
+        dtype, shape, begin, end = self._entries[name]
+        data = self._decoded(begin, end)
+        if dtype not in _DTYPES:
+            return data
+        if self._framework == "np":
+            return data.view(_numpy_dtype(dtype)).reshape(shape)
+        torch = __import__("torch")
+        tensor = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
+        return tensor.view(getattr(torch, _DTYPES[dtype])).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def load_file(path: str | os.PathLike[str], framework: Literal["np", "pt"] = "np") -> File:
+    """Opens what save_file() or `strait encode` made of tensors: a mapping of names that decodes a tensor when it is
+    asked for. dict(load_file(path)) has them all.
+
+    framework: "np": arrays of numpy, BF16 and FP8 as ml_dtypes has them or else as unsigned integers; "pt": tensors
+        of torch.
+    OSError; TruncatedError, CorruptError, UnsupportedError, IntegrityError, here or when a tensor is read; ImportError
+    (no xxhash).
+    """
+    return File(path, framework)

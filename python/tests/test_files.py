@@ -1,0 +1,113 @@
+"""Files: save_file, load_file, and the command's."""
+
+import json
+import os
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import TREE, values_like_kv
+
+import strait
+
+pytest.importorskip("xxhash", reason="xxhash is not installed")
+
+
+def command():
+    found = next((path for path in TREE.glob("build*/**/tools/strait") if os.access(path, os.X_OK)), None)
+    if found is None:
+        pytest.skip("no build of the strait command")
+    return found
+
+
+@pytest.fixture
+def tensors(rng):
+    wide = rng.standard_normal((300, 257), np.float32)
+    return {
+        "model.layers.0.k": values_like_kv(200_000).view(np.uint16).reshape(100, 2000),
+        "w": wide,
+        "w.half": wide.astype(np.float16),
+        "größe": wide.astype(np.float64),
+        "empty": np.zeros((0, 3), np.float32),
+        "scalar": np.float32(3),
+        "flags": rng.integers(0, 2, 33).astype(bool),
+        "steps": np.arange(7),
+        **{f"small.{i}": rng.standard_normal(50 + i).astype(np.float32) for i in range(40)},
+        "long": rng.standard_normal(3_000_000).astype(np.float32),
+    }
+
+
+def test_what_is_saved_is_loaded(tensors, tmp_path):
+    path = tmp_path / "model.strait"
+    strait.save_file(tensors, path, metadata={"format": "np"})
+    raw = sum(np.asarray(tensor).nbytes for tensor in tensors.values())
+    assert path.stat().st_size < 0.9 * raw
+    with strait.load_file(path) as file:
+        assert set(file) == set(tensors) and len(file) == len(tensors) and file.metadata == {"format": "np"}
+        for name, tensor in tensors.items():
+            found = file[name]
+            assert found.dtype == np.asarray(tensor).dtype and found.shape == np.asarray(tensor).shape, name
+            assert found.tobytes() == np.asarray(tensor).tobytes(), name
+        with pytest.raises(KeyError):
+            file["none"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_command_reads_what_is_saved_and_the_other_way(tensors, tmp_path):
+    strait_command, path = command(), tmp_path / "model.strait"
+    strait.save_file(tensors, path)
+    subprocess.run([strait_command, "decode", "-q", "--verify", path], check=True)
+    subprocess.run([strait_command, "decode", "-q", path, tmp_path / "model.safetensors"], check=True)
+    subprocess.run([strait_command, "encode", "-qf", tmp_path / "model.safetensors", "-o", path], check=True)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    entries = json.loads(data[8 : 8 + struct.unpack_from("<Q", data)[0]])
+    with strait.load_file(path) as file:
+        assert set(file) == set(entries) == set(tensors)
+        for name, tensor in tensors.items():
+            assert file[name].tobytes() == np.asarray(tensor).tobytes(), name
+
+
+def test_tensors_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    saved = {
+        "a": torch.randn(64, 1000).bfloat16(),
+        "b": torch.randn(1000).to(torch.float8_e4m3fn),
+        "c": torch.randn(3, 5),
+        "d": torch.tensor(2.5, dtype=torch.float16),
+        "e": torch.zeros(0, 4),
+    }
+    strait.save_file(saved, tmp_path / "file")
+    loaded = dict(strait.load_file(tmp_path / "file", framework="pt"))
+    for name, tensor in saved.items():
+        assert loaded[name].dtype == tensor.dtype and loaded[name].shape == tensor.shape
+        assert torch.equal(loaded[name].float(), tensor.float())
+
+
+def test_damage_is_found(tmp_path, rng):
+    path, tensor = tmp_path / "file", values_like_kv(60_000)
+    strait.save_file({"k": tensor, "w": rng.standard_normal(20_000).astype(np.float32)}, path)
+    good = path.read_bytes()
+    for case in range(300):
+        bad = bytearray(good)
+        place = int(rng.integers(len(bad))) if case % 3 else int(rng.integers(len(bad) - 300, len(bad)))
+        bad[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(bad if case % 5 else bad[:place])
+        try:
+            with strait.load_file(path) as file:
+                found = {name: file[name] for name in file}
+        except strait.DataError:
+            continue
+        preamble = 48 + 8 + struct.unpack_from("<Q", good, 48)[0]
+        in_names, in_hash = 48 <= place < preamble, len(good) - 32 <= place < len(good) - 16
+        assert in_names or in_hash or preamble <= place < -(-preamble // 16) * 16 or "k" not in found, place
+
+
+def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
+    for bad in (np.zeros(3, object), np.zeros(3, ">f4"), np.zeros((4, 4), np.float32).T[1:], [1, 2]):
+        with pytest.raises((TypeError, ValueError)):
+            strait.save_file({"bad": bad}, tmp_path / "file")
+    with pytest.raises(strait.DataError, match="not a Strait file"):
+        (tmp_path / "other").write_bytes(bytes(1000))
+        strait.load_file(tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
