@@ -25,7 +25,7 @@ static const char usage[] =
     "OUT appears under its name only when all of it is right.\n"
     "\n"
     "  --verify             write nothing, check everything, name every bad page\n"
-    "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
+    "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
     "  -f, --force          replace OUT; write to a terminal\n"
