@@ -22,7 +22,7 @@ struct codec_options {
     uint64_t chunk, size, repeats, threads;
 };
 
-static const char *const variant_names[] = {"scalar", "avx2", "avx512", NULL};
+static const char *const variant_names[] = {"scalar", "avx2", "avx512", "neon", NULL};
 static const char *const dtype_names[] = {"bf16", "fp8_e4m3", "fp8_e5m2", NULL};
 static const enum strait_element dtypes[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2};
 
@@ -37,7 +37,7 @@ static const struct bench_option known_options[] = {
     {OPTION(NUMBER, repeats, "repeats", "5", "N", "run everything N times in turn"), .min = 1, .max = REPEATS_MAX},
     {OPTION(NUMBER, threads, "threads", "1", "N", "also with N threads, 0: one per processor"),
      .max = OPTION_THREADS_MAX, .letter = 'T'},
-    {OPTION(NAMES, variants, "variant", NULL, "LIST", "of scalar, avx2, avx512; all that run here"),
+    {OPTION(NAMES, variants, "variant", NULL, "LIST", "of scalar, avx2, avx512, neon; all that run here"),
      .names = variant_names},
     {OPTION(NAMES, modes, "mode", "raw,top16,tiered", "LIST", "of raw, top16, tiered, base, split"),
      .names = mode_names},

@@ -782,7 +782,7 @@ static bool open_device(struct bench *bench)
 
     bench->codec = strait_codec_get("cuda");
     if (bench->codec == NULL) {
-        print_error(NULL, "--device: no plugin libstrait-cuda.so, no driver, or no device of compute capability 9.0");
+        print_error(NULL, "--device: no plugin libstrait-cuda.so, no driver, or no device that it has kernels for");
         return false;
     }
     image = malloc(size);
@@ -798,6 +798,9 @@ static bool open_device(struct bench *bench)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     cJSON_AddStringToObject(root, "device", properties.name);
+    char kernels[96];
+    if (strait_codec_describe(bench->codec, kernels, sizeof(kernels)) > 0)
+        cJSON_AddStringToObject(root, "kernels", kernels);
     cJSON_AddNumberToObject(root, "multiprocessors", properties.multiProcessorCount);
     cJSON_AddNumberToObject(root, "driver", driver);
     cJSON_AddNumberToObject(root, "runtime", runtime);

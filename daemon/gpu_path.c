@@ -614,10 +614,26 @@ static void send_pool_to(void *arg, struct peer *peer)
         send_pool(peer, update->pool, devices);
 }
 
+/* Logs the GPUs that this pool is the first to use. */
+static void log_devices(struct node *node, const struct pool_ref *pool)
+{
+    struct device_state state;
+    for (uint32_t g = 0; g < pool->pool->group_count; g++) {
+        const int32_t device = pool->pool->groups[g].device;
+        if (device < 0 || (node->gpus_used >> device & 1) != 0 || !devices_state(node->devices, device, &state))
+            continue;
+        node->gpus_used |= UINT64_C(1) << device;
+        log_write(node->log, LOG_INFO, "msg=\"GPU in use\" device=%d codec=\"%s\"", device, state.codec);
+    }
+}
+
 void gpu_path_pool(struct node *node, const struct pool_ref *pool)
 {
     struct pool_update update = {.node = node, .pool = pool};
-    if (pool->pool->devices == NULL || node->wires.count == 0)
+    if (pool->pool->devices == NULL)
+        return;
+    log_devices(node, pool);
+    if (node->wires.count == 0)
         return;
     for (uint32_t g = 0; g < pool->pool->group_count; g++)
         if (pool->pool->groups[g].device >= 0)

@@ -70,6 +70,7 @@ struct node {
     uint64_t yielded; /* which took so long in this turn */
     uint64_t id, incarnation, epoch_counter;
     uint64_t gpus_failed; /* bit n: device n */
+    uint64_t gpus_used;   /* so far, by clients; likewise */
 
     bool started;       /* creation is complete */
     bool draining;      /* no new requests */

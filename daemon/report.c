@@ -429,6 +429,7 @@ static void add_devices(struct node *node, cJSON *array)
         cJSON_AddItemToArray(array, item);
         cJSON_AddNumberToObject(item, "device", number);
         cJSON_AddStringToObject(item, "state", state.failed ? "failed" : "in use");
+        cJSON_AddStringToObject(item, "codec", state.codec);
         if (state.failed)
             cJSON_AddStringToObject(item, "why", state.why);
         const struct gpu_links *gpu = gpu_links_of(node, number);

@@ -86,6 +86,9 @@ extern const struct block_ops block_scalar;
 #ifdef STRAIT_X86
 extern const struct block_ops block_avx2, block_avx512;
 #endif
+#ifdef STRAIT_AARCH64
+extern const struct block_ops block_neon;
+#endif
 
 static inline uint32_t units(uint64_t bytes)
 {

@@ -27,6 +27,27 @@ static inline vec vec_all(uint8_t byte)
     return _mm512_set1_epi8((char)byte);
 }
 
+/* Shifts and bits. Shifts may cross bytes: what comes from the next one is masked. */
+static inline vec vec_shl(vec v, unsigned bits)
+{
+    return v << bits;
+}
+
+static inline vec vec_shr(vec v, unsigned bits)
+{
+    return v >> bits;
+}
+
+static inline vec vec_and(vec v, uint8_t byte)
+{
+    return v & vec_all(byte);
+}
+
+static inline vec vec_or(vec a, vec b)
+{
+    return a | b;
+}
+
 /* The highest bits of all bytes. */
 static inline vec_mask vec_signs(vec v)
 {
@@ -96,12 +117,14 @@ static inline vec expand(vec v, vec_mask mask, const uint8_t *src)
     return _mm512_mask_expand_epi8(v, mask, vec_load(src));
 }
 
-static inline vec table16(const uint8_t table[16])
+typedef vec vec_table;
+
+static inline vec_table table16(const uint8_t table[16])
 {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
 }
 
-static inline vec lookup16(vec table, vec index)
+static inline vec lookup16(vec_table table, vec index)
 {
     return _mm512_shuffle_epi8(table, index);
 }
@@ -159,6 +182,11 @@ static inline void words_stream(uint8_t *dst, struct words v)
 {
     _mm512_stream_si512((__m512i *)dst, v.a);
     _mm512_stream_si512((__m512i *)(dst + 64), v.b);
+}
+
+static inline void words_flush(void)
+{
+    _mm_sfence();
 }
 
 static inline bool words_equal(struct words v)

@@ -3,16 +3,21 @@
  * defined
  *
  *     STEP                          bytes of a vector, values of a step
- *     vec, vec_load, vec_store, vec_all (a byte everywhere); vec has the operators of its 64-bit parts
- *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select,
- * vec_signs compress                      stores the bytes that a mask names one after another; may write a whole
- * vector compress_positions            the same for the numbers of the mask's bits plus a base, as 16-bit words expand
- * the inverse of compress; may read a whole vector table16, lookup16             16 bytes as a table struct rank_lut
- * the ranks of all exponents; rank_lut_init, rank_lut_get pack2, pack4                  STEP codes to STEP / 4 or STEP
- * / 2 bytes in memory unpack2, unpack4              and back struct words                  STEP values; words_load,
- * words_store, words_stream (past the caches), words_equal struct split, split_values    the sign+mantissa and exponent
- * bytes of STEP values join_values                   and back struct summer                 a running sum; summer_init,
- * summer_add, summer_result
+ *     vec, vec_load, vec_store, vec_all (a byte everywhere), vec_shl, vec_shr, vec_and (a byte), vec_or
+ *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select
+ *     vec_signs                     the highest bits
+ *     compress                      stores the bytes that a mask names one after another; may write a whole vector
+ *     compress_positions            the same for the numbers of the mask's bits plus a base, as 16-bit words
+ *     expand                        the inverse of compress; may read a whole vector
+ *     vec_table, table16, lookup16  16 bytes as a table
+ *     struct rank_lut               the ranks of all exponents; rank_lut_init, rank_lut_get
+ *     pack2, pack4                  STEP codes to STEP / 4 or STEP / 2 bytes in memory
+ *     unpack2, unpack4              and back
+ *     struct words                  STEP values; words_load, words_store, words_equal
+ *     words_stream                  past the caches; words_flush: after it other processors see those
+ *     struct split, split_values    the sign+mantissa and exponent bytes of STEP values
+ *     join_values                   and back
+ *     struct summer                 a running sum; summer_init, summer_add, summer_result
  *
  * Exponents are passed on as lists of bytes with room for a whole vector after the last, so that no loop needs to check
  * for their end; a partial step at the end of the block goes through small buffers.
@@ -26,6 +31,12 @@
 #include "kernels/block.h"
 
 #define LIST_BYTES (STRAIT_BLOCK_VALUES + 2 * STEP)
+
+/* Brings a line to the second-level cache. */
+static inline void prefetch_second(const uint8_t *line)
+{
+    __builtin_prefetch(line, 0, 2);
+}
 
 /* ---- Encoding ---- */
 
@@ -49,7 +60,7 @@ static inline vec split_step(struct splitter *s, uint32_t i)
 {
     struct words v = words_load(s->src + 2 * i);
     for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-        _mm_prefetch((const char *)s->next + 2 * i + ahead, _MM_HINT_T1);
+        prefetch_second(s->next + 2 * i + ahead);
     struct split parts = split_values(v);
     summer_add(&s->summer, v);
     vec_store(s->stage + i, parts.sign_mantissa);
@@ -192,7 +203,7 @@ static void join_block(struct block_bytes *block, const uint8_t *sign_mantissa, 
     block->maybe_const = true;
     for (; i + STEP <= n; i += STEP) {
         for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-            _mm_prefetch((const char *)end + i + i / 2 + ahead, _MM_HINT_T1);
+            prefetch_second(end + i + i / 2 + ahead);
         struct words v = join_values(vec_load(sign_mantissa + i), vec_load(exponents + i));
         summer_add(&summer, v);
         if (i == 0)
@@ -211,7 +222,7 @@ static void join_block(struct block_bytes *block, const uint8_t *sign_mantissa, 
 /* Exponents of n values from their 4-bit ranks. */
 static void decode_codes(uint8_t *exponents, const uint8_t *codes, uint32_t n, const struct table *table)
 {
-    const vec exponent_of = table16(table->exponent);
+    const vec_table exponent_of = table16(table->exponent);
     uint32_t i = 0;
     for (; i + STEP <= n; i += STEP)
         vec_store(exponents + i, lookup16(exponent_of, unpack4(codes + i / 2)));
@@ -255,7 +266,7 @@ static const uint8_t *decode_tier2(uint8_t *exponents, const uint8_t *items, uin
                                    const struct table *table, uint8_t first)
 {
     const uint8_t own[16] = {table->exponent[first], table->exponent[first + 1], table->exponent[first + 2]};
-    const vec exponent_of = table16(own);
+    const vec_table exponent_of = table16(own);
     for (uint32_t i = 0; i < count; i += STEP) {
         vec code = vec_select(vec_first(count - i), unpack2(items + i / 4));
         vec_mask threes = vec_is(code, 3);
@@ -269,7 +280,7 @@ static const uint8_t *decode_tier2(uint8_t *exponents, const uint8_t *items, uin
  * vector past t3[0..size) must be readable. */
 static int32_t decode_tier4(uint8_t *exponents, const uint8_t *t3, uint32_t n3, size_t size, const struct table *table)
 {
-    const vec exponent_of = table16(table->exponent + TIER3_RANK);
+    const vec_table exponent_of = table16(table->exponent + TIER3_RANK);
     const uint8_t *t4 = t3 + pack_bytes_4bit(n3);
     size_t limit = size - pack_bytes_4bit(n3);
     uint32_t n4 = 0, low = 0;
@@ -344,12 +355,12 @@ static inline void split_fp8_step(uint8_t *exponents, uint8_t *rests, uint8_t *s
 {
     if (e5m2) {
         vec_mask negative = vec_signs(v);
-        vec_store(exponents + i, v >> 2 & vec_all(31));
-        pack2(rests + i / 4, v & vec_all(3));
+        vec_store(exponents + i, vec_and(vec_shr(v, 2), 31));
+        pack2(rests + i / 4, vec_and(v, 3));
         memcpy(signs + i / 8, &negative, STEP / 8);
     } else {
-        vec_store(exponents + i, v >> 3 & vec_all(15));
-        pack4(rests + i / 2, (v & vec_all(7)) | (v >> 4 & vec_all(8)));
+        vec_store(exponents + i, vec_and(vec_shr(v, 3), 15));
+        pack4(rests + i / 2, vec_or(vec_and(v, 7), vec_and(vec_shr(v, 4), 8)));
     }
 }
 
@@ -360,10 +371,10 @@ static inline vec join_fp8_step(const uint8_t *exponents, const uint8_t *rests, 
     if (e5m2) {
         vec_mask negative;
         memcpy(&negative, signs + i / 8, STEP / 8);
-        return e << 2 | unpack2(rests + i / 4) | vec_select(negative, vec_all(0x80));
+        return vec_or(vec_or(vec_shl(e, 2), unpack2(rests + i / 4)), vec_select(negative, vec_all(0x80)));
     }
     vec rest = unpack4(rests + i / 2);
-    return e << 3 | (rest & vec_all(7)) | (rest & vec_all(8)) << 4;
+    return vec_or(vec_shl(e, 3), vec_or(vec_and(rest, 7), vec_shl(vec_and(rest, 8), 4)));
 }
 
 static inline void split_fp8_of(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
@@ -375,7 +386,7 @@ static inline void split_fp8_of(uint8_t *exponents, uint8_t *rests, struct block
     for (; i + 2 * STEP <= block->size; i += 2 * STEP) {
         struct words v = words_load(src + i);
         for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-            _mm_prefetch((const char *)next + i + ahead, _MM_HINT_T1);
+            prefetch_second(next + i + ahead);
         summer_add(&summer, v);
         split_fp8_step(exponents, rests, signs, v.a, i, e5m2);
         split_fp8_step(exponents, rests, signs, v.b, i + STEP, e5m2);
@@ -504,7 +515,7 @@ static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
 
 static void flush(void)
 {
-    _mm_sfence();
+    words_flush();
 }
 
 #define BLOCK_VECTOR_OPS(VALUES)                                                                                  \

@@ -44,6 +44,9 @@ static const struct strait_codec codecs[] = {
     CPU_CODEC(avx512, has_avx512),
     CPU_CODEC(avx2, has_avx2),
 #endif
+#ifdef STRAIT_AARCH64
+    CPU_CODEC(neon, always),
+#endif
     CPU_CODEC(scalar, always),
 };
 
@@ -118,6 +121,18 @@ const char *strait_codec_name_at(uint32_t index)
 enum strait_status strait_codec_prepare(const struct strait_codec *codec)
 {
     return codec == NULL || codec->device == NULL ? STRAIT_OK : codec->device->prepare();
+}
+
+uint32_t strait_codec_describe(const struct strait_codec *codec, char *text, uint32_t size)
+{
+    if (codec->device != NULL)
+        return codec->device->describe(text, size);
+    const uint32_t length = (uint32_t)strlen(codec->name), fit = length < size ? length : size - 1;
+    if (size > 0) {
+        memcpy(text, codec->name, fit);
+        text[fit] = '\0';
+    }
+    return length;
 }
 
 const char *strait_version(void)

@@ -37,10 +37,12 @@ struct device_ops {
     enum strait_status (*encode)(const struct device_encode *call);
     enum strait_status (*decode)(const struct device_decode *call);
     enum strait_status (*prepare)(void); /* strait_codec_prepare */
+    /* strait_codec_describe: the length of the text, 0 when the current device has no kernels. */
+    uint32_t (*describe)(char *text, uint32_t size);
 };
 
 /* Incremented with every change of the structs above, or of the table image. */
-#define DEVICE_OPS_VERSION 2u
+#define DEVICE_OPS_VERSION 3u
 
 /* The function that a plugin exports under the name DEVICE_OPS_SYMBOL; it returns NULL when the current device is
  * unsupported. */

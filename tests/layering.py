@@ -5,8 +5,8 @@ import re
 import sys
 
 ORDER = {
-    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_fp8 block_typed chunk"
-               " codec container",
+    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8"
+               " block_typed chunk codec container",
     "proto": "trace message message_table text blob reshape channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files batch report input pipeline calibrate tally decode_file tensor_file encode_file"

@@ -283,7 +283,11 @@ void send_with_rights(int fd, const void *bytes, size_t size, int passed, unsign
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
 
+#ifdef __aarch64__
+const char *const variant_names[VARIANTS] = {"scalar", "neon"};
+#else
 const char *const variant_names[VARIANTS] = {"scalar", "avx2", "avx512"};
+#endif
 
 const struct strait_codec *variant(int index)
 {

@@ -148,7 +148,11 @@ void send_with_rights(int fd, const void *bytes, size_t size, int passed, unsign
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
 
+#ifdef __aarch64__
+enum { VARIANTS = 2 };
+#else
 enum { VARIANTS = 3 };
+#endif
 extern const char *const variant_names[VARIANTS]; /* "scalar" first: the others are compared with it */
 
 /* NULL when this build or processor lacks it. */

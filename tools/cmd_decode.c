@@ -31,7 +31,7 @@ static const char usage[] =
     "\n"
     "  --verify             write nothing, check everything, name every bad page\n"
     "  --tensor NAME        only the values of this tensor, without a header, to OUT (stdout); the rest is not read\n"
-    "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
+    "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
     "  --output-dir DIR     any number of IN, also folders with all in them that end in " SUFFIX ": write each to DIR\n"

@@ -38,7 +38,7 @@ static const char usage[] =
     "  --raw                do not look for a safetensors header\n"
     "  --page SIZE          bytes of a page, a multiple of 16 (32K)\n"
     "  --chunk SIZE         bytes of a chunk before compression (4M)\n"
-    "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
+    "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a safetensors file\n"
     "  --output-dir DIR     any number of IN, also folders with all in them: write each to DIR by its name, "

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strait/codec.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -337,6 +338,19 @@ static unsigned unreachable_pairs(const struct driver *driver, int count)
     return pairs;
 }
 
+/* Which kernels of the codec the first GPU runs. Asks for no more than its attributes. */
+static void check_kernels(struct doctor *doctor)
+{
+    char kernels[96];
+    const struct strait_codec *cuda = strait_codec_get("cuda");
+    if (cuda == NULL || strait_codec_describe(cuda, kernels, sizeof(kernels)) == 0)
+        doctor_find(doctor, LEVEL_WARNING, "gpu codec",
+                    "libstrait-cuda.so.0 with kernels for this GPU, of compute capability 8.0 or later",
+                    "the codec does not run on the first GPU: pools in its memory are refused");
+    else
+        doctor_find(doctor, LEVEL_OK, "gpu codec", NULL, "%s", kernels);
+}
+
 static void check_devices(struct doctor *doctor, const struct driver *driver)
 {
     int count = 0, version = 0, first;
@@ -357,6 +371,7 @@ static void check_devices(struct doctor *doctor, const struct driver *driver)
         (void)driver->name(name, sizeof(name), first);
     doctor_find(doctor, LEVEL_OK, "gpus", NULL, "%d, the first %s; driver for CUDA %d.%d", count, name, version / 1000,
                 version % 1000 / 10);
+    check_kernels(doctor);
     const unsigned pairs = unreachable_pairs(driver, count);
     if (pairs > 0)
         doctor_find(doctor, LEVEL_NOTE, "gpu peers",

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <uv.h>
 
@@ -22,6 +23,7 @@ struct devices {
     const struct device_ops *ops;
     uint32_t count;
     struct device *devices[DEVICES_MAX]; /* NULL: not in use. Also read without the lock */
+    char codecs[DEVICES_MAX][96];        /* of devices in use: what strait_codec_describe says; then constant */
     struct arena_range arenas[ARENAS_MAX];
     uint32_t arena_count;
     uint64_t arena_bytes;                          /* size of each device's arena */
@@ -253,6 +255,9 @@ static enum strait_status open_device(struct devices *devices, int32_t number, c
     struct device *device = devices->devices[number];
     if (device == NULL) {
         status = devices->ops->open(&devices->setup, number, &device, why);
+        const struct strait_codec *cuda = status == STRAIT_OK ? strait_codec_get("cuda") : NULL;
+        if (cuda != NULL)
+            (void)strait_codec_describe(cuda, devices->codecs[number], sizeof(devices->codecs[number]));
         if (status == STRAIT_OK)
             make_arena(devices, number, device);
     }
@@ -335,8 +340,10 @@ bool devices_state(struct devices *devices, int32_t number, struct device_state 
     if (number < 0 || number >= DEVICES_MAX)
         return false;
     struct device *device = device_at(devices, number);
-    if (device != NULL)
+    if (device != NULL) {
         state->failed = devices->ops->failure(device, &(struct device_why){state->why, sizeof(state->why)});
+        memcpy(state->codec, devices->codecs[number], sizeof(state->codec));
+    }
     return device != NULL;
 }
 

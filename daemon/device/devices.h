@@ -67,7 +67,8 @@ void devices_submit(struct devices *devices, int32_t number, struct device_task 
 /* State of a device; devices_state returns false when the device is not in use. */
 struct device_state {
     bool failed;
-    char why[256]; /* set when it failed */
+    char why[256];  /* set when it failed */
+    char codec[96]; /* kernels of the codec that it runs */
 };
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state);
 

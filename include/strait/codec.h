@@ -227,8 +227,10 @@ struct strait_run {
         *class_stats;     /* added to, one per table of the codebook, or NULL; concurrent calls must not share it */
     const void *metadata; /* decode, verify: see strait_decode; else NULL */
     uint32_t caching;     /* enum strait_caching: for the chunk when encoding, for the pages when decoding */
-    uint32_t sm_budget;   /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all. Even: in pairs */
-    const void *tables;   /* CUDA: the codebook's strait_codebook_image in device memory; NULL without a codebook */
+    /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all. Even, and from compute capability 9.0 on:
+     * in pairs. One is two for FP16 where a multiprocessor has 100 KiB of shared memory (8.6, 8.9, 12.0). */
+    uint32_t sm_budget;
+    const void *tables; /* CUDA: the codebook's strait_codebook_image in device memory; NULL without a codebook */
 };
 
 /* Scratch of the variant "cuda" is device memory of strait_encode_scratch_size or strait_decode_scratch_size bytes. It
@@ -244,13 +246,19 @@ struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512", "cud
  * is (ignored when it names none that runs here).
  *
  * "cuda" is a plugin, libstrait-cuda.so, which the first request for it loads from the usual paths of shared libraries.
- * NULL when there is no plugin or no driver, or when the current device is not of compute capability 9.0 or later. */
+ * NULL when there is no plugin or no driver, or when it has no kernels for the compute capability of the current
+ * device, which must be 8.0 or later. */
 STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
 /* Name of a variant that strait_codec_get returned, static. codec must not be NULL. */
 STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
 /* Names of the variants for host memory in this build, best first, whether or not the processor can run them; NULL past
  * the last. */
 STRAIT_API const char *strait_codec_name_at(uint32_t index);
+
+/* Describes what calls of this variant run in words for people: the variant's name, and for "cuda" the kernels for the
+ * current device. Returns the length of the text, which is cut to `size` bytes with its end; 0 when there are no such
+ * kernels. codec must not be NULL. */
+STRAIT_API uint32_t strait_codec_describe(const struct strait_codec *codec, char *text, uint32_t size);
 
 /* Loads what calls of this variant need on the current device. Otherwise kernels are loaded at their first launch, for
  * which the driver may wait until everything that runs on the device has ended: call this before launching beside

@@ -1,6 +1,7 @@
 // Device plugin: turns a call into launches. Chunks are put into slices of one launch each, which also fixes the order
 // of work and where parameters lie. Calls only enqueue launches on the stream of the caller.
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include <cuda_runtime_api.h>
@@ -369,10 +370,11 @@ static void fill_launch(large_launch &launch, const batch_slice &part, const str
 
 constexpr int DEVICES_MAX = 64, FUNCTIONS = 4 * (CODERS + 1);
 
-// Properties of a device, looked up once: multiprocessors, and thread blocks of each kernel that fit on one of them.
+// Properties of a device, looked up once; 0: not yet.
 struct known_device {
     std::atomic<int> multiprocessors;
-    std::atomic<int> resident[FUNCTIONS];
+    std::atomic<int> capability;          // that its kernels are compiled for, times 10
+    std::atomic<int> resident[FUNCTIONS]; // thread blocks of each kernel that fit on a multiprocessor
 };
 
 static known_device devices[DEVICES_MAX];
@@ -391,24 +393,62 @@ static int multiprocessors_of(int device)
     return count;
 }
 
+// Compute capabilities, times 100, that device code is compiled for, in rising order; the last is there for drivers to
+// compile, too.
+static const int compiled_for[] = {__CUDA_ARCH_LIST__};
+
+// What kernels for the current device have been compiled for, times 10; 0 when there are none. Machine code runs on
+// later minor versions, too. Asks for no more than the attributes of the device, which does not begin its use.
+static uint32_t find_kernels()
+{
+    int device, major = 0, minor = 0, found = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    const int most = 100 * major + 10 * minor, last = compiled_for[sizeof(compiled_for) / sizeof(compiled_for[0]) - 1];
+    for (const int compiled : compiled_for)
+        if (compiled <= most && (compiled / 100 == major || compiled == last))
+            found = compiled / 10;
+    return static_cast<uint32_t>(found);
+}
+
+// What find_kernels finds, from the kernels that the driver has chosen; 0 when it refuses them.
+static uint32_t kernels_capability(int device)
+{
+    int is = devices[device].capability.load(std::memory_order_relaxed);
+    cudaFuncAttributes attributes;
+    if (is == 0 && cudaFuncGetAttributes(&attributes, upload_function()) == cudaSuccess)
+        devices[device].capability.store(is = attributes.ptxVersion, std::memory_order_relaxed);
+    return static_cast<uint32_t>(is);
+}
+
 // A kernel, by coder, teams and parameters.
 constexpr coder_id DECODER = CODERS;
 struct kernel {
     const void *function;
-    uint32_t number, threads, shared_bytes;
+    uint32_t number, teams, threads, shared_bytes;
 };
 
-static kernel choose_kernel(coder_id coder, bool full, bool large)
+static team_shape shape_of(coder_id coder, uint32_t capability)
+{
+    return coder != DECODER ? encode_shape_of(coder, capability) : decode_shape_of(capability);
+}
+
+static kernel choose_kernel(coder_id coder, uint32_t capability, bool full, bool large)
 {
     const bool encode = coder != DECODER;
-    const uint32_t teams = full ? FULL_TEAMS : 1, number = 4 * coder + 2 * full + large;
-    return {encode ? encode_function(coder, full, large) : decode_function(full, large), number, teams * TEAM_THREADS,
-            teams * (encode ? encode_team_bytes(coder) : decode_team_bytes())};
+    const team_shape shape = shape_of(coder, capability);
+    const uint32_t teams = block_teams(shape, full), number = 4 * coder + 2 * full + large;
+    return {encode ? encode_function(coder, full, large) : decode_function(full, large), number, teams,
+            teams * TEAM_THREADS, teams * shape.bytes};
 }
 
 // Thread blocks of the kernel that fit on a multiprocessor; 0 when it cannot run. The first call prepares the kernel
 // for the device.
-static int resident_blocks(const kernel &k, int device)
+static int find_resident(const kernel &k, int device)
 {
     std::atomic<int> &known = devices[device].resident[k.number];
     int count = known.load(std::memory_order_acquire);
@@ -439,30 +479,40 @@ struct grid_shape {
     bool in_pairs;
 };
 
-// With a budget of multiprocessors, launches clusters of two blocks, which are neighbours: matrix products run in such
-// clusters, too, so a multiprocessor taken from a pair would be two lost for them.
-static grid_shape choose_grid(const strait_run &run, uint32_t tickets, uint32_t multiprocessors, uint32_t resident,
-                              bool full)
+// With a budget of multiprocessors, launches clusters of two blocks where there are clusters. They are neighbours:
+// matrix products run in such clusters, too, so a multiprocessor taken from a pair would be two lost for them.
+static grid_shape choose_grid(uint32_t tickets, uint32_t room, uint32_t teams, bool can_pair)
 {
-    const uint32_t room = full ? run.sm_budget : multiprocessors * resident;
-    const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (tickets + teams - 1) / teams;
-    const uint32_t blocks = wanted < room ? wanted : room;
-    const bool in_pairs = full && room % 2 == 0;
+    const uint32_t wanted = (tickets + teams - 1) / teams, blocks = wanted < room ? wanted : room;
+    const bool in_pairs = can_pair && room % 2 == 0;
     return {in_pairs ? (blocks + 1) / 2 * 2 : blocks, in_pairs};
+}
+
+static bool has_clusters(int device)
+{
+    int has = 0;
+    return cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device) == cudaSuccess && has != 0;
 }
 
 static strait_status launch_kernel(const launch_ctx &ctx, large_launch &launch, size_t bytes)
 {
     const uint32_t multiprocessors = static_cast<uint32_t>(multiprocessors_of(ctx.device));
-    const bool full = ctx.run.sm_budget > 0 && ctx.run.sm_budget < multiprocessors;
-    const kernel k = choose_kernel(ctx.coder, full, bytes > sizeof(small_launch::bytes));
-    const uint32_t resident = static_cast<uint32_t>(resident_blocks(k, ctx.device));
-    if (multiprocessors == 0 || resident == 0)
+    const uint32_t capability = kernels_capability(ctx.device);
+    if (multiprocessors == 0 || capability == 0)
         return STRAIT_ERR_DEVICE;
-    const grid_shape grid = choose_grid(ctx.run, launch.head.tickets, multiprocessors, resident, full);
+    const bool full = ctx.run.sm_budget > 0 && ctx.run.sm_budget < multiprocessors;
+    const kernel k = choose_kernel(ctx.coder, capability, full, bytes > sizeof(small_launch::bytes));
+    const uint32_t resident = static_cast<uint32_t>(find_resident(k, ctx.device));
+    if (resident == 0)
+        return STRAIT_ERR_DEVICE;
+    // The encoder has a warp that scans, whose team does nothing else: it takes two teams.
+    const uint32_t given = full ? ctx.run.sm_budget : multiprocessors * resident,
+                   room = given * k.teams < 2 ? 2 : given;
+    const bool can_pair = full && capability >= 90 && has_clusters(ctx.device);
+    const grid_shape grid = choose_grid(launch.head.tickets, room, k.teams, can_pair);
     void *arguments[] = {&launch}; // the kernel takes only its part
     cudaLaunchAttribute attributes[2] = {};
-    // The launch may begin while the previous one ends; it synchronizes with it on the device.
+    // The launch may begin while the previous one ends; it synchronizes with it on the device. Before 9.0 it cannot.
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
@@ -473,7 +523,7 @@ static strait_status launch_kernel(const launch_ctx &ctx, large_launch &launch, 
     config.dynamicSmemBytes = k.shared_bytes;
     config.stream = reinterpret_cast<cudaStream_t>(ctx.run.stream);
     config.attrs = attributes;
-    config.numAttrs = grid.in_pairs ? 2 : 1;
+    config.numAttrs = capability < 90 ? 0 : grid.in_pairs ? 2 : 1;
     const cudaError_t error = cudaLaunchKernelExC(&config, k.function, arguments);
     return error == cudaSuccess ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
@@ -674,28 +724,36 @@ static strait_status decode(const device_decode *call)
 static strait_status prepare()
 {
     const int device = current_device();
-    cudaFuncAttributes attributes;
-    bool good = device >= 0 && cudaFuncGetAttributes(&attributes, upload_function()) == cudaSuccess;
+    const uint32_t capability = device >= 0 ? kernels_capability(device) : 0;
+    bool good = capability != 0;
     for (uint32_t coder = 0; coder <= CODERS; coder++)
-        for (uint32_t variant = 0; variant < 4; variant++)
+        for (uint32_t i = 0; i < 4; i++)
             good = good &&
-                   resident_blocks(choose_kernel(static_cast<coder_id>(coder), variant / 2, variant % 2), device) > 0;
+                   find_resident(choose_kernel(static_cast<coder_id>(coder), capability, i / 2, i % 2), device) > 0;
     return good ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
-static const device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, prepare};
+static uint32_t describe(char *text, uint32_t size)
+{
+    const uint32_t capability = find_kernels();
+    if (capability == 0)
+        return 0;
+    const team_shape encoder = shape_of(CODER_TIERED, capability), decoder = shape_of(DECODER, capability);
+    const int length =
+        snprintf(text, size, "sm_%u, %s, %u teams of a multiprocessor encode, %u decode", capability,
+                 capability >= 90 ? "bulk copies" : "loads by lanes", encoder.resident, decoder.resident);
+    return length > 0 ? static_cast<uint32_t>(length) : 0;
+}
+
+static const device_ops ops = {
+    DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, prepare, describe,
+};
 
 } // namespace strait
 
-// Bulk copies and barriers in shared memory need compute capability 9.0.
+// Kernels need barriers in shared memory, which came with compute capability 8.0.
 extern "C" __attribute__((visibility("default"))) const struct device_ops *strait_device_ops(void);
 extern "C" const struct device_ops *strait_device_ops(void)
 {
-    int device, major = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-        cudaGetLastError();
-        return nullptr;
-    }
-    return major >= 9 ? &strait::ops : nullptr;
+    return strait::find_kernels() != 0 ? &strait::ops : nullptr;
 }

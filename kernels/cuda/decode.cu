@@ -189,24 +189,62 @@ template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_
         prefetch_line(reinterpret_cast<const uint8_t *>(item.ids) + offset);
 }
 
+// What is fetched of a block: whole lines, and its table.
+struct block_source {
+    const uint8_t *lines;
+    uint32_t bytes; // of the lines
+    bool has_table;
+};
+
+template <class LAUNCH>
+DEVICE block_source find_source(const LAUNCH &launch, const decode_block &block, uint32_t first_unit)
+{
+    const decode_item &item = get_item<decode_item>(launch, block.item);
+    const bool has_table = block.mode() >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
+    const uint64_t from = static_cast<uint64_t>(first_unit) * UNIT - block.before, left = item.src_size - from;
+    const uint32_t lines = (block.before + block.units * UNIT + LINE - 1) / LINE * LINE;
+    const uint32_t bytes = lines <= left ? lines : static_cast<uint32_t>(left);
+    return {item.src + from, bytes, has_table};
+}
+
+template <class LAUNCH> DEVICE const uint8_t *table_source(const LAUNCH &launch, const decode_block &block)
+{
+    return launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) + offsetof(table_image, first);
+}
+
 // One lane: fetches the block's bytes, and its table.
 template <class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                         uint32_t first_unit)
 {
-    const decode_item &item = get_item<decode_item>(launch, block.item);
     decode_shared &shared = team.shared();
-    const bool has_table = block.mode() >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
-    const uint64_t from = static_cast<uint64_t>(first_unit) * UNIT - block.before, left = item.src_size - from;
-    const uint32_t lines = (block.before + block.units * UNIT + LINE - 1) / LINE * LINE;
-    const uint32_t bytes = lines <= left ? lines : static_cast<uint32_t>(left);
-    barrier_expect(&shared.full[stage], bytes + (has_table ? IMAGE_DECODE_BYTES : 0));
-    bulk_load_once(team.lines(stage), item.src + from, bytes, &shared.full[stage]);
-    if (has_table)
-        bulk_load(team.memory + stage * DECODE_STAGE_BYTES,
-                  launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) +
-                      offsetof(table_image, first),
-                  IMAGE_DECODE_BYTES, &shared.full[stage]);
+    const block_source source = find_source(launch, block, first_unit);
+    barrier_expect(&shared.full[stage], source.bytes + (source.has_table ? IMAGE_DECODE_BYTES : 0));
+    bulk_load_once(team.lines(stage), source.lines, source.bytes, &shared.full[stage]);
+    if (source.has_table)
+        bulk_load(team.memory + stage * DECODE_STAGE_BYTES, table_source(launch, block), IMAGE_DECODE_BYTES,
+                  &shared.full[stage]);
+}
+
+// All lanes: fetches a block before 9.0. The lane that `has_block` knows its first unit.
+template <class LAUNCH>
+DEVICE void fetch_by_lanes(const LAUNCH &launch, const decode_team &team, uint32_t iteration, bool has_block,
+                           uint32_t first_unit, uint32_t lane)
+{
+    const uint32_t stage = iteration % DECODE_STAGES, from = lowest_bit(__ballot_sync(ALL_LANES, has_block));
+    decode_shared &shared = team.shared();
+    first_unit = __shfl_sync(ALL_LANES, first_unit, from);
+    const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
+    const block_source source = find_source(launch, block, first_unit);
+    lane_loads(team.lines(stage), source.lines, source.bytes, lane);
+    if (source.has_table)
+        lane_loads(team.memory + stage * DECODE_STAGE_BYTES, table_source(launch, block), IMAGE_DECODE_BYTES, lane);
+    arrive_loaded(&shared.full[stage]);
+    __syncwarp();
+    if (lane == 0) {
+        barrier_arrive(&shared.full[stage]);
+        barrier_arrive(&shared.issued[stage]);
+    }
 }
 
 // State of the fetch warp between tickets.
@@ -260,7 +298,9 @@ DEVICE void fetch_run(const LAUNCH &launch, const decode_team &team, decode_fetc
             at.draw(launch, lane);
         wait_stage(shared, at.iteration);
         __syncwarp(); // a lane that reads the barrier two phases late would wait forever
-        if (good && rank == i) {
+        if constexpr (!HAS_BULK) {
+            fetch_by_lanes(launch, team, at.iteration, good && rank == i, first_unit, lane);
+        } else if (good && rank == i) {
             fetch_block(launch, team, at.iteration % DECODE_STAGES, block, first_unit);
             barrier_arrive(&shared.issued[at.iteration % DECODE_STAGES]);
         }
@@ -336,6 +376,7 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
     }
     launch_dependents();
     wait_stage(shared, state.iteration);
+    arrive_loaded(&shared.full[state.iteration % DECODE_STAGES]);
     if (lane == 0) {
         shared.blocks[state.iteration % LOOKUP_SLOTS].what = BLOCK_STOP;
         barrier_arrive(&shared.full[state.iteration % DECODE_STAGES]);
@@ -540,7 +581,7 @@ DEVICE void init_team(const decode_team &team)
     decode_shared &shared = team.shared();
     for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
         barrier_init(&shared.issued[stage], 1);
-        barrier_init(&shared.full[stage], 1);
+        barrier_init(&shared.full[stage], 1 + LOADING_LANES);
         barrier_init(&shared.empty[stage], WARP_ARRIVALS);
         barrier_init(&shared.done[stage], WORKER_WARPS * WARP_ARRIVALS);
     }
@@ -549,10 +590,11 @@ DEVICE void init_team(const decode_team &team)
     fence_bulk();
 }
 
-template <uint32_t TEAMS, class LAUNCH>
-__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESIDENT : 1)
+template <bool FULL, class LAUNCH>
+__global__ void __launch_bounds__(block_teams(DECODE_SHAPE, FULL) * TEAM_THREADS, resident_blocks(DECODE_SHAPE, FULL))
     decode_kernel(const __grid_constant__ LAUNCH launch)
 {
+    constexpr uint32_t TEAMS = block_teams(DECODE_SHAPE, FULL);
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
     const decode_team team = {memory + number * decode_team::BYTES, number};
@@ -579,15 +621,16 @@ __global__ void upload_kernel(const __grid_constant__ upload regions)
 
 const void *decode_function(bool full, bool large)
 {
-    const void *const kernels[4] = {
-        (const void *)decode_kernel<1, small_launch>, (const void *)decode_kernel<1, large_launch>,
-        (const void *)decode_kernel<FULL_TEAMS, small_launch>, (const void *)decode_kernel<FULL_TEAMS, large_launch>};
+    typedef small_launch s;
+    typedef large_launch l;
+    const void *const kernels[4] = {(const void *)decode_kernel<false, s>, (const void *)decode_kernel<false, l>,
+                                    (const void *)decode_kernel<true, s>, (const void *)decode_kernel<true, l>};
     return kernels[2 * full + large];
 }
 
-uint32_t decode_team_bytes()
+team_shape decode_shape_of(uint32_t capability)
 {
-    return decode_team::BYTES;
+    return decode_shape(capability);
 }
 
 const void *upload_function()

@@ -44,13 +44,13 @@ struct decode_block {
 
 // Streams are read in words, a little past the end of the block: the bytes there never matter. A block is fetched as
 // whole lines of global memory, as far as its chunk has them, including the bytes before and after it.
-constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
+constexpr uint32_t DECODE_STAGES_MAX = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
 constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LINE;
 
 // Blocks that the fetch warp looks up at once, and slots for them, which stay valid until the finish warp is done with
 // them.
 constexpr uint32_t LOOKUP_BLOCKS = 2, LOOKUP_SLOTS = 8;
-static_assert(LOOKUP_SLOTS >= LOOKUP_BLOCKS + DECODE_STAGES, "what is still needed would be overwritten");
+static_assert(LOOKUP_SLOTS >= LOOKUP_BLOCKS + DECODE_STAGES_MAX, "what is still needed would be overwritten");
 
 // Fields of a chunk header that has passed checks 1 to 6, after which all metadata lies inside the chunk.
 struct chunk_header {
@@ -67,30 +67,38 @@ constexpr uint32_t WARP_BAD = 1u << 31;
 
 struct alignas(16) decode_shared {
     // Barriers, one of each for a stage.
-    uint64_t issued[DECODE_STAGES];        // the loads of a block have been issued
-    uint64_t full[DECODE_STAGES];          // the block has arrived
-    uint64_t empty[DECODE_STAGES];         // the stage may be filled
-    uint64_t done[DECODE_STAGES];          // the workers are done with the block
+    uint64_t issued[DECODE_STAGES_MAX];    // the loads of a block have been issued
+    uint64_t full[DECODE_STAGES_MAX];      // the block has arrived
+    uint64_t empty[DECODE_STAGES_MAX];     // the stage may be filled
+    uint64_t done[DECODE_STAGES_MAX];      // the workers are done with the block
     uint64_t counts2_ready, counts3_ready; // tiers 2 and 3: all warps have published their counts
-    uint64_t sums[DECODE_STAGES][WORKER_WARPS];
+    uint64_t sums[DECODE_STAGES_MAX][WORKER_WARPS];
     uint4 keys[4]; // of the sum: in shared memory to save registers
-    alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
-    alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
-    uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
+    alignas(16) uint32_t counts2[DECODE_STAGES_MAX][WORKER_WARPS];
+    alignas(16) uint32_t counts3[DECODE_STAGES_MAX][WORKER_WARPS];
+    uint32_t escapes[DECODE_STAGES_MAX][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
     decode_block blocks[LOOKUP_SLOTS];
     struct segment_cursor saved; // state of the fetch warp while it closes a chunk
     chunk_header header;         // of the fetch warp's current chunk
     // Typed modes: rankings of bases; results of base_order for the values; first words.
-    alignas(16) uint32_t base_images[DECODE_STAGES][16];
-    uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
-    uint16_t samples[DECODE_STAGES][WORKER_WARPS][32]; // FP8: how often each exponent is in the sample
+    alignas(16) uint32_t base_images[DECODE_STAGES_MAX][16];
+    uint32_t orders[DECODE_STAGES_MAX][WORKER_WARPS], firsts[DECODE_STAGES_MAX][WORKER_WARPS];
+    uint16_t samples[DECODE_STAGES_MAX][WORKER_WARPS][32]; // FP8: how often each exponent is in the sample
     uint2 iterations[WORKER_WARPS]; // (of all blocks, of tiers), saved by a warp of workers during a call
 };
 
+// Three teams leave each thread 64 registers: too few for lanes that load.
+ANY_SIDE constexpr team_shape decode_shape(uint32_t capability)
+{
+    const uint32_t fixed = BLOCK_VALUES + BLOCK_VALUES / 2 + static_cast<uint32_t>(sizeof(decode_shared));
+    return choose_shape(capability, {fixed, DECODE_STAGE_BYTES, 128, 2, DECODE_STAGES_MAX, capability < 90 ? 2u : 3u});
+}
+
+constexpr team_shape DECODE_SHAPE = decode_shape(CAPABILITY);
+constexpr uint32_t DECODE_STAGES = DECODE_SHAPE.buffers;
+
 struct decode_team {
-    static constexpr uint32_t BYTES =
-        (DECODE_STAGES * DECODE_STAGE_BYTES + BLOCK_VALUES + BLOCK_VALUES / 2 + sizeof(decode_shared) + 127) / 128 *
-        128;
+    static constexpr uint32_t BYTES = DECODE_SHAPE.bytes;
 
     uint8_t *memory;
     uint32_t number; // of the team in its thread block

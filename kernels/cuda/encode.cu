@@ -301,6 +301,13 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
     const uint32_t of_table = new_table ? table_bytes<CODER>() : 0;
     if (!bulk)
         plain_gather(r, found.page, offset, bytes, team.input(), lane);
+    if constexpr (!HAS_BULK) {
+        if (bulk)
+            lane_gather(r, found.page, offset, bytes, team.input(), lane);
+        if (new_table)
+            lane_loads(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, lane);
+        arrive_loaded(&shared.full);
+    }
     __syncwarp();
     if (lane == 0) {
         shared.block = {0,
@@ -310,15 +317,18 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
                         item.first_slot,
                         found.item,
                         item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
-        barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
+        if constexpr (HAS_BULK)
+            barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
+        else
+            barrier_arrive(&shared.full);
         barrier_arrive(&shared.issued[iteration % ENCODE_AHEAD]);
-        if (new_table)
+        if (HAS_BULK && new_table)
             bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
     } else if (lane < WARP_ARRIVALS) {
         barrier_arrive(&shared.full);
     }
     __syncwarp();
-    if (bulk)
+    if (HAS_BULK && bulk)
         bulk_gather(r, found.page, offset, bytes, team.input(), &shared.full, lane);
     *table = r.table;
 }
@@ -350,13 +360,13 @@ DEVICE uint32_t close_chunk_part(const LAUNCH &launch, encode_shared &shared, en
 // A drawn ticket holds up the offsets of all later blocks. So the next one is drawn only when the block before it has
 // arrived: its lookup then overlaps with the coding of that block. Over a link, blocks are stored far more slowly than
 // they are coded, so there the draw also waits for the streams that the block will be written to.
-template <class LAUNCH>
+template <uint32_t BUFFERS, class LAUNCH>
 DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t iteration, uint32_t lane)
 {
     if (iteration > 0)
         barrier_wait(&shared.full, (iteration - 1) & 1);
     if (launch.head.over_link)
-        wait_streams_free(shared, iteration);
+        wait_streams_free<BUFFERS>(shared, iteration);
     return show_ticket(draw_tickets(launch, 1, lane));
 }
 
@@ -388,7 +398,7 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
             skip_block(launch, state.at.item, get_item<encode_item>(launch, state.at.item).first_slot + found.k, tag);
         }
         __syncwarp();
-        ticket = next_ticket(launch, shared, state.iteration, lane);
+        ticket = next_ticket<encode_team<CODER>::BUFFERS>(launch, shared, state.iteration, lane);
     }
     const uint32_t iteration = state.iteration;
     launch_dependents();
@@ -396,6 +406,7 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
         barrier_wait(&shared.empty, (iteration - 1) & 1);
     if (lane == 0)
         shared.block.stop = 1;
+    arrive_loaded(&shared.full);
     warp_arrive(&shared.full, lane);
     if (ticket == 0)
         scan_offsets(launch, tag);
@@ -450,13 +461,13 @@ DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32
         to[i] = from[i];
 }
 
-// All lanes: stores a block at its offset. Returns when shared memory has been read; over a link, when all lanes have
+// All lanes: stores a block at its offset. Returns when shared memory has been read; `by_lanes`, when all lanes have
 // copied their parts.
 template <coder_id CODER>
 DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst,
-                        bool over_link, uint32_t lane)
+                        bool by_lanes, uint32_t lane)
 {
-    if (over_link) {
+    if (by_lanes) {
         put_pieces(team, job, parity,
                    [&](uint32_t at, const uint8_t *from, uint32_t bytes) { store_lines(dst + at, from, bytes, lane); });
     } else if (lane == 0) {
@@ -483,14 +494,14 @@ DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, 
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
-    const bool over_link = launch.head.over_link != 0;
+    const bool over_link = launch.head.over_link != 0, by_lanes = over_link || !HAS_BULK;
     uint32_t cached_first_slot = 0xffffffffu, first_offset = 0;
     done_list done = {0, 0};
     if (lane == 0)
         prefetch_first(launch, number);
     __syncwarp();
     auto flush = [&] {
-        if (!over_link && lane == 0) {
+        if (!by_lanes && lane == 0) {
             bulk_wait();
             fence_bulk_global();
         }
@@ -515,9 +526,9 @@ DEVICE void finish_blocks(const LAUNCH &launch, const encode_team<CODER> &team, 
                 first_offset = wait_offset(launch, tag, cached_first_slot = job.first_slot);
             start = (wait_offset(launch, tag, job.slot) - first_offset) & TAG_MASK;
         }
-        if (over_link)
+        if (by_lanes)
             start = __shfl_sync(ALL_LANES, start, 0);
-        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, over_link, lane);
+        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, by_lanes, lane);
         warp_arrive(&shared.streams_free[parity], lane);
         done.add(job.item, lane);
     }
@@ -551,7 +562,7 @@ template <coder_id CODER, uint32_t TEAMS> __device__ __noinline__ void work(cons
     encode_shared &shared = team.shared();
     for (uint32_t iteration = 0;; iteration++) {
         barrier_wait(&shared.full, iteration & 1);
-        wait_streams_free(shared, iteration);
+        wait_streams_free<encode_team<CODER>::BUFFERS>(shared, iteration);
         if (shared.block.stop) {
             if (thread == 0)
                 shared.jobs[iteration & 1].stop = 1;
@@ -568,7 +579,7 @@ template <coder_id CODER, uint32_t TEAMS> __device__ __noinline__ void work(cons
 template <coder_id CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
 {
     encode_shared &shared = team.shared();
-    barrier_init(&shared.full, WARP_ARRIVALS);
+    barrier_init(&shared.full, WARP_ARRIVALS + LOADING_LANES);
     barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.counts_ready, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.base_ready, WORKER_WARPS * WARP_ARRIVALS);
@@ -584,10 +595,12 @@ template <coder_id CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &laun
     shared.tag = launch_tag(launch);
 }
 
-template <coder_id CODER, uint32_t TEAMS, class LAUNCH>
-__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_resident<CODER>())
+template <coder_id CODER, bool FULL, class LAUNCH>
+__global__ void __launch_bounds__(block_teams(encode_team<CODER>::SHAPE, FULL) * TEAM_THREADS,
+                                  resident_blocks(encode_team<CODER>::SHAPE, FULL))
     encode_kernel(const __grid_constant__ LAUNCH launch)
 {
+    constexpr uint32_t TEAMS = block_teams(encode_team<CODER>::SHAPE, FULL);
     const encode_team<CODER> team = this_team<CODER, TEAMS>();
     const uint32_t number = team.number, warp = threadIdx.x % TEAM_THREADS / 32;
     if (threadIdx.x == number * TEAM_THREADS)
@@ -612,9 +625,9 @@ template <coder_id CODER> const void *choose_encode_kernel(bool full, bool large
 {
     typedef small_launch s;
     typedef large_launch l;
-    const void *const kernels[4] = {(const void *)encode_kernel<CODER, 1, s>, (const void *)encode_kernel<CODER, 1, l>,
-                                    (const void *)encode_kernel<CODER, FULL_TEAMS, s>,
-                                    (const void *)encode_kernel<CODER, FULL_TEAMS, l>};
+    const void *const kernels[4] = {
+        (const void *)encode_kernel<CODER, false, s>, (const void *)encode_kernel<CODER, false, l>,
+        (const void *)encode_kernel<CODER, true, s>, (const void *)encode_kernel<CODER, true, l>};
     return kernels[2 * full + large];
 }
 
@@ -636,22 +649,9 @@ const void *encode_function(coder_id coder, bool full, bool large)
     }
 }
 
-uint32_t encode_team_bytes(coder_id coder)
+team_shape encode_shape_of(coder_id coder, uint32_t capability)
 {
-    switch (coder) {
-    case CODER_TOP16:
-        return encode_team<CODER_TOP16>::BYTES;
-    case CODER_TIERED:
-        return encode_team<CODER_TIERED>::BYTES;
-    case CODER_BF16:
-        return encode_team<CODER_BF16>::BYTES;
-    case CODER_FP16:
-        return encode_team<CODER_FP16>::BYTES;
-    case CODER_FP8:
-        return encode_team<CODER_FP8>::BYTES;
-    default:
-        return encode_team<CODER_FP32>::BYTES;
-    }
+    return encode_shape(coder, capability);
 }
 
 } // namespace strait

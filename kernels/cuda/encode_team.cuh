@@ -47,13 +47,13 @@ constexpr uint32_t TIERED_VARIABLE = BLOCK_SIZE - TIERED_FIXED;
 
 // A coder's room besides the stage: for high halves, where values are not high halves themselves; for all streams of a
 // block. The streams of FP32 values begin with the low bits; without low bits they may be longer than half a block.
-template <coder_id CODER> ANY_SIDE constexpr uint32_t high_half_bytes()
+ANY_SIDE constexpr uint32_t high_half_bytes(coder_id coder)
 {
-    return CODER == CODER_FP16 ? BLOCK_SIZE : CODER == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
+    return coder == CODER_FP16 ? BLOCK_SIZE : coder == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
 }
-template <coder_id CODER> ANY_SIDE constexpr uint32_t streams_room()
+ANY_SIDE constexpr uint32_t streams_room(coder_id coder)
 {
-    return CODER == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
+    return coder == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
 }
 
 // The fetch warp is at most two blocks ahead of the finish warp; this many barriers keep its iterations apart.
@@ -86,21 +86,36 @@ struct encode_shared {
     uint32_t warp_values[WORKER_WARPS], base;
 };
 
-// Waits until the streams of block number `iteration` of the team may be overwritten: those of the block two before
-// must have been stored.
-DEVICE void wait_streams_free(encode_shared &shared, uint32_t iteration)
+// Four teams leave each thread 48 registers: too few for lanes that load, and for coders of more than high halves.
+ANY_SIDE constexpr team_shape encode_shape(coder_id coder, uint32_t capability)
 {
-    if (iteration >= 2)
-        barrier_wait(&shared.streams_free[iteration & 1], (iteration / 2 - 1) & 1);
+    const uint32_t fixed = STAGE_BYTES + high_half_bytes(coder) + static_cast<uint32_t>(sizeof(encode_shared));
+    const bool has_room = high_half_bytes(coder) == 0 && coder != CODER_FP8;
+    const uint32_t resident = has_room && capability >= 90 ? 4 : 3;
+    return choose_shape(capability, {fixed, streams_room(coder), 1024, 1, 2, resident});
 }
 
-// Per-team view of shared memory. Buffers are doubled by block parity: the next block is coded while this one waits for
-// its offset and is stored.
+// Waits until the streams of block number `iteration` of the team may be overwritten: those of the last block that had
+// the same buffer must have been stored.
+template <uint32_t BUFFERS> DEVICE void wait_streams_free(encode_shared &shared, uint32_t iteration)
+{
+    static_assert(BUFFERS == 1 || BUFFERS == 2, "there are two barriers");
+    if (iteration < BUFFERS)
+        return;
+    if constexpr (BUFFERS == 2)
+        barrier_wait(&shared.streams_free[iteration & 1], (iteration / 2 - 1) & 1);
+    else
+        barrier_wait(&shared.streams_free[(iteration - 1) & 1], (iteration - 1) / 2 & 1);
+}
+
+// Per-team view of shared memory. With two buffers for streams, by block parity, the next block is coded while this one
+// waits for its offset and is stored.
 template <coder_id CODER> struct encode_team {
+    static constexpr team_shape SHAPE = encode_shape(CODER, CAPABILITY);
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
-    static constexpr uint32_t STREAMS_AT = STAGE_BYTES + high_half_bytes<CODER>(), STREAMS = streams_room<CODER>();
-    static constexpr uint32_t SHARED_AT = STREAMS_AT + 2 * STREAMS;
-    static constexpr uint32_t BYTES = (SHARED_AT + sizeof(encode_shared) + 1023) / 1024 * 1024;
+    static constexpr uint32_t STREAMS_AT = STAGE_BYTES + high_half_bytes(CODER), STREAMS = streams_room(CODER);
+    static constexpr uint32_t BUFFERS = SHAPE.buffers, SHARED_AT = STREAMS_AT + BUFFERS * STREAMS;
+    static constexpr uint32_t BYTES = SHAPE.bytes;
 
     uint8_t *memory; // at a multiple of 1024
     uint32_t number; // of the team in its thread block
@@ -115,12 +130,12 @@ template <coder_id CODER> struct encode_team {
     }
     DEVICE uint8_t *high_halves() const
     {
-        return memory + (high_half_bytes<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
+        return memory + (high_half_bytes(CODER) == 0 ? LUT_BYTES : STAGE_BYTES);
     }
     // Streams of fixed size of a block; those that depend on its values follow.
     DEVICE uint8_t *fixed(uint32_t parity) const
     {
-        return memory + STREAMS_AT + parity * STREAMS;
+        return memory + STREAMS_AT + (BUFFERS == 1 ? 0 : parity) * STREAMS;
     }
     DEVICE uint8_t *variable(uint32_t parity) const
     {

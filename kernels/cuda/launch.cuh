@@ -33,6 +33,55 @@ ANY_SIDE constexpr bool is_typed(coder_id coder)
 constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, FINISH_WARP = 8, FETCH_WARP = 9;
 constexpr uint32_t TEAM_THREADS = WORKERS + 64, FULL_TEAMS = 3;
 
+// What depends on the compute capability that a kernel is compiled for, as multiprocessors differ in shared memory.
+struct team_shape {
+    uint32_t buffers; // of a team: the encoder's streams of a block, or the decoder's stages
+    uint32_t bytes;   // of shared memory for a team
+    uint32_t
+        resident;   // thread blocks of a team each that share a multiprocessor: kernels limit their registers to that
+    uint32_t teams; // of a thread block that has a multiprocessor to itself
+};
+
+// A launch's thread blocks are as many teams as fit, one to a multiprocessor, when `full`; else a team each.
+ANY_SIDE constexpr uint32_t block_teams(const team_shape &shape, bool full)
+{
+    return full ? shape.teams : 1;
+}
+ANY_SIDE constexpr uint32_t resident_blocks(const team_shape &shape, bool full)
+{
+    return full ? 1 : shape.resident;
+}
+
+// Shared memory of a multiprocessor, of which CUDA takes some for each thread block.
+constexpr uint32_t SHARED_RESERVED = 1024;
+ANY_SIDE constexpr uint32_t multiprocessor_shared(uint32_t capability)
+{
+    const bool is_small = capability == 86 || capability == 89 || capability >= 120;
+    return (is_small ? 100 : capability < 90 ? 164 : 228) * 1024;
+}
+
+// What a team needs: `fixed` bytes, and `each` for every buffer, in multiples of `unit`.
+struct team_need {
+    uint32_t fixed, each, unit;
+    uint32_t least, most; // buffers
+    uint32_t resident;    // teams that a multiprocessor can use
+};
+
+// As many teams as a multiprocessor can use and has room for, and then as many buffers.
+ANY_SIDE constexpr team_shape choose_shape(uint32_t capability, const team_need &need)
+{
+    const uint32_t shared = multiprocessor_shared(capability);
+    team_shape best = {0, 0, 0, 0};
+    for (uint32_t buffers = need.least; buffers <= need.most; buffers++) {
+        const uint32_t bytes = (need.fixed + buffers * need.each + need.unit - 1) / need.unit * need.unit;
+        const uint32_t fit = shared / (bytes + SHARED_RESERVED), full = (shared - SHARED_RESERVED) / bytes;
+        const uint32_t resident = fit < need.resident ? fit : need.resident;
+        if (resident >= best.resident)
+            best = {buffers, bytes, resident, full < FULL_TEAMS ? full : FULL_TEAMS};
+    }
+    return best;
+}
+
 // ---- Scratch --------------------------------------------------------------------------------------------------------
 
 // All words that one launch leaves in scratch are zero or tagged with its number, so that no launch has to clear
@@ -230,18 +279,13 @@ ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bo
 
 // ---- Kernels -------------------------------------------------------------------------------------------------------
 
-// Thread blocks of one team each that share a multiprocessor; kernels limit their registers to fit this many.
-constexpr int DECODE_RESIDENT = 3;
-template <coder_id CODER> constexpr int encode_resident()
-{
-    return CODER == CODER_FP16 || CODER == CODER_FP32 || CODER == CODER_FP8 ? 3 : 4;
-}
-
-// The kernel for a launch with FULL_TEAMS to a thread block or one, and large parameters or small ones.
+// The kernel for a launch whose thread blocks have a multiprocessor each or share it, and with large parameters or
+// small ones.
 const void *encode_function(coder_id coder, bool full, bool large);
 const void *decode_function(bool full, bool large);
-uint32_t encode_team_bytes(coder_id coder); // shared memory of a team, in bytes
-uint32_t decode_team_bytes();
+// Its shape where it is compiled for this compute capability.
+team_shape encode_shape_of(coder_id coder, uint32_t capability);
+team_shape decode_shape_of(uint32_t capability);
 // The kernel that copies regions from the parameters of a launch to scratch.
 const void *upload_function();
 

@@ -12,6 +12,16 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
+// Compute capability, times 10, that device code is compiled for. Host code gets any: it must not depend on it.
+#ifdef __CUDA_ARCH__
+constexpr uint32_t CAPABILITY = __CUDA_ARCH__ / 10;
+#else
+constexpr uint32_t CAPABILITY = 90;
+#endif
+
+// Before 9.0 there are no bulk copies: the lanes of a warp load by 16 bytes each, and store as any code does.
+constexpr bool HAS_BULK = CAPABILITY >= 90;
+
 // The thread's index, read again instead of being kept in a register.
 DEVICE uint32_t read_thread()
 {
@@ -34,8 +44,12 @@ DEVICE void barrier_init(uint64_t *barrier, uint32_t arrivals)
 
 DEVICE void barrier_arrive(uint64_t *barrier, uint32_t arrivals = 1)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
-                 : "memory");
+    if constexpr (CAPABILITY >= 90)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+                     : "memory");
+    else // there are no counts
+        for (uint32_t i = 0; i < arrivals; i++)
+            asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // All lanes: the warp arrives once, for everything that its lanes have done. A race checker may credit only the lane
@@ -59,19 +73,6 @@ DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
-DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
-{
-    uint32_t done;
-    do
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    while (done == 0);
-}
-
 // Whether a wait would return at once.
 DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
 {
@@ -83,6 +84,24 @@ DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
                  : "r"(shared_address(barrier)), "r"(parity)
                  : "memory");
     return done != 0;
+}
+
+DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    if constexpr (CAPABILITY >= 90) {
+        uint32_t done;
+        do
+            asm volatile("{\n.reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p;\n}"
+                         : "=r"(done)
+                         : "r"(shared_address(barrier)), "r"(parity)
+                         : "memory");
+        while (done == 0);
+    } else { // no instruction suspends a warp: one that waits leaves the others their turns
+        while (!barrier_test(barrier, parity))
+            __nanosleep(20);
+    }
 }
 
 // Named barriers among some warps of a thread block.
@@ -100,6 +119,23 @@ DEVICE bool named_all(uint32_t id, uint32_t threads, bool value)
                  : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(value))
                  : "memory");
     return all != 0;
+}
+
+// ---- Loads by the lanes of a warp, before 9.0 -----------------------------------------------------------------------
+
+// A lane's load of 16 bytes.
+DEVICE void lane_load(void *dst, const void *src)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+
+// Each lane arrives once its loads so far are there: a phase that lanes load for counts LOADING_LANES more arrivals.
+// What the lanes have done otherwise is for an ordinary arrival to release.
+constexpr uint32_t LOADING_LANES = HAS_BULK ? 0 : 32;
+DEVICE void arrive_loaded(uint64_t *barrier)
+{
+    if constexpr (!HAS_BULK)
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // ---- Bulk copies: 16-byte aligned, multiples of 16 bytes ----------------------------------------------------------
@@ -123,15 +159,21 @@ DEVICE void bulk_load_once(void *dst, const void *src, uint32_t bytes, uint64_t 
                  : "memory");
 }
 
-// Prefetch to the L2 cache only.
-DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
-}
-
 DEVICE void prefetch_line(const void *src)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(src) : "memory");
+}
+
+// Prefetch to the L2 cache only.
+DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
+{
+    if constexpr (HAS_BULK) {
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+    } else {
+#pragma unroll 1
+        for (uint32_t at = 0; at < bytes; at += 128)
+            prefetch_line(static_cast<const uint8_t *>(src) + at);
+    }
 }
 
 DEVICE void bulk_store(void *dst, const void *src, uint32_t bytes)
@@ -160,7 +202,8 @@ DEVICE void bulk_wait()
 // Orders ordinary accesses before it ahead of bulk copies after it.
 DEVICE void fence_bulk()
 {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if constexpr (HAS_BULK)
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Orders bulk copies to global memory that have been waited for ahead of what is released next.
@@ -259,16 +302,18 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 // ---- Launches -----------------------------------------------------------------------------------------------------
 
 // Triggers the dependent launch on the stream, which may take the room that this one leaves; it waits before it reads
-// any memory.
+// any memory. Before 9.0 launches follow each other.
 DEVICE void launch_dependents()
 {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if constexpr (CAPABILITY >= 90)
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // Waits until the launches before this one have ended and their writes are visible.
 DEVICE void wait_prior_launches()
 {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (CAPABILITY >= 90)
+        asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // ---- Warps --------------------------------------------------------------------------------------------------------

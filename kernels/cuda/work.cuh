@@ -219,7 +219,7 @@ DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint
     return page + piece_offset(r, number) + inside;
 }
 
-// ---- Blocks of pages to shared memory: one bulk copy, one per piece, or element by element ---------------------------
+// ---- Blocks of pages to shared memory: one bulk copy, one per piece, or by the lanes of a warp -----------------------
 
 // Whether bulk copies can bring `bytes` bytes from `offset` of a page.
 DEVICE bool can_bulk(const region &r, uint32_t bytes)
@@ -243,6 +243,23 @@ DEVICE void bulk_gather(const region &r, uint8_t *page, uint32_t offset, uint32_
         uint32_t from = begin < offset ? offset : begin, to = end > offset + bytes ? offset + bytes : end;
         bulk_load(dst + (from - offset), page + piece_offset(r, number) + (from - begin), to - from, barrier);
     }
+}
+
+// All lanes: what bulk_gather does, before 9.0. arrive_loaded must follow, and all lanes have the same bytes.
+DEVICE void lane_gather(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst, uint32_t lane)
+{
+    uint32_t piece;
+#pragma unroll 1
+    for (uint32_t at = 16 * lane; at < bytes; at += 16 * 32)
+        lane_load(dst + at, page_piece(r, page, offset + at, 16, &piece));
+}
+
+// All lanes: loads bytes that follow each other, as lane_gather does.
+DEVICE void lane_loads(void *dst, const void *src, uint32_t bytes, uint32_t lane)
+{
+#pragma unroll 1
+    for (uint32_t at = 16 * lane; at < bytes; at += 16 * 32)
+        lane_load(static_cast<uint8_t *>(dst) + at, static_cast<const uint8_t *>(src) + at);
 }
 
 // All lanes: copies elements of a type to which addresses and rows are aligned.

@@ -193,6 +193,7 @@ _PROTOTYPES = {
     "strait_codebook_find": (c_uint32, [c_void_p, Class]),
     "strait_codec_get": (c_void_p, [c_char_p]),
     "strait_codec_name": (c_char_p, [c_void_p]),
+    "strait_codec_describe": (c_uint32, [c_void_p, c_char_p, c_uint32]),
     "strait_codec_prepare": (c_int, [c_void_p]),
     "strait_codec_name_at": (c_char_p, [c_uint32]),
     "strait_version": (c_char_p, []),

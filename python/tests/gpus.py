@@ -309,5 +309,5 @@ def find():
     if not torch.cuda.is_available():
         return None, "torch sees no GPU"
     if torch.cuda.get_device_capability()[0] < 9:
-        return None, "the codec needs compute capability 9.0"
+        return None, "the codec needs compute capability 8.0"
     return Torch(torch), ""

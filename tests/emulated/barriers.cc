@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 
 #include "tests/emulated/state.h"
 
@@ -119,7 +120,20 @@ void sync_block()
     sync_named(0, running()->of->of->threads, true, {"__syncthreads", 0});
 }
 
-// ---- Bulk copies ----------------------------------------------------------------------------------------------------
+// ---- Loads ----------------------------------------------------------------------------------------------------------
+
+static void check_copy(const void *dst, const void *src, uint32_t bytes)
+{
+    if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src) | bytes) % 16 != 0 || bytes == 0)
+        fail("a copy has a size or an address that is no multiple of 16");
+}
+
+static void check_bulk(const void *dst, const void *src, uint32_t bytes)
+{
+    if (capability() < 90)
+        fail("there are no bulk copies before 9.0");
+    check_copy(dst, src, bytes);
+}
 
 struct bulk_load_state {
     void *dst;
@@ -127,48 +141,94 @@ struct bulk_load_state {
     uint32_t bytes;
     uint64_t *barrier;
 };
-static std::vector<bulk_load_state> loads;
-
-static void check_bulk(const void *dst, const void *src, uint32_t bytes)
-{
-    if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src) | bytes) % 16 != 0 || bytes == 0)
-        fail("a bulk copy has a size or an address that is no multiple of 16");
-}
+static std::vector<bulk_load_state> bulk_loads;
 
 void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barrier)
 {
     check_bulk(dst, src, bytes);
-    loads.push_back({dst, src, bytes, barrier});
+    bulk_loads.push_back({dst, src, bytes, barrier});
     pause();
 }
 
-bool finish_a_load()
+static void finish_bulk_load(uint32_t which)
 {
-    if (loads.empty())
-        return false;
-    const uint32_t which = random_below(static_cast<uint32_t>(loads.size()));
-    const bulk_load_state done = loads[which];
-    loads[which] = loads.back();
-    loads.pop_back();
+    const bulk_load_state done = bulk_loads[which];
+    bulk_loads[which] = bulk_loads.back();
+    bulk_loads.pop_back();
     memcpy(done.dst, done.src, done.bytes);
     word w = load(done.barrier);
     w.bytes -= static_cast<int32_t>(done.bytes);
     if (w.bytes < 0)
         fail("more bytes come than a barrier expects");
-    record_progress();
     store(done.barrier, w);
-    return true;
+}
+
+// Loads of a lane up to its arrival.
+struct lane_loads {
+    std::vector<std::pair<void *, const void *>> under_way;
+    uint64_t *barrier; // nullptr: the lane may load more
+};
+static std::vector<lane_loads *> of_lanes;
+
+static lane_loads *open_loads()
+{
+    lane *self = running();
+    if (self->loads == nullptr)
+        of_lanes.push_back(self->loads = new lane_loads());
+    return self->loads;
+}
+
+void lane_load(void *dst, const void *src)
+{
+    check_copy(dst, src, 16);
+    open_loads()->under_way.push_back({dst, src});
+}
+
+void arrive_loaded(uint64_t *barrier)
+{
+    open_loads()->barrier = barrier;
+    running()->loads = nullptr;
+    pause();
+}
+
+static void finish_lane_loads(uint32_t which)
+{
+    lane_loads *done = of_lanes[which];
+    for (const std::pair<void *, const void *> &one : done->under_way)
+        memcpy(one.first, one.second, 16);
+    done->under_way.clear();
+    if (done->barrier == nullptr)
+        return;
+    arrive(done->barrier, 1, 0);
+    of_lanes[which] = of_lanes.back();
+    of_lanes.pop_back();
+    delete done;
+}
+
+void finish_a_load()
+{
+    const uint32_t bulk = static_cast<uint32_t>(bulk_loads.size()), lanes = static_cast<uint32_t>(of_lanes.size());
+    if (bulk + lanes == 0)
+        return;
+    const uint32_t which = random_below(bulk + lanes);
+    if (which < bulk)
+        finish_bulk_load(which);
+    else
+        finish_lane_loads(which - bulk);
+    record_progress();
 }
 
 bool has_loads()
 {
-    return !loads.empty();
+    return !bulk_loads.empty() || !of_lanes.empty();
 }
+
+// ---- Bulk copies ----------------------------------------------------------------------------------------------------
 
 // What it would read must be there.
 void bulk_prefetch(const void *src, uint32_t bytes)
 {
-    check_bulk(src, src, bytes);
+    check_copy(src, src, bytes);
     for (uint32_t i = 0; i < bytes; i += 16)
         (void)static_cast<const volatile uint8_t *>(src)[i];
     (void)static_cast<const volatile uint8_t *>(src)[bytes - 1];

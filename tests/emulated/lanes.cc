@@ -17,6 +17,23 @@ static uint64_t step, last_progress; // of the scheduler, in this launch
 static const void *kernel, *kernel_parameters;
 static std::vector<warp *> warps;
 
+// ---- Compute capability ---------------------------------------------------------------------------------------------
+
+static uint32_t of_gpu;
+
+uint32_t capability()
+{
+    return of_gpu;
+}
+
+bool compiled_for(uint32_t capability)
+{
+    if (of_gpu != 0 && of_gpu != capability)
+        fail("kernels are compiled for different compute capabilities");
+    of_gpu = capability;
+    return true;
+}
+
 // ---- Requests of lanes ----------------------------------------------------------------------------------------------
 
 lane *running()
@@ -165,7 +182,7 @@ void switch_to_scheduler()
 static void run_lane()
 {
     reinterpret_cast<void (*)(const void *)>(const_cast<void *>(kernel))(kernel_parameters);
-    if (!current->stores.empty())
+    if (!current->stores.empty() || current->loads != nullptr)
         fail("a thread has ended before its bulk copies");
     current->state = state::ended;
     switch_to_scheduler();

@@ -1,8 +1,11 @@
 // GPU emulator on one processor, for the synchronization of kernels: every lane is a fiber, and the scheduler picks
 // warps at random. Lanes are not in step: each runs alone from one convergence point to the next, so that code which
 // relies on lanes running together fails. Finds launches that do not end, lanes of a warp or of a barrier in different
-// places, arrivals that a barrier does not expect, bulk copies that hardware refuses, accesses outside of memory, and
-// races between convergence points. Cannot find errors in the order of memory accesses.
+// places, arrivals that a barrier does not expect, copies that hardware refuses, accesses outside of memory, and races
+// between convergence points. Cannot find errors in the order of memory accesses.
+//
+// The compute capability is EMULATED_CAPABILITY, times 10, for which kernels are compiled: it gives the shared memory
+// of a multiprocessor and what instructions there are.
 //
 // Translated kernels include this header; tests/emulated/kernels/cuda/ptx.cuh replaces their instructions.
 #ifndef STRAIT_TESTS_EMULATED_LANES_H
@@ -43,14 +46,22 @@ uint8_t *shared_memory();
 void sync_block();
 bool sync_named(uint32_t id, uint32_t threads, bool value, source_line at);
 
-// Barriers in shared memory and bulk copies.
+// Barriers in shared memory.
 void barrier_begin(uint64_t *barrier, uint32_t arrivals);
 void barrier_arrive(uint64_t *barrier, uint32_t arrivals);
 void barrier_expect(uint64_t *barrier, uint32_t bytes);
 bool barrier_passed(const uint64_t *barrier, uint32_t parity);
 void barrier_wait(uint64_t *barrier, uint32_t parity);
 
-// Bytes arrive at any time later; those of stores have been read after wait_read and are there after wait_stores.
+// Loads by lanes: bytes arrive at any time later, and the lane arrives once all its loads so far have.
+void lane_load(void *dst, const void *src);
+void arrive_loaded(uint64_t *barrier);
+
+// What the kernels are compiled for is what the GPU is. True, so that a constant can call it.
+bool compiled_for(uint32_t capability);
+
+// Bulk copies, of which there are none before 9.0. Bytes arrive at any time later; those of stores have been read after
+// wait_read and are there after wait_stores.
 void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barrier);
 void bulk_store(void *dst, const void *src, uint32_t bytes);
 void bulk_prefetch(const void *src, uint32_t bytes);

@@ -9,8 +9,16 @@
 #include "tests/emulated/state.h"
 
 // Small, so that each team has many blocks.
-constexpr int MULTIPROCESSORS = 3, BLOCKS_EACH = 2, SHARED_MOST = 232448;
+constexpr int MULTIPROCESSORS = 3, BLOCKS_EACH = 2;
 constexpr size_t ALIGNMENT = 16; // less than hardware's: lines of global memory begin anywhere in an allocation
+
+// Shared memory of a multiprocessor, of which each thread block takes 1 KiB more than it asks for.
+static size_t shared_most()
+{
+    const uint32_t is = emulated::capability();
+    return (is == 86 || is == 89 || is >= 120 ? 100 : is < 90 ? 164 : 228) * 1024;
+}
+constexpr size_t SHARED_RESERVED = 1024;
 
 struct mapping {
     void *begin;
@@ -143,30 +151,50 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int)
 {
-    *value = what == cudaDevAttrMultiProcessorCount ? MULTIPROCESSORS : 9;
-    return what == cudaDevAttrMultiProcessorCount || what == cudaDevAttrComputeCapabilityMajor ? cudaSuccess
-                                                                                               : cudaErrorInvalidValue;
+    const int major = static_cast<int>(emulated::capability()) / 10;
+    switch (what) {
+    case cudaDevAttrMultiProcessorCount:
+        *value = MULTIPROCESSORS;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = major;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = static_cast<int>(emulated::capability()) % 10;
+        return cudaSuccess;
+    case cudaDevAttrClusterLaunch:
+        *value = major >= 9;
+        return cudaSuccess;
+    default:
+        return cudaErrorInvalidValue;
+    }
 }
 
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute what, int value)
 {
-    return what != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= SHARED_MOST ? cudaSuccess
-                                                                                       : cudaErrorInvalidValue;
+    const bool fits = static_cast<size_t>(value) <= shared_most() - SHARED_RESERVED;
+    return what != cudaFuncAttributeMaxDynamicSharedMemorySize || fits ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *)
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *)
 {
+    *attributes = {};
+    attributes->ptxVersion = attributes->binaryVersion = static_cast<int>(emulated::capability());
     return cudaSuccess;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t shared_bytes)
 {
-    *blocks = shared_bytes * BLOCKS_EACH <= SHARED_MOST ? BLOCKS_EACH : 1;
+    const size_t fit = shared_most() / (shared_bytes + SHARED_RESERVED);
+    *blocks = fit < BLOCKS_EACH ? static_cast<int>(fit) : BLOCKS_EACH;
     return cudaSuccess;
 }
 
+// Before 9.0 a launch takes neither of the attributes that kernels here are launched with.
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments)
 {
+    if (emulated::capability() < 90 && config->numAttrs > 0)
+        return cudaErrorNotSupported;
     emulated::run_launch(function, arguments[0], config->gridDim.x, config->blockDim.x,
                          static_cast<uint32_t>(config->dynamicSmemBytes));
     return cudaSuccess;

@@ -22,6 +22,8 @@ struct bulk_store_state {
     std::vector<uint8_t> data;
 };
 
+struct lane_loads;
+
 struct lane {
     position at;
     void *stack_pointer;
@@ -37,6 +39,7 @@ struct lane {
     const uint64_t *barrier;
     uint32_t parity, named, generation;
     std::vector<bulk_store_state> stores;
+    lane_loads *loads; // that the lane has not yet arrived for; nullptr: none
 };
 
 constexpr uint32_t LANES = 32, NAMED_BARRIERS = 16;
@@ -66,8 +69,9 @@ uint32_t random_below(uint32_t limit);
 void record_progress();
 void switch_to_scheduler();
 [[noreturn]] void fail(const char *why);
+uint32_t capability(); // times 10
 // Lets one load that is under way arrive, if there is one.
-bool finish_a_load();
+void finish_a_load();
 bool has_loads();
 
 // Runs a kernel, which takes its parameters by reference, to its end.

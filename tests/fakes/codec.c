@@ -239,8 +239,13 @@ static enum strait_status load(void)
     return fake_codec_host.device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
+static uint32_t describe(char *text, uint32_t size)
+{
+    return (uint32_t)snprintf(text, size, "the processor's");
+}
+
 const struct device_ops fake_codec_ops = {
-    DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
+    DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load, describe};
 
 /* The plugin's entry, for processes that have the fake driver. */
 __attribute__((visibility("default"))) const struct device_ops *strait_device_ops(void);

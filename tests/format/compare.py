@@ -334,7 +334,7 @@ def main():
     parser.add_argument("--lib", help="path of libstrait-codec.so")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--chunks", type=int, default=1000)
-    parser.add_argument("--codecs", default="scalar,avx2,avx512", help="those of them that run here (default: all)")
+    parser.add_argument("--codecs", default="scalar,avx2,avx512,neon", help="those of them that run here (default: all)")
     options = parser.parse_args()
     print("seed", options.seed, flush=True)
     if options.lib and not os.path.exists(options.lib):

@@ -27,7 +27,7 @@ bool device_init(struct device *device, const struct strait_codebook *codebook)
     uint8_t *image = malloc(size);
     *device = (struct device){.codec = strait_codec_get("cuda"), .codebook = codebook};
     if (device->codec == NULL || image == NULL) {
-        printf("no plugin, no driver or no device of compute capability 9.0 or later\n");
+        printf("no plugin, no driver or no device that there are kernels for\n");
         free(image);
         return false;
     }

@@ -61,6 +61,18 @@ TEST(variants_are_listed_best_first)
     ck_assert_ptr_null(strait_codec_name_at(UINT32_MAX));
 }
 
+TEST(a_variant_is_described_by_its_name_cut_to_the_room)
+{
+    char text[4] = "???";
+    const struct strait_codec *scalar = strait_codec_get("scalar");
+    ck_assert_uint_eq(6, strait_codec_describe(scalar, text, sizeof(text)));
+    ck_assert_str_eq("sca", text);
+    ck_assert_uint_eq(6, strait_codec_describe(scalar, text, 0));
+    ck_assert_str_eq("sca", text);
+    ck_assert_uint_eq(6, strait_codec_describe(scalar, text, 1));
+    ck_assert_str_eq("", text);
+}
+
 TEST(the_library_tells_its_version)
 {
     unsigned major, minor, patch;

@@ -134,7 +134,7 @@ for input in mixed.safetensors values "$slice"; do
             "$strait" encode -qf $set -T $threads --chunk 16K --page 4K "$input" -o other
             same one other "$threads threads"
         done
-        for codec in scalar avx2 avx512; do
+        for codec in scalar avx2 avx512 neon; do
             "$strait" encode -qf --codec $codec --page 16 /dev/null -o other 2>/dev/null || continue
             "$strait" encode -qf $set --codec $codec --chunk 16K --page 4K "$input" -o other
             same one other "codec $codec"

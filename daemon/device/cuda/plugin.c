@@ -110,7 +110,7 @@ static enum strait_status check_device(struct device *device, const struct devic
     device->codec = device->setup.codec->get("cuda");
     if (device->codec == NULL)
         return refuse(why, STRAIT_ERR_UNSUPPORTED,
-                      "the codec does not run on GPU %d: libstrait-cuda.so.0 and compute capability 9.0 are needed",
+                      "the codec does not run on GPU %d: no libstrait-cuda.so.0, or none with kernels for this GPU",
                       device->number);
     if (!same)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "GPU %d cannot use the host's addresses", device->number);

@@ -7,7 +7,7 @@
     job.wait()                                                 only to learn how it ended, and job.chunk
     codec.decode(job.chunk, others).wait()
 
-Needs the driver, and for the codec a GPU of compute capability 9.0 or later; torch or cupy only where it is to allocate
+Needs the driver, and for the codec a GPU of compute capability 8.0 or later; torch or cupy only where it is to allocate
 chunks. Imported on its own.
 """
 

@@ -303,7 +303,7 @@ class Codec:
 
     Calls queue work on a stream and return: see Job. They may come from any threads; those on different streams run one
     after another, so that each stream that is to run beside others wants a Codec of its own.
-    DeviceError: no GPU of compute capability 9.0 or later, no driver, or no libstrait-cuda.so.0.
+    DeviceError: no GPU of compute capability 8.0 or later, no driver, or no libstrait-cuda.so.0.
     """
 
     def __init__(self, codebook: Codebook | None, *, device: int = 0, sm_budget: int = 0):
@@ -315,7 +315,7 @@ class Codec:
             self._variant = lib.strait_codec_get(b"cuda")
             if self._variant is None:
                 raise DeviceError(
-                    f"the codec does not run on GPU {device}: it needs libstrait-cuda.so.0 and compute capability 9.0",
+                    f"the codec does not run on GPU {device}: it needs libstrait-cuda.so.0 and compute capability 8.0",
                     Status.ERR_DEVICE,
                 )
             image = ctypes.create_string_buffer(0 if self._book is None else lib.strait_codebook_image_size(self._book))

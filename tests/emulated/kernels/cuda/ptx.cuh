@@ -12,6 +12,10 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
+constexpr uint32_t CAPABILITY = EMULATED_CAPABILITY;
+constexpr bool HAS_BULK = CAPABILITY >= 90;
+static const bool is_compiled_for_gpu = emulated::compiled_for(CAPABILITY);
+
 DEVICE uint32_t read_thread()
 {
     return emulated::here->thread.x;
@@ -64,6 +68,20 @@ DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
 
 #define named_sync(id, threads)       ((void)emulated::sync_named(id, threads, true, EMULATED_HERE))
 #define named_all(id, threads, value) emulated::sync_named(id, threads, value, EMULATED_HERE)
+
+// ---- Loads by the lanes of a warp -----------------------------------------------------------------------------------
+
+DEVICE void lane_load(void *dst, const void *src)
+{
+    emulated::lane_load(dst, src);
+}
+
+constexpr uint32_t LOADING_LANES = HAS_BULK ? 0 : 32;
+DEVICE void arrive_loaded(uint64_t *barrier)
+{
+    if (!HAS_BULK)
+        emulated::arrive_loaded(barrier);
+}
 
 // ---- Bulk copies ----------------------------------------------------------------------------------------------------
 
