@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ pytest.importorskip("xxhash", reason="xxhash is not installed")
 
 
 def command():
+    if "STRAIT_COMMAND" in os.environ:
+        return Path(os.environ["STRAIT_COMMAND"])
     found = next((path for path in TREE.glob("build*/**/tools/strait") if os.access(path, os.X_OK)), None)
     if found is None:
         pytest.skip("no build of the strait command")

@@ -187,18 +187,34 @@ static uint16_t half_of(uint16_t value, uint64_t random)
     return (uint16_t)((value & 0x8000u) | kept << 10 | (value & 0x7fu) << 3 | (random & 7));
 }
 
+/* The FP8 value below a BF16 one; 0 below its least exponent, the largest finite one above its greatest. */
+static uint8_t eighth_of(uint16_t value, bool e5m2)
+{
+    const int mantissa_bits = e5m2 ? 2 : 3, greatest = e5m2 ? 30 : 15;
+    const int exponent = (value >> 7 & 255) - 127 + (e5m2 ? 15 : 7);
+    const unsigned sign = value >> 8 & 0x80, mantissa = (value & 127u) >> (7 - mantissa_bits);
+    if (exponent <= 0)
+        return (uint8_t)sign;
+    if (exponent > greatest)
+        return (uint8_t)(sign | (e5m2 ? 0x7b : 0x7e));
+    return (uint8_t)(sign | (unsigned)exponent << mantissa_bits | mantissa);
+}
+
 UNWATCHED static void fill_page(struct rng *rng, enum strait_element element, uint8_t *bytes, size_t size)
 {
-    const size_t step = element == STRAIT_ELEMENT_FP32 ? 4 : 2;
+    const bool e5m2 = element == STRAIT_ELEMENT_FP8_E5M2, fp8 = e5m2 || element == STRAIT_ELEMENT_FP8_E4M3;
+    const size_t step = element == STRAIT_ELEMENT_FP32 ? 4 : fp8 ? 1 : 2;
     size_t next = slice != NULL ? rng_below(rng, (uint32_t)slice_count) : 0;
     for (size_t i = 0; i + step <= size; i += step) {
         const uint64_t random = rng_next(rng);
         const uint16_t value = slice != NULL ? slice[next++ % slice_count] : (uint16_t)(0x3e00u + (random & 0x81ffu));
         const uint16_t half = half_of(value, random >> 16);
+        const uint8_t eighth = eighth_of(value, e5m2);
         const uint32_t whole = (uint32_t)value << 16 | (uint16_t)(random >> 16);
         memcpy(bytes + i,
                element == STRAIT_ELEMENT_FP32   ? (const void *)&whole
                : element == STRAIT_ELEMENT_FP16 ? (const void *)&half
+               : fp8                            ? (const void *)&eighth
                                                 : &value,
                step);
     }

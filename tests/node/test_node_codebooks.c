@@ -665,7 +665,7 @@ static const struct {
 static bool names_set(int i)
 {
     return sinks[i].knows && !sinks[i].on_gpu && sinks[i].block != STRAIT_BLOCK_RAW &&
-           sinks[i].block != STRAIT_BLOCK_BASE;
+           sinks[i].block != STRAIT_BLOCK_BASE && sinks[i].block != STRAIT_BLOCK_FP8;
 }
 
 TEST_LOOP(chunks_are_coded_by_what_the_peer_says_that_it_knows, COUNT(sinks))
