@@ -118,6 +118,22 @@ struct words {
     vec a, b;
 };
 
+/* The same bytes as two vectors. */
+static inline struct words words_of(vec a, vec b)
+{
+    return (struct words){.a = a, .b = b};
+}
+
+static inline vec words_first(struct words v)
+{
+    return v.a;
+}
+
+static inline vec words_second(struct words v)
+{
+    return v.b;
+}
+
 static inline struct words words_load(const uint8_t *src)
 {
     return (struct words){.a = vec_load(src), .b = vec_load(src + 32)};

@@ -163,6 +163,29 @@ struct words {
     uint8x16_t at[2 * PARTS];
 };
 
+/* The same bytes as two vectors. */
+static inline struct words words_of(vec a, vec b)
+{
+    struct words v;
+    for (int part = 0; part < PARTS; part++) {
+        v.at[part] = a.val[part];
+        v.at[PARTS + part] = b.val[part];
+    }
+    return v;
+}
+
+static inline vec words_first(struct words v)
+{
+    EACH(first, v.at[part]);
+    return first;
+}
+
+static inline vec words_second(struct words v)
+{
+    EACH(second, v.at[PARTS + part]);
+    return second;
+}
+
 static inline struct words words_load(const uint8_t *src)
 {
     struct words v;

@@ -14,6 +14,7 @@
  *     pack2, pack4                  STEP codes to STEP / 4 or STEP / 2 bytes in memory
  *     unpack2, unpack4              and back
  *     struct words                  STEP values; words_load, words_store, words_equal
+ *     words_of                      of two vectors; words_first, words_second: back
  *     words_stream                  past the caches; words_flush: after it other processors see those
  *     struct split, split_values    the sign+mantissa and exponent bytes of STEP values
  *     join_values                   and back
@@ -388,8 +389,8 @@ static inline void split_fp8_of(uint8_t *exponents, uint8_t *rests, struct block
         for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
             prefetch_second(next + i + ahead);
         summer_add(&summer, v);
-        split_fp8_step(exponents, rests, signs, v.a, i, e5m2);
-        split_fp8_step(exponents, rests, signs, v.b, i + STEP, e5m2);
+        split_fp8_step(exponents, rests, signs, words_first(v), i, e5m2);
+        split_fp8_step(exponents, rests, signs, words_second(v), i + STEP, e5m2);
     }
     /* The last step goes through buffers: the streams behind it must not be overwritten, nor memory be read. */
     if (i < block->size) {
@@ -414,8 +415,8 @@ static inline void join_fp8_of(struct block_bytes *block, const uint8_t *exponen
     struct summer summer = summer_init(block->word);
     uint32_t i = 0;
     for (; i + 2 * STEP <= block->size; i += 2 * STEP) {
-        struct words v = {.a = join_fp8_step(exponents, rests, signs, i, e5m2),
-                          .b = join_fp8_step(exponents, rests, signs, i + STEP, e5m2)};
+        struct words v = words_of(join_fp8_step(exponents, rests, signs, i, e5m2),
+                                  join_fp8_step(exponents, rests, signs, i + STEP, e5m2));
         summer_add(&summer, v);
         if (stream)
             words_stream(dst + i, v);
