@@ -185,7 +185,7 @@ def test_a_codec_without_codebook(mode, gpu, put, chunk_of):
     assert chunk_of(job) == strait.encode(kv(), None, mode=mode)
     assert (job.bytes < kv().nbytes) == (mode == "base")
     with pytest.raises(ValueError, match="needs a codebook"):
-        codec.encode(source)
+        codec.encode(source, mode="tiered")
     codec.decode(job.chunk, back).wait()
     assert (gpu.values(back) == kv()).all()
 

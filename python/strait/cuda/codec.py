@@ -343,7 +343,7 @@ class Codec:
         self,
         items: Iterable[tuple[Any, Any]],
         *,
-        mode: Mode = "auto",
+        mode: Mode | None = None,
         element: Element = "bf16",
         table: TableLike = 0,
         page_bytes: int = 32768,
@@ -353,13 +353,14 @@ class Codec:
     ) -> Job:
         """Queues encoding many chunks, as one launch: items are (pages, out), as for encode().
 
-        mode, element, table: as for strait.encode().
+        mode, table: as for strait.encode(). element: what the values are.
         stream: where it is queued; None: the current stream of torch or cupy when pages are theirs, else the legacy
             default stream. It waits for what those libraries have queued so far.
         stats: filled when the job has been waited for.
         results: memory of the GPU or pinned that receives the struct strait_result of each chunk (64 bytes), for work
             on the stream that has to know; None: only the host is told.
         """
+        mode = ("base" if self._book is None else "split") if mode is None else mode
         params = _abi.EncodeParams(
             size=ctypes.sizeof(_abi.EncodeParams),
             element=choice(_abi.ELEMENTS, element, "element"),
