@@ -73,7 +73,10 @@ class Endpoint:
                 peer = self._peer_of(blob)
             except Error as failure:
                 return f"the other rank's description of its pool cannot be read: {failure}"
-            return self._pool.explain(peer) if self._pool.mismatch(peer) & Mismatch.FATAL else ""
+            unlike = (
+                Mismatch.FATAL | Mismatch.RESHAPED
+            )  # daemons could rearrange pages, but they are counted alike here
+            return self._pool.explain(peer) if self._pool.mismatch(peer) & unlike else ""
 
     def offer(self, link: Link, key: str, blob: bytes) -> None:
         """Source: an offer without pages yet, to that pool. Error, ValueError: there is none, or it has failed."""

@@ -14,7 +14,7 @@ from .. import service
 from .._views import ArrayLike
 from ..codebook import ClassLike
 from ..errors import Error, InvalidError
-from ..service import Coding, Event, EventType, Pages, Region, State, Transfer
+from ..service import Coding, Event, EventType, Mismatch, Pages, Region, State, Transfer
 from .metadata import Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, unpack_blob
 from .regions import regions_of
 from .stats import StraitStats
@@ -128,7 +128,10 @@ class Worker:
         if not isinstance(packed, str):
             raise ValueError(f"engine {peer.engine} has no rank {self._rank}, only {', '.join(peer.pools) or 'none'}")
         if packed not in self._peers:
-            self._peers[packed] = self._client.import_peer(unpack_blob(packed))
+            imported = self._client.import_peer(unpack_blob(packed))
+            if self._pool.mismatch(imported) & Mismatch.RESHAPED:  # daemons could, but blocks are counted alike here
+                raise ValueError(f"engine {peer.engine} is not alike: {self._pool.explain(imported)}")
+            self._peers[packed] = imported
         return self._peers[packed]
 
     # ---- A step
