@@ -41,6 +41,8 @@ bool data_measure(const struct data *data, const struct strait_codebook *codeboo
 /* Casts `count` BF16 values, scaled so that the largest becomes that of the type. */
 void fp8_cast(uint8_t *dst, const uint8_t *src, uint64_t count, enum strait_element element);
 /* The same as data_measure for FP8 data, whose blocks use no tables: each tensor counts as a class. */
+/* Entropy of `count` values, all together. */
+double entropy_bits(const uint64_t counts[256], double count);
 void fp8_measure(const struct data *data, struct data_figures *figures);
 /* The ratio at so many bits for each exponent. */
 double fp8_limit(enum strait_element element, double exponent_bits);

@@ -169,16 +169,6 @@ bool data_init(struct data *data, const struct bench_values *values, uint64_t si
     return true;
 }
 
-static double entropy_bits(const uint64_t counts[256], double values)
-{
-    double bits = 0;
-
-    for (unsigned e = 0; e < 256; e++)
-        if (counts[e] > 0)
-            bits += (double)counts[e] * log2(values / (double)counts[e]);
-    return bits;
-}
-
 static void sum_figures(const struct histograms *histograms, const struct strait_codebook *codebook,
                         struct data_figures *figures)
 {

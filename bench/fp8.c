@@ -51,8 +51,7 @@ void fp8_cast(uint8_t *dst, const uint8_t *src, uint64_t count, enum strait_elem
         dst[i] = nearest(bf16_value(src + 2 * i) * (type->largest / largest), type);
 }
 
-/* Bits of all `count` values together. */
-static double entropy_bits(const uint64_t counts[256], double count)
+double entropy_bits(const uint64_t counts[256], double count)
 {
     double bits = 0;
 

@@ -5,6 +5,7 @@
 #include <utlist.h>
 #include <xxhash.h>
 
+#include "daemon/memory/view.h"
 #include "daemon/node.h"
 #include "daemon/request.h"
 
@@ -137,14 +138,8 @@ static void mark_told(struct descriptions *descriptions, uint64_t mark)
 
 static bool send_description(struct peer *peer, const struct pool_ref *pool)
 {
-    const struct pool *own = pool->pool;
-    struct pool_blob blob = {.pool = pool->key.id,
-                             .version = PROTOCOL_VERSION,
-                             .version_min = PROTOCOL_VERSION_MIN,
-                             .region_count = own->described_count,
-                             .regions = own->described};
+    const struct pool_blob blob = view_described(pool->pool);
     size_t size;
-    memcpy(blob.compat, own->compat, sizeof(blob.compat));
     if (blob_pack(&blob, NULL, 0, &size) != STRAIT_ERR_NO_SPACE)
         return false;
     void *bytes = malloc(size);

@@ -170,8 +170,7 @@ static void bind_local(struct sink *sink, struct offer *offer)
     timeline_mark(&offer->request.span.leg, PHASE_OFFER);
     sink->local = source;
     const struct pool *own = e->request.pool->pool;
-    struct pool_blob blob = {.region_count = own->described_count, .regions = own->described};
-    memcpy(blob.compat, own->compat, sizeof(blob.compat));
+    const struct pool_blob blob = view_described(own);
     source_bind(source, own->geometry != offer->request.pool->pool->geometry ? &blob : NULL, &(struct open_grants){0});
 }
 

@@ -82,8 +82,7 @@ static enum strait_reason fill(struct expectation *e, struct part *part, const s
     const struct pool *pool = e->request.pool->pool;
     const struct part *other;
     char text[400];
-    struct pool_blob sink = {.region_count = pool->described_count, .regions = pool->described};
-    memcpy(sink.compat, pool->compat, sizeof(sink.compat));
+    const struct pool_blob sink = view_described(pool);
     enum strait_status status = reshape_make(source, &sink, &part->reshape, text, sizeof(text));
     if (status == STRAIT_ERR_INVALID)
         *why = request_text(&e->request, "%s", text);

@@ -8,6 +8,7 @@
 #include "daemon/memory/count.h"
 #include "daemon/node.h"
 #include "daemon/offer.h"
+#include "internal/divisor.h"
 #include "kernels/codebook_file.h"
 
 #define TARGETS_MAX 4096u          /* more that are ready at once are passed over */
@@ -310,16 +311,6 @@ void sampling_over(struct node *node, struct sampled *sampled)
 }
 
 /* ---- Targets ----------------------------------------------------------------------------------------------------- */
-
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
-    while (b != 0) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
 
 /* A step that goes once through all `count` numbers, and lands far from where it was lately: near the golden ratio. */
 static uint64_t step_of(uint64_t count)

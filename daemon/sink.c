@@ -57,9 +57,7 @@ static const struct pool_blob *describe_source(const struct sink *sink, uint64_t
 {
     if (sink->local == NULL)
         return sink->peer != NULL ? description_find(sink->peer, &sink->source, geometry) : NULL;
-    const struct pool *pool = sink->local->offer->request.pool->pool;
-    *own = (struct pool_blob){.region_count = pool->described_count, .regions = pool->described};
-    memcpy(own->compat, pool->compat, sizeof(own->compat));
+    *own = view_described(sink->local->offer->request.pool->pool);
     return own;
 }
 

@@ -99,8 +99,7 @@ static enum strait_reason want_tiles(struct source *source)
 static enum strait_reason reshape(struct source *source, const struct pool_blob *sink)
 {
     struct pool_ref *ref = source->offer->request.pool;
-    struct pool_blob own = {.region_count = ref->pool->described_count, .regions = ref->pool->described};
-    memcpy(own.compat, ref->pool->compat, sizeof(own.compat));
+    const struct pool_blob own = view_described(ref->pool);
     struct source_tiles *tiles = calloc(1, sizeof(*tiles));
     if (tiles == NULL)
         return STRAIT_REASON_NO_MEMORY;

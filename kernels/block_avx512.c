@@ -27,27 +27,6 @@ static inline vec vec_all(uint8_t byte)
     return _mm512_set1_epi8((char)byte);
 }
 
-/* Shifts and bits. Shifts may cross bytes: what comes from the next one is masked. */
-static inline vec vec_shl(vec v, unsigned bits)
-{
-    return v << bits;
-}
-
-static inline vec vec_shr(vec v, unsigned bits)
-{
-    return v >> bits;
-}
-
-static inline vec vec_and(vec v, uint8_t byte)
-{
-    return v & vec_all(byte);
-}
-
-static inline vec vec_or(vec a, vec b)
-{
-    return a | b;
-}
-
 /* The highest bits of all bytes. */
 static inline vec_mask vec_signs(vec v)
 {
@@ -166,22 +145,6 @@ static const uint8_t order_pairs[64] = {
 struct words {
     vec a, b;
 };
-
-/* The same bytes as two vectors. */
-static inline struct words words_of(vec a, vec b)
-{
-    return (struct words){.a = a, .b = b};
-}
-
-static inline vec words_first(struct words v)
-{
-    return v.a;
-}
-
-static inline vec words_second(struct words v)
-{
-    return v.b;
-}
 
 static inline struct words words_load(const uint8_t *src)
 {

@@ -33,6 +33,47 @@
 
 #define LIST_BYTES (STRAIT_BLOCK_VALUES + 2 * STEP)
 
+#ifdef STRAIT_X86 /* compilers give its vectors operators; NEON defines these itself */
+
+/* Shifts and bits. Shifts may cross bytes: what comes from the next one is masked. */
+static inline vec vec_shl(vec v, unsigned bits)
+{
+    return v << bits;
+}
+
+static inline vec vec_shr(vec v, unsigned bits)
+{
+    return v >> bits;
+}
+
+static inline vec vec_and(vec v, uint8_t byte)
+{
+    return v & vec_all(byte);
+}
+
+static inline vec vec_or(vec a, vec b)
+{
+    return a | b;
+}
+
+/* The same bytes as two vectors. */
+static inline struct words words_of(vec a, vec b)
+{
+    return (struct words){.a = a, .b = b};
+}
+
+static inline vec words_first(struct words v)
+{
+    return v.a;
+}
+
+static inline vec words_second(struct words v)
+{
+    return v.b;
+}
+
+#endif
+
 /* Brings a line to the second-level cache. */
 static inline void prefetch_second(const uint8_t *line)
 {

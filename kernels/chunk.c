@@ -79,8 +79,7 @@ static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t lef
 #define LINE 64u /* bytes of a cache line */
 
 /* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. `next`:
- * the page that is read next, whose same rows are prefetched, as processors do not follow rows by themselves; NULL:
- * none. */
+ * the page that is read next, whose same rows are prefetched, as processors prefetch no rows; NULL: none. */
 static void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst, const uint8_t *next)
 {
     for (uint32_t piece; size > 0; offset += piece, dst += piece, size -= piece) {

@@ -8,6 +8,7 @@
 
 #include <strait/codec.h>
 
+#include "internal/divisor.h"
 #include "internal/element.h"
 
 struct text {
@@ -178,16 +179,6 @@ static const char *why_not(const struct tensor *a, const struct tensor *b)
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
-static uint32_t common_divisor(uint32_t a, uint32_t b)
-{
-    while (b != 0) {
-        const uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Bytes from one token, and from one head, to the next in a page. */
 struct strides {
     uint64_t token, head;
@@ -315,7 +306,7 @@ static bool add_tiles(struct entries *entries, const struct tensor *a, const str
         return true;
     struct pair pair = {.tensors = {a, b},
                         .bytes = head_bytes(a),
-                        .tokens = common_divisor(x->tokens, y->tokens),
+                        .tokens = (uint32_t)common_divisor(x->tokens, y->tokens),
                         .head = first,
                         .heads = (uint32_t)(end - first)};
     pair.strides[RESHAPE_SOURCE] = strides_of(a, pair.bytes);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/divisor.h"
+
 /* ---- Tiles in memory --------------------------------------------------------------------------------------------- */
 
 /* A tile of a region as it lies in memory. */
@@ -59,16 +61,6 @@ static bool place(const struct strait_region *region, const struct tile_place *a
                           .row_bytes = at->row_bytes,
                           .columns = at->columns};
     return is_plain(region) || place_apart(region, at, tiles, tile);
-}
-
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
-    while (b != 0) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 /* The number behind the largest id of a tile of so many pages. Where the rows of all pages lie together, tiles are
@@ -175,6 +167,17 @@ enum strait_status view_create(const struct pool *pool, const struct reshape *re
     else
         view_destroy(view);
     return status;
+}
+
+struct pool_blob view_described(const struct pool *pool)
+{
+    struct pool_blob blob = {.pool = pool->id,
+                             .version = PROTOCOL_VERSION,
+                             .version_min = PROTOCOL_VERSION_MIN,
+                             .region_count = pool->described_count,
+                             .regions = pool->described};
+    memcpy(blob.compat, pool->compat, sizeof(blob.compat));
+    return blob;
 }
 
 void view_destroy(struct pool_view *view)

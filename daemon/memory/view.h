@@ -16,6 +16,9 @@ struct pool_view {
     struct view_group groups[STRAIT_GROUPS_MAX];
 };
 
+/* The pool as reshape_make takes it; borrows from the pool. */
+struct pool_blob view_described(const struct pool *pool);
+
 /* Makes the view of `pool` on that side of a reshape, which was made from the pool's description. On OK the caller owns
  * *view; the pool must outlive it. ERR_INVALID: the pool's rows or pages lie so that its tiles have no regular
  * distance; ERR_NO_MEMORY. */

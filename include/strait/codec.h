@@ -406,8 +406,8 @@ struct strait_page_info {
 };
 
 /* Makes checks 1-10 of FORMAT.md on a whole chunk, then describes its first `count` pages (at most its page_count, else
- * ERR_INVALID) in info[]. Of the chunk only the metadata are read: src may be a copy of them, with the chunk's src_size.
- * Returns the failed check's error. */
+ * ERR_INVALID) in info[]. Of the chunk only the metadata are read: src may be a copy of them, with the chunk's
+ * src_size. Returns the failed check's error. */
 STRAIT_API enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32_t count,
                                                  struct strait_page_info *info);
 

@@ -176,7 +176,8 @@ struct strait_pool_region {
  * time), in the order of tokens and heads, in the rows of pages, in whether K and V share a region (role KV: of each
  * token and head first all of K, then all of V), and in which of the model's KV heads and layers they hold, as with
  * tensor and pipeline parallelism. For that, regions declare layout, tokens and heads, and where heads differ
- * head_first and heads_total; regions meet by layer and role. Element types, bytes of a head and compatibility tokens
+ * head_first and heads_total; regions meet by layer and role, and those of one group have
+ * tokens per page in one ratio at both sides. Element types, bytes of a head and compatibility tokens
  * are equal; regions that declare none of this fit only regions of the same rows. strait_peer_check says RESHAPED for
  * such a pair, and strait_peer_explain names both descriptions where pools do not fit.
  *

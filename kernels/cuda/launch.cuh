@@ -176,8 +176,8 @@ struct region {
     uint8_t *base;
     uint64_t page_stride, row_stride;
     uint32_t page_count, piece_bytes, page_bytes, table;
-    uint32_t blocks_before; // blocks of one page of each region before it
-    uint32_t shape;         // log2 of the alignment of its addresses, up to 4; WHOLE when a page has no gaps
+    uint32_t blocks_before;          // blocks of one page of each region before it
+    uint32_t shape;                  // log2 of the alignment of its addresses, up to 4; WHOLE when a page has no gaps
     uint32_t columns, column_stride; // pieces of a row; one: all of it
 };
 static_assert(sizeof(region) == 56, "a launch takes as many as fit into its parameters");

@@ -214,12 +214,14 @@ DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint
         *piece = left;
         return page + offset;
     }
-    const uint32_t number = offset / r.piece_bytes, inside = offset - number * r.piece_bytes, rest = r.piece_bytes - inside;
+    const uint32_t number = offset / r.piece_bytes, inside = offset - number * r.piece_bytes,
+                   rest = r.piece_bytes - inside;
     *piece = rest < left ? rest : left;
     return page + piece_offset(r, number) + inside;
 }
 
-// ---- Blocks of pages to shared memory: one bulk copy, one per piece, or by the lanes of a warp -----------------------
+// ---- Blocks of pages to shared memory: one bulk copy, one per piece, or by the lanes of a warp
+// -----------------------
 
 // Whether bulk copies can bring `bytes` bytes from `offset` of a page.
 DEVICE bool can_bulk(const region &r, uint32_t bytes)

@@ -160,25 +160,33 @@ TEST_LOOP(tiles_lie_where_their_bytes_are, STRIDES)
 
 /* ---- What cannot be ---------------------------------------------------------------------------------------------- */
 
-TEST(ids_of_tiles_have_32_bits)
+/* A source with pages of 16 tokens, whose sink has pages of one. */
+static void describe_sixteen(uint32_t page_count, struct pair_pool *described, struct reshape *reshape)
 {
     struct blob_region a = {.role = STRAIT_ROLE_K,
                             .element = STRAIT_ELEMENT_BF16,
                             .rows = 1,
                             .row_bytes = 256,
                             .heads = 1,
-                            .page_count = 10,
+                            .page_count = page_count,
                             .layout = STRAIT_LAYOUT_NHD,
                             .tokens = 16},
                        b = a;
     const struct pool_blob source = {.region_count = 1, .regions = &a}, sink = {.region_count = 1, .regions = &b};
-    struct pair_pool described = {.blob = source, .regions = {a}};
-    struct reshape reshape = {0};
-    struct pool pool;
-    struct pool_view *view = NULL;
     b.tokens = 1;
     b.row_bytes = 16;
-    ck_assert_int_eq(reshape_make(&source, &sink, &reshape, NULL, 0), STRAIT_OK);
+    *described = (struct pair_pool){.blob = source, .regions = {a}};
+    *reshape = (struct reshape){0};
+    ck_assert_int_eq(reshape_make(&source, &sink, reshape, NULL, 0), STRAIT_OK);
+}
+
+TEST(ids_of_tiles_have_32_bits)
+{
+    struct pair_pool described;
+    struct reshape reshape;
+    struct pool pool;
+    struct pool_view *view = NULL;
+    describe_sixteen(10, &described, &reshape);
     for (uint32_t more = 0; more < 2; more++) {
         pool_init(&pool, &described, STRIDES_PLAIN, 1);
         pool.groups[0].page_count = pool.groups[0].regions[0].page_count = UINT32_MAX / 16 + more;
@@ -195,23 +203,11 @@ TEST(ids_of_tiles_have_32_bits)
 TEST_LOOP(one_page_has_any_stride, 3)
 {
     static const uint64_t strides[] = {0, 7, UINT64_MAX};
-    struct blob_region a = {.role = STRAIT_ROLE_K,
-                            .element = STRAIT_ELEMENT_BF16,
-                            .rows = 1,
-                            .row_bytes = 256,
-                            .heads = 1,
-                            .page_count = 1,
-                            .layout = STRAIT_LAYOUT_NHD,
-                            .tokens = 16},
-                       b = a;
-    const struct pool_blob source = {.region_count = 1, .regions = &a}, sink = {.region_count = 1, .regions = &b};
-    struct pair_pool described = {.blob = source, .regions = {a}};
-    struct reshape reshape = {0};
+    struct pair_pool described;
+    struct reshape reshape;
     struct pool pool;
     struct pool_view *view = NULL;
-    b.tokens = 1;
-    b.row_bytes = 16;
-    ck_assert_int_eq(reshape_make(&source, &sink, &reshape, NULL, 0), STRAIT_OK);
+    describe_sixteen(1, &described, &reshape);
     pool_init(&pool, &described, STRIDES_PLAIN, 1);
     pool.groups[0].page_count = pool.groups[0].regions[0].page_count = 1;
     pool.groups[0].regions[0].page_stride = strides[_i];
