@@ -477,12 +477,18 @@ static const struct column columns[] = {
     {"spread.max", "slow/quick", "max", COLUMN_NUMBER},
     {"wrong", NULL, "check", COLUMN_CHECK},
 };
+static const struct column phase_columns[] = {
+    LABEL,
+    PHASE_COLUMNS,
+};
 static const struct column stage_columns[] = {
     LABEL,
     STAGE_COLUMNS,
 };
 static const struct table tables[] = {
     TABLE("rows", NULL, NULL, columns),
+    TABLE("rows", "phases of one request, us; s: at the source's daemon, within answer and chunks", "phases_us",
+          phase_columns),
     TABLE("rows", "where the time of one transfer goes, in ms; of stages: all its chunks together", "stages_ms",
           stage_columns),
 };
