@@ -326,6 +326,10 @@ struct strait_encode_item {
     int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
     uint32_t page_status_count;   /* entries of page_status; 0 with NULL only */
     uint32_t reserved;            /* 0 */
+    /* Or NULL: becomes flag_value, 8 bytes at once, after the result of a chunk whose status is OK. For whoever reads
+     * dst without hearing from the owner: another device that waits for the chunk. A multiple of 8. */
+    uint64_t *flag;
+    uint64_t flag_value;
 };
 
 enum strait_decode_flags {

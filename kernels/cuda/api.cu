@@ -278,6 +278,8 @@ static void fill_item(encode_item &item, const strait_encode_item &from)
     item.dst = static_cast<uint8_t *>(from.dst);
     item.result = from.result;
     item.page_status = from.page_status;
+    item.flag = from.flag;
+    item.flag_value = from.flag_value;
     item.page_status_count = from.page_status_count;
     item.page_bytes = shape.longest;
     item.has_lengths = shape.longest != shape.shortest;

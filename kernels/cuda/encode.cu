@@ -175,6 +175,8 @@ DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const chunk_
     }
     wait_for_blocks(chunk, item.block_count, lane);
     write_result(item.result, result, values, lane);
+    if (lane == 0 && item.flag != nullptr && result.status == STRAIT_OK)
+        store_release_system(item.flag, item.flag_value);
     clear_progress(chunk, lane);
 }
 

@@ -188,6 +188,8 @@ struct encode_item {
     const uint32_t *ids;
     strait_result *result;
     int32_t *page_status;
+    uint64_t *flag; // or nullptr
+    uint64_t flag_value;
     uint32_t page_status_count, id_count, page_count, page_bytes;
     uint32_t rows_per_page, has_lengths, metadata_units;
     uint32_t first_region, region_count;

@@ -278,6 +278,10 @@ DEVICE void store_release_system(int32_t *p, int32_t v)
 {
     asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+DEVICE void store_release_system(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 
 DEVICE void count_release(uint32_t *p, uint32_t count)
 {

@@ -127,6 +127,8 @@ class EncodeItem(Structure):
         ("page_status", c_void_p),
         ("page_status_count", c_uint32),
         ("reserved", c_uint32),
+        ("flag", c_void_p),
+        ("flag_value", c_uint64),
     ]
 
 

@@ -220,6 +220,9 @@ void compare_encoding(const struct device *device, struct trial *trials, uint32_
         .size = sizeof(params), .element = asked->element, .mode = asked->mode, .codebook = asked->codebook};
     struct strait_class_stats *stats = make_stats();
     struct strait_run run = make_run(device, stats, manner);
+    uint64_t *flags;
+    require_cuda(cudaHostAlloc((void **)&flags, BATCH_MAX * sizeof(flags[0]), cudaHostAllocMapped));
+    memset(flags, 0, BATCH_MAX * sizeof(flags[0]));
     for (uint32_t i = 0; i < count; i++) {
         struct trial *trial = &trials[i];
         struct mirror *m = &mirrors[i];
@@ -234,7 +237,9 @@ void compare_encoding(const struct device *device, struct trial *trials, uint32_
                                                .dst_capacity = bound,
                                                .result = &m->verdict->result,
                                                .page_status = m->verdict->page_status,
-                                               .page_status_count = VERDICT_PAGES};
+                                               .page_status_count = VERDICT_PAGES,
+                                               .flag = &flags[i],
+                                               .flag_value = i + 1};
     }
     require(strait_encode_scratch_size(device->codec, items, count) <= device->scratch_size);
     device_filled();
@@ -244,8 +249,10 @@ void compare_encoding(const struct device *device, struct trial *trials, uint32_
     for (uint32_t i = 0; i < count; i++) {
         require_same(&trials[i].encoded, mirrors[i].verdict);
         compare_chunk(&trials[i], &mirrors[i]);
+        require(flags[i] == (trials[i].encoded.result.status == STRAIT_OK ? i + 1 : 0));
         mirror_fini(&mirrors[i]);
     }
+    cudaFreeHost(flags);
     cudaFreeHost(stats);
 }
 

@@ -400,6 +400,25 @@ TEST_LOOP(a_chunk_may_be_shorter_than_the_room_that_it_is_in, variant_count())
     ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[2].chunk_status);
 }
 
+TEST(a_flag_is_set_once_its_chunk_is_whole)
+{
+    struct strait_run run = {.size = sizeof(run)};
+    uint64_t flags[ITEMS] = {7, 7, 7};
+    uint32_t ids[2] = {0, 2}; /* the second is no page */
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        encode[i].flag = i == 1 ? NULL : &flags[i];
+        encode[i].flag_value = 100 + i;
+    }
+    encode[2].src.ids = ids;
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+    ck_assert_uint_eq(100, flags[0]);
+    ck_assert_uint_eq(7, flags[1]);
+    ck_assert_int_eq(STRAIT_ERR_PAGE_ID, results[2].status);
+    ck_assert_uint_eq(7, flags[2]);
+    encode[0].flag = (uint64_t *)((uint8_t *)flags + 4);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
+}
+
 TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
 {
     struct strait_run run = {.size = sizeof(run)};

@@ -184,6 +184,11 @@ DEVICE void store_release_system(int32_t *p, int32_t v)
     *p = v;
 }
 
+DEVICE void store_release_system(uint64_t *p, uint64_t v)
+{
+    *p = v;
+}
+
 DEVICE uint32_t count_relaxed(uint32_t *p, uint32_t count)
 {
     emulated::pause();
