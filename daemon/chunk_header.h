@@ -36,6 +36,13 @@ static inline void chunk_header_write(uint8_t dst[CHUNK_HEADER_BYTES], const str
     store_le64(dst + 48, header->number);
 }
 
+/* What the flag of a slot in a GPU's memory becomes when this grant's chunk is whole there. Never 0, and never the same
+ * for two chunks of one arena: sinks number their legs. */
+static inline uint64_t chunk_flag(uint64_t leg, uint64_t grant)
+{
+    return leg << 24 ^ grant;
+}
+
 /* False: `src` is not a chunk header. */
 static inline bool chunk_header_read(struct chunk_header *header, const void *src, size_t size)
 {

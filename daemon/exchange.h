@@ -74,6 +74,7 @@ struct peer_use {
     uint32_t pending, pending_spans;
     uint32_t reads, read_pages;         /* of pools that this node serves */
     uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
+    uint64_t flagged;                   /* chunks that flags have told of, and no message so far */
     struct peer_gpu_arena *arenas;      /* gpu_path.c: arenas of its GPUs, which ours may use */
     struct pool_paths *pool_paths;      /* which of our GPUs its pools reach */
     bool down, quit;                    /* its link is to be closed; closing */

@@ -11,8 +11,10 @@
 /* An arena in the memory of a peer's GPU. */
 struct peer_gpu_arena {
     uint32_t device, first, slot_bytes, slot_count;
+    uint64_t flags_at;                  /* where the slots' flags begin; 0: they have none */
     bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
-    uint8_t handle[DEVICE_HANDLE_BYTES];
+    bool has_id;
+    uint8_t handle[DEVICE_HANDLE_BYTES], id[DEVICE_ID_BYTES];
     struct peer_mapping *mappings;
     struct peer_gpu_arena *next;
 };
@@ -40,7 +42,7 @@ struct peer_pool {
 /* A pool of the peer, and our devices whose arenas its GPUs can write to. */
 struct pool_paths {
     struct peer_pool pool;
-    uint64_t devices;
+    uint64_t devices, flagged;
     UT_hash_handle hh;
 };
 
@@ -57,13 +59,19 @@ static bool mapping_is_possible(const struct peer *peer)
     return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
 }
 
+/* Bytes of the arena that are mapped. */
+static uint64_t arena_bytes(const struct peer_gpu_arena *arena)
+{
+    return arena->flags_at != 0 ? arena->flags_at + arena->slot_count * sizeof(uint64_t)
+                                : (uint64_t)arena->slot_bytes * arena->slot_count;
+}
+
 static void map_work(void *arg)
 {
     struct peer_mapping *mapping = arg;
     const struct peer_gpu_arena *arena = mapping->arena;
-    mapping->status = devices_reach(mapping->node->devices, mapping->device, arena->handle,
-                                    (uint64_t)arena->slot_bytes * arena->slot_count, &mapping->memory,
-                                    &(struct device_why){mapping->why, sizeof(mapping->why)});
+    mapping->status = devices_reach(mapping->node->devices, mapping->device, arena->handle, arena_bytes(arena),
+                                    &mapping->memory, &(struct device_why){mapping->why, sizeof(mapping->why)});
 }
 
 static void map_done(void *arg)
@@ -332,6 +340,24 @@ static bool is_up(const struct peer *peer)
 
 /* ---- Our arenas -------------------------------------------------------------------------------------------------- */
 
+/* Slots of one device that peers write. */
+static uint32_t slots_of_device(const struct node *node)
+{
+    return (uint32_t)(node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes);
+}
+
+/* Where flags begin in a device's memory: behind all slots. */
+static uint64_t flags_at(const struct node *node)
+{
+    const uint64_t slots = (uint64_t)slots_of_device(node) * gpu_slot_bytes(node->options.gpu_chunk_bytes);
+    return slots + gpu_links_bytes(node, slots);
+}
+
+uint64_t gpu_path_arena_bytes(const struct node *node)
+{
+    return flags_at(node) + slots_of_device(node) * sizeof(uint64_t);
+}
+
 static bool has_links(const struct node *node, const struct peer *peer, enum message_link_by by, int32_t device)
 {
     return !peer->sealed && peers_has_gpu(node->peers, by, (uint32_t)device);
@@ -348,6 +374,8 @@ static void send_arena(struct node *node, struct peer *peer, const struct receiv
                                            .slot_bytes = arena->slots.slot_bytes,
                                            .slot_count = arena->slots.slot_count,
                                            .ipc = view_of(memory->handle, is_shared ? sizeof(memory->handle) : 0),
+                                           .flags_at = is_shared ? flags_at(node) : 0,
+                                           .gpu = view_of(memory->id, sizeof(memory->id)),
                                            .nccl = has_links(node, peer, LINK_BY_NCCL, arena->device),
                                            .ucx = has_links(node, peer, LINK_BY_UCX, arena->device)};
     if (message.arena.ipc.size != 0 || message.arena.nccl || message.arena.ucx)
@@ -392,9 +420,9 @@ static void add_arena(struct node *node, int32_t device)
     if (memory == NULL || receive_of_device(&node->receive, device) != NULL)
         return;
     uint32_t slot_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes);
-    uint64_t count = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes;
-    if (memory->base == NULL ||
-        receive_add(&node->receive, device, memory->base, slot_bytes, (uint32_t)count) != STRAIT_OK) {
+    const uint32_t count = slots_of_device(node);
+    if (memory->base == NULL || receive_add(&node->receive, device, memory->base, slot_bytes, count,
+                                            (uint64_t *)((uint8_t *)memory->base + flags_at(node))) != STRAIT_OK) {
         log_limited(node->log, LOG_OF_CLIENTS, LOG_WARN, "msg=\"no arena on GPU\" device=%d why=\"%s\"", device,
                     memory->base == NULL ? memory->why : "no memory");
         return;
@@ -430,26 +458,53 @@ static void open_path(struct node *node, struct peer *peer, struct peer_gpu_aren
     }
 }
 
-/* The peer's devices that every GPU of the pool can write to. */
-static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
+/* Is the arena in the memory of that GPU of ours? Unless both are known, it may be. */
+static bool may_be_same(const struct node *node, const struct peer_gpu_arena *arena, int32_t device)
 {
-    const struct peer_use *use = peer->owner;
-    uint64_t devices = 0;
-    const struct peer_gpu_arena *arena;
-    LL_FOREACH (use->arenas, arena) {
-        bool all = true;
-        for (uint32_t g = 0; g < pool->group_count; g++)
-            all &= pool->groups[g].device >= 0 &&
-                   is_used(use->node, peer, wire_to(use->node, peer, arena, pool->groups[g].device));
-        devices |= (uint64_t)all << arena->device;
-    }
-    return devices;
+    const struct devices_arena *own = devices_arena(node->devices, device);
+    return own == NULL || own->base == NULL || !arena->has_id || memcmp(own->id, arena->id, sizeof(own->id)) == 0;
 }
 
-static void send_pool(struct peer *peer, const struct pool_ref *pool, uint64_t devices)
+/* Does our GPU set the flags of chunks that it stores there, for a decoder on another GPU? */
+static bool sets_flags(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                       int32_t device)
+{
+    const struct peer_mapping *mapping = mapping_find(arena, device);
+    return arena->flags_at != 0 && mapping != NULL && !may_be_same(node, arena, device) &&
+           wire_to(node, peer, arena, device) == WIRE_PEER;
+}
+
+/* The peer's devices that every GPU of the pool can write to. */
+static void find_devices(const struct peer *peer, const struct pool *pool, struct message_reach *reach)
+{
+    const struct peer_use *use = peer->owner;
+    const struct peer_gpu_arena *arena;
+    LL_FOREACH (use->arenas, arena) {
+        bool all = true, flags = true;
+        for (uint32_t g = 0; g < pool->group_count; g++) {
+            const int32_t device = pool->groups[g].device;
+            all &= device >= 0 && is_used(use->node, peer, wire_to(use->node, peer, arena, device));
+            flags &= all && sets_flags(use->node, peer, arena, device);
+        }
+        reach->devices |= (uint64_t)all << arena->device;
+        reach->flagged |= (uint64_t)flags << arena->device;
+    }
+}
+
+static bool has_devices(const struct peer *peer, const struct pool *pool)
+{
+    struct message_reach reach = {.devices = 0};
+    find_devices(peer, pool, &reach);
+    return reach.devices != 0;
+}
+
+/* Tells the peer which of its devices the pool's GPUs can write to; none of them once the pool is gone. */
+static void send_pool(struct peer *peer, const struct pool_ref *pool, bool gone)
 {
     struct message message = {.type = MESSAGE_REACH,
-                              .reach = {.pool = pool->key.id, .devices = devices, .tenant = tenant_view(pool->tenant)}};
+                              .reach = {.pool = pool->key.id, .tenant = tenant_view(pool->tenant)}};
+    if (!gone)
+        find_devices(peer, pool->pool, &message.reach);
     (void)peer_send(peer, &message);
 }
 
@@ -466,7 +521,7 @@ static void send_pools_of(struct node *node, struct peer *peer, int32_t device)
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
         if (uses_device(pool->pool, device) && !pool->removing)
-            send_pool(peer, pool, devices_of(peer, pool->pool));
+            send_pool(peer, pool, false);
 }
 
 /* Opens the paths from every GPU that holds pages of our pools. */
@@ -547,7 +602,12 @@ bool gpu_path_on_arena(struct node *node, struct peer *peer, const struct messag
         return true;
     if (message->ipc.size != 0 && !arena->has_handle) {
         memcpy(arena->handle, message->ipc.data, sizeof(arena->handle));
+        arena->flags_at = message->flags_at;
         arena->has_handle = true;
+    }
+    if (message->gpu.size != 0) {
+        memcpy(arena->id, message->gpu.data, sizeof(arena->id));
+        arena->has_id = true;
     }
     arena->by[LINK_BY_NCCL] |= message->nccl;
     arena->by[LINK_BY_UCX] |= message->ucx;
@@ -590,6 +650,13 @@ void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot)
     return mapping != NULL ? mapping->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
 }
 
+uint64_t *gpu_path_flag(const struct peer *peer, int32_t device, uint32_t slot)
+{
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
+    const struct peer_mapping *mapping = arena != NULL && arena->flags_at != 0 ? mapping_find(arena, device) : NULL;
+    return mapping != NULL ? (uint64_t *)(mapping->memory.base + arena->flags_at) + (slot - arena->first) : NULL;
+}
+
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 struct pool_update {
@@ -609,9 +676,8 @@ static void send_pool_to(void *arg, struct peer *peer)
         for (uint32_t g = 0; g < pool->group_count; g++)
             if (pool->groups[g].device >= 0)
                 open_path(update->node, peer, arena, pool->groups[g].device);
-    uint64_t devices = devices_of(peer, pool);
-    if (devices != 0)
-        send_pool(peer, update->pool, devices);
+    if (has_devices(peer, pool))
+        send_pool(peer, update->pool, false);
 }
 
 /* Logs the GPUs that this pool is the first to use. */
@@ -644,8 +710,8 @@ void gpu_path_pool(struct node *node, const struct pool_ref *pool)
 static void send_pool_gone_to(void *arg, struct peer *peer)
 {
     const struct pool_ref *pool = arg;
-    if (is_up(peer) && devices_of(peer, pool->pool) != 0)
-        send_pool(peer, pool, 0);
+    if (is_up(peer) && has_devices(peer, pool->pool))
+        send_pool(peer, pool, true);
 }
 
 void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool)
@@ -677,10 +743,12 @@ bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message)
         HASH_ADD(hh, use->pool_paths, pool, sizeof(pool_paths->pool), pool_paths);
     }
     pool_paths->devices = message->devices;
+    pool_paths->flagged = message->flagged & message->devices;
     return true;
 }
 
-uint64_t gpu_path_devices(const struct peer *peer, const struct name *source)
+/* NULL: the peer has told of none. */
+static const struct pool_paths *paths_of(const struct peer *peer, const struct name *source)
 {
     const struct peer_use *use = peer->owner;
     struct pool_paths *pool_paths = NULL;
@@ -688,7 +756,19 @@ uint64_t gpu_path_devices(const struct peer *peer, const struct name *source)
     memcpy(pool.tenant, source->tenant, sizeof(pool.tenant));
     if (use != NULL)
         HASH_FIND(hh, use->pool_paths, &pool, sizeof(pool), pool_paths);
-    return pool_paths != NULL ? pool_paths->devices : 0;
+    return pool_paths;
+}
+
+uint64_t gpu_path_devices(const struct peer *peer, const struct name *source)
+{
+    const struct pool_paths *paths = paths_of(peer, source);
+    return paths != NULL ? paths->devices : 0;
+}
+
+uint64_t gpu_path_flagged(const struct peer *peer, const struct name *source)
+{
+    const struct pool_paths *paths = paths_of(peer, source);
+    return paths != NULL ? paths->flagged : 0;
 }
 
 /* ---- Links between GPUs ------------------------------------------------------------------------------------------ */

@@ -8,7 +8,11 @@
  *
  * The sink's daemon announces its GPUs' arenas and the wires that lead there (ARENA). The source's daemon picks the
  * best wire that works for it, and announces for which pools that is so (REACH). From then on the sink grants slots of
- * such an arena for such a pool; how a chunk gets into its slot is the source's choice. */
+ * such an arena for such a pool; how a chunk gets into its slot is the source's choice.
+ *
+ * By `peer`, the source's encoder also sets the flag of the slot when the chunk is whole, in the same GPU's memory. So
+ * the sink can launch a decoder that waits for the chunk, without the two daemons' messages in between. That needs two
+ * GPUs: on a single one the waiting decoder would keep the encoder from running. */
 #ifndef STRAIT_DAEMON_GPU_PATH_H
 #define STRAIT_DAEMON_GPU_PATH_H
 
@@ -34,6 +38,10 @@ bool gpu_path_on_reach(struct peer *peer, const struct message_reach *message);
 
 /* As the sink: our devices whose arenas receive the chunks of that offer's pool; bit n: device n. */
 uint64_t gpu_path_devices(const struct peer *peer, const struct name *source);
+/* Those of them whose flags say when a chunk is whole. */
+uint64_t gpu_path_flagged(const struct peer *peer, const struct name *source);
+/* Size of each device's memory for chunks: slots that peers write, those of links' chunks, and flags. */
+uint64_t gpu_path_arena_bytes(const struct node *node);
 
 /* As the source: whether the slot is one of the peer's at all; its size if it is in a GPU's memory (else 0), and in
  * which GPU's. */
@@ -44,8 +52,9 @@ bool gpu_path_by_link(const struct peer *peer, uint32_t slot);
 uint32_t gpu_path_slot_device(const struct peer *peer, uint32_t slot);
 /* The wire from our GPU `device` to a slot in a GPU's memory: WIRE_PEER or a link's; WIRE_NONE: none. */
 enum gpu_path gpu_path_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot);
-/* For WIRE_PEER: the slot's address for our GPU `device`. */
+/* For WIRE_PEER: the slot's address for our GPU `device`, and that of its flag; NULL: it has none. */
 void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot);
+uint64_t *gpu_path_flag(const struct peer *peer, int32_t device, uint32_t slot);
 
 /* For people: the wire from each of our GPUs to each known GPU of the peer, and why no better one is used. */
 struct gpu_path_report {

@@ -116,14 +116,12 @@ static uint64_t node_busy_poll_ns(const struct node *node);
 static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
-    const uint64_t arena_bytes =
-        node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * gpu_slot_bytes(node->options.gpu_chunk_bytes);
     gpu_wires_init(node);
     const struct devices_config config = {
         .codebook = node_codebook(node),
         .slot_bytes = receive->slot_bytes,
         .gpu_chunk_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
-        .arena_bytes = node->wires.count != 0 ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
+        .arena_bytes = node->wires.count != 0 ? gpu_path_arena_bytes(node) : 0,
         .multiprocessors = node->options.gpu_multiprocessors,
         .busy_poll_ns = node_busy_poll_ns(node),
         .failed = node_gpu_failed,

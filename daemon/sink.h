@@ -18,8 +18,10 @@ struct sink_port {
     /* Cuts the next chunk of at most grant->count units from grant->first on, and takes a slot for it. False: no slot
      * is free. Count 0: a page is too large for a slot. */
     bool (*cut)(struct sink *sink, struct leg_event *grant);
-    void (*decode)(struct sink *sink, const struct leg_grant *grant); /* sink_landed follows */
-    void (*refuse)(struct sink *sink, uint64_t grant);                /* the answer to a queued ARRIVING */
+    void (*granted)(struct sink *sink); /* SEGMENTS have told what open grants are for; or NULL */
+    void (*decode)(struct sink *sink, const struct leg_grant *grant);    /* sink_landed follows */
+    void (*free_slot)(struct sink *sink, const struct leg_grant *grant); /* or NULL: there are none */
+    void (*refuse)(struct sink *sink, uint64_t grant);                   /* the answer to a queued ARRIVING */
 };
 extern const struct sink_port sink_over_peer, sink_over_memory;
 
@@ -65,11 +67,15 @@ void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason 
 void sink_message(struct sink *sink, const struct message *message); /* of its source: SEGMENTS, RELEASED, END */
 /* Called by the queue: takes the event and carries out its actions. */
 void sink_take(struct sink *sink, const struct leg_event *event);
+/* The same, not by way of the queue. True: the event was accepted (ARRIVING). */
+bool sink_take_now(struct sink *sink, const struct leg_event *event);
+struct leg_grant *sink_find_grant(struct sink *sink, uint64_t id); /* NULL: it holds none of that number */
 
 /* Grants the next chunk a slot, which is queued. False: the leg does not want one, or none is free for it. */
 bool sink_grant(struct sink *sink);
 bool sink_holds_grants(const struct sink *sink);
 void sink_reclaim(struct node *node); /* asks for unused grants back that other legs need */
+int32_t sink_next_device(const struct sink *sink, uint32_t first); /* the GPU that holds the next units; -1: the host */
 /* How many units from `first` on fit into one chunk for a slot of this arena, and of `most` bytes. */
 uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, uint64_t most, uint32_t first,
                   uint32_t count);

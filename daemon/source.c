@@ -26,6 +26,14 @@ void source_event(struct source *source, enum leg_event_type type, enum strait_r
     source_post(source, &(struct leg_event){.type = type, .reason = reason});
 }
 
+static bool is_encoding(const struct source *source)
+{
+    for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
+        if (source->leg.grants[i].state == GRANT_ENCODING)
+            return true;
+    return false;
+}
+
 void source_message(struct source *source, const struct message *message)
 {
     const struct message_grant *grant = &message->grant;
@@ -43,8 +51,12 @@ void source_message(struct source *source, const struct message *message)
             source->offer->request.span.leg = source->timeline;
             metrics_record(&source->node->metrics, &source->timeline, PHASE_OFFER);
         }
-        if (message->end.state != STRAIT_DONE)
+        if (message->end.state != STRAIT_DONE) {
             source->why = withdraw_text((enum strait_reason)message->end.reason);
+        } else if (is_encoding(source)) { /* flags have told the sink of chunks whose figures are still to come */
+            source->done_early = true;
+            return;
+        }
         source_event(source, SOURCE_END,
                      message->end.state == STRAIT_DONE ? STRAIT_REASON_NONE
                                                        : leg_peer_reason((enum strait_reason)message->end.reason));
@@ -233,7 +245,7 @@ static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
     if (gpu_slot != 0 && units > GPU_CHUNK_PAGES_MAX)
         units = GPU_CHUNK_PAGES_MAX;
     if (gpu_slot != 0 && source->offer->last)
-        target = gpu_tail_target(target, source->bytes / segments->units * units);
+        target = gpu_tail_target(target, source->bytes, source->bytes / segments->units * units);
     return segments_cut_chunk(segments, first, units, &source_pool(source)->sizes, source_pages(source), target, limit);
 }
 
@@ -344,9 +356,12 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
                               .on_peer_gpu = tx->path.wire == WIRE_PEER,
                               .size = on_gpu ? gpu_path_slot_bytes(peer, grant->slot) : host_limit(source)};
     tx->from = memory_for(source->node, tx->path, device);
-    if (tx->path.wire == WIRE_PEER)
+    if (tx->path.wire == WIRE_PEER) {
         chunk.bytes = gpu_path_slot(peer, device, grant->slot);
-    else if (tx->path.wire == WIRE_SHM || tx->path.wire == WIRE_PINNED)
+        chunk.flag = gpu_path_flag(peer, device, grant->slot);
+        chunk.flag_value = chunk_flag(source->id, grant->id);
+    }
+    if (tx->path.wire == WIRE_SHM || tx->path.wire == WIRE_PINNED)
         chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
     else if (tx->from != NULL && (tx->send_slot = arena_take(tx->from)) != ARENA_NONE)
         chunk.bytes = arena_slot(tx->from, tx->send_slot);
@@ -662,6 +677,10 @@ void source_take(struct source *source, const struct leg_event *event)
     for (uint32_t i = 0; i < actions.count; i++)
         act(source, &actions.list[i]);
     update_waiting(source);
+    if (source->done_early && !is_encoding(source)) {
+        source->done_early = false;
+        source_event(source, SOURCE_END, STRAIT_REASON_NONE);
+    }
     source->node->exchange.stepped = true;
     if (source->offer->request.pool != NULL && source->offer->request.pool->pool->devices != NULL)
         source->node->exchange.gpu_stepped = true;

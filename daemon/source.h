@@ -74,6 +74,7 @@ struct source {
     struct peer *peer;
     struct sink *local; /* the other half, when it is under this daemon */
     bool sink_on_gpu;   /* its pool has pages on a GPU */
+    bool done_early;    /* the sink is DONE, and not all chunks are known here to be encoded */
     bool superseded;    /* the sink asked again over another connection: how this leg ends does not count */
     struct inflight_chunk *inflight;
     uint64_t queued_at;

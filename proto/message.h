@@ -41,6 +41,7 @@
 #define MESSAGE_SET_PART_MAX     (256u * 1024)  /* bytes of a set in one CODEBOOK_PART: the last one has fewer */
 #define MESSAGE_SET_BYTES_MAX    (1280u * 1024) /* of a set that a peer fetches: 4096 tables and more */
 #define MESSAGE_DEVICES_MAX      64u            /* GPUs of a node */
+#define MESSAGE_GPU_ID           16u            /* bytes of a cudaUUID_t */
 #define MESSAGE_MEMORY_IPC       64u            /* bytes of a cudaIpcMemHandle_t */
 #define MESSAGE_EVENT_IPC        64u            /* bytes of a cudaIpcEventHandle_t */
 #define MESSAGE_EVENT_POINTER    8u             /* bytes of a cudaEvent_t, in host byte order */
@@ -465,6 +466,10 @@ struct message_arena {
     struct view ipc; /* MESSAGE_MEMORY_IPC bytes: the arena's start, over a link whose end either side sees
                         (link_sees_end); or none: peers must not store to it */
     bool nccl, ucx;  /* whether GPU_LINKs of these kinds can be made to it */
+    /* With ipc: bytes from the arena's start to its flags, behind all slots, a multiple of 8; 0: it has none. A flag is
+     * the 8 bytes of a slot that say which chunk is whole there (chunk_flag). */
+    uint64_t flags_at;
+    struct view gpu; /* MESSAGE_GPU_ID bytes that name the GPU, the same in every process; or none */
 };
 
 /* The transports that can make a link between two GPUs. */
@@ -491,6 +496,7 @@ struct message_reach {
     struct pool_id pool;
     uint64_t devices;   /* bit n: of device n */
     struct view tenant; /* whose pool it is; empty: "default" */
+    uint64_t flagged;   /* of these devices, those whose flags are set by whatever stores the pool's chunks there */
 };
 
 /* Source to sink: an offer is looking for its expectation. */

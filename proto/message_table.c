@@ -173,7 +173,10 @@ MESSAGE(heartbeat, struct message_heartbeat, Heartbeat) = {
 static enum strait_status arena_check(const void *plain)
 {
     const struct message_arena *arena = plain;
-    return corrupt_unless((uint64_t)arena->first_slot + arena->slot_count <= UINT32_MAX);
+    const uint64_t slots = (uint64_t)arena->slot_bytes * arena->slot_count;
+    const bool flags = arena->flags_at == 0 || (arena->ipc.size != 0 && arena->flags_at % 8 == 0 &&
+                                                arena->flags_at >= slots && arena->flags_at < INT64_MAX / 2);
+    return corrupt_unless((uint64_t)arena->first_slot + arena->slot_count <= UINT32_MAX && flags);
 }
 
 MESSAGE(arena, struct message_arena, Arena) = {
@@ -184,12 +187,15 @@ MESSAGE(arena, struct message_arena, Arena) = {
     BYTES_OR_NONE(arena, ipc, MESSAGE_MEMORY_IPC),
     BOOL(arena, nccl),
     BOOL(arena, ucx),
+    U64(arena, flags_at),
+    BYTES_OR_NONE(arena, gpu, MESSAGE_GPU_ID),
 };
 
 MESSAGE(reach, struct message_reach, Reach) = {
     POOL(reach, pool),
     U64(reach, devices),
     NAME(reach, tenant, MESSAGE_TENANT_MAX),
+    U64(reach, flagged),
 };
 
 static enum strait_status gpu_link_check(const void *plain)

@@ -19,7 +19,9 @@ extern "C" {
 
 #define DEVICE_EVENT_BYTES  64u /* handle of an event that another process recorded: a cudaIpcEventHandle_t */
 #define GPU_CHUNK_PAGES_MAX 32768u
-#define DEVICE_HANDLE_BYTES 64u /* handle of memory that another process allocated: a cudaIpcMemHandle_t */
+#define DEVICE_HANDLE_BYTES 64u     /* handle of memory that another process allocated: a cudaIpcMemHandle_t */
+#define DEVICE_ID_BYTES     16u     /* names a GPU, the same in all processes: a cudaUUID_t */
+#define DEVICE_FLAG_NS      300000u /* how long a device waits for a chunk's flag */
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
@@ -48,6 +50,12 @@ struct device_task {
     const void *metadata;   /* decode: a copy of the chunk's that nobody changes; on_gpu: the plugin makes it */
     uint64_t metadata_size; /* size of it; on_gpu: the same for any chunk that begins like `begins` */
     uint8_t begins[16];     /* decode, on_gpu: if the chunk begins otherwise, its metadata is taken as zeroes */
+    /* Or NULL. Encode, on_peer_gpu: set to flag_value, never 0, when the chunk is whole. Decode, on_gpu: the chunk may
+     * still be on its way. The device waits for the flag for DEVICE_FLAG_NS after the launch; if it does not come, no
+     * page is touched and the status is ERR_AGAIN. ERR_AGAIN also when the device would have to wait with it. */
+    uint64_t *flag;
+    uint64_t flag_value;
+    uint8_t header[STRAIT_CHUNK_HEADER_BYTES]; /* decode with a flag: the chunk's, as it was decoded */
     uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client sent it; from this process: the bytes of a pointer */
     uint32_t event_size;
     bool forgotten; /* ready: nobody waits any more. Set at any time; the task then completes soon */
@@ -151,9 +159,9 @@ struct device_ops {
     /* Undoes map or reach. */
     void (*unmap)(struct device *device, struct device_memory *memory);
 
-    /* Allocates memory of the device that other processes reach by the handle. */
+    /* Allocates memory of the device, all zeroes, that other processes reach by the handle. Also names the device. */
     enum strait_status (*arena)(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
-                                const struct device_why *why);
+                                uint8_t id[DEVICE_ID_BYTES], const struct device_why *why);
     void (*arena_free)(struct device *device, void *base);
 
     /* Pins host memory, a whole mapping: devices may read and write it from now on. */
@@ -167,7 +175,7 @@ struct device_ops {
 };
 
 /* Incremented with every change of the interface above. */
-#define DEVICE_VERSION 5u
+#define DEVICE_VERSION 6u
 
 /* The plugin's file and the symbol that it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"

@@ -238,7 +238,7 @@ static void make_arena(struct devices *devices, int32_t number, struct device *d
     if (arena == NULL)
         return;
     const struct device_why why = {arena->why, sizeof(arena->why)};
-    if (devices->ops->arena(device, devices->arena_bytes, &arena->base, arena->handle, &why) != STRAIT_OK)
+    if (devices->ops->arena(device, devices->arena_bytes, &arena->base, arena->handle, arena->id, &why) != STRAIT_OK)
         arena->base = NULL;
     devices->gpu_arenas[number] = arena;
 }

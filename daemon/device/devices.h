@@ -76,7 +76,8 @@ bool devices_state(struct devices *devices, int32_t number, struct device_state 
 struct devices_arena {
     void *base; /* NULL: it could not be made */
     uint8_t handle[DEVICE_HANDLE_BYTES];
-    char why[256]; /* reason for a NULL base */
+    char why[256];               /* reason for a NULL base */
+    uint8_t id[DEVICE_ID_BYTES]; /* of the GPU */
 };
 /* NULL: the device is not in use, or arenas are off. */
 const struct devices_arena *devices_arena(struct devices *devices, int32_t number);

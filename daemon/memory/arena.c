@@ -243,12 +243,13 @@ enum strait_status receive_init(struct receive *receive, uint32_t slot_bytes, ui
 }
 
 enum strait_status receive_add(struct receive *receive, int32_t device, void *base, uint32_t slot_bytes,
-                               uint32_t slot_count)
+                               uint32_t slot_count, uint64_t *flags)
 {
     struct receive_arena *arena = calloc(1, sizeof(*arena));
     if (arena == NULL)
         return STRAIT_ERR_NO_MEMORY;
     arena->device = device;
+    arena->flags = flags;
     enum strait_status status = arena_init_over(&arena->slots, base, slot_bytes, slot_count);
     if (status == STRAIT_OK)
         status = append(receive, arena);
@@ -277,8 +278,9 @@ struct receive_arena *receive_of_device(const struct receive *receive, int32_t d
     return NULL;
 }
 
-#define GPU_CHUNKS      8u
+#define GPU_CHUNKS      8u /* of a small leg: as many as it has grants, which a REQUEST may open */
 #define GPU_CHUNK_LEAST (2u << 20)
+#define GPU_TAIL_LEAST  (4u << 20) /* a smaller launch takes as long */
 
 uint64_t gpu_chunk_target(uint32_t slot_bytes, uint64_t bytes)
 {
@@ -294,11 +296,9 @@ uint64_t gpu_chunk_count(uint32_t slot_bytes, uint64_t bytes)
     return (bytes + target - 1) / target;
 }
 
-#define GPU_TAIL_LEAST (4u << 20) /* a smaller launch takes as long */
-
-uint64_t gpu_tail_target(uint64_t target, uint64_t left)
+uint64_t gpu_tail_target(uint64_t target, uint64_t bytes, uint64_t left)
 {
-    while (left <= target && target / 2 >= GPU_TAIL_LEAST)
+    while (bytes > GPU_CHUNKS * target && left <= target && target / 2 >= GPU_TAIL_LEAST)
         target /= 2;
     return target;
 }
@@ -328,4 +328,10 @@ uint8_t *receive_address(const struct receive *receive, uint32_t slot)
 {
     const struct receive_arena *arena = receive_arena_of(receive, slot);
     return arena_slot(&arena->slots, slot - arena->first);
+}
+
+uint64_t *receive_flag(const struct receive *receive, uint32_t slot)
+{
+    const struct receive_arena *arena = receive_arena_of(receive, slot);
+    return arena->flags != NULL ? arena->flags + (slot - arena->first) : NULL;
 }

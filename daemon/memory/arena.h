@@ -75,6 +75,7 @@ struct slot {
     uint64_t size;   /* of the chunk in it */
     uint64_t number; /* of the chunk, where chunks are encrypted */
     uint32_t arena;  /* index */
+    bool ahead;      /* a decoder waits for the chunk */
 };
 
 struct receive_arena {
@@ -83,6 +84,7 @@ struct receive_arena {
     int32_t device;  /* -1: the host */
     uint32_t first;  /* number of its first slot */
     uint64_t target; /* of the host's: the size to which chunks of host pages are cut */
+    uint64_t *flags; /* of a GPU's: one for each slot (chunk_flag), in the GPU's memory; NULL: none */
 };
 
 struct receive {
@@ -95,9 +97,9 @@ struct receive {
 /* Makes the host's slots. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
 enum strait_status receive_init(struct receive *receive, uint32_t slot_bytes, uint32_t slot_count, uint64_t target);
 void receive_fini(struct receive *receive);
-/* Adds slots in a GPU's memory at base, which must outlive them. ERR_NO_MEMORY. */
+/* Adds slots in a GPU's memory at base, which must outlive them, and their flags (or NULL). ERR_NO_MEMORY. */
 enum strait_status receive_add(struct receive *receive, int32_t device, void *base, uint32_t slot_bytes,
-                               uint32_t slot_count);
+                               uint32_t slot_count, uint64_t *flags);
 
 static inline struct arena *receive_host(const struct receive *receive)
 {
@@ -113,9 +115,9 @@ static inline uint32_t gpu_slot_bytes(uint64_t chunk_bytes)
  * stages overlap. */
 uint64_t gpu_chunk_target(uint32_t slot_bytes, uint64_t bytes);
 uint64_t gpu_chunk_count(uint32_t slot_bytes, uint64_t bytes); /* about so many they are */
-/* The same when only `left` bytes remain and no more will come: the last chunks are smaller, because nothing is under
- * way any more while the very last one is decoded. */
-uint64_t gpu_tail_target(uint64_t target, uint64_t left);
+/* The same when only `left` bytes remain of a leg's and no more will come: the last chunks of a large leg are smaller,
+ * because nothing is under way any more while the very last one is decoded. */
+uint64_t gpu_tail_target(uint64_t target, uint64_t bytes, uint64_t left);
 
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
 
@@ -123,5 +125,6 @@ uint32_t receive_take(struct receive *receive, struct receive_arena *arena); /* 
 void receive_give(struct receive *receive, uint32_t slot);
 struct receive_arena *receive_arena_of(const struct receive *receive, uint32_t slot);
 uint8_t *receive_address(const struct receive *receive, uint32_t slot);
+uint64_t *receive_flag(const struct receive *receive, uint32_t slot); /* NULL: it has none */
 
 #endif

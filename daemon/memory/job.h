@@ -29,6 +29,8 @@ struct jobs;
 struct job_result {
     enum strait_reason reason; /* NONE, CODEC, INTEGRITY, NO_MEMORY, LOCAL; encode: NONE, LOCAL, GEOMETRY (no room) */
     bool forged;               /* decode: INTEGRITY, because the chunk is not what the peer has encrypted */
+    bool absent;               /* decode with a flag: the chunk did not come in time; no page was touched */
+    uint64_t chunk_bytes;      /* decode with a flag: the chunk's, if it was decoded */
     uint64_t bytes;            /* encode: of the chunk, with its tag; decode: of the pages */
     uint64_t raw_bytes;        /* bytes of the pages of the piece */
     uint64_t values[STRAIT_BLOCK_MODES];
@@ -57,9 +59,11 @@ bool jobs_report(struct jobs *jobs);
 struct job_chunk {
     void *bytes;
     uint64_t size;
-    bool on_gpu;             /* in memory of a GPU, like the pages; device.h says which memory that may be */
-    bool on_peer_gpu;        /* encode, on_gpu: in another GPU's memory than the pages */
-    bool alone;              /* all of its request: waking a worker for it would be all that comes of one */
+    bool on_gpu;      /* in memory of a GPU, like the pages; device.h says which memory that may be */
+    bool on_peer_gpu; /* encode, on_gpu: in another GPU's memory than the pages */
+    bool alone;       /* all of its request: waking a worker for it would be all that comes of one */
+    uint64_t *flag;   /* or NULL: of the chunk, as in struct device_task. Decode: `size` is then the slot's */
+    uint64_t flag_value;
     const struct seal *seal; /* in host memory: how it is encrypted, copied by the call; NULL: it is not. When encoding,
                                 SEAL_TAG_BYTES behind `size` are written too; when decoding, they are part of it */
 };

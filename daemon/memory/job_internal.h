@@ -47,6 +47,7 @@ struct job {
     const void *src;          /* decode */
     uint64_t size;            /* encode: of dst; decode: of src */
     bool on_gpu, on_peer_gpu; /* the chunk is in a GPU's memory; in another GPU's */
+    uint64_t *flag, flag_value;
     bool alone;
     struct seal seal;              /* of the chunk */
     struct strait_pages src_pages; /* copy */

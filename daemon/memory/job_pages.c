@@ -118,6 +118,13 @@ static void on_sealed(uv_work_t *request, int status)
     job_finish(request->data);
 }
 
+/* Size of a chunk that the device has found by its flag; 0 if it says none. */
+static uint64_t chunk_bytes_of(const struct device_task *task)
+{
+    struct strait_chunk_info info;
+    return strait_chunk_info(task->header, sizeof(task->header), &info) == STRAIT_OK ? info.chunk_bytes : 0;
+}
+
 static void on_finished(struct device_task *task)
 {
     struct job *job = (struct job *)((uint8_t *)task - offsetof(struct job, task));
@@ -126,6 +133,10 @@ static void on_finished(struct device_task *task)
     job->result.queued = task->queued;
     job->result.nanoseconds = task->nanoseconds;
     job->result.reason = reason_of(job, status);
+    if (!encodes && task->flag != NULL) {
+        job->result.absent = task->status == STRAIT_ERR_AGAIN;
+        job->result.chunk_bytes = chunk_bytes_of(task);
+    }
     if (status == STRAIT_OK || !encodes) {
         job->result.bytes = task->result.bytes;
         count_values(job, &job->task.result);
@@ -177,6 +188,8 @@ static enum strait_status describe(struct job *job)
                                      .mode = job->mode,
                                      .on_gpu = job->on_gpu,
                                      .on_peer_gpu = job->on_peer_gpu,
+                                     .flag = job->flag,
+                                     .flag_value = job->flag_value,
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};
@@ -225,6 +238,8 @@ static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
     job->size = chunk->size;
     job->on_gpu = chunk->on_gpu;
     job->on_peer_gpu = chunk->on_peer_gpu;
+    job->flag = chunk->flag;
+    job->flag_value = chunk->flag_value;
     job->alone = chunk->alone;
     if (chunk->seal != NULL)
         job->seal = *chunk->seal;

@@ -44,7 +44,8 @@ enum grant_state {
     GRANT_DECODING, /* a job reads the slot and writes pages */
     GRANT_OPEN,     /* went with a REQUEST: its range is not known yet (count 0); waits for it, or for the chunk */
     GRANT_EARLY,    /* an open grant's chunk is in the slot and waits for its range */
-    GRANT_VOID,     /* an open grant's chunk arrives in vain: its range was lost with the link */
+    GRANT_VOID,     /* a chunk arrives in vain: its range was lost with the link, or is in place already */
+    GRANT_DROPPED,  /* no chunk will come, or be taken, but a decoder still waits for one */
     /* Source. */
     GRANT_QUEUED,   /* waits for a send slot */
     GRANT_ENCODING, /* a job reads pages and writes the slot */
@@ -55,7 +56,8 @@ struct leg_grant {
     uint64_t id;
     uint32_t first, count; /* units */
     uint32_t slot;         /* of the sink's receive arena */
-    uint32_t state;        /* enum grant_state */
+    uint16_t state;        /* enum grant_state */
+    uint16_t ahead;        /* sink: 1: a decoder waits for the chunk (SINK_AHEAD) */
 };
 
 enum leg_event_type {
@@ -69,7 +71,11 @@ enum leg_event_type {
     SINK_RELEASED, /* message: `grant` will not be used */
     SINK_ARRIVING, /* the transport announces a chunk for `grant` */
     SINK_ARRIVED,  /* its bytes are in the slot; reason NONE, or why it failed */
-    SINK_DECODED,  /* they are in the pages and checked; reason NONE, or why it failed */
+    SINK_AHEAD,    /* a decoder has been begun that waits for the chunk of `grant`, which is GIVEN. Until DECODED or
+                      ABSENT the leg is not drained and the slot not freed */
+    SINK_ABSENT,   /* that decoder has ended without the chunk, which may still come */
+    SINK_DECODED,  /* they are in the pages and checked; reason NONE, or why it failed. Of a decoder that waited also
+                      instead of ARRIVING, which is then refused */
     SINK_FINISH,   /* all legs of the expectation are complete and cover it: DONE */
     SINK_END,      /* message: the source failed with `reason` (already translated: leg_peer_reason). A complete leg
                       needs its source no more and ignores it */

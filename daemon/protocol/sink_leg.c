@@ -34,12 +34,21 @@ static void free_slot(struct sink_leg *leg, struct leg_grant *grant, struct leg_
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* After a verdict: a chunk that still arrives touches only its slot; one that is being decoded also touches pages. */
+static bool any_ahead(const struct sink_leg *leg)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (leg->grants[i].ahead)
+            return true;
+    return false;
+}
+
+/* After a verdict: a chunk that still arrives touches only its slot; one that is being decoded, or waited for by a
+ * decoder, also touches pages. */
 static void settle(struct sink_leg *leg, struct leg_actions *actions)
 {
     if (!leg_has_verdict(leg->state))
         return;
-    if (!leg->drained && !leg_grants_any(leg->grants, LEG_GRANTS, GRANT_DECODING)) {
+    if (!leg->drained && !leg_grants_any(leg->grants, LEG_GRANTS, GRANT_DECODING) && !any_ahead(leg)) {
         leg->drained = 1;
         leg_act(actions, LEG_DRAINED);
     }
@@ -250,9 +259,13 @@ static void reclaim(struct sink_leg *leg, struct leg_actions *actions)
     }
 }
 
-/* Frees the slot of an unused grant; its units are granted again. */
+/* Frees the slot of an unused grant; its units are granted again. Both only when no decoder waits for it. */
 static void drop(struct sink_leg *leg, struct leg_grant *dropped, struct leg_actions *actions)
 {
+    if (dropped->ahead) {
+        dropped->state = GRANT_DROPPED;
+        return;
+    }
     uint32_t first = dropped->first, count = dropped->count;
     free_slot(leg, dropped, actions);
     if (count > 0 && !leg_has_verdict(leg->state))
@@ -290,7 +303,7 @@ static void arriving(struct sink_leg *leg, uint64_t id, struct leg_actions *acti
     if (found == NULL || !is_unused(found))
         return;
     if (leg_has_verdict(leg->state)) {
-        free_slot(leg, found, actions); /* refused: the source is done with the chunk */
+        drop(leg, found, actions); /* refused: the source is done with the chunk */
         return;
     }
     found->state = GRANT_ARRIVING;
@@ -322,18 +335,33 @@ static void arrived(struct sink_leg *leg, const struct leg_event *event, struct 
         return;
     }
     bool fails = found->state == GRANT_ARRIVING && event->reason != STRAIT_REASON_NONE;
-    free_slot(leg, found, actions);
+    if (found->ahead)
+        found->state = GRANT_DROPPED;
+    else
+        free_slot(leg, found, actions);
     if (fails)
         fail(leg, event->reason, true, actions);
+}
+
+/* The transport still writes a slot whose chunk is told of only now; then its slot is freed with ARRIVED. */
+static void leave(struct sink_leg *leg, struct leg_grant *grant, struct leg_actions *actions)
+{
+    grant->ahead = 0;
+    if (grant->state != GRANT_ARRIVING) {
+        free_slot(leg, grant, actions);
+        return;
+    }
+    grant->state = GRANT_VOID;
+    grant->count = 0;
 }
 
 static void decoded(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
     struct leg_grant *found = find(leg, event->grant);
-    if (found == NULL || found->state != GRANT_DECODING)
+    if (found == NULL || (found->state != GRANT_DECODING && !found->ahead))
         return;
     uint32_t count = found->count;
-    free_slot(leg, found, actions);
+    leave(leg, found, actions);
     if (leg_has_verdict(leg->state))
         return;
     if (event->reason != STRAIT_REASON_NONE) {
@@ -342,6 +370,23 @@ static void decoded(struct sink_leg *leg, const struct leg_event *event, struct 
     }
     leg->landed += count;
     check_complete(leg, actions);
+}
+
+static void ahead(struct sink_leg *leg, uint64_t grant)
+{
+    struct leg_grant *found = find(leg, grant);
+    if (found != NULL && found->state == GRANT_GIVEN && !leg_has_verdict(leg->state))
+        found->ahead = 1;
+}
+
+static void absent(struct sink_leg *leg, uint64_t grant, struct leg_actions *actions)
+{
+    struct leg_grant *found = find(leg, grant);
+    if (found == NULL || !found->ahead)
+        return;
+    found->ahead = 0;
+    if (found->state == GRANT_DROPPED)
+        drop(leg, found, actions);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -371,6 +416,12 @@ static bool step(struct sink_leg *leg, const struct leg_event *event, struct leg
         return true;
     case SINK_DECODED:
         decoded(leg, event, actions);
+        return true;
+    case SINK_AHEAD:
+        ahead(leg, event->grant);
+        return true;
+    case SINK_ABSENT:
+        absent(leg, event->grant, actions);
         return true;
     case SINK_FINISH:
         finish(leg, actions);

@@ -178,7 +178,10 @@ static bool grant(struct source_leg *leg, const struct leg_event *event, struct 
          announced = event->count > 0 && event->first <= leg->ready && event->count <= leg->ready - event->first;
     leg->seen = is_new ? event->grant : leg->seen;
     if (bound && is_new && announced && leg_grants_count(leg->grants, SOURCE_GRANTS) < SOURCE_GRANTS) {
-        queue(leg, &(struct leg_grant){event->grant, event->first, event->count, event->slot, GRANT_NONE}, actions);
+        queue(
+            leg,
+            &(struct leg_grant){.id = event->grant, .first = event->first, .count = event->count, .slot = event->slot},
+            actions);
         return true;
     }
     send_released(event->grant, actions);

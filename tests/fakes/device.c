@@ -212,27 +212,54 @@ static void code(struct device *device, struct device_task *task)
     if (task->work == DEVICE_ENCODE) {
         const struct strait_encode_params params = {
             .size = sizeof(params), .element = task->element, .mode = task->mode, .codebook = coded ? codebook : NULL};
-        const struct strait_encode_item item = {
-            .src = task->pages, .dst = task->dst, .dst_capacity = task->size, .result = &task->result};
+        const struct strait_encode_item item = {.src = task->pages,
+                                                .dst = task->dst,
+                                                .dst_capacity = task->size,
+                                                .result = &task->result,
+                                                .flag = task->flag,
+                                                .flag_value = task->flag_value};
         require(is_within(task->dst, task->size, task->on_gpu ? device : NULL));
+        require(task->flag == NULL || (task->on_peer_gpu && is_within(task->flag, sizeof(*task->flag), device)));
         task->status = codec->encode(NULL, &params, &item, 1, &run);
     } else {
         struct strait_decode_item item = {.dst = task->pages,
                                           .src = task->src,
                                           .src_size = task->size,
                                           .metadata = task->metadata,
-                                          .result = &task->result};
+                                          .result = &task->result,
+                                          .flags = task->flag != NULL ? STRAIT_DECODE_AT_MOST : 0};
         void *copy = task->on_gpu ? fetch_metadata(task) : NULL;
         require(is_within(task->src, task->size, task->on_gpu ? device : NULL));
         require((task->metadata != NULL) == !task->on_gpu);
         if (task->on_gpu)
             item.metadata = copy;
+        if (task->flag != NULL)
+            memcpy(task->header, copy, sizeof(task->header));
         task->status = codec->decode(NULL, codebook, &item, 1, &run);
         free(copy);
     }
     for (uint32_t t = 0; t < tables; t++)
         task->escapes += stats[t].escapes;
     free(stats);
+}
+
+/* Waits for the flag of a chunk that may still be on its way. */
+static bool has_come(struct device *device, const struct device_task *task)
+{
+    if (task->work != DEVICE_DECODE || task->flag == NULL)
+        return true;
+    require(task->on_gpu && task->flag_value != 0 && is_within(task->flag, sizeof(*task->flag), device));
+    const uint64_t most =
+        fake_device_control.flag_us != 0 ? fake_device_control.flag_us * UINT64_C(1000) : DEVICE_FLAG_NS;
+    const uint64_t end = now() + most;
+    bool came = false;
+    fake_device_control.waiting++;
+    while (!came && now() < end && fake_device_control.ignore_flags == 0) {
+        came = __atomic_load_n(task->flag, __ATOMIC_ACQUIRE) == task->flag_value;
+        usleep(came ? 0 : 20);
+    }
+    fake_device_control.waited += came;
+    return came;
 }
 
 static void run_batch(struct device *device, struct device_task *batch, uint32_t tasks)
@@ -253,6 +280,8 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
         task->queued = began > task->created ? began - task->created : 0;
         if (broken)
             task->status = STRAIT_ERR_DEVICE;
+        else if (!has_come(device, task))
+            task->status = STRAIT_ERR_AGAIN;
         else
             code(device, task);
         task->nanoseconds = now() - began;
@@ -530,7 +559,8 @@ static enum strait_status fake_reach(struct device *device, const uint8_t handle
 
 /* The descriptor stays open until the end of the process, for whoever reaches it. */
 static enum strait_status fake_arena(struct device *device, uint64_t size, void **base,
-                                     uint8_t handle[DEVICE_HANDLE_BYTES], const struct device_why *why)
+                                     uint8_t handle[DEVICE_HANDLE_BYTES], uint8_t id[DEVICE_ID_BYTES],
+                                     const struct device_why *why)
 {
     if (fake_device_control.refuse_arena != 0)
         return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory for an arena");
@@ -540,6 +570,7 @@ static enum strait_status fake_arena(struct device *device, uint64_t size, void 
     *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, named.fd, 0);
     require(*base != MAP_FAILED);
     memcpy(handle, &named, sizeof(named));
+    memset(id, device->number + 1, DEVICE_ID_BYTES);
     range_add(*base, size, device, true)->fd = named.fd;
     return STRAIT_OK;
 }

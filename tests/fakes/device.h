@@ -31,8 +31,10 @@ struct fake_control {
     _Atomic uint32_t refuse_map; /* mapping memory fails, but no device does */
     _Atomic uint32_t no_device;  /* there are no devices */
     _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;
-    /* Counted. */
-    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached, woken;
+    _Atomic uint32_t ignore_flags; /* no flag is seen in time */
+    _Atomic uint32_t flag_us;      /* how long one is waited for; 0: as long as a GPU waits */
+    /* Counted; waited: chunks that were decoded by their flags; waiting: decoders that have begun to. */
+    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached, woken, waited, waiting;
 };
 
 #endif

@@ -10,6 +10,7 @@ enum { HOST_SLOT = 8192, HOST_SLOTS = 5, GPU_SLOT = 4096, GPU_SLOTS = 3, TARGET 
 
 static struct receive receive;
 static uint8_t gpu[DEVICES_MAX][GPU_SLOT * GPU_SLOTS];
+static uint64_t flags[DEVICES_MAX][GPU_SLOTS];
 
 static void setup(void)
 {
@@ -27,7 +28,7 @@ static void teardown(void)
 
 static void add(int32_t device)
 {
-    ck_assert_int_eq(STRAIT_OK, receive_add(&receive, device, gpu[device], GPU_SLOT, GPU_SLOTS));
+    ck_assert_int_eq(STRAIT_OK, receive_add(&receive, device, gpu[device], GPU_SLOT, GPU_SLOTS, flags[device]));
 }
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
@@ -44,6 +45,7 @@ TEST(the_hosts_slots_are_the_first)
     for (uint32_t slot = 0; slot < HOST_SLOTS; slot++) {
         ck_assert_ptr_eq(host, receive_arena_of(&receive, slot));
         ck_assert_ptr_eq(host->slots.base + (size_t)slot * HOST_SLOT, receive_address(&receive, slot));
+        ck_assert_ptr_null(receive_flag(&receive, slot));
     }
 }
 
@@ -61,6 +63,7 @@ TEST(slots_of_gpus_are_numbered_on)
         for (uint32_t i = 0; i < GPU_SLOTS; i++) {
             ck_assert_ptr_eq(arena, receive_arena_of(&receive, first + i));
             ck_assert_ptr_eq(gpu[order[a]] + i * GPU_SLOT, receive_address(&receive, first + i));
+            ck_assert_ptr_eq(&flags[order[a]][i], receive_flag(&receive, first + i));
         }
     }
     ck_assert_ptr_null(receive_of_device(&receive, 1));
@@ -72,14 +75,14 @@ TEST(every_gpu_has_room_and_no_more)
     for (int32_t device = 0; device < DEVICES_MAX; device++)
         add(device);
     ck_assert_uint_eq(HOST_SLOTS + DEVICES_MAX * GPU_SLOTS, receive.slot_count);
-    ck_assert_int_eq(STRAIT_ERR_NO_MEMORY, receive_add(&receive, DEVICES_MAX, gpu[0], GPU_SLOT, GPU_SLOTS));
+    ck_assert_int_eq(STRAIT_ERR_NO_MEMORY, receive_add(&receive, DEVICES_MAX, gpu[0], GPU_SLOT, GPU_SLOTS, NULL));
     ck_assert_uint_eq(HOST_SLOTS + DEVICES_MAX * GPU_SLOTS, receive.slot_count);
     ck_assert_uint_eq(RECEIVE_ARENAS_MAX, receive.arena_count);
 }
 
 TEST(an_arena_without_slots_is_refused)
 {
-    ck_assert_int_ne(STRAIT_OK, receive_add(&receive, 0, gpu[0], GPU_SLOT, 0));
+    ck_assert_int_ne(STRAIT_OK, receive_add(&receive, 0, gpu[0], GPU_SLOT, 0, NULL));
     ck_assert_uint_eq(HOST_SLOTS, receive.slot_count);
     ck_assert_uint_eq(1, receive.arena_count);
     receive_fini(&receive);
@@ -201,19 +204,21 @@ TEST(a_leg_is_so_many_chunks)
     ck_assert_uint_eq(0, gpu_chunk_count(slot, 0));
 }
 
-/* 48 MiB in chunks of 16: the last 16 become 8, 4 and 4. What is cut to less than 8 stays as it is. */
+/* The last 48 MiB of 256 in chunks of 16: the last 16 become 8, 4 and 4. What is cut to less than 8 stays as it is, and
+ * so does a leg that has no more chunks than grants. */
 TEST(the_last_chunks_are_smaller)
 {
     static const uint64_t expected[] = {16, 16, 8, 4, 4};
     uint64_t left = 48 * MIB;
     for (int i = 0; i < COUNT(expected); i++) {
-        uint64_t target = gpu_tail_target(16 * MIB, left);
+        uint64_t target = gpu_tail_target(16 * MIB, 256 * MIB, left);
         ck_assert_uint_eq(expected[i] * MIB, target);
         left -= target;
     }
     ck_assert_uint_eq(0, left);
-    ck_assert_uint_eq(2 * MIB, gpu_tail_target(2 * MIB, MIB));
-    ck_assert_uint_eq(4 * MIB, gpu_tail_target(8 * MIB, 1));
+    ck_assert_uint_eq(2 * MIB, gpu_tail_target(2 * MIB, 256 * MIB, MIB));
+    ck_assert_uint_eq(4 * MIB, gpu_tail_target(8 * MIB, 256 * MIB, 1));
+    ck_assert_uint_eq(8 * MIB, gpu_tail_target(8 * MIB, 64 * MIB, 1));
 }
 
 int main(void)

@@ -239,6 +239,69 @@ TEST(a_page_too_large_for_its_slots_crosses_the_host)
     move_without(pair.source, pair.sink, "peer");
 }
 
+/* ---- Decoders that wait for chunks ------------------------------------------------------------------------------- */
+
+#define FLAG_US (200000u * SLOW) /* there is time for what a test does while a decoder waits */
+
+/* Bytes of chunks are counted whichever way they are told of. */
+static void same_bytes(const struct pair *pair)
+{
+    WAIT(stat_of(pair->from, "counters.wire_bytes_sent") == stat_of(pair->to, "counters.wire_bytes_landed"));
+    ck_assert_double_eq(0, stat_of(pair->to, "counters.chunks_refused"));
+}
+
+/* The source is told DONE when it knows what it has sent, though its sink may be DONE before. */
+TEST(chunks_of_another_gpu_are_decoded_by_their_flags)
+{
+    struct pair pair = open_kind(PEER, gpu_small);
+    move_until(pair.source, pair.sink, "peer");
+    fake_control()->flag_us = FLAG_US;
+    const uint32_t waited = fake_control()->waited;
+    move_times(&pair, 20);
+    ck_assert_uint_ge(fake_control()->waited, waited + 20);
+    same_bytes(&pair);
+    pair_quiet(&pair);
+}
+
+/* Flags that are not seen in time leave chunks to their messages. Nor is there any waiting on a single GPU, where the
+ * decoder would hold up the encoder. */
+TEST_LOOP(chunks_arrive_without_flags, 2)
+{
+    struct geometry geometry = gpu_small;
+    geometry.sink_gpu = _i == 0 ? 2 : 1;
+    fake_control()->ignore_flags = 1;
+    struct pair pair = open_kind(PEER, geometry);
+    move_until(pair.source, pair.sink, "peer");
+    move_times(&pair, 10);
+    ck_assert_uint_eq(0, fake_control()->waited);
+    ck_assert((fake_control()->waiting != 0) == (_i == 0));
+    same_bytes(&pair);
+    pair_quiet(&pair);
+}
+
+/* The sink's pages are free when the decoder has ended, not before. */
+TEST_LOOP(a_request_that_ends_waits_for_its_decoders, 3)
+{
+    struct pair pair = open_kind(PEER, gpu_small);
+    move_until(pair.source, pair.sink, "peer");
+    fake_control()->flag_us = FLAG_US;
+    fake_control()->stall_us[0] = 2 * FLAG_US; /* of the source's: nothing comes */
+    const uint32_t waiting = fake_control()->waiting;
+    struct move move = move_begin(pair.source, pair.sink);
+    WAIT(fake_control()->waiting > waiting);
+    if (_i == 0)
+        strait_abort(move.expectation->transfer);
+    else if (_i == 1)
+        strait_abort(move.offer->transfer);
+    else
+        test_node_stop(pair.a);
+    WAIT(move.expectation->decided);
+    ck_assert(_i == 2 || !move.expectation->drained); /* the node that ends takes longer */
+    WAIT(move.expectation->drained && move.offer->decided);
+    undefined(move.expectation);
+    wait_quiet(pair.to);
+}
+
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* A move of which some chunks are under way. */

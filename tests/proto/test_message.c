@@ -14,7 +14,7 @@
 
 #define FIELDS       "tests/data/messages.fields"
 #define LENGTH_BYTES FRAME_LENGTH_BYTES
-#define GOLDEN_COUNT 88
+#define GOLDEN_COUNT 90
 
 static uint8_t many_bytes[STRAIT_AUX_BYTES_MAX];
 
@@ -442,6 +442,10 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(layers_below, "layers", layers, m->layers[0] = -2)                                                            \
     X(peer_versions_swapped, "peer-hello", peer_hello, m->version_min = 3)                                          \
     X(arena_slots_beyond, "arena", arena, m->first_slot = UINT32_MAX)                                               \
+    X(arena_flags_in_a_slot, "arena-flags", arena, m->flags_at -= 8)                                                \
+    X(arena_flags_out_of_step, "arena-flags", arena, m->flags_at += 4)                                              \
+    X(arena_flags_beyond, "arena-flags", arena, m->flags_at = UINT64_MAX - 7)                                       \
+    X(arena_flags_of_no_memory, "arena-flags", arena, m->ipc.len = 0)                                               \
     X(gpu_link_refused_with_address, "gpu-link", gpu_link,                                                          \
       (m->why = (ProtobufCBinaryData){.len = 3, .data = many_bytes}))                                               \
     X(request_span_beyond, "request", request, m->spans[1]->first = UINT32_MAX - 2)                                 \

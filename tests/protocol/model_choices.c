@@ -29,6 +29,29 @@ static void finish_decode(struct world *world, struct job *job, bool fault)
         sink_event(world, ended.epoch, (struct leg_event){.type = SINK_DECODED, .grant = ended.id, .reason = reason});
 }
 
+/* The decoder finds the chunk by its flag, or, in a fault although that is set, does not. Then what has arrived
+ * meanwhile is decoded after all. */
+static void finish_wait(struct world *world, struct job *job, bool fault)
+{
+    struct job ended = *job;
+    remove_job(world, SINK, job);
+    const bool flagged = world->flags[ended.slot].epoch == ended.epoch + 1 && world->flags[ended.slot].id == ended.id;
+    struct leg_event event = {.type = SINK_ABSENT, .grant = ended.id};
+    if (flagged && !fault) {
+        claim(world->flags[ended.slot].first == ended.first && world->flags[ended.slot].count == ended.count,
+              "a chunk is decoded for the range that it was made for");
+        ended.chunk.version = world->flags[ended.slot].version;
+        land(world, &ended);
+        event.type = SINK_DECODED;
+    }
+    if (leg_live(world, SINK, ended.epoch))
+        sink_event(world, ended.epoch, event);
+    struct job *held = find_job(world, SINK, JOB_HELD, ended.epoch, ended.id);
+    if (held != NULL && event.type == SINK_ABSENT)
+        held->kind = JOB_DECODE;
+    sort_jobs(world->jobs[SINK]);
+}
+
 static bool is_early(const struct sink_leg *leg, uint8_t id)
 {
     for (uint32_t i = 0; i < LEG_GRANTS; i++)
@@ -57,6 +80,13 @@ static void finish_arrive(struct world *world, struct job *job, bool fault)
 static void finish_encode(struct world *world, struct job *job, bool fault)
 {
     const uint8_t epoch = job->epoch, id = job->id;
+    if (setting.direct == FLAGGED && !fault && job->arena == world->arena) {
+        world->flags[job->slot].epoch = (uint8_t)(epoch + 1);
+        world->flags[job->slot].id = id;
+        world->flags[job->slot].first = job->first;
+        world->flags[job->slot].count = job->count;
+        world->flags[job->slot].version = world->version;
+    }
     job->kind = JOB_SEND; /* TRANSMIT looks for it */
     job->chunk = (struct message){.kind = TO_SINK_CHUNK,
                                   .epoch = epoch,
@@ -98,6 +128,9 @@ static void finish_job(struct world *world, enum side side, int index, bool faul
         break;
     case JOB_ENCODE:
         finish_encode(world, job, fault);
+        break;
+    case JOB_WAIT:
+        finish_wait(world, job, fault);
         break;
     default:
         finish_send(world, job, fault);
@@ -181,6 +214,7 @@ static void crash(struct world *world, enum side side)
     }
     memset(world->sink, 0, sizeof(world->sink));
     memset(world->slots, 0, sizeof(world->slots));
+    memset(world->flags, 0, sizeof(world->flags));
     world->arena++;
     world->quiet = 1;
 }
@@ -195,9 +229,9 @@ void expect(struct world *world)
 
 /* ---- Choices ----------------------------------------------------------------------------------------------------- */
 
-const char *const choice_names[] = {"deliver", "finish job", "grant",     "encode",   "finish", "more",
-                                    "notice",  "quiet",      "reconnect", "reclaim",  "abort",  "expect",
-                                    "drop",    "double",     "damage",    "fail job", "break",  "crash"};
+const char *const choice_names[] = {"deliver", "finish job", "grant",    "encode",  "finish", "more",   "notice",
+                                    "quiet",   "reconnect",  "wait",     "reclaim", "abort",  "expect", "drop",
+                                    "double",  "damage",     "fail job", "break",   "crash"};
 
 static void offer(struct choices *choices, enum choice_kind kind, int a, int b)
 {
@@ -256,6 +290,11 @@ static bool slot_free(const struct world *world)
     return false;
 }
 
+static bool leg_over(const struct sink_leg *leg)
+{
+    return leg->state == STRAIT_FAILED || leg->state == STRAIT_DONE;
+}
+
 static void offer_sink(const struct world *world, struct choices *choices, uint8_t epoch)
 {
     const struct sink_leg *leg = &world->sink[epoch];
@@ -269,6 +308,9 @@ static void offer_sink(const struct world *world, struct choices *choices, uint8
         offer(choices, RECLAIM, epoch, 0);
     if (leg->complete && leg->state == STRAIT_TRANSFERRING)
         offer(choices, FINISH, epoch, 0);
+    for (uint32_t i = 0; i < LEG_GRANTS && setting.direct == FLAGGED && !leg_over(leg); i++)
+        if (leg->grants[i].state == GRANT_GIVEN && !world->flags[leg->grants[i].slot].waited)
+            offer(choices, WAIT, epoch, (int)leg->grants[i].id);
     if (leg->state != STRAIT_FAILED)
         offer(choices, ABORT, SINK, epoch);
 }
@@ -395,6 +437,9 @@ void apply(struct world *world, struct choice choice)
     case RECONNECT:
         reconnect(world);
         break;
+    case WAIT:
+        wait_for_chunk(world, choice.a, choice.b);
+        break;
     case RECLAIM:
         sink_event(world, choice.a, (struct leg_event){.type = SINK_RECLAIM});
         break;
@@ -433,7 +478,7 @@ void check_jobs(const struct world *world)
     for (int i = 0; i < JOBS_MAX; i++) {
         const struct job *sink = &world->jobs[SINK][i], *source = &world->jobs[SOURCE][i];
         claim(sink->kind == JOB_NONE || holds_slot(world, sink), "a slot belongs to whose chunk is in it");
-        claim(sink->kind != JOB_DECODE ||
+        claim((sink->kind != JOB_DECODE && sink->kind != JOB_WAIT) ||
                   (leg_live(world, SINK, sink->epoch) && (world->told[SINK][sink->epoch] & TOLD_DRAINED) == 0),
               "pages are written for a live expectation only");
         bool writes = setting.direct && source->kind == JOB_ENCODE && source->arena == world->arena;

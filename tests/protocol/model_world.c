@@ -135,7 +135,8 @@ static void on_drained(struct world *world, enum side side, uint8_t epoch)
     if (side == SOURCE)
         reuse_pages(world, epoch);
     else
-        claim(!any_job(world, SINK, JOB_DECODE, epoch), "nothing writes a sink's pages after drained");
+        claim(!any_job(world, SINK, JOB_DECODE, epoch) && !any_job(world, SINK, JOB_WAIT, epoch),
+              "nothing writes a sink's pages after drained");
 }
 
 static void on_closed(struct world *world, enum side side, uint8_t epoch)
@@ -167,6 +168,7 @@ static void hold(struct world *world, uint8_t epoch, const struct leg_grant *gra
     claim(world->slots[grant->slot].epoch == 0, "a slot is granted to one at a time");
     world->slots[grant->slot].epoch = (uint8_t)(epoch + 1);
     world->slots[grant->slot].id = (uint8_t)grant->id;
+    world->flags[grant->slot].waited = 0;
 }
 
 /* Open grants are held from their request on. */
@@ -233,6 +235,7 @@ static void on_transmit(struct world *world, uint8_t epoch, const struct leg_gra
         post(world, job->chunk);
 }
 
+/* A decoder that waits for the chunk has it now. */
 static void on_decode(struct world *world, uint8_t epoch, const struct leg_grant *grant)
 {
     struct job *job = find_job(world, SINK, JOB_ARRIVE, epoch, (uint8_t)grant->id);
@@ -243,7 +246,7 @@ static void on_decode(struct world *world, uint8_t epoch, const struct leg_grant
         return;
     claim(job->chunk.epoch == epoch && job->chunk.first == grant->first && job->chunk.count == grant->count,
           "a chunk is decoded for the range and the epoch that it was made for");
-    job->kind = JOB_DECODE;
+    job->kind = find_job(world, SINK, JOB_WAIT, epoch, (uint8_t)grant->id) != NULL ? JOB_HELD : JOB_DECODE;
     job->first = (uint8_t)grant->first; /* not known when an open grant's chunk came */
     job->count = (uint8_t)grant->count;
     sort_jobs(world->jobs[SINK]);
@@ -355,6 +358,26 @@ void sink_event(struct world *world, uint8_t epoch, struct leg_event event)
             sink_does(world, epoch, (struct leg_event){.type = SINK_RELEASED, .grant = grants[i--].id});
     if (bug == BUG_EARLY_ACK && event.type == SINK_ARRIVED && leg_live(world, SINK, epoch))
         sink_does(world, epoch, (struct leg_event){.type = SINK_DECODED, .grant = event.grant});
+}
+
+void wait_for_chunk(struct world *world, uint8_t epoch, uint8_t id)
+{
+    sink_does(world, epoch, (struct leg_event){.type = SINK_AHEAD, .grant = id});
+    for (uint32_t i = 0; i < LEG_GRANTS; i++) {
+        struct leg_grant *grant = &world->sink[epoch].grants[i];
+        if (grant->id != id || !grant->ahead)
+            continue;
+        const struct job job = {.kind = JOB_WAIT,
+                                .epoch = epoch,
+                                .id = id,
+                                .first = (uint8_t)grant->first,
+                                .count = (uint8_t)grant->count,
+                                .slot = (uint8_t)grant->slot,
+                                .arena = world->arena};
+        add_job(world, SINK, &job);
+        world->flags[grant->slot].waited = 1;
+        grant->ahead = bug != BUG_UNWATCHED;
+    }
 }
 
 void source_event(struct world *world, uint8_t epoch, struct leg_event event)

@@ -17,9 +17,16 @@
 
 enum { EPOCHS = 2, SLOTS_MAX = 2, NET_MAX = 8, JOBS_MAX = 6 };
 
+/* How chunks get into slots. */
+enum way {
+    STAGED,  /* the transport brings them */
+    DIRECT,  /* the source's job writes the sink's slot itself, */
+    FLAGGED, /* and sets a flag, so that the sink may decode before it is told */
+};
+
 struct setting {
     uint8_t units, slots, window, send_slots;
-    bool direct;    /* the source's job writes the sink's slot itself */
+    uint8_t direct; /* enum way */
     bool open;      /* requests bring grants of the slots that are free, up to the window */
     uint8_t faults; /* maximum on one path */
     uint8_t depth;  /* number of events explored, */
@@ -43,6 +50,7 @@ enum bug {
     BUG_EARLY_DECODE,  /* an open grant is taken for one of all units */
     BUG_FORGETFUL,     /* a slot is granted again while a chunk arrives in it */
     BUG_UNNAMED,       /* of the open grants that are used, only the first is named */
+    BUG_UNWATCHED,     /* decoders that wait are forgotten */
     BUGS
 };
 
@@ -89,7 +97,15 @@ static inline uint8_t open_of(const struct message *message, uint32_t i)
     return i < SLOTS_MAX ? message->open >> 4 * i & 15 : 0;
 }
 
-enum job_kind { JOB_NONE, JOB_ARRIVE, JOB_DECODE, JOB_ENCODE, JOB_SEND, JOB_HELD /* came before its range */ };
+enum job_kind {
+    JOB_NONE,
+    JOB_ARRIVE,
+    JOB_DECODE,
+    JOB_ENCODE,
+    JOB_SEND,
+    JOB_HELD /* came before its range, or while a decoder waits */,
+    JOB_WAIT
+};
 
 /* A job that runs beside a daemon, and what it holds. */
 struct job {
@@ -114,6 +130,11 @@ struct world {
     struct {
         uint8_t epoch, id; /* of the holder: epoch + 1, or 0 */
     } slots[SLOTS_MAX];
+    struct {
+        uint8_t epoch, id, first, count, version; /* of the chunk that is whole in the slot: epoch + 1, or 0 */
+        uint8_t waited;                           /* a decoder has waited for the holder's chunk */
+        uint8_t unused[2];
+    } flags[SLOTS_MAX];
     uint8_t version; /* of what the source's pages hold */
     uint8_t send_used, expected, link;
     uint8_t arena, mapped; /* version of the sink's receive arena, raised by a crash; the one that the source maps */
@@ -145,6 +166,7 @@ void purge(struct world *world, enum side side);
 
 void sink_event(struct world *world, uint8_t epoch, struct leg_event event);
 void source_event(struct world *world, uint8_t epoch, struct leg_event event);
+void wait_for_chunk(struct world *world, uint8_t epoch, uint8_t id); /* begins a decoder ahead of the chunk */
 void to_sink(struct world *world, const struct message *message);
 /* `how`: how a request is answered. */
 void to_source(struct world *world, const struct message *message, uint8_t how);
@@ -163,6 +185,7 @@ enum choice_kind {
     NOTICE,     /* a: side */
     QUIET,
     RECONNECT,
+    WAIT, /* a: epoch, b: grant */
     /* Events that a fair run does not have. */
     UNFAIR,
     RECLAIM = UNFAIR, /* a: epoch */

@@ -93,7 +93,8 @@ static const char *const words[][14] = {
 #undef X
     },
     {"failed", "bootstrap", "ready", "transferring", "done"},
-    {"none", "given", "revoking", "arriving", "decoding", "open", "early", "void", "queued", "encoding", "sending"},
+    {"none", "given", "revoking", "arriving", "decoding", "open", "early", "void", "dropped", "queued", "encoding",
+     "sending"},
 };
 
 static char here[256]; /* the line of the rules that is read */
@@ -142,8 +143,9 @@ static void check_numbers(const void *base, const struct place *place, char *val
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-static const char *const sink_events[] = {"start",   "segments", "grant", "reclaim", "released", "arriving", "arrived",
-                                          "decoded", "finish",   "end",   "fail",    "quiet",    NULL};
+static const char *const sink_events[] = {"start",    "segments", "grant", "reclaim", "released",
+                                          "arriving", "arrived",  "ahead", "absent",  "decoded",
+                                          "finish",   "end",      "fail",  "quiet",   NULL};
 static const char *const source_events[] = {"bind",    "more", "grant", "revoke", "encode",
                                             "encoded", "sent", "end",   "fail",   NULL};
 static const char *const action_names[] = {"request",  "segments", "grant",   "revoke", "released", "end",
@@ -546,6 +548,7 @@ TEST_LOOP(a_sink_keeps_its_books_whatever_happens, 4)
         for (uint64_t id; (id = sink.grants[0].id) != 0;) {
             tell(&ledger, (struct leg_event){.type = SINK_RELEASED, .grant = id});
             tell(&ledger, (struct leg_event){.type = SINK_ARRIVED, .grant = id});
+            tell(&ledger, (struct leg_event){.type = SINK_ABSENT, .grant = id});
             tell(&ledger, (struct leg_event){.type = SINK_DECODED, .grant = id});
         }
         tell(&ledger, (struct leg_event){.type = SINK_QUIET});

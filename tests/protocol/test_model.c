@@ -209,7 +209,7 @@ static void print_choice(const struct world *world, struct choice choice)
                message->count);
     }
     if (choice.kind == FINISH_JOB || choice.kind == FAIL_JOB) {
-        static const char *const names[] = {"", "arrive", "decode", "encode", "send", "held"};
+        static const char *const names[] = {"", "arrive", "decode", "encode", "send", "held", "wait"};
         const struct job *job = &world->jobs[choice.a][choice.b];
         printf(": %s of epoch %d, grant %d", names[job->kind], job->epoch, job->id);
     }
@@ -321,21 +321,22 @@ static uint8_t deeper(uint8_t depth)
 
 static const struct setting settings[] = {
     /* units, slots, window, send slots, direct, open, faults, depth, ahead */
-    {1, 1, 1, 1, false, false, 1, 10, 0}, {1, 1, 1, 1, true, false, 1, 10, 0},  {1, 1, 1, 1, false, false, 2, 8, 2},
-    {1, 1, 1, 1, true, false, 2, 8, 2},   {2, 1, 1, 1, false, false, 1, 10, 2}, {2, 1, 1, 1, true, false, 1, 10, 2},
-    {2, 2, 2, 2, false, false, 1, 8, 2},  {2, 2, 2, 2, true, false, 1, 8, 2},   {1, 1, 1, 1, false, true, 1, 10, 0},
-    {1, 1, 1, 1, true, true, 1, 10, 0},   {1, 1, 1, 1, false, true, 2, 7, 0},   {1, 1, 1, 1, true, true, 2, 7, 0},
-    {2, 2, 2, 2, false, true, 1, 7, 0},   {2, 2, 2, 2, true, true, 1, 7, 0},
+    {1, 1, 1, 1, STAGED, false, 1, 10, 0}, {1, 1, 1, 1, DIRECT, false, 1, 10, 0}, {1, 1, 1, 1, STAGED, false, 2, 8, 2},
+    {1, 1, 1, 1, DIRECT, false, 2, 8, 2},  {2, 1, 1, 1, STAGED, false, 1, 10, 2}, {2, 1, 1, 1, DIRECT, false, 1, 10, 2},
+    {2, 2, 2, 2, STAGED, false, 1, 8, 2},  {2, 2, 2, 2, DIRECT, false, 1, 8, 2},  {1, 1, 1, 1, STAGED, true, 1, 10, 0},
+    {1, 1, 1, 1, DIRECT, true, 1, 10, 0},  {1, 1, 1, 1, STAGED, true, 2, 7, 0},   {1, 1, 1, 1, DIRECT, true, 2, 7, 0},
+    {2, 2, 2, 2, STAGED, true, 1, 7, 0},   {2, 2, 2, 2, DIRECT, true, 1, 7, 0},   {1, 1, 1, 1, FLAGGED, false, 1, 8, 2},
+    {1, 1, 1, 1, FLAGGED, true, 1, 9, 1},  {2, 2, 2, 2, FLAGGED, true, 1, 6, 2},
 };
 
 static void print_setting(const struct tally *tally)
 {
+    static const char *const ways[] = {"staged", "direct", "flagged"};
     printf("%d units, %d slots, window %d, %s, %s%d faults, depth %d + %d: %llu states, %llu steps, %llu beyond the "
            "network\n",
-           setting.units, setting.slots, setting.window, setting.direct ? "direct" : "staged",
-           setting.open ? "open, " : "", setting.faults, setting.ahead, setting.depth,
-           (unsigned long long)tally->states, (unsigned long long)tally->transitions,
-           (unsigned long long)tally->crowded);
+           setting.units, setting.slots, setting.window, ways[setting.direct], setting.open ? "open, " : "",
+           setting.faults, setting.ahead, setting.depth, (unsigned long long)tally->states,
+           (unsigned long long)tally->transitions, (unsigned long long)tally->crowded);
     fflush(stdout);
 }
 
@@ -356,22 +357,23 @@ static const struct planted {
     const char *name;
     struct setting setting;
 } planted[] = {
-    {BUG_EPOCH, "epochs are not compared", {1, 1, 1, 1, false, false, 1, 20, 0}},
-    {BUG_EARLY_ACK, "acknowledged before decoded", {1, 1, 1, 1, false, false, 0, 20, 0}},
-    {BUG_BAD_LANDS, "damage is not seen", {1, 1, 1, 1, false, false, 1, 20, 0}},
-    {BUG_REVOKE_FREES, "slots are taken back at once", {1, 1, 1, 1, true, false, 0, 20, 0}},
-    {BUG_QUIET_EARLY, "quiet while the source writes", {1, 1, 1, 1, true, false, 1, 20, 0}},
-    {BUG_TOKEN, "old links are let in", {1, 1, 1, 1, true, false, 2, 20, 0}},
-    {BUG_DRAINED_EARLY, "drained with the verdict", {1, 1, 1, 1, false, false, 0, 20, 0}},
-    {BUG_SEEN, "grants are not remembered", {1, 1, 1, 1, true, false, 1, 20, 0}},
-    {BUG_TOMBSTONE, "source legs are not remembered", {1, 1, 1, 1, true, false, 2, 20, 0}},
-    {BUG_MUTE, "unused grants are not given back", {1, 1, 1, 1, false, false, 0, 20, 0}},
-    {BUG_NO_DEADLINE, "no deadline", {1, 1, 1, 1, false, false, 1, 20, 0}},
-    {BUG_MUTE, "open grants are not given back", {1, 1, 1, 1, false, true, 0, 20, 0}},
-    {BUG_EARLY_DECODE, "decoded before its range is known", {2, 1, 1, 1, false, true, 0, 20, 0}},
-    {BUG_MUTE, "open grants that are not needed are not given back", {1, 2, 2, 2, false, true, 0, 20, 0}},
-    {BUG_UNNAMED, "only the first of two open grants is named", {2, 2, 2, 2, false, true, 0, 20, 0}},
-    {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, false, false, 0, 20, 0}},
+    {BUG_EPOCH, "epochs are not compared", {1, 1, 1, 1, STAGED, false, 1, 20, 0}},
+    {BUG_EARLY_ACK, "acknowledged before decoded", {1, 1, 1, 1, STAGED, false, 0, 20, 0}},
+    {BUG_BAD_LANDS, "damage is not seen", {1, 1, 1, 1, STAGED, false, 1, 20, 0}},
+    {BUG_REVOKE_FREES, "slots are taken back at once", {1, 1, 1, 1, DIRECT, false, 0, 20, 0}},
+    {BUG_QUIET_EARLY, "quiet while the source writes", {1, 1, 1, 1, DIRECT, false, 1, 20, 0}},
+    {BUG_TOKEN, "old links are let in", {1, 1, 1, 1, DIRECT, false, 2, 20, 0}},
+    {BUG_DRAINED_EARLY, "drained with the verdict", {1, 1, 1, 1, STAGED, false, 0, 20, 0}},
+    {BUG_SEEN, "grants are not remembered", {1, 1, 1, 1, DIRECT, false, 1, 20, 0}},
+    {BUG_TOMBSTONE, "source legs are not remembered", {1, 1, 1, 1, DIRECT, false, 2, 20, 0}},
+    {BUG_MUTE, "unused grants are not given back", {1, 1, 1, 1, STAGED, false, 0, 20, 0}},
+    {BUG_NO_DEADLINE, "no deadline", {1, 1, 1, 1, STAGED, false, 1, 20, 0}},
+    {BUG_MUTE, "open grants are not given back", {1, 1, 1, 1, STAGED, true, 0, 20, 0}},
+    {BUG_EARLY_DECODE, "decoded before its range is known", {2, 1, 1, 1, STAGED, true, 0, 20, 0}},
+    {BUG_MUTE, "open grants that are not needed are not given back", {1, 2, 2, 2, STAGED, true, 0, 20, 0}},
+    {BUG_UNNAMED, "only the first of two open grants is named", {2, 2, 2, 2, STAGED, true, 0, 20, 0}},
+    {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, STAGED, false, 0, 20, 0}},
+    {BUG_UNWATCHED, "a decoder that waits is forgotten", {1, 1, 1, 1, FLAGGED, false, 0, 20, 0}},
 };
 
 TEST_LOOP(every_planted_bug_is_found, COUNT(planted))
@@ -397,6 +399,7 @@ TEST_LOOP(long_random_paths_break_no_promise, 4)
         setting = settings[rng_below(&rng, COUNT(settings))];
         setting.units = (uint8_t)(1 + rng_below(&rng, 4));
         setting.open = rng_below(&rng, 2) != 0;
+        setting.direct = (uint8_t)rng_below(&rng, FLAGGED + 1);
         setting.faults = (uint8_t)rng_below(&rng, 6);
         begin(&world);
         for (int step = 0; step < 120 && violation == NULL; step++) {

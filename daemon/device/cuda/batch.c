@@ -17,6 +17,12 @@ static uint64_t task_bytes(const struct device_task *task)
     return bytes * task->pages.id_count;
 }
 
+/* May its chunk still be on its way? */
+static bool waits(const struct device_task *task)
+{
+    return task->work == DEVICE_DECODE && task->flag != NULL;
+}
+
 /* Completes a task that failed, before its launch or with the device. */
 static void task_fail(struct device *device, struct device_task *task, enum strait_status status)
 {
@@ -71,6 +77,10 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch, 
     lane->last_over = now;
     task->result = batch->results[i];
     task->status = STRAIT_OK;
+    if (waits(task)) {
+        task->status = batch->fetched[i].came ? STRAIT_OK : STRAIT_ERR_AGAIN;
+        memcpy(task->header, batch->fetched[i].header, sizeof(task->header));
+    }
     task->queued = batch->began > task->created ? batch->began - task->created : 0;
     task->nanoseconds = now - from;
     if (task->work == DEVICE_ENCODE) {
@@ -310,15 +320,45 @@ static void stage_abandon(struct device *device)
 #define SPIN_NS  200000u /* chunks take some tens of microseconds: the thread polls without a pause for so long, */
 #define PAUSE_NS 20000u  /* then with pauses */
 
-/* The least loaded lane of the task's direction. */
-static struct lane *lane_of(struct device *device, const struct device_task *task)
+/* Bytes of pages that wait in a lane for its next launch. */
+static uint64_t waiting_bytes(const struct lane *lane)
 {
-    const bool encodes = task->work == DEVICE_ENCODE;
-    struct lane *first = &device->lanes[encodes ? 0 : ENCODE_LANES], *least = first;
-    for (uint32_t i = 1; i < (encodes ? ENCODE_LANES : DECODE_LANES); i++)
+    uint64_t bytes = 0;
+    for (const struct device_task *task = lane->waiting; task != NULL; task = task->next)
+        bytes += task_bytes(task);
+    return bytes;
+}
+
+#define JOIN_BYTES (20u << 20) /* decoded as soon as by launches of its own: the host takes 15 us for each */
+
+static bool may_join(const struct lane *lane, const struct device_task *task)
+{
+    return lane->waiting != NULL && lane->waiting->on_gpu && waiting_bytes(lane) + task_bytes(task) <= JOIN_BYTES;
+}
+
+/* The least loaded of these lanes. */
+static struct lane *least_loaded(struct lane *first, uint32_t count)
+{
+    struct lane *least = first;
+    for (uint32_t i = 1; i < count; i++)
         if (lane_load(first + i) < lane_load(least))
             least = first + i;
     return least;
+}
+
+/* A lane for the task. Chunks that came over a link go where the next launch can take them too. NULL: a task that may
+ * wait finds no lane without others that wait. */
+static struct lane *lane_of(struct device *device, const struct device_task *task)
+{
+    if (task->work == DEVICE_ENCODE)
+        return least_loaded(device->lanes, ENCODE_LANES);
+    struct lane *first = &device->lanes[ENCODE_LANES + (waits(task) ? DECODE_LANES : 0)];
+    const uint32_t count = waits(task) ? AHEAD_LANES : DECODE_LANES;
+    for (uint32_t i = 0; i < count && task->on_gpu; i++)
+        if (may_join(first + i, task))
+            return first + i;
+    struct lane *least = least_loaded(first, count);
+    return waits(task) && lane_load(least) != 0 ? NULL : least;
 }
 
 static void lane_add(struct device *device, struct lane *lane, struct device_task *task);
@@ -336,7 +376,10 @@ static void take_submitted(struct device *device)
         struct lane *lane = task->on_peer_gpu && on_peer_gpu != NULL ? on_peer_gpu : lane_of(device, task);
         if (task->on_peer_gpu)
             on_peer_gpu = lane;
-        lane_add(device, lane, task);
+        if (lane != NULL)
+            lane_add(device, lane, task);
+        else
+            task_fail(device, task, STRAIT_ERR_AGAIN);
     }
 }
 
@@ -460,6 +503,8 @@ static cudaError_t batch_init(struct device *device, struct batch *batch)
         error = cudaMalloc((void **)&batch->staging, device->staging_size);
     if (error == cudaSuccess)
         error = cudaHostAlloc((void **)&batch->results, BATCH_TASKS * sizeof(batch->results[0]), cudaHostAllocMapped);
+    if (error == cudaSuccess)
+        error = cudaHostAlloc((void **)&batch->fetched, BATCH_TASKS * sizeof(batch->fetched[0]), cudaHostAllocMapped);
     return error;
 }
 
@@ -478,8 +523,9 @@ static cudaError_t make_stream(const struct device *device, struct lane *lane)
  * chunk in host memory. GPU chunks have fewer blocks: GPU_CHUNK_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
 {
+    const bool ahead = lane >= device->lanes + ENCODE_LANES + DECODE_LANES; /* no chunks of the host's memory */
     lane->waiting_end = &lane->waiting;
-    lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + GPU_CHUNK_PAGES_MAX * 64u +
+    lane->scratch_size = (ahead ? 0 : 2 * (size_t)device->setup.slot_bytes) + GPU_CHUNK_PAGES_MAX * 64u +
                          (size_t)device->setup.gpu_chunk_bytes / 128 + SCRATCH_FIXED;
     cudaError_t error = make_stream(device, lane);
     if (error == cudaSuccess)
@@ -502,6 +548,7 @@ void lane_fini(struct lane *lane)
         cudaFreeHost(batch->staged);
         cudaFree(batch->staging);
         cudaFreeHost(batch->results);
+        cudaFreeHost(batch->fetched);
     }
     cudaFreeHost(lane->escapes.stats);
     cudaFree(lane->escapes.counters);
@@ -663,7 +710,9 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
                                                .dst = task->on_gpu ? task->dst : batch->slots[i]->memory,
                                                .dst_capacity = task->on_gpu ? task->size
                                                                             : least(task->size, device->out.slot_bytes),
-                                               .result = &batch->results[i]};
+                                               .result = &batch->results[i],
+                                               .flag = task->flag,
+                                               .flag_value = task->flag_value};
     }
     while (batch->count > 1 && codec->encode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(device, lane, batch, batch->count / 2);
@@ -683,11 +732,15 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
 static struct prepare prepare_in_place(const struct batch *batch, struct strait_decode_item *items, size_t used)
 {
     struct prepare prepare = prepare_staged(batch, used);
+    prepare.fetched = batch->fetched;
     for (uint32_t i = 0; i < batch->count; i++) {
         const struct device_task *task = batch->tasks[i];
         struct fetch *fetch = &prepare.fetches[prepare.fetch_count++];
-        *fetch = (struct fetch){
-            .from = task->src, .to = batch->staging + used, .vectors = (uint32_t)(task->metadata_size / 16)};
+        *fetch = (struct fetch){.from = task->src,
+                                .to = batch->staging + used,
+                                .flag = task->flag,
+                                .flag_value = task->flag_value,
+                                .vectors = (uint32_t)(task->metadata_size / 16)};
         memcpy(fetch->begins, task->begins, sizeof(fetch->begins));
         items[i].metadata = fetch->to;
         used += rounded(task->metadata_size);
@@ -705,7 +758,8 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
         items[i] = (struct strait_decode_item){.dst = place(batch, i, i > 0 ? &items[i - 1].dst : NULL, &used),
                                                .src = task->on_gpu ? task->src : batch->slots[i]->memory,
                                                .src_size = task->size,
-                                               .result = &batch->results[i]};
+                                               .result = &batch->results[i],
+                                               .flags = waits(task) ? STRAIT_DECODE_AT_MOST : 0};
         if (!task->on_gpu)
             items[i].metadata = stage(batch, &used, task->metadata, task->metadata_size);
     }
@@ -747,17 +801,13 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
 /* A small launch would delay a large one: while a batch of GPU chunks is being decoded, wait for more tasks. */
 static bool lane_may_launch(struct device *device, const struct lane *lane)
 {
-    uint64_t bytes = 0;
     if (lane->waiting == NULL || lane->running == LANE_BATCHES)
         return false;
     const struct stage *on = stage_of(device, lane->waiting);
     if (on != NULL && on->taken == STAGE_SLOTS)
         return false;
-    if (!lane->waiting->on_gpu || lane->waiting->work == DEVICE_ENCODE || lane->running == 0)
-        return true;
-    for (const struct device_task *task = lane->waiting; task != NULL && bytes < GPU_BYTES / 2; task = task->next)
-        bytes += task_bytes(task);
-    return bytes >= GPU_BYTES / 2;
+    return !lane->waiting->on_gpu || lane->waiting->work == DEVICE_ENCODE || lane->running == 0 ||
+           waiting_bytes(lane) >= GPU_BYTES / 2;
 }
 
 /* Launches as many waiting tasks as fit into one batch; a batch must be free. */

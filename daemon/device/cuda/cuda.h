@@ -22,7 +22,9 @@ extern "C" {
  * fill a link between GPUs, because chunks come one at a time once a transfer is under way. */
 #define ENCODE_LANES 4u
 #define DECODE_LANES 4u
-#define LANES        (ENCODE_LANES + DECODE_LANES)
+/* Lanes whose batches may wait for chunks that are still on their way; such a batch delays no other's. */
+#define AHEAD_LANES  4u
+#define LANES        (ENCODE_LANES + DECODE_LANES + AHEAD_LANES)
 #define LANE_BATCHES 3u    /* one runs, the others are queued behind it on the device */
 #define BATCH_TASKS  64u   /* tasks of one batch */
 #define TABLES_MAX   4096u /* tables of the largest codebook whose escapes are counted */
@@ -56,6 +58,7 @@ struct batch {
     cudaEvent_t over;
     uint8_t *staged, *staging;     /* ids and metadata: in pinned memory, and their copy on the device */
     struct strait_result *results; /* pinned */
+    struct fetched *fetched;       /* pinned: what has become of chunks with flags */
     uint64_t began;
 };
 
@@ -99,7 +102,7 @@ struct device {
     uint32_t table_count;
     size_t staging_size;
     uint32_t peer_multiprocessors; /* limit for encoders that store to other GPUs */
-    struct lane lanes[LANES];      /* encoding lanes first, then decoding lanes */
+    struct lane lanes[LANES];      /* encoding lanes first, then decoding lanes, then those that wait */
     struct stage out, in;
     struct copier copier;
 
@@ -166,18 +169,27 @@ void stage_fini(struct stage *stage);
 
 /* ---- prepare.cu, plugin.c ---------------------------------------------------------------------------------------- */
 
-/* Metadata to be copied, in whole vectors of 16 bytes. Zeroes are written instead when the first vector differs from
- * `begins`. */
+/* What a device has seen of a chunk that it waited for. */
+struct fetched {
+    uint32_t header[STRAIT_CHUNK_HEADER_BYTES / 4];
+    uint32_t came; /* 1: its flag was there in time */
+    uint32_t reserved[3];
+};
+/* Metadata to be copied, in whole vectors of 16 bytes, at least those of a chunk's header. Zeroes are written instead
+ * when the first vector differs from `begins`, or if a flag does not become `flag_value` in time. */
 struct fetch {
     uint32_t begins[4];
     const uint8_t *from;
     uint8_t *to;
+    const uint64_t *flag; /* or NULL */
+    uint64_t flag_value;
     uint32_t vectors;
 };
 /* A batch's metadata, and what the host has staged for the device. */
 struct prepare {
     const uint8_t *from;
     uint8_t *to;
+    struct fetched *fetched; /* an entry for each fetch; written for those with flags */
     uint32_t vectors, fetch_count;
     struct fetch fetches[BATCH_TASKS];
 };
@@ -211,7 +223,7 @@ enum strait_status copy_pages(struct device *to_device, const struct strait_page
 enum strait_status memory_reach(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
                                 struct device_memory *memory, const struct device_why *why);
 enum strait_status memory_arena(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
-                                const struct device_why *why);
+                                uint8_t id[DEVICE_ID_BYTES], const struct device_why *why);
 void memory_arena_free(struct device *device, void *base);
 enum strait_status memory_map(struct device *device, const struct device_handle *handle, struct device_memory *memory,
                               const struct device_why *why);

@@ -325,20 +325,28 @@ enum strait_status memory_reach(struct device *device, const uint8_t handle[DEVI
 }
 
 enum strait_status memory_arena(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
-                                const struct device_why *why)
+                                uint8_t id[DEVICE_ID_BYTES], const struct device_why *why)
 {
     cudaIpcMemHandle_t ipc;
+    struct cudaDeviceProp properties;
     cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = cudaGetDeviceProperties(&properties, device->number);
     if (error == cudaSuccess)
         error = cudaMalloc(base, size);
     if (error != cudaSuccess)
         return refuse_error(why, STRAIT_ERR_NO_MEMORY, "memory for gpu-arena-bytes", error);
-    error = cudaIpcGetMemHandle(&ipc, *base);
+    error = cudaMemset(*base, 0, size);
+    if (error == cudaSuccess)
+        error = cudaDeviceSynchronize();
+    if (error == cudaSuccess)
+        error = cudaIpcGetMemHandle(&ipc, *base);
     if (error != cudaSuccess) {
         cudaFree(*base);
         return refuse_error(why, STRAIT_ERR_UNSUPPORTED, "the arena cannot be shared between processes", error);
     }
     memcpy(handle, &ipc, sizeof(ipc));
+    memcpy(id, &properties.uuid, DEVICE_ID_BYTES);
     return STRAIT_OK;
 }
 

@@ -16,21 +16,53 @@ __device__ void copy_staged(const prepare &p)
         to[i] = from[i];
 }
 
+__device__ uint64_t nanoseconds()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+__device__ uint64_t load_acquire_system(const uint64_t *p)
+{
+    uint64_t v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// Waits for the encoder, on another device, to say that the chunk is whole. The time is bounded, as other work of this
+// device, and perhaps of other processes, waits behind.
+__device__ bool wait_for_flag(const fetch &f)
+{
+    const uint64_t began = nanoseconds();
+    while (load_acquire_system(f.flag) != f.flag_value) {
+        if (nanoseconds() - began > DEVICE_FLAG_NS)
+            return false;
+        __nanosleep(100);
+    }
+    return true;
+}
+
 // A private copy of the metadata of a chunk, which a peer may still be able to change: taken before the decoder
 // believes anything of it. What was checked of the beginning is what is copied.
-__device__ void fetch_metadata(const fetch &f)
+__device__ void fetch_metadata(const fetch &f, fetched *told)
 {
     const uint4 *from = reinterpret_cast<const uint4 *>(f.from);
     uint4 *to = reinterpret_cast<uint4 *>(f.to);
     __shared__ bool good;
     if (threadIdx.x == 0) {
-        const uint4 first = from[0];
+        const bool came = f.flag == nullptr || wait_for_flag(f);
+        const uint4 first = came ? __ldcv(from) : make_uint4(0, 0, 0, 0);
         good = first.x == f.begins[0] && first.y == f.begins[1] && first.z == f.begins[2] && first.w == f.begins[3];
         to[0] = good ? first : make_uint4(0, 0, 0, 0);
+        told->came = came;
     }
     __syncthreads();
     for (uint32_t i = 1 + threadIdx.x; i < f.vectors; i += THREADS)
-        to[i] = good ? from[i] : make_uint4(0, 0, 0, 0);
+        to[i] = good ? __ldcv(from + i) : make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (f.flag != nullptr && threadIdx.x < sizeof(told->header) / sizeof(uint4))
+        reinterpret_cast<uint4 *>(told->header)[threadIdx.x] = to[threadIdx.x];
 }
 
 __global__ void __launch_bounds__(THREADS) prepare_all(const __grid_constant__ prepare p)
@@ -38,7 +70,7 @@ __global__ void __launch_bounds__(THREADS) prepare_all(const __grid_constant__ p
     if (blockIdx.x < COPIERS)
         copy_staged(p);
     else
-        fetch_metadata(p.fetches[blockIdx.x - COPIERS]);
+        fetch_metadata(p.fetches[blockIdx.x - COPIERS], p.fetched + (blockIdx.x - COPIERS));
 }
 
 } // namespace
