@@ -23,17 +23,21 @@
 #include "daemon/session.h"
 #include "internal/element.h"
 
-#define PROBE_CHUNKS 64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
-#define OTHER_CHUNKS 256u               /* where a coding is better, one chunk in so many has another one */
-#define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
-#define WIRE_NS      2000000u           /* and takes at least this long */
-#define USUAL_WIRE   100e6
-#define LEAST_GAIN   1.01 /* for less, no other mode is taken */
-#define PEER_SAMPLES 8u
-#define HOST_SAMPLES 16u          /* chunks by the host before GPU links are tried, */
-#define LINK_SAMPLES 32u          /* each for so many chunks */
-#define LINK_MARGIN  1.1          /* how much faster the host must be */
-#define LINK_REST_NS 60000000000u /* a link that has lost is tried again after this */
+#define PROBE_CHUNKS   64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
+#define OTHER_CHUNKS   256u               /* where a coding is better, one chunk in so many has another one */
+#define WIRE_BYTES     (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
+#define WIRE_NS        2000000u           /* and takes at least this long */
+#define USUAL_WIRE     100e6
+#define LEAST_GAIN     1.01 /* for less, no other mode is taken */
+#define PEER_SAMPLES   8u
+#define PEER_LEG_BYTES (128ull << 20) /* in smaller legs, launches take much of the time of encoders */
+#define PEER_FADES     0.95           /* what is left of them with the next chunk */
+#define PROBE_RUN      4u             /* chunks of such a leg, */
+#define PROBE_RUNS     64u            /* one in so many, that have another mode: half a percent of the time */
+#define HOST_SAMPLES   16u            /* chunks by the host before GPU links are tried, */
+#define LINK_SAMPLES   32u            /* each for so many chunks */
+#define LINK_MARGIN    1.1            /* how much faster the host must be */
+#define LINK_REST_NS   60000000000u   /* a link that has lost is tried again after this */
 
 static const char *const mode_names[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16", [STRAIT_MODE_TIERED] = "tiered",
@@ -269,34 +273,50 @@ static enum strait_mode choose(struct choice *c, const struct policy_wire *wire,
     return this_time(c, best);
 }
 
-/* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
- * chunks had. Each mode has a few chunks at first, and one in so many later on, so that changes are noticed. */
-static enum strait_mode choose_for_peer(const struct choice *c)
+/* Coded bytes a second into the peer's GPU. 0: this mode has not been measured. */
+static double peer_rate(const struct choice *c, enum strait_mode mode)
 {
-    const double *encode = c->policy->peer_encode[c->element];
-    const uint32_t chunks = c->pool->types[c->element].chunks;
+    return c->policy->peer[c->element][mode].samples < PEER_SAMPLES
+               ? 0
+               : c->policy->peer[c->element][mode].bytes * 1e9 / c->policy->peer[c->element][mode].ns;
+}
+
+/* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
+ * chunks had. What has not been measured is assumed to be as fast as the fastest, so that the mode with the best ratio
+ * is taken at first. In a large leg, where it costs least, some chunks in a row have another mode now and then; in a
+ * small one a single chunk, which tells how the pages shrink. */
+static enum strait_mode choose_for_peer(const struct choice *c, uint64_t leg_bytes)
+{
+    const uint32_t run = c->pool->types[c->element].chunks / PROBE_RUN;
     const struct coder *best = c->list[0];
     char rates[96];
+    double fastest = 1, most = 0;
     int used = 0;
-    for (uint32_t i = 1; i <= c->count; i++) { /* RAW is the last */
-        const struct coder *coder = c->list[i % c->count];
-        if (c->policy->peer_samples[c->element][coder->mode] >= PEER_SAMPLES)
-            continue;
-        set_reason(c, coder, "into the peer's GPU, being measured");
-        return coder->mode;
-    }
+    for (uint32_t i = 0; i < c->count; i++)
+        if (peer_rate(c, c->list[i]->mode) > fastest)
+            fastest = peer_rate(c, c->list[i]->mode);
     for (uint32_t i = 0; i < c->count; i++) {
-        const enum strait_mode mode = c->list[i]->mode;
-        best = encode[mode] > encode[best->mode] ? c->list[i] : best;
-        used += snprintf(rates + used, sizeof(rates) - (size_t)used, "%s%s %.0f", i > 0 ? ", " : "", mode_names[mode],
-                         encode[mode] * 1e-9);
+        const double measured = peer_rate(c, c->list[i]->mode);
+        const double rate = ratio_of(c, c->list[i]) * known_or(measured, fastest);
+        if (rate > most * LEAST_GAIN) {
+            most = rate;
+            best = c->list[i];
+        }
+        if (measured > 0 && (size_t)used < sizeof(rates))
+            used += snprintf(rates + used, sizeof(rates) - (size_t)used, "%s%s %.0f", used > 0 ? ", " : "",
+                             mode_names[c->list[i]->mode], rate * 1e-9);
     }
-    set_reason(c, best, "into the peer's GPU, %s GB/s", rates);
-    return chunks % PROBE_CHUNKS == 0 ? c->list[chunks / PROBE_CHUNKS % c->count]->mode : best->mode;
+    if (used == 0)
+        set_reason(c, best, "into the peer's GPU, not measured yet");
+    else
+        set_reason(c, best, "into the peer's GPU, %s GB/s", rates);
+    if (leg_bytes < PEER_LEG_BYTES)
+        return this_time(c, best);
+    return run % PROBE_RUNS == PROBE_RUNS - 1 ? c->list[run / PROBE_RUNS % c->count]->mode : best->mode;
 }
 
 enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
-                             enum strait_element element, struct chunk_path path)
+                             enum strait_element element, struct chunk_path path, uint64_t leg_bytes)
 {
     struct choice c = choice_of(node, peer, to_gpu, pool, element);
     enum strait_mode mode = (enum strait_mode)pool->pool->coding;
@@ -320,7 +340,7 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, 
         return STRAIT_MODE_RAW;
     }
     if (path.wire == WIRE_PEER)
-        return choose_for_peer(&c);
+        return choose_for_peer(&c, leg_bytes);
     if (path_is_link(path))
         return choose(&c, &c.policy->links[wire_link(path.wire)], 1);
     if (peer->direct && pool->pool->devices == NULL) {
@@ -343,7 +363,7 @@ static void forget_peer(void *arg, struct peer *peer)
     struct peer_use *use = peer->owner;
     (void)arg;
     if (use != NULL) /* encoded into its GPU: the rates are those of ratios */
-        memset(use->policy.peer_samples, 0, sizeof(use->policy.peer_samples));
+        memset(use->policy.peer, 0, sizeof(use->policy.peer));
 }
 
 void policy_codebook_changed(struct node *node)
@@ -368,20 +388,32 @@ static struct policy_wire *wire_of(struct policy *policy, struct chunk_path path
     return path.wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
+/* Results of chunks that one launch encodes come in bursts: a sum tells more than single ones. */
+static void peer_encoded(struct policy *policy, enum strait_element element, enum strait_mode mode,
+                         const struct job_result *result)
+{
+    policy->peer[element][mode].bytes = policy->peer[element][mode].bytes * PEER_FADES + (double)result->bytes;
+    policy->peer[element][mode].ns = policy->peer[element][mode].ns * PEER_FADES + (double)result->nanoseconds;
+    policy->peer[element][mode].samples++;
+}
+
 void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_element element, enum strait_mode mode,
-                    struct chunk_path path, const struct job_result *result)
+                    struct chunk_path path, uint64_t leg_bytes, const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     struct policy_wire *wire = wire_of(policy, path);
-    double *encode = path.wire == WIRE_PEER ? policy->peer_encode[element] : wire->encode[element];
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
-    smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->peer_samples[element][mode] += path.wire == WIRE_PEER;
+    smooth(&pool->policy.types[element].ratio[mode], (double)result->raw_bytes / (double)result->bytes);
+    if (path.wire == WIRE_PEER) {
+        if (leg_bytes >= PEER_LEG_BYTES)
+            peer_encoded(policy, element, mode, result);
+        return;
+    }
+    smooth(&wire->encode[element][mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
     wire->element = element;
     wire->mode = mode;
-    wire->samples += path.wire != WIRE_PEER;
-    smooth(&pool->policy.types[element].ratio[mode], (double)result->raw_bytes / (double)result->bytes);
+    wire->samples++;
 }
 
 void policy_sending(struct peer *peer, struct chunk_path path)

@@ -34,9 +34,11 @@ struct policy_wire {
 struct policy {
     struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
-    /* Raw bytes a second, encoded by a GPU into the memory of a peer's GPU. */
-    double peer_encode[POLICY_TYPES][POLICY_MODES];
-    uint32_t peer_samples[POLICY_TYPES][POLICY_MODES];
+    struct { /* coded bytes, and the time in which a GPU encoded them into the memory of a peer's; the latest count most
+              */
+        double bytes, ns;
+        uint32_t samples;
+    } peer[POLICY_TYPES][POLICY_MODES];
     struct { /* gpu-wires=auto: GPU links compared with host memory */
         bool began;
         bool lost[LINK_BY_COUNT];        /* the host was faster, */
@@ -54,16 +56,16 @@ struct policy_pool {
 };
 
 /* The mode for the next chunk, of values of this type, from this pool to this peer, whose pool has pages on a GPU
- * (to_gpu) or has not. Never one that the peer does not decode. */
+ * (to_gpu) or has not. Never one that the peer does not decode. `leg_bytes`: of all pages of its leg. */
 enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, struct pool_ref *pool,
-                             enum strait_element element, struct chunk_path path);
+                             enum strait_element element, struct chunk_path path, uint64_t leg_bytes);
 /* Another codebook set is in force: what was measured with the old one is forgotten. */
 void policy_codebook_changed(struct node *node);
 
 /* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
  * not). */
 void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_element element, enum strait_mode mode,
-                    struct chunk_path path, const struct job_result *result);
+                    struct chunk_path path, uint64_t leg_bytes, const struct job_result *result);
 void policy_sending(struct peer *peer, struct chunk_path path);
 void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes);
 

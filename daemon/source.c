@@ -420,7 +420,8 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, tx->element, tx->mode, tx->path, result);
+        policy_encoded(source->peer, source->offer->request.pool, tx->element, tx->mode, tx->path, source->bytes,
+                       result);
         if (source->peer->direct)
             peer_writer_end(source->peer);
     }
@@ -486,7 +487,8 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
-    tx->mode = policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->element, tx->path);
+    tx->mode =
+        policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->element, tx->path, source->bytes);
     enum strait_status status = job_encode(node->jobs, source_pool(source), &piece, ids, tx->mode, &chunk, on_encoded,
                                            node, (uint64_t)(uintptr_t)tx);
     if (chunk.seal != NULL)

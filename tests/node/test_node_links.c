@@ -26,9 +26,8 @@ enum kind {
 
 static const struct {
     const char *gpu_wires, *counter, *coding; /* option, metric, and how the policy calls it */
-} kinds[] = {{"peer", "peer", "into the peer's GPU, raw "},
-             {"nccl", "nccl", ": NCCL "},
-             {"ucx", "ucx_cuda", ": UCX between GPUs "}};
+} kinds[] = {
+    {"peer", "peer", "into the peer's GPU, "}, {"nccl", "nccl", ": NCCL "}, {"ucx", "ucx_cuda", ": UCX between GPUs "}};
 
 /* Of kinds, and of the wires that their nodes are connected by. */
 static const struct {
@@ -98,7 +97,7 @@ TEST_LOOP(chunks_go_by_the_link, COUNT(codings) * COUNT(links))
     ck_assert_double_eq(ucx, wire_bytes(pair.source, "ucx"));
     for (int other = 0; other < KINDS; other++)
         ck_assert(other == (int)kind || wire_bytes(pair.source, kinds[other].counter) == 0);
-    if (strcmp(coding, "auto") == 0) /* each mode has been measured by now */
+    if (strcmp(coding, "auto") == 0)
         told(&pair, kinds[kind].coding);
     if (kind != PEER) {
         char text[64];
