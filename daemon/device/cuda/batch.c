@@ -346,15 +346,15 @@ static struct lane *least_loaded(struct lane *first, uint32_t count)
     return least;
 }
 
-/* A lane for the task. Chunks that came over a link go where the next launch can take them too. NULL: a task that may
- * wait finds no lane without others that wait. */
-static struct lane *lane_of(struct device *device, const struct device_task *task)
+/* A lane for the task. Chunks that came over a link go where the next launch can take them too, if the task may join.
+ * NULL: a task that may wait finds no lane without others that wait. */
+static struct lane *lane_of(struct device *device, const struct device_task *task, bool joins)
 {
     if (task->work == DEVICE_ENCODE)
         return least_loaded(device->lanes, ENCODE_LANES);
     struct lane *first = &device->lanes[ENCODE_LANES + (waits(task) ? DECODE_LANES : 0)];
     const uint32_t count = waits(task) ? AHEAD_LANES : DECODE_LANES;
-    for (uint32_t i = 0; i < count && task->on_gpu; i++)
+    for (uint32_t i = 0; i < count && task->on_gpu && joins; i++)
         if (may_join(first + i, task))
             return first + i;
     struct lane *least = least_loaded(first, count);
@@ -364,16 +364,21 @@ static struct lane *lane_of(struct device *device, const struct device_task *tas
 static void lane_add(struct device *device, struct lane *lane, struct device_task *task);
 
 /* Tasks submitted together for a link go into one lane, and so cross the link in order: the first chunks arrive sooner
- * than if all went at once. */
+ * than if all went at once. The last of many chunks that are waited for is decoded by itself: nothing else is under way
+ * any more then. */
 static void take_submitted(struct device *device)
 {
     struct device_task *task = device->submitted, *next;
     struct lane *on_peer_gpu = NULL;
+    uint64_t awaited = 0;
+    for (const struct device_task *each = task; each != NULL; each = each->next)
+        awaited += waits(each) ? task_bytes(each) : 0;
     device->submitted = NULL;
     device->submitted_end = &device->submitted;
     for (; task != NULL; task = next) {
         next = task->next;
-        struct lane *lane = task->on_peer_gpu && on_peer_gpu != NULL ? on_peer_gpu : lane_of(device, task);
+        const bool joins = next != NULL || awaited <= JOIN_BYTES;
+        struct lane *lane = task->on_peer_gpu && on_peer_gpu != NULL ? on_peer_gpu : lane_of(device, task, joins);
         if (task->on_peer_gpu)
             on_peer_gpu = lane;
         if (lane != NULL)

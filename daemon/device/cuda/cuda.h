@@ -23,7 +23,7 @@ extern "C" {
 #define ENCODE_LANES 4u
 #define DECODE_LANES 4u
 /* Lanes whose batches may wait for chunks that are still on their way; such a batch delays no other's. */
-#define AHEAD_LANES  4u
+#define AHEAD_LANES  5u
 #define LANES        (ENCODE_LANES + DECODE_LANES + AHEAD_LANES)
 #define LANE_BATCHES 3u    /* one runs, the others are queued behind it on the device */
 #define BATCH_TASKS  64u   /* tasks of one batch */
