@@ -203,29 +203,6 @@ enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait
     }
 }
 
-struct counted {
-    uint64_t count;
-    uint8_t exponent;
-};
-
-static int by_falling_count(const void *a, const void *b)
-{
-    const struct counted *x = a, *y = b;
-    if (x->count != y->count)
-        return x->count > y->count ? -1 : 1;
-    return (int)x->exponent - (int)y->exponent;
-}
-
-void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
-{
-    struct counted order[256];
-    for (unsigned e = 0; e < 256; e++)
-        order[e] = (struct counted){.count = counts[e], .exponent = (uint8_t)e};
-    qsort(order, 256, sizeof(order[0]), by_falling_count);
-    for (unsigned r = 0; r < 256; r++)
-        ranking[r] = order[r].exponent;
-}
-
 /* ---- Calls on chunks: argument checks, then the chosen variant -------------------------------------------------- */
 
 /* Checks the fields of a run that calls for one chunk and for many share. */

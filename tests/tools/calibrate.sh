@@ -120,6 +120,67 @@ calibrate a.safetensors -o plain.set
 calibrate a.safetensors --class '^nothing=v' -o class.set
 same class.set plain.set "a rule that never matches"
 
+# ---- Kinds: tensors whose names do not tell what their values are like -----------------------------------------------
+
+# weights, gradients and both moments of two layers, whose exponents lie far apart
+python3 - <<'END'
+import json, random, struct
+
+random.seed(7)
+kinds = [("weight", "BF16", 0.02), ("weight.grad", "BF16", 1e-6), ("exp_avg", "F32", 1e-7), ("exp_avg_sq", "F32", 1e-14)]
+for part in ([0], [1], [0, 1]):
+    header, values, at = {}, b"", 0
+    for layer in part:
+        for name, dtype, scale in kinds:
+            random.seed(f"{layer}{name}")
+            floats = [random.gauss(0, scale) for _ in range(40000)]
+            floats = [x * x / scale for x in floats] if name == "exp_avg_sq" else floats
+            data = struct.pack(f"<{len(floats)}f", *floats)
+            data = data if dtype == "F32" else b"".join(data[i + 2 : i + 4] for i in range(0, len(data), 4))
+            size = len(data)
+            header[f"layers.{layer}.mlp.{name}"] = dict(dtype=dtype, shape=[40000], data_offsets=[at, at + size])
+            values, at = values + data, at + size
+    head = json.dumps(header).encode()
+    with open(f"state{''.join(map(str, part))}.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head + values)
+END
+
+size() { # NAME [OPTION]...: of state01, encoded
+    name=$1
+    shift
+    "$strait" encode -qf state01.safetensors "$name" "$@"
+    "$strait" decode -qf "$name" back.safetensors
+    same state01.safetensors back.safetensors "encode $*"
+    stat -c %s "$name"
+}
+
+calibrate state01.safetensors -o state.set
+"$strait" inspect state.set >report.txt
+for kind in 0 1 2 3; do
+    grep -q "kind $kind " report.txt || fail "no kind $kind: $(cat report.txt)"
+done
+! grep -q "kind 4" report.txt || fail "kinds of different layers are not joined"
+tables=$(($(wc -l <report.txt) - 2))
+none=$(size none.strait) base=$(size base.strait --mode base) own=$(size own.strait --codebook state.set)
+[ "$((own - 256 * tables))" -le "$none" ] && [ "$own" -lt "$base" ] || fail "with its own set $own bytes, without $none, in base $base"
+split=$(size split.strait --codebook state.set --mode split)
+[ $((split * 200)) -le $((own * 201)) ] || fail "in mode split $split bytes, in auto $own"
+wrong=$(size wrong.strait --codebook plain.set)
+[ $((wrong * 100)) -le $((base * 101)) ] || fail "with a set of another kind $wrong bytes, in base $base"
+
+for layer in 0 1; do
+    calibrate state$layer.safetensors --partial -o state$layer.part
+done
+calibrate --merge state1.part state0.part -o merged.set
+same state.set merged.set "kinds of two files"
+calibrate --merge --partial state1.part state0.part -o merged.part
+calibrate --merge merged.part -o merged.set
+same state.set merged.set "kinds of two files in two steps"
+calibrate state1.safetensors state0.safetensors -T 3 -o threads.set
+same state.set threads.set "kinds of two files at once"
+calibrate state01.safetensors --global -o global.set
+[ "$("$strait" inspect global.set | wc -l)" -eq 3 ] || fail "kinds in a set of --global"
+
 # ---- Output -------------------------------------------------------------------------------------------------------
 
 calibrate a.safetensors b.safetensors c.safetensors -o - >stdout.set
@@ -129,11 +190,15 @@ same plain.set stdout.set "-o - with a report"
 grep -q '^total ' report.txt || fail "no report on stderr with -o -"
 
 "$strait" calibrate a.safetensors b.safetensors c.safetensors -f -o one.set >report.txt 2>notes.txt
-[ "$(wc -l <report.txt)" -eq 8 ] || fail "not two head lines, five classes and a total"
-for row in 'other 5 *32768' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' 'total *229376'; do
+[ "$(wc -l <report.txt)" -eq 9 ] || fail "not two head lines, five classes, a kind and a total"
+for row in 'other 5 *32768' 'kind 0 *49152' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' \
+    'total *245760'; do
     grep -q "^$row " report.txt || fail "no row '$row'"
 done
+[ ! -s notes.txt ] || fail "notes: $(cat notes.txt)"
+"$strait" calibrate a.safetensors c.safetensors -f --dtype bf16 -o bf16.set >report.txt 2>notes.txt
 [ "$(cat notes.txt)" = "strait calibrate: skipped 1 tensor that is not BF16" ] || fail "notes: $(cat notes.txt)"
+grep -q '^kind 0 *32768 ' report.txt || fail "FP32 is counted with --dtype bf16"
 "$strait" calibrate --json a.safetensors --force -o plain.set | grep -q '"codebook_id":.*"[0-9a-f]\{32\}"' || fail "no JSON"
 [ -z "$(calibrate a.safetensors c.safetensors -o plain.set 2>&1)" ] || fail "-q is not quiet"
 
