@@ -487,6 +487,27 @@ void tensors_close(struct tensors *tensors)
     *tensors = (struct tensors){0};
 }
 
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+bool calibrate_add_dtype(uint32_t *elements, const char *text)
+{
+    static const char *const names[] = {"bf16", "fp16", "fp32"};
+    unsigned index;
+    if (!option_name("--dtype", text, names, 3, &index))
+        return false;
+    *elements |= 1u << (STRAIT_ELEMENT_BF16 + index);
+    return true;
+}
+
+bool calibrate_add_rule(struct class_rules *rules, const char *rule)
+{
+    const char *why = "out of memory";
+    if (class_rules_add(rules, rule, &why) == STRAIT_OK)
+        return true;
+    print_error(NULL, "--class '%s': %s", rule, why);
+    return false;
+}
+
 /* ---- Costs ----------------------------------------------------------------------------------------------------- */
 
 /* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count

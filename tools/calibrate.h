@@ -127,6 +127,10 @@ bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsi
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
 
+/* Options of commands that count tensors: --dtype adds to `elements`, --class to `rules`. */
+bool calibrate_add_dtype(uint32_t *elements, const char *text);
+bool calibrate_add_rule(struct class_rules *rules, const char *rule);
+
 /* Report of `strait calibrate` about the data it counted, class by class. */
 
 struct calibrate_report {

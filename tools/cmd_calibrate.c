@@ -79,26 +79,16 @@ struct options {
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-static bool add_dtype(void *options_, const char *text)
+static bool add_dtype(void *options, const char *text)
 {
-    struct options *options = options_;
-    static const char *const names[] = {"bf16", "fp16", "fp32"};
-    unsigned index;
-    if (!option_name("--dtype", text, names, 3, &index))
-        return false;
-    options->elements |= 1u << (STRAIT_ELEMENT_BF16 + index);
-    return true;
+    return calibrate_add_dtype(&((struct options *)options)->elements, text);
 }
 
 static bool add_rule(void *options_, const char *rule)
 {
     struct options *options = options_;
-    const char *why;
     options->has_rules = true;
-    if (class_rules_add(options->rules, rule, &why) == STRAIT_OK)
-        return true;
-    print_error(NULL, "--class '%s': %s", rule, why);
-    return false;
+    return calibrate_add_rule(options->rules, rule);
 }
 
 static bool set_sample_bytes(void *options_, const char *text)

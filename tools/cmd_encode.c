@@ -11,6 +11,7 @@
 
 #include "internal/element.h"
 #include "tools/batch.h"
+#include "tools/calibrate.h"
 #include "tools/encode_file.h"
 #include "tools/kinds.h"
 #include "tools/pipeline.h"
@@ -101,14 +102,9 @@ static bool set_dtype(void *options_, const char *text)
     return true;
 }
 
-static bool add_class(void *options_, const char *text)
+static bool add_class(void *options, const char *text)
 {
-    struct encode_options *options = options_;
-    const char *why = "out of memory";
-    if (class_rules_add(options->rules, text, &why) == STRAIT_OK)
-        return true;
-    print_error(NULL, "--class '%s': %s", text, why);
-    return false;
+    return calibrate_add_rule(((struct encode_options *)options)->rules, text);
 }
 
 static bool set_page(void *options_, const char *text)

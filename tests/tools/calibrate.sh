@@ -1,5 +1,5 @@
 #!/bin/sh
-# calibrate.sh STRAIT SCRATCH: `strait calibrate` from end to end, on files cut from tests/data. SCRATCH is overwritten.
+# calibrate.sh STRAIT SCRATCH: `strait calibrate` and `strait codebook` from end to end, on files cut from tests/data. SCRATCH is overwritten.
 set -eu
 strait=$(realpath "$1")
 slice=$(realpath "$(dirname "$0")/../data/kv-slice.safetensors")
@@ -180,6 +180,51 @@ calibrate state1.safetensors state0.safetensors -T 3 -o threads.set
 same state.set threads.set "kinds of two files at once"
 calibrate state01.safetensors --global -o global.set
 [ "$("$strait" inspect global.set | wc -l)" -eq 3 ] || fail "kinds in a set of --global"
+
+# ---- strait codebook ------------------------------------------------------------------------------------------------
+
+told() { # FILTER ARG...: what the JSON of `strait codebook ARG...` has to be, as Python
+    filter=$1
+    shift
+    "$strait" codebook "$@" --json >told.json || fail "codebook $*"
+    python3 -c "import json; d = json.load(open('told.json')); rows = d['classes']; assert $filter, d" 2>told.err ||
+        fail "codebook $*: not $filter: $(tail -c 600 told.err)"
+}
+
+told 'len(rows) == 7 and all(r["changed_codes"] == 0 and r["in_a"] and r["in_b"] for r in rows[:4])' diff state.set state.set
+told 'all(r["a_by_a_bits"] == r["a_by_b_bits"] > 1 for r in rows)' diff state.set state.set
+told 'rows[0]["fallback"] and d["total"]["a_by_a_bits"] == d["total"]["b_by_b_bits"]' diff state.set state.set
+# counts make the set that they were merged to
+told 'd["a"]["codebook_id"] == d["b"]["codebook_id"]' diff state.set merged.part
+# K and V beside weights: neither has a table for the other's values, which cost more by what it has
+told 'all(not r["in_b"] and r["b_by_b_bits"] is None for r in rows if r["role"] in ("k", "v"))' diff plain.set state.set
+told 'all(not r["in_a"] and r["b_by_a_bits"] > 1.5 * r["b_by_b_bits"] for r in rows if r.get("kind", 0) > 0)' diff plain.set state.set
+told 'd["total"]["a_by_a_bits"] < d["total"]["a_by_b_bits"] and d["total"]["b_by_b_bits"] < d["total"]["b_by_a_bits"]' \
+    diff plain.set state.set
+"$strait" codebook diff plain.set state.set | grep -q '^kind 3  *([0-9]*)  *[0-9]* ' || fail "codebook diff, for people"
+
+told 'd["codebook_fits"] and all(r["fits"] for r in rows) and sum(r["values"] for r in rows) == 320000' \
+    expect state.set state01.safetensors
+told 'all(0.97 < r["bits"] / r["expected_bits"] < 1.03 for r in rows)' expect state.set state01.safetensors
+told 'all(abs(r["bits"] - r["own_bits"]) < 1e-9 for r in rows)' expect state.set state01.safetensors
+told 'not d["codebook_fits"] and d["total"]["bits"] > 1.5 * d["total"]["own_bits"]' expect plain.set state01.safetensors
+told 'rows[0]["role"] == "k" and rows[0]["layer"] == 0 and d["codebook_fits"]' expect one.set a.safetensors
+told 'd["total"]["values"] == 160000' expect state.set state01.safetensors --dtype bf16
+"$strait" codebook expect plain.set state01.safetensors | grep -q '^warning: .* take over 5% more than plain.set' ||
+    fail "codebook expect does not warn"
+"$strait" codebook expect state.set state01.safetensors | grep -q warning && fail "codebook expect warns of a set that fits"
+for wrong in "diff one.set" "diff one.set one.set one.set" "expect one.set" "other one.set" "" "expect --dtype fp8 one.set a.safetensors"; do
+    code=0
+    # shellcheck disable=SC2086 # split into words
+    "$strait" codebook $wrong >/dev/null 2>&1 || code=$?
+    [ $code -eq 2 ] || fail "exit status $code: codebook $wrong"
+done
+for wrong in "diff one.set a.safetensors" "diff missing one.set" "expect a.safetensors a.safetensors" "expect one.set one.set"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$strait" codebook $wrong >/dev/null 2>refused.err || code=$?
+    { [ $code -eq 1 ] && grep -q "^strait codebook ${wrong%% *}: " refused.err; } || fail "exit status $code: codebook $wrong"
+done
 
 # ---- Output -------------------------------------------------------------------------------------------------------
 
