@@ -536,24 +536,12 @@ static enum exit_code encode_run(const struct encode_options *options)
     return ok ? EXIT_CODE_OK : code;
 }
 
-/* Encodes the files of a list, also those behind one that fails. */
-static enum exit_code encode_several(const struct encode_options *options)
+static enum exit_code encode_file_of_batch(void *options, const char *input, const char *output)
 {
-    enum exit_code code = EXIT_CODE_DATA;
-    struct batch batch = {0};
-
-    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_ADDS)) {
-        code = EXIT_CODE_OK;
-        for (size_t i = 0; i < batch.count; i++) {
-            struct encode_options one = *options;
-            one.input = batch.list[i].input;
-            one.output = batch.list[i].output;
-            const enum exit_code ended = encode_run(&one);
-            code = code == EXIT_CODE_OK ? ended : code;
-        }
-    }
-    batch_fini(&batch);
-    return code;
+    struct encode_options one = *(const struct encode_options *)options;
+    one.input = input;
+    one.output = output;
+    return encode_run(&one);
 }
 
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
@@ -580,7 +568,9 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return options->folder != NULL ? encode_several(options) : encode_run(options);
+    return options->folder != NULL ? batch_run(options->inputs, options->input_count, options->folder, BATCH_ADDS,
+                                               encode_file_of_batch, options)
+                                   : encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)
