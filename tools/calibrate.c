@@ -361,7 +361,7 @@ static bool take_tensor(struct tensors *tensors, const struct input *input, cons
     const struct strait_class class = class_by(rules, tensor->name), none = {0};
     const bool by_class = (tensors->elements >> element & 1) != 0 && is_wanted(tensors, tensor->name);
     const bool by_kind = (tensors->kinds >> element & 1) != 0 && class.role == STRAIT_ROLE_OTHER;
-    const struct strait_class kind = by_kind ? kind_of(element, tensor->name, class.layer) : none;
+    const struct strait_class kind = by_kind ? kind_of(element, tensor->name) : none;
 
     if (!by_class && !by_kind) {
         tensors->skipped++;

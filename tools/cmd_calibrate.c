@@ -369,11 +369,14 @@ static bool print_report(const struct options *options, const struct calibrate_r
 static struct strait_codebook *make_set(const struct options *options, struct histograms *histograms)
 {
     struct strait_codebook *codebook = NULL;
-    enum strait_status status = kinds_join(histograms->list, &histograms->count);
-    if (status == STRAIT_OK && histograms->count >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {
-        print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", histograms->count);
+    uint32_t classes = 0;
+    for (uint32_t i = 0; i < histograms->count; i++)
+        classes += !kind_is(histograms->list[i].class);
+    if (classes + KINDS_MAX >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {
+        print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", classes);
         return NULL;
     }
+    enum strait_status status = kinds_join(histograms->list, &histograms->count);
     if (status == STRAIT_OK)
         status = histograms_codebook(histograms, options->global, &codebook);
     if (status != STRAIT_OK)

@@ -1,7 +1,6 @@
 #include "tools/kinds.h"
 
 #include <cjson/cJSON.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,21 +19,15 @@ static uint64_t hash_byte(uint64_t hash, uint8_t byte)
 
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-    for (; *text != '\0'; text++) {
-        const bool digit = isdigit((unsigned char)*text);
-        hash = hash_byte(hash, digit ? '#' : (uint8_t)*text);
-        while (digit && isdigit((unsigned char)text[1]))
-            text++;
-    }
+    for (; *text != '\0'; text++)
+        hash = hash_byte(hash, (uint8_t)*text);
     return hash_byte(hash, 0);
 }
 
-struct strait_class kind_of(enum strait_element element, const char *name, int32_t layer)
+struct strait_class kind_of(enum strait_element element, const char *name)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     hash = hash_text(hash_text(hash, element_name(element)), name);
-    for (unsigned b = 0; b < 4; b++)
-        hash = hash_byte(hash, (uint8_t)((uint32_t)layer >> 8 * b));
     return (struct strait_class){STRAIT_ROLE_OTHER,
                                  CODEBOOK_KIND_LAYER | (int32_t)(hash >> 34 & (CODEBOOK_KIND_LAYER - 1))};
 }

@@ -14,9 +14,8 @@
 
 #define KINDS_MAX 64u /* tables of kinds in a set */
 
-/* The class that a tensor is counted under before kinds are joined: one for each type, name and layer, where numbers in
- * names are all alike. */
-struct strait_class kind_of(enum strait_element element, const char *name, int32_t layer);
+/* The class that a tensor is counted under before kinds are joined: one for each type and name. */
+struct strait_class kind_of(enum strait_element element, const char *name);
 bool kind_is(struct strait_class class);
 
 /* Joins the classes of kind_of in a list, which is in ascending order of class, to at most KINDS_MAX kinds, numbered

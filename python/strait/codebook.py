@@ -238,12 +238,11 @@ class Codebook:
         return Codebook.from_bytes, (self.to_bytes(),)
 
 
-def _kind_of(element: str, name: str, layer: int | None) -> Class:
+def _kind_of(element: str, name: str) -> Class:
     """The class that a tensor of role OTHER is counted under before kinds are joined, as in tools/kinds.c: 30 bits of
-    FNV-1a of type, name with # for numbers, and layer."""
-    text = element.encode() + b"\0" + re.sub(rb"[0-9]+", b"#", name.encode(errors="surrogatepass")) + b"\0"
+    FNV-1a of type and name."""
     value = 0xCBF29CE484222325
-    for byte in text + (-1 if layer is None else layer).to_bytes(4, "little", signed=True):
+    for byte in element.encode() + b"\0" + name.encode(errors="surrogatepass") + b"\0":
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return Class(Role.OTHER, _KIND_LAYER | value >> 34)
 
@@ -292,7 +291,7 @@ class Counts:
         _count(counts, view, element)
         _add(self._by_element.setdefault(element, {}), key, counts)
         if isinstance(wanted, str) and key is not None and key.role == Role.OTHER:
-            _add(self._kinds, _kind_of(element, wanted, key.layer), counts)
+            _add(self._kinds, _kind_of(element, wanted), counts)
 
     def __iadd__(self, other: Counts) -> Counts:
         """ValueError: counts of another element."""

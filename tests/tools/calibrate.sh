@@ -176,6 +176,29 @@ same state.set merged.set "kinds of two files"
 calibrate --merge --partial state1.part state0.part -o merged.part
 calibrate --merge merged.part -o merged.set
 same state.set merged.set "kinds of two files in two steps"
+# tensors that differ in a number alone, which is no layer
+python3 - <<'END'
+import json, random, struct
+
+header, values = {}, b""
+for i in range(6):
+    random.seed(i)
+    data = struct.pack("<30000f", *(random.gauss(0, 0.03 / 4**i) for _ in range(30000)))
+    data = b"".join(data[k + 2 : k + 4] for k in range(0, len(data), 4))
+    header[f"conv_{i}.weight"] = dict(dtype="BF16", shape=[30000], data_offsets=[60000 * i, 60000 * i + 60000])
+    values += data
+head = json.dumps(header).encode()
+with open("conv.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(head)) + head + values)
+END
+calibrate conv.safetensors -o conv.set
+"$strait" encode -qf conv.safetensors none.strait
+"$strait" encode -qf conv.safetensors --codebook conv.set own.strait
+tables=$(($("$strait" inspect conv.set | wc -l) - 2))
+[ $(($(stat -c %s own.strait) - 256 * tables)) -le "$(stat -c %s none.strait)" ] || fail "a convolutional model's own set"
+"$strait" encode -f conv.safetensors --codebook conv.set own.strait 2>report.txt
+grep -q warning report.txt && fail "a convolutional model's own set does not fit: $(cat report.txt)"
+
 calibrate state1.safetensors state0.safetensors -T 3 -o threads.set
 same state.set threads.set "kinds of two files at once"
 calibrate state01.safetensors --global -o global.set
