@@ -363,6 +363,10 @@ struct strait_decode_item {
     int32_t *page_status;
     uint32_t page_status_count;
     uint32_t flags; /* of enum strait_decode_flags */
+    /* Bytes at `metadata`, for callers who cannot look at the header before the call; 0: all that the header there
+     * says. When it says more, the metadata is read at src: "cuda" reads nothing outside the chunk whatever it is
+     * meanwhile, for others it must not change then. */
+    uint64_t metadata_size;
 };
 
 /* Encode or decode `count` chunks, as `count` calls of strait_encode or strait_decode would, but "cuda" needs one

@@ -68,6 +68,7 @@ def load(name: str, variable: str, prototypes: Prototypes) -> ctypes.CDLL:
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 CHUNK_PAGES_MAX = 1024 * 1024
 CHUNK_HEADER_BYTES = 48
+BLOCK_BYTES = 16384
 CODEBOOK_ID_BYTES = 16
 CODEBOOK_TABLES_MAX = 65535
 
@@ -141,6 +142,7 @@ class DecodeItem(Structure):
         ("page_status", c_void_p),
         ("page_status_count", c_uint32),
         ("flags", c_uint32),
+        ("metadata_size", c_uint64),
     ]
 
 

@@ -5,9 +5,9 @@
     python -m strait.calibrate FILES... -o SET                      one process, without torch
 
 FILES are safetensors files, or folders of them. Each is read by one rank, chosen by size so that all have about as much
-to do; the counts are then added, so the set is that of `strait calibrate FILES...`, byte for byte, with the bits that it
-expects, and the same on every rank, which is checked. Rank 0 writes SET. A rank that fails or dies ends all others, within ten seconds if it had
-begun.
+to do; the counts are then added, so the set is that of `strait calibrate FILES...`, byte for byte, with the bits that
+it expects, and the same on every rank, which is checked. Rank 0 writes SET. A rank that fails or dies ends all others,
+within ten seconds if it had begun.
 """
 
 from __future__ import annotations

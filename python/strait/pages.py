@@ -104,7 +104,13 @@ class Request:
     def overlaps(self, memory: NDArray[np.uint8]) -> bool:
         """Whether the pages and the memory, a row of bytes, share a byte."""
         begin = memory.ctypes.data
-        return _touches(self.regions, self._ids, self.count // len(self.regions), begin, begin + memory.nbytes)
+        return touches(self.regions, self._ids, self.count // len(self.regions), begin, begin + memory.nbytes)
+
+    def metadata_bound(self) -> int:
+        """Most bytes of metadata that a chunk of just these pages has (FORMAT.md, section 4)."""
+        longest = int((self.regions["rows"].astype(np.uint64) * self.regions["row_bytes"]).max())
+        blocks = -(-longest // _abi.BLOCK_BYTES)
+        return -(-(_abi.CHUNK_HEADER_BYTES + self.count * (16 + 4 + 4 * (blocks - 1))) // 16) * 16
 
     def bound(self) -> int:
         """Largest chunk these pages can become, in bytes. ValueError when they are too much for one."""
@@ -117,7 +123,7 @@ class Request:
         return bound
 
 
-def _touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
+def touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
     """Whether a row of the pages has a byte in begin..end. Ids out of range name no page."""
     for region in regions:
         base, stride, rows = int(region["base"]), int(region["page_stride"]), int(region["rows"])
