@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "kernels/codebook_file.h"
 #include "internal/default_socket.h"
 #include "tools/calibrate.h"
@@ -264,18 +266,36 @@ static bool merge_input(const struct input *input, struct histograms *histograms
     return status == STRAIT_OK;
 }
 
+/* The same counts twice are rather a slip than two machines with the same values. */
+static void warn_of_twins(const struct options *options, const uint64_t *sums, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (sums[i] == sums[count]) {
+            print_error(options->files[count], "warning: has the counts of %s, which are added twice",
+                        options->files[i]);
+            return;
+        }
+}
+
 static bool merge_files(const struct options *options, struct histograms *histograms)
 {
-    for (int i = 0; i < options->file_count; i++) {
+    uint64_t *sums = calloc((size_t)options->file_count, sizeof(*sums));
+    bool merged = sums != NULL;
+    if (sums == NULL)
+        print_error(NULL, "out of memory");
+    for (int i = 0; merged && i < options->file_count; i++) {
         struct input input;
-        if (!input_open(&input, options->files[i]))
-            return false;
-        bool merged = merge_input(&input, histograms);
-        input_close(&input);
+        merged = input_open(&input, options->files[i]);
         if (!merged)
-            return false;
+            break;
+        sums[i] = XXH3_64bits(input.data, input.size);
+        merged = merge_input(&input, histograms);
+        input_close(&input);
+        if (merged)
+            warn_of_twins(options, sums, i);
     }
-    return true;
+    free(sums);
+    return merged;
 }
 
 /* ---- A running node ---------------------------------------------------------------------------------------------- */

@@ -207,6 +207,8 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
 
+#define TYPE_HINT_BYTES 4096u
+
 struct encode_report {
     const struct encode_task *task;
     const struct encode_outcome *outcome;
@@ -355,6 +357,16 @@ static void add_tables(cJSON *object, const struct encode_report *report)
     }
 }
 
+/* Plain values that do not shrink are often of another type than they were taken for. */
+static void print_type_hint(const struct encode_report *report, FILE *stream)
+{
+    const char *type = plain_type(report);
+    const uint64_t before = report->outcome->uncompressed_bytes, after = report->outcome->file_bytes;
+
+    if (type != NULL && before >= TYPE_HINT_BYTES && after >= before && plan_has_tables(report->task->plan))
+        fprintf(stream, "  nothing is gained as values of type %s; --dtype says what they are\n", type);
+}
+
 static void print_report(const struct encode_report *report, FILE *stream)
 {
     const struct encode_outcome *outcome = report->outcome;
@@ -370,6 +382,7 @@ static void print_report(const struct encode_report *report, FILE *stream)
     print_drift(report, stream);
     print_carried(report->task->plan, stream);
     print_carried_plain(report, stream);
+    print_type_hint(report, stream);
 }
 
 static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, bool compressed)

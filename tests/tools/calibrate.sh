@@ -109,6 +109,12 @@ calibrate a.safetensors b.safetensors c.safetensors --partial -T 2 -o all.part
 calibrate --merge --partial c.part b.part a.part -o merged.part
 same all.part merged.part "counts"
 
+calibrate --merge a.part b.part -o merged.set 2>notes.txt
+[ ! -s notes.txt ] || fail "notes on a merge: $(cat notes.txt)"
+cp a.part twin.part
+calibrate --merge a.part b.part twin.part -o merged.set 2>notes.txt
+grep -q 'twin.part: warning: has the counts of a.part' notes.txt || fail "counts that are added twice: $(cat notes.txt)"
+
 calibrate a.safetensors b.safetensors c.safetensors --global -o global.set
 calibrate --merge all.part --global -o merged.set
 same global.set merged.set "--global"
@@ -313,7 +319,7 @@ refused 1 "folder: not a regular file" a.safetensors folder -o no.set
 refused 1 "pipe: not a regular file" pipe -o no.set
 refused 1 "empty: not a safetensors file" empty -o no.set
 refused 1 "large.raw: not a safetensors file; --raw" large.raw -o no.set
-refused 1 "shorter.safetensors: not a safetensors file" a.safetensors shorter.safetensors -o no.set
+refused 1 "shorter.safetensors: bad safetensors file: ends inside the header" a.safetensors shorter.safetensors -o no.set
 refused 1 "short.safetensors: .*beyond the end of the file" a.safetensors short.safetensors -o no.set
 refused 1 "odd.raw: an odd number" --raw odd.raw -o no.set
 refused 1 "no values in 1 file that are BF16" -q --dtype bf16 none.safetensors -o no.set
