@@ -23,6 +23,8 @@ def table_index(table: TableLike, codebook: Codebook | None) -> int:
     """The index that `table` means. Without a codebook there is only table 0 to find."""
     if isinstance(table, (str, tuple, Role)):
         return 0 if codebook is None else codebook.find(table)
+    if isinstance(table, bool):
+        raise TypeError(f"table must be an index or a class, not {table}")
     index = operator.index(table)
     if not 0 <= index < 2**32:
         raise ValueError(f"table {table} is out of range")
@@ -317,6 +319,10 @@ def index_array(given: Any, what: str) -> NDArray[np.uint32]:
 
 def cut(data: NDArray[Any], page_bytes: int, table: int) -> Request:
     """A row of bytes as pages of one size; the last may be shorter."""
+    try:
+        page_bytes = operator.index(page_bytes)
+    except TypeError:
+        raise TypeError(f"page_bytes must be a whole number, not {page_bytes!r}") from None
     if not 1 <= page_bytes <= PAGE_BYTES_MAX:
         raise ValueError(f"page_bytes {page_bytes} is not in 1..{PAGE_BYTES_MAX}")
     if data.nbytes == 0:
