@@ -71,7 +71,7 @@ bool values_open(struct bench_values *values, const struct bench_options *option
         return false;
     }
     if (options->codebook != NULL)
-        return codebook_load(options->codebook, &values->codebook, NULL);
+        return codebook_load(options->codebook, &values->codebook);
     if (options->calibs.count == 0) {
         values->codebook = calibrate(&values->tensors, threads);
     } else if (open_tensors(&calib, &options->calibs, element)) {

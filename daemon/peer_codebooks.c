@@ -7,12 +7,11 @@
 #include "daemon/memory/codebook_parts.h"
 #include "daemon/node.h"
 
-#define FETCHES_MAX      4u     /* at a time, of different sets */
-#define FETCH_ATTEMPTS   3u     /* of one set from one connection */
-#define CLAIM_REST_MS    60000u /* after the next set was told, chunks that name the one before have arrived */
-#define SENDS_MAX        4u     /* how often a peer gets our set by one connection */
-#define TIMER_MS         500u
-#define CODEBOOK_ID_TEXT (2 * CODEBOOK_ID_BYTES + 1)
+#define FETCHES_MAX    4u     /* at a time, of different sets */
+#define FETCH_ATTEMPTS 3u     /* of one set from one connection */
+#define CLAIM_REST_MS  60000u /* after the next set was told, chunks that name the one before have arrived */
+#define SENDS_MAX      4u     /* how often a peer gets our set by one connection */
+#define TIMER_MS       500u
 
 /* A set on its way from a peer, or being read by a worker. */
 struct codebook_fetch {
@@ -37,7 +36,7 @@ static bool is_equal(const uint8_t *a, const uint8_t *b)
     return memcmp(a, b, CODEBOOK_ID_BYTES) == 0;
 }
 
-static const char *id_text(char text[CODEBOOK_ID_TEXT], const uint8_t *id)
+const char *codebook_id_text(char text[CODEBOOK_ID_TEXT], const uint8_t *id)
 {
     for (uint32_t i = 0; i < CODEBOOK_ID_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", id[i]);
@@ -114,7 +113,7 @@ static void fail(struct codebook_fetch *fetch, bool final, const char *why)
     node->metrics.codebook_fetches_failed++;
     log_quote(name, sizeof(name), peer != NULL ? peer->address : "", peer != NULL ? strlen(peer->address) : 0);
     log_limited(node->log, LOG_OF_PEERS, LOG_WARN, "msg=\"codebook set not fetched\" peer=%s id=%s error=\"%s\"", name,
-                id_text(id, fetch->parts.id), why);
+                codebook_id_text(id, fetch->parts.id), why);
     if (peer != NULL) {
         struct peer_codebooks *p = &((struct peer_use *)peer->owner)->codebooks;
         p->attempts++;
@@ -285,8 +284,8 @@ static void log_fetched(const struct codebook_fetch *fetch, uint32_t tables)
     const char *address = fetch->peer != NULL ? fetch->peer->address : "";
     log_quote(name, sizeof(name), address, strlen(address));
     log_limited(fetch->node->log, LOG_OF_PEERS, LOG_INFO,
-                "msg=\"codebook set fetched\" peer=%s id=%s tables=%u bytes=%u", name, id_text(id, fetch->parts.id),
-                tables, fetch->parts.size);
+                "msg=\"codebook set fetched\" peer=%s id=%s tables=%u bytes=%u", name,
+                codebook_id_text(id, fetch->parts.id), tables, fetch->parts.size);
 }
 
 static void read_done(void *arg);
@@ -437,7 +436,7 @@ void peer_codebooks_known(struct node *node, struct peer *peer, const struct mes
     char name[2 * MESSAGE_ADDRESS_MAX], id[CODEBOOK_ID_TEXT];
     log_quote(name, sizeof(name), peer->address, strlen(peer->address));
     log_limited(node->log, LOG_OF_PEERS, LOG_INFO, "msg=\"the peer knows our codebook set\" peer=%s id=%s", name,
-                id_text(id, known->id.data));
+                codebook_id_text(id, known->id.data));
 }
 
 static void forget_known(void *arg, struct peer *peer)

@@ -44,6 +44,10 @@ struct codebook_fetches {
     uint32_t own_size;
 };
 
+/* The id of a set as hexadecimal digits. Returns `text`. */
+#define CODEBOOK_ID_TEXT (2 * CODEBOOK_ID_BYTES + 1)
+const char *codebook_id_text(char text[CODEBOOK_ID_TEXT], const uint8_t *id);
+
 void peer_codebooks_init(struct node *node);
 void peer_codebooks_fini(struct node *node); /* no job runs any more; the timer is closed by the caller */
 

@@ -440,6 +440,39 @@ static void add_devices(struct node *node, cJSON *array)
     }
 }
 
+/* Bits that mode tiered is expected to spend on an exponent: of all that the set was made of if it has the counts, else
+ * the mean of its tables. 0: not known. */
+static double expected_bits(const struct strait_codebook *set)
+{
+    const uint32_t count = strait_codebook_count(set);
+    double bits = 0, weights = 0;
+    for (uint32_t t = count > 1; t < count; t++) {
+        const uint64_t *counts = strait_codebook_counts(set, t);
+        double weight = 1;
+        for (unsigned e = 0; counts != NULL && e < 256; e++)
+            weight += (double)counts[e];
+        if (strait_codebook_expected(set, t) == 0)
+            continue;
+        bits += weight * strait_codebook_expected(set, t) / 1000;
+        weights += weight;
+    }
+    return weights > 0 ? bits / weights : 0;
+}
+
+static void add_codebook(const struct node *node, cJSON *root)
+{
+    const struct strait_codebook *set = node_codebook(node);
+    cJSON_AddBoolToObject(root, "codebook", set != NULL);
+    if (set == NULL)
+        return;
+    char id[CODEBOOK_ID_TEXT];
+    cJSON_AddStringToObject(root, "codebook_id", codebook_id_text(id, strait_codebook_id(set)));
+    cJSON_AddNumberToObject(root, "codebook_tables", strait_codebook_count(set));
+    const double bits = expected_bits(set);
+    if (bits > 0)
+        cJSON_AddNumberToObject(root, "codebook_expected_bits", bits);
+}
+
 static void add_node(struct node *node, cJSON *root)
 {
     char incarnation[17];
@@ -453,7 +486,7 @@ static void add_node(struct node *node, cJSON *root)
     cJSON_AddStringToObject(root, "address", node->peers != NULL ? peers_address(node->peers) : "");
     cJSON_AddStringToObject(root, "codec", strait_codec_name(strait_codec_get(NULL)));
     cJSON_AddBoolToObject(root, "draining", node->draining);
-    cJSON_AddBoolToObject(root, "codebook", node_codebook(node) != NULL);
+    add_codebook(node, root);
     cJSON_AddStringToObject(root, "transports", node->peers != NULL ? peers_offered(node->peers) : "");
     cJSON_AddStringToObject(root, "transports_left_out", node->peers != NULL ? peers_left_out(node->peers) : "");
 }

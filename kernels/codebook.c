@@ -169,6 +169,8 @@ void strait_codebook_destroy(struct strait_codebook *codebook)
     if (codebook == NULL)
         return;
     free(codebook->classes);
+    free(codebook->expected);
+    free(codebook->counts);
     free(codebook);
 }
 
@@ -193,6 +195,186 @@ struct strait_class strait_codebook_class(const struct strait_codebook *codebook
         return (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
     return codebook->classes[table];
 }
+
+/* ---- Rankings ------------------------------------------------------------------------------------------------- */
+
+struct counted {
+    uint64_t count;
+    uint8_t exponent;
+};
+
+static int by_falling_count(const void *a, const void *b)
+{
+    const struct counted *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count > y->count ? -1 : 1;
+    return (int)x->exponent - (int)y->exponent;
+}
+
+void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
+{
+    struct counted order[256];
+    for (unsigned e = 0; e < 256; e++)
+        order[e] = (struct counted){.count = counts[e], .exponent = (uint8_t)e};
+    qsort(order, 256, sizeof(order[0]), by_falling_count);
+    for (unsigned r = 0; r < 256; r++)
+        ranking[r] = order[r].exponent;
+}
+
+/* ---- What a set was made of ------------------------------------------------------------------------------------ */
+
+uint64_t codebook_tiered_bits(const uint64_t counts[256], const uint8_t ranking[256])
+{
+    static const struct {
+        unsigned begin, bits;
+    } tiers[] = {{0, 2}, {TIER2_RANK, 4}, {TIER3_RANK, 8}, {TIER4_RANK, 16}, {256, 0}};
+    uint64_t bits = 0;
+    for (unsigned t = 0; t < 4; t++)
+        for (unsigned r = tiers[t].begin; r < tiers[t + 1].begin; r++)
+            bits += tiers[t].bits * counts[ranking[r]];
+    return bits;
+}
+
+static uint64_t sum_of(const uint64_t counts[256])
+{
+    uint64_t sum = 0;
+    for (unsigned e = 0; e < 256; e++)
+        sum += counts[e];
+    return sum;
+}
+
+const uint64_t *strait_codebook_counts(const struct strait_codebook *codebook, uint32_t table)
+{
+    if (codebook->counts == NULL || table >= codebook->count || sum_of(codebook->counts[table]) == 0)
+        return NULL;
+    return codebook->counts[table];
+}
+
+uint32_t strait_codebook_expected(const struct strait_codebook *codebook, uint32_t table)
+{
+    return codebook->expected == NULL || table >= codebook->count ? 0 : codebook->expected[table];
+}
+
+static bool keep_counts(struct strait_codebook *set, const uint64_t (*counts)[256])
+{
+    set->counts = malloc(set->count * sizeof(*set->counts));
+    set->expected = calloc(set->count, sizeof(*set->expected));
+    if (set->counts == NULL || set->expected == NULL)
+        return false;
+    memcpy(set->counts, counts, set->count * sizeof(*set->counts));
+    for (uint32_t t = 0; t < set->count; t++) {
+        const uint64_t values = sum_of(counts[t]);
+        const double bits = (double)codebook_tiered_bits(counts[t], set->tables[t].exponent);
+        set->expected[t] = values == 0 ? 0 : (uint32_t)(1000 * bits / (double)values + 0.5);
+    }
+    return true;
+}
+
+enum strait_status strait_codebook_create_counted(const uint64_t (*counts)[256], const struct strait_class *classes,
+                                                  uint32_t count, struct strait_codebook **codebook)
+{
+    if (counts == NULL || codebook == NULL || count == 0 || count > STRAIT_CODEBOOK_TABLES_MAX)
+        return STRAIT_ERR_INVALID;
+    struct strait_codebook *set = NULL;
+    uint8_t(*rankings)[256] = malloc(count * sizeof(*rankings));
+    if (rankings == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t t = 0; t < count; t++)
+        strait_histogram_rank(rankings[t], counts[t]);
+    enum strait_status status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, &set);
+    free(rankings);
+    if (status == STRAIT_OK && !keep_counts(set, counts)) {
+        strait_codebook_destroy(set);
+        status = STRAIT_ERR_NO_MEMORY;
+    }
+    if (status == STRAIT_OK)
+        *codebook = set;
+    return status;
+}
+
+/* ---- Groups of histograms -------------------------------------------------------------------------------------- */
+
+/* What a table costs where all of a set travel with the values, as in files. */
+#define TABLE_BITS (8u * 256u)
+
+/* A histogram that joins a group may cost a 128th more by the group's table than by one of its own. */
+#define JOIN_SHARE 128u
+
+struct grouped {
+    const uint64_t *counts;
+    uint32_t index;
+    uint64_t values;
+};
+
+struct group {
+    uint64_t counts[256];
+    uint8_t ranking[256];
+};
+
+/* The largest first; equal ones in any order give equal groups. */
+static int by_values(const void *a, const void *b)
+{
+    const struct grouped *x = a, *y = b;
+    if (x->values != y->values)
+        return x->values > y->values ? -1 : 1;
+    return memcmp(x->counts, y->counts, 256 * sizeof(x->counts[0]));
+}
+
+/* The group by whose table the counts cost least, and how much. */
+static uint32_t best_group(const struct group *groups, uint32_t count, const uint64_t counts[256], uint64_t *bits)
+{
+    uint32_t best = 0;
+    *bits = UINT64_MAX;
+    for (uint32_t g = 0; g < count; g++) {
+        const uint64_t cost = codebook_tiered_bits(counts, groups[g].ranking);
+        if (cost < *bits) {
+            *bits = cost;
+            best = g;
+        }
+    }
+    return best;
+}
+
+static void join(struct group *group, const uint64_t counts[256])
+{
+    for (unsigned e = 0; e < 256; e++)
+        group->counts[e] += counts[e];
+    strait_histogram_rank(group->ranking, group->counts);
+}
+
+enum strait_status strait_histogram_group(const uint64_t (*counts)[256], uint32_t count, uint32_t most, uint32_t *group,
+                                          uint32_t *group_count)
+{
+    if (counts == NULL || group == NULL || group_count == NULL || most == 0)
+        return STRAIT_ERR_INVALID;
+    most = most < count ? most : count;
+    struct grouped *sorted = malloc(((size_t)count + 1) * sizeof(*sorted));
+    struct group *groups = calloc((size_t)most + 1, sizeof(*groups));
+    enum strait_status status = sorted == NULL || groups == NULL ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
+    uint32_t made = 0;
+    for (uint32_t i = 0; status == STRAIT_OK && i < count; i++)
+        sorted[i] = (struct grouped){counts[i], i, sum_of(counts[i])};
+    if (status == STRAIT_OK)
+        qsort(sorted, count, sizeof(*sorted), by_values);
+    for (uint32_t i = 0; status == STRAIT_OK && i < count; i++) {
+        uint8_t own[256];
+        uint64_t bits;
+        strait_histogram_rank(own, sorted[i].counts);
+        const uint64_t own_bits = codebook_tiered_bits(sorted[i].counts, own);
+        uint32_t joined = best_group(groups, made, sorted[i].counts, &bits);
+        if (made < most && (made == 0 || bits > own_bits + own_bits / JOIN_SHARE + TABLE_BITS))
+            joined = made++;
+        join(&groups[joined], sorted[i].counts);
+        group[sorted[i].index] = joined;
+    }
+    free(groups);
+    free(sorted);
+    if (status == STRAIT_OK)
+        *group_count = made;
+    return status;
+}
+
+/* ---- Finding --------------------------------------------------------------------------------------------------- */
 
 static uint32_t find_exact(const struct strait_codebook *codebook, struct strait_class wanted)
 {
@@ -348,6 +530,31 @@ static enum strait_status set_create(const Strait__CodebookSet *set, uint8_t (*r
     return status == STRAIT_ERR_INVALID ? STRAIT_ERR_CORRUPT : status;
 }
 
+/* Copies what the file says of the values that the set was made of. */
+static enum strait_status copy_origin(const Strait__CodebookSet *set, struct strait_codebook *codebook)
+{
+    bool counted = false, expects = false;
+    for (size_t t = 0; t < set->n_tables; t++) {
+        counted |= set->tables[t]->n_counts != 0;
+        expects |= set->n_expected == set->n_tables && set->expected[t] != 0;
+    }
+    if (expects) {
+        codebook->expected = malloc(set->n_tables * sizeof(*codebook->expected));
+        if (codebook->expected == NULL)
+            return STRAIT_ERR_NO_MEMORY;
+        memcpy(codebook->expected, set->expected, set->n_tables * sizeof(*codebook->expected));
+    }
+    if (counted) {
+        codebook->counts = calloc(set->n_tables, sizeof(*codebook->counts));
+        if (codebook->counts == NULL)
+            return STRAIT_ERR_NO_MEMORY;
+        for (size_t t = 0; t < set->n_tables; t++)
+            if (set->tables[t]->n_counts != 0)
+                memcpy(codebook->counts[t], set->tables[t]->counts, sizeof(codebook->counts[t]));
+    }
+    return STRAIT_OK;
+}
+
 static enum strait_status set_parse(const Strait__CodebookSet *set, struct strait_codebook **codebook)
 {
     if (set->n_tables == 0 || set->n_tables > STRAIT_CODEBOOK_TABLES_MAX)
@@ -363,12 +570,15 @@ static enum strait_status set_parse(const Strait__CodebookSet *set, struct strai
     if (status != STRAIT_OK)
         return status;
     if (set->id.len != STRAIT_CODEBOOK_ID_BYTES ||
-        memcmp(set->id.data, strait_codebook_id(created), STRAIT_CODEBOOK_ID_BYTES) != 0) {
+        memcmp(set->id.data, strait_codebook_id(created), STRAIT_CODEBOOK_ID_BYTES) != 0)
+        status = STRAIT_ERR_CORRUPT;
+    else
+        status = copy_origin(set, created);
+    if (status == STRAIT_OK)
+        *codebook = created;
+    else
         strait_codebook_destroy(created);
-        return STRAIT_ERR_CORRUPT;
-    }
-    *codebook = created;
-    return STRAIT_OK;
+    return status;
 }
 
 enum strait_status strait_codebook_parse(const void *src, size_t src_size, struct strait_codebook **codebook)
@@ -384,22 +594,36 @@ enum strait_status strait_codebook_parse(const void *src, size_t src_size, struc
     return status;
 }
 
-static size_t set_pack(uint8_t *dst, const struct strait_codebook *codebook)
+/* Peers fetch sets too, and those of up to 4096 tables without counts: larger files are written without. */
+#define COUNTED_BYTES_MAX ((size_t)1 << 20)
+
+static size_t set_pack_origin(uint8_t *dst, const struct strait_codebook *codebook, bool counted)
 {
     /* A set made without classes finds none of its tables by class, a set made with classes finds them all. */
     bool unclassed = strait_codebook_find(codebook, strait_codebook_class(codebook, 1)) == 0;
     Strait__CodebookSet head = message_head(strait_codebook_id(codebook));
+    head.expected = codebook->expected;
+    head.n_expected = codebook->expected == NULL ? 0 : codebook->count;
     size_t size = pack(dst, &head);
     for (uint32_t t = 0; t < strait_codebook_count(codebook); t++) {
         struct strait_class class = strait_codebook_class(codebook, t);
+        const uint64_t *counts = counted ? strait_codebook_counts(codebook, t) : NULL;
         Strait__Table table = STRAIT__TABLE__INIT;
         table.role = (Strait__Role) class.role;
         table.layer = unclassed && t > 0 ? LAYER_UNCLASSED : class.layer;
         table.ranking.data = (uint8_t *)strait_codebook_ranking(codebook, t);
         table.ranking.len = EXPONENTS;
+        table.counts = (uint64_t *)counts;
+        table.n_counts = counts == NULL ? 0 : EXPONENTS;
         size += pack_table(after(dst, size), &table);
     }
     return size;
+}
+
+static size_t set_pack(uint8_t *dst, const struct strait_codebook *codebook)
+{
+    const bool counted = codebook->counts != NULL && set_pack_origin(NULL, codebook, true) <= COUNTED_BYTES_MAX;
+    return set_pack_origin(dst, codebook, counted);
 }
 
 size_t strait_codebook_serialized_size(const struct strait_codebook *codebook)
@@ -414,39 +638,6 @@ enum strait_status strait_codebook_serialize(const struct strait_codebook *codeb
     if (dst_capacity < set_pack(NULL, codebook))
         return STRAIT_ERR_NO_SPACE;
     set_pack(dst, codebook);
-    return STRAIT_OK;
-}
-
-/* ---- What a set expects ------------------------------------------------------------------------------------------ */
-
-static size_t expected_pack(uint8_t *dst, const uint32_t *expected, uint32_t count)
-{
-    Strait__CodebookSet message = STRAIT__CODEBOOK_SET__INIT;
-    message.expected = (uint32_t *)expected;
-    message.n_expected = count;
-    return pack(dst, &message);
-}
-
-size_t codebook_expected_size(const uint32_t *expected, uint32_t count)
-{
-    return expected_pack(NULL, expected, count);
-}
-
-void codebook_expected_serialize(const uint32_t *expected, uint32_t count, void *dst)
-{
-    expected_pack(dst, expected, count);
-}
-
-enum strait_status codebook_expected_parse(const void *src, size_t src_size, uint32_t *expected, uint32_t count)
-{
-    Strait__CodebookSet *set;
-    enum strait_status status = message_unpack(src, src_size, &set);
-    if (status != STRAIT_OK)
-        return status;
-    memset(expected, 0, count * sizeof(*expected));
-    if (set->n_expected == count)
-        memcpy(expected, set->expected, count * sizeof(*expected));
-    strait__codebook_set__free_unpacked(set, NULL);
     return STRAIT_OK;
 }
 

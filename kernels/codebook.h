@@ -25,7 +25,9 @@ void base_table(struct table *table, uint8_t base);
 struct strait_codebook {
     uint32_t count;
     uint8_t id[STRAIT_CODEBOOK_ID_BYTES];
-    struct strait_class *classes; /* count of them */
+    struct strait_class *classes; /* count of them; NULL: tables are found by index */
+    uint32_t *expected;           /* thousandths of a bit, count of them; NULL: none is known */
+    uint64_t (*counts)[256];      /* count of them, zeroes where they are not known; NULL: none is known */
     struct table tables[];
 };
 

@@ -11,6 +11,9 @@
 
 #define CODEBOOK_FILE_BYTES_MAX (64u * 1024 * 1024) /* readers refuse larger files; no set is that large */
 
+/* Classes of role other and of layers from here on are kinds: see codebook.proto. */
+#define CODEBOOK_KIND_LAYER (1 << 30)
+
 /* The exponents counted for one class. */
 struct codebook_histogram {
     struct strait_class class;
@@ -26,14 +29,8 @@ bool codebook_file_probe(const void *src, size_t src_size);
 /* What is wrong, for people, with a set that strait_codebook_parse refuses, and at which offset. */
 const char *codebook_file_why(const void *src, size_t src_size, size_t *offset);
 
-/* What a set file says about the values that it was made of: for each of `count` tables the thousandths of a bit that
- * mode tiered spent on an exponent, 0 where that is not known. It is no part of the set, nor of its id: a message of
- * its own that may follow the set's. */
-size_t codebook_expected_size(const uint32_t *expected, uint32_t count);
-void codebook_expected_serialize(const uint32_t *expected, uint32_t count, void *dst);
-/* Reads it from a set file; all zeroes where the file does not have it. What strait_codebook_parse returns for a file
- * that is none. */
-enum strait_status codebook_expected_parse(const void *src, size_t src_size, uint32_t *expected, uint32_t count);
+/* Bits that mode tiered spends on the exponents that were counted, with a table of this ranking. */
+uint64_t codebook_tiered_bits(const uint64_t counts[256], const uint8_t ranking[256]);
 
 /* Reads a partial file. On success the caller must free() *list: *count >= 1 histograms in ascending order of class,
  * none of them empty, whose values all together fit 64 bits.

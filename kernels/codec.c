@@ -203,29 +203,6 @@ enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait
     }
 }
 
-struct counted {
-    uint64_t count;
-    uint8_t exponent;
-};
-
-static int by_falling_count(const void *a, const void *b)
-{
-    const struct counted *x = a, *y = b;
-    if (x->count != y->count)
-        return x->count > y->count ? -1 : 1;
-    return (int)x->exponent - (int)y->exponent;
-}
-
-void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
-{
-    struct counted order[256];
-    for (unsigned e = 0; e < 256; e++)
-        order[e] = (struct counted){.count = counts[e], .exponent = (uint8_t)e};
-    qsort(order, 256, sizeof(order[0]), by_falling_count);
-    for (unsigned r = 0; r < 256; r++)
-        ranking[r] = order[r].exponent;
-}
-
 /* ---- Calls on chunks: argument checks, then the chosen variant -------------------------------------------------- */
 
 /* Checks the fields of a run that calls for one chunk and for many share. */
@@ -392,11 +369,25 @@ static enum strait_status check_decode_item(const struct strait_decode_item *ite
     return status == STRAIT_OK ? check_rows(&item->dst) : status;
 }
 
+/* The item's copy of the metadata; NULL: there is none, or it is shorter than its header says. */
+static const void *metadata_copy(const struct strait_decode_item *item)
+{
+    struct strait_chunk_info info;
+    if (item->metadata == NULL || item->metadata_size == 0)
+        return item->metadata;
+    if (item->metadata_size < STRAIT_CHUNK_HEADER_BYTES)
+        return NULL;
+    return strait_chunk_info(item->metadata, item->src_size, &info) == STRAIT_OK &&
+                   info.metadata_bytes > item->metadata_size
+               ? NULL
+               : item->metadata;
+}
+
 /* How many bytes of an item's source to read; what is not a chunk is refused whatever its size. */
 static uint64_t chunk_size(const struct strait_decode_item *item)
 {
     struct strait_chunk_info info;
-    const void *header = item->metadata != NULL ? item->metadata : item->src;
+    const void *copy = metadata_copy(item), *header = copy != NULL ? copy : item->src;
     if ((item->flags & STRAIT_DECODE_AT_MOST) == 0 || strait_chunk_info(header, item->src_size, &info) != STRAIT_OK)
         return item->src_size;
     return info.chunk_bytes < item->src_size ? info.chunk_bytes : item->src_size;
@@ -419,7 +410,7 @@ static enum strait_status decode_items(const struct strait_codec *codec, const s
     for (uint32_t i = 0; i < count; i++) {
         const struct strait_decode_item *item = &items[i];
         struct strait_run one = run_of_item(run, item->result, item->page_status, item->page_status_count);
-        one.metadata = item->metadata;
+        one.metadata = metadata_copy(item);
         chunk_decode(codec->blocks, codebook, &item->dst, item->select, item->src, chunk_size(item), &one);
     }
     return STRAIT_OK;

@@ -9,8 +9,8 @@ ORDER = {
                " block_typed chunk codec container",
     "proto": "trace message message_table text blob reshape channel",
     "client": "events outbox gpu peer transfer serve pool connection client",
-    "tools": "util files batch report input pipeline calibrate tally decode_file tensor_file encode_file"
-             " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
+    "tools": "util files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
+             " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"

@@ -9,6 +9,16 @@
 
 #include "tools/util.h"
 
+struct batch_file {
+    char *input;
+    char *output;
+};
+
+struct batch {
+    struct batch_file *list;
+    size_t count, capacity;
+};
+
 static bool fail(const char *path, int error)
 {
     print_error(path, "%s", strerror(error));
@@ -153,7 +163,7 @@ static bool outputs_differ(const struct batch *batch)
     return differ;
 }
 
-bool batch_list(struct batch *batch, char *const *operands, int count, const char *folder, enum batch_kind kind)
+static bool batch_list(struct batch *batch, char *const *operands, int count, const char *folder, enum batch_kind kind)
 {
     struct stat info;
 
@@ -171,7 +181,7 @@ bool batch_list(struct batch *batch, char *const *operands, int count, const cha
     return batch->count > 0 && outputs_differ(batch);
 }
 
-void batch_fini(struct batch *batch)
+static void batch_fini(struct batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {
         free(batch->list[i].input);
@@ -179,4 +189,19 @@ void batch_fini(struct batch *batch)
     }
     free(batch->list);
     *batch = (struct batch){0};
+}
+
+enum exit_code batch_run(char *const *operands, int count, const char *folder, enum batch_kind kind, batch_work *work,
+                         void *arg)
+{
+    struct batch batch = {0};
+    enum exit_code code = batch_list(&batch, operands, count, folder, kind) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    const size_t files = code == EXIT_CODE_OK ? batch.count : 0;
+
+    for (size_t i = 0; i < files; i++) {
+        const enum exit_code ended = work(arg, batch.list[i].input, batch.list[i].output);
+        code = code == EXIT_CODE_OK ? ended : code;
+    }
+    batch_fini(&batch);
+    return code;
 }

@@ -9,6 +9,7 @@
 #include "internal/element.h"
 #include "tools/calibrate.h"
 #include "tools/input.h"
+#include "tools/kinds.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
 #include "tools/files.h"
@@ -79,7 +80,8 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256])
 {
     memset(total, 0, 256 * sizeof(total[0]));
     for (uint32_t i = 0; i < histograms->count; i++)
-        histogram_sum(total, histograms->list[i].counts);
+        if (!kind_is(histograms->list[i].class))
+            histogram_sum(total, histograms->list[i].counts);
 }
 
 static const struct codebook_histogram *find_class(const struct histograms *histograms, enum strait_role role,
@@ -111,34 +113,32 @@ static enum strait_status with_mixes(const struct histograms *counted, struct hi
     return status;
 }
 
-/* Table 0 ranks all values; those behind it rank the values of each class, unless only table 0 is wanted. */
+/* Table 0 is made of all values; those behind it of the values of each class, unless only table 0 is wanted. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook)
 {
     struct histograms all = {0};
-    uint64_t total[256];
-    uint8_t(*rankings)[256] = NULL;
+    uint64_t(*counts)[256] = NULL;
     struct strait_class *classes = NULL;
     enum strait_status status = global ? STRAIT_OK : with_mixes(histograms, &all);
     if (status != STRAIT_OK)
         goto out;
     status = STRAIT_ERR_NO_MEMORY;
     const uint32_t count = 1 + all.count;
-    rankings = malloc(sizeof(*rankings) * count);
+    counts = malloc(sizeof(*counts) * count);
     classes = malloc(sizeof(*classes) * count);
-    if (rankings == NULL || classes == NULL)
+    if (counts == NULL || classes == NULL)
         goto out;
-    histograms_total(histograms, total);
-    strait_histogram_rank(rankings[0], total);
+    histograms_total(histograms, counts[0]);
     classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
     for (uint32_t t = 1; t < count; t++) {
-        strait_histogram_rank(rankings[t], all.list[t - 1].counts);
+        memcpy(counts[t], all.list[t - 1].counts, sizeof(counts[t]));
         classes[t] = all.list[t - 1].class;
     }
-    status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
+    status = strait_codebook_create_counted((const uint64_t(*)[256])counts, classes, count, codebook);
 out:
     free(classes);
-    free(rankings);
+    free(counts);
     histograms_fini(&all);
     return status;
 }
@@ -169,12 +169,6 @@ void spans_fini(struct spans *spans)
     *spans = (struct spans){0};
 }
 
-static int by_span_class(const void *a, const void *b)
-{
-    const struct span *x = a, *y = b;
-    return codebook_class_compare(x->class, y->class);
-}
-
 static int by_place(const void *a, const void *b)
 {
     const struct span *x = a, *y = b;
@@ -182,25 +176,56 @@ static int by_place(const void *a, const void *b)
                               : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Gives every class of the spans an empty histogram. */
-static bool assign_histograms(struct spans *spans, struct histograms *histograms)
+static struct codebook_histogram *histogram_of(const struct histograms *histograms, struct strait_class class)
 {
-    uint32_t count = 0;
-    if (spans->count == 0)
-        return true;
-    qsort(spans->list, spans->count, sizeof(spans->list[0]), by_span_class);
-    for (size_t i = 0; i < spans->count; i++)
-        count += i == 0 || by_span_class(&spans->list[i - 1], &spans->list[i]) != 0;
-    histograms->list = calloc(count, sizeof(histograms->list[0]));
+    const struct codebook_histogram wanted = {.class = class};
+    return bsearch(&wanted, histograms->list, histograms->count, sizeof(wanted), by_class);
+}
+
+static int compare_classes(const void *a, const void *b)
+{
+    return codebook_class_compare(*(const struct strait_class *)a, *(const struct strait_class *)b);
+}
+
+/* Makes an empty histogram for each class that is in the list, which may hold them several times. */
+static bool make_histograms(struct histograms *histograms, struct strait_class *classes, size_t count)
+{
+    size_t made = 0;
+    qsort(classes, count, sizeof(*classes), compare_classes);
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || compare_classes(&classes[made - 1], &classes[i]) != 0)
+            classes[made++] = classes[i];
+    histograms->list = calloc(made, sizeof(histograms->list[0]));
     if (histograms->list == NULL)
         return false;
-    for (size_t i = 0; i < spans->count; i++) {
-        struct span *span = &spans->list[i];
-        if (i == 0 || by_span_class(&spans->list[i - 1], span) != 0)
-            histograms->list[histograms->count++].class = span->class;
-        span->histogram = &histograms->list[histograms->count - 1];
-    }
+    histograms->count = (uint32_t)made;
+    for (size_t i = 0; i < made; i++)
+        histograms->list[i].class = classes[i];
     return true;
+}
+
+/* Gives every class and kind of the spans an empty histogram. */
+static bool assign_histograms(struct spans *spans, struct histograms *histograms)
+{
+    size_t count = 0;
+    if (spans->count == 0)
+        return true;
+    struct strait_class *classes = malloc(2 * spans->count * sizeof(*classes));
+    if (classes == NULL)
+        return false;
+    for (size_t i = 0; i < spans->count; i++) {
+        classes[count++] = spans->list[i].class;
+        if (kind_is(spans->list[i].kind))
+            classes[count++] = spans->list[i].kind;
+    }
+    const bool made = make_histograms(histograms, classes, count);
+    for (size_t i = 0; made && i < spans->count; i++) {
+        struct span *span = &spans->list[i];
+        span->histogram = histogram_of(histograms, span->class);
+        span->of_its_kind = kind_is(span->kind) ? histogram_of(histograms, span->kind) : NULL;
+    }
+    free(classes);
+    return made;
 }
 
 /* ---- Counting -------------------------------------------------------------------------------------------------- */
@@ -278,6 +303,8 @@ static void count_pieces(void *arg, unsigned index)
         strait_histogram_add_values(counts, piece.element, data, piece.values);
         pthread_mutex_lock(&counting->lock);
         histogram_sum(piece.histogram->counts, counts);
+        if (piece.of_its_kind != NULL)
+            histogram_sum(piece.of_its_kind->counts, counts);
         pthread_mutex_unlock(&counting->lock);
         progress_add(counting->progress, element_bytes(piece.element) * piece.values);
     }
@@ -305,12 +332,15 @@ bool spans_count(struct spans *spans, const struct source *source, unsigned thre
 }
 
 static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class,
-                       enum strait_element element, uint64_t begin, uint64_t end)
+                       struct strait_class kind, enum strait_element element, uint64_t begin, uint64_t end)
 {
     uint64_t values = (end - begin) / element_bytes(element);
 
     tensors->bytes += element_bytes(element) * values;
-    return spans_add(&tensors->spans, (struct span){class, element, input->data + begin, 0, values, NULL});
+    tensors->classed += values > 0 && !kind_is(class);
+    return spans_add(
+        &tensors->spans,
+        (struct span){.class = class, .kind = kind, .element = element, .data = input->data + begin, .values = values});
 }
 
 static bool is_wanted(const struct tensors *tensors, const char *name)
@@ -323,19 +353,30 @@ static struct strait_class class_by(const struct class_rules *rules, const char 
     return rules != NULL ? class_of(rules, name) : (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
 }
 
+/* A tensor may be counted for its class, for its kind, or both. */
+static bool take_tensor(struct tensors *tensors, const struct input *input, const struct safetensor *tensor,
+                        const struct class_rules *rules)
+{
+    const enum strait_element element = safetensors_element(tensor->dtype);
+    const struct strait_class class = class_by(rules, tensor->name), none = {0};
+    const bool by_class = (tensors->elements >> element & 1) != 0 && is_wanted(tensors, tensor->name);
+    const bool by_kind = (tensors->kinds >> element & 1) != 0 && class.role == STRAIT_ROLE_OTHER;
+    const struct strait_class kind = by_kind ? kind_of(element, tensor->name) : none;
+
+    if (!by_class && !by_kind) {
+        tensors->skipped++;
+        return true;
+    }
+    return add_values(tensors, input, by_class ? class : kind, by_class ? kind : none, element, tensor->begin,
+                      tensor->end);
+}
+
 static bool take_list(struct tensors *tensors, const struct input *input, const struct safetensors *list,
                       const struct class_rules *rules)
 {
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct safetensor *tensor = &list->tensors[i];
-
-        enum strait_element element = safetensors_element(tensor->dtype);
-
-        if ((tensors->elements >> element & 1) == 0 || !is_wanted(tensors, tensor->name))
-            tensors->skipped++;
-        else if (!add_values(tensors, input, class_by(rules, tensor->name), element, tensor->begin, tensor->end))
+    for (uint32_t i = 0; i < list->count; i++)
+        if (!take_tensor(tensors, input, &list->tensors[i], rules))
             return false;
-    }
     return true;
 }
 
@@ -370,7 +411,7 @@ bool tensors_take_raw(struct tensors *tensors, const struct input *input, const 
                                                              : "its size is no multiple of the four bytes of a value");
         return false;
     }
-    return add_values(tensors, input, class, element, 0, input->size);
+    return add_values(tensors, input, class, (struct strait_class){0}, element, 0, input->size);
 }
 
 /* ---- All files ------------------------------------------------------------------------------------------------- */
@@ -410,6 +451,26 @@ bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned co
     return take_or_close(tensors, paths, count, take, rules);
 }
 
+static bool open_kinds(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                       const struct class_rules *rules, uint32_t elements, uint32_t kinds)
+{
+    *tensors = (struct tensors){.elements = elements, .kinds = kinds};
+    return take_or_close(tensors, paths, count, take, rules);
+}
+
+bool tensors_open_kinds(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                        const struct class_rules *rules, uint32_t elements)
+{
+    if (elements != 0)
+        return open_kinds(tensors, paths, count, take, rules, elements, elements);
+    if (!open_kinds(tensors, paths, count, take, rules, TENSORS_BF16, TENSORS_CODED))
+        return false;
+    if (tensors->classed > 0)
+        return true;
+    tensors_close(tensors);
+    return open_kinds(tensors, paths, count, take, rules, TENSORS_CODED, TENSORS_CODED);
+}
+
 bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
                          bool (*wanted)(const char *name, int kind), int kind)
 {
@@ -426,6 +487,27 @@ void tensors_close(struct tensors *tensors)
     *tensors = (struct tensors){0};
 }
 
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+bool calibrate_add_dtype(uint32_t *elements, const char *text)
+{
+    static const char *const names[] = {"bf16", "fp16", "fp32"};
+    unsigned index;
+    if (!option_name("--dtype", text, names, 3, &index))
+        return false;
+    *elements |= 1u << (STRAIT_ELEMENT_BF16 + index);
+    return true;
+}
+
+bool calibrate_add_rule(struct class_rules *rules, const char *rule)
+{
+    const char *why = "out of memory";
+    if (class_rules_add(rules, rule, &why) == STRAIT_OK)
+        return true;
+    print_error(NULL, "--class '%s': %s", rule, why);
+    return false;
+}
+
 /* ---- Costs ----------------------------------------------------------------------------------------------------- */
 
 /* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count
@@ -434,8 +516,6 @@ void tensors_close(struct tensors *tensors)
 #define SIGN_MANTISSA_BITS 8.0
 #define TOP16_RANKS        16u
 #define TOP16_ESCAPE_BITS  (16.0 + 8.0) /* position and exponent, besides the 4 bits of the code */
-#define TIER2_RANK         3u
-#define TIER3_RANK         6u
 #define TIER4_RANK         21u
 
 struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256])
@@ -451,8 +531,8 @@ struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256])
         cost.top16_escapes += escapes ? count : 0;
         cost.top16 += count * (4 + (escapes ? TOP16_ESCAPE_BITS : 0));
         cost.tiered_escapes += r >= TIER4_RANK ? count : 0;
-        cost.tiered += count * (2 + (r >= TIER2_RANK ? 2 : 0) + (r >= TIER3_RANK ? 4 : 0) + (r >= TIER4_RANK ? 8 : 0));
     }
+    cost.tiered = (double)codebook_tiered_bits(counts, ranking);
     return cost;
 }
 
@@ -484,39 +564,18 @@ static struct cost class_cost(const struct calibrate_report *report, const struc
     return cost_of(counts->counts, strait_codebook_ranking(report->codebook, table));
 }
 
-static uint32_t in_thousandths(double bits, uint64_t values)
+/* The sum over all values: kinds instead of the classes of role other, whose values they are. */
+static bool is_in_total(const struct calibrate_report *report, struct strait_class class)
 {
-    return values == 0 ? 0 : (uint32_t)(1000 * bits / (double)values + 0.5);
-}
-
-void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook, uint32_t *expected)
-{
-    uint64_t total[256];
-
-    memset(expected, 0, strait_codebook_count(codebook) * sizeof(*expected));
-    for (uint32_t i = 0; i < histograms->count; i++) {
-        const uint32_t table = strait_codebook_find(codebook, histograms->list[i].class);
-        const struct cost cost = cost_of(histograms->list[i].counts, strait_codebook_ranking(codebook, table));
-        if (table > 0) /* only this class finds it */
-            expected[table] = in_thousandths(cost.tiered, cost.values);
-    }
-    histograms_total(histograms, total);
-    const struct cost all = cost_of(total, strait_codebook_ranking(codebook, 0));
-    expected[0] = in_thousandths(all.tiered, all.values);
+    bool has_kinds = false;
+    for (uint32_t i = 0; i < report->histograms->count; i++)
+        has_kinds |= kind_is(report->histograms->list[i].class);
+    return !has_kinds || kind_is(class) || class.role != STRAIT_ROLE_OTHER;
 }
 
 /* ---- For people ------------------------------------------------------------------------------------------------ */
 
-#define NAME_BYTES 24
-#define MIB        (1024.0 * 1024)
-
-static void name_class(char name[NAME_BYTES], struct strait_class class)
-{
-    if (class.layer < 0)
-        snprintf(name, NAME_BYTES, "%s", role_names[class.role]);
-    else
-        snprintf(name, NAME_BYTES, "%s %" PRId32, role_names[class.role], class.layer);
-}
+#define MIB (1024.0 * 1024)
 
 static void print_row(FILE *stream, const char *name, const struct cost *cost)
 {
@@ -550,11 +609,12 @@ void calibrate_report_table(const struct calibrate_report *report, FILE *stream)
     fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "class", "values", "bits", "%", "bits", "ratio",
             "esc %", "ratio", "esc %");
     for (uint32_t i = 0; i < report->histograms->count; i++) {
-        char name[NAME_BYTES];
+        char name[CLASS_NAME_BYTES];
         struct cost cost = class_cost(report, &report->histograms->list[i]);
-        name_class(name, report->histograms->list[i].class);
+        class_name(name, report->histograms->list[i].class);
         print_row(stream, name, &cost);
-        cost_add(&total, &cost);
+        if (is_in_total(report, report->histograms->list[i].class))
+            cost_add(&total, &cost);
     }
     print_row(stream, "total", &total);
     if (report->sample != NULL)
@@ -578,8 +638,7 @@ static void add_cost_json(cJSON *row, const struct cost *cost)
 static void add_class_json(cJSON *classes, const struct codebook_histogram *counts, const struct cost *cost)
 {
     cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "role", role_names[counts->class.role]);
-    cJSON_AddNumberToObject(row, "layer", counts->class.layer);
+    class_json(row, counts->class);
     add_cost_json(row, cost);
     cJSON_AddItemToArray(classes, row);
 }
@@ -605,7 +664,8 @@ bool calibrate_report_json(const struct calibrate_report *report, FILE *stream)
     for (uint32_t i = 0; i < report->histograms->count; i++) {
         struct cost cost = class_cost(report, &report->histograms->list[i]);
         add_class_json(classes, &report->histograms->list[i], &cost);
-        cost_add(&total, &cost);
+        if (is_in_total(report, report->histograms->list[i].class))
+            cost_add(&total, &cost);
     }
     add_cost_json(cJSON_AddObjectToObject(root, "total"), &total);
     if (report->sample != NULL)

@@ -29,15 +29,15 @@ struct histograms {
 enum strait_status histograms_add(struct histograms *histograms, const struct codebook_histogram *list, uint32_t count);
 void histograms_fini(struct histograms *histograms);
 
-/* The counts of all classes together. */
+/* The counts of all classes together, but for kinds, whose values count for other classes too. */
 void histograms_total(const struct histograms *histograms, uint64_t total[256]);
 
 /* sum += counts */
 void histogram_sum(uint64_t sum[256], const uint64_t counts[256]);
 
-/* Makes a set: one table that ranks all values and, unless `global`, one for each class, and one for K and V together
- * of each layer that has both. The caller owns it. ERR_NO_MEMORY, or what strait_codebook_create returns for too many
- * classes. */
+/* Makes a set: one table that ranks all values and, unless `global`, one for each class and kind, and one for K and V
+ * together of each layer that has both. The caller owns it. ERR_NO_MEMORY, or what strait_codebook_create returns for
+ * too many classes. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook);
 
@@ -50,7 +50,8 @@ struct span {
     const uint8_t *data;         /* NULL: in a source */
     uint64_t offset;             /* of the values, in data or in the source */
     uint64_t values;
-    struct codebook_histogram *histogram; /* of its class; valid while counting */
+    struct strait_class kind;                           /* counted under too, if kind_is() says that it is one */
+    struct codebook_histogram *histogram, *of_its_kind; /* of its class, and of its kind or NULL; while counting */
 };
 
 /* A growing list. Zero it to begin; spans_fini() frees it. */
@@ -94,7 +95,9 @@ struct tensors {
     struct spans spans;                         /* their data lies in the inputs */
     uint64_t bytes;                             /* of all spans */
     uint64_t skipped;                           /* tensors of unwanted types */
+    uint64_t classed;                           /* spans with a class that is no kind */
     uint32_t elements;                          /* wanted types: bit e for enum strait_element e */
+    uint32_t kinds;                             /* types of which tensors of role other are counted by kind */
     bool (*wanted)(const char *name, int kind); /* NULL: all names are wanted */
     int kind;
 };
@@ -113,25 +116,29 @@ tensors_take tensors_take_raw;
  * caller must tensors_close() it. */
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
                   const struct class_rules *rules, uint32_t elements);
+/* The same for a set that files are encoded with: tensors of role other are counted by kind too, where they are of
+ * types in `elements`. 0: the files say it. Then classes are of BF16 tensors, or, if there are none, of all types that
+ * are coded, and kinds of all of them. */
+bool tensors_open_kinds(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                        const struct class_rules *rules, uint32_t elements);
 /* Takes the tensors of safetensors files whose names are wanted, as of no layer. */
 bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
                          bool (*wanted)(const char *name, int kind), int kind);
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
 
+/* Options of commands that count tensors: --dtype adds to `elements`, --class to `rules`. */
+bool calibrate_add_dtype(uint32_t *elements, const char *text);
+bool calibrate_add_rule(struct class_rules *rules, const char *rule);
+
 /* Report of `strait calibrate` about the data it counted, class by class. */
 
 struct calibrate_report {
     const struct histograms *histograms;
     const struct strait_codebook *codebook; /* each class is coded with the table it finds there */
-    uint64_t skipped;                       /* tensors that are not BF16 */
+    uint64_t skipped;                       /* tensors that were not counted */
     const struct node_sample *sample;       /* of a running node; NULL: the data are files */
 };
-
-/* Thousandths of a bit that mode tiered spends on an exponent, for each table of the set; 0 for one that none of the
- * classes finds. */
-void calibrate_expected(const struct histograms *histograms, const struct strait_codebook *codebook,
-                        uint32_t *expected);
 
 /* The caller checks the stream for write errors. */
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream);

@@ -7,10 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "kernels/codebook_file.h"
 #include "internal/default_socket.h"
 #include "tools/calibrate.h"
 #include "tools/input.h"
+#include "tools/kinds.h"
 #include "tools/node_sample.h"
 #include "tools/util.h"
 #include "tools/files.h"
@@ -21,7 +24,8 @@ static const char usage[] =
     "\n"
     "Makes a codebook set of the BF16, FP16 and FP32 tensors in safetensors files: a table for each role (k, v, "
     "other)\n"
-    "and layer, and a fallback made of all values. Reports for each class what the codec will make of it.\n"
+    "and layer, one for each kind of values of role other that one table fits, and a fallback made of all values.\n"
+    "Reports for each class and kind what the codec will make of it.\n"
     "\n"
     "  -o, --output SET     write here; - is stdout, and the report goes to stderr\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; the first group of digits "
@@ -77,26 +81,16 @@ struct options {
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-static bool add_dtype(void *options_, const char *text)
+static bool add_dtype(void *options, const char *text)
 {
-    struct options *options = options_;
-    static const char *const names[] = {"bf16", "fp16", "fp32"};
-    unsigned index;
-    if (!option_name("--dtype", text, names, 3, &index))
-        return false;
-    options->elements |= 1u << (STRAIT_ELEMENT_BF16 + index);
-    return true;
+    return calibrate_add_dtype(&((struct options *)options)->elements, text);
 }
 
 static bool add_rule(void *options_, const char *rule)
 {
     struct options *options = options_;
-    const char *why;
     options->has_rules = true;
-    if (class_rules_add(options->rules, rule, &why) == STRAIT_OK)
-        return true;
-    print_error(NULL, "--class '%s': %s", rule, why);
-    return false;
+    return calibrate_add_rule(options->rules, rule);
 }
 
 static bool set_sample_bytes(void *options_, const char *text)
@@ -214,19 +208,14 @@ static const char *wanted_name(const struct options *options)
                                                       : "of --dtype";
 }
 
-/* Without --dtype the files say it: BF16 tensors, and if they have none, those of other types that are coded. */
 static bool open_tensors(const struct options *options, struct tensors *tensors)
 {
-    tensors_take *take = options->raw ? tensors_take_raw : take_safetensors;
     const char *const *paths = (const char *const *)options->files;
     const unsigned count = (unsigned)options->file_count;
 
-    if (!tensors_open(tensors, paths, count, take, options->rules, wanted_elements(options)))
-        return false;
-    if (options->elements != 0 || options->raw || tensors->spans.count > 0)
-        return true;
-    tensors_close(tensors);
-    return tensors_open(tensors, paths, count, take, options->rules, TENSORS_CODED);
+    return options->raw
+               ? tensors_open(tensors, paths, count, tensors_take_raw, options->rules, wanted_elements(options))
+               : tensors_open_kinds(tensors, paths, count, take_safetensors, options->rules, options->elements);
 }
 
 static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
@@ -240,8 +229,7 @@ static bool count_files(const struct options *options, struct histograms *histog
     progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
         print_error(NULL, "skipped %" PRIu64 " tensor%s not %s", tensors.skipped,
-                    tensors.skipped == 1 ? " that is" : "s that are",
-                    tensors.elements == TENSORS_BF16 ? "BF16" : wanted_name(options));
+                    tensors.skipped == 1 ? " that is" : "s that are", wanted_name(options));
     *skipped = tensors.skipped;
     tensors_close(&tensors);
     return counted;
@@ -278,18 +266,36 @@ static bool merge_input(const struct input *input, struct histograms *histograms
     return status == STRAIT_OK;
 }
 
+/* The same counts twice are rather a slip than two machines with the same values. */
+static void warn_of_twins(const struct options *options, const uint64_t *sums, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (sums[i] == sums[count]) {
+            print_error(options->files[count], "warning: has the counts of %s, which are added twice",
+                        options->files[i]);
+            return;
+        }
+}
+
 static bool merge_files(const struct options *options, struct histograms *histograms)
 {
-    for (int i = 0; i < options->file_count; i++) {
+    uint64_t *sums = calloc((size_t)options->file_count, sizeof(*sums));
+    bool merged = sums != NULL;
+    if (sums == NULL)
+        print_error(NULL, "out of memory");
+    for (int i = 0; merged && i < options->file_count; i++) {
         struct input input;
-        if (!input_open(&input, options->files[i]))
-            return false;
-        bool merged = merge_input(&input, histograms);
-        input_close(&input);
+        merged = input_open(&input, options->files[i]);
         if (!merged)
-            return false;
+            break;
+        sums[i] = XXH3_64bits(input.data, input.size);
+        merged = merge_input(&input, histograms);
+        input_close(&input);
+        if (merged)
+            warn_of_twins(options, sums, i);
     }
-    return true;
+    free(sums);
+    return merged;
 }
 
 /* ---- A running node ---------------------------------------------------------------------------------------------- */
@@ -321,25 +327,11 @@ static enum strait_status serialize_partial(const struct histograms *histograms,
                           : codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size);
 }
 
-/* The set, and what it expects. */
-static enum strait_status serialize_set(const struct histograms *histograms, const struct strait_codebook *codebook,
-                                        uint8_t **bytes, size_t *size)
+static enum strait_status serialize_set(const struct strait_codebook *codebook, uint8_t **bytes, size_t *size)
 {
-    const uint32_t count = strait_codebook_count(codebook);
-    const size_t set_size = strait_codebook_serialized_size(codebook);
-    uint32_t *expected = malloc(count * sizeof(*expected));
-    enum strait_status status = STRAIT_ERR_NO_MEMORY;
-    if (expected != NULL) {
-        calibrate_expected(histograms, codebook, expected);
-        *size = set_size + codebook_expected_size(expected, count);
-        *bytes = malloc(*size);
-    }
-    if (*bytes != NULL) {
-        status = strait_codebook_serialize(codebook, *bytes, set_size);
-        codebook_expected_serialize(expected, count, *bytes + set_size);
-    }
-    free(expected);
-    return status;
+    *size = strait_codebook_serialized_size(codebook);
+    *bytes = malloc(*size);
+    return *bytes == NULL ? STRAIT_ERR_NO_MEMORY : strait_codebook_serialize(codebook, *bytes, *size);
 }
 
 static bool write_file(const struct options *options, const uint8_t *bytes, size_t size)
@@ -354,19 +346,32 @@ static bool write_file(const struct options *options, const uint8_t *bytes, size
     return output_commit(&output);
 }
 
-static bool write_result(const struct options *options, const struct histograms *histograms,
-                         const struct strait_codebook *codebook)
+static bool write_bytes(const struct options *options, enum strait_status status, const uint8_t *bytes, size_t size)
 {
-    uint8_t *bytes = NULL;
-    size_t size;
-    enum strait_status status = options->partial ? serialize_partial(histograms, &bytes, &size)
-                                                 : serialize_set(histograms, codebook, &bytes, &size);
-    bool written = status == STRAIT_OK && write_file(options, bytes, size);
-    free(bytes);
     if (status != STRAIT_OK)
         print_error(options->output, "%s",
                     status == STRAIT_ERR_NO_SPACE ? "too many classes for one partial file"
                                                   : strait_status_string(status));
+    return status == STRAIT_OK && write_file(options, bytes, size);
+}
+
+static bool write_partial(const struct options *options, const struct histograms *histograms)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    const enum strait_status status = serialize_partial(histograms, &bytes, &size);
+    const bool written = write_bytes(options, status, bytes, size);
+    free(bytes);
+    return written;
+}
+
+static bool write_set(const struct options *options, const struct strait_codebook *codebook)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    const enum strait_status status = serialize_set(codebook, &bytes, &size);
+    const bool written = write_bytes(options, status, bytes, size);
+    free(bytes);
     return written;
 }
 
@@ -380,27 +385,41 @@ static bool print_report(const struct options *options, const struct calibrate_r
     return true;
 }
 
-static bool finish(const struct options *options, const struct histograms *histograms, uint64_t skipped,
+/* The set that the counts make, whose kinds are joined. NULL: failed, with the error on stderr. */
+static struct strait_codebook *make_set(const struct options *options, struct histograms *histograms)
+{
+    struct strait_codebook *codebook = NULL;
+    uint32_t classes = 0;
+    for (uint32_t i = 0; i < histograms->count; i++)
+        classes += !kind_is(histograms->list[i].class);
+    if (classes + KINDS_MAX >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {
+        print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", classes);
+        return NULL;
+    }
+    enum strait_status status = kinds_join(histograms->list, &histograms->count);
+    if (status == STRAIT_OK)
+        status = histograms_codebook(histograms, options->global, &codebook);
+    if (status != STRAIT_OK)
+        print_error(NULL, "%s", strait_status_string(status));
+    return status == STRAIT_OK ? codebook : NULL;
+}
+
+/* A partial file has kinds as they were counted: they are joined with those of other files. */
+static bool finish(const struct options *options, struct histograms *histograms, uint64_t skipped,
                    const struct node_sample *sample)
 {
-    struct strait_codebook *codebook;
     if (histograms->count == 0) {
         print_error(NULL, "no values in %d file%s that are %s", options->file_count,
                     options->file_count == 1 ? "" : "s", wanted_name(options));
         return false;
     }
-    if (histograms->count >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {
-        print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", histograms->count);
+    if (options->partial && !write_partial(options, histograms))
         return false;
-    }
-    enum strait_status status = histograms_codebook(histograms, options->global, &codebook);
-    if (status != STRAIT_OK) {
-        print_error(NULL, "%s", strait_status_string(status));
-        return false;
-    }
+    struct strait_codebook *codebook = make_set(options, histograms);
     const struct calibrate_report report = {
         .histograms = histograms, .codebook = codebook, .skipped = skipped, .sample = sample};
-    bool done = write_result(options, histograms, codebook) && print_report(options, &report);
+    const bool done =
+        codebook != NULL && (options->partial || write_set(options, codebook)) && print_report(options, &report);
     strait_codebook_destroy(codebook);
     return done;
 }

@@ -298,24 +298,12 @@ static enum exit_code decode_one(const struct decode_options *options)
     return EXIT_CODE_DATA;
 }
 
-/* Decodes the files of a list, also those behind one that fails. */
-static enum exit_code decode_several(const struct decode_options *options)
+static enum exit_code decode_file_of_batch(void *options, const char *input, const char *output)
 {
-    enum exit_code code = EXIT_CODE_DATA;
-    struct batch batch = {0};
-
-    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_REMOVES)) {
-        code = EXIT_CODE_OK;
-        for (size_t i = 0; i < batch.count; i++) {
-            struct decode_options one = *options;
-            one.input = batch.list[i].input;
-            one.output = batch.list[i].output;
-            const enum exit_code ended = decode_one(&one);
-            code = code == EXIT_CODE_OK ? ended : code;
-        }
-    }
-    batch_fini(&batch);
-    return code;
+    struct decode_options one = *(const struct decode_options *)options;
+    one.input = input;
+    one.output = output;
+    return decode_one(&one);
 }
 
 static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
@@ -335,7 +323,9 @@ static enum exit_code parse_and_run(struct decode_options *options, int argc, ch
         return EXIT_CODE_USAGE;
     if (options->json)
         errors_keep();
-    return options->folder != NULL ? decode_several(options) : decode_one(options);
+    return options->folder != NULL ? batch_run(options->inputs, options->input_count, options->folder, BATCH_REMOVES,
+                                               decode_file_of_batch, options)
+                                   : decode_one(options);
 }
 
 int cmd_decode(int argc, char **argv)

@@ -11,7 +11,9 @@
 
 #include "internal/element.h"
 #include "tools/batch.h"
+#include "tools/calibrate.h"
 #include "tools/encode_file.h"
+#include "tools/kinds.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
 #include "tools/tally.h"
@@ -100,14 +102,9 @@ static bool set_dtype(void *options_, const char *text)
     return true;
 }
 
-static bool add_class(void *options_, const char *text)
+static bool add_class(void *options, const char *text)
 {
-    struct encode_options *options = options_;
-    const char *why = "out of memory";
-    if (class_rules_add(options->rules, text, &why) == STRAIT_OK)
-        return true;
-    print_error(NULL, "--class '%s': %s", text, why);
-    return false;
+    return calibrate_add_rule(((struct encode_options *)options)->rules, text);
 }
 
 static bool set_page(void *options_, const char *text)
@@ -181,7 +178,7 @@ static bool makes_codebook(const struct encode_options *options)
 
 /* The set that was named, or one made from the input. *codebook stays NULL when no value is coded with it. */
 static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
-                         struct strait_codebook **codebook, uint32_t **expected)
+                         struct strait_codebook **codebook)
 {
     struct progress progress;
     const struct tally_task task = {
@@ -195,7 +192,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 
     *codebook = NULL;
     if (options->codebook != NULL) {
-        if (!codebook_load(options->codebook, codebook, expected))
+        if (!codebook_load(options->codebook, codebook))
             return false;
         plan_use_tables(plan, *codebook);
         return true;
@@ -210,10 +207,11 @@ static bool get_codebook(const struct encode_options *options, struct source *so
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
 
+#define TYPE_HINT_BYTES 4096u
+
 struct encode_report {
     const struct encode_task *task;
     const struct encode_outcome *outcome;
-    const uint32_t *expected; /* by the set's file, for each table; NULL: no set was named */
     const char *output;
     const char *mode;
     double seconds; /* of all passes over the input */
@@ -291,7 +289,7 @@ static double bits_spent(const struct encode_report *report, uint32_t table)
 
 static double bits_expected(const struct encode_report *report, uint32_t table)
 {
-    return report->expected == NULL ? 0 : report->expected[table] / 1000.0;
+    return strait_codebook_expected(report->task->codebook, table) / 1000.0;
 }
 
 static bool table_has_drifted(const struct encode_report *report, uint32_t table)
@@ -330,12 +328,12 @@ static void print_drift(const struct encode_report *report, FILE *stream)
         drifted += has;
     }
     if (drifted > 0) {
-        const struct strait_class class = strait_codebook_class(report->task->codebook, worst);
+        char name[CLASS_NAME_BYTES];
+        class_name(name, strait_codebook_class(report->task->codebook, worst));
         fprintf(stream,
                 "  %" PRIu32 " of %" PRIu32 " tables spend over 5%% more than the set expects, table %" PRIu32
-                " (%s %" PRId32 ") %.3f bits for an exponent instead of %.3f\n",
-                drifted, used, worst, role_names[class.role], class.layer, bits_spent(report, worst),
-                bits_expected(report, worst));
+                " (%s) %.3f bits for an exponent instead of %.3f\n",
+                drifted, used, worst, name, bits_spent(report, worst), bits_expected(report, worst));
     }
     if (outcome->base_bytes > 0 || drifted > 0)
         fprintf(stream, "  mode base instead of tables: %.1f%% of the bytes that are coded%s\n",
@@ -347,18 +345,26 @@ static void add_tables(cJSON *object, const struct encode_report *report)
     cJSON *list = named_tables(report) > 0 ? cJSON_AddArrayToObject(object, "tables") : NULL;
 
     for (uint32_t t = 0; t < named_tables(report); t++) {
-        const struct strait_class class = strait_codebook_class(report->task->codebook, t);
         if (report->task->spent[t].values == 0)
             continue;
         cJSON *item = cJSON_CreateObject();
         cJSON_AddNumberToObject(item, "table", t);
-        cJSON_AddStringToObject(item, "role", role_names[class.role]);
-        cJSON_AddNumberToObject(item, "layer", class.layer);
+        class_json(item, strait_codebook_class(report->task->codebook, t));
         cJSON_AddNumberToObject(item, "values", (double)report->task->spent[t].values);
         cJSON_AddNumberToObject(item, "bits", bits_spent(report, t));
         json_add_known(item, "expected_bits", bits_expected(report, t));
         cJSON_AddItemToArray(list, item);
     }
+}
+
+/* Plain values that do not shrink are often of another type than they were taken for. */
+static void print_type_hint(const struct encode_report *report, FILE *stream)
+{
+    const char *type = plain_type(report);
+    const uint64_t before = report->outcome->uncompressed_bytes, after = report->outcome->file_bytes;
+
+    if (type != NULL && before >= TYPE_HINT_BYTES && after >= before && plan_has_tables(report->task->plan))
+        fprintf(stream, "  nothing is gained as values of type %s; --dtype says what they are\n", type);
 }
 
 static void print_report(const struct encode_report *report, FILE *stream)
@@ -376,6 +382,7 @@ static void print_report(const struct encode_report *report, FILE *stream)
     print_drift(report, stream);
     print_carried(report->task->plan, stream);
     print_carried_plain(report, stream);
+    print_type_hint(report, stream);
 }
 
 static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, bool compressed)
@@ -434,12 +441,11 @@ static cJSON *describe(const struct encode_report *report)
 /* ---- The run --------------------------------------------------------------------------------------------------- */
 
 static bool report(const struct encode_options *options, const struct encode_task *task,
-                   const struct encode_outcome *outcome, const uint32_t *expected, uint64_t started)
+                   const struct encode_outcome *outcome, uint64_t started)
 {
     struct encode_report all = {
         .task = task,
         .outcome = outcome,
-        .expected = expected,
         .output = strcmp(options->output, "-") == 0 ? "stdout" : options->output,
         .mode = mode_names[options->mode],
         .seconds = (double)(clock_ns() - started) / 1e9,
@@ -451,8 +457,7 @@ static bool report(const struct encode_options *options, const struct encode_tas
     return true;
 }
 
-static bool encode_to(const struct encode_options *options, struct encode_task *task, const uint32_t *expected,
-                      uint64_t started)
+static bool encode_to(const struct encode_options *options, struct encode_task *task, uint64_t started)
 {
     struct progress progress;
     struct encode_outcome outcome;
@@ -472,7 +477,7 @@ static bool encode_to(const struct encode_options *options, struct encode_task *
         output_abandon(&output);
         return false;
     }
-    return output_commit(&output) && report(options, task, &outcome, expected, started);
+    return output_commit(&output) && report(options, task, &outcome, started);
 }
 
 /* Whether the mode that was asked for by name codes any of the values. */
@@ -491,7 +496,6 @@ static bool encode_source(const struct encode_options *options, struct source *s
                           enum exit_code *code)
 {
     struct strait_codebook *codebook;
-    uint32_t *expected = NULL;
     struct plan plan;
     bool ok = false;
 
@@ -499,22 +503,23 @@ static bool encode_source(const struct encode_options *options, struct source *s
         return false;
     plan_set_mode(&plan, options->mode);
     *code = mode_applies(options, &plan) ? EXIT_CODE_DATA : EXIT_CODE_USAGE;
-    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook, &expected)) {
-        struct spent *spent = expected == NULL ? NULL : calloc(strait_codebook_count(codebook), sizeof(*spent));
+    if (*code == EXIT_CODE_DATA && get_codebook(options, source, &plan, &codebook)) {
+        struct spent *spent =
+            options->codebook == NULL ? NULL : calloc(strait_codebook_count(codebook), sizeof(*spent));
         struct encode_task task = {
             .source = source,
             .plan = &plan,
             .codebook = codebook,
             .codec = options->codec,
             .spent = spent,
+            .fits = options->codebook != NULL,
             .chooses = options->mode == STRAIT_MODE_AUTO && options->codebook != NULL,
             .page_bytes = options->page_bytes,
             .chunk_bytes = options->chunk_bytes,
             .threads = options->threads,
         };
-        ok = encode_to(options, &task, expected, started);
+        ok = encode_to(options, &task, started);
         free(spent);
-        free(expected);
         strait_codebook_destroy(codebook);
     }
     plan_fini(&plan);
@@ -544,24 +549,12 @@ static enum exit_code encode_run(const struct encode_options *options)
     return ok ? EXIT_CODE_OK : code;
 }
 
-/* Encodes the files of a list, also those behind one that fails. */
-static enum exit_code encode_several(const struct encode_options *options)
+static enum exit_code encode_file_of_batch(void *options, const char *input, const char *output)
 {
-    enum exit_code code = EXIT_CODE_DATA;
-    struct batch batch = {0};
-
-    if (batch_list(&batch, options->inputs, options->input_count, options->folder, BATCH_ADDS)) {
-        code = EXIT_CODE_OK;
-        for (size_t i = 0; i < batch.count; i++) {
-            struct encode_options one = *options;
-            one.input = batch.list[i].input;
-            one.output = batch.list[i].output;
-            const enum exit_code ended = encode_run(&one);
-            code = code == EXIT_CODE_OK ? ended : code;
-        }
-    }
-    batch_fini(&batch);
-    return code;
+    struct encode_options one = *(const struct encode_options *)options;
+    one.input = input;
+    one.output = output;
+    return encode_run(&one);
 }
 
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
@@ -588,7 +581,9 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return options->folder != NULL ? encode_several(options) : encode_run(options);
+    return options->folder != NULL ? batch_run(options->inputs, options->input_count, options->folder, BATCH_ADDS,
+                                               encode_file_of_batch, options)
+                                   : encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)

@@ -14,6 +14,7 @@
 #include "tools/decode_file.h"
 #include "tools/files.h"
 #include "tools/input.h"
+#include "tools/kinds.h"
 #include "tools/report.h"
 
 static const char usage[] =
@@ -335,20 +336,6 @@ static bool inspect_chunk(const struct input *input, const struct inspect_option
 
 /* A codebook set, or the histograms that sets are made of. */
 
-static void print_class(struct strait_class class)
-{
-    if (class.layer < 0)
-        printf("%-6s %6s", role_names[class.role], "-");
-    else
-        printf("%-6s %6" PRId32, role_names[class.role], class.layer);
-}
-
-static void class_json(cJSON *object, struct strait_class class)
-{
-    cJSON_AddStringToObject(object, "role", role_names[class.role]);
-    cJSON_AddNumberToObject(object, "layer", class.layer);
-}
-
 /* ---- Sets ------------------------------------------------------------------------------------------------------ */
 
 static bool print_set(const struct input *input, const struct strait_codebook *codebook)
@@ -357,14 +344,17 @@ static bool print_set(const struct input *input, const struct strait_codebook *c
 
     printf("%s: codebook set of %" PRIu32 " tables, id ", input->path, count);
     print_hex(stdout, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
-    printf("\n%5s %-6s %6s  exponents, most frequent first\n", "table", "role", "layer");
+    printf("\n%5s %-12s %13s  exponents, most frequent first\n", "table", "class", "expected bits");
     for (uint32_t t = 0; t < count; t++) {
-        printf("%5" PRIu32 " ", t);
-        if (t == 0)
-            printf("%-13s", "fallback");
+        const uint32_t expected = strait_codebook_expected(codebook, t);
+        char name[CLASS_NAME_BYTES] = "fallback";
+        if (t > 0)
+            class_name(name, strait_codebook_class(codebook, t));
+        printf("%5" PRIu32 " %-12s ", t, name);
+        if (expected > 0)
+            printf("%13.3f  ", expected / 1000.0);
         else
-            print_class(strait_codebook_class(codebook, t));
-        printf("  ");
+            printf("%13s  ", "-");
         print_top(stdout, strait_codebook_ranking(codebook, t));
         putchar('\n');
     }
@@ -383,6 +373,7 @@ static bool print_set_json(const struct input *input, const struct strait_codebo
         cJSON *item = cJSON_CreateObject();
         cJSON_AddNumberToObject(item, "table", t);
         class_json(item, strait_codebook_class(codebook, t));
+        json_add_known(item, "expected_bits", strait_codebook_expected(codebook, t) / 1000.0);
         cJSON_AddItemToObject(item, "top", top_json(strait_codebook_ranking(codebook, t)));
         cJSON_AddItemToArray(list, item);
     }
@@ -402,13 +393,14 @@ static uint64_t values_of(const struct codebook_histogram *histogram)
 
 static bool print_partial(const struct input *input, const struct codebook_histogram *list, uint32_t count)
 {
-    printf("%s: histograms of %" PRIu32 " classes\n%-6s %6s %16s  exponents, most frequent first\n", input->path, count,
-           "role", "layer", "values");
+    printf("%s: histograms of %" PRIu32 " classes\n%-20s %16s  exponents, most frequent first\n", input->path, count,
+           "class", "values");
     for (uint32_t i = 0; i < count; i++) {
         uint8_t ranking[256];
+        char name[CLASS_NAME_BYTES];
         strait_histogram_rank(ranking, list[i].counts);
-        print_class(list[i].class);
-        printf(" %16" PRIu64 "  ", values_of(&list[i]));
+        class_name(name, list[i].class);
+        printf("%-20s %16" PRIu64 "  ", name, values_of(&list[i]));
         print_top(stdout, ranking);
         putchar('\n');
     }

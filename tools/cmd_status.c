@@ -37,8 +37,13 @@ static void print_node(const cJSON *root)
     if (cJSON_IsNumber(uptime))
         printf(", up %.0f s", uptime->valuedouble);
     printf("\n  address      %s\n", address[0] != '\0' ? address : "none: other daemons cannot reach it");
-    printf("  codec        %s, %s\n", text_of(root, "codec"),
+    printf("  codec        %s, %s", text_of(root, "codec"),
            is_true(root, "codebook") ? "with a codebook set" : "no codebook set: pages are coded without tables");
+    if (number_of(root, "codebook_tables") > 0)
+        printf(" of %.0f tables", number_of(root, "codebook_tables"));
+    if (number_of(root, "codebook_expected_bits") > 0)
+        printf(", which expects %.3f bits for an exponent", number_of(root, "codebook_expected_bits"));
+    putchar('\n');
     const char *transports = text_of(root, "transports"), *left_out = text_of(root, "transports_left_out");
     printf("  transports   %s%s%s%s\n", transports[0] != '\0' ? transports : "none", left_out[0] != '\0' ? " (" : "",
            left_out, left_out[0] != '\0' ? ")" : "");

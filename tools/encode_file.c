@@ -2,10 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/element.h"
 #include "kernels/container.h"
 #include "tools/decode_file.h"
 #include "tools/encode_file.h"
 #include "tools/input.h"
+#include "tools/kinds.h"
 #include "tools/pipeline.h"
 #include "tools/util.h"
 #include "tools/files.h"
@@ -325,6 +327,25 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
     return status;
 }
 
+/* Runs whose class has no table, or does not tell what the values are like, get the table that fits them. */
+static void fit_tables(const struct encode_task *task, struct encode_slot *slot)
+{
+    const uint8_t *values = slot->raw.data;
+
+    if (!task->fits || !element_uses_tables(slot->cut.element, slot->cut.mode))
+        return;
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        struct run *run = &slot->cut.runs[i];
+        uint64_t counts[256] = {0};
+        if (run->fits) {
+            strait_histogram_add_values(counts, slot->cut.element, values,
+                                        run->bytes / element_bytes(slot->cut.element));
+            run->table = kinds_find_table(task->codebook, counts);
+        }
+        values += round_up(run->bytes);
+    }
+}
+
 static void encode_work(void *job_, void *slot_)
 {
     const struct encode_job *job = job_;
@@ -333,6 +354,7 @@ static void encode_work(void *job_, void *slot_)
     slot->io_failed = job->task->source->seekable && !read_file(job->task, slot);
     if (slot->io_failed)
         return;
+    fit_tables(job->task, slot);
     slot->status = encode_chunk(job->task, slot);
     if (slot->status == STRAIT_OK)
         slot->status = slot->result.status;

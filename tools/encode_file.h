@@ -53,6 +53,7 @@ struct encode_task {
     const struct strait_codebook *codebook; /* NULL when no value will be coded with tables */
     const struct strait_codec *codec;
     struct spent *spent;  /* NULL, or for each table of the codebook: added to, as if no chunk chose base */
+    bool fits;            /* values of role other, or of a class without a table, get the one that fits */
     bool chooses;         /* chunks in mode split become base where that is smaller */
     uint64_t page_bytes;  /* see struct cutter */
     uint64_t chunk_bytes; /* small enough that strait_encode_bound stays below 4 GiB */

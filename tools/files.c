@@ -386,16 +386,7 @@ void output_abandon(struct output *output)
 
 /* ---- Files of commands ------------------------------------------------------------------------------------------- */
 
-static enum strait_status load_expected(const struct input *input, const struct strait_codebook *codebook,
-                                        uint32_t **expected)
-{
-    const uint32_t count = strait_codebook_count(codebook);
-    *expected = calloc(count, sizeof(**expected));
-    return *expected == NULL ? STRAIT_ERR_NO_MEMORY
-                             : codebook_expected_parse(input->data, input->size, *expected, count);
-}
-
-bool codebook_load(const char *path, struct strait_codebook **codebook, uint32_t **expected)
+bool codebook_load(const char *path, struct strait_codebook **codebook)
 {
     struct input input;
     enum strait_status status;
@@ -403,11 +394,6 @@ bool codebook_load(const char *path, struct strait_codebook **codebook, uint32_t
     if (!input_open(&input, path))
         return false;
     status = strait_codebook_parse(input.data, input.size, codebook);
-    if (status == STRAIT_OK && expected != NULL) {
-        status = load_expected(&input, *codebook, expected);
-        if (status != STRAIT_OK)
-            strait_codebook_destroy(*codebook);
-    }
     if (status == STRAIT_ERR_NO_MEMORY)
         print_error(path, "%s", strait_status_string(status));
     else if (status != STRAIT_OK) {

@@ -45,9 +45,8 @@ bool output_commit(struct output *output);
 /* Closes the output and removes what was written. */
 void output_abandon(struct output *output);
 
-/* Reads a codebook set. The caller owns it. expected: NULL, or receives what the file says the set expects, an entry
- * for each table (codebook_expected_parse), which the caller frees. */
-bool codebook_load(const char *path, struct strait_codebook **codebook, uint32_t **expected);
+/* Reads a codebook set. The caller owns it. */
+bool codebook_load(const char *path, struct strait_codebook **codebook);
 
 /* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
 bool output_allowed(const char *path, bool force);

@@ -316,8 +316,10 @@ bool safetensors_probe(const void *head, uint64_t head_size, uint64_t size)
     if (head_size <= LENGTH_BYTES || size <= LENGTH_BYTES)
         return false;
     uint64_t header_bytes = load_le64(head);
-    return header_bytes >= 2 && header_bytes <= HEADER_BYTES_MAX && header_bytes <= size - LENGTH_BYTES &&
-           ((const uint8_t *)head)[LENGTH_BYTES] == '{';
+    const uint8_t *json = (const uint8_t *)head + LENGTH_BYTES;
+    const bool is_cut = header_bytes > size - LENGTH_BYTES; /* then it has to look more like one */
+    return header_bytes >= 2 && header_bytes <= HEADER_BYTES_MAX && json[0] == '{' &&
+           (!is_cut || (head_size > LENGTH_BYTES + 1 && json[1] == '"'));
 }
 
 enum strait_status safetensors_init(struct safetensors *list, const void *head, uint64_t head_size, uint64_t file_size,
@@ -552,6 +554,7 @@ static void classify(struct source *source)
     if (st.st_size == 0 || (st.st_blocks == 0 && st.st_size <= UNSURE_BYTES))
         return;
     source->seekable = true;
+    source->changed = st.st_mtim;
     source->base = (uint64_t)base;
     source->size = st.st_size > base ? (uint64_t)(st.st_size - base) : 0;
 }
@@ -639,6 +642,8 @@ bool source_check_end(const struct source *source)
     uint8_t byte;
     ssize_t n;
 
+    struct stat st;
+
     if (!source->seekable)
         return true;
     do
@@ -648,7 +653,15 @@ bool source_check_end(const struct source *source)
         return fail(source);
     if (n > 0)
         print_error(source->name, "grew while it was read: more follows byte %" PRIu64, source->size);
-    return n == 0;
+    if (n > 0)
+        return false;
+    if (fstat(source->fd, &st) != 0)
+        return fail(source);
+    if (st.st_mtim.tv_sec != source->changed.tv_sec || st.st_mtim.tv_nsec != source->changed.tv_nsec) {
+        print_error(source->name, "was written to while it was read");
+        return false;
+    }
+    return true;
 }
 
 /* Peeked bytes have already left a pipe. A seekable source's descriptor is still at the beginning: see peek. */
@@ -757,11 +770,14 @@ static bool copy_to(struct source *source, int fd, uint8_t *step)
 /* From now on the temporary file is the input, as if it had just been peeked at. */
 static void switch_to(struct source *source, int fd)
 {
+    struct stat st;
+
     if (source->fd > STDIN_FILENO)
         close(source->fd);
     source->fd = fd;
     source->base = 0;
     source->seekable = true;
+    source->changed = fstat(fd, &st) == 0 ? st.st_mtim : (struct timespec){0};
     (void)lseek(fd, (off_t)source->head_size, SEEK_SET);
 }
 

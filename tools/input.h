@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
+
 #include <strait/codec.h>
 
 /* Memory that grows and is reused, so that a pipeline allocates only while it warms up. */
@@ -30,10 +32,11 @@ struct source {
     int fd;
     unsigned mode; /* permissions of a file; for anything else, those of a world-readable file */
     bool seekable;
-    uint64_t base;      /* where the input begins in a seekable file: stdin may be positioned in its middle */
-    uint64_t size;      /* of the input; SOURCE_SIZE_UNKNOWN for a pipe */
-    uint64_t position;  /* of source_read */
-    struct buffer head; /* the first bytes: what was peeked at */
+    struct timespec changed; /* when a file was last written to, before it was read */
+    uint64_t base;           /* where the input begins in a seekable file: stdin may be positioned in its middle */
+    uint64_t size;           /* of the input; SOURCE_SIZE_UNKNOWN for a pipe */
+    uint64_t position;       /* of source_read */
+    struct buffer head;      /* the first bytes: what was peeked at */
     size_t head_size;
 };
 
@@ -57,7 +60,8 @@ bool source_read(struct source *source, void *dst, size_t size, size_t *got);
 /* Reads at an offset of a seekable source, any thread. Fewer bytes than asked for are an error. */
 bool source_read_at(const struct source *source, uint64_t offset, void *dst, size_t size);
 
-/* Call it when everything was read: it is an error if a seekable source has grown since it was opened. */
+/* Call it when everything was read: it is an error if a seekable source was written to, or has grown, since it was
+ * opened. */
 bool source_check_end(const struct source *source);
 
 /* Reads the header of a safetensors file in memory. The file is untrusted: everything is checked. */
@@ -76,7 +80,8 @@ struct safetensors {
     uint32_t count;
 };
 
-/* Whether the bytes look like a safetensors file of `size` bytes: a plausible header length, then '{'. */
+/* Whether the bytes look like a safetensors file of `size` bytes, perhaps cut off: a plausible header length, then '{'.
+ */
 bool safetensors_probe(const void *head, uint64_t head_size, uint64_t size);
 
 /* Parses. file_size is the size of the whole file, of which `head_size` bytes are at head; at least the header must be.

@@ -1,6 +1,9 @@
 /* strait: runs the subcommand. */
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/commands.h"
 #include "tools/completion.h"
@@ -18,6 +21,11 @@ static const struct subcommand commands[] = {
      .help = "tell what is in a compressed file, a chunk or a codebook set",
      .files = true},
     {.name = "calibrate", .run = cmd_calibrate, .help = "make a codebook set of tensors", .files = true},
+    {.name = "codebook",
+     .run = cmd_codebook,
+     .help = "compare codebook sets, or tell what one makes of tensors",
+     .files = true,
+     .parts = codebook_names},
     {.name = "bench", .run = cmd_bench, .help = "measure the codec, transfers and collectives", .parts = bench_names},
     {.name = "demo",
      .run = cmd_demo,
@@ -116,8 +124,18 @@ static int finish(int code)
     return code == EXIT_CODE_OK ? EXIT_CODE_DATA : code;
 }
 
+/* A standard descriptor that the caller has closed would be that of the next file: in its place one of the other
+ * direction, so that what is read or written there fails. */
+static void fill_closed(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            abort(); /* all below it are open */
+}
+
 int main(int argc, char **argv)
 {
+    fill_closed();
     if (argc < 2) {
         print_help(stderr);
         return EXIT_CODE_USAGE;

@@ -465,7 +465,8 @@ enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
             break;
         cut->element = segment->element;
         cut->mode = segment->mode;
-        if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table}))
+        if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table,
+                                       segment->table == 0 || segment->class.role == STRAIT_ROLE_OTHER}))
             return CUT_NO_MEMORY;
         cutter->offset += bytes;
         load = more;

@@ -127,6 +127,19 @@ STRAIT_API void strait_histogram_rank(uint8_t ranking[256], const uint64_t count
 STRAIT_API enum strait_status strait_codebook_create(const uint8_t (*rankings)[256], const struct strait_class *classes,
                                                      uint32_t count, struct strait_codebook **codebook);
 
+/* Makes a set of the values that were counted for each table, which it keeps and files of it tell. The ranking of a
+ * table is that of its counts; counts[t] of zeroes are of no values. Else like strait_codebook_create. */
+STRAIT_API enum strait_status strait_codebook_create_counted(const uint64_t (*counts)[256],
+                                                             const struct strait_class *classes, uint32_t count,
+                                                             struct strait_codebook **codebook);
+
+/* Groups histograms that one table codes nearly as well as tables of their own would: those of tensors whose names do
+ * not tell what their values are like. group[i] becomes the group of counts[i], from 0 on, and *group_count their
+ * number, `most` at most. In any order of the histograms the groups and their numbers are the same.
+ * ERR_INVALID (NULL, `most` is 0), ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_histogram_group(const uint64_t (*counts)[256], uint32_t count, uint32_t most,
+                                                     uint32_t *group, uint32_t *group_count);
+
 /* Releases a set; NULL is allowed. No call may be using it. */
 STRAIT_API void strait_codebook_destroy(struct strait_codebook *codebook);
 
@@ -149,6 +162,11 @@ STRAIT_API uint32_t strait_codebook_count(const struct strait_codebook *codebook
 STRAIT_API const uint8_t *strait_codebook_ranking(const struct strait_codebook *codebook, uint32_t table);
 /* Class of a table; {OTHER, -1} for table 0 and when table is out of range. */
 STRAIT_API struct strait_class strait_codebook_class(const struct strait_codebook *codebook, uint32_t table);
+/* The counts that a table was made of: 256, borrowed. NULL: not known, or the index is too large. */
+STRAIT_API const uint64_t *strait_codebook_counts(const struct strait_codebook *codebook, uint32_t table);
+/* Thousandths of a bit that mode tiered spent on an exponent of what a table was made of: on values like those it
+ * spends about as much. 0: not known, or the index is too large. */
+STRAIT_API uint32_t strait_codebook_expected(const struct strait_codebook *codebook, uint32_t table);
 /* Table for a class: the table of exactly this role and layer, else the table of this role without a layer, else 0. */
 STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook, struct strait_class wanted);
 
@@ -349,6 +367,10 @@ struct strait_decode_item {
     int32_t *page_status;
     uint32_t page_status_count;
     uint32_t flags; /* of enum strait_decode_flags */
+    /* Bytes at `metadata`, for callers who cannot look at the header before the call; 0: all that the header there
+     * says. When it says more, the metadata is read at src: "cuda" reads nothing outside the chunk whatever it is
+     * meanwhile, for others it must not change then. */
+    uint64_t metadata_size;
 };
 
 /* Encode or decode `count` chunks, as `count` calls of strait_encode or strait_decode would, but "cuda" needs one

@@ -295,11 +295,14 @@ static void fill_item(decode_item &item, const strait_decode_item &from)
     item.src = static_cast<const uint8_t *>(from.src);
     item.metadata = static_cast<const uint8_t *>(from.metadata);
     item.src_size = from.src_size;
+    item.metadata_limit = from.metadata_size == 0 || from.metadata_size / UNIT > UINT32_MAX
+                              ? UINT32_MAX
+                              : static_cast<uint32_t>(from.metadata_size / UNIT);
     item.select = from.select;
     item.result = from.result;
     item.page_status = from.page_status;
     item.page_status_count = from.page_status_count;
-    item.alignment = static_cast<uint16_t>(shape.alignment);
+    item.alignment = static_cast<uint8_t>(shape.alignment);
     item.at_most = (from.flags & STRAIT_DECODE_AT_MOST) != 0;
     if (item.at_most) // chunks and bulk copies consist of whole units
         item.src_size = from.src_size / UNIT * UNIT;

@@ -41,6 +41,8 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     if (header.units < metadata + 1)
         return STRAIT_ERR_CORRUPT;
     header.metadata_units = static_cast<uint32_t>(metadata);
+    if (metadata > item.metadata_limit) // with src_size below, as far as the chunk
+        header.metadata = item.src;
     if (item.src_size < w[4])
         return STRAIT_ERR_TRUNCATED;
     return item.src_size > w[4] && !item.at_most ? STRAIT_ERR_CORRUPT : STRAIT_OK;

@@ -206,9 +206,10 @@ struct decode_item {
     uint32_t page_status_count, id_count, page_count;
     uint32_t first_region, region_count, blocks_per_page;
     uint32_t first_slot, block_count, checks, close_parts;
-    uint16_t alignment; // of all its addresses: 1, 2 or 4
-    uint16_t at_most;   // the chunk may be shorter than src_size
-    uint32_t close_part_size;
+    uint32_t metadata_limit; // units at `metadata`; where the header says more, it is read at `src`
+    uint8_t alignment;       // of all its addresses: 1, 2 or 4
+    uint8_t at_most;         // the chunk may be shorter than src_size
+    uint16_t close_part_size;
 };
 
 // Units of metadata, or pages, that one ticket handles when a chunk is closed. For the last chunks of a launch, with no

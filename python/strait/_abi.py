@@ -68,6 +68,7 @@ def load(name: str, variable: str, prototypes: Prototypes) -> ctypes.CDLL:
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 CHUNK_PAGES_MAX = 1024 * 1024
 CHUNK_HEADER_BYTES = 48
+BLOCK_BYTES = 16384
 CODEBOOK_ID_BYTES = 16
 CODEBOOK_TABLES_MAX = 65535
 
@@ -143,6 +144,7 @@ class DecodeItem(Structure):
         ("page_status", c_void_p),
         ("page_status_count", c_uint32),
         ("flags", c_uint32),
+        ("metadata_size", c_uint64),
     ]
 
 
@@ -184,6 +186,8 @@ _PROTOTYPES = {
     "strait_histogram_add_values": (c_int, [c_void_p, c_int, c_void_p, c_size_t]),
     "strait_histogram_rank": (None, [c_void_p, c_void_p]),
     "strait_codebook_create": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_void_p)]),
+    "strait_codebook_create_counted": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_void_p)]),
+    "strait_histogram_group": (c_int, [c_void_p, c_uint32, c_uint32, c_void_p, POINTER(c_uint32)]),
     "strait_codebook_destroy": (None, [c_void_p]),
     "strait_codebook_parse": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "strait_codebook_serialized_size": (c_size_t, [c_void_p]),
@@ -192,6 +196,8 @@ _PROTOTYPES = {
     "strait_codebook_count": (c_uint32, [c_void_p]),
     "strait_codebook_ranking": (c_void_p, [c_void_p, c_uint32]),
     "strait_codebook_class": (Class, [c_void_p, c_uint32]),
+    "strait_codebook_counts": (c_void_p, [c_void_p, c_uint32]),
+    "strait_codebook_expected": (c_uint32, [c_void_p, c_uint32]),
     "strait_codebook_find": (c_uint32, [c_void_p, Class]),
     "strait_codec_get": (c_void_p, [c_char_p]),
     "strait_codec_name": (c_char_p, [c_void_p]),

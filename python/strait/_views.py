@@ -42,6 +42,8 @@ _DECODED: dict[str, np.dtype[Any]] = {
 
 def array_view(source: ArrayLike, what: str) -> NDArray[Any]:
     """The memory of `source` as an array of the same shape. TypeError when that is not possible without a copy."""
+    if isinstance(source, np.ma.MaskedArray):
+        raise TypeError(f"{what} is a masked array, whose mask would be lost: give its data")
     if isinstance(source, np.ndarray):
         return source
     if type(source).__module__.partition(".")[0] == "torch":

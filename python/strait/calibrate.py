@@ -5,9 +5,9 @@
     python -m strait.calibrate FILES... -o SET                      one process, without torch
 
 FILES are safetensors files, or folders of them. Each is read by one rank, chosen by size so that all have about as much
-to do; the counts are then added, so the set is that of `strait calibrate FILES...`, byte for byte, and the same on
-every rank, which is checked. Rank 0 writes SET. A rank that fails or dies ends all others, within ten seconds if it had
-begun.
+to do; the counts are then added, so the set is that of `strait calibrate FILES...`, byte for byte, with the bits that
+it expects, and the same on every rank, which is checked. Rank 0 writes SET. A rank that fails or dies ends all others,
+within ten seconds if it had begun.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ def share_of(files: list[Path], rank: int, ranks: int) -> list[Path]:
     return shares[rank]
 
 
-def tensors_of(path: Path, element: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Names and bytes of the tensors of that type in a safetensors file. Failure: it is none."""
+def tensors_of(path: Path, element: str | None) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    """Names, types and bytes of the tensors of that type, or of all that have tables, in a safetensors file. Failure:
+    it is none."""
+    wanted = {dtype: name for name, dtype in _DTYPES.items() if element in (None, name)}
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             size = int.from_bytes(mapped[:8], "little")
@@ -78,21 +80,21 @@ def tensors_of(path: Path, element: str) -> Iterator[tuple[str, NDArray[Any]]]:
             if not isinstance(header, dict):
                 raise ValueError("its header is no object")
             for name, tensor in header.items():
-                if name == "__metadata__" or tensor["dtype"] != _DTYPES[element]:
+                if name == "__metadata__" or tensor["dtype"] not in wanted:
                     continue
                 begin, end = (8 + size + int(at) for at in tensor["data_offsets"])
                 if not 8 + size <= begin <= end <= len(mapped):
                     raise ValueError(f"tensor {name!r} lies outside of the file")
-                yield name, np.frombuffer(mapped[begin:end], np.uint8)
+                yield name, wanted[tensor["dtype"]], np.frombuffer(mapped[begin:end], np.uint8)
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise Failure(f"{path}: not a safetensors file: {failure}") from None
 
 
-def count(files: list[Path], element: str) -> Counts:
+def count(files: list[Path], element: str | None) -> Counts:
     counts = Counts(element)
     for path in files:
-        for name, values in tensors_of(path, element):
-            counts.add(values, name)
+        for name, dtype, values in tensors_of(path, element):
+            counts.add(values, name, element=dtype)
     return counts
 
 
@@ -190,7 +192,8 @@ def work(options: argparse.Namespace, rank: int, ranks: int) -> str:
     try:
         book = whole.codebook()
     except ValueError:
-        raise Failure(f"no tensor of {options.dtype} in {len(files)} files") from None
+        wanted = options.dtype or "bf16, fp16 or fp32"
+        raise Failure(f"no tensor of {wanted} in {len(files)} files") from None
     if group and len(set(group.gather(book.id))) != 1:
         raise Failure("ranks made different sets of the same counts")
     if rank == 0:
@@ -206,7 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m strait.calibrate", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, help="safetensors files, or folders of them")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the set to write")
-    parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bf16", help="tensors that count (default: bf16)")
+    parser.add_argument("--dtype", choices=sorted(_DTYPES), help="tensors that count (default: all of these)")
     rank, ranks = rank_and_ranks()
     try:
         said = work(parser.parse_args(), rank, ranks)

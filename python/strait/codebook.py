@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import lib
-from ._views import ArrayLike, array_view, check_dtype
+from ._views import ArrayLike, array_view, check_dtype, element_of
 
 
 class Role(enum.IntEnum):
@@ -29,7 +29,11 @@ class Role(enum.IntEnum):
 
 
 class Class(NamedTuple):
-    """Class of tensors that a table was calibrated for; layer None: of no layer."""
+    """Class of tensors that a table was calibrated for; layer None: of no layer.
+
+    Role OTHER with a layer of 2^30 or more is a kind: values that one table fits, whatever their names. `strait encode`
+    finds its table by the values.
+    """
 
     role: Role
     layer: int | None
@@ -61,6 +65,8 @@ _RULES: list[tuple[re.Pattern[str], Role]] = [
     ]
 ]
 _NAME_MAX = 4096  # no model has longer names
+_KIND_LAYER = 1 << 30  # layers of role OTHER from here on are kinds (kernels/codebook.proto)
+_KINDS_MAX = 64
 
 
 def class_of(wanted: ClassLike) -> Class:
@@ -191,6 +197,18 @@ class Codebook:
         found = lib.strait_codebook_class(self._handle, table)
         return Class(Role(found.role), None if found.layer < 0 else found.layer)
 
+    def expected_bits(self, table: int) -> float | None:
+        """Bits that mode tiered spent on an exponent of what a table was made of; None: not known. IndexError."""
+        self._check_table(table)
+        thousandths: int = lib.strait_codebook_expected(self._handle, table)
+        return thousandths / 1000 if thousandths else None
+
+    def counts(self, table: int) -> NDArray[np.uint64] | None:
+        """uint64 [256]: the values per exponent that a table was made of; None: not known. IndexError."""
+        self._check_table(table)
+        counts = lib.strait_codebook_counts(self._handle, table)
+        return None if counts is None else np.frombuffer(ctypes.string_at(counts, 256 * 8), np.uint64)
+
     def find(self, wanted: ClassLike, layer: int | None = None) -> int:
         """Index of the table to use for a class: find("k", 3), find(("k", 3)), find("layers.3.k").
 
@@ -220,56 +238,116 @@ class Codebook:
         return Codebook.from_bytes, (self.to_bytes(),)
 
 
+def _kind_of(element: str, name: str) -> Class:
+    """The class that a tensor of role OTHER is counted under before kinds are joined, as in tools/kinds.c: 30 bits of
+    FNV-1a of type and name."""
+    value = 0xCBF29CE484222325
+    for byte in element.encode() + b"\0" + name.encode(errors="surrogatepass") + b"\0":
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return Class(Role.OTHER, _KIND_LAYER | value >> 34)
+
+
+def _join(kinds: list[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:
+    """Histograms that are alike become one."""
+    if not kinds:
+        return []
+    counts, group, made = np.ascontiguousarray(kinds), np.empty(len(kinds), np.uint32), ctypes.c_uint32()
+    status = lib.strait_histogram_group(counts.ctypes.data, len(kinds), _KINDS_MAX, group.ctypes.data, made)
+    _abi.check(status, "codebook")
+    return [counts[group == g].sum(axis=0, dtype=np.uint64) for g in range(made.value)]
+
+
+_Histograms: TypeAlias = dict["Class | None", NDArray[np.uint64]]  # None: of values that were given without
+
+
 class Counts:
     """How often each exponent occurs in values of each class: what codebooks are made of. Counts of parts, such as
     those of several processes, add up to the counts of the whole. Can be pickled.
 
-    element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables. ValueError: another one.
+    element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables; None: what the dtype of each array
+        says, and BF16 where it says nothing. Then classes are made of BF16 values, if there are any.
+        ValueError: another one.
     """
 
-    def __init__(self, element: str = "bf16"):
-        if element not in _TABLE_ELEMENTS:
+    def __init__(self, element: str | None = "bf16"):
+        if element is not None and element not in _TABLE_ELEMENTS:
             raise ValueError(f"element {element!r} has no tables: one of {', '.join(_TABLE_ELEMENTS)}")
         self.element = element
-        self._by_class: dict[Class | None, NDArray[np.uint64]] = {}  # None: of values that were given without
+        self._by_element: dict[str, _Histograms] = {}
+        self._kinds: _Histograms = {}
 
-    def add(self, array: ArrayLike, wanted: ClassLike | None = None) -> None:
-        """Counts the values of an array; without a class they count for the fallback alone."""
+    def add(self, array: ArrayLike, wanted: ClassLike | None = None, *, element: str | None = None) -> None:
+        """Counts the values of an array; without a class they count for the fallback alone.
+
+        element: of this array, where it is not said for all.
+        A name of role OTHER counts for a kind too: see Codebook.cls().
+        """
         key = None if wanted is None else class_of(wanted)
-        counts = self._by_class.setdefault(key, np.zeros(256, np.uint64))
-        _count(counts, array_view(array, "the array" if wanted is None else f"the array of {wanted!r}"), self.element)
+        view = array_view(array, "the array" if wanted is None else f"the array of {wanted!r}")
+        element = self.element or element or element_of(view.dtype)
+        if element not in _TABLE_ELEMENTS:
+            raise ValueError(f"element {element!r} has no tables: one of {', '.join(_TABLE_ELEMENTS)}")
+        counts = np.zeros(256, np.uint64)
+        _count(counts, view, element)
+        _add(self._by_element.setdefault(element, {}), key, counts)
+        if isinstance(wanted, str) and key is not None and key.role == Role.OTHER:
+            _add(self._kinds, _kind_of(element, wanted), counts)
 
     def __iadd__(self, other: Counts) -> Counts:
         """ValueError: counts of another element."""
         if self.element != other.element:
             raise ValueError(f"counts of {self.element} and of {other.element} cannot be added")
-        for key, counts in other._by_class.items():
-            self._by_class[key] = self._by_class.get(key, np.zeros(256, np.uint64)) + counts
+        for element, classes in other._by_element.items():
+            for key, counts in classes.items():
+                _add(self._by_element.setdefault(element, {}), key, counts)
+        for key, counts in other._kinds.items():
+            _add(self._kinds, key, counts)
         return self
 
     @property
     def values(self) -> int:
         """How many were counted."""
-        return sum(int(counts.sum()) for counts in self._by_class.values())
+        return sum(int(counts.sum()) for classes in self._by_element.values() for counts in classes.values())
+
+    def _classes(self) -> _Histograms:
+        """Of BF16 values, or, if there are none, of all."""
+        bf16 = self._by_element.get("bf16", {})
+        if any(counts.any() for counts in bf16.values()):
+            return bf16
+        classes: _Histograms = {}
+        for of_element in self._by_element.values():
+            for key, counts in of_element.items():
+                _add(classes, key, counts)
+        return classes
 
     def codebook(self) -> Codebook:
-        """A table for each class that has values, and the fallback, of all of them. ValueError: there are none."""
-        counts = {key: count for key, count in self._by_class.items() if key is not None and count.any()}
-        total = sum(self._by_class.values(), np.zeros(256, np.uint64))
+        """A table for each class that has values, one for each kind, and the fallback, of all classes. The codebook
+        tells the counts that it was made of. ValueError: there are none."""
+        classes = self._classes()
+        counts = {key: count for key, count in classes.items() if key is not None and count.any()}
+        total = sum(classes.values(), np.zeros(256, np.uint64))
         if not total.any():
             raise ValueError("no values to calibrate with")
         for k, count in list(counts.items()):
             v, both = Class(Role.V, k.layer), Class(Role.KV, k.layer)
             if k.role == Role.K and v in counts and both not in counts:
                 counts[both] = count + counts[v]
-        classes = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
-        rankings = np.empty((1 + len(classes), 256), np.uint8)
-        for row, count in zip(rankings, [total, *(counts[wanted] for wanted in classes)]):
-            lib.strait_histogram_rank(row.ctypes.data, count.ctypes.data)
-        return Codebook.from_rankings(rankings, [Class(Role.OTHER, None), *classes])
+        for number, count in enumerate(_join([kind for kind in self._kinds.values() if kind.any()])):
+            counts[Class(Role.OTHER, _KIND_LAYER + number)] = count
+        order = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
+        table = np.ascontiguousarray([total, *(counts[wanted] for wanted in order)], np.uint64)
+        named = (_abi.Class * len(table))(*[_to_abi(wanted) for wanted in [Class(Role.OTHER, None), *order]])
+        handle = ctypes.c_void_p()
+        status = lib.strait_codebook_create_counted(table.ctypes.data, named, len(table), handle)
+        _abi.check(status, "codebook")
+        return Codebook._own(handle)
 
 
-def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, element: str = "bf16") -> Codebook:
+def _add(histograms: _Histograms, key: Class | None, counts: NDArray[np.uint64]) -> None:
+    histograms[key] = histograms[key] + counts if key in histograms else counts
+
+
+def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, element: str | None = "bf16") -> Codebook:
     """Makes a codebook for data like these.
 
     arrays: values of any shape: BF16 (uint16, ml_dtypes.bfloat16, torch.bfloat16, or bytes), or of `element`.
@@ -277,25 +355,19 @@ def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, el
         of everything; keys as for class_of(): ("k", 3), or a name such as "layers.3.k". A class of no layer,
         ("k", None), serves the layers that have no table. `strait calibrate` makes the same of the same tensors.
         One array or an iterable of arrays gives the fallback alone.
+        Names of role OTHER make kinds too, each of values that one table fits.
         A million values per class are plenty. Arrays that are not contiguous are copied, one at a time.
-    element: as for Counts, which takes the arrays one by one.
+    element: as for Counts, which takes the arrays one by one; None: what the dtypes say.
     A layer of which there are K and V also gets a table of both together, ("kv", layer), for pools that have them in
         one tensor.
     Table 0 is the fallback, the others follow in order of (role, layer), of no layer first.
     ValueError: no values at all, or another element. TypeError: an array that does not hold such values.
     """
     counts = Counts(element)
-    for wanted, array in _classified(arrays):
-        counts.add(array, wanted)
-    return counts.codebook()
-
-
-def _classified(arrays: Any) -> Iterable[tuple[Class | None, NDArray[Any]]]:
-    """Arrays and their classes; None for arrays that were given without."""
     for key, group in arrays.items() if isinstance(arrays, Mapping) else [(None, arrays)]:
-        wanted = None if key is None else class_of(key)
         for array in _flat(group):
-            yield wanted, array_view(array, "an array" if key is None else f"the array of {key!r}")
+            counts.add(array, key)
+    return counts.codebook()
 
 
 def _flat(group: Any) -> Iterable[Any]:

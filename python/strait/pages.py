@@ -23,6 +23,8 @@ def table_index(table: TableLike, codebook: Codebook | None) -> int:
     """The index that `table` means. Without a codebook there is only table 0 to find."""
     if isinstance(table, (str, tuple, Role)):
         return 0 if codebook is None else codebook.find(table)
+    if isinstance(table, bool):
+        raise TypeError(f"table must be an index or a class, not {table}")
     index = operator.index(table)
     if not 0 <= index < 2**32:
         raise ValueError(f"table {table} is out of range")
@@ -104,7 +106,13 @@ class Request:
     def overlaps(self, memory: NDArray[np.uint8]) -> bool:
         """Whether the pages and the memory, a row of bytes, share a byte."""
         begin = memory.ctypes.data
-        return _touches(self.regions, self._ids, self.count // len(self.regions), begin, begin + memory.nbytes)
+        return touches(self.regions, self._ids, self.count // len(self.regions), begin, begin + memory.nbytes)
+
+    def metadata_bound(self) -> int:
+        """Most bytes of metadata that a chunk of just these pages has (FORMAT.md, section 4)."""
+        longest = int((self.regions["rows"].astype(np.uint64) * self.regions["row_bytes"]).max())
+        blocks = -(-longest // _abi.BLOCK_BYTES)
+        return -(-(_abi.CHUNK_HEADER_BYTES + self.count * (16 + 4 + 4 * (blocks - 1))) // 16) * 16
 
     def bound(self) -> int:
         """Largest chunk these pages can become, in bytes. ValueError when they are too much for one."""
@@ -117,7 +125,7 @@ class Request:
         return bound
 
 
-def _touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
+def touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
     """Whether a row of the pages has a byte in begin..end. Ids out of range name no page."""
     for region in regions:
         base, stride, rows = int(region["base"]), int(region["page_stride"]), int(region["rows"])
@@ -311,6 +319,10 @@ def index_array(given: Any, what: str) -> NDArray[np.uint32]:
 
 def cut(data: NDArray[Any], page_bytes: int, table: int) -> Request:
     """A row of bytes as pages of one size; the last may be shorter."""
+    try:
+        page_bytes = operator.index(page_bytes)
+    except TypeError:
+        raise TypeError(f"page_bytes must be a whole number, not {page_bytes!r}") from None
     if not 1 <= page_bytes <= PAGE_BYTES_MAX:
         raise ValueError(f"page_bytes {page_bytes} is not in 1..{PAGE_BYTES_MAX}")
     if data.nbytes == 0:

@@ -413,3 +413,16 @@ def test_python_runs_while_the_library_works(codebook):
     ticker.join()
     assert len(chunk) < values.nbytes
     assert sum(begin < at < end for at in ticks) >= min(5, (end - begin) * 50)
+
+
+def test_arguments_that_are_slips(codebook):
+    values = values_like_kv(1000)
+    with pytest.raises(TypeError, match="masked array"):
+        strait.encode(np.ma.masked_array(values, values > 3), codebook)
+    with pytest.raises(TypeError, match=r"page_bytes must be a whole number, not 4096\.0"):
+        strait.encode(values, codebook, page_bytes=4096.0)
+    with pytest.raises(TypeError, match="an index or a class, not True"):
+        strait.encode(values, codebook, table=True)
+    assert strait.encode(values, codebook, page_bytes=np.int64(4096)) == strait.encode(
+        values, codebook, page_bytes=4096
+    )

@@ -94,11 +94,72 @@ def test_counts_of_parts_are_those_of_the_whole():
 
 def test_one_process_makes_what_the_command_makes(folder, tmp_path):
     code, out, err = ended(start([folder, folder / "3.safetensors", "-o", tmp_path / "set"]))
-    assert (code, err) == (0, "") and "13 tables" in out and "of 6 files" in out
+    assert (code, err) == (0, "") and "14 tables" in out and "of 6 files" in out
     if "STRAIT_COMMAND" in os.environ:
         files = sorted(folder.glob("*"))
         subprocess.run([os.environ["STRAIT_COMMAND"], "calibrate", *files, "-o", tmp_path / "same"], check=True)
-        assert strait.Codebook.load(tmp_path / "set") == strait.Codebook.load(tmp_path / "same")
+        assert (tmp_path / "set").read_bytes() == (tmp_path / "same").read_bytes()
+
+
+def training_state(path, layers, types=("BF16", "F16", "F32")):
+    """Values of one role and layer that have little in common, and names that are not plain text."""
+    tensors = {}
+    for number, layer in enumerate(layers):
+        floats = np.random.default_rng(layer).normal(size=20000).astype(np.float32)
+        values = {"BF16": (floats.view(np.uint32) >> 16).astype(np.uint16), "F16": floats.astype(np.float16)}
+        tensors[f"layers.{layer}.mlp.w\u00e9ight_{number}0"] = ("BF16", values["BF16"])
+        tensors[f"layers.{layer}.mlp.half"] = ("F16", values["F16"])
+        tensors[f"layers.{layer}.mlp.exp_avg"] = ("F32", floats * np.float32(2e-9))
+        tensors[f"layers.{layer}.mlp.exp_avg_sq"] = ("F32", (floats * np.float32(2e-9)) ** 2)
+        tensors["steps"] = ("I64", np.arange(10))
+    write_safetensors(path, {name: tensor for name, tensor in tensors.items() if tensor[0] in (*types, "I64")})
+
+
+@pytest.mark.parametrize("types", [("BF16", "F16", "F32"), ("F16", "F32"), ("F32",)])
+@pytest.mark.parametrize("options", [(), ("--dtype", "fp32")])
+def test_all_types_are_counted(tmp_path, types, options):
+    files = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+    training_state(files[0], (0, 1), types)
+    training_state(files[1], (1, 2), types)
+    code, _, err = ended(start([*files, "-o", tmp_path / "set", *options]))
+    assert (code, err) == (0, "")
+    book = strait.Codebook.load(tmp_path / "set")
+    kinds = [table for table in range(len(book)) if (book.cls(table).layer or 0) >= 2**30]
+    assert len(kinds) == (2 if options or len(types) == 1 else 3)  # values of BF16 and FP16 are alike
+    for table in range(len(book)):
+        counts, bits = book.counts(table), book.expected_bits(table)
+        assert 1.5 < bits < (4.5 if table in kinds else 17)
+        ranked = counts[book.ranking(table)]
+        assert (ranked[:-1] >= ranked[1:]).all()
+        tiers = 2 * ranked.sum() + 2 * ranked[3:].sum() + 4 * ranked[6:].sum() + 8 * ranked[21:].sum()
+        assert bits == pytest.approx(int(tiers) / int(counts.sum()), abs=6e-4)
+    if "STRAIT_COMMAND" in os.environ:
+        command = [os.environ["STRAIT_COMMAND"], "calibrate", "-q", *files, "-o", tmp_path / "same", *options]
+        subprocess.run(command, check=True)
+        assert (tmp_path / "set").read_bytes() == (tmp_path / "same").read_bytes()
+
+
+def test_arrays_say_their_types():
+    floats = np.random.default_rng(3).normal(size=5000).astype(np.float32)
+    counts = strait.Counts(None)
+    counts.add(floats, "layers.0.m")
+    counts.add(floats.astype(np.float16), "layers.0.h")
+    counts.add((floats.view(np.uint32) >> 16).astype(np.uint16), "layers.0.w")
+    counts.add(floats.tobytes(), "layers.0.b", element="fp32")
+    assert counts.values == 20000
+    book = counts.codebook()
+    assert book.counts(book.find(("other", 0))).sum() == 5000  # BF16 alone
+    assert book.expected_bits(0) == pytest.approx(2.7, abs=0.2)
+    with pytest.raises(ValueError, match="no tables"):
+        counts.add(np.zeros(8, np.int64), "steps", element="bytes")
+    plain = strait.Codebook.from_rankings(book.ranking(0)[None])
+    assert plain.expected_bits(0) is None and plain.counts(0) is None
+    for other in (strait.Codebook.from_bytes(book.to_bytes()), strait.calibrate({"layers.0.m": floats}, element=None)):
+        assert other.expected_bits(0) == pytest.approx(book.expected_bits(0), abs=0.1)
+    with pytest.raises(IndexError):
+        book.expected_bits(len(book))
+    with pytest.raises(IndexError):
+        book.counts(-1)
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,121 @@ def test_damaged_chunks_are_told_as_on_the_host(codec, codebook, put):
         job.wait()
 
 
+# ---- Chunks that others write to ------------------------------------------------------------------------------------
+
+
+class Between:
+    """The library, which lets others at the chunk between the copy of its metadata and the kernels."""
+
+    def __init__(self, library, stream_of, action):
+        self._library, self._stream_of, self._action, self.items = library, stream_of, action, []
+
+    def __getattr__(self, name):
+        return getattr(self._library, name)
+
+    def strait_decode_batch(self, variant, book, items, count, run):
+        self._stream_of(run)
+        self.items = [(item.metadata, item.metadata_size, item.src) for item in items]
+        self._action()
+        return self._library.strait_decode_batch(variant, book, items, count, run)
+
+
+@pytest.fixture
+def between(gpu, monkeypatch):
+    from strait.cuda import _driver
+    from strait.cuda import codec as module
+
+    def between(action):
+        library = Between(module.lib, lambda run: _driver.call("cuStreamSynchronize", run.stream), action)
+        monkeypatch.setattr(module, "lib", library)
+        return library
+
+    return between
+
+
+@pytest.mark.parametrize("page_bytes", [16, 4096, 40000])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_metadata_that_changes_is_not_looked_at(page_bytes, pinned, gpu, codec, codebook, put, between):
+    values = values_like_kv(30000)
+    chunk = np.frombuffer(strait.encode(values, codebook, page_bytes=page_bytes), np.uint8)
+    size = strait.info(chunk).metadata_bytes
+    if pinned:
+        there = gpu.pinned(len(chunk))
+        there[:] = chunk
+    else:
+        there = put(chunk, "uint8")
+    noise = np.random.default_rng(page_bytes).integers(0, 256, size, np.uint8)
+
+    def spoil():
+        if pinned:
+            there[:size] = noise
+        else:
+            gpu.fill(there[:size], noise)
+
+    library = between(spoil)
+    back = put(np.zeros(30000, np.uint16))
+    job = codec.decode(there, back, page_bytes=page_bytes)
+    assert job.wait()[0].bytes == 60000 and (gpu.values(back) == values).all()
+    ((copy, copied, source),) = library.items
+    assert copied >= size and copied % 16 == 0 and not source <= copy < source + len(chunk)
+
+
+def test_metadata_of_selected_pages_is_copied(gpu, codec, codebook, put, between):
+    values = values_like_kv(1 << 18)
+    chunk = np.frombuffer(strait.encode(values, codebook, page_bytes=4096), np.uint8)
+    size, there = strait.info(chunk).metadata_bytes, put(chunk, "uint8")
+    library = between(lambda: gpu.fill(there[:size], np.full(size, 255, np.uint8)))
+    back = put(np.zeros((2, 2048), np.uint16))
+    codec.decode(there, cuda.PageList(back), select=[100, 3]).wait()
+    assert (gpu.values(back) == values.reshape(-1, 2048)[[100, 3]]).all() and library.items[0][1] >= size
+
+
+def test_a_copy_that_is_too_short_is_passed_over(gpu, codec, codebook, put, between):
+    """Metadata that takes more of the chunk than is copied, of many pages of 16 bytes, or of more pages than listed."""
+    values = values_like_kv(1 << 16)
+    chunk = strait.encode(values, codebook, page_bytes=16)
+    library = between(lambda: None)
+    back = put(np.zeros((2, 8), np.uint16))
+    codec.decode(put(np.frombuffer(chunk, np.uint8), "uint8"), cuda.PageList(back), select=[7000, 3]).wait()
+    assert (gpu.values(back) == values.reshape(-1, 8)[[7000, 3]]).all()
+    assert 0 < library.items[0][1] < strait.info(chunk).metadata_bytes
+    job = codec.decode(put(np.frombuffer(chunk, np.uint8), "uint8"), cuda.PageList(back))
+    with pytest.raises(strait.InvalidError):
+        job.wait()
+
+
+@pytest.mark.usefixtures("nothing_queued")
+def test_memory_of_chunk_and_pages_must_not_overlap(gpu, codec, codebook, put):
+    chunk = np.frombuffer(strait.encode(values_like_kv(1 << 14), codebook, page_bytes=4096), np.uint8)
+    length = len(chunk) // 16 * 16
+    memory = put(np.zeros(1 << 18, np.uint8), "uint8")
+    there, pages = memory[1 << 16 : (1 << 16) + length], memory[1 << 16 : (1 << 16) + (1 << 15)]
+    rows = put(np.zeros((64, 4096), np.uint8), "uint8")
+    ids = put(np.array([1, 2], np.int32), "int32")
+    for wrong in [
+        lambda: codec.decode(there, pages),
+        lambda: codec.decode(there, memory[(1 << 16) - (1 << 15) + 16 : (1 << 16) + 16]),
+        lambda: codec.decode(there, memory[(1 << 16) + length - 16 : (1 << 16) + length - 16 + (1 << 15)]),
+        lambda: codec.decode(rows[3], cuda.PageList(rows, [5, 3])),
+        lambda: codec.decode(rows[3], cuda.PageList(rows, ids)),
+    ]:
+        with pytest.raises(ValueError, match="overlap"):
+            wrong()
+    with pytest.raises(ValueError, match="overlap"):
+        codec.encode(memory[: 1 << 14], memory[(1 << 14) - 16 : 1 << 16])
+
+
+def test_a_chunk_between_the_pages_of_a_pool_is_decoded(gpu, codec, codebook, put):
+    values = values_like_kv(2 * 2048)
+    chunk = np.frombuffer(strait.encode(values, codebook, page_bytes=4096), np.uint8)
+    rows = np.zeros((8, 8192), np.uint8)
+    rows[2, : len(chunk)] = chunk
+    rows = put(rows, "uint8")
+    codec.decode(rows[2][: len(chunk)], cuda.PageList(rows[:, :4096], [7, 0])).wait()
+    got = gpu.values(rows)[:, :4096]
+    assert (np.concatenate([got[7], got[0]]).view(np.uint16) == values).all()
+
+
 def test_ids_that_are_out_of_range_fail(codec, put, room):
     job = codec.encode(cuda.PageList(put(kv()), [1, 64, 2]))
     with pytest.raises(strait.PageIdError) as raised:

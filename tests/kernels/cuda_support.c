@@ -314,6 +314,19 @@ static void decode_on_host(struct trial *trial, const uint8_t *bytes)
     require(strait_decode_batch(variant(0), trial->asked.codebook, &item, 1, &run) == STRAIT_OK);
 }
 
+/* A copy that ends early, and other bytes behind: they must not be read. */
+static uint8_t *copy_metadata(const struct trial *trial, const uint8_t *bytes)
+{
+    const size_t size = trial->chunk_size + trial->room;
+    uint8_t *copy = malloc(size + 1), *on_device;
+    require(copy != NULL);
+    memset(copy, 0xa5, size);
+    memcpy(copy, bytes, trial->metadata_size == 0 || trial->metadata_size > size ? size : trial->metadata_size);
+    on_device = to_device(copy, size);
+    free(copy);
+    return on_device;
+}
+
 void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner)
 {
     struct mirror mirrors[BATCH_MAX];
@@ -328,11 +341,12 @@ void compare_decoding(const struct device *device, struct trial *trials, uint32_
         mirror_init(m, &trial->dst, trial);
         m->chunk = to_device(bytes, trial->chunk_size + trial->room);
         if (trial->copied_metadata)
-            m->metadata = to_device(bytes, trial->chunk_size + trial->room);
+            m->metadata = copy_metadata(trial, bytes);
         if (trial->has_select)
             m->select = to_device(trial->select, sizeof(uint32_t) * layout_count(&trial->dst));
         items[i] = make_item(trial, &m->pages, m->select, m->chunk, m->verdict);
         items[i].metadata = m->metadata;
+        items[i].metadata_size = trial->copied_metadata ? trial->metadata_size : 0;
         free(bytes);
     }
     require(strait_decode_scratch_size(device->codec, items, count) <= device->scratch_size);

@@ -41,9 +41,10 @@ struct trial {
     struct layout src, dst;
     uint32_t ids[16], select[VERDICT_PAGES];
     bool has_ids, has_select, copied_metadata;
-    uint32_t shift; /* offset of all device pages from an aligned address */
-    bool at_most;   /* decoded with STRAIT_DECODE_AT_MOST */
-    uint32_t room;  /* bytes after the chunk that src_size includes */
+    uint32_t metadata_size; /* of the copy; 0: all */
+    uint32_t shift;         /* offset of all device pages from an aligned address */
+    bool at_most;           /* decoded with STRAIT_DECODE_AT_MOST */
+    uint32_t room;          /* bytes after the chunk that src_size includes */
 
     uint8_t *chunk; /* malloc()ed; NULL when there is none */
     uint64_t chunk_size;

@@ -605,35 +605,152 @@ TEST(no_file_is_written_into_one_byte_too_few)
     ck_assert(is_filled(bytes, size, 0));
 }
 
-TEST(what_a_set_expects_follows_it_and_is_no_part_of_it)
+/* Counts whose table is not that of any other: exponent 100 + t is the most frequent one. */
+static void count_table(uint64_t counts[256], uint32_t t)
 {
-    uint32_t expected[TABLES], found[TABLES] = {7};
-    uint8_t *expected_bytes;
-    size_t set_size;
+    memset(counts, 0, 256 * sizeof(counts[0]));
+    for (unsigned r = 0; r < 30; r++)
+        counts[(100 + t + r) % 256] = 1u << (30 - r);
+}
+
+static uint64_t table_counts[TABLES][256];
+
+static void create_counted(void)
+{
+    for (uint32_t t = 0; t < TABLES; t++)
+        count_table(table_counts[t], t);
+    memset(table_counts[1], 0, sizeof(table_counts[1]));
+    ck_assert_int_eq(
+        STRAIT_OK, strait_codebook_create_counted((const uint64_t(*)[256])table_counts, sorted_classes, TABLES, &set));
+}
+
+static void assert_is_counted(const struct strait_codebook *found)
+{
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const uint64_t *counts = strait_codebook_counts(found, t);
+        /* ranks 0 to 2 take 2 bits, 3 to 5 four, and a 64th of the values eight or more */
+        if (t == 1) {
+            ck_assert_ptr_null(counts);
+            ck_assert_uint_eq(0, strait_codebook_expected(found, t));
+            continue;
+        }
+        ck_assert_mem_eq(counts, table_counts[t], sizeof(table_counts[t]));
+        ck_assert_uint_eq(2313, strait_codebook_expected(found, t));
+    }
+    ck_assert_ptr_null(strait_codebook_counts(found, TABLES));
+    ck_assert_uint_eq(0, strait_codebook_expected(found, TABLES));
+}
+
+TEST(a_set_tells_what_it_was_made_of_and_its_id_does_not)
+{
+    struct strait_codebook *plain, *parsed;
+    uint8_t rankings[TABLES][256];
+
+    create_counted();
+    assert_is_counted(set);
+    for (uint32_t t = 0; t < TABLES; t++)
+        strait_histogram_rank(rankings[t], table_counts[t]);
+    ck_assert_int_eq(STRAIT_OK,
+                     strait_codebook_create((const uint8_t(*)[256])rankings, sorted_classes, TABLES, &plain));
+    ck_assert_mem_eq(strait_codebook_id(plain), strait_codebook_id(set), STRAIT_CODEBOOK_ID_BYTES);
+    ck_assert_ptr_null(strait_codebook_counts(plain, 0));
+    ck_assert_uint_eq(0, strait_codebook_expected(plain, 0));
+    ck_assert_uint_lt(strait_codebook_serialized_size(plain), strait_codebook_serialized_size(set));
+    strait_codebook_destroy(plain);
+    serialize_set();
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_parse(bytes, size, &parsed));
+    assert_is_counted(parsed);
+    strait_codebook_destroy(parsed);
+    for (size_t cut = 1; cut < size; cut++)
+        ck_assert_int_ne(STRAIT_OK, strait_codebook_parse(bytes, cut, &parsed));
+}
+
+TEST(counts_are_left_out_of_sets_that_they_make_too_large_for_peers)
+{
+    enum { MANY = 4096 };
+    uint64_t(*counts)[256] = malloc(MANY * sizeof(*counts));
     struct strait_codebook *parsed;
 
-    for (uint32_t t = 0; t < TABLES; t++)
-        expected[t] = t == 1 ? 0 : 2700 + 1000 * t;
-    set = create_set(TABLES, sorted_classes);
-    set_size = strait_codebook_serialized_size(set);
-    size = set_size + codebook_expected_size(expected, TABLES);
-    bytes = malloc(size);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(set, bytes, set_size));
-    expected_bytes = bytes + set_size;
-    codebook_expected_serialize(expected, TABLES, expected_bytes);
+    for (uint32_t t = 0; t < MANY; t++)
+        count_table(counts[t], t);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create_counted((const uint64_t(*)[256])counts, NULL, MANY, &set));
+    free(counts);
+    serialize_set();
+    ck_assert_uint_le(size, 1280u * 1024); /* MESSAGE_SET_BYTES_MAX of proto */
     ck_assert_int_eq(STRAIT_OK, strait_codebook_parse(bytes, size, &parsed));
-    ck_assert_mem_eq(strait_codebook_id(parsed), strait_codebook_id(set), STRAIT_CODEBOOK_ID_BYTES);
+    ck_assert_ptr_null(strait_codebook_counts(parsed, 5));
+    ck_assert_uint_eq(2313, strait_codebook_expected(parsed, 5));
     strait_codebook_destroy(parsed);
-    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, size, found, TABLES));
-    ck_assert_mem_eq(found, expected, sizeof(expected));
-    /* a set without it, and a list of another length, expect nothing that is known */
-    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, set_size, found, TABLES));
-    for (uint32_t t = 0; t < TABLES; t++)
-        ck_assert_uint_eq(0, found[t]);
-    ck_assert_int_eq(STRAIT_OK, codebook_expected_parse(bytes, size, found, TABLES - 1));
-    ck_assert_uint_eq(0, found[0]);
-    for (size_t cut = set_size + 1; cut < size; cut++)
-        ck_assert_int_eq(STRAIT_ERR_CORRUPT, codebook_expected_parse(bytes, cut, found, TABLES));
+}
+
+TEST(sets_of_counts_refuse_what_sets_of_rankings_refuse)
+{
+    create_counted();
+    const uint64_t(*counts)[256] = (const uint64_t(*)[256])table_counts;
+    struct strait_codebook *other;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_create_counted(NULL, NULL, 1, &other));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_create_counted(counts, NULL, 1, NULL));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_create_counted(counts, NULL, 0, &other));
+    ck_assert_int_eq(STRAIT_ERR_INVALID,
+                     strait_codebook_create_counted(counts, NULL, STRAIT_CODEBOOK_TABLES_MAX + 1, &other));
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
+
+/* Histograms of three kinds, a few of each, in an order of their own. */
+enum { GROUPED = 9 };
+static const unsigned kind_of_grouped[GROUPED] = {2, 0, 1, 1, 0, 2, 2, 0, 1};
+
+static void make_grouped(uint64_t counts[GROUPED][256])
+{
+    for (unsigned i = 0; i < GROUPED; i++) {
+        count_table(counts[i], 40 * kind_of_grouped[i]);
+        for (unsigned e = 0; e < 256; e++)
+            counts[i][e] *= 3 - kind_of_grouped[i] + i % 2; /* kind 0 has the largest, then 1 */
+    }
+}
+
+TEST(histograms_that_are_alike_are_one_group)
+{
+    uint64_t counts[GROUPED][256];
+    uint32_t group[GROUPED], count = 0;
+
+    make_grouped(counts);
+    ck_assert_int_eq(STRAIT_OK, strait_histogram_group((const uint64_t(*)[256])counts, GROUPED, 64, group, &count));
+    ck_assert_uint_eq(3, count);
+    for (unsigned i = 0; i < GROUPED; i++)
+        ck_assert_uint_eq(kind_of_grouped[i], group[i]);
+}
+
+TEST(groups_are_the_same_in_any_order)
+{
+    uint64_t counts[GROUPED][256], turned[GROUPED][256];
+    uint32_t group[GROUPED], count = 0;
+
+    make_grouped(counts);
+    for (unsigned shift = 1; shift < GROUPED; shift++) {
+        for (unsigned i = 0; i < GROUPED; i++)
+            memcpy(turned[i], counts[(i + shift) % GROUPED], sizeof(turned[i]));
+        ck_assert_int_eq(STRAIT_OK, strait_histogram_group((const uint64_t(*)[256])turned, GROUPED, 64, group, &count));
+        for (unsigned i = 0; i < GROUPED; i++)
+            ck_assert_uint_eq(kind_of_grouped[(i + shift) % GROUPED], group[i]);
+    }
+}
+
+TEST(groups_are_no_more_than_wanted)
+{
+    uint64_t counts[GROUPED][256] = {0};
+    uint32_t group[GROUPED], count = 0;
+
+    make_grouped(counts);
+    ck_assert_int_eq(STRAIT_OK, strait_histogram_group((const uint64_t(*)[256])counts, GROUPED, 2, group, &count));
+    ck_assert_uint_eq(2, count);
+    for (unsigned i = 0; i < GROUPED; i++)
+        ck_assert_uint_lt(group[i], 2);
+    ck_assert_int_eq(STRAIT_OK, strait_histogram_group((const uint64_t(*)[256])counts, 0, 2, group, &count));
+    ck_assert_uint_eq(0, count);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_histogram_group(NULL, 1, 2, group, &count));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_histogram_group((const uint64_t(*)[256])counts, 1, 0, group, &count));
 }
 
 /* Empty tables take two bytes in a file and a hundred in memory. */

@@ -214,6 +214,7 @@ static void choose_pages(struct rng *rng, struct trial *trial)
     uint32_t count = layout_count(&trial->dst);
     trial->has_select = rng_below(rng, 4) == 0;
     trial->copied_metadata = rng_below(rng, 4) == 0;
+    trial->metadata_size = rng_below(rng, 3) == 0 ? 0 : 48 + 16 * rng_below(rng, 2 * count + 2);
     for (uint32_t i = 0; i < count; i++)
         trial->select[i] = rng_below(rng, 8) == 0 ? rng_below(rng, count + 2) : i;
     if (rng_below(rng, 16) == 0)

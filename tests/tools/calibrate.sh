@@ -1,5 +1,5 @@
 #!/bin/sh
-# calibrate.sh STRAIT SCRATCH: `strait calibrate` from end to end, on files cut from tests/data. SCRATCH is overwritten.
+# calibrate.sh STRAIT SCRATCH: `strait calibrate` and `strait codebook` from end to end, on files cut from tests/data. SCRATCH is overwritten.
 set -eu
 strait=$(realpath "$1")
 slice=$(realpath "$(dirname "$0")/../data/kv-slice.safetensors")
@@ -109,6 +109,12 @@ calibrate a.safetensors b.safetensors c.safetensors --partial -T 2 -o all.part
 calibrate --merge --partial c.part b.part a.part -o merged.part
 same all.part merged.part "counts"
 
+calibrate --merge a.part b.part -o merged.set 2>notes.txt
+[ ! -s notes.txt ] || fail "notes on a merge: $(cat notes.txt)"
+cp a.part twin.part
+calibrate --merge a.part b.part twin.part -o merged.set 2>notes.txt
+grep -q 'twin.part: warning: has the counts of a.part' notes.txt || fail "counts that are added twice: $(cat notes.txt)"
+
 calibrate a.safetensors b.safetensors c.safetensors --global -o global.set
 calibrate --merge all.part --global -o merged.set
 same global.set merged.set "--global"
@@ -120,6 +126,135 @@ calibrate a.safetensors -o plain.set
 calibrate a.safetensors --class '^nothing=v' -o class.set
 same class.set plain.set "a rule that never matches"
 
+# ---- Kinds: tensors whose names do not tell what their values are like -----------------------------------------------
+
+# weights, gradients and both moments of two layers, whose exponents lie far apart
+python3 - <<'END'
+import json, random, struct
+
+random.seed(7)
+kinds = [("weight", "BF16", 0.02), ("weight.grad", "BF16", 1e-6), ("exp_avg", "F32", 1e-7), ("exp_avg_sq", "F32", 1e-14)]
+for part in ([0], [1], [0, 1]):
+    header, values, at = {}, b"", 0
+    for layer in part:
+        for name, dtype, scale in kinds:
+            random.seed(f"{layer}{name}")
+            floats = [random.gauss(0, scale) for _ in range(40000)]
+            floats = [x * x / scale for x in floats] if name == "exp_avg_sq" else floats
+            data = struct.pack(f"<{len(floats)}f", *floats)
+            data = data if dtype == "F32" else b"".join(data[i + 2 : i + 4] for i in range(0, len(data), 4))
+            size = len(data)
+            header[f"layers.{layer}.mlp.{name}"] = dict(dtype=dtype, shape=[40000], data_offsets=[at, at + size])
+            values, at = values + data, at + size
+    head = json.dumps(header).encode()
+    with open(f"state{''.join(map(str, part))}.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head + values)
+END
+
+size() { # NAME [OPTION]...: of state01, encoded
+    name=$1
+    shift
+    "$strait" encode -qf state01.safetensors "$name" "$@"
+    "$strait" decode -qf "$name" back.safetensors
+    same state01.safetensors back.safetensors "encode $*"
+    stat -c %s "$name"
+}
+
+calibrate state01.safetensors -o state.set
+"$strait" inspect state.set >report.txt
+for kind in 0 1 2 3; do
+    grep -q "kind $kind " report.txt || fail "no kind $kind: $(cat report.txt)"
+done
+! grep -q "kind 4" report.txt || fail "kinds of different layers are not joined"
+tables=$(($(wc -l <report.txt) - 2))
+none=$(size none.strait) base=$(size base.strait --mode base) own=$(size own.strait --codebook state.set)
+[ "$((own - 256 * tables))" -le "$none" ] && [ "$own" -lt "$base" ] || fail "with its own set $own bytes, without $none, in base $base"
+split=$(size split.strait --codebook state.set --mode split)
+[ $((split * 200)) -le $((own * 201)) ] || fail "in mode split $split bytes, in auto $own"
+wrong=$(size wrong.strait --codebook plain.set)
+[ $((wrong * 100)) -le $((base * 101)) ] || fail "with a set of another kind $wrong bytes, in base $base"
+
+for layer in 0 1; do
+    calibrate state$layer.safetensors --partial -o state$layer.part
+done
+calibrate --merge state1.part state0.part -o merged.set
+same state.set merged.set "kinds of two files"
+calibrate --merge --partial state1.part state0.part -o merged.part
+calibrate --merge merged.part -o merged.set
+same state.set merged.set "kinds of two files in two steps"
+# tensors that differ in a number alone, which is no layer
+python3 - <<'END'
+import json, random, struct
+
+header, values = {}, b""
+for i in range(6):
+    random.seed(i)
+    data = struct.pack("<30000f", *(random.gauss(0, 0.03 / 4**i) for _ in range(30000)))
+    data = b"".join(data[k + 2 : k + 4] for k in range(0, len(data), 4))
+    header[f"conv_{i}.weight"] = dict(dtype="BF16", shape=[30000], data_offsets=[60000 * i, 60000 * i + 60000])
+    values += data
+head = json.dumps(header).encode()
+with open("conv.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(head)) + head + values)
+END
+calibrate conv.safetensors -o conv.set
+"$strait" encode -qf conv.safetensors none.strait
+"$strait" encode -qf conv.safetensors --codebook conv.set own.strait
+tables=$(($("$strait" inspect conv.set | wc -l) - 2))
+[ $(($(stat -c %s own.strait) - 256 * tables)) -le "$(stat -c %s none.strait)" ] || fail "a convolutional model's own set"
+"$strait" encode -f conv.safetensors --codebook conv.set own.strait 2>report.txt
+grep -q warning report.txt && fail "a convolutional model's own set does not fit: $(cat report.txt)"
+
+calibrate state1.safetensors state0.safetensors -T 3 -o threads.set
+same state.set threads.set "kinds of two files at once"
+calibrate state01.safetensors --global -o global.set
+[ "$("$strait" inspect global.set | wc -l)" -eq 3 ] || fail "kinds in a set of --global"
+
+# ---- strait codebook ------------------------------------------------------------------------------------------------
+
+told() { # FILTER ARG...: what the JSON of `strait codebook ARG...` has to be, as Python
+    filter=$1
+    shift
+    "$strait" codebook "$@" --json >told.json || fail "codebook $*"
+    python3 -c "import json; d = json.load(open('told.json')); rows = d['classes']; assert $filter, d" 2>told.err ||
+        fail "codebook $*: not $filter: $(tail -c 600 told.err)"
+}
+
+told 'len(rows) == 7 and all(r["changed_codes"] == 0 and r["in_a"] and r["in_b"] for r in rows[:4])' diff state.set state.set
+told 'all(r["a_by_a_bits"] == r["a_by_b_bits"] > 1 for r in rows)' diff state.set state.set
+told 'rows[0]["fallback"] and d["total"]["a_by_a_bits"] == d["total"]["b_by_b_bits"]' diff state.set state.set
+# counts make the set that they were merged to
+told 'd["a"]["codebook_id"] == d["b"]["codebook_id"]' diff state.set merged.part
+# K and V beside weights: neither has a table for the other's values, which cost more by what it has
+told 'all(not r["in_b"] and r["b_by_b_bits"] is None for r in rows if r["role"] in ("k", "v"))' diff plain.set state.set
+told 'all(not r["in_a"] and r["b_by_a_bits"] > 1.5 * r["b_by_b_bits"] for r in rows if r.get("kind", 0) > 0)' diff plain.set state.set
+told 'd["total"]["a_by_a_bits"] < d["total"]["a_by_b_bits"] and d["total"]["b_by_b_bits"] < d["total"]["b_by_a_bits"]' \
+    diff plain.set state.set
+"$strait" codebook diff plain.set state.set | grep -q '^kind 3  *([0-9]*)  *[0-9]* ' || fail "codebook diff, for people"
+
+told 'd["codebook_fits"] and all(r["fits"] for r in rows) and sum(r["values"] for r in rows) == 320000' \
+    expect state.set state01.safetensors
+told 'all(0.97 < r["bits"] / r["expected_bits"] < 1.03 for r in rows)' expect state.set state01.safetensors
+told 'all(abs(r["bits"] - r["own_bits"]) < 1e-9 for r in rows)' expect state.set state01.safetensors
+told 'not d["codebook_fits"] and d["total"]["bits"] > 1.5 * d["total"]["own_bits"]' expect plain.set state01.safetensors
+told 'rows[0]["role"] == "k" and rows[0]["layer"] == 0 and d["codebook_fits"]' expect one.set a.safetensors
+told 'd["total"]["values"] == 160000' expect state.set state01.safetensors --dtype bf16
+"$strait" codebook expect plain.set state01.safetensors | grep -q '^warning: .* take over 5% more than plain.set' ||
+    fail "codebook expect does not warn"
+"$strait" codebook expect state.set state01.safetensors | grep -q warning && fail "codebook expect warns of a set that fits"
+for wrong in "diff one.set" "diff one.set one.set one.set" "expect one.set" "other one.set" "" "expect --dtype fp8 one.set a.safetensors"; do
+    code=0
+    # shellcheck disable=SC2086 # split into words
+    "$strait" codebook $wrong >/dev/null 2>&1 || code=$?
+    [ $code -eq 2 ] || fail "exit status $code: codebook $wrong"
+done
+for wrong in "diff one.set a.safetensors" "diff missing one.set" "expect a.safetensors a.safetensors" "expect one.set one.set"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$strait" codebook $wrong >/dev/null 2>refused.err || code=$?
+    { [ $code -eq 1 ] && grep -q "^strait codebook ${wrong%% *}: " refused.err; } || fail "exit status $code: codebook $wrong"
+done
+
 # ---- Output -------------------------------------------------------------------------------------------------------
 
 calibrate a.safetensors b.safetensors c.safetensors -o - >stdout.set
@@ -129,11 +264,15 @@ same plain.set stdout.set "-o - with a report"
 grep -q '^total ' report.txt || fail "no report on stderr with -o -"
 
 "$strait" calibrate a.safetensors b.safetensors c.safetensors -f -o one.set >report.txt 2>notes.txt
-[ "$(wc -l <report.txt)" -eq 8 ] || fail "not two head lines, five classes and a total"
-for row in 'other 5 *32768' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' 'total *229376'; do
+[ "$(wc -l <report.txt)" -eq 9 ] || fail "not two head lines, five classes, a kind and a total"
+for row in 'other 5 *32768' 'kind 0 *49152' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' \
+    'total *245760'; do
     grep -q "^$row " report.txt || fail "no row '$row'"
 done
+[ ! -s notes.txt ] || fail "notes: $(cat notes.txt)"
+"$strait" calibrate a.safetensors c.safetensors -f --dtype bf16 -o bf16.set >report.txt 2>notes.txt
 [ "$(cat notes.txt)" = "strait calibrate: skipped 1 tensor that is not BF16" ] || fail "notes: $(cat notes.txt)"
+grep -q '^kind 0 *32768 ' report.txt || fail "FP32 is counted with --dtype bf16"
 "$strait" calibrate --json a.safetensors --force -o plain.set | grep -q '"codebook_id":.*"[0-9a-f]\{32\}"' || fail "no JSON"
 [ -z "$(calibrate a.safetensors c.safetensors -o plain.set 2>&1)" ] || fail "-q is not quiet"
 
@@ -180,7 +319,7 @@ refused 1 "folder: not a regular file" a.safetensors folder -o no.set
 refused 1 "pipe: not a regular file" pipe -o no.set
 refused 1 "empty: not a safetensors file" empty -o no.set
 refused 1 "large.raw: not a safetensors file; --raw" large.raw -o no.set
-refused 1 "shorter.safetensors: not a safetensors file" a.safetensors shorter.safetensors -o no.set
+refused 1 "shorter.safetensors: bad safetensors file: ends inside the header" a.safetensors shorter.safetensors -o no.set
 refused 1 "short.safetensors: .*beyond the end of the file" a.safetensors short.safetensors -o no.set
 refused 1 "odd.raw: an odd number" --raw odd.raw -o no.set
 refused 1 "no values in 1 file that are BF16" -q --dtype bf16 none.safetensors -o no.set

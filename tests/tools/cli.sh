@@ -176,7 +176,8 @@ waits_with_it() { # encode has the file open, and sleeps for a while: until some
     fail "encode does not wait for its reader"
 }
 mkfifo slow
-for change in 'grew:printf xy >>changing' 'became shorter:truncate -s 5000 changing'; do
+for change in 'grew:printf xy >>changing' 'became shorter:truncate -s 5000 changing' \
+    'was written to:printf xy | dd of=changing conv=notrunc bs=1 seek=100 status=none'; do
     cp values changing
     "$strait" encode -q --page 4K --chunk 16K changing slow 2>changing.err &
     writer=$!
@@ -187,6 +188,15 @@ for change in 'grew:printf xy >>changing' 'became shorter:truncate -s 5000 chang
     grep -q "changing: ${change%%:*} while it was read" changing.err || fail "a file that ${change%%:*}: $(cat changing.err)"
 done
 rm slow
+
+# ---- Standard descriptors that are closed ---------------------------------------------------------------------------
+
+"$strait" encode -q - closed <&- 2>closed.err && fail "standard input that is closed is encoded"
+grep -q 'Bad file descriptor' closed.err && [ ! -e closed ] || fail "standard input that is closed: $(cat closed.err)"
+"$strait" encode -q values - >&- 2>closed.err && fail "values are written to a standard output that is closed"
+grep -q 'Bad file descriptor' closed.err || fail "a standard output that is closed: $(cat closed.err)"
+"$strait" encode -q values closed 2>&- && "$strait" decode -q closed - | cmp - values || fail "stderr that is closed"
+rm closed closed.err
 
 # ---- Names --------------------------------------------------------------------------------------------------------
 
@@ -616,6 +626,23 @@ for options in "--mode top16 --dtype fp32" "--mode tiered --dtype fp8" "--mode s
     refused 2 'codes no values of this input' encode $options values none
 done
 refused 2 'codes no values of this input' encode --mode tiered float32.safetensors none
+tail -c 65536 float32.safetensors >plain
+"$strait" encode -f plain -o other 2>report.out
+grep -q 'nothing is gained as values of type bf16; --dtype says' report.out || fail "no hint at --dtype: $(cat report.out)"
+for options in "--dtype fp32" "--dtype bytes" "--mode raw"; do
+    "$strait" encode -f $options plain -o other 2>report.out
+    grep -q 'nothing is gained' report.out && fail "a hint at --dtype with $options"
+done
+rm plain
+# a header that ends beyond the file
+{
+    printf '\020\047\0\0\0\0\0\0'
+    tail -c +9 float32.safetensors | head -c 5000
+} >short.safetensors
+"$strait" encode -f short.safetensors -o other 2>report.out || fail "a file that is cut off in its header"
+grep -q 'warning: looks like a safetensors file, but' report.out || fail "a header that is cut off: $(cat report.out)"
+"$strait" decode -q other - | cmp - short.safetensors || fail "a file that is cut off in its header, back"
+rm short.safetensors
 rm -f float32.safetensors float16.safetensors scales.safetensors small.safetensors turns.safetensors medium.safetensors rt.*
 
 # ---- Modes of other types ---

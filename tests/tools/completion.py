@@ -59,6 +59,7 @@ def check_values(folder: Path) -> None:
     script = folder / "strait.bash"
     for words, some in (
         (["strait", ""], {"encode", "bench", "top", "doctor", "--version"}),
+        (["strait", "codebook", ""], {"diff", "expect"}),
         (["strait", "bench", ""], {"codec", "transfer", "hosts", "collective"}),
         (["strait", "top", "--sort", ""], {"name", "bytes", "errors"}),
         (["strait", "top", "--sort", "=", "by"], {"bytes"}),

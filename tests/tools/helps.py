@@ -33,7 +33,9 @@ def options_of(help_text: str) -> set[str]:
 def wanted() -> dict[tuple[str, ...], set[str]]:
     """For each beginning of a command line the options that its --help names."""
     commands = re.findall(r"^  (\w+) +\S", run(STRAIT, "--help"), re.M)
-    lines = {(STRAIT, command): run(STRAIT, command, "--help") for command in commands if command != "bench"}
+    lines = {(STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", "codebook")}
+    for part in re.findall(r"^  (\w+) +\S", run(STRAIT, "codebook", "--help"), re.M):
+        lines[(STRAIT, "codebook", part)] = run(STRAIT, "codebook", part, "--help")
     benches = re.findall(r"^  (\w+) +\S", run(STRAIT, "bench", "--help"), re.M)
     for bench in benches:
         for device in ((), ("--device",)):

@@ -27,8 +27,9 @@ def table() -> dict[str, tuple[str, int]]:
 def with_json() -> set[str]:
     """Commands whose --help has --json."""
     commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
-    benches = re.findall(r"^  (\w+) +\S", strait("bench", "--help").stdout, re.M)
-    lines = [[one] for one in commands if one != "bench"] + [["bench", one] for one in benches]
+    lines = [[one] for one in commands if one not in ("bench", "codebook")]
+    for parted in ("bench", "codebook"):
+        lines += [[parted, part] for part in re.findall(r"^  (\w+) +\S", strait(parted, "--help").stdout, re.M)]
     found = {"straitd --examine"}
     for line in lines:
         answer = strait(*line, "--help")
@@ -59,6 +60,8 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait encode --json": strait("encode", "--json", "--codebook", codebook, sample, packed),
         "strait decode --json": strait("decode", "--json", "--verify", packed),
         "strait inspect --json": strait("inspect", "--json", packed),
+        "strait codebook diff --json": strait("codebook", "diff", "--json", codebook, codebook),
+        "strait codebook expect --json": strait("codebook", "expect", "--json", codebook, sample),
         "strait status --json": strait("status", "--json", "--socket", daemon.socket),
         "strait top --json": strait("top", "--json", "--socket", daemon.socket, "--interval", "0.1"),
         "strait doctor --json": strait("doctor", "--json", "--socket", daemon.socket),
@@ -77,11 +80,26 @@ def documents(folder: Folder) -> dict[str, str]:
     return {command: answer.stdout for command, answer in printed.items()}
 
 
+def status_of_a_set(folder: Folder) -> None:
+    """strait status tells what the set in force expects, as the set's file does."""
+    codebook = folder.path / "set"
+    tables = json.loads(strait("inspect", "--json", codebook).stdout)["tables"]
+    daemon = folder.daemon("b", "--codebook", str(codebook))
+    document = json.loads(strait("status", "--json", "--socket", daemon.socket).stdout)
+    expect(document.get("codebook_tables") == len(tables), f"tables of {document}")
+    bits = [table["expected_bits"] for table in tables]
+    expected = document.get("codebook_expected_bits", 0)
+    expect(all(bits) and min(bits) < expected < max(bits), f"{expected} bits are expected of {bits}")
+    text = strait("status", "--socket", daemon.socket).stdout
+    expect(f"of {len(tables)} tables, which expects {expected:.3f} bits" in text, text)
+
+
 def main() -> None:
     documented = table()
     expect(set(documented) == with_json(), f"documented or there, and not both: {set(documented) ^ with_json()}")
     with Folder() as folder:
         printed = documents(folder)
+        status_of_a_set(folder)
     expect(set(printed) | NEEDS_GPUS == set(documented), f"not run: {set(documented) - set(printed)}")
     for command, text in printed.items():
         document = json.loads(text)

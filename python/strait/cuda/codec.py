@@ -244,6 +244,18 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
+_SELECT_SHARE = 32  # of a chunk of more pages than are listed, as far as its metadata is copied
+
+
+def _metadata_bytes(item: _Item) -> int:
+    """How much of the chunk is copied before it is decoded: all of the metadata of one that holds just these pages."""
+    size = item.request.metadata_bound()
+    if item.select is not None:
+        size = max(size, item.chunk.nbytes // _SELECT_SHARE + 4096)
+    size = min(size, item.chunk.nbytes) // _CHUNK_ALIGNMENT * _CHUNK_ALIGNMENT
+    return size if size >= _abi.CHUNK_HEADER_BYTES else 0
+
+
 # ---- The codec ------------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +347,7 @@ class Codec:
         how: what encode_batch() takes.
 
         ValueError, TypeError, InvalidError, CodebookError, NoSpaceError, AlignmentError: at once, nothing is queued.
-        What is in the pages' ids is told by Job.wait(): PageIdError.
+        What is in the pages' ids is told by Job.wait(): PageIdError. ValueError also where out and pages overlap.
         """
         return self.encode_batch([(pages, out)], **how)
 
@@ -375,6 +387,8 @@ class Codec:
             batch.keep(request.sources, request.device, f"item {i}: pages")
             out = new_bytes(request.bound(), self.device, request.sources) if out is None else out
             chunk = batch.flat(out, f"item {i}: out", _CHUNK_ALIGNMENT, request.bound())
+            if request.overlaps(chunk):
+                raise ValueError(f"item {i}: out and the pages overlap")
             batch.items.append(_Item(request, chunk, None))
             batch.outs.append(out)
         places = sorted((item.chunk.ctypes.data, item.chunk.nbytes) for item in batch.items)
@@ -388,14 +402,17 @@ class Codec:
     def decode(self, chunk: Any, pages: Any, *, select: SelectLike = None, **how: Any) -> Job:
         """Queues decoding a chunk, or some of its pages, each of them checked. The chunk may come from anywhere.
 
-        chunk: exactly one chunk, in contiguous memory of the GPU or pinned, 16-byte aligned; its content must not
-            change before the call has run.
+        chunk: exactly one chunk, in contiguous memory of the GPU or pinned, 16-byte aligned. Others may even write to
+            it while the call runs: its metadata is copied first, on the stream, and the pages then fail, or hold what
+            passed the checks. With `select` the copy has room for a 32nd of the chunk; longer metadata, of pages below
+            2 KiB or so, is read in place, by kernels that read nothing outside of the chunk either way.
         pages: a PageList, or a contiguous array in memory of the GPU that is cut into pages of `page_bytes`.
         select: page i of the list receives chunk page select[i]; None: as many as there are, in order.
         how: what decode_batch() takes.
 
         All that depends on the content of the chunk is told by Job.wait(), as strait.decode() raises it. Bytes of pages
-        that failed are undefined; nothing but pages of the list is written.
+        that failed are undefined; nothing but pages of the list is written. ValueError: the pages and the chunk
+        overlap; ids in memory of the GPU may be those of any page.
         """
         return self.decode_batch([(chunk, pages, select)], **how)
 
@@ -421,6 +438,8 @@ class Codec:
             request = request_for(pages, f"item {i}: pages", element, page_bytes, write=True)
             batch.keep(request.sources, request.device, f"item {i}: pages")
             chunk = batch.flat(source, f"item {i}: chunk", _CHUNK_ALIGNMENT)
+            if request.overlaps(chunk):
+                raise ValueError(f"item {i}: the pages and the chunk overlap")
             batch.items.append(_Item(request, chunk, batch.select(rest[0] if rest else None, request.count)))
         return self._queue(batch, None, stream, stats, results)
 
@@ -452,7 +471,8 @@ class Codec:
         return job
 
     def _launch(self, job: Job, params: _abi.EncodeParams | None, stream: int, told: NDArray[np.uint8] | None) -> None:
-        """Whatever is raised, `job` holds what has been queued so far. The staging area has ids and counters."""
+        """Whatever is raised, `job` holds what has been queued so far. The staging area has ids, counters, and the
+        chunks' metadata."""
         count, workspace = len(job._items), self._workspace
         items: Any = ((_abi.DecodeItem if params is None else _abi.EncodeItem) * count)()
         numbers = [ids for item in job._items for ids in (item.request.ids, item.select) if isinstance(ids, np.ndarray)]
@@ -464,8 +484,10 @@ class Codec:
         job._stats_at = ids_at + ids_bytes
         job._block = block = take_block(job._stats_at + stats_bytes)
         call("cuStreamWaitEvent", stream, workspace.used, 0)
-        staging = workspace.room("staging", ids_bytes + stats_bytes, stream)
-        counters, at = staging + ids_bytes, 0
+        sizes = [0 if params is not None else _metadata_bytes(item) for item in job._items]
+        copies_at = _aligned(ids_bytes + stats_bytes)
+        staging = workspace.room("staging", copies_at + sum(map(_aligned, sizes)), stream)
+        counters, at, copy = staging + ids_bytes, 0, staging + copies_at
 
         def placed(ids: Numbers) -> int | None:
             nonlocal at
@@ -481,6 +503,10 @@ class Codec:
             pages.ids = placed(request.ids)
             if params is None:
                 item.dst, item.src, item.src_size, item.select = pages, address, chunk.nbytes, placed(select)
+                if sizes[i]:
+                    call("cuMemcpyAsync", copy, address, sizes[i], stream)
+                    item.metadata, item.metadata_size = copy, sizes[i]
+                    copy += _aligned(sizes[i])
             else:
                 item.src, item.dst, item.dst_capacity = pages, address, chunk.nbytes
             item.result = results + i * _RESULT_BYTES

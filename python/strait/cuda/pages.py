@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .._views import byte_view, check_dtype, check_writable
 from ..codebook import Codebook
 from ..errors import InvalidError
-from ..pages import AnyPageList, Request, TableLike, cut, table_index
+from ..pages import AnyPageList, Request, TableLike, cut, table_index, touches
 from .array import device_of, view
 
 #: Page numbers of a call: on the host, to be placed; or the address where they are on the device; None: 0, 1, ...
@@ -26,6 +26,15 @@ class DeviceRequest(Request):
     def __init__(self, regions: NDArray[np.void], ids: Numbers, id_count: int, sources: list[Any], device: int):
         super().__init__(regions, None, id_count)
         self.ids, self.sources, self.device = ids, sources, device
+
+    def overlaps(self, memory: NDArray[np.uint8]) -> bool:
+        """Whether pages and memory share a byte. Ids in memory of the GPU may be those of any page."""
+        begin = memory.ctypes.data
+        if isinstance(self.ids, int):
+            numbers: NDArray[np.uint32] | None = np.arange(int(self.regions["page_count"].max()), dtype=np.uint32)
+        else:
+            numbers = self.ids
+        return touches(self.regions, numbers, self.struct.id_count, begin, begin + memory.nbytes)
 
 
 class PageList(AnyPageList):
