@@ -50,3 +50,18 @@ def verdicts(said):
 
 def connect(*clients):
     until(clients, lambda _: all(client.connected for client in clients))
+
+
+def move(clients, expectations, offers):
+    """Until all of them are DONE; returns what was said."""
+    wanted = {*expectations, *offers}
+    said = until(clients, lambda said: wanted <= verdicts(said).keys())
+    found = verdicts(said)
+    for transfer in wanted:
+        event = found[transfer]
+        assert event.state == State.DONE, (event.reason, event.text)
+    return said
+
+
+def export(worker):
+    return worker.pool.export(timeout=10)

@@ -18,7 +18,7 @@ try:
 except ImportError as failure:
     pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
 
-from daemons import Daemon, connect, until, verdicts
+from daemons import export, move, until, verdicts
 
 from strait.service import EventType, Layout, Mismatch, Pages, Reason, Region, State
 
@@ -177,63 +177,6 @@ class Worker:
             self.gpu.fill(self.tensor, self.whole)
 
 
-class Place(NamedTuple):
-    """Where a worker is."""
-
-    client: service.Client
-    gpu: object = None
-    device: int = 0
-
-
-WAYS = {
-    "one daemon": "",
-    "shm": "",
-    "tcp": "",
-    "one GPU": "gg",
-    "two GPUs": "gg",
-    "GPU to host": "gh",
-    "host to GPU": "hg",
-}
-
-
-@pytest.fixture(scope="module", params=WAYS)
-def places(request, tmp_path_factory, codebook):
-    """Those of the source and of the sink."""
-    gpus = [None, None]
-    if WAYS[request.param]:
-        gpu = request.getfixturevalue("gpu")
-        gpus = [gpu if kind == "g" else None for kind in WAYS[request.param]]
-    folder = tmp_path_factory.mktemp("reshape")
-    codebook.save(folder / "set")
-    options = ["--codebook", str(folder / "set")]
-    options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
-    options += ["--coding", "tiered"] if all(gpus) else []
-    daemons = []
-    for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
-        (folder / name).mkdir()
-        daemons.append(Daemon(folder / name, *options))
-        daemons[-1].start()
-    with service.Client(daemons[0].socket) as source, service.Client(daemons[-1].socket) as sink:
-        connect(source, sink)
-        other = gpus[1].devices - 1 if request.param == "two GPUs" else 0
-        yield Place(source, gpus[0]), Place(sink, gpus[1], other)
-    for daemon in daemons:
-        daemon.stop()
-
-
-def run(source, sinks_and_sources, expectations, offers):
-    said = until(sinks_and_sources, lambda said: len(verdicts(said)) == len(expectations) + len(offers))
-    found = verdicts(said)
-    for transfer in [*expectations, *offers]:
-        event = found[transfer]
-        assert event.state == State.DONE, (event.reason, event.text)
-    return said
-
-
-def export(worker):
-    return worker.pool.export(timeout=10)
-
-
 def coded_as(client):
     """How many chunks this client's daemon has sent by each mode."""
     client.request_stats()
@@ -260,7 +203,7 @@ def test_every_pair_of_layouts_of_each_type(places, name, request):
             expectation = sink.pool.expect(key, sink.ids(number), deadline=20)
             offer = source.pool.offer(key, source.ids(), lease=20, last=True)
             expectation.start(peer)
-            run(source, clients, [expectation], [offer])
+            move(clients, [expectation], [offer])
             sink.check(model, sink.ids(number), brought=source.side.pages * source.side.tokens)
             moved += 1
     after, way = coded_as(source_place.client), request.node.callspec.params["places"]
@@ -327,7 +270,7 @@ def test_ranks_and_stages(places, froms, tos):
         for sink, expectation in zip(sinks, expectations):
             if meet(source.side, sink.side):
                 expectation.start(peer, f"o{number}")
-    run(None, clients, expectations, offers)
+    move(clients, expectations, offers)
     for sink in sinks:
         sink.check(model, sink.ids(), brought=max(side.pages * side.tokens for side in froms))
 
@@ -343,7 +286,7 @@ def test_replicated_heads_come_from_either_rank(places):
         expectation = sink.pool.expect(f"r{n}", sink.ids(), deadline=20)
         offer = rank.pool.offer(f"r{n}", rank.ids(), lease=20, last=True)
         offer.start(source_place.client.import_peer(export(sink)))
-        run(None, clients, [expectation], [offer])
+        move(clients, [expectation], [offer])
         sink.check(model, sink.ids(), brought=80)
 
 
@@ -361,7 +304,7 @@ def test_chunks_come_layer_by_layer(places):
     for chunk in chunks:
         for layer in range(LAYERS):
             offer.append(chunk, layers=range(layer, layer + 1), last=(chunk, layer) == (chunks[1], LAYERS - 1))
-    said = run(None, clients, [expectation], [offer])
+    said = move(clients, [expectation], [offer])
     assert {event.layer for event in said if event.type == EventType.LAYER} == set(range(LAYERS))
     sink.check(model, sink.ids(), brought=80)
 
