@@ -309,6 +309,38 @@ def test_chunks_come_layer_by_layer(places):
     sink.check(model, sink.ids(), brought=80)
 
 
+def test_layers_do_not_wait_for_the_end_where_the_tokens_are_known(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source = Worker(source_place, Side("16"))
+    sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
+    model = whole_model(seed=4)
+    source.write(model, source.ids())
+    expectation = sink.pool.expect("known", sink.ids(), deadline=20, tokens=TOKENS)
+    offer = source.pool.offer("known", lease=20)
+    offer.start(source_place.client.import_peer(export(sink)))
+    for layer in range(LAYERS):  # whole layers; only with the last one does the offer end
+        offer.append(source.ids(), layers=range(layer, layer + 1), last=layer == LAYERS - 1)
+        said = until(clients, lambda said: any(event.type == EventType.LAYER for event in said))
+        assert [event.layer for event in said if event.type == EventType.LAYER] == [layer]
+    if expectation not in verdicts(said):
+        move(clients, [expectation], [])
+    sink.check(model, sink.ids(), brought=80)
+
+
+@pytest.mark.parametrize("pages", [4, 6])
+def test_tokens_that_were_not_said_fail(places, pages):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source, sink = Worker(source_place, Side("16")), Worker(sink_place, Side("64", tokens=64))
+    expectation = sink.pool.expect(f"said {pages}", sink.ids(), deadline=20, tokens=TOKENS)
+    ids = [*source.ids(), 11][:pages]
+    offer = source.pool.offer(f"said {pages}", ids, lease=20, last=True)
+    offer.start(source_place.client.import_peer(export(sink)))
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+
+
 def test_pages_are_read(places):
     source_place, sink_place = places
     clients = [place.client for place in places]
