@@ -456,8 +456,8 @@ class Pool(_Handle):
     ) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds.
 
-        tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one is
-            not full, its layers are then complete when these tokens have come.
+        tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one
+            is not full, its layers are then complete when these tokens have come.
         trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
             the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
         """
