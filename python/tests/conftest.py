@@ -107,7 +107,7 @@ def places(request, tmp_path_factory, codebook):
         gpus = [gpu if kind == "g" else None for kind in WAYS[request.param]]
     folder = tmp_path_factory.mktemp("places")
     codebook.save(folder / "set")
-    options = ["--codebook", str(folder / "set")]
+    options = ["--codebook", str(folder / "set"), "--arena-bytes", "64M"]
     options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
     options += ["--coding", "tiered"] if all(gpus) else []
     daemons = []

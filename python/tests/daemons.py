@@ -49,7 +49,7 @@ def verdicts(said):
 
 
 def connect(*clients):
-    until(clients, lambda _: all(client.connected for client in clients))
+    until(clients, lambda _: all(client.connected for client in clients), 60)  # daemons that start on a busy machine
 
 
 def move(clients, expectations, offers):
