@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from strait.service import State
+from strait.service import EventType, State
 
 
 class Daemon:
@@ -45,7 +45,9 @@ def until(clients, condition, seconds=10.0):
 
 
 def verdicts(said):
-    return {event.transfer: event for event in said if event.state in (State.DONE, State.FAILED) and event.transfer}
+    """Those of transfers. What comes after one, DRAINED, has its state and reason as well."""
+    found = [event for event in said if event.type == EventType.STATE and event.state in (State.DONE, State.FAILED)]
+    return {event.transfer: event for event in found if event.transfer}
 
 
 def connect(*clients):

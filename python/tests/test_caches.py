@@ -190,7 +190,8 @@ def test_every_rank_has_the_same_latents(places):
         rank.write(truth)
         moves(places, f"rank {number}", [rank], sink)
         sink.check(truth)
-    fails(places, "both ranks", ranks, sink)  # the same bytes twice
+    said = fails(places, "both ranks", ranks, sink)
+    assert said == "a source has announced what is not expected, or has come from another one"
 
 
 # ---- Hybrid models --------------------------------------------------------------------------------------------------
