@@ -1,5 +1,6 @@
 """Finds the library in a build folder of the tree when nothing else says where it is."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -110,14 +111,15 @@ def places(request, tmp_path_factory, codebook):
     options = ["--codebook", str(folder / "set"), "--arena-bytes", "64M"]
     options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
     options += ["--coding", "tiered"] if all(gpus) else []
-    daemons = []
-    for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
-        (folder / name).mkdir()
-        daemons.append(Daemon(folder / name, *options))
-        daemons[-1].start()
-    with service.Client(daemons[0].socket) as source, service.Client(daemons[-1].socket) as sink:
+    with contextlib.ExitStack() as stack:
+        daemons = []
+        for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
+            (folder / name).mkdir()
+            daemons.append(Daemon(folder / name, *options))
+            stack.callback(daemons[-1].stop)
+            daemons[-1].start()
+        source = stack.enter_context(service.Client(daemons[0].socket))
+        sink = stack.enter_context(service.Client(daemons[-1].socket))
         connect(source, sink)
         other = gpus[1].devices - 1 if request.param == "two GPUs" else 0
         yield Place(source, gpus[0]), Place(sink, gpus[1], other)
-    for daemon in daemons:
-        daemon.stop()
