@@ -10,16 +10,44 @@
 #include "bench/table.h"
 #include "tools/commands.h"
 
-#define DEMO_BYTES  (32u * 1024 * 1024) /* about the size of all pages together */
-#define WINDOW_STEP 97u /* values between the beginnings of successive pages; odd, so that pages differ */
+#define DEMO_VALUES (16u * 1024 * 1024) /* about those of all pages together */
+
+/* What values may be, and the codings that are measured: those that differ for the type. */
+static const struct type {
+    const char *name;
+    enum strait_element element;
+    unsigned count;
+    enum strait_coding codings[3];
+} types[] = {
+    {"bf16", STRAIT_ELEMENT_BF16, 3, {STRAIT_CODING_RAW, STRAIT_CODING_TOP16, STRAIT_CODING_TIERED}},
+    {"fp16", STRAIT_ELEMENT_FP16, 3, {STRAIT_CODING_RAW, STRAIT_CODING_BASE, STRAIT_CODING_SPLIT}},
+    {"fp32", STRAIT_ELEMENT_FP32, 3, {STRAIT_CODING_RAW, STRAIT_CODING_BASE, STRAIT_CODING_SPLIT}},
+    {"fp8_e4m3", STRAIT_ELEMENT_FP8_E4M3, 2, {STRAIT_CODING_RAW, STRAIT_CODING_BASE}},
+    {"fp8_e5m2", STRAIT_ELEMENT_FP8_E5M2, 2, {STRAIT_CODING_RAW, STRAIT_CODING_BASE}},
+};
+#define TYPES (sizeof(types) / sizeof(types[0]))
+
+static const struct type *type_of(enum strait_element element)
+{
+    const struct type *type = types;
+
+    while (type->element != element)
+        type++;
+    return type;
+}
 
 static const char usage[] =
-    "usage: strait demo [--json] [--fault flip]\n"
+    "usage: strait demo [--sink-layout LAYOUT] [--dtype TYPE] [--json] [--fault flip]\n"
     "\n"
     "Starts two straitd on this machine, gives each a worker, moves a real KV cache from one to the other, on every\n"
-    "path and in every coding that there is, and compares the hash of each page at its source and where it landed.\n"
+    "path and in every coding that there is, and compares the hash of each page that landed with what it has to be.\n"
     "Everything is on loopback and in a folder of its own; nothing is left behind.\n"
     "\n"
+    "  --sink-layout LAYOUT of the decode worker's pool, whose pages are rearranged on the way: words with commas, of\n"
+    "                       nhd, hnd, tokens=N (of a page), packed (K and V in one region), cross-layer (a page of "
+    "all\n"
+    "                       layers together); nhd,tokens=16, which the prefill worker has, unless given\n"
+    "  --dtype TYPE         bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2: the cache in that type (bf16)\n"
     "  --json               report as JSON\n"
     "  --fault flip         turn over a bit of a page that has landed, to see the comparison fail\n"
     "  -h, --help           print this\n"
@@ -27,24 +55,6 @@ static const char usage[] =
     "Exit status: 0 every page is what was sent, 1 not so, 2 bad usage.\n";
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------- */
-
-static uint8_t *page_at(const struct demo *demo, const struct strait_memory *memory, uint32_t region, uint32_t page)
-{
-    return (uint8_t *)memory->base + ((size_t)region * demo->pages + page) * DEMO_PAGE_BYTES;
-}
-
-/* Fills the page from a window of the tensor, taken as a ring. Every page has another window, so that a misplaced page
- * is noticed. */
-static void fill_page(uint8_t *page, const struct span *span, uint32_t index)
-{
-    uint64_t size = 2 * span->values, at = 2 * ((uint64_t)index * WINDOW_STEP % span->values);
-
-    for (uint64_t done = 0, part; done < DEMO_PAGE_BYTES; done += part) {
-        part = size - at < DEMO_PAGE_BYTES - done ? size - at : DEMO_PAGE_BYTES - done;
-        memcpy(page + done, span->data + at, part);
-        at = 0;
-    }
-}
 
 static void hash(uint8_t dst[DEMO_HASH_BYTES], const void *src, size_t size)
 {
@@ -54,44 +64,54 @@ static void hash(uint8_t dst[DEMO_HASH_BYTES], const void *src, size_t size)
     memcpy(dst, canonical.digest, DEMO_HASH_BYTES);
 }
 
-/* Hashes all pages of a memory by logical index, whose pages are at `ids`. */
-static void hash_pages(const struct demo *demo, uint8_t (*hashes)[DEMO_HASH_BYTES], const struct strait_memory *memory,
-                       const uint32_t *ids)
+/* Hashes all pages of the sink by logical index, as they are at `base`. */
+static void hash_pages(const struct demo *demo, uint8_t (*hashes)[DEMO_HASH_BYTES], const uint8_t *base)
 {
+    const struct demo_pool *pool = &demo->sink;
+
     for (uint32_t i = 0; i < demo_pages(demo); i++)
-        hash(hashes[i], page_at(demo, memory, i / demo->pages, ids[i % demo->pages]), DEMO_PAGE_BYTES);
+        hash(hashes[i], base + demo_pool_offset(pool, i / pool->pages, pool->ids[i % pool->pages]), pool->page_bytes);
+}
+
+/* The sink's pages as they have to be are made from the values, not from the source's pages. */
+static bool fill_pages(struct demo *demo, const struct demo_model *model)
+{
+    uint8_t *wanted = calloc(1, demo_pool_bytes(&demo->sink));
+
+    demo->hashes = calloc(demo_pages(demo), sizeof(demo->hashes[0]));
+    demo->landed = calloc(demo_pages(demo), sizeof(demo->landed[0]));
+    const bool made = wanted != NULL && demo->hashes != NULL && demo->landed != NULL &&
+                      strait_alloc(demo_pool_bytes(&demo->source), &demo->source_memory) == STRAIT_OK &&
+                      strait_alloc(demo_pool_bytes(&demo->sink), &demo->sink_memory) == STRAIT_OK;
+    if (made) {
+        demo_pool_fill(&demo->source, demo->source_memory.base, model);
+        demo_pool_fill(&demo->sink, wanted, model);
+        hash_pages(demo, demo->hashes, wanted);
+    } else {
+        print_error(NULL, "out of memory");
+    }
+    free(wanted);
+    return made;
 }
 
 static bool make_pages(struct demo *demo)
 {
+    static const struct demo_layout source = {.tokens = DEMO_TOKENS};
     const struct spans *spans = &demo->values.tensors.spans;
+    const uint32_t page_values = DEMO_TOKENS * DEMO_HEADS * DEMO_HEAD_VALUES;
+    const uint32_t tokens = (uint32_t)(DEMO_VALUES / page_values / (spans->count > 0 ? spans->count : 1)) * DEMO_TOKENS;
+    struct demo_model model;
+    const bool made = demo_model_init(&model, spans, demo->element, tokens) &&
+                      demo_pool_init(&demo->source, &model, &source, 1) &&
+                      demo_pool_init(&demo->sink, &model, &demo->sink_layout, 2) && fill_pages(demo, &model);
 
-    if (spans->count > DEMO_BYTES / DEMO_PAGE_BYTES) {
-        print_error(NULL, "not a sample for this: %zu BF16 tensors", spans->count);
-        return false;
-    }
-    demo->regions = (uint32_t)spans->count;
-    demo->pages = DEMO_BYTES / DEMO_PAGE_BYTES / demo->regions;
-    demo->from = calloc(demo->pages, sizeof(demo->from[0]));
-    demo->to = calloc(demo->pages, sizeof(demo->to[0]));
-    demo->hashes = calloc(demo_pages(demo), sizeof(demo->hashes[0]));
-    demo->landed = calloc(demo_pages(demo), sizeof(demo->landed[0]));
-    if (demo->from == NULL || demo->to == NULL || demo->hashes == NULL || demo->landed == NULL ||
-        strait_alloc(demo_bytes(demo), &demo->source) != STRAIT_OK ||
-        strait_alloc(demo_bytes(demo), &demo->landing) != STRAIT_OK) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    for (uint32_t region = 0; region < demo->regions; region++)
-        for (uint32_t page = 0; page < demo->pages; page++)
-            fill_page(page_at(demo, &demo->source, region, page), &spans->list[region], page);
-    random_order(demo->from, demo->pages, 1);
-    random_order(demo->to, demo->pages, 2);
-    hash_pages(demo, demo->hashes, &demo->source, demo->from);
-    return true;
+    free(model.values);
+    return made;
 }
 
 /* ---- The check --------------------------------------------------------------------------------------------------- */
+
+#define FLIPPED 4711u /* the byte of a page that a fault changes, of pages as long as that */
 
 /* Where pages of a round land. */
 struct landing {
@@ -104,17 +124,19 @@ static bool wipe(void *arg)
 {
     const struct landing *landing = arg;
 
-    memset(landing->demo->landing.base, 0, landing->demo->landing.size);
+    memset(landing->demo->sink_memory.base, 0, landing->demo->sink_memory.size);
     return true;
 }
 
 static void note_bad(const struct demo *demo, struct demo_row *row, uint32_t index)
 {
-    uint32_t logical = index % demo->pages;
+    const struct demo_pool *pool = &demo->sink;
+    uint32_t logical = index % pool->pages;
     struct demo_bad *bad = &row->bad[row->bad_count++];
 
-    *bad = (struct demo_bad){
-        .region = index / demo->pages, .source_page = demo->from[logical], .sink_page = demo->to[logical]};
+    *bad = (struct demo_bad){.region = index / pool->pages,
+                             .source_page = demo_alike(demo) ? demo->source.ids[logical] : 0,
+                             .sink_page = pool->ids[logical]};
     memcpy(bad->sent, demo->hashes[index], DEMO_HASH_BYTES);
     memcpy(bad->landed, demo->landed[index], DEMO_HASH_BYTES);
 }
@@ -125,14 +147,16 @@ static bool count_wrong(void *arg, uint64_t *wrong)
     const struct landing *landing = arg;
     struct demo *demo = landing->demo;
     struct demo_row *row = landing->row;
+    const struct demo_pool *pool = &demo->sink;
     uint32_t count = demo_pages(demo);
 
     *wrong = 0;
     if (landing->flips)
-        page_at(demo, &demo->landing, demo->regions / 2, demo->to[demo->pages / 2])[4711] ^= 0x10;
+        ((uint8_t *)demo->sink_memory.base)[demo_pool_offset(pool, pool->regions / 2, pool->ids[pool->pages / 2]) +
+                                            FLIPPED % pool->page_bytes] ^= 0x10;
     if (row->bad_count > 0)
         return true;
-    hash_pages(demo, demo->landed, &demo->landing, demo->to);
+    hash_pages(demo, demo->landed, demo->sink_memory.base);
     for (uint32_t i = 0; i < count; i++) {
         bool same = memcmp(demo->landed[i], demo->hashes[i], DEMO_HASH_BYTES) == 0;
         *wrong += !same;
@@ -147,8 +171,16 @@ static bool count_wrong(void *arg, uint64_t *wrong)
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
+/* The last coding of a type shrinks its values most. */
+static bool is_last_coding(const struct demo *demo, enum strait_coding coding)
+{
+    const struct type *type = type_of(demo->element);
+
+    return coding == type->codings[type->count - 1];
+}
+
 /* Moves all pages in one round that is not measured and in DEMO_ROUNDS that are. A fault is injected on the first path
- * only. */
+ * only, in the last coding. */
 static bool measure(struct demo *demo, struct bench_path *path, const struct bench_pools *pools,
                     enum strait_coding coding, struct demo_row *row)
 {
@@ -156,10 +188,11 @@ static bool measure(struct demo *demo, struct bench_path *path, const struct ben
     const struct move move = {.path = path,
                               .pools = pools,
                               .bytes = demo_bytes(demo),
-                              .pages = demo->pages,
+                              .pages = demo->source.pages,
+                              .sink_pages = demo->sink.pages,
                               .requests = 1,
-                              .from = demo->from,
-                              .to = demo->to,
+                              .from = demo->source.ids,
+                              .to = demo->sink.ids,
                               .coding = coding,
                               .direction = STRAIT_PULL,
                               .wipe = wipe,
@@ -173,7 +206,7 @@ static bool measure(struct demo *demo, struct bench_path *path, const struct ben
         return false;
     for (uint32_t round = 0; round < DEMO_ROUNDS; round++) {
         landing.flips =
-            demo->flip && row->path == demo->rows[0].path && coding == STRAIT_CODING_TIERED && round == DEMO_ROUNDS - 1;
+            demo->flip && row->path == demo->rows[0].path && is_last_coding(demo, coding) && round == DEMO_ROUNDS - 1;
         if (!move_requests(&move, &ns, &request_ns, &wrong))
             return false;
         seconds[round] = (double)ns * 1e-9;
@@ -200,48 +233,29 @@ static bool add_row(struct demo *demo, struct bench_path *path, const struct ben
     return true;
 }
 
-static bool add_pool(const struct demo *demo, struct bench_side *side, const struct strait_memory *memory,
-                     struct strait_pool **pool)
+static bool add_pool(const struct demo_pool *pool, struct bench_side *side, const struct strait_memory *memory,
+                     struct strait_pool **registered)
 {
-    struct strait_pool_region *regions = calloc(demo->regions, sizeof(regions[0]));
-    bool added;
+    struct strait_pool_region regions[VALUE_REGIONS_MAX];
 
-    if (regions == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    for (uint32_t i = 0; i < demo->regions; i++)
-        regions[i] = (struct strait_pool_region){
-            .handle = STRAIT_HANDLE_MEMFD,
-            .device = -1,
-            .fd = memory->fd,
-            .offset = (uint64_t)i * demo->pages * DEMO_PAGE_BYTES,
-            .page_stride = DEMO_PAGE_BYTES,
-            .page_count = demo->pages,
-            .rows = 1,
-            .row_bytes = DEMO_PAGE_BYTES,
-            .element = STRAIT_ELEMENT_BF16,
-            .role = demo->values.tensors.spans.list[i].class.role,
-            .layer = demo->values.tensors.spans.list[i].class.layer,
-        };
-    added = bench_side_register(side, regions, demo->regions, pool);
-    free(regions);
-    return added;
+    demo_pool_regions(pool, memory->fd, regions);
+    return bench_side_register(side, regions, pool->regions, registered);
 }
 
 /* Measures a path with daemons that have its transport only. */
 static bool move_path(struct demo *demo, enum path_kind kind, const char *name)
 {
-    static const enum strait_coding codings[] = {STRAIT_CODING_RAW, STRAIT_CODING_TOP16, STRAIT_CODING_TIERED};
-    const unsigned count = kind == PATH_LOCAL ? 1 : sizeof(codings) / sizeof(codings[0]); /* one daemon copies */
+    const struct type *type = type_of(demo->element);
+    const unsigned count = kind == PATH_LOCAL ? 1 : type->count; /* one daemon copies */
     struct bench_pools pools = {0};
     struct bench_path path;
     bool moved = bench_path_open(&path, kind, name, NULL, &demo->site) &&
-                 add_pool(demo, path.source, &demo->source, &pools.source) &&
-                 add_pool(demo, path.sink, &demo->landing, &pools.sink) && bench_path_introduce(&path, &pools);
+                 add_pool(&demo->source, path.source, &demo->source_memory, &pools.source) &&
+                 add_pool(&demo->sink, path.sink, &demo->sink_memory, &pools.sink) &&
+                 bench_path_introduce(&path, &pools);
 
     for (unsigned i = 0; moved && i < count; i++)
-        moved = add_row(demo, &path, &pools, codings[i]);
+        moved = add_row(demo, &path, &pools, type->codings[i]);
     return bench_path_close(&path) && moved;
 }
 
@@ -275,12 +289,12 @@ static bool report(const struct demo *demo)
 static void clean_up(struct demo *demo)
 {
     bench_site_fini(&demo->site);
-    if (demo->source.base != NULL)
-        strait_free(&demo->source);
-    if (demo->landing.base != NULL)
-        strait_free(&demo->landing);
-    free(demo->from);
-    free(demo->to);
+    if (demo->source_memory.base != NULL)
+        strait_free(&demo->source_memory);
+    if (demo->sink_memory.base != NULL)
+        strait_free(&demo->sink_memory);
+    free(demo->source.ids);
+    free(demo->sink.ids);
     free(demo->hashes);
     free(demo->landed);
     values_close(&demo->values);
@@ -310,11 +324,30 @@ static bool set_fault(void *demo, const char *text)
     return false;
 }
 
+static bool set_layout(void *demo, const char *text)
+{
+    return demo_layout_read(&((struct demo *)demo)->sink_layout, "--sink-layout", text);
+}
+
+static bool set_type(void *demo, const char *text)
+{
+    for (unsigned i = 0; i < TYPES; i++)
+        if (strcmp(text, types[i].name) == 0) {
+            ((struct demo *)demo)->element = types[i].element;
+            return true;
+        }
+    print_error(NULL, "--dtype: '%s' is none of bf16, fp16, fp32, fp8_e4m3, fp8_e5m2", text);
+    return false;
+}
+
 int cmd_demo(int argc, char **argv)
 {
     static char name[] = "strait demo";
-    static struct demo demo;
-    const struct cli_option list[] = {{"json", .flag = &demo.json}, {"fault", .set = set_fault, .values = "flip"}};
+    static struct demo demo = {.element = STRAIT_ELEMENT_BF16, .sink_layout = {.tokens = DEMO_TOKENS}};
+    const struct cli_option list[] = {{"sink-layout", .set = set_layout},
+                                      {"dtype", .set = set_type, .values = "bf16 fp16 fp32 fp8_e4m3 fp8_e5m2"},
+                                      {"json", .flag = &demo.json},
+                                      {"fault", .set = set_fault, .values = "flip"}};
     enum exit_code code;
 
     command_begin(argv, name);

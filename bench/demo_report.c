@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench/demo.h"
+#include "internal/element.h"
 #include "tools/report.h"
 
 #define MIB (1024.0 * 1024)
@@ -40,21 +41,37 @@ static double ratio(const struct demo *demo, const struct demo_row *row)
 
 static struct strait_class class_at(const struct demo *demo, uint32_t region)
 {
-    return demo->values.tensors.spans.list[region].class;
+    return demo_pool_class(&demo->sink, region);
 }
 
 /* ---- For people -------------------------------------------------------------------------------------------------- */
 
+static void print_layouts(const struct demo *demo, FILE *stream)
+{
+    char source[DEMO_LAYOUT_TEXT_BYTES], sink[DEMO_LAYOUT_TEXT_BYTES];
+
+    demo_layout_text(&demo->source.layout, source);
+    demo_layout_text(&demo->sink.layout, sink);
+    if (strcmp(source, sink) != 0)
+        fprintf(stream,
+                "The prefill worker's pages are %s, of %" PRIu32 " bytes, the decode worker's\n%s, of %" PRIu32
+                " bytes: they are rearranged on the way,\n"
+                "and compared with pages that this program makes from the same values.\n",
+                source, demo->source.page_bytes, sink, demo->sink.page_bytes);
+}
+
 void demo_print_head(const struct demo *demo, FILE *stream)
 {
     fprintf(stream,
-            "A prefill and a decode worker, a straitd for each, %.1f MiB of real KV cache: %" PRIu32
-            " pages of %u KiB\n"
+            "A prefill and a decode worker, a straitd for each, %.1f MiB of real KV cache in %s: %" PRIu32
+            " pages of %.4g KiB\n"
             "in no order. Each row: the same pages, moved %u times, every page compared; the median time.\n"
-            "network is TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n\n"
-            "%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n",
-            (double)demo_bytes(demo) / MIB, demo_pages(demo), DEMO_PAGE_BYTES / 1024, DEMO_ROUNDS, "path", "transport",
-            "coding", "raw MiB", "wire MiB", "ratio", "time ms", "GB/s", "verified");
+            "network is TCP on loopback, shm shared memory between the two daemons, local both workers at one.\n",
+            (double)demo_bytes(demo) / MIB, element_name(demo->element), demo_pages(demo),
+            demo->sink.page_bytes / 1024.0, DEMO_ROUNDS);
+    print_layouts(demo, stream);
+    fprintf(stream, "\n%-8s %-9s %-7s %9s %9s %6s %9s %6s  %s\n", "path", "transport", "coding", "raw MiB", "wire MiB",
+            "ratio", "time ms", "GB/s", "verified");
     fflush(stream);
 }
 
@@ -81,11 +98,11 @@ static void print_bad(const struct demo *demo, const struct demo_row *row, FILE 
 {
     for (uint32_t i = 0; i < row->bad_count; i++) {
         const struct demo_bad *bad = &row->bad[i];
-        fprintf(stream,
-                "WRONG: %s, %s: layer %" PRId32 " %s, page %" PRIu32 " (page %" PRIu32 " of the source): ", row->path,
-                row->coding, class_at(demo, bad->region).layer, role_names[class_at(demo, bad->region).role],
-                bad->sink_page, bad->source_page);
-        print_hash("sent", bad->sent, stream);
+        fprintf(stream, "WRONG: %s, %s: layer %" PRId32 " %s, page %" PRIu32, row->path, row->coding,
+                class_at(demo, bad->region).layer, role_names[class_at(demo, bad->region).role], bad->sink_page);
+        if (demo_alike(demo))
+            fprintf(stream, " (page %" PRIu32 " of the source)", bad->source_page);
+        print_hash(": sent", bad->sent, stream);
         print_hash(", landed", bad->landed, stream);
         fputc('\n', stream);
     }
@@ -94,7 +111,9 @@ static void print_bad(const struct demo *demo, const struct demo_row *row, FILE 
 void demo_print_end(const struct demo *demo, FILE *stream)
 {
     if (demo->row_count > 0)
-        print_hash("\nXXH3-128 over the XXH3-128 of all pages: source", demo->rows[0].sent, stream);
+        print_hash(demo_alike(demo) ? "\nXXH3-128 over the XXH3-128 of all pages: source"
+                                    : "\nXXH3-128 over the XXH3-128 of all pages: wanted",
+                   demo->rows[0].sent, stream);
     fputs(all_rows_verified(demo) ? ", landed the same in every row\n" : "\n", stream);
     for (uint32_t i = 0; i < demo->row_count; i++)
         print_bad(demo, &demo->rows[i], stream);
@@ -139,7 +158,10 @@ static void add_bad(cJSON *array, const struct demo *demo, const struct demo_row
         cJSON_AddNumberToObject(object, "layer", class_at(demo, bad->region).layer);
         cJSON_AddStringToObject(object, "role", role_names[class_at(demo, bad->region).role]);
         cJSON_AddNumberToObject(object, "page", bad->sink_page);
-        cJSON_AddNumberToObject(object, "source_page", bad->source_page);
+        if (demo_alike(demo))
+            cJSON_AddNumberToObject(object, "source_page", bad->source_page);
+        else
+            cJSON_AddNullToObject(object, "source_page");
         json_add_hex(object, "source_hash", bad->sent, DEMO_HASH_BYTES);
         json_add_hex(object, "landed_hash", bad->landed, DEMO_HASH_BYTES);
     }
@@ -156,6 +178,7 @@ static void add_errors(cJSON *array)
 bool demo_print_json(const struct demo *demo, FILE *stream)
 {
     cJSON *object = cJSON_CreateObject();
+    char text[DEMO_LAYOUT_TEXT_BYTES];
     cJSON_AddBoolToObject(object, "verified", demo_verified(demo));
     cJSON_AddStringToObject(object, "version", strait_version());
     cJSON_AddStringToObject(object, "codec", strait_codec_name(strait_codec_get(NULL)));
@@ -163,8 +186,11 @@ bool demo_print_json(const struct demo *demo, FILE *stream)
         cJSON_AddStringToObject(object, "fault", "flip");
     else
         cJSON_AddNullToObject(object, "fault");
+    cJSON_AddStringToObject(object, "dtype", element_name(demo->element));
+    cJSON_AddStringToObject(object, "source_layout", demo_layout_text(&demo->source.layout, text));
+    cJSON_AddStringToObject(object, "sink_layout", demo_layout_text(&demo->sink.layout, text));
     cJSON_AddNumberToObject(object, "pages", demo_pages(demo));
-    cJSON_AddNumberToObject(object, "page_bytes", DEMO_PAGE_BYTES);
+    cJSON_AddNumberToObject(object, "page_bytes", demo->sink.page_bytes);
     cJSON_AddNumberToObject(object, "rounds", DEMO_ROUNDS);
     cJSON *rows = cJSON_AddArrayToObject(object, "transfers"), *bad = cJSON_AddArrayToObject(object, "bad_pages");
     for (uint32_t i = 0; i < demo->row_count; i++) {

@@ -83,8 +83,9 @@ static const struct move *move_of(const struct moving *moving, uint32_t number)
 static bool offer_or_expect(struct moving *moving, uint32_t number, bool offers)
 {
     const struct move *move = move_of(moving, number);
-    const uint32_t *ids = (offers ? move->from : move->to) + (size_t)(number % move->requests) * move->pages;
-    const struct strait_page_list list = {.count = move->pages, .ids = ids};
+    const uint32_t pages = offers || move->sink_pages == 0 ? move->pages : move->sink_pages;
+    const uint32_t *ids = (offers ? move->from : move->to) + (size_t)(number % move->requests) * pages;
+    const struct strait_page_list list = {.count = pages, .ids = ids};
     const uint32_t limit_ms = LEASE_MS + (uint32_t)(move->bytes >> 20) * LEASE_MS_PER_MIB;
     char key[48];
     size_t key_size =

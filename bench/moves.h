@@ -17,7 +17,9 @@ struct move {
     const struct bench_pools *pools;
     uint64_t bytes; /* of all requests together */
     uint32_t pages, requests;
-    const uint32_t *from, *to; /* page ids: requests * pages */
+    uint32_t
+        sink_pages; /* of a request, where its tokens make another number of them there; 0: as many. Not of reads */
+    const uint32_t *from, *to; /* page ids: requests * pages; at the sink requests * sink_pages */
     enum strait_coding coding;
     enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
     bool reads;                      /* PULL: the sink reads, from a pool that serves its pages */

@@ -352,15 +352,17 @@ static inline bool params_known(const void *params, size_t size, size_t known)
     return true;
 }
 
-/* Copies parameters to `dst`, the library's own struct of `known` bytes, whose first version had `oldest` bytes: what
- * the caller does not know is 0. False: the size is neither, or what this library does not know is used. */
+/* Copies parameters to `dst`, the library's own struct of `known` bytes, whose first version had `oldest` bytes and was
+ * enlarged by eight bytes at a time: what the caller does not know is 0. False: no version has this size, or what this
+ * library does not know is used. */
 static inline bool params_read(void *dst, size_t known, size_t oldest, const void *params)
 {
     size_t size;
     if (params == NULL)
         return false;
     memcpy(&size, params, sizeof(size));
-    if (size != oldest && !params_known(params, size, known))
+    const bool earlier = size >= oldest && size < known && (size - oldest) % sizeof(uint64_t) == 0;
+    if (!earlier && !params_known(params, size, known))
         return false;
     memset(dst, 0, known);
     memcpy(dst, params, size < known ? size : known);

@@ -509,6 +509,7 @@ static struct message expect_message(const struct strait_transfer *transfer, con
     message.expect.key = key_view(transfer);
     message.expect.sources = params->sources > 0 ? params->sources : 1;
     message.expect.deadline_ms = params->deadline_ms;
+    message.expect.tokens = params->tokens;
     return message;
 }
 

@@ -332,6 +332,7 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     name_set(&e->request.name, tenant_view(session->tenant), &pool->key.id, message->key);
     e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
     e->sources = message->sources != 0 ? message->sources : 1;
+    e->tokens = message->tokens;
     e->deadline = uv_now(node->loop) + message->deadline_ms;
     pool->uses++;
     session->undrained++;

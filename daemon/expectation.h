@@ -13,6 +13,7 @@ struct expectation {
     struct request request; /* first */
     struct epoch epoch;
     uint32_t sources;
+    uint32_t tokens;   /* of the request; 0: not said */
     uint64_t deadline; /* loop's clock, ms */
     struct wire_span *wanted;
     uint32_t wanted_count;

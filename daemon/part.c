@@ -106,31 +106,16 @@ static enum strait_reason fill(struct expectation *e, struct part *part, const s
                                             : STRAIT_REASON_GEOMETRY;
 }
 
-struct part *part_get(struct expectation *e, const struct pool_blob *source, uint64_t geometry,
-                      enum strait_reason *reason, const char **why)
-{
-    struct part *part;
-    *why = "";
-    LL_SEARCH_SCALAR(e->parts, part, geometry, geometry);
-    if (part != NULL)
-        return part;
-    part = calloc(1, sizeof(*part));
-    *reason = part == NULL ? STRAIT_REASON_NO_MEMORY : fill(e, part, source, why);
-    if (*reason != STRAIT_REASON_NONE) {
-        if (part != NULL)
-            part_free(part);
-        return NULL;
-    }
-    part->geometry = geometry;
-    LL_PREPEND(e->parts, part);
-    return part;
-}
-
 /* ---- Landing ----------------------------------------------------------------------------------------------------- */
 
 bool part_claim(struct part *part, const struct segment *segment)
 {
-    return coverage_claim(part->coverage, segment);
+    if (segment->group >= part->reshape.group_count)
+        return false;
+    const uint64_t end = part->ends[segment->group], past = (uint64_t)segment->first + segment->count;
+    const uint32_t tiles = part->reshape.groups[segment->group].tiles[RESHAPE_SINK];
+    const bool behind = end % tiles != 0 && past > end && segment->first < end / tiles * tiles + tiles;
+    return !behind && coverage_claim(part->coverage, segment);
 }
 
 /* Calls of `layer`. */
@@ -216,6 +201,67 @@ bool part_land(struct expectation *e, struct part *part, const struct piece *pie
     return true;
 }
 
+/* ---- Getting ----------------------------------------------------------------------------------------------------- */
+
+/* Tokens of a page of the group at the sink; 0: not declared, or regions differ. */
+static uint32_t tokens_of_page(const struct pool_blob *sink, uint32_t group)
+{
+    uint32_t tokens = 0;
+    for (uint32_t i = 0; i < sink->region_count; i++) {
+        const struct blob_region *region = &sink->regions[i];
+        if (region->group != group)
+            continue;
+        if (region->tokens == 0 || (tokens != 0 && tokens != region->tokens))
+            return 0;
+        tokens = region->tokens;
+    }
+    return tokens;
+}
+
+/* Where the tokens of the expectation end: with the last page of the sources that has any of them. What its own last
+ * page has behind that is not missed. */
+static void end_tokens(struct expectation *e, struct part *part)
+{
+    const struct pool_blob sink = view_described(e->request.pool->pool);
+    for (uint32_t g = 0; g < part->reshape.group_count && e->tokens != 0; g++) {
+        const struct reshape_group *group = &part->reshape.groups[g];
+        const uint32_t tiles = group->tiles[RESHAPE_SINK], tiles_of_source = group->tiles[RESHAPE_SOURCE];
+        const uint64_t of_tile = tokens_of_page(&sink, group->group[RESHAPE_SINK]) / tiles;
+        if (of_tile == 0)
+            continue;
+        const uint64_t of_source = of_tile * tiles_of_source;
+        const uint64_t end = (e->tokens + of_source - 1) / of_source * tiles_of_source;
+        if (end + tiles > UINT32_MAX)
+            continue;
+        part->ends[g] = (uint32_t)end;
+        for (uint32_t r = 0; r < group->count && end % tiles != 0; r++) {
+            const struct come come = come_of(part, g, r, (uint32_t)end, tiles - (uint32_t)end % tiles);
+            subtract(e, &come, &(struct told){0});
+        }
+    }
+}
+
+struct part *part_get(struct expectation *e, const struct pool_blob *source, uint64_t geometry,
+                      enum strait_reason *reason, const char **why)
+{
+    struct part *part;
+    *why = "";
+    LL_SEARCH_SCALAR(e->parts, part, geometry, geometry);
+    if (part != NULL)
+        return part;
+    part = calloc(1, sizeof(*part));
+    *reason = part == NULL ? STRAIT_REASON_NO_MEMORY : fill(e, part, source, why);
+    if (*reason != STRAIT_REASON_NONE) {
+        if (part != NULL)
+            part_free(part);
+        return NULL;
+    }
+    part->geometry = geometry;
+    end_tokens(e, part);
+    LL_PREPEND(e->parts, part);
+    return part;
+}
+
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* Where what has come of a group of the expectation's pool ends: in pages, as a fraction. All parts of it have to
@@ -246,7 +292,8 @@ static void end_group(struct expectation *e, const struct part *part, uint32_t g
     const struct reshape_group *group = &part->reshape.groups[g];
     const uint32_t tiles = group->tiles[RESHAPE_SINK];
     uint32_t end;
-    if (ends[group->group[RESHAPE_SINK]].differs || !coverage_end(part->coverage, g, &end) || end % tiles == 0)
+    if (part->ends[g] != 0 || ends[group->group[RESHAPE_SINK]].differs || !coverage_end(part->coverage, g, &end) ||
+        end % tiles == 0)
         return;
     for (uint32_t r = 0; r < group->count; r++) {
         const struct come come = come_of(part, g, r, end, tiles - end % tiles);

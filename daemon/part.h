@@ -13,7 +13,9 @@ struct part {
     struct reshape reshape;
     struct pool_view *view; /* of the expectation's pool */
     struct page_set tiles;
-    struct coverage *coverage; /* of tiles */
+    struct coverage *coverage;        /* of tiles */
+    uint32_t ends[STRAIT_GROUPS_MAX]; /* by group of tiles: the one behind those that the request's tokens are in; 0: as
+                                         far as the sources' pages go */
     struct part *next;
 };
 
@@ -30,7 +32,8 @@ bool part_land(struct expectation *expectation, struct part *part, const struct 
                void (*layer)(void *owner, int32_t layer), void *owner);
 
 /* All sources have brought what they have. Where a source's last page ends inside a page of the expectation, the rest
- * of that page is not missed: these tokens do not exist. */
+ * of that page is not missed: these tokens do not exist. Where the expectation says how many there are, that is known
+ * from the beginning. */
 void parts_end(struct expectation *expectation, void (*layer)(void *owner, int32_t layer), void *owner);
 
 #endif

@@ -70,9 +70,14 @@ static enum strait_reason settle_units(struct sink *sink, const struct message_s
     if (sink->part != NULL || message->before != 0 || message->reshaped == 0) {
         const bool same = message->reshaped == (sink->part != NULL ? sink->part->geometry : 0);
         e->has_pages |= sink->part == NULL && message->segment_count != 0;
-        return same && !(e->has_pages && e->parts != NULL) ? STRAIT_REASON_NONE : reason;
+        if (same && !(e->has_pages && e->parts != NULL))
+            return STRAIT_REASON_NONE;
+        sink->why = "sources of this pool's layout and of others do not mix";
+        return reason;
     }
     const struct pool_blob *blob = describe_source(sink, message->reshaped, &own);
+    sink->why = blob == NULL ? "the source's daemon has not described its pool"
+                             : "sources of this pool's layout and of others do not mix";
     if (blob != NULL && !e->has_pages)
         sink->part = part_get(e, blob, message->reshaped, &reason, &sink->why);
     return sink->part != NULL ? STRAIT_REASON_NONE : reason;
@@ -95,8 +100,10 @@ static enum strait_reason take_segments(struct sink *sink, const struct message_
     if (unsettled != STRAIT_REASON_NONE)
         return unsettled;
     for (uint32_t i = 0; i < message->segment_count; i++) {
-        if (!claim(sink, &message->segments[i]))
+        if (!claim(sink, &message->segments[i])) {
+            sink->why = "a source has announced what is not expected, or has come from another one";
             return STRAIT_REASON_GEOMETRY;
+        }
         enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
         if (status != STRAIT_OK)
             return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;

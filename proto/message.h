@@ -210,6 +210,7 @@ struct message_expect {
     uint32_t list_count;
     const struct wire_page_list *lists;
     struct view trace; /* a valid context of TRACE_BYTES, or none; that of a READ which follows is here, too */
+    uint32_t tokens;   /* of the request, from logical index 0 on; 0: not said */
 };
 
 struct message_offer {

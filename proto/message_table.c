@@ -521,6 +521,7 @@ MESSAGE(expect, struct message_expect, Expect) = {
     BOOL(expect, more),
     LIST(expect, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     BYTES_OR_NONE(expect, trace, TRACE_BYTES),
+    U32(expect, tokens, 0, UINT32_MAX),
 };
 
 static bool event_valid(struct view event)

@@ -14,7 +14,7 @@ ORDER = {
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
-             " demo_report demo",
+             " demo_layout demo_report demo",
     "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",

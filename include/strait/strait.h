@@ -185,8 +185,8 @@ struct strait_pool_region {
  * and starts each. They may not bring the same bytes twice; DONE says that all bytes of all expected pages have come.
  * Logical indexes count pages of the own pool: token t of a request is in page t / tokens. Where the last page of the
  * sources ends inside one of the sink, the rest of that page is left as it was, and a layer that has such a page is
- * complete only when the sources have said `last`. Pages that are read (strait_read) have as many tokens at both
- * sides. */
+ * complete only when the sources have said `last`, unless the expectation says how many tokens there are. Pages that
+ * are read (strait_read) have as many tokens at both sides. */
 
 /* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
  * same GPUs in the same order (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). Groups of a pool may be on different devices,
@@ -296,6 +296,11 @@ struct strait_expect_params {
     uint32_t deadline_ms;    /* from now until the verdict; 1 .. 24 h */
     void *context;           /* comes back in events */
     const char *traceparent; /* the trace that the request belongs to, above; NULL or "": none */
+    uint32_t tokens;         /* of the request, counted from logical index 0; 0: not said. Where pages are rearranged
+                                and the last one is not full, its layer is then complete when these tokens have come,
+                                and not only when the sources have said `last`; a source that brings further pages into
+                                it fails the request */
+    uint32_t reserved;       /* 0 */
 };
 
 /* About keys. The key of a live expectation or a live offer is taken. The key of a request that was DONE may be reused

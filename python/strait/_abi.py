@@ -314,6 +314,8 @@ class ExpectParams(Structure):
         ("deadline_ms", c_uint32),
         ("context", c_void_p),
         ("traceparent", c_char_p),
+        ("tokens", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

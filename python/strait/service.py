@@ -451,10 +451,13 @@ class Pool(_Handle):
         *,
         deadline: float,
         sources: int = 1,
+        tokens: int = 0,
         trace: str | None = None,
     ) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds.
 
+        tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one
+            is not full, its layers are then complete when these tokens have come.
         trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
             the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
         """
@@ -468,6 +471,7 @@ class Pool(_Handle):
             sources=sources,
             deadline_ms=_milliseconds(deadline),
             traceparent=_traceparent(trace),
+            tokens=tokens,
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle, self)

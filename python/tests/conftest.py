@@ -1,9 +1,11 @@
 """Finds the library in a build folder of the tree when nothing else says where it is."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -76,3 +78,48 @@ def values_like_kv(count, seed=0, scale=1.0):
     """BF16 values of a bell curve, as uint16 [count]."""
     values = np.random.default_rng(seed).standard_normal(count, np.float32) * np.float32(scale)
     return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+# ---- Places of two workers ------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a worker is."""
+
+    client: Any
+    gpu: Any = None
+    device: int = 0
+
+
+HOST_WAYS = ("one daemon", "shm", "tcp")
+WAYS = dict.fromkeys(HOST_WAYS, "") | {"one GPU": "gg", "two GPUs": "gg", "GPU to host": "gh", "host to GPU": "hg"}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def places(request, tmp_path_factory, codebook):
+    """Those of the source and of the sink."""
+    from daemons import Daemon, connect
+
+    from strait import service
+
+    gpus = [None, None]
+    if WAYS[request.param]:
+        gpu = request.getfixturevalue("gpu")
+        gpus = [gpu if kind == "g" else None for kind in WAYS[request.param]]
+    folder = tmp_path_factory.mktemp("places")
+    codebook.save(folder / "set")
+    options = ["--codebook", str(folder / "set"), "--arena-bytes", "64M"]
+    options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
+    options += ["--coding", "tiered"] if all(gpus) else []
+    with contextlib.ExitStack() as stack:
+        daemons = []
+        for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
+            (folder / name).mkdir()
+            daemons.append(Daemon(folder / name, *options))
+            stack.callback(daemons[-1].stop)
+            daemons[-1].start()
+        source = stack.enter_context(service.Client(daemons[0].socket))
+        sink = stack.enter_context(service.Client(daemons[-1].socket))
+        connect(source, sink)
+        other = gpus[1].devices - 1 if request.param == "two GPUs" else 0
+        yield Place(source, gpus[0]), Place(sink, gpus[1], other)

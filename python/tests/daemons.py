@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from strait.service import State
+from strait.service import EventType, State
 
 
 class Daemon:
@@ -45,8 +45,25 @@ def until(clients, condition, seconds=10.0):
 
 
 def verdicts(said):
-    return {event.transfer: event for event in said if event.state in (State.DONE, State.FAILED) and event.transfer}
+    """Those of transfers. What comes after one, DRAINED, has its state and reason as well."""
+    found = [event for event in said if event.type == EventType.STATE and event.state in (State.DONE, State.FAILED)]
+    return {event.transfer: event for event in found if event.transfer}
 
 
 def connect(*clients):
-    until(clients, lambda _: all(client.connected for client in clients))
+    until(clients, lambda _: all(client.connected for client in clients), 60)  # daemons that start on a busy machine
+
+
+def move(clients, expectations, offers):
+    """Until all of them are DONE; returns what was said."""
+    wanted = {*expectations, *offers}
+    said = until(clients, lambda said: wanted <= verdicts(said).keys())
+    found = verdicts(said)
+    for transfer in wanted:
+        event = found[transfer]
+        assert event.state == State.DONE, (event.reason, event.text)
+    return said
+
+
+def export(worker):
+    return worker.pool.export(timeout=10)

@@ -263,7 +263,7 @@ class Torch:
         )
 
     def fill(self, tensor, values):
-        tensor.view(self.torch.int16).copy_(self.torch.from_numpy(values.view("i2")))
+        tensor.view(self.torch.uint8).copy_(self.torch.from_numpy(values.view("u1")))
         self.torch.cuda.synchronize(tensor.device)
 
     def pinned(self, size):

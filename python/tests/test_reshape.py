@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import values_like_kv
+from conftest import TREE
 
 import strait
 
@@ -16,7 +18,7 @@ try:
 except ImportError as failure:
     pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
 
-from daemons import Daemon, connect, until, verdicts
+from daemons import export, move, until, verdicts
 
 from strait.service import EventType, Layout, Mismatch, Pages, Reason, Region, State
 
@@ -24,7 +26,40 @@ pytestmark = pytest.mark.skipif("STRAITD" not in os.environ, reason="STRAITD nam
 
 LAYERS, HEADS, SIZE = 3, 4, 32  # of the model; values of a head
 TOKENS = 72  # of a request: 5 pages of 16 tokens, the last one half full, or 2 of 64
-SENTINEL = 0x7F7F
+
+
+def to_e4m3(values):
+    """Towards zero; what is below the least normal is zero."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    size = ((bits >> 20) & 0x7FF).astype(np.int32) - ((127 - 7) << 3)
+    return (bits >> 24 & 0x80).astype(np.uint8) | np.where(size < 8, 0, np.minimum(size, 0x7E)).astype(np.uint8)
+
+
+class Type(NamedTuple):
+    """A type of values, and those of a bell curve in it, as integers."""
+
+    element: str
+    dtype: type
+    convert: Callable[[Any], Any]
+    torch: str = "uint8"
+
+    @property
+    def sentinel(self):
+        """What no value is."""
+        return np.frombuffer(b"\x7f" * 8, self.dtype)[0]
+
+
+TYPES = {
+    "BF16": Type("bf16", np.uint16, lambda values: (values.view(np.uint32) >> 16).astype(np.uint16), "bfloat16"),
+    "FP16": Type("fp16", np.uint16, lambda values: values.astype(np.float16).view(np.uint16), "float16"),
+    "FP32": Type("fp32", np.uint32, lambda values: values.view(np.uint32), "float32"),
+    "FP8 E4M3": Type("fp8_e4m3", np.uint8, to_e4m3),
+    "FP8 E5M2": Type(
+        "fp8_e5m2", np.uint8, lambda values: (values.astype(np.float16).view(np.uint16) >> 8).astype("u1")
+    ),
+    "INT8": Type("bytes", np.uint8, lambda values: np.clip(values * 40, -100, 100).astype(np.int8).view(np.uint8)),
+}
+BF16 = TYPES["BF16"]
 
 
 class Side(NamedTuple):
@@ -60,10 +95,10 @@ SIDES = [
 COUNT = 12  # pages of a pool
 
 
-def whole_model(seed):
+def whole_model(seed, of=BF16):
     """KV of a request: [layer, K or V, token, head, value]."""
     shape = (LAYERS, 2, TOKENS, HEADS, SIZE)
-    return values_like_kv(int(np.prod(shape)), seed=seed).reshape(shape)
+    return of.convert(np.random.default_rng(seed).standard_normal(shape, np.float32))
 
 
 class Worker:
@@ -71,8 +106,8 @@ class Worker:
 
     On a GPU the arrays are a copy, which write() and check() bring there and back."""
 
-    def __init__(self, place, side):
-        self.client, self.side, self.gpu = place.client, side, place.gpu
+    def __init__(self, place, side, of=BF16):
+        self.client, self.side, self.gpu, self.sentinel = place.client, side, place.gpu, of.sentinel
         width = SIZE * (2 if side.packed else 1)
         page = (side.tokens, len(side.heads), width)
         if side.order == Layout.HND:
@@ -82,10 +117,11 @@ class Worker:
         kinds = [(role, layer) for layer in side.layers for role in roles]
         stored = (page[0] * gap, *page[1:])
         axes = (COUNT, len(kinds)) if side.blocks else (len(kinds), COUNT)
-        raw = np.frombuffer(service.alloc(int(np.prod(axes) * np.prod(stored)) * 2), np.uint16)
-        raw[:] = SENTINEL
+        bytes_of_all = int(np.prod(axes) * np.prod(stored)) * np.dtype(of.dtype).itemsize
+        raw = np.frombuffer(service.alloc(bytes_of_all), of.dtype)
+        raw[:] = self.sentinel
         raw = self.whole = raw.reshape(*axes, *stored)
-        self.tensor = self.gpu and self.gpu.tensor(raw, device=place.device)
+        self.tensor = self.gpu and self.gpu.tensor(raw, of.torch, place.device)
         self.raw = raw.swapaxes(0, 1) if side.blocks else raw
         self.gaps = self.raw[:, :, 1::2] if side.rows else self.raw[:, :0]
         regions = {}
@@ -105,7 +141,7 @@ class Worker:
                 head_first=side.heads.start,
                 heads_total=HEADS,
             )
-        self.pool = place.client.register(regions)
+        self.pool = place.client.register(regions, element=of.element)
 
     def ids(self, shift=0):
         """Pages of a request, in no order."""
@@ -132,90 +168,64 @@ class Worker:
                 have = self.read(layer, role, ids)
                 want = model[layer, kv][:, self.side.heads.start : self.side.heads.stop]
                 assert (have[:TOKENS] == want).all(), (self.side.name, layer, role)
-                assert (have[brought:] == SENTINEL).all(), (self.side.name, layer, role)
+                assert (have[brought:] == self.sentinel).all(), (self.side.name, layer, role)
         others = [page for page in range(COUNT) if page not in ids]
-        assert all((array[others] == SENTINEL).all() for array in self.arrays.values()), self.side.name
-        assert (self.gaps == SENTINEL).all(), self.side.name
-        self.raw[:] = SENTINEL
+        assert all((array[others] == self.sentinel).all() for array in self.arrays.values()), self.side.name
+        assert (self.gaps == self.sentinel).all(), self.side.name
+        self.raw[:] = self.sentinel
         if self.gpu:
             self.gpu.fill(self.tensor, self.whole)
 
 
-class Place(NamedTuple):
-    """Where a worker is."""
-
-    client: service.Client
-    gpu: object = None
-    device: int = 0
-
-
-WAYS = {
-    "one daemon": "",
-    "shm": "",
-    "tcp": "",
-    "one GPU": "gg",
-    "two GPUs": "gg",
-    "GPU to host": "gh",
-    "host to GPU": "hg",
-}
+def coded_as(client):
+    """How many chunks this client's daemon has sent by each mode."""
+    client.request_stats()
+    said = until([client], lambda said: any(event.type == EventType.STATS for event in said))
+    counters = json.loads(next(event.data for event in said if event.type == EventType.STATS))["counters"]
+    return {name.removeprefix("chunks_sent_"): n for name, n in counters.items() if name.startswith("chunks_sent_")}
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def places(request, tmp_path_factory, codebook):
-    """Those of the source and of the sink."""
-    gpus = [None, None]
-    if WAYS[request.param]:
-        gpu = request.getfixturevalue("gpu")
-        gpus = [gpu if kind == "g" else None for kind in WAYS[request.param]]
-    folder = tmp_path_factory.mktemp("reshape")
-    codebook.save(folder / "set")
-    options = ["--codebook", str(folder / "set")]
-    options += ["--transports", "tcp", "--coding", "tiered"] if request.param == "tcp" else []
-    options += ["--coding", "tiered"] if all(gpus) else []
-    daemons = []
-    for name in ("source", "sink")[: 1 if request.param in ("one daemon", "one GPU") else 2]:
-        (folder / name).mkdir()
-        daemons.append(Daemon(folder / name, *options))
-        daemons[-1].start()
-    with service.Client(daemons[0].socket) as source, service.Client(daemons[-1].socket) as sink:
-        connect(source, sink)
-        other = gpus[1].devices - 1 if request.param == "two GPUs" else 0
-        yield Place(source, gpus[0]), Place(sink, gpus[1], other)
-    for daemon in daemons:
-        daemon.stop()
-
-
-def run(source, sinks_and_sources, expectations, offers):
-    said = until(sinks_and_sources, lambda said: len(verdicts(said)) == len(expectations) + len(offers))
-    found = verdicts(said)
-    for transfer in [*expectations, *offers]:
-        event = found[transfer]
-        assert event.state == State.DONE, (event.reason, event.text)
-    return said
-
-
-def export(worker):
-    return worker.pool.export(timeout=10)
-
-
-def test_every_pair_of_layouts(places):
+@pytest.mark.parametrize("name", TYPES)
+def test_every_pair_of_layouts_of_each_type(places, name, request):
     source_place, sink_place = places
-    clients = [place.client for place in places]
-    sources = [Worker(source_place, side) for side in SIDES]
-    sinks = [Worker(sink_place, side) for side in SIDES]
-    model = whole_model(seed=1)
+    clients, of = [place.client for place in places], TYPES[name]
+    sources = [Worker(source_place, side, of) for side in SIDES]
+    sinks = [Worker(sink_place, side, of) for side in SIDES]
+    model = whole_model(seed=1, of=of)
+    before, moved = coded_as(source_place.client), 0
     for source in sources:
         source.write(model, source.ids())
         peer = sink_place.client.import_peer(export(source))
         for number, sink in enumerate(sinks):
-            key = f"{source.side.name} to {sink.side.name}"
+            key = f"{source.side.name} to {sink.side.name}, {name}"
             bits = sink.pool.mismatch(peer)
             assert bits == (Mismatch(0) if same(source.side, sink.side) else Mismatch.RESHAPED), key
             expectation = sink.pool.expect(key, sink.ids(number), deadline=20)
             offer = source.pool.offer(key, source.ids(), lease=20, last=True)
             expectation.start(peer)
-            run(source, clients, [expectation], [offer])
+            move(clients, [expectation], [offer])
             sink.check(model, sink.ids(number), brought=source.side.pages * source.side.tokens)
+            moved += 1
+    after, way = coded_as(source_place.client), request.node.callspec.params["places"]
+    if way in DOCUMENTED:
+        row = documented()[name]
+        assert row[DOCUMENTED[way]] == str(moved), "docs/protocol.md, Pools of other layouts"
+    if way == "tcp":
+        assert row[0] == "+".join(mode for mode in after if after[mode] > before[mode]), (before, after)
+    for worker in sources + sinks:
+        worker.pool.remove()
+
+
+DOCUMENTED = {"one daemon": 1, "shm": 2, "tcp": 3}  # columns of the table in docs/protocol.md
+
+
+def documented():
+    """Rows of that table, by type."""
+    text = (TREE / "docs/protocol.md").read_text().split("### What has been moved")[1].split("\n## ")[0]
+    assert ": " + "; ".join(side.name for side in SIDES) + "." in text
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == list(TYPES)
+    return {name: columns for name, *columns in rows}
 
 
 def same(a, b):
@@ -260,7 +270,7 @@ def test_ranks_and_stages(places, froms, tos):
         for sink, expectation in zip(sinks, expectations):
             if meet(source.side, sink.side):
                 expectation.start(peer, f"o{number}")
-    run(None, clients, expectations, offers)
+    move(clients, expectations, offers)
     for sink in sinks:
         sink.check(model, sink.ids(), brought=max(side.pages * side.tokens for side in froms))
 
@@ -276,7 +286,7 @@ def test_replicated_heads_come_from_either_rank(places):
         expectation = sink.pool.expect(f"r{n}", sink.ids(), deadline=20)
         offer = rank.pool.offer(f"r{n}", rank.ids(), lease=20, last=True)
         offer.start(source_place.client.import_peer(export(sink)))
-        run(None, clients, [expectation], [offer])
+        move(clients, [expectation], [offer])
         sink.check(model, sink.ids(), brought=80)
 
 
@@ -294,9 +304,41 @@ def test_chunks_come_layer_by_layer(places):
     for chunk in chunks:
         for layer in range(LAYERS):
             offer.append(chunk, layers=range(layer, layer + 1), last=(chunk, layer) == (chunks[1], LAYERS - 1))
-    said = run(None, clients, [expectation], [offer])
+    said = move(clients, [expectation], [offer])
     assert {event.layer for event in said if event.type == EventType.LAYER} == set(range(LAYERS))
     sink.check(model, sink.ids(), brought=80)
+
+
+def test_layers_do_not_wait_for_the_end_where_the_tokens_are_known(places):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source = Worker(source_place, Side("16"))
+    sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
+    model = whole_model(seed=4)
+    source.write(model, source.ids())
+    expectation = sink.pool.expect("known", sink.ids(), deadline=20, tokens=TOKENS)
+    offer = source.pool.offer("known", lease=20)
+    offer.start(source_place.client.import_peer(export(sink)))
+    for layer in range(LAYERS):  # whole layers; only with the last one does the offer end
+        offer.append(source.ids(), layers=range(layer, layer + 1), last=layer == LAYERS - 1)
+        said = until(clients, lambda said: any(event.type == EventType.LAYER for event in said))
+        assert [event.layer for event in said if event.type == EventType.LAYER] == [layer]
+    if expectation not in verdicts(said):
+        move(clients, [expectation], [])
+    sink.check(model, sink.ids(), brought=80)
+
+
+@pytest.mark.parametrize("pages", [4, 6])
+def test_tokens_that_were_not_said_fail(places, pages):
+    source_place, sink_place = places
+    clients = [place.client for place in places]
+    source, sink = Worker(source_place, Side("16")), Worker(sink_place, Side("64", tokens=64))
+    expectation = sink.pool.expect(f"said {pages}", sink.ids(), deadline=20, tokens=TOKENS)
+    ids = [*source.ids(), 11][:pages]
+    offer = source.pool.offer(f"said {pages}", ids, lease=20, last=True)
+    offer.start(source_place.client.import_peer(export(sink)))
+    found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
 
 
 def test_pages_are_read(places):

@@ -67,6 +67,25 @@ TEST(programs_that_know_no_traces_are_served)
                              find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
 }
 
+/* The same of one that knows traces, and not yet the number of tokens. */
+TEST(programs_that_know_no_tokens_are_served)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_transfer *transfer = NULL;
+    struct strait_expect_params expect = expect_params(NULL, 0);
+    expect.traceparent = TRACEPARENT;
+    expect.tokens = 72;
+    ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &transfer));
+    expect.key = "earlier";
+    expect.key_size = strlen("earlier");
+    expect.size = offsetof(struct strait_expect_params, tokens);
+    ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &transfer));
+    until(find_got(MESSAGE_EXPECT, 1) != NULL);
+    ck_assert_uint_eq(72, find_got(MESSAGE_EXPECT, 0)->expect.tokens);
+    ck_assert_uint_eq(0, find_got(MESSAGE_EXPECT, 1)->expect.tokens);
+    ck_assert_uint_eq(TRACE_BYTES, find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
+}
+
 int main(void)
 {
     return client_main("client_trace");

@@ -14,7 +14,7 @@
 
 #define FIELDS       "tests/data/messages.fields"
 #define LENGTH_BYTES FRAME_LENGTH_BYTES
-#define GOLDEN_COUNT 90
+#define GOLDEN_COUNT 91
 
 static uint8_t many_bytes[STRAIT_AUX_BYTES_MAX];
 

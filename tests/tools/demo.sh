@@ -69,6 +69,14 @@ run flip "$strait" demo --fault flip &
 runs="$runs $!"
 run flip_json "$strait" demo --fault flip --json &
 runs="$runs $!"
+run odd "$strait" demo --json --sink-layout tokens=15,packed,cross-layer --dtype fp32 &
+runs="$runs $!"
+run heads "$strait" demo --json --sink-layout hnd,tokens=64 --dtype fp8_e5m2 --fault flip &
+runs="$runs $!"
+run half "$strait" demo --sink-layout hnd,tokens=128,packed --dtype fp16 &
+runs="$runs $!"
+run eighth "$strait" demo --sink-layout cross-layer --dtype fp8_e4m3 --fault flip &
+runs="$runs $!"
 run full sh -c "'$strait' demo >/dev/full" &
 runs="$runs $!"
 for run in $runs; do wait "$run"; done
@@ -76,16 +84,45 @@ ended text 0
 ended json 0
 ended flip 1
 ended flip_json 1
+ended odd 0
+ended heads 1
+ended half 0
+ended eighth 1
 ended full 1
 nothing_left "the demos"
 says text.out '^verified: true$' "the demo"
 says text.out '^local  *copy ' "the demo"
 says flip.out '^verified: false$' "a flipped bit"
 says flip.out '^WRONG: .*tiered: layer 5 v, page [0-9]' "a flipped bit"
+says half.out '^hnd,tokens=128,packed, of 262144 bytes: they are rearranged' "another layout"
+says half.out '^local  *copy .*  129 of 129 pages$' "another layout"
+says half.out '^verified: true$' "another layout"
+says eighth.out '^nhd,tokens=16,cross-layer, of 8192 bytes' "pages of all layers together"
+says eighth.out '^WRONG: network, base: layer 5 v, page [0-9]* (page [0-9]* of the source)' "a flipped bit"
+python3 - odd.out heads.out <<'PYTHON' || fail "the JSON of other layouts: $(cat odd.out heads.out)"
+import json, sys
+odd, heads = (json.load(open(path)) for path in sys.argv[1:])
+assert odd["verified"] is True and odd["dtype"] == "fp32" and odd["bad_pages"] == [] and odd["errors"] == []
+assert (odd["source_layout"], odd["sink_layout"]) == ("nhd,tokens=16", "nhd,tokens=15,packed,cross-layer")
+assert odd["page_bytes"] == 15 * 4 * 128 * 4 * 2 and odd["pages"] == 3 * -(-341 * 16 // 15)
+assert heads["verified"] is False and heads["dtype"] == "fp8_e5m2" and heads["sink_layout"] == "hnd,tokens=64"
+assert heads["pages"] == 6 * -(-341 * 16 // 64)
+(bad,) = heads["bad_pages"]
+assert bad["coding"] == "base" and bad["source_page"] is None and bad["source_hash"] != bad["landed_hash"]
+bars = {"raw": (0.95, 1), "base": (1.15, 1.4), "split": (1.15, 1.4), "none": (0, 0)}
+for demo in odd, heads:
+    values = 6 * 341 * 16 * 4 * 128
+    assert {row["path"] for row in demo["transfers"]} == {"network", "shm", "local"}
+    for row in demo["transfers"]:
+        low, high = bars[row["coding"]]
+        assert low <= (row["ratio"] or 0) <= high and row["raw_bytes"] == values * (4 if demo is odd else 1), row
+        assert (row["pages_right"] == demo["pages"]) == row["verified"], row
+PYTHON
 python3 - json.out <<'PYTHON' || fail "the demo's JSON: $(cat json.out)"
 import json, sys
 demo = json.load(open(sys.argv[1]))
 assert demo["verified"] is True and demo["fault"] is None and demo["bad_pages"] == [] and demo["errors"] == []
+assert demo["dtype"] == "bf16" and demo["source_layout"] == demo["sink_layout"] == "nhd,tokens=16"
 rows = {(row["path"], row["coding"]): row for row in demo["transfers"]}
 assert {("shm", "raw"), ("shm", "top16"), ("shm", "tiered"), ("local", "none")} <= rows.keys(), rows.keys()
 for (path, coding), row in rows.items():
@@ -144,6 +181,16 @@ says out '"verified":.*false' "no daemon"
 says out 'names no program' "no daemon"
 status_is 2 "$strait" demo --fault other
 status_is 2 "$strait" demo argument
+status_is 2 "$strait" demo --dtype int8
+says err "'int8' is none of bf16, fp16" "an unknown type"
+for layout in '' nhd, tokens=0 tokens=1025 tokens= tokens=64x sideways; do
+    status_is 2 "$strait" demo --sink-layout "$layout"
+    says err 'is none of nhd, hnd, packed, cross-layer, tokens=1 to tokens=1024' "the layout '$layout'"
+done
+for layout in nhd,hnd packed,packed hnd,tokens=8,tokens=9; do
+    status_is 2 "$strait" demo --sink-layout "$layout"
+    says err 'repeats or contradicts a word before it' "the layout '$layout'"
+done
 
 # ---- Status -------------------------------------------------------------------------------------------------------
 
