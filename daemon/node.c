@@ -365,6 +365,8 @@ static void on_prepare(uv_prepare_t *prepare)
     const bool polls = is_polling_for_step(node);
     if (node->backlog || node->stats_wanted || node->sessions_ended || is_busy_polling(node) || polls)
         uv_idle_start(&node->again, on_again);
+    if (node->peers != NULL && uv_is_active((const uv_handle_t *)&node->again))
+        peers_stay_awake(node->peers);
     if (is_ticking(node))
         node_wake(node);
     /* A turn is the time from one end of a turn to the next, less the time that the loop slept. */

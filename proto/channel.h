@@ -35,6 +35,13 @@ enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, str
  * Borrowed until the channel is destroyed. */
 void channel_use(struct channel *channel, struct channel_layer *layer);
 
+/* What is sent from now on goes through the layer; all that was queued before, the way that it went so far. Once in the
+ * life of a channel. The layer is borrowed as above, and so is the one before. */
+void channel_send_by(struct channel *channel, struct channel_layer *layer);
+/* What is received from now on comes through the layer, to which the message that channel_next has handed out last was
+ * the hint. False: more has come the way so far, so the peer broke the protocol. */
+bool channel_receive_by(struct channel *channel, struct channel_layer *layer);
+
 /* Closes the socket and all descriptors in transit. NULL is allowed. */
 void channel_destroy(struct channel *channel);
 

@@ -118,6 +118,8 @@ enum message_type {
     /* Daemon to daemon, to those whose PEER_LINKS have `reshapes`. */
     MESSAGE_POOL_ASK = 75, /* answered by POOL_DESCRIPTION, if there is such a pool */
     MESSAGE_POOL_DESCRIPTION = 76,
+    /* The sender's next message comes by the ring that both ends have. */
+    MESSAGE_RING = 77,
 };
 
 /* Names and ids. */
@@ -596,6 +598,7 @@ struct message_shm_hello {
     uint64_t token; /* that of the receiver's PEER_LINKS */
     uint64_t node;  /* the sender's */
     uint32_t slot_bytes, slot_count;
+    bool rings; /* the sender takes rings of the link, and RING; earlier releases do not */
 };
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
@@ -631,7 +634,7 @@ struct message {
         struct message_peer_hello peer_hello;
         struct message_peer_links peer_links;
         struct message_heartbeat heartbeat;
-        struct message_codebook codebook; /* GOAWAY has no fields */
+        struct message_codebook codebook; /* GOAWAY and RING have no fields */
         struct message_codebook_ask codebook_ask;
         struct message_codebook_part codebook_part;
         struct message_codebook_known codebook_known;

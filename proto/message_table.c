@@ -211,6 +211,7 @@ MESSAGE(shm_hello, struct message_shm_hello, ShmHello) = {
     U64(shm_hello, node),
     U32(shm_hello, slot_bytes, 0, UINT32_MAX),
     U32(shm_hello, slot_count, 0, UINT32_MAX),
+    BOOL(shm_hello, rings),
 };
 
 /* ---- Transfers: page lists --------------------------------------------------------------------------------------- */
@@ -730,5 +731,6 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_CODEBOOK_KNOWN, "codebook-known", LAYOUT(codebook_known, codebook_known, NULL)},
     {MESSAGE_POOL_ASK, "pool-ask", LAYOUT(pool_ask, pool_ask, NULL)},
     {MESSAGE_POOL_DESCRIPTION, "pool-description", LAYOUT(pool_description, pool_description, NULL)},
+    {MESSAGE_RING, "ring", {.wire = &strait__wire__ring__descriptor}},
 };
 const size_t message_kind_count = sizeof(message_kinds) / sizeof(message_kinds[0]);

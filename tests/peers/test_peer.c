@@ -57,6 +57,7 @@ TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
     ck_assert_str_eq(kinds[_i], peer_transport_name(b.up));
     ck_assert_str_eq("", a.up->why);
     ck_assert(a.up->dialled && !b.up->dialled);
+    ck_assert(a.up->rings == (strcmp(kinds[_i], "shm") == 0) && b.up->rings == a.up->rings);
     ck_assert_str_eq(peers_address(b.peers), a.up->address);
     ck_assert_str_eq(peers_address(a.peers), b.up->address);
     ck_assert_uint_eq(a.up->token, b.up->peer_token);
