@@ -392,6 +392,14 @@ static void on_late(uv_prepare_t *late)
     clients_flush_lazy(node);
     if (node->sessions_ended || node->exchange.notes.answering)
         uv_idle_start(&node->again, on_again);
+    if (!uv_is_active((uv_handle_t *)&node->again) && clients_sleep(node))
+        uv_idle_start(&node->again, on_again);
+}
+
+/* After the loop has slept, or polled. */
+static void on_check(uv_check_t *check)
+{
+    clients_look(check->data);
 }
 
 static void close_all(struct node *node);
@@ -484,10 +492,13 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     uv_timer_init(made->loop, &made->tick);
     uv_prepare_init(made->loop, &made->prepare);
     uv_idle_init(made->loop, &made->again);
+    uv_check_init(made->loop, &made->check);
     peer_codebooks_init(made);
-    made->tick.data = made->prepare.data = made->again.data = made;
+    made->tick.data = made->prepare.data = made->again.data = made->check.data = made;
     uv_prepare_start(&made->prepare, on_prepare);
     uv_unref((uv_handle_t *)&made->prepare);
+    uv_check_start(&made->check, on_check);
+    uv_unref((uv_handle_t *)&made->check);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
         client_accept(made, client_fd);
@@ -521,8 +532,9 @@ static void close_handles(struct node *node)
     node->jobs = NULL;
     devices_destroy(node->devices);
     node->devices = NULL;
-    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->late,
-                              (uv_handle_t *)&node->again, (uv_handle_t *)&node->fetches.timer};
+    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick,  (uv_handle_t *)&node->prepare,
+                              (uv_handle_t *)&node->late,  (uv_handle_t *)&node->again,
+                              (uv_handle_t *)&node->check, (uv_handle_t *)&node->fetches.timer};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)
         uv_close(handles[i], on_handle_closed);

@@ -245,13 +245,23 @@ void channel_send_by(struct channel *channel, struct channel_layer *layer)
 {
     channel->out_next = layer;
     channel->out_before = channel->queued;
-    channel->is_unix = false;
+    channel->is_unix &= layer->send_fds != NULL;
+}
+
+bool channel_sends_by(const struct channel *channel, const struct channel_layer *layer)
+{
+    return channel->out_layer == layer;
 }
 
 bool channel_receive_by(struct channel *channel, struct channel_layer *layer)
 {
+    struct input *in = &channel->in;
     channel->in_layer = layer;
-    return channel->in.begin == channel->in.end && channel->in.fd_count == 0;
+    if (layer->take_fds == NULL)
+        return in->begin == in->end && in->fd_count == 0;
+    input_drop(in, in->end - in->begin);
+    in->complete_at = in->begin_at;
+    return true;
 }
 
 static void close_all(const int *fds, uint32_t count)
@@ -326,7 +336,7 @@ uint32_t channel_fds_of(const struct message *message)
         return message->pool_register.fd_count;
     if (message->type == MESSAGE_HANDOVER)
         return message->handover.fd_count;
-    return message->type == MESSAGE_WORDS ? 1 : 0;
+    return message->type == MESSAGE_WORDS || message->type == MESSAGE_RINGS ? 1 : 0;
 }
 
 /* ---- Sending -------------------------------------------------------------------------------------------------- */
@@ -414,12 +424,28 @@ static void attach(struct msghdr *header, union control *control, const struct o
     memcpy(CMSG_DATA(ancillary), output->fds, bytes);
 }
 
+/* Through a layer descriptors go before their frame. False: they do not go now; errno. */
+static bool send_fds_apart(const struct channel *channel)
+{
+    struct channel_layer *layer = channel->out_layer;
+    struct output *first = channel->first;
+    if (first->fd_count == 0)
+        return true;
+    if (layer->send_fds(layer, channel->fd, first->fds, first->fd_count) != 0)
+        return false;
+    close_all(first->fds, first->fd_count);
+    first->fd_count = 0;
+    return true;
+}
+
 static ssize_t write_some(const struct channel *channel)
 {
     struct iovec pieces[WRITE_FRAMES_MAX];
     union control control;
     struct msghdr header = {.msg_iov = pieces, .msg_iovlen = gather(channel, pieces)};
     ssize_t sent;
+    if (channel->out_layer != NULL && !send_fds_apart(channel))
+        return -1;
     if (channel->out_layer != NULL)
         return channel->out_layer->send(channel->out_layer, channel->fd, pieces, header.msg_iovlen);
     if (channel->first->fd_count > 0)
@@ -614,12 +640,32 @@ enum strait_status channel_read(struct channel *channel)
 
 /* ---- Handing out ---------------------------------------------------------------------------------------------- */
 
+/* Descriptors that came apart from their frames: the first that are there belong to the first frame that has some. */
+static uint32_t take_fds_apart(struct channel *channel, uint32_t count, int fds[CHANNEL_FDS_MAX])
+{
+    struct input *in = &channel->in;
+    struct channel_layer *layer = channel->in_layer;
+    if (count == 0 || count > CHANNEL_FDS_MAX)
+        return 0;
+    const uint32_t early = count < in->fd_count ? count : in->fd_count; /* before the layer was in use */
+    for (uint32_t i = 0; i < in->fd_count; i++)
+        if (i < early)
+            fds[i] = in->fds[i].fd;
+        else
+            in->fds[i - early] = in->fds[i];
+    in->fd_count -= early;
+    return early == count || layer->take_fds(layer, channel->fd, fds + early, count - early) ? count : early;
+}
+
 static enum strait_status frame_unpack(struct channel *channel, size_t bytes, struct message *message, int *fds,
                                        uint32_t *fd_count)
 {
     struct input *in = &channel->in;
-    uint32_t taken = input_take_fds(in, bytes, fds);
+    const bool apart = channel->in_layer != NULL && channel->in_layer->take_fds != NULL;
+    uint32_t taken = apart ? 0 : input_take_fds(in, bytes, fds);
     enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
+    if (apart && status == STRAIT_OK)
+        taken = take_fds_apart(channel, channel_fds_of(message), fds);
     if (status != STRAIT_OK) {
         channel_break(channel, status, "frame of %zu bytes: %s", bytes - LENGTH_BYTES,
                       status == STRAIT_ERR_UNSUPPORTED ? "an unknown message"

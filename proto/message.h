@@ -73,6 +73,8 @@ enum message_type {
     MESSAGE_READ = 16,   /* in place of START */
     MESSAGE_SERVE = 17,  /* with a fence, answered by FENCED */
     MESSAGE_SAMPLE = 18, /* to a daemon whose WELCOME has `samples`; answered by SAMPLED */
+    MESSAGE_RINGS = 19,  /* to one whose WELCOME has `rings`: their memfd travels with the frame, and the sender's next
+                            message comes by its ring; answered by RING */
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -118,7 +120,8 @@ enum message_type {
     /* Daemon to daemon, to those whose PEER_LINKS have `reshapes`. */
     MESSAGE_POOL_ASK = 75, /* answered by POOL_DESCRIPTION, if there is such a pool */
     MESSAGE_POOL_DESCRIPTION = 76,
-    /* The sender's next message comes by the ring that both ends have. */
+    /* The sender's next message comes by the ring that both ends have: daemon to daemon, and to clients as the answer
+     * to RINGS. */
     MESSAGE_RING = 77,
 };
 
@@ -152,6 +155,14 @@ struct message_welcome {
     struct view daemon;      /* its version, text */
     uint64_t node;           /* random id of the daemon's start, for logs */
     bool samples;            /* it answers SAMPLE; earlier releases do not say so */
+    bool rings;              /* it takes RINGS; likewise */
+};
+
+#define MESSAGE_RING_BYTES_MIN 4096u
+#define MESSAGE_RING_BYTES_MAX (1024u * 1024)
+
+struct message_rings {
+    uint32_t bytes; /* of the ring each way (internal/ring.h), a power of two; the sender has made their file */
 };
 
 struct wire_region {
@@ -609,6 +620,7 @@ struct message {
         struct message_hello hello;
         struct message_welcome welcome;
         struct message_refused refused;
+        struct message_rings rings;
         struct message_pool_register pool_register;
         struct message_pool_remove pool_remove;
         struct message_pool_status pool_status;

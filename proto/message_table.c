@@ -38,6 +38,17 @@ MESSAGE(welcome, struct message_welcome, Welcome) = {
     TEXT(welcome, daemon),
     U64(welcome, node),
     BOOL(welcome, samples),
+    BOOL(welcome, rings),
+};
+
+static enum strait_status rings_check(const void *plain)
+{
+    const struct message_rings *rings = plain;
+    return corrupt_unless((rings->bytes & (rings->bytes - 1)) == 0);
+}
+
+MESSAGE(rings, struct message_rings, Rings) = {
+    U32(rings, bytes, MESSAGE_RING_BYTES_MIN, MESSAGE_RING_BYTES_MAX),
 };
 
 MESSAGE(refused, struct message_refused, Refused) = {
@@ -694,6 +705,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_WORDS, "words", LAYOUT(words, words, NULL)},
     {MESSAGE_WAIT, "wait", LAYOUT(wait, wait, NULL)},
     {MESSAGE_PING, "ping", {.wire = &strait__wire__ping__descriptor}},
+    {MESSAGE_RINGS, "rings", LAYOUT(rings, rings, rings_check)},
     {MESSAGE_WELCOME, "welcome", LAYOUT(welcome, welcome, NULL)},
     {MESSAGE_POOL_STATUS, "pool-status", LAYOUT(pool_status, pool_status, NULL)},
     {MESSAGE_STATE, "state", LAYOUT(state, state, state_check)},

@@ -7,7 +7,7 @@ import sys
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8"
                " block_typed chunk codec container",
-    "proto": "trace message message_table text blob reshape channel ring_layer",
+    "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files batch report input pipeline calibrate tally decode_file tensor_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",

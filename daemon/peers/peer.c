@@ -181,7 +181,7 @@ static void ring_begin(struct connection *c)
     if (!link_rings(c->current->link, &in, &out))
         return;
     connection_send(c, &message);
-    ring_layer_init(&c->ring, in, out, wake_peer, c->current->link);
+    ring_layer_init(&c->ring, in, out, false, wake_peer, c->current->link);
     channel_send_by(c->channel, &c->ring.layer);
     c->has_ring = c->peer.rings = true;
     LIST_INSERT_HEAD(&peers_of(c)->ringed, c, ring_entry);
@@ -199,7 +199,7 @@ bool connection_ring_is_due(struct connection *c)
 {
     if (c->failing)
         return false;
-    return (c->ring_received && !c->holding && !c->backlog && ring_layer_can_read(&c->ring)) ||
+    return (c->ring_received && !c->holding && !c->backlog && channel_pending(c->channel)) ||
            ring_layer_can_write(&c->ring);
 }
 

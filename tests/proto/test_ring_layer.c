@@ -42,7 +42,7 @@ static void setup(void)
         ends[i] = (struct end){.file = {.side = i, .pairs = 1, .sizes = sizes}};
         require(ring_file_map(&ends[i].file, memory));
         ring_layer_init(&ends[i].layer, ring_file_ring(&ends[i].file, 0, false), ring_file_ring(&ends[i].file, 0, true),
-                        on_wake, &ends[i]);
+                        true, on_wake, &ends[i]);
         require(channel_create(fds[i], MESSAGE_BYTES_MAX, QUEUE_MAX, &ends[i].channel) == STRAIT_OK);
     }
     close(memory);
@@ -141,10 +141,97 @@ TEST(what_was_queued_before_goes_the_way_so_far)
 
 TEST(what_follows_on_the_socket_breaks_the_protocol)
 {
+    ring_layer_init(&ends[1].layer, ends[1].layer.in, ends[1].layer.out, false, on_wake, &ends[1]);
     ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, golden_message("ring"), NULL, 0));
     ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, golden_message("end"), NULL, 0));
     require_next(&ends[1], golden_message("ring"));
     ck_assert(!channel_receive_by(ends[1].channel, &ends[1].layer.layer));
+}
+
+/* Bytes that wake, and descriptors with them, may follow at once. */
+TEST(what_follows_on_a_socket_with_descriptors_is_none_of_the_messages)
+{
+    struct message message;
+    int fds[CHANNEL_FDS_MAX], before = open_descriptors();
+    uint32_t fd_count = 0;
+    ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, golden_message("ring"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(ends[0].channel));
+    channel_send_by(ends[0].channel, &ends[0].layer.layer);
+    require(send(channel_fd(ends[0].channel), "\0\0\0\0\0", 5, 0) == 5);
+    const struct message words = {.type = MESSAGE_WORDS, .words = {.count = 1}};
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, &words, (const int[]){STDIN_FILENO}, 1));
+    require_next(&ends[1], golden_message("ring"));
+    (void)channel_read(ends[1].channel);
+    ck_assert(channel_receive_by(ends[1].channel, &ends[1].layer.layer));
+    for (int i = 0; i < 3; i++) {
+        channel_flush(ends[0].channel);
+        (void)channel_read(ends[1].channel);
+        ck_assert_int_eq(STRAIT_OK, channel_next(ends[1].channel, &message, fds, &fd_count));
+        ck_assert_uint_eq(1, fd_count);
+        close(fds[0]);
+        message_fini(&message);
+    }
+    ck_assert_int_eq(before, open_descriptors());
+}
+
+/* Each frame gets its own, in their order, however many frames are on their way. */
+TEST(descriptors_go_with_their_frames)
+{
+    enum { FRAMES = 40 };
+    struct message message;
+    int fds[CHANNEL_FDS_MAX], own[FRAMES], before = open_descriptors();
+    uint32_t fd_count = 0;
+    use_rings();
+    for (uint32_t i = 0; i < FRAMES; i++) {
+        const struct message words = {.type = MESSAGE_WORDS, .words = {.count = i + 1}};
+        own[i] = sealed_memory(4096 * (i + 1), 0, NULL);
+        ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, &words, &own[i], 1));
+        ck_assert_int_eq(STRAIT_OK, channel_send(ends[0].channel, golden_message("end"), NULL, 0));
+        close(own[i]);
+    }
+    for (uint32_t i = 0; i < FRAMES; i++) {
+        do {
+            channel_flush(ends[0].channel);
+            (void)channel_read(ends[1].channel);
+        } while (channel_next(ends[1].channel, &message, fds, &fd_count) == STRAIT_ERR_AGAIN);
+        ck_assert_uint_eq(i + 1, message.words.count);
+        ck_assert_uint_eq(1, fd_count);
+        ck_assert_int_eq(4096 * (i + 1), lseek(fds[0], 0, SEEK_END));
+        close(fds[0]);
+        message_fini(&message);
+        require_next(&ends[1], golden_message("end"));
+    }
+    ck_assert_int_eq(before, open_descriptors());
+}
+
+/* A frame without the descriptors that it has to have, and descriptors without a frame. */
+TEST_LOOP(descriptors_that_do_not_fit_break_the_protocol, 2)
+{
+    struct message message;
+    int before = open_descriptors();
+    use_rings();
+    uint8_t byte = 0;
+    for (int i = 0; i < 12 && _i == 1; i++)
+        send_with_rights(channel_fd(ends[0].channel), &byte, 1, STDIN_FILENO, 12);
+    ring_layer_socket_ready(&ends[1].layer);
+    enum strait_status status = channel_read(ends[1].channel);
+    for (int i = 0; i < 20 && status == STRAIT_OK && _i == 1; i++) {
+        ring_layer_socket_ready(&ends[1].layer);
+        status = channel_read(ends[1].channel);
+    }
+    ck_assert_int_eq(_i == 1 ? STRAIT_ERR_IO : STRAIT_OK, status);
+    ring_layer_fini(&ends[1].layer);
+    ck_assert_int_eq(before, open_descriptors());
+    if (_i == 1)
+        return;
+    uint8_t *frame;
+    size_t size;
+    const struct message words = {.type = MESSAGE_WORDS, .words = {.count = 1}};
+    ck_assert_int_eq(STRAIT_OK, message_pack(&words, &frame, &size));
+    require(ring_put(&ends[0].layer.out, frame, size) == size);
+    free(frame);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, next(&ends[1], &message));
 }
 
 TEST(a_full_ring_takes_no_more_until_there_is_room)
