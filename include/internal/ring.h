@@ -138,13 +138,13 @@ static inline size_t ring_file_size(const struct ring_file *file)
     return size;
 }
 
-/* The sealed memfd for the rings, or -1. */
+/* The sealed memfd for the rings, or -1. Its memory is there, and charged to this process. */
 static inline int ring_file_make(const struct ring_file *file)
 {
     const int fd = memfd_create("strait-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
-    if (ftruncate(fd, (off_t)ring_file_size(file)) == 0 &&
+    if (fallocate(fd, 0, 0, (off_t)ring_file_size(file)) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         return fd;
     close(fd);
