@@ -494,6 +494,15 @@ void connection_read_on(struct connection *c)
     connection_dirty(c); /* flushes, and watches again */
 }
 
+void connection_read_last(struct connection *c)
+{
+    if (!c->ring_received || c->holding)
+        return;
+    do
+        connection_read(c);
+    while (c->backlog && !c->failing);
+}
+
 static void on_control(void *owner, uint32_t events)
 {
     struct connection *c = owner;

@@ -211,6 +211,7 @@ struct peers {
     /* Calls into files above the caller's. */
     void (*on_link_up)(struct connection *c);           /* the current link is connected */
     void (*on_connected)(struct connection *c, int fd); /* takes over the socket */
+    void (*on_link_broken)(struct connection *c);       /* the current link of a peer that is up */
     void (*on_part_ended)(struct connection *c);        /* one of its links, or its dialling, has ended */
     void (*on_part_closed)(struct peers *peers);        /* a connection or a transport has ended */
     bool closing, ports_closing, handles_closing;
@@ -310,6 +311,8 @@ void connection_start(struct connection *c, int fd);
 void connection_up(struct connection *c);
 /* Reads what no poll reports: records that TLS has received, and messages of the turn before. */
 void connection_read_on(struct connection *c);
+/* Reads what the peer has said before its link broke: of the two the ring may be looked at later. */
+void connection_read_last(struct connection *c);
 /* Whether the connection's rings have something to do for it. */
 bool connection_ring_is_due(struct connection *c);
 /* Flushes queued messages, or ends a failing connection. */

@@ -432,6 +432,8 @@ static void on_broken(void *owner, struct link *base, const char *why)
     if (link != c->current || link->closing || c->failing)
         return;
     if (c->peer.state == PEER_UP)
+        peers_of(c)->on_link_broken(c);
+    if (c->peer.state == PEER_UP)
         connection_fail(c, "%s: %s", link->transport->ops->name, why);
     else if (c->peer.state == PEER_LINKING && c->peer.dialled)
         attempt_failed(c, why);

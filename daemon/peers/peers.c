@@ -353,6 +353,7 @@ static struct peers *peers_make(const struct peers_config *config)
     peers->tick_ms = tick_length(config->options);
     peers->on_link_up = connection_up;
     peers->on_connected = connection_start;
+    peers->on_link_broken = connection_read_last;
     peers->on_part_ended = connection_release;
     peers->on_part_closed = peers_close_rest;
     peers->watches.idle = on_watches_idle;

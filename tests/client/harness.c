@@ -52,11 +52,12 @@ static void fake_accept(void)
     ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 64u << 20, &fake.channel));
 }
 
-static void fake_take_rings(const struct got *got)
+static void fake_take_rings(struct got *got)
 {
     ck_assert_uint_eq(1, got->fd_count);
     ck_assert(socket_ring_map(&fake.ring, fake.channel, &got->message.rings, got->fds[0]));
     close(got->fds[0]);
+    message_fini(&got->message);
     fake_say(&(struct message){.type = MESSAGE_RING});
     channel_send_by(fake.channel, &fake.ring.layer.layer);
     ck_assert(channel_receive_by(fake.channel, &fake.ring.layer.layer));

@@ -37,8 +37,8 @@ struct fake_daemon {
     int listener;
     struct channel *channel;
     struct socket_ring ring; /* with STRAIT_TEST_RINGS in the environment: it takes them */
-    bool ended, deaf; /* deaf: does not read */
-    uint32_t pings;   /* answered at once, and not kept */
+    bool ended, deaf;        /* deaf: does not read */
+    uint32_t pings;          /* answered at once, and not kept */
     struct got got[GOT_MAX];
     uint32_t count;
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* in its WELCOME */

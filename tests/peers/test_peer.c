@@ -551,6 +551,22 @@ TEST_LOOP(a_stopped_peer_does_not_keep_a_node_from_its_end, 2)
 }
 
 /* The other one's patience is far shorter than its sleep. */
+/* The link may be the first to end. */
+TEST_LOOP(the_last_words_of_a_node_that_closes_are_heard, 2 * 2)
+{
+    pair_init(kinds[_i % 2]);
+    pair_open();
+    connect_nodes(&a, &b);
+    send_note(&a, "one");
+    EXPECT(b.messages == 1);
+    RUN_UNTIL(false, _i / 2 * HEARTBEAT_MS / 2);
+    for (int i = 0; i < 100; i++)
+        send_note(&a, "of the last");
+    peers_close(a.peers);
+    EXPECT(a.closed && b.quiets == 1);
+    ck_assert_uint_eq(101, b.messages);
+}
+
 TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
 {
     int status;
