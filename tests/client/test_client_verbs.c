@@ -710,6 +710,8 @@ static bool is_asleep(void)
 TEST(a_client_that_polls_without_a_pause_is_not_woken)
 {
     struct strait_event event;
+    if (SANITIZED)
+        return; /* no calls of theirs are without a pause */
     setenv("STRAIT_TEST_RINGS", "1", 1);
     struct expected e = expected(60000);
     ck_assert(is_asleep() && !is_readable());
