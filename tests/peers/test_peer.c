@@ -309,6 +309,19 @@ TEST(who_breaks_the_protocol_goes_down)
     ck_assert_uint_eq(1, b.metrics.peer_errors);
 }
 
+/* Where there are no rings, and where they are in use already. */
+TEST_LOOP(a_ring_that_nobody_has_breaks_the_protocol, 2)
+{
+    pair_start(_i == 0 ? "tcp" : "shm");
+    send_note(&a, "first");
+    EXPECT(b.messages == 1);
+    const struct message ring = {.type = MESSAGE_RING};
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &ring));
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_str_eq("protocol error: ring", b.why);
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
+}
+
 TEST(a_peer_can_be_dropped_from_inside_a_callback)
 {
     pair_init("loopback");
