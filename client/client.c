@@ -17,15 +17,76 @@
 
 /* ---- Poll -------------------------------------------------------------------------------------------------------- */
 
-uint32_t strait_poll(struct strait_client *client, struct strait_event *events, uint32_t capacity)
+/* The daemon need not wake us until ring_sleep. The socket is read where it has, and every millisecond: the end of the
+ * connection wakes nobody. */
+static void ring_look(struct strait_client *client)
+{
+    if (!client->ring_received)
+        return;
+    const uint64_t now = clock_ms();
+    const bool woken = client->asleep && socket_ring_was_woken(&client->ring);
+    if (woken || now != client->looked_at)
+        ring_layer_socket_ready(&client->ring.layer);
+    client->looked_at = now;
+    client->asleep = false;
+}
+
+/* From now on the descriptor becomes readable when the daemon sends something. False: it has already. */
+static bool ring_sleep_on(struct strait_client *client)
+{
+    if (!client->ring_received || client->state != READY)
+        return true;
+    client->asleep = true;
+    if (!socket_ring_sleep(&client->ring, true))
+        return true;
+    client->input_left = true;
+    event_signal(client);
+    return false;
+}
+
+#define TIGHT_NS  3000u   /* between two calls of strait_poll that come without a pause */
+#define TIGHT_RUN 32u     /* so many of them, without an event: somebody polls */
+#define AWAKE_NS  250000u /* for so long after that the daemon need not wake us */
+
+/* Whether strait_poll is called in a loop that does not sleep. As that can change after any call, the descriptor is
+ * readable meanwhile, and for a short time only: whoever sleeps on it makes no run of calls in that time again. */
+static bool is_polled(struct strait_client *client, uint32_t count)
+{
+    if (!client->ring_received || client->state != READY) {
+        client->awake_since = 0;
+        return false;
+    }
+    const uint64_t now = clock_ns(), before = client->polled_at;
+    const bool awake = client->awake_since != 0;
+    client->polled_at = now;
+    client->tight = now - before < TIGHT_NS && count == 0 ? client->tight + 1 : 0;
+    if (!awake && client->tight >= TIGHT_RUN)
+        client->awake_since = now;
+    else if (awake && now - client->awake_since >= AWAKE_NS)
+        client->awake_since = client->tight = 0;
+    if (awake != (client->awake_since != 0))
+        events_settle(client);
+    return client->awake_since != 0;
+}
+
+static uint32_t turn(struct strait_client *client, struct strait_event *events, uint32_t capacity)
 {
     client->polling = true;
     events_recycle(client);
+    ring_look(client);
     connection_work(client);
     transfers_expire(client, clock_ms());
     outbox_flush(client);
     timer_update(client);
     return events_hand_out(client, events, capacity);
+}
+
+uint32_t strait_poll(struct strait_client *client, struct strait_event *events, uint32_t capacity)
+{
+    const uint32_t count = turn(client, events, capacity);
+    if (!is_polled(client, count))
+        (void)ring_sleep_on(client);
+    return count;
 }
 
 /* -1: forever. */
@@ -70,12 +131,17 @@ static bool polls_on(struct strait_client *client)
 uint32_t strait_wait(struct strait_client *client, struct strait_event *events, uint32_t capacity, int timeout_ms)
 {
     uint64_t end = timeout_ms < 0 ? NEVER : clock_ms() + (uint64_t)timeout_ms;
+    client->awake_since = 0;
     for (;;) {
-        uint32_t count = strait_poll(client, events, capacity);
+        uint32_t count = turn(client, events, capacity);
         int left = time_left(end);
-        if (count > 0 || left == 0 || (capacity == 0 && client->waiting.first != NULL))
+        const bool over = count > 0 || left == 0 || (capacity == 0 && client->waiting.first != NULL);
+        if (!over && polls_on(client))
+            continue;
+        const bool sleeps = ring_sleep_on(client);
+        if (over)
             return count;
-        if (polls_on(client))
+        if (!sleeps)
             continue;
         struct pollfd fd = {.fd = client->epoll_fd, .events = POLLIN};
         if (poll(&fd, 1, left) < 0 && errno != EINTR)
@@ -99,9 +165,16 @@ enum strait_status strait_pool_wait(struct strait_pool *pool, int timeout_ms, co
         return STRAIT_ERR_INVALID;
     struct strait_client *client = pool->client;
     const uint64_t end = timeout_ms < 0 ? NEVER : clock_ms() + (uint64_t)timeout_ms;
-    strait_poll(client, NULL, 0);
-    for (int left; !pool->told && (left = time_left(end)) != 0; strait_poll(client, NULL, 0))
-        wait_for_daemon(client, left);
+    client->awake_since = 0;
+    for (;;) {
+        (void)turn(client, NULL, 0);
+        const int left = time_left(end);
+        const bool sleeps = ring_sleep_on(client);
+        if (pool->told || left == 0)
+            break;
+        if (sleeps)
+            wait_for_daemon(client, left);
+    }
     if (why != NULL)
         *why = pool->told ? pool->why : client->away;
     return pool->told ? pool->status : STRAIT_ERR_AGAIN;

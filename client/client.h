@@ -19,7 +19,7 @@
 #include "internal/busy_poll.h"
 #include "internal/default_socket.h"
 #include "proto/blob.h"
-#include "proto/channel.h"
+#include "proto/socket_ring.h"
 #include "proto/message.h"
 
 #define NEVER            UINT64_MAX
@@ -88,8 +88,16 @@ struct strait_client {
 
     enum connection_state state;
     struct channel *channel;
-    bool want_out;     /* the socket is watched for EPOLLOUT */
-    bool write_failed; /* nothing more can be sent, though the other side has not closed */
+    struct socket_ring ring; /* in place of the socket; none: the daemon does not take them */
+    bool ring_received;      /* RING has come: what the daemon sends comes by them */
+    bool asleep;             /* the daemon wakes us */
+    bool takes_rings;        /* what its WELCOME says */
+    uint64_t looked_at;      /* ms: when the socket was read last, besides */
+    uint64_t polled_at;      /* ns: when strait_poll returned last */
+    uint64_t awake_since;    /* ns: since then it is called without a pause, and the daemon need not wake us; 0: not */
+    uint32_t tight;          /* calls of strait_poll without a pause and an event */
+    bool want_out;           /* the socket is watched for EPOLLOUT */
+    bool write_failed;       /* nothing more can be sent, though the other side has not closed */
     uint32_t backoff_ms;
     uint64_t reconnect_at;
     enum strait_status reported;      /* the failure that the last event CONNECTION reported */
@@ -209,6 +217,8 @@ struct event_node *event_create(enum strait_event_type type);
 void events_recycle(struct strait_client *client);
 uint32_t events_hand_out(struct strait_client *client, struct strait_event *events, uint32_t capacity);
 /* Drops the waiting events of a transfer, or (NULL) all. */
+/* Makes the client's descriptor readable if events, or messages that were received, are left, and otherwise not. */
+void events_settle(struct strait_client *client);
 void events_drop(struct strait_client *client, const struct strait_transfer *transfer);
 void event_signal(struct strait_client *client);
 /* One more answer of the daemon is due: `due` is client->live, note_count or answers. */

@@ -108,6 +108,9 @@ void connection_close(struct strait_client *client)
         epoll_ctl(client->epoll_fd, EPOLL_CTL_DEL, channel_fd(client->channel), NULL);
     channel_destroy(client->channel);
     client->channel = NULL;
+    socket_ring_close(&client->ring);
+    client->ring_received = client->asleep = false;
+    client->awake_since = 0;
     client->input_left = client->write_failed = client->silent = false;
     client->answers = 0;
     client->pinged_at = 0;
@@ -313,6 +316,20 @@ enum strait_status connection_start(struct strait_client *client)
     return STRAIT_OK;
 }
 
+/* What follows goes by rings if the daemon takes them and they can be made. */
+static void rings_begin(struct strait_client *client)
+{
+    struct message rings;
+    const int memfd = client->takes_rings ? socket_ring_make(&client->ring, client->channel, &rings) : -1;
+    if (memfd < 0)
+        return;
+    if (channel_send(client->channel, &rings, &memfd, 1) == STRAIT_OK)
+        channel_send_by(client->channel, &client->ring.layer.layer);
+    else
+        socket_ring_close(&client->ring);
+    close(memfd);
+}
+
 /* Words and pools go first, because messages in the outbox refer to them. */
 static void connection_ready(struct strait_client *client)
 {
@@ -321,6 +338,7 @@ static void connection_ready(struct strait_client *client)
     client->state = READY;
     client->backoff_ms = BACKOFF_FIRST_MS;
     outbox_init(&client->outbox);
+    rings_begin(client);
     if (client->words != NULL)
         outbox_send_always(client, &words);
     for (struct strait_pool *pool = client->pools; pool != NULL; pool = pool->next)
@@ -363,6 +381,7 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
         return STRAIT_ERR_NO_MEMORY;
     client->welcomed = true;
     client->version = welcome->version;
+    client->takes_rings = welcome->rings;
     memset(client->address, 0, sizeof(client->address));
     memset(client->codebook_id, 0, sizeof(client->codebook_id));
     if (welcome->address.size > 0)
@@ -571,6 +590,14 @@ static enum strait_status on_note(struct strait_client *client, const struct mes
     return pool == NULL ? STRAIT_OK : push_data(client, STRAIT_EVENT_NOTE, pool, note->key, note->data);
 }
 
+static enum strait_status on_ring(struct strait_client *client)
+{
+    if (client->ring.file.base == NULL || client->ring_received)
+        return STRAIT_ERR_CORRUPT;
+    client->ring_received = true;
+    return channel_receive_by(client->channel, &client->ring.layer.layer) ? STRAIT_OK : STRAIT_ERR_CORRUPT;
+}
+
 static enum strait_status dispatch(struct strait_client *client, const struct message *message)
 {
     const bool is_answer = message->type == MESSAGE_WELCOME || message->type == MESSAGE_REFUSED; /* to HELLO */
@@ -581,6 +608,8 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
         return on_refused(client, &message->refused);
     case MESSAGE_WELCOME:
         return on_welcome(client, &message->welcome);
+    case MESSAGE_RING:
+        return on_ring(client);
     case MESSAGE_CODEBOOK:
         return on_codebook(client, &message->codebook);
     case MESSAGE_POOL_STATUS:
@@ -647,6 +676,10 @@ static void read_socket(struct strait_client *client)
     else if (!reads) /* what is not read may be the answer */
         wait_anew(client);
     enum strait_status status = take_frames(client, end != STRAIT_OK);
+    if (status == STRAIT_ERR_AGAIN && client->ring_received && ring_layer_is_broken(&client->ring.layer)) {
+        status = STRAIT_ERR_CORRUPT; /* which is not the end of the socket, and says nothing about pages */
+        end = STRAIT_OK;
+    }
     if (client->state != HANDSHAKE && client->state != READY)
         return; /* a message made the library give up the connection */
     client->input_left = status == STRAIT_OK;

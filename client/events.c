@@ -97,6 +97,14 @@ void events_recycle(struct strait_client *client)
     }
 }
 
+void events_settle(struct strait_client *client)
+{
+    if (client->waiting.first == NULL && !client->input_left && client->awake_since == 0)
+        event_quiet(client);
+    else
+        event_signal(client);
+}
+
 uint32_t events_hand_out(struct strait_client *client, struct strait_event *events, uint32_t capacity)
 {
     uint32_t count = 0;
@@ -110,10 +118,7 @@ uint32_t events_hand_out(struct strait_client *client, struct strait_event *even
         events[count++] = node->event;
     }
     client->polling = false;
-    if (client->waiting.first == NULL && !client->input_left)
-        event_quiet(client);
-    else
-        event_signal(client);
+    events_settle(client);
     return count;
 }
 

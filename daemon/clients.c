@@ -17,6 +17,7 @@
 
 #define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client with more unread events is disconnected */
 #define SESSION_MESSAGES    64u                 /* read from one client before the others have their turn */
+#define RINGED_MAX          64u                 /* clients with rings, which every turn looks at */
 #define HALF_OPEN_MAX       256u                /* connections without a hello: beyond these the oldest is closed */
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -37,6 +38,12 @@ static void session_free(struct session *session)
     free(session);
 }
 
+static void ring_end(struct session *session)
+{
+    session->node->ringed -= session->ring.file.base != NULL;
+    socket_ring_close(&session->ring);
+}
+
 /* All requests have drained: closing the socket tells the client so. */
 static void close_socket(struct session *session)
 {
@@ -45,6 +52,7 @@ static void close_socket(struct session *session)
     session->socket = session->process = NULL;
     channel_destroy(session->channel);
     session->channel = NULL;
+    ring_end(session);
     struct request *request, *next;
     HASH_ITER (by_transfer, session->requests, request, next) { /* decided: only its legs are left */
         HASH_DELETE(by_transfer, session->requests, request);
@@ -182,7 +190,8 @@ static void welcome(struct session *session)
                                                .address = view_of(address, strlen(address)),
                                                .daemon = view_of(strait_version(), strlen(strait_version())),
                                                .node = node->id,
-                                               .samples = true};
+                                               .samples = true,
+                                               .rings = node->ringed < RINGED_MAX};
     const struct strait_codebook *codebook = node_codebook(node);
     if (codebook != NULL)
         message.welcome.codebook_id = view_of(strait_codebook_id(codebook), CODEBOOK_ID_BYTES);
@@ -265,6 +274,19 @@ static void hand_to_peers(struct session *session, const struct message_shm_hell
     peers_accept_shm(session->node->peers, channel, message);
 }
 
+/* What either side sends from now on goes by them. */
+static bool take_rings(struct session *session, const struct message_rings *rings, int memfd)
+{
+    const struct message answer = {.type = MESSAGE_RING};
+    if (session->ring.file.base != NULL || session->node->ringed >= 2 * RINGED_MAX ||
+        !socket_ring_map(&session->ring, session->channel, rings, memfd))
+        return false;
+    session->node->ringed++;
+    session_send(session, &answer);
+    channel_send_by(session->channel, &session->ring.layer.layer);
+    return channel_receive_by(session->channel, &session->ring.layer.layer);
+}
+
 static bool handle(struct session *session, struct message *message, const int *fds, uint32_t fd_count)
 {
     if (!session->has_hello) {
@@ -276,6 +298,8 @@ static bool handle(struct session *session, struct message *message, const int *
             return handover_message(session, &message->handover);
         return message->type == MESSAGE_HELLO || message->type == MESSAGE_SHM_HELLO;
     }
+    if (message->type == MESSAGE_RINGS)
+        return take_rings(session, &message->rings, fds[0]);
     if (message->type == MESSAGE_POOL_REGISTER)
         return session_pool_register(session, message, fds, fd_count);
     if (message->type == MESSAGE_WORDS)
@@ -339,13 +363,8 @@ void clients_backlogs(struct node *node)
     }
 }
 
-static void on_ready(void *owner, uint32_t events)
+static void read_on(struct session *session)
 {
-    struct session *session = owner;
-    if (events & WATCH_WRITE)
-        session->dirty = true;
-    if (!(events & WATCH_READ))
-        return;
     uint64_t before = channel_received(session->channel);
     enum strait_status status = channel_read(session->channel);
     if (session->mapping && channel_received(session->channel) != before)
@@ -353,6 +372,52 @@ static void on_ready(void *owner, uint32_t events)
     process(session);
     if (status != STRAIT_OK && !session->ending)
         client_end(session, "connection closed");
+}
+
+static void on_ready(void *owner, uint32_t events)
+{
+    struct session *session = owner;
+    if (events & WATCH_WRITE)
+        session->dirty = true;
+    if (!(events & WATCH_READ))
+        return;
+    if (session->ring.file.base != NULL)
+        ring_layer_socket_ready(&session->ring.layer);
+    read_on(session);
+}
+
+/* Is there something in the rings? */
+static bool is_due(struct session *session)
+{
+    return session->ring.file.base != NULL && session->channel != NULL && !session->ending &&
+           (channel_pending(session->channel) || ring_layer_can_write(&session->ring.layer));
+}
+
+void clients_look(struct node *node)
+{
+    struct session *session, *next;
+    if (node->ringed == 0)
+        return;
+    DL_FOREACH_SAFE (node->sessions, session, next) {
+        (void)socket_ring_sleep(&session->ring, false);
+        if (!is_due(session))
+            continue;
+        session->dirty |= ring_layer_can_write(&session->ring.layer);
+        read_on(session);
+    }
+}
+
+bool clients_sleep(struct node *node)
+{
+    struct session *session;
+    bool due = false;
+    if (node->ringed == 0)
+        return false;
+    DL_FOREACH (node->sessions, session) {
+        (void)socket_ring_sleep(&session->ring, true);
+        due |= is_due(session);
+    }
+    return due;
 }
 
 static void flush(struct session *session)

@@ -13,8 +13,10 @@ void clients_tell_codebook(struct node *node); /* tells all clients of the set i
 void clients_go_away(struct node *node);       /* tells all that new requests go by a new connection */
 void clients_end_idle(struct node *node);      /* ends the sessions whose requests have all drained */
 void clients_backlogs(struct node *node);      /* handles messages that waited */
-void clients_flush(struct node *node);         /* sends what the turn has queued, what sinks wait for first */
-void clients_flush_lazy(struct node *node);    /* and tells states that have lasted until now */
+void clients_look(struct node *node);          /* the loop does not sleep: reads what has come by rings */
+bool clients_sleep(struct node *node); /* lets clients with rings wake the loop. True: something has come already */
+void clients_flush(struct node *node); /* sends what the turn has queued, what sinks wait for first */
+void clients_flush_lazy(struct node *node); /* and tells states that have lasted until now */
 void clients_reap(struct node *node); /* at the end of a turn: closes what has drained, frees those that have ended */
 
 #endif

@@ -363,6 +363,8 @@ static void on_prepare(uv_prepare_t *prepare)
     const bool polls = is_polling_for_step(node);
     if (node->backlog || node->stats_wanted || node->sessions_ended || is_busy_polling(node) || polls)
         uv_idle_start(&node->again, on_again);
+    if (node->peers != NULL && uv_is_active((const uv_handle_t *)&node->again))
+        peers_stay_awake(node->peers);
     if (is_ticking(node))
         node_wake(node);
     /* A turn is the time from one end of a turn to the next, less the time that the loop slept. */
@@ -388,6 +390,14 @@ static void on_late(uv_prepare_t *late)
     clients_flush_lazy(node);
     if (node->sessions_ended || node->exchange.notes.answering)
         uv_idle_start(&node->again, on_again);
+    if (!uv_is_active((uv_handle_t *)&node->again) && clients_sleep(node))
+        uv_idle_start(&node->again, on_again);
+}
+
+/* After the loop has slept, or polled. */
+static void on_check(uv_check_t *check)
+{
+    clients_look(check->data);
 }
 
 static void close_all(struct node *node);
@@ -480,10 +490,13 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     uv_timer_init(made->loop, &made->tick);
     uv_prepare_init(made->loop, &made->prepare);
     uv_idle_init(made->loop, &made->again);
+    uv_check_init(made->loop, &made->check);
     peer_codebooks_init(made);
-    made->tick.data = made->prepare.data = made->again.data = made;
+    made->tick.data = made->prepare.data = made->again.data = made->check.data = made;
     uv_prepare_start(&made->prepare, on_prepare);
     uv_unref((uv_handle_t *)&made->prepare);
+    uv_check_start(&made->check, on_check);
+    uv_unref((uv_handle_t *)&made->check);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
         client_accept(made, client_fd);
@@ -517,8 +530,9 @@ static void close_handles(struct node *node)
     node->jobs = NULL;
     devices_destroy(node->devices);
     node->devices = NULL;
-    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->late,
-                              (uv_handle_t *)&node->again, (uv_handle_t *)&node->fetches.timer};
+    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick,  (uv_handle_t *)&node->prepare,
+                              (uv_handle_t *)&node->late,  (uv_handle_t *)&node->again,
+                              (uv_handle_t *)&node->check, (uv_handle_t *)&node->fetches.timer};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)
         uv_close(handles[i], on_handle_closed);

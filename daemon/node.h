@@ -48,6 +48,7 @@ struct node {
     struct session *sessions; /* utlist */
     uint32_t session_count;
     uint32_t half_open;       /* sessions of them that have not sent a hello */
+    uint32_t ringed;          /* sessions of them that have rings */
     struct mapping *mappings; /* registrations, oldest first; the first is being mapped */
     bool sessions_ended;      /* some sessions can be freed */
     bool backlog;             /* some sessions have messages that wait */
@@ -61,6 +62,7 @@ struct node {
     uv_timer_t tick;
     uv_prepare_t prepare;                    /* runs at the end of a turn */
     uv_prepare_t late;                       /* runs when everything else of the turn has written */
+    uv_check_t check;                        /* reads what has come by the rings of clients */
     uv_idle_t again;                         /* while active, the next turn begins at once */
     uint64_t began, turn_began, idle_before; /* uv_hrtime; the loop's idle time up to then */
     uint64_t lazy_flushed;                   /* uv_hrtime */

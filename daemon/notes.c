@@ -248,7 +248,7 @@ bool notes_written(struct session *session)
         inbox_remove(note);
         note_end(session->node, note, "");
     }
-    return session->notes.next != NULL && !channel_wants_write(session->channel);
+    return session->notes.next != NULL && channel_queued(session->channel) == 0;
 }
 
 /* ---- Routes: notes that wait for the connection to a peer -------------------------------------------------------- */

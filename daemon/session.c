@@ -100,7 +100,7 @@ void session_find_tenant(struct session *session, uint32_t gid)
 bool session_lost_tenant(const struct session *session)
 {
     return tenant_is_removed(session->tenant) && session->channel != NULL && session->undrained == 0 &&
-           session->jobs == 0 && !session->successor && !session->dirty && !channel_wants_write(session->channel);
+           session->jobs == 0 && !session->successor && !session->dirty && channel_queued(session->channel) == 0;
 }
 
 const struct tenant *tenant_named(struct node *node, struct view name)

@@ -10,7 +10,7 @@
 #include "daemon/notes.h"
 #include "daemon/policy.h"
 #include "daemon/sampling.h"
-#include "proto/channel.h"
+#include "proto/socket_ring.h"
 
 struct node;
 struct request;
@@ -20,6 +20,7 @@ struct watch;
 struct session {
     struct node *node;
     struct channel *channel; /* NULL: closed, or handed over to the peers */
+    struct socket_ring ring; /* in place of the socket; none: the client has not sent RINGS */
     struct watch *socket;
     struct watch *process; /* on the client's pidfd; NULL: only the socket shows its death */
     int pidfd;

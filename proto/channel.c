@@ -187,7 +187,9 @@ struct output {
 
 struct channel {
     int fd;
-    struct channel_layer *layer; /* NULL: none */
+    struct channel_layer *out_layer, *in_layer; /* NULL: none */
+    struct channel_layer *out_next;             /* takes the place of out_layer, */
+    size_t out_before;                          /* when so many queued bytes have gone */
     bool is_unix;
     bool ended;                /* nothing more will be received */
     bool gone;                 /* nothing more can be sent */
@@ -234,8 +236,32 @@ enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, str
 
 void channel_use(struct channel *channel, struct channel_layer *layer)
 {
-    channel->layer = layer;
+    channel->out_layer = channel->in_layer = layer;
     channel->is_unix = false;
+}
+
+/* Descriptors of messages that were queued before still go with them. */
+void channel_send_by(struct channel *channel, struct channel_layer *layer)
+{
+    channel->out_next = layer;
+    channel->out_before = channel->queued;
+    channel->is_unix &= layer->send_fds != NULL;
+}
+
+bool channel_sends_by(const struct channel *channel, const struct channel_layer *layer)
+{
+    return channel->out_layer == layer;
+}
+
+bool channel_receive_by(struct channel *channel, struct channel_layer *layer)
+{
+    struct input *in = &channel->in;
+    channel->in_layer = layer;
+    if (layer->take_fds == NULL)
+        return in->begin == in->end && in->fd_count == 0;
+    input_drop(in, in->end - in->begin);
+    in->complete_at = in->begin_at;
+    return true;
 }
 
 static void close_all(const int *fds, uint32_t count)
@@ -310,7 +336,7 @@ uint32_t channel_fds_of(const struct message *message)
         return message->pool_register.fd_count;
     if (message->type == MESSAGE_HANDOVER)
         return message->handover.fd_count;
-    return message->type == MESSAGE_WORDS ? 1 : 0;
+    return message->type == MESSAGE_WORDS || message->type == MESSAGE_RINGS ? 1 : 0;
 }
 
 /* ---- Sending -------------------------------------------------------------------------------------------------- */
@@ -367,9 +393,11 @@ enum strait_status channel_send(struct channel *channel, const struct message *m
 static uint32_t gather(const struct channel *channel, struct iovec *pieces)
 {
     uint32_t count = 0;
+    size_t before = channel->out_next != NULL ? channel->out_before : SIZE_MAX;
     for (struct output *output = channel->first; output != NULL && count < WRITE_FRAMES_MAX; output = output->next) {
-        if (output->fd_count > 0 && count > 0)
+        if ((output->fd_count > 0 && count > 0) || before == 0)
             break;
+        before -= output->size - output->sent;
         pieces[count++] =
             (struct iovec){.iov_base = output->bytes + output->sent, .iov_len = output->size - output->sent};
         if (output->fd_count > 0)
@@ -396,14 +424,30 @@ static void attach(struct msghdr *header, union control *control, const struct o
     memcpy(CMSG_DATA(ancillary), output->fds, bytes);
 }
 
+/* Through a layer descriptors go before their frame. False: they do not go now; errno. */
+static bool send_fds_apart(const struct channel *channel)
+{
+    struct channel_layer *layer = channel->out_layer;
+    struct output *first = channel->first;
+    if (first->fd_count == 0)
+        return true;
+    if (layer->send_fds(layer, channel->fd, first->fds, first->fd_count) != 0)
+        return false;
+    close_all(first->fds, first->fd_count);
+    first->fd_count = 0;
+    return true;
+}
+
 static ssize_t write_some(const struct channel *channel)
 {
     struct iovec pieces[WRITE_FRAMES_MAX];
     union control control;
     struct msghdr header = {.msg_iov = pieces, .msg_iovlen = gather(channel, pieces)};
     ssize_t sent;
-    if (channel->layer != NULL)
-        return channel->layer->send(channel->layer, channel->fd, pieces, header.msg_iovlen);
+    if (channel->out_layer != NULL && !send_fds_apart(channel))
+        return -1;
+    if (channel->out_layer != NULL)
+        return channel->out_layer->send(channel->out_layer, channel->fd, pieces, header.msg_iovlen);
     if (channel->first->fd_count > 0)
         attach(&header, &control, channel->first);
     do
@@ -417,6 +461,8 @@ static void written(struct channel *channel, size_t sent)
 {
     channel->queued -= sent;
     channel->written += sent;
+    if (channel->out_next != NULL)
+        channel->out_before -= sent;
     close_all(channel->first->fds, channel->first->fd_count);
     channel->first->fd_count = 0;
     while (channel->first != NULL && sent >= channel->first->size - channel->first->sent) {
@@ -433,16 +479,31 @@ static void written(struct channel *channel, size_t sent)
 
 static void layer_flush(struct channel *channel)
 {
-    struct channel_layer *layer = channel->layer;
+    struct channel_layer *layer = channel->out_layer;
     if (layer->send(layer, channel->fd, NULL, 0) < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
         channel->gone = true;
 }
 
+/* Goes over to the next layer if everything before it has gone. False: not yet, and nothing may be written. */
+static bool may_write(struct channel *channel)
+{
+    struct channel_layer *before = channel->out_layer;
+    if (channel->out_next == NULL || channel->out_before > 0)
+        return true;
+    if (before != NULL)
+        layer_flush(channel);
+    if (channel->gone || (before != NULL && before->wants_write(before)))
+        return false;
+    channel->out_layer = channel->out_next;
+    channel->out_next = NULL;
+    return true;
+}
+
 enum strait_status channel_flush(struct channel *channel)
 {
-    if (channel->first == NULL && channel->layer != NULL && !channel->gone)
+    if (channel->first == NULL && channel->out_layer != NULL && !channel->gone)
         layer_flush(channel);
-    while (channel->first != NULL && !channel->gone) {
+    while (channel->first != NULL && !channel->gone && may_write(channel)) {
         ssize_t sent = write_some(channel);
         if (sent > 0)
             written(channel, (size_t)sent);
@@ -456,8 +517,8 @@ enum strait_status channel_flush(struct channel *channel)
 
 bool channel_wants_write(const struct channel *channel)
 {
-    if (channel->layer != NULL)
-        return channel->layer->wants_write(channel->layer) && !channel->gone;
+    if (channel->out_layer != NULL)
+        return channel->out_layer->wants_write(channel->out_layer) && !channel->gone;
     return channel->first != NULL && !channel->gone;
 }
 
@@ -516,6 +577,7 @@ static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, ui
 static ssize_t receive(struct channel *channel)
 {
     struct input *in = &channel->in;
+    struct channel_layer *layer = channel->in_layer;
     union control control;
     int fds[CHANNEL_FDS_MAX];
     struct iovec room = {.iov_base = in->bytes + in->end,
@@ -525,14 +587,14 @@ static ssize_t receive(struct channel *channel)
         .msg_iov = &room, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
     ssize_t got;
     do
-        got = channel->layer != NULL ? channel->layer->receive(channel->layer, channel->fd, room.iov_base, room.iov_len)
-                                     : recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        got = layer != NULL ? layer->receive(layer, channel->fd, room.iov_base, room.iov_len)
+                            : recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (got < 0 && errno == EINTR);
     if (got <= 0)
         return got;
     in->end += (size_t)got;
     uint64_t frame = input_advance(in, channel->body_max);
-    if (channel->layer != NULL)
+    if (layer != NULL)
         return got;
     keep_fds(channel, frame, fds, take_fds(&header, fds));
     if ((header.msg_flags & MSG_CTRUNC) != 0)
@@ -549,7 +611,7 @@ static bool may_read(const struct channel *channel)
 
 bool channel_pending(const struct channel *channel)
 {
-    return channel->layer != NULL && may_read(channel) && channel->layer->pending(channel->layer);
+    return channel->in_layer != NULL && may_read(channel) && channel->in_layer->pending(channel->in_layer);
 }
 
 enum strait_status channel_read(struct channel *channel)
@@ -570,7 +632,7 @@ enum strait_status channel_read(struct channel *channel)
             break;
         channel->ended = got <= 0;
         total += got > 0 ? (size_t)got : 0;
-        if (got > 0 && (size_t)got < room && channel->layer == NULL && !channel->gone)
+        if (got > 0 && (size_t)got < room && channel->in_layer == NULL && !channel->gone)
             break; /* no more was there; what has come since, and the end, makes the socket readable again */
     }
     return channel->ended ? STRAIT_ERR_IO : STRAIT_OK;
@@ -578,12 +640,32 @@ enum strait_status channel_read(struct channel *channel)
 
 /* ---- Handing out ---------------------------------------------------------------------------------------------- */
 
+/* Descriptors that came apart from their frames: the first that are there belong to the first frame that has some. */
+static uint32_t take_fds_apart(struct channel *channel, uint32_t count, int fds[CHANNEL_FDS_MAX])
+{
+    struct input *in = &channel->in;
+    struct channel_layer *layer = channel->in_layer;
+    if (count == 0 || count > CHANNEL_FDS_MAX)
+        return 0;
+    const uint32_t early = count < in->fd_count ? count : in->fd_count; /* before the layer was in use */
+    for (uint32_t i = 0; i < in->fd_count; i++)
+        if (i < early)
+            fds[i] = in->fds[i].fd;
+        else
+            in->fds[i - early] = in->fds[i];
+    in->fd_count -= early;
+    return early == count || layer->take_fds(layer, channel->fd, fds + early, count - early) ? count : early;
+}
+
 static enum strait_status frame_unpack(struct channel *channel, size_t bytes, struct message *message, int *fds,
                                        uint32_t *fd_count)
 {
     struct input *in = &channel->in;
-    uint32_t taken = input_take_fds(in, bytes, fds);
+    const bool apart = channel->in_layer != NULL && channel->in_layer->take_fds != NULL;
+    uint32_t taken = apart ? 0 : input_take_fds(in, bytes, fds);
     enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
+    if (apart && status == STRAIT_OK)
+        taken = take_fds_apart(channel, channel_fds_of(message), fds);
     if (status != STRAIT_OK) {
         channel_break(channel, status, "frame of %zu bytes: %s", bytes - LENGTH_BYTES,
                       status == STRAIT_ERR_UNSUPPORTED ? "an unknown message"

@@ -24,6 +24,11 @@ struct channel_layer {
     ssize_t (*receive)(struct channel_layer *layer, int fd, void *dst, size_t size);
     bool (*wants_write)(const struct channel_layer *layer); /* it keeps bytes that the socket did not take */
     bool (*pending)(const struct channel_layer *layer);     /* it can hand out bytes though the socket has none */
+    /* NULL, both: no descriptors can be sent. */
+    /* Sends the descriptors of the frame that is sent next: 0, or -1 and errno as `send`. */
+    int (*send_fds)(struct channel_layer *layer, int fd, const int *fds, uint32_t count);
+    /* Takes the next so many descriptors, those of a frame that was received. False: so many have not come. */
+    bool (*take_fds)(struct channel_layer *layer, int fd, int *fds, uint32_t count);
 };
 
 /* Takes over the socket `fd` (made non-blocking and close-on-exec). On OK the caller owns *channel. `body_max` limits
@@ -34,6 +39,16 @@ enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, str
 /* Sends and receives through the layer from now on; nothing has been sent or received yet, and no descriptors can be.
  * Borrowed until the channel is destroyed. */
 void channel_use(struct channel *channel, struct channel_layer *layer);
+
+/* What is sent from now on goes through the layer; all that was queued before, the way that it went so far. Once in the
+ * life of a channel. The layer is borrowed as above, and so is the one before. */
+void channel_send_by(struct channel *channel, struct channel_layer *layer);
+/* Whether all that was queued before that has gone. */
+bool channel_sends_by(const struct channel *channel, const struct channel_layer *layer);
+/* What is received from now on comes through the layer, to which the message that channel_next has handed out last was
+ * the hint. False: more has come the way so far, so the peer broke the protocol. With a layer that takes descriptors
+ * that is what accompanies them, or is to wake this side, and is dropped. */
+bool channel_receive_by(struct channel *channel, struct channel_layer *layer);
 
 /* Closes the socket and all descriptors in transit. NULL is allowed. */
 void channel_destroy(struct channel *channel);

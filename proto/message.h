@@ -74,6 +74,8 @@ enum message_type {
     MESSAGE_READ = 16,   /* in place of START */
     MESSAGE_SERVE = 17,  /* with a fence, answered by FENCED */
     MESSAGE_SAMPLE = 18, /* to a daemon whose WELCOME has `samples`; answered by SAMPLED */
+    MESSAGE_RINGS = 19,  /* to one whose WELCOME has `rings`: their memfd travels with the frame, and the sender's next
+                            message comes by its ring; answered by RING */
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -119,6 +121,9 @@ enum message_type {
     /* Daemon to daemon, to those whose PEER_LINKS have `reshapes`. */
     MESSAGE_POOL_ASK = 75, /* answered by POOL_DESCRIPTION, if there is such a pool */
     MESSAGE_POOL_DESCRIPTION = 76,
+    /* The sender's next message comes by the ring that both ends have: daemon to daemon, and to clients as the answer
+     * to RINGS. */
+    MESSAGE_RING = 77,
 };
 
 /* Names and ids. */
@@ -151,6 +156,14 @@ struct message_welcome {
     struct view daemon;      /* its version, text */
     uint64_t node;           /* random id of the daemon's start, for logs */
     bool samples;            /* it answers SAMPLE; earlier releases do not say so */
+    bool rings;              /* it takes RINGS; likewise */
+};
+
+#define MESSAGE_RING_BYTES_MIN 4096u
+#define MESSAGE_RING_BYTES_MAX (1024u * 1024)
+
+struct message_rings {
+    uint32_t bytes; /* of the ring each way (internal/ring.h), a power of two; the sender has made their file */
 };
 
 struct wire_region {
@@ -603,6 +616,7 @@ struct message_shm_hello {
     uint64_t token; /* that of the receiver's PEER_LINKS */
     uint64_t node;  /* the sender's */
     uint32_t slot_bytes, slot_count;
+    bool rings; /* the sender takes rings of the link, and RING; earlier releases do not */
 };
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
@@ -613,6 +627,7 @@ struct message {
         struct message_hello hello;
         struct message_welcome welcome;
         struct message_refused refused;
+        struct message_rings rings;
         struct message_pool_register pool_register;
         struct message_pool_remove pool_remove;
         struct message_pool_status pool_status;
@@ -638,7 +653,7 @@ struct message {
         struct message_peer_hello peer_hello;
         struct message_peer_links peer_links;
         struct message_heartbeat heartbeat;
-        struct message_codebook codebook; /* GOAWAY has no fields */
+        struct message_codebook codebook; /* GOAWAY and RING have no fields */
         struct message_codebook_ask codebook_ask;
         struct message_codebook_part codebook_part;
         struct message_codebook_known codebook_known;

@@ -38,6 +38,17 @@ MESSAGE(welcome, struct message_welcome, Welcome) = {
     TEXT(welcome, daemon),
     U64(welcome, node),
     BOOL(welcome, samples),
+    BOOL(welcome, rings),
+};
+
+static enum strait_status rings_check(const void *plain)
+{
+    const struct message_rings *rings = plain;
+    return corrupt_unless((rings->bytes & (rings->bytes - 1)) == 0);
+}
+
+MESSAGE(rings, struct message_rings, Rings) = {
+    U32(rings, bytes, MESSAGE_RING_BYTES_MIN, MESSAGE_RING_BYTES_MAX),
 };
 
 MESSAGE(refused, struct message_refused, Refused) = {
@@ -217,6 +228,7 @@ MESSAGE(shm_hello, struct message_shm_hello, ShmHello) = {
     U64(shm_hello, node),
     U32(shm_hello, slot_bytes, 0, UINT32_MAX),
     U32(shm_hello, slot_count, 0, UINT32_MAX),
+    BOOL(shm_hello, rings),
 };
 
 /* ---- Transfers: page lists --------------------------------------------------------------------------------------- */
@@ -700,6 +712,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_WORDS, "words", LAYOUT(words, words, NULL)},
     {MESSAGE_WAIT, "wait", LAYOUT(wait, wait, NULL)},
     {MESSAGE_PING, "ping", {.wire = &strait__wire__ping__descriptor}},
+    {MESSAGE_RINGS, "rings", LAYOUT(rings, rings, rings_check)},
     {MESSAGE_WELCOME, "welcome", LAYOUT(welcome, welcome, NULL)},
     {MESSAGE_POOL_STATUS, "pool-status", LAYOUT(pool_status, pool_status, NULL)},
     {MESSAGE_STATE, "state", LAYOUT(state, state, state_check)},
@@ -737,5 +750,6 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_CODEBOOK_KNOWN, "codebook-known", LAYOUT(codebook_known, codebook_known, NULL)},
     {MESSAGE_POOL_ASK, "pool-ask", LAYOUT(pool_ask, pool_ask, NULL)},
     {MESSAGE_POOL_DESCRIPTION, "pool-description", LAYOUT(pool_description, pool_description, NULL)},
+    {MESSAGE_RING, "ring", {.wire = &strait__wire__ring__descriptor}},
 };
 const size_t message_kind_count = sizeof(message_kinds) / sizeof(message_kinds[0]);

@@ -7,7 +7,7 @@ import sys
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8"
                " block_typed chunk codec container",
-    "proto": "trace message message_table text blob reshape channel",
+    "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_decode cmd_encode cmd_inspect cmd_status cmd_top cmd_doctor completion main",
@@ -15,7 +15,7 @@ ORDER = {
     "collective/engine": "ccomm liveness measure levels proxy plan hosts op overlap decide join plugin",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
              " demo_layout demo_report demo",
-    "transport": "core loopback shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
+    "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",
     "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",

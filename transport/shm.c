@@ -13,13 +13,18 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
-#include "internal/memfd.h"
+#include "internal/ring.h"
 #include "transport/core.h"
 #include "transport/shm.h"
+#include "transport/shm_hello.h"
 
 /* Shared by the shm*.c files: what a link of shared memory (shm.h) is made of. */
 
 #define INPUT_BYTES 8192u
+
+/* Pairs of rings of a link that has them: records, and the owner's bytes. */
+enum { RINGS_RECORDS, RINGS_OWNER, RINGS };
+static const uint32_t ring_sizes[RINGS] = {16u * 1024, 64u * 1024};
 
 /* The last bytes of a link whose side ended it in order. Without them the peer's process is dying or dead. */
 extern const uint8_t shm_farewell[RECORD_HEAD];
@@ -36,6 +41,7 @@ struct message {
     struct message *next;
     uint32_t size;
     bool hello;
+    bool record;
     uint8_t bytes[RECORD_MAX + RECORD_HEAD]; /* the farewell may have to follow the rest of a record */
 };
 
@@ -53,13 +59,22 @@ struct shm_link {
     bool ended;                /* the peer stores no more */
     uint8_t last[RECORD_HEAD]; /* latest input, once nothing of it is processed any more */
     struct message *out_head, **out_tail;
-    uint32_t out_written; /* of the first message */
-    int in_arena;         /* the descriptor that came with the hello; -1: none */
+    uint32_t out_written;      /* of the first message */
+    int in_fds[SHM_HELLO_FDS]; /* those that came with the hello; -1: none */
+    struct ring_file rings;    /* base NULL: none, records go over the socket */
+    int rings_fd;              /* accepted: until the hello is sent */
+    struct ring in_ring, out_ring;
     uint32_t in_size;
     uint8_t in[INPUT_BYTES];
     void *map;
     size_t map_size;
 };
+
+/* Do records go by rings? Then the socket has only bytes that wake a side that sleeps, and the farewell. */
+static inline bool shm_has_rings(const struct shm_link *link)
+{
+    return link->rings.base != NULL && link->received_hello;
+}
 
 static inline struct shm *shm_of(const struct shm_link *link)
 {
@@ -76,6 +91,8 @@ void shm_fail(struct shm_link *link, const char *why);
 void shm_out_fail(struct shm_link *link);
 /* Writes what the socket takes. */
 void shm_flush(struct shm_link *link);
+/* Wakes the peer if it sleeps: something was put into a ring, or taken out of one. */
+void shm_wake(struct shm_link *link);
 bool shm_send_hello(struct shm_link *link); /* false: out of memory */
 /* Drops all messages except one that has been written in part, and appends the farewell. */
 void shm_send_farewell(struct shm_link *link);
@@ -86,128 +103,8 @@ enum strait_status shm_link_send(struct link *base, const void *header, size_t h
 
 /* Called with the epoll events of what is watched. */
 void shm_serve(struct shm_link *link, uint32_t events);
-
-/* The first message of a shared-memory link, which passes the sender's receive arena. */
-
-#define SHM_HELLO_BYTES 24u
-
-void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size);
-
-/* Maps the arena of a peer's hello; takes over fd (-1: none came). Returns NULL, or the reason for failure as a static
- * text. */
-const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size);
-
-/* Like write and read of a non-blocking socket; the descriptor goes with the first byte. When receiving, *fd must be -1
- * before; it becomes the first descriptor that came, and others are closed. */
-ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd);
-ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd);
-
-#define DESCRIPTORS_MAX 8 /* accepted in one message, only to be closed */
-
-static const uint8_t magic[4] = {'S', 'H', 'M', '1'};
-
-void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size)
-{
-    memset(dst, 0, SHM_HELLO_BYTES);
-    memcpy(dst, magic, sizeof(magic));
-    store_le64(dst + 8, arena_size);
-}
-
-/* ---- The peer's arena ------------------------------------------------------------------------------------------ */
-
-/* Our stores into a file that could shrink, or that lacks huge pages, would end in SIGBUS. */
-static const char *check_arena(int fd, uint64_t claimed)
-{
-    struct stat info;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return "the peer's arena is not a memfd";
-    if (memfd_is_hugetlb(fd))
-        return "the peer's arena is of huge pages, which there may be none of";
-    if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
-        return "the peer's arena is not sealed against resizing";
-    if (claimed == 0 || claimed > (uint64_t)info.st_size || claimed > SIZE_MAX / 2)
-        return "the peer's arena is shorter than it claims";
-    return NULL;
-}
-
-static const char *map_arena(int fd, uint64_t claimed, void **map, size_t *size)
-{
-    const char *why = check_arena(fd, claimed);
-    if (why != NULL)
-        return why;
-    void *at = mmap(NULL, (size_t)claimed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (at == MAP_FAILED)
-        return "the peer's arena cannot be mapped";
-    *map = at;
-    *size = (size_t)claimed;
-    return NULL;
-}
-
-static bool is_hello(const uint8_t src[SHM_HELLO_BYTES])
-{
-    return memcmp(src, magic, sizeof(magic)) == 0 && load_le32(src + 4) == 0 && load_le64(src + 16) == 0;
-}
-
-const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size)
-{
-    if (fd < 0)
-        return "the peer sent no arena";
-    const char *why = is_hello(src) ? map_arena(fd, load_le64(src + 8), map, size) : "the peer's hello is malformed";
-    close(fd);
-    return why;
-}
-
-/* ---- Its way over the socket ----------------------------------------------------------------------------------- */
-
-ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)src, .iov_len = size};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static void take_descriptors(struct msghdr *message, int *fd)
-{
-    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at != NULL; at = CMSG_NXTHDR(message, at)) {
-        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int got;
-            memcpy(&got, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
-            if (*fd < 0)
-                *fd = got;
-            else
-                close(got);
-        }
-    }
-}
-
-ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
-    } control;
-    struct iovec part = {.iov_base = dst, .iov_len = capacity};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
-    ptrdiff_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got >= 0)
-        take_descriptors(&message, fd);
-    return got;
-}
+/* Takes the records that are in the ring. */
+void shm_take_ring(struct shm_link *link);
 
 /* Sending: messages wait in a list until the socket takes them. */
 
@@ -267,17 +164,62 @@ static struct message *message_new(struct shm_link *link, enum event_kind kind, 
     return message;
 }
 
+void shm_wake(struct shm_link *link)
+{
+    if (ring_must_wake(ring_file_sleeps(&link->rings, true)) && link->core.state == LINK_CONNECTED)
+        (void)!send(link->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: the peer has enough to wake up for */
+}
+
+/* A record is put in whole. */
+static bool has_room(struct shm_link *link, uint32_t size)
+{
+    if (ring_room(&link->out_ring) >= size)
+        return true;
+    ring_wait(&link->out_ring, true);
+    return ring_room(&link->out_ring) >= size;
+}
+
+static ptrdiff_t put_record(struct shm_link *link, const struct message *message)
+{
+    if (!has_room(link, message->size)) {
+        errno = link->out_ring.broken ? EPROTO : EAGAIN;
+        return -1;
+    }
+    ring_wait(&link->out_ring, false);
+    ring_put(&link->out_ring, message->bytes, message->size);
+    shm_wake(link);
+    return message->size;
+}
+
+static void rings_fd_close(struct shm_link *link)
+{
+    if (link->rings_fd >= 0)
+        close(link->rings_fd);
+    link->rings_fd = -1;
+}
+
 /* Writes from the first message. Returns the bytes written, or -1. */
 static ptrdiff_t write_some(struct shm_link *link)
 {
     const struct message *message = link->out_head;
     const uint8_t *from = message->bytes + link->out_written;
     size_t left = message->size - link->out_written;
+    if (message->record && shm_has_rings(link))
+        return put_record(link, message);
     if (!message->hello || link->out_written > 0)
         return send(link->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
-    ptrdiff_t sent = shm_hello_send(link->fd, from, left, shm_of(link)->arena.fd);
+    const int fds[SHM_HELLO_FDS] = {shm_of(link)->arena.fd, link->rings_fd};
+    ptrdiff_t sent = shm_hello_send(link->fd, from, left, fds);
     link->shared |= sent > 0;
+    if (sent > 0)
+        rings_fd_close(link);
     return sent;
+}
+
+/* Does the first message wait for the socket? A poll does not tell when a ring has room. */
+static bool waits_for_socket(const struct shm_link *link)
+{
+    return link->out_head != NULL && !(link->out_head->record && shm_has_rings(link));
 }
 
 void shm_flush(struct shm_link *link)
@@ -303,7 +245,7 @@ void shm_flush(struct shm_link *link)
     if (link->finishing && link->out_head == NULL)
         shutdown(link->fd, SHUT_WR);
     uint32_t in = link->ended ? 0 : EPOLLIN;
-    if (!shm_watch(link, in | (link->out_head != NULL ? EPOLLOUT : 0)))
+    if (!shm_watch(link, in | (waits_for_socket(link) ? EPOLLOUT : 0)))
         shm_fail(link, "the socket cannot be watched");
 }
 
@@ -351,6 +293,7 @@ enum strait_status shm_link_send(struct link *base, const void *header, size_t h
     if (message == NULL)
         return STRAIT_ERR_NO_MEMORY;
     message->size = record_write(message->bytes, header, header_size, size);
+    message->record = true;
     out_push(link, message);
     if (link->out_head == message)
         shm_flush(link);
@@ -361,16 +304,50 @@ enum strait_status shm_link_send(struct link *base, const void *header, size_t h
 
 #define READS_MAX 8 /* per link and progress, so that a link that floods us does not starve the others */
 
+/* ---- Rings ----------------------------------------------------------------------------------------------------- */
+
+/* Maps the rings, which the accepted side has made. */
+static const char *shm_rings_open(struct shm_link *link, int fd)
+{
+    link->rings = (struct ring_file){.side = link->side == LINK_DIALLED, .pairs = RINGS, .sizes = ring_sizes};
+    if (!ring_file_map(&link->rings, fd))
+        return "the peer's rings cannot be mapped";
+    link->in_ring = ring_file_ring(&link->rings, RINGS_RECORDS, false);
+    link->out_ring = ring_file_ring(&link->rings, RINGS_RECORDS, true);
+    return NULL;
+}
+
+/* Without them records go over the socket. */
+static void rings_make(struct shm_link *link)
+{
+    const struct ring_file file = {.pairs = RINGS, .sizes = ring_sizes};
+    link->rings_fd = ring_file_make(&file);
+    if (link->rings_fd >= 0 && shm_rings_open(link, link->rings_fd) != NULL)
+        rings_fd_close(link);
+}
+
 /* ---- Receiving ------------------------------------------------------------------------------------------------- */
+
+static void in_fds_close(struct shm_link *link)
+{
+    for (uint32_t i = 0; i < SHM_HELLO_FDS; i++) {
+        if (link->in_fds[i] >= 0)
+            close(link->in_fds[i]);
+        link->in_fds[i] = -1;
+    }
+}
 
 /* Returns the bytes taken from the input; 0: more are needed, or the link broke. */
 static uint32_t take_hello(struct shm_link *link)
 {
     if (link->in_size < SHM_HELLO_BYTES)
         return 0;
-    int fd = link->in_arena;
-    link->in_arena = -1;
+    int fd = link->in_fds[0];
+    link->in_fds[0] = -1;
     const char *why = shm_hello_map(link->in, fd, &link->map, &link->map_size);
+    if (why == NULL && link->side == LINK_DIALLED && link->in_fds[1] >= 0)
+        why = shm_rings_open(link, link->in_fds[1]);
+    in_fds_close(link);
     if (why == NULL && link->side == LINK_DIALLED && !shm_send_hello(link))
         why = "out of memory";
     if (why != NULL) {
@@ -378,6 +355,8 @@ static uint32_t take_hello(struct shm_link *link)
         return 0;
     }
     link->received_hello = true;
+    if (link->rings.base != NULL)
+        link->in_size = SHM_HELLO_BYTES; /* what followed has woken this side */
     core_link_connected(&link->core);
     shm_flush(link);
     return SHM_HELLO_BYTES;
@@ -470,18 +449,43 @@ static bool read_some(struct shm_link *link)
 {
     uint8_t *to = link->in + link->in_size;
     size_t room = INPUT_BYTES - link->in_size;
-    ptrdiff_t got = link->core.state == LINK_CONNECTING ? shm_hello_receive(link->fd, to, room, &link->in_arena)
+    ptrdiff_t got = link->core.state == LINK_CONNECTING ? shm_hello_receive(link->fd, to, room, link->in_fds)
                                                         : recv(link->fd, to, room, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (got <= 0) {
-        at_end(link, got == 0 || errno == ECONNRESET);
+        const bool closed = got == 0 || errno == ECONNRESET;
+        shm_take_ring(link); /* what was put in before the end */
+        at_end(link, closed);
         return false;
     }
     keep_last(link, to, (size_t)got);
-    link->in_size += (uint32_t)got;
-    parse(link);
+    if (!shm_has_rings(link)) {
+        link->in_size += (uint32_t)got;
+        parse(link);
+    }
     return link->watched != 0 && (size_t)got == room; /* less was all that there is */
+}
+
+/* No more than there was at the beginning: a peer that goes on putting records in does not hold up the others. */
+void shm_take_ring(struct shm_link *link)
+{
+    if (!shm_has_rings(link))
+        return;
+    uint32_t left = ring_used(&link->in_ring);
+    while (left > 0 && link->core.state == LINK_CONNECTED) {
+        const uint32_t room = INPUT_BYTES - link->in_size;
+        const uint32_t taken = (uint32_t)ring_take(&link->in_ring, link->in + link->in_size, left < room ? left : room);
+        if (taken == 0)
+            break;
+        left -= taken;
+        link->in_size += taken;
+        if (ring_is_waited_for(&link->in_ring))
+            shm_wake(link);
+        parse(link);
+    }
+    if (link->in_ring.broken)
+        shm_fail(link, "the peer's ring is malformed");
 }
 
 void shm_serve(struct shm_link *link, uint32_t events)
@@ -530,7 +534,7 @@ static enum strait_status shm_link_open(struct transport *base, int fd, enum lin
     link->fd = fd;
     link->process = peer_process(fd, &link->sees_end);
     link->side = side;
-    link->in_arena = -1;
+    link->in_fds[0] = link->in_fds[1] = link->rings_fd = -1;
     link->out_tail = &link->out_head;
     core_link_add(&shm->core, &link->core, link_owner);
     *out = &link->core.base;
@@ -547,11 +551,12 @@ static size_t shm_link_address(struct link *base, void *dst, size_t capacity)
 static enum strait_status shm_link_connect(struct link *base, const void *address, size_t size)
 {
     struct shm_link *link = (struct shm_link *)base;
-    (void)address;
-    if (link->core.state != LINK_OPEN || size != 0)
+    if (link->core.state != LINK_OPEN || (size != 0 && (size != 1 || *(const char *)address != SHM_TAKES_RINGS)))
         return STRAIT_ERR_INVALID;
     if (!shm_watch(link, EPOLLIN))
         return STRAIT_ERR_IO;
+    if (link->side == LINK_ACCEPTED && size != 0)
+        rings_make(link);
     if (link->side == LINK_ACCEPTED && !shm_send_hello(link)) {
         shm_watch(link, 0);
         return STRAIT_ERR_NO_MEMORY;
@@ -616,8 +621,9 @@ static void shm_release(struct core_link *base)
     close(link->fd);
     if (link->process >= 0)
         close(link->process);
-    if (link->in_arena >= 0)
-        close(link->in_arena);
+    in_fds_close(link);
+    rings_fd_close(link);
+    ring_file_unmap(&link->rings);
     free(link);
 }
 
@@ -627,6 +633,66 @@ static void *shm_link_map(struct link *base, size_t offset, size_t size)
     if (link->core.state != LINK_CONNECTED || offset > link->map_size || size > link->map_size - offset)
         return NULL;
     return (uint8_t *)link->map + offset;
+}
+
+/* ---- Rings of the owner ---------------------------------------------------------------------------------------- */
+
+static bool shm_link_rings(struct link *base, struct ring *in, struct ring *out)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    if (!shm_has_rings(link) || link->core.state != LINK_CONNECTED)
+        return false;
+    *in = ring_file_ring(&link->rings, RINGS_OWNER, false);
+    *out = ring_file_ring(&link->rings, RINGS_OWNER, true);
+    return true;
+}
+
+static void shm_link_wake(struct link *base)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    if (shm_has_rings(link))
+        shm_wake(link);
+}
+
+/* Is there something to do for a link that a poll of its socket does not tell? */
+static bool has_work(struct shm_link *link)
+{
+    if (!shm_has_rings(link) || link->core.state != LINK_CONNECTED)
+        return false;
+    return ring_used(&link->in_ring) > 0 || link->in_ring.broken ||
+           (link->out_head != NULL && link->out_head->record &&
+            (ring_room(&link->out_ring) >= link->out_head->size || link->out_ring.broken));
+}
+
+static bool shm_sleep(struct transport *transport, bool sleeps)
+{
+    bool any = false;
+    for (struct core_link *at = ((struct shm *)transport)->core.links; at != NULL; at = at->next) {
+        struct shm_link *link = (struct shm_link *)at;
+        if (!shm_has_rings(link))
+            continue;
+        ring_sleep(ring_file_sleeps(&link->rings, false), sleeps);
+        any |= sleeps && has_work(link);
+    }
+    return any;
+}
+
+static bool shm_look(struct transport *transport)
+{
+    struct shm *shm = (struct shm *)transport;
+    bool any = false;
+    for (struct core_link *at = shm->core.links; at != NULL; at = at->next) {
+        struct shm_link *link = (struct shm_link *)at;
+        if (!has_work(link))
+            continue;
+        any = true;
+        shm_take_ring(link);
+        if (link->core.state == LINK_CONNECTED)
+            shm_flush(link);
+    }
+    if (any)
+        core_deliver(&shm->core);
+    return any;
 }
 
 /* ---- The transport --------------------------------------------------------------------------------------------- */
@@ -702,5 +768,9 @@ const struct transport_ops transport_shm = {
     .abandon = shm_link_abandon,
     .sees_end = shm_sees_end,
     .map = shm_link_map,
+    .rings = shm_link_rings,
+    .wake = shm_link_wake,
+    .look = shm_look,
+    .sleep = shm_sleep,
     .send = shm_link_send,
 };

@@ -58,6 +58,7 @@ struct landing {
 
 struct transport;
 struct link;
+struct ring; /* internal/ring.h */
 
 /* Which end of the owners' connection this side is; it decides which of the two speaks first. */
 enum link_side {
@@ -104,6 +105,11 @@ struct transport_ops {
     void (*abandon)(struct link *link);                          /* NULL: links close without the peer */
     bool (*sees_end)(const struct link *link);                   /* NULL: false */
     void *(*map)(struct link *link, size_t offset, size_t size); /* NULL: not direct */
+    /* Rings in memory that both ends share: all of these, or none. */
+    bool (*rings)(struct link *link, struct ring *in, struct ring *out);
+    void (*wake)(struct link *link);
+    bool (*look)(struct transport *transport);
+    bool (*sleep)(struct transport *transport, bool sleeps);
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
                                void *handle, uint64_t cookie);
 };
@@ -242,6 +248,30 @@ static inline bool link_sees_end(const struct link *link)
 static inline void *link_map(struct link *link, size_t offset, size_t size)
 {
     return link->transport->ops->map != NULL ? link->transport->ops->map(link, offset, size) : NULL;
+}
+/* Rings of a connected link that are free for its owner, both ends of which then speak through them; valid until
+ * `closed`. False: there are none. */
+static inline bool link_rings(struct link *link, struct ring *in, struct ring *out)
+{
+    return link->transport->ops->rings != NULL && link->transport->ops->rings(link, in, out);
+}
+/* To be called after bytes were put into the owner's ring, or taken out although the other end waits for room: wakes
+ * the other end if it sleeps. */
+static inline void link_wake(struct link *link)
+{
+    link->transport->ops->wake(link);
+}
+/* Takes what has come by rings, and calls back, like transport_progress but without a system call. False: nothing. */
+static inline bool transport_look(struct transport *transport)
+{
+    return transport->ops->look != NULL && transport->ops->look(transport);
+}
+/* Says in shared memory whether the owner's thread sleeps, so that peers wake it, and must be told before it does:
+ * while it does not sleep, it has to look instead. True: it sleeps, and there is something to look for already. The
+ * owner looks at its own rings afterwards. */
+static inline bool transport_sleep(struct transport *transport, bool sleeps)
+{
+    return transport->ops->sleep != NULL && transport->ops->sleep(transport, sleeps);
 }
 /* Sends a chunk. `data` (with the handle of transport_memory that covers it, or NULL) must stay valid until `sent`; the
  * header is copied. Direct transports: data is NULL, as the bytes are already in the peer's arena, or elsewhere by

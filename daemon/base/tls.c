@@ -352,7 +352,8 @@ struct tls *tls_create(struct credentials *credentials, const char *host, bool p
     struct tls *tls = calloc(1, sizeof(*tls));
     if (tls == NULL)
         return NULL;
-    tls->layer = (struct channel_layer){layer_send, layer_receive, layer_wants_write, layer_pending};
+    tls->layer = (struct channel_layer){
+        .send = layer_send, .receive = layer_receive, .wants_write = layer_wants_write, .pending = layer_pending};
     tls->credentials = credentials_reference(credentials);
     tls->dialled = host != NULL;
     tls->previous = previous;

@@ -165,6 +165,44 @@ static void hello_receive(struct connection *c, struct message *message)
 
 /* Control channel of a connection: messages are read and handed to the part that they are for, and sent. */
 
+/* ---- Rings ------------------------------------------------------------------------------------------------------- */
+
+static void wake_peer(void *owner)
+{
+    link_wake(owner);
+}
+
+/* What follows goes by the rings of the link, if it has any, in place of the socket and TLS: whoever has them has
+ * proved itself. */
+static void ring_begin(struct connection *c)
+{
+    const struct message message = {.type = MESSAGE_RING};
+    struct ring in, out;
+    if (!link_rings(c->current->link, &in, &out))
+        return;
+    connection_send(c, &message);
+    ring_layer_init(&c->ring, in, out, false, wake_peer, c->current->link);
+    channel_send_by(c->channel, &c->ring.layer);
+    c->has_ring = c->peer.rings = true;
+    LIST_INSERT_HEAD(&peers_of(c)->ringed, c, ring_entry);
+}
+
+static void ring_receive(struct connection *c)
+{
+    const bool may = c->has_ring && !c->ring_received;
+    c->ring_received = true;
+    if (!may || !channel_receive_by(c->channel, &c->ring.layer))
+        connection_protocol_error(c, message_name(MESSAGE_RING));
+}
+
+bool connection_ring_is_due(struct connection *c)
+{
+    if (c->failing)
+        return false;
+    return (c->ring_received && !c->holding && !c->backlog && channel_pending(c->channel)) ||
+           ring_layer_can_write(&c->ring);
+}
+
 /* ---- Receiving messages ------------------------------------------------------------------------------------------ */
 
 static void dispatch(struct connection *c, const struct message *message)
@@ -175,6 +213,9 @@ static void dispatch(struct connection *c, const struct message *message)
     switch (message->type) {
     case MESSAGE_HEARTBEAT:
         heartbeat_receive(c, &message->heartbeat);
+        break;
+    case MESSAGE_RING:
+        ring_receive(c);
         break;
     case MESSAGE_GPU_LINK:
         gpu_link_receive(c, &message->gpu_link);
@@ -312,6 +353,9 @@ static void log_end(const struct connection *c)
 static void control_close(struct connection *c)
 {
     connection_unread(c, false);
+    if (c->has_ring)
+        LIST_REMOVE(c, ring_entry);
+    c->has_ring = false;
     watch_close(c->watch);
     c->watch = NULL;
     channel_destroy(c->channel);
@@ -450,10 +494,21 @@ void connection_read_on(struct connection *c)
     connection_dirty(c); /* flushes, and watches again */
 }
 
+void connection_read_last(struct connection *c)
+{
+    if (!c->ring_received || c->holding)
+        return;
+    do
+        connection_read(c);
+    while (c->backlog && !c->failing);
+}
+
 static void on_control(void *owner, uint32_t events)
 {
     struct connection *c = owner;
     const uint64_t begun = connection_is_stranger(c) ? uv_hrtime() : 0;
+    if ((events & WATCH_READ) && c->ring_received)
+        ring_layer_socket_ready(&c->ring);
     if ((events & WATCH_READ) && !c->holding && !c->failing)
         connection_read(c);
     if (begun != 0)
@@ -566,6 +621,7 @@ void connection_up(struct connection *c)
     c->peer.state = PEER_UP;
     c->peer.link = c->current->link;
     c->peer.direct = c->current->transport->ops->direct;
+    ring_begin(c);
     c->up_at = c->received_at = c->next_heartbeat = peers_now(peers);
     peers->config.metrics->peers_connected++;
     char name[2 * MESSAGE_ADDRESS_MAX], why[2 * sizeof(c->peer.why)], at[ADDRESS_TEXT_MAX];
@@ -573,9 +629,9 @@ void connection_up(struct connection *c)
     log_quote(why, sizeof(why), c->peer.why, strlen(c->peer.why));
     log_limited(peers_of(c)->config.log, LOG_OF_PEERS, LOG_INFO,
                 "msg=\"peer up\" peer=%s at=%s node=%016" PRIx64
-                " dialled=%d transport=%s codebook=%s encrypted=%d note=%s",
+                " dialled=%d transport=%s rings=%d codebook=%s encrypted=%d note=%s",
                 name, address_reached(channel_fd(c->channel), at), c->peer.node, c->peer.dialled,
-                c->current->transport->ops->name, codebook_text(c), c->peer.sealed, why);
+                c->current->transport->ops->name, c->peer.rings, codebook_text(c), c->peer.sealed, why);
     if (!c->peer.dialled)
         reset_backoff(peers, c->peer.address);
     peers->config.events->up(peers->config.owner, &c->peer);

@@ -51,6 +51,7 @@ struct peer {
     uint64_t peer_token; /* drawn by the peer; every data header to it carries it; since LINKING */
     struct link *link;   /* of the transport in use, from UP until `quiet` */
     bool direct;         /* that transport stores straight into the peer's arena */
+    bool rings;          /* its messages go through shared memory, since UP */
     bool sealed;         /* chunks by that link are encrypted, with these, since UP */
     struct seal_direction seal_out, seal_in;
     bool codebook_matches, has_codebook;    /* the peer's set is ours; it has one: */
@@ -131,6 +132,9 @@ void peers_set_options(struct peers *peers, const struct node_options *options);
 void peers_set_codebook(struct peers *peers, const uint8_t *id);
 /* Writes the descriptors on which it listens, at most `most`, and returns how many. */
 uint32_t peers_listening(const struct peers *peers, int *fds, uint32_t most);
+/* To be called at the end of a turn, before the loop's prepare handles of the peers: the loop will not sleep before the
+ * next turn, so peers of this host need not wake it. Without this call they do. */
+void peers_stay_awake(struct peers *peers);
 /* Another process accepts in this one's place from now on: the listening sockets are closed here, and peers are told
  * that new requests go by a new connection. Connections stay. */
 void peers_go_away(struct peers *peers);

@@ -21,6 +21,7 @@
 #include "daemon/base/watch.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/poll.h"
+#include "proto/ring_layer.h"
 #include "transport/tcp.h"
 
 #define PEER_TRANSPORTS_MAX 8u
@@ -113,6 +114,10 @@ struct connection {
     struct channel *channel;
     struct tls *tls; /* below the channel; NULL: clear text */
     struct watch *watch;
+    LIST_ENTRY(connection) ring_entry;
+    struct ring_layer ring; /* in place of the socket, */
+    bool has_ring;          /* where the link has rings: what this side sends, */
+    bool ring_received;     /* and what it receives, which it does from RING on */
 
     /* Dialling. */
     uint32_t uid;             /* whose clients asked for it first */
@@ -171,6 +176,7 @@ struct peers {
     struct peer_asker *askers;            /* hash by uid */
     TAILQ_HEAD(, connection) dirty;       /* to be flushed or ended */
     TAILQ_HEAD(, connection) unread;      /* to be read in the next turn, although no poll reports them */
+    LIST_HEAD(, connection) ringed;       /* those that have rings */
     uint32_t unread_count;
     struct peer_transport transports[PEER_TRANSPORTS_MAX];
     uint32_t transport_count, ports;
@@ -193,7 +199,9 @@ struct peers {
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* config.codebook_id points here */
     struct watch_count watches;
     uv_timer_t tick;
-    uv_prepare_t prepare; /* flushes */
+    uv_prepare_t prepare; /* flushes, and says in shared memory that the loop sleeps */
+    uv_check_t check;     /* the loop does not sleep any more: looks at what came by shared memory */
+    bool awake;           /* the owner keeps the loop from sleeping in this turn */
     uv_idle_t turn;       /* active while something is dirty, unread or `turn_again` is set: the loop does not block */
     bool turn_again;      /* the owner was called back from a prepare handle */
     uint64_t abandon_at;  /* closing: from then on links do not wait for their peers */
@@ -203,6 +211,7 @@ struct peers {
     /* Calls into files above the caller's. */
     void (*on_link_up)(struct connection *c);           /* the current link is connected */
     void (*on_connected)(struct connection *c, int fd); /* takes over the socket */
+    void (*on_link_broken)(struct connection *c);       /* the current link of a peer that is up */
     void (*on_part_ended)(struct connection *c);        /* one of its links, or its dialling, has ended */
     void (*on_part_closed)(struct peers *peers);        /* a connection or a transport has ended */
     bool closing, ports_closing, handles_closing;
@@ -302,6 +311,10 @@ void connection_start(struct connection *c, int fd);
 void connection_up(struct connection *c);
 /* Reads what no poll reports: records that TLS has received, and messages of the turn before. */
 void connection_read_on(struct connection *c);
+/* Reads what the peer has said before its link broke: of the two the ring may be looked at later. */
+void connection_read_last(struct connection *c);
+/* Whether the connection's rings have something to do for it. */
+bool connection_ring_is_due(struct connection *c);
 /* Flushes queued messages, or ends a failing connection. */
 void connection_flush(struct connection *c);
 /* Frees the connection when it is CLOSING and nothing of it is left. */

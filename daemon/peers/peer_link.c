@@ -6,6 +6,7 @@
 
 #include "daemon/base/fault.h"
 #include "daemon/peers/peer_internal.h"
+#include "transport/shm.h"
 
 /* Transport and link of a connection. The dialling side decides: it tries, one after the other,
  * the transports on its own list that the other side offers. With shm it connects to a unix socket of the peer; for the
@@ -49,7 +50,8 @@ static const char *shm_send_hello(struct connection *c, struct peer_transport *t
         .shm_hello = {.token = c->peer.peer_token,
                       .node = peers->config.node,
                       .slot_bytes = peers->config.slot_bytes,
-                      .slot_count = peers->config.slot_count},
+                      .slot_count = peers->config.slot_count,
+                      .rings = true},
     };
     if (channel_create(fd, PEER_HELLO_BODY_MAX, PEER_HELLO_BODY_MAX, &channel) != STRAIT_OK) {
         close(fd);
@@ -118,7 +120,8 @@ static const char *accept_shm(struct peers *peers, struct channel *channel, cons
     }
     if (link_begin(c, transport, fd) != STRAIT_OK)
         return "no link can be opened";
-    if (link_connect(c->current->link, NULL, 0) == STRAIT_OK)
+    static const char rings = SHM_TAKES_RINGS;
+    if (link_connect(c->current->link, &rings, hello->rings ? 1 : 0) == STRAIT_OK)
         return NULL;
     current_end(c);
     return "the link cannot be begun";
@@ -429,6 +432,8 @@ static void on_broken(void *owner, struct link *base, const char *why)
     if (link != c->current || link->closing || c->failing)
         return;
     if (c->peer.state == PEER_UP)
+        peers_of(c)->on_link_broken(c);
+    if (c->peer.state == PEER_UP)
         connection_fail(c, "%s: %s", link->transport->ops->name, why);
     else if (c->peer.state == PEER_LINKING && c->peer.dialled)
         attempt_failed(c, why);
@@ -446,6 +451,8 @@ static void on_closed(void *owner, struct link *base)
     LIST_REMOVE(link, entry);
     transport->links--;
     peer_transport_leave(transport);
+    if (c->current == link && c->has_ring)
+        connection_fail(c, "its link is closed"); /* the rings were the link's */
     if (c->current == link)
         c->current = NULL;
     if (link->gpu != NULL)

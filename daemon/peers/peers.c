@@ -114,6 +114,11 @@ static uint32_t tick_length(const struct node_options *options)
     return shortest > 0 ? shortest : 1;
 }
 
+static void on_due(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
 /* ---- The end of a turn ------------------------------------------------------------------------------------------- */
 
 /* Those that are unread now, each once: a peer that sends all the time must not keep the turn from ending. */
@@ -124,6 +129,25 @@ static void read_on(struct peers *peers)
         connection_unread(c, false);
         connection_read_on(c);
     }
+}
+
+/* Lets peers of this host know whether they have to wake this one. What they have put into rings before they could know
+ * that it sleeps is found here. */
+static void ring_sleeps(struct peers *peers, bool sleeps)
+{
+    struct connection *c;
+    bool due = false;
+    for (uint32_t i = 0; i < peers->transport_count; i++)
+        if (peers->transports[i].handle != NULL)
+            due |= transport_sleep(peers->transports[i].handle, sleeps);
+    if (!sleeps)
+        return;
+    LIST_FOREACH(c, &peers->ringed, ring_entry)
+    {
+        due |= connection_ring_is_due(c);
+    }
+    if (due && !peers->handles_closing)
+        uv_idle_start(&peers->turn, on_due);
 }
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -139,6 +163,30 @@ static void on_prepare(uv_prepare_t *prepare)
     if (!peers->handles_closing && !peers->turn_again && peers->unread_count == 0)
         uv_idle_stop(&peers->turn);
     peers->turn_again = false;
+    if (!peers->awake && !uv_is_active((const uv_handle_t *)&peers->turn))
+        ring_sleeps(peers, true);
+    peers->awake = false;
+}
+
+/* After the loop has slept, or polled. */
+static void on_check(uv_check_t *check)
+{
+    struct peers *peers = check->data;
+    struct connection *c, *next;
+    ring_sleeps(peers, false);
+    for (uint32_t i = 0; i < peers->transport_count; i++)
+        if (peers->transports[i].handle != NULL)
+            (void)transport_look(peers->transports[i].handle);
+    for (c = LIST_FIRST(&peers->ringed); c != NULL; c = next) {
+        next = LIST_NEXT(c, ring_entry);
+        if (connection_ring_is_due(c))
+            connection_read_on(c);
+    }
+}
+
+void peers_stay_awake(struct peers *peers)
+{
+    peers->awake = true;
 }
 
 /* ---- Closing: connections, then transports, then our own handles ------------------------------------------------- */
@@ -183,6 +231,7 @@ static void peers_close_rest(struct peers *peers)
         uv_close((uv_handle_t *)&peers->tick, on_handle_closed);
         uv_close((uv_handle_t *)&peers->turn, on_handle_closed);
         uv_close((uv_handle_t *)&peers->prepare, on_handle_closed);
+        uv_close((uv_handle_t *)&peers->check, on_handle_closed);
     }
 }
 
@@ -260,9 +309,11 @@ static void open_handles(struct peers *peers) /* cannot fail */
     uv_timer_stop(&peers->tick); /* until there is a connection: peers_tick_start */
     uv_idle_init(peers->config.loop, &peers->turn);
     uv_prepare_init(peers->config.loop, &peers->prepare);
-    peers->handles = 3;
-    peers->tick.data = peers->turn.data = peers->prepare.data = peers;
+    uv_check_init(peers->config.loop, &peers->check);
+    peers->handles = 4;
+    peers->tick.data = peers->turn.data = peers->prepare.data = peers->check.data = peers;
     uv_prepare_start(&peers->prepare, on_prepare);
+    uv_check_start(&peers->check, on_check);
 }
 
 static void on_watches_idle(void *owner)
@@ -302,6 +353,7 @@ static struct peers *peers_make(const struct peers_config *config)
     peers->tick_ms = tick_length(config->options);
     peers->on_link_up = connection_up;
     peers->on_connected = connection_start;
+    peers->on_link_broken = connection_read_last;
     peers->on_part_ended = connection_release;
     peers->on_part_closed = peers_close_rest;
     peers->watches.idle = on_watches_idle;
@@ -309,6 +361,7 @@ static struct peers *peers_make(const struct peers_config *config)
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->dirty);
     TAILQ_INIT(&peers->unread);
+    LIST_INIT(&peers->ringed);
     LIST_INIT(&peers->gpu_transports);
     return peers;
 }

@@ -40,6 +40,7 @@ void fake_hang_up(void)
 {
     channel_destroy(fake.channel);
     fake.channel = NULL;
+    socket_ring_close(&fake.ring);
 }
 
 static void fake_accept(void)
@@ -51,6 +52,27 @@ static void fake_accept(void)
     ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 64u << 20, &fake.channel));
 }
 
+static void fake_take_rings(struct got *got)
+{
+    ck_assert_uint_eq(1, got->fd_count);
+    ck_assert(socket_ring_map(&fake.ring, fake.channel, &got->message.rings, got->fds[0]));
+    close(got->fds[0]);
+    message_fini(&got->message);
+    fake_say(&(struct message){.type = MESSAGE_RING});
+    channel_send_by(fake.channel, &fake.ring.layer.layer);
+    ck_assert(channel_receive_by(fake.channel, &fake.ring.layer.layer));
+    (void)socket_ring_sleep(&fake.ring, true); /* so that it is woken as often as can be */
+}
+
+/* What it sees first of all: the socket's end. */
+static void fake_look(void)
+{
+    if (fake.ring.file.base == NULL)
+        return;
+    ring_layer_socket_ready(&fake.ring.layer);
+    (void)socket_ring_sleep(&fake.ring, true);
+}
+
 void fake_step(void)
 {
     if (fake.channel == NULL)
@@ -58,6 +80,7 @@ void fake_step(void)
     if (fake.channel == NULL || fake.deaf)
         return;
     uint64_t before;
+    fake_look();
     do { /* until nothing more is there, or the end */
         before = channel_received(fake.channel);
         fake.ended |= channel_read(fake.channel) != STRAIT_OK;
@@ -69,6 +92,11 @@ void fake_step(void)
         if (status == STRAIT_ERR_AGAIN)
             break;
         ck_assert_int_eq(STRAIT_OK, status);
+        if (got->message.type == MESSAGE_RINGS) {
+            fake_take_rings(got);
+            fake.ended |= channel_read(fake.channel) != STRAIT_OK;
+            continue;
+        }
         if (got->message.type != MESSAGE_PING) {
             fake.count++;
             continue;
@@ -83,13 +111,18 @@ void fake_step(void)
 void fake_say(const struct message *message)
 {
     ck_assert_int_eq(STRAIT_OK, channel_send(fake.channel, message, NULL, 0));
-    while (channel_wants_write(fake.channel))
+    do
         ck_assert_int_eq(STRAIT_OK, channel_flush(fake.channel));
+    while (channel_wants_write(fake.channel));
 }
 
 void fake_say_bytes(const void *bytes, size_t size)
 {
-    ck_assert_int_eq((int)size, (int)send(channel_fd(fake.channel), bytes, size, MSG_NOSIGNAL));
+    const struct iovec piece = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    struct channel_layer *layer = &fake.ring.layer.layer;
+    ck_assert_int_eq((int)size, fake.ring.file.base != NULL
+                                    ? (int)layer->send(layer, -1, &piece, 1)
+                                    : (int)send(channel_fd(fake.channel), bytes, size, MSG_NOSIGNAL));
 }
 
 void fake_welcome(uint32_t version)
@@ -100,6 +133,7 @@ void fake_welcome(uint32_t version)
     message.welcome.address = view_of(ADDRESS, strlen(ADDRESS));
     message.welcome.codebook_id = view_of(fake.codebook_id, sizeof(fake.codebook_id));
     message.welcome.daemon = view_of("fake", 4);
+    message.welcome.rings = getenv("STRAIT_TEST_RINGS") != NULL;
     fake_say(&message);
 }
 

@@ -11,7 +11,7 @@
 #include <strait/codec.h>
 #include <strait/strait.h>
 
-#include "proto/channel.h"
+#include "proto/socket_ring.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -36,8 +36,9 @@ struct fake_daemon {
     char folder[32], path[64];
     int listener;
     struct channel *channel;
-    bool ended, deaf; /* deaf: does not read */
-    uint32_t pings;   /* answered at once, and not kept */
+    struct socket_ring ring; /* with STRAIT_TEST_RINGS in the environment: it takes them */
+    bool ended, deaf;        /* deaf: does not read */
+    uint32_t pings;          /* answered at once, and not kept */
     struct got got[GOT_MAX];
     uint32_t count;
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* in its WELCOME */

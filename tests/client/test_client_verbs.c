@@ -2,6 +2,7 @@
 #include "tests/client/harness.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <time.h>
 
 /* ---- Verbs ------------------------------------------------------------------------------------------------------- */
@@ -692,6 +693,57 @@ TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
     strait_pool_remove(e.pool);
     fake_hang_up();
     ck_assert_int_eq(1, poll(&fd, 1, 0));
+}
+
+static bool is_readable(void)
+{
+    struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
+    return poll(&fd, 1, 0) == 1;
+}
+
+static bool is_asleep(void)
+{
+    return __atomic_load_n(ring_file_sleeps(&fake.ring.file, true), __ATOMIC_SEQ_CST) != 0;
+}
+
+/* Nobody wakes it then, and its descriptor is readable, in case that it sleeps on it next; and soon no more. */
+TEST(a_client_that_polls_without_a_pause_is_not_woken)
+{
+    struct strait_event event;
+    if (SANITIZED)
+        return; /* no calls of theirs are without a pause */
+    setenv("STRAIT_TEST_RINGS", "1", 1);
+    struct expected e = expected(60000);
+    ck_assert(is_asleep() && !is_readable());
+    for (long end = now_ms() + PATIENCE_MS; is_asleep() && now_ms() < end;)
+        for (int i = 0; i < 40 && (i == 0 || is_asleep()); i++)
+            ck_assert_uint_eq(0, strait_poll(client, NULL, 0));
+    ck_assert(!is_asleep() && is_readable());
+    fake_state(e.id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    ck_assert_uint_eq(1, strait_poll(client, &event, 1));
+    for (uint32_t calls = 0; is_readable(); calls++) { /* as one that sleeps on the descriptor does */
+        ck_assert_uint_lt(calls, 100000);
+        ck_assert_uint_eq(0, strait_poll(client, NULL, 0));
+    }
+    ck_assert(is_asleep());
+    fake_state(e.id, STRAIT_DONE, STRAIT_REASON_NONE, true);
+    ck_assert(is_readable() && !is_asleep());
+    ck_assert_uint_eq(1, strait_poll(client, &event, 1));
+    ck_assert_int_eq(STRAIT_DONE, event.state);
+    ck_assert(is_asleep() && !is_readable());
+}
+
+/* That says nothing about whether the daemon still writes to the pages: the end of the socket does. */
+TEST(an_index_that_cannot_be_is_not_the_end_of_the_daemon)
+{
+    setenv("STRAIT_TEST_RINGS", "1", 1);
+    struct expected e = expected(60000);
+    fake.ring.layer.out.head->put += 1u << 30;
+    require(send(channel_fd(fake.channel), "", 1, MSG_NOSIGNAL) == 1);
+    until(!strait_client_connected(client));
+    ck_assert(!strait_transfer_progress(e.transfer).drained);
+    fake_hang_up();
+    until(strait_transfer_progress(e.transfer).drained);
 }
 
 /* Events pile up for who does not look: reading stops, and nothing is lost. */

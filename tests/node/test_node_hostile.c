@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "proto/channel.h"
+#include "proto/socket_ring.h"
 #include "tests/proto/frames.h"
 
 /* ---- A pair of clients that must not be affected, and a client whose bytes the test writes itself ---------------- */
@@ -454,6 +454,75 @@ TEST(words_that_cannot_be_shared_end_their_connection)
     close(unsealed);
     close(huge);
     strait_free(&memory);
+}
+
+/* ---- Rings ------------------------------------------------------------------------------------------------------- */
+
+static const uint32_t ring_sizes[] = {4096};
+
+static void share_rings(int fd, int memfd, uint32_t bytes)
+{
+    const struct message message = {.type = MESSAGE_RINGS, .rings = {.bytes = bytes}};
+    send_fds(fd, &message, memfd, 1);
+}
+
+TEST(rings_that_cannot_be_used_end_their_connection)
+{
+    const struct ring_file model = {.pairs = 1, .sizes = ring_sizes};
+    const int unsealed = sealed_memory(ring_file_size(&model), 0, NULL), good = ring_file_make(&model);
+    for (uint32_t i = 0; i < 4; i++) {
+        int fd = dial_and_greet();
+        if (i == 0)
+            share_rings(fd, unsealed, 4096);
+        else if (i == 1)
+            share_rings(fd, good, 8192); /* more than there is */
+        else if (i == 2)
+            share_rings(fd, fd, 4096);
+        else
+            send_message(fd, &(struct message){.type = MESSAGE_RINGS, .rings.bytes = 4096}); /* without */
+        ck_assert(is_let_go(fd));
+        close(fd);
+    }
+    close(unsealed);
+    close(good);
+}
+
+/* A client that has rings, and writes into them, and into what is beside them, what it likes. */
+TEST_LOOP(whatever_a_ring_has_harms_nobody_else, 12)
+{
+    struct ring_file file = {.pairs = 1, .sizes = ring_sizes};
+    const struct message stats = {.type = MESSAGE_STATS};
+    struct rng rng = rng_init((uint64_t)_i);
+    const int memfd = ring_file_make(&file), fd = dial_and_greet();
+    uint8_t *frame, bytes[256];
+    size_t size;
+    require(ring_file_map(&file, memfd));
+    struct ring out = ring_file_ring(&file, 0, true);
+    share_rings(fd, memfd, 4096);
+    ck_assert_int_eq(STRAIT_OK, message_pack(&stats, &frame, &size));
+    for (uint32_t i = 0; i < 200; i++) { /* never taken out: its ring for the answers gets full */
+        (void)ring_put(&out, frame, size);
+        if (ring_must_wake(ring_file_sleeps(&file, true)) && send(fd, "", 1, MSG_NOSIGNAL) < 0)
+            break;
+    }
+    for (uint32_t i = 0; i < 50; i++) {
+        rng_fill(&rng, bytes, sizeof(bytes));
+        if (_i % 4 == 0)
+            memcpy(file.base + rng_below(&rng, 1024 - sizeof(bytes)), bytes, sizeof(bytes));
+        else if (_i % 4 == 1)
+            out.head->put += rng_below(&rng, 8192);
+        else if (_i % 4 == 2)
+            (void)ring_put(&out, bytes, sizeof(bytes));
+        else
+            send_with_rights(fd, bytes, sizeof(bytes), memfd, 3); /* that no frame has */
+        if (send(fd, "", 1, MSG_NOSIGNAL) < 0)
+            break;
+    }
+    bystander_works();
+    close(fd);
+    close(memfd);
+    free(frame);
+    ring_file_unmap(&file);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,7 @@ TEST_LOOP(two_nodes_connect_and_carry_messages_and_chunks, COUNT(kinds))
     ck_assert_str_eq(kinds[_i], peer_transport_name(b.up));
     ck_assert_str_eq("", a.up->why);
     ck_assert(a.up->dialled && !b.up->dialled);
+    ck_assert(a.up->rings == (strcmp(kinds[_i], "shm") == 0) && b.up->rings == a.up->rings);
     ck_assert_str_eq(peers_address(b.peers), a.up->address);
     ck_assert_str_eq(peers_address(a.peers), b.up->address);
     ck_assert_uint_eq(a.up->token, b.up->peer_token);
@@ -308,6 +309,19 @@ TEST(who_breaks_the_protocol_goes_down)
     ck_assert_uint_eq(1, b.metrics.peer_errors);
 }
 
+/* Where there are no rings, and where they are in use already. */
+TEST_LOOP(a_ring_that_nobody_has_breaks_the_protocol, 2)
+{
+    pair_start(_i == 0 ? "tcp" : "shm");
+    send_note(&a, "first");
+    EXPECT(b.messages == 1);
+    const struct message ring = {.type = MESSAGE_RING};
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &ring));
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_str_eq("protocol error: ring", b.why);
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
+}
+
 TEST(a_peer_can_be_dropped_from_inside_a_callback)
 {
     pair_init("loopback");
@@ -550,6 +564,22 @@ TEST_LOOP(a_stopped_peer_does_not_keep_a_node_from_its_end, 2)
 }
 
 /* The other one's patience is far shorter than its sleep. */
+/* The link may be the first to end. */
+TEST_LOOP(the_last_words_of_a_node_that_closes_are_heard, 2 * 2)
+{
+    pair_init(kinds[_i % 2]);
+    pair_open();
+    connect_nodes(&a, &b);
+    send_note(&a, "one");
+    EXPECT(b.messages == 1);
+    RUN_UNTIL(false, _i / 2 * HEARTBEAT_MS / 2);
+    for (int i = 0; i < 100; i++)
+        send_note(&a, "of the last");
+    peers_close(a.peers);
+    EXPECT(a.closed && b.quiets == 1);
+    ck_assert_uint_eq(101, b.messages);
+}
+
 TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
 {
     int status;
