@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-RANKS_MAX = 4096  # of an engine; a description that says more is none
+RANKS_MAX = 512  # of an engine; a description that says more is none
+_HEADS_MAX = 65536
 
 
 class Rank(NamedTuple):
@@ -28,7 +29,7 @@ class Parallel(NamedTuple):
             found = cls(int(heads), int(tensor), tuple((int(first), int(end)) for first, end in stages))
         except (TypeError, ValueError):
             return None
-        fits = found.heads >= 0 and found.tensor > 0 and 0 < found.tensor * len(found.stages) <= RANKS_MAX
+        fits = 0 <= found.heads <= _HEADS_MAX and found.tensor > 0 and 0 < found.tensor * len(found.stages) <= RANKS_MAX
         return found if fits and (found.heads == 0 or found._divides()) else None
 
     def _divides(self) -> bool:
@@ -56,6 +57,10 @@ class Parallel(NamedTuple):
         return max(1, self.tensor // self.heads)
 
 
+def _overlap(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
 def _tensor_sources(prefill: Parallel, decode: Parallel, tensor: int) -> list[int]:
     if prefill.heads == 0 or prefill.tensor == decode.tensor:
         return [tensor]
@@ -63,15 +68,15 @@ def _tensor_sources(prefill: Parallel, decode: Parallel, tensor: int) -> list[in
     return [
         first + tensor % replicas  # so that decode ranks take from all of them
         for first in range(0, prefill.tensor, replicas)
-        if set(wanted) & set(prefill.heads_of(first))
+        if _overlap(wanted, prefill.heads_of(first))
     ]
 
 
 def sources_of(prefill: Parallel, decode: Parallel, rank: Rank) -> list[Rank]:
     """The prefill engine's ranks that together have all that the decode engine's rank wants, and nothing of it twice.
     ValueError, with both descriptions: there are none."""
-    first, end = decode.stages[rank.stage]
-    stages = [n for n, (begin, behind) in enumerate(prefill.stages) if begin < end and first < behind]
+    layers = range(*decode.stages[rank.stage])
+    stages = [stage for stage, bounds in enumerate(prefill.stages) if _overlap(layers, range(*bounds))]
     if prefill.heads != decode.heads or (prefill.heads == 0 and prefill.tensor != decode.tensor) or not stages:
         raise ValueError(f"the engines do not fit: the prefill engine has {prefill}; the decode engine has {decode}")
     return [Rank(stage, source) for stage in stages for source in _tensor_sources(prefill, decode, rank.tensor)]

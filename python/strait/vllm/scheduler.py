@@ -180,8 +180,10 @@ class Scheduler:
         peer = Peer.of(params)
         if peer is None:
             logger.warning("%s: kv_transfer_params are not Strait's, its prompt is computed here", request.request_id)
-        elif external_tokens > 0:
-            source = Source(peer, self._plan(peer)[0])
+            return
+        ranks, why_not = self._plan(peer)
+        if external_tokens > 0 and not why_not:
+            source = Source(peer, ranks)
             self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), source, _trace_of(request))
             self._loading.add(request.request_id)
         else:

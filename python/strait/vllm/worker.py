@@ -347,7 +347,7 @@ class Worker:
             self._forget(receive.request, transfer)
             if state == State.DONE:
                 self._results.finished_recving.add(receive.request)
-                size = sum(len(ids) * self._block_bytes[group] for group, _, ids in receive.load.runs)
+                size = sum(len(ids) * self._block_bytes.get(group, 0) for group, _, ids in receive.load.runs)
                 self._stats.loaded(time.perf_counter() - receive.began, size, receive.blocks)
             else:
                 self._failed(receive.request, receive.load, "")

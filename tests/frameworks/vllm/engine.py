@@ -22,7 +22,8 @@ class Settings:
     step_tokens: int = 1024
     own_core: bool = False  # the engine core in yet another process, as `vllm serve` has it
     block: int = BLOCK  # tokens
-    tensor: int = 1  # ranks, each a process
+    tensor: int = 1  # ranks of a pipeline stage, each a process
+    stages: int = 1
     dtype: str = "bfloat16"
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -55,6 +56,7 @@ class _Served:
             skip_tokenizer_init=True,
             dtype=settings.dtype,
             tensor_parallel_size=settings.tensor,
+            pipeline_parallel_size=settings.stages,
             enforce_eager=True,
             max_model_len=1024,
             max_num_seqs=16,

@@ -1,5 +1,5 @@
-"""The connector's halves without an engine, over caches as vLLM's attention lays them out on GPUs: engines of any ranks,
-stages, block sizes and orders; each decode rank has the tokens of its heads and layers, byte for byte."""
+"""The connector's halves without an engine, over caches as vLLM's attention lays them out on GPUs: engines of any
+ranks, stages, block sizes and orders; each decode rank has the tokens of its heads and layers, byte for byte."""
 
 import json
 import time
@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from strait._parallel import Rank, consumers_of
 from strait.service import Coding
 from strait.torch import host_pool
+from strait.vllm.connector import options_of
 from strait.vllm.metadata import Load, Peer, Prefill, Source, StraitMetadata, rank_name
 from strait.vllm.regions import Share, cache_of
 from strait.vllm.scheduler import Scheduler
@@ -27,7 +28,7 @@ SPARE = 0x55  # what is in blocks of no request
 class Engine:
     """The workers and the scheduler's half of one engine. kernel: tokens of a kernel block; 0: those of a block."""
 
-    def __init__(self, socket, tensor=1, stages=1, block=32, order="HND", kernel=0, decode=None):
+    def __init__(self, socket, tensor=1, stages=1, block=32, order="HND", kernel=0, decode=None, compat="test"):
         self.tensor, self.block, self.order = tensor, block, order
         self.kernel = kernel or block
         self.layers, self.heads = LAYERS // stages, max(1, HEADS // tensor)
@@ -39,7 +40,7 @@ class Engine:
             self.caches[rank] = self.make_caches(rank.stage)
             config = self.config_of(self.caches[rank])
             options = Options(str(socket), Coding.TIERED, 20.0, 20.0, 10.0, False, None)
-            worker = self.workers[rank] = Worker(options, config, rank_name(rank), "test")
+            worker = self.workers[rank] = Worker(options, config, rank_name(rank), compat)
             worker.register(cache_of(self.caches[rank], config, Share(HEADS, tensor, rank.tensor)), False)
         handshakes = {rank: worker.handshake() for rank, worker in self.workers.items()}
         self.scheduler = Scheduler("engine", config, False, LAYERS, decode)
@@ -188,28 +189,30 @@ def test_blocks_arrive(nodes, case):
         decode.close()
 
 
-def test_a_cache_of_another_model_is_named(nodes, caplog):
-    """Both descriptions are in what the log says, and the blocks are to be computed."""
-    prefill = Engine(nodes.daemons[0].socket)
-    decode = Engine(nodes.daemons[1].socket)
-    peer = view_of(prefill)
+@pytest.mark.parametrize("sizes", ["2", [2], [0, 1], [1, 2, 3], 1.5, [True, 1]], ids=str)
+def test_sizes_of_the_decode_engine_are_two_numbers(sizes):
+    with pytest.raises(ValueError, match=r"decode_parallel: .* is not \[ranks of a stage, stages\]"):
+        options_of({"decode_parallel": sizes})
+    assert options_of({"decode_parallel": 4})[0].decode_parallel == (4, 1)
+
+
+def test_a_decode_engine_that_cannot_be_is_named_at_the_start(nodes):
+    with pytest.raises(ValueError, match="no engine of 4 KV heads over 3 ranks"):
+        Engine(nodes.daemons[0].socket, decode=(3, 1))
+
+
+def test_a_cache_of_another_model_is_refused_by_name(nodes):
+    """Both descriptions are in the text, and the blocks are to be computed."""
+    prefill, decode = Engine(nodes.daemons[0].socket), Engine(nodes.daemons[1].socket, compat="other")
     try:
-        for worker in decode.workers.values():
-            worker._pool = worker._client.register(
-                {("kv", 0): torch_of(decode).view(torch.uint8)}, element="bytes", compat="other"
-            )
-            worker._pool.export(timeout=10)
-            ranks, _ = decode.scheduler._plan(Peer("engine", "r", peer.pools, peer.parallel, peer.decode))
-            source = Source(Peer("engine", "r", peer.pools, peer.parallel, peer.decode), ranks)
-            worker.load(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
-            assert worker.results(StraitMetadata(), set()).finished_recving == {"r"}
-            assert worker.bad_blocks() == set(decode.ids)
-            with pytest.raises(ValueError, match=r"does not fit: .*test.*other|does not fit: .*other.*test"):
-                worker._sources_of(source)
+        theirs, (worker,) = view_of(prefill), decode.workers.values()
+        peer = Peer("engine", "r", theirs.pools, theirs.parallel, theirs.decode)
+        source = Source(peer, decode.scheduler._plan(peer)[0])
+        worker.load(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
+        assert worker.results(StraitMetadata(), set()).finished_recving == {"r"}
+        assert worker.bad_blocks() == set(decode.ids)
+        with pytest.raises(ValueError, match="does not fit: .*test.*other|does not fit: .*other.*test"):
+            worker._sources_of(source)
     finally:
         prefill.close()
         decode.close()
-
-
-def torch_of(engine):
-    return next(iter(engine.caches[Rank(0, 0)].values()))
