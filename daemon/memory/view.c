@@ -31,11 +31,22 @@ static uint64_t distance(const struct strait_region *region, uint64_t bytes, uin
     return bytes;
 }
 
+/* Rows of a tile of which each of the page's rows has several, at one distance: they are its columns. Returns how many;
+ * 1: they lie otherwise. */
+static uint32_t rows_of_row(const struct strait_region *region, const struct tile_place *at)
+{
+    if (at->columns != 1 || at->row_stride == 0 || region->row_bytes % at->row_stride != 0)
+        return 1;
+    const uint32_t each = region->row_bytes / at->row_stride;
+    return each > 0 && at->rows > each && at->rows % each == 0 ? each : 1;
+}
+
 /* Places a tile in pages whose rows lie apart. False: its rows do not follow those of the page. */
 static bool place_apart(const struct strait_region *region, const struct tile_place *at, uint32_t tiles,
                         struct tile *tile)
 {
     const uint64_t row = region->row_bytes;
+    const uint32_t each = rows_of_row(region, at);
     uint64_t extent = at->offset % row + at->row_bytes / at->columns;
     tile->offset = at->offset / row * region->row_stride + at->offset % row;
     if (at->rows == 1 && at->columns == 1 && at->offset % row == 0 && at->row_bytes % row == 0) {
@@ -43,6 +54,12 @@ static bool place_apart(const struct strait_region *region, const struct tile_pl
         tile->row_bytes = region->row_bytes;
         tile->row_stride = region->row_stride;
         extent = row;
+    } else if (each > 1) {
+        tile->rows = at->rows / each;
+        tile->row_bytes = at->row_bytes * each;
+        tile->row_stride = region->row_stride;
+        tile->columns = each;
+        tile->column_stride = distance(region, at->row_stride, each, &extent);
     } else {
         tile->row_stride = distance(region, at->row_stride, at->rows, &extent);
         tile->column_stride = distance(region, at->column_stride, at->columns, &extent);

@@ -158,6 +158,38 @@ TEST_LOOP(tiles_lie_where_their_bytes_are, STRIDES)
     ck_assert_int_gt(made, tried / 4);
 }
 
+/* Two rows of four heads each, which lie apart; a tile has half of each head's tokens. */
+TEST_LOOP(rows_apart_have_several_rows_of_a_tile, RESHAPE_SIDES)
+{
+    struct blob_region whole = {.role = STRAIT_ROLE_K,
+                                .element = STRAIT_ELEMENT_BF16,
+                                .rows = 2,
+                                .row_bytes = 32,
+                                .heads = 8,
+                                .page_count = PAGES,
+                                .layout = STRAIT_LAYOUT_HND,
+                                .tokens = 4},
+                       half = whole;
+    half.tokens = 2;
+    half.row_bytes = 16;
+    const struct pair_pool described = {.blob = {.region_count = 1}, .regions = {whole}};
+    const struct pool_blob a = {.region_count = 1, .regions = &whole}, b = {.region_count = 1, .regions = &half};
+    struct reshape reshape = {0};
+    struct pool pool;
+    struct pool_view *view = NULL;
+    ck_assert_int_eq(reshape_make(_i == RESHAPE_SOURCE ? &a : &b, _i == RESHAPE_SOURCE ? &b : &a, &reshape, NULL, 0),
+                     STRAIT_OK);
+    pool_init(&pool, &described, STRIDES_ROW_GAPS, 1);
+    ck_assert_int_eq(view_create(&pool, &reshape, _i, &view), STRAIT_OK);
+    ck_assert_uint_eq(reshape.groups[0].tiles[_i], 2);
+    for (uint32_t page = 0; page < PAGES; page++)
+        for (uint32_t t = 0; t < 2; t++)
+            check_tile(&pool, view, &reshape, 0, _i, page, t, page * view->groups[0].scale + t * view->groups[0].step);
+    view_destroy(view);
+    pool_free_groups(&pool);
+    reshape_fini(&reshape);
+}
+
 /* ---- What cannot be ---------------------------------------------------------------------------------------------- */
 
 /* A source with pages of 16 tokens, whose sink has pages of one. */

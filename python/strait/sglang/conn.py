@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import zmq
 from numpy.typing import NDArray
+from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.disaggregation.base.conn import (
     KVArgs,
     KVPoll,
@@ -36,17 +37,20 @@ from sglang.srt.disaggregation.common.conn import (
     CommonKVSender,
     PrefillServerInfo,
 )
+from sglang.srt.disaggregation.pp_consensus_store import PPConsensusStore
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.distributed.utils import get_pp_indices
 from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_disagg, get_parallel
 from sglang.version import __version__ as sglang_version
 
 from .._compat import compat_token
+from .._parallel import Parallel
 from ..errors import Error
 from ..service import Event, Pages, Reason, State
 from .endpoint import Endpoint, Link
 from .messages import HELLO_TAG, STATUS_TAG, Hello, counts_of
-from .regions import AuxBuffers, groups_of, regions_of
+from .regions import AuxBuffers, Share, groups_of, regions_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +60,46 @@ _KNOWN_THERE = (Reason.PEER_ABORT, Reason.PEER_DOWN, Reason.ABORTED)  # the daem
 _REMEMBERED = 60.0  # seconds that a room of which one side has not heard yet, or which one side has given up, is kept
 
 
-def compat_of(args: KVArgs, server_args: Any) -> str:
+def model_of(server_args: Any) -> Any:
+    """The model's configuration; None: it cannot be read."""
+    try:
+        return ModelConfig.from_server_args(server_args)
+    except Exception as failure:
+        logger.warning("strait: ranks meet only their likes, as the model's configuration cannot be read: %s", failure)
+        return None
+
+
+def share_of(args: KVArgs, server_args: Any, is_mla: bool) -> Share:
+    """From what both sides know: SGLang tells heads and layers to prefill ranks alone."""
+    parallel, model = get_parallel(), model_of(server_args)
+    heads = 0 if model is None or getattr(args, "mla_compression_ratios", None) else 1
+    if heads and not is_mla:
+        heads = int(model.get_total_num_kv_heads())
+    if heads and heads % parallel.attn_tp_size and parallel.attn_tp_size % heads:
+        heads = 0
+    first = 0 if model is None else get_pp_indices(int(model.num_hidden_layers), args.pp_rank, parallel.pp_size)[0]
+    return Share(heads, parallel.attn_tp_size, parallel.attn_tp_rank, first)
+
+
+def _are_tied(args: KVArgs, share: Share, is_mla: bool) -> tuple[bool, bool]:
+    """Whether TP ranks, and pipeline stages, meet only their likes, because what is in their buffers is not told."""
+    has_state, is_told = any(args.state_data_ptrs), share.heads != 0
+    is_whole = is_told and len(set(args.kv_item_lens)) == 1 and args.kv_item_lens[0] % args.page_size == 0
+    return not is_whole or (has_state and not is_mla), has_state or not is_told
+
+
+def compat_of(args: KVArgs, server_args: Any, share: Share, is_mla: bool) -> str:
     """What must be equal at both ends besides the geometry of the pool."""
     parallel = get_parallel()
+    tensor, pipeline = _are_tied(args, share, is_mla)
     described = [
         str(server_args.model_path).rstrip("/").rpartition("/")[2],
         str(getattr(server_args, "revision", None)),
         [str(args.kv_cache_dtype_str), str(args.kv_layout), str(args.swa_kv_cache_layout)],
         [kind.value for kind in args.state_types],
-        [parallel.attn_tp_size, parallel.attn_tp_rank, parallel.pp_size, args.pp_rank],
+        [args.page_size] if any(args.state_data_ptrs) else [],
+        [parallel.attn_tp_size, parallel.attn_tp_rank] if tensor else [],
+        [parallel.pp_size, args.pp_rank] if pipeline else [],
         sglang_version.split(".")[:3],
     ]
     return compat_token(str(server_args.model_path), described)
@@ -117,14 +152,16 @@ class StraitKVManager(CommonKVManager):
         if self.aux.row_bytes > _AUX_MAX:
             raise ValueError(f"strait: metadata of {self.aux.row_bytes} bytes a request; the most is {_AUX_MAX}")
         self.groups = groups_of(args)
+        self.share = share_of(args, server_args, bool(is_mla_backend))
         try:
-            regions = regions_of(args, bool(is_mla_backend))
+            regions = regions_of(args, bool(is_mla_backend), self.share)
         except ValueError as failure:
             raise ValueError(f"strait: the KV cache cannot be described: {failure}") from None
-        self.strait = Endpoint(regions, compat_of(args, server_args))
+        self.tied = _are_tied(args, self.share, bool(is_mla_backend))
+        self.strait = Endpoint(regions, compat_of(args, server_args, self.share, bool(is_mla_backend)))
         self.links: dict[int, Expected] = {}  # by room, decode: of receivers that are not cleared or not drained
         self._senders: dict[int, StraitKVSender] = {}
-        self._early: dict[int, tuple[float, Hello]] = {}  # of requests that this rank does not have yet
+        self._early: dict[int, tuple[float, list[Hello]]] = {}  # of requests that this rank does not have yet
         self._given_up: dict[int, tuple[float, str]] = {}  # by senders, before their decode rank was heard of
         self._aborted: dict[int, float] = {}  # by decode ranks, before this rank had the request
         self._notices: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -160,6 +197,8 @@ class StraitKVManager(CommonKVManager):
         for thread in self._threads:
             thread.join()
         self.strait.close()
+        if isinstance(self.request_status, PPConsensusStore):
+            self.request_status.close()
         self._zmq_ctx.destroy(linger=0)
 
     # ---- The control socket
@@ -215,13 +254,17 @@ class StraitKVManager(CommonKVManager):
     def _greet(self, hello: Hello) -> None:
         with self.strait.lock:
             self._aborted.pop(hello.room, None)
-            sender, given_up = self._senders.get(hello.room), self._given_up.pop(hello.room, None)
+            sender, given_up = self._senders.get(hello.room), self._given_up.get(hello.room)
+            if hello.required_dst_info_num == 1:
+                self._given_up.pop(hello.room, None)
             if sender is not None:
                 self._pair(sender, hello)
             elif given_up is not None:
                 self.tell_failure(hello, given_up[1])
             else:
-                self._early[hello.room] = (time.monotonic(), hello)
+                others = self._early.pop(hello.room, (0.0, []))[1]
+                others = [other for other in others if other.address != hello.address]
+                self._early[hello.room] = (time.monotonic(), [*others, hello])
 
     def attach(self, sender: StraitKVSender) -> None:
         """A request begins here; its decode rank may have been heard of before."""
@@ -231,7 +274,8 @@ class StraitKVManager(CommonKVManager):
             self._given_up.pop(room, None)
             early, aborted = self._early.pop(room, None), self._aborted.pop(room, None)
             if early is not None:
-                self._pair(sender, early[1])
+                for hello in early[1]:
+                    self._pair(sender, hello)
             elif aborted is not None:
                 self.fail(room, _BY_DECODE)
 
@@ -241,40 +285,57 @@ class StraitKVManager(CommonKVManager):
             if self._senders.get(room) is not sender:
                 return
             del self._senders[room]
-            if sender.hello is None:
+            if not sender.is_paired:
                 self._given_up[room] = (time.monotonic(), why)
 
-    def _pair(self, sender: StraitKVSender, hello: Hello) -> None:
-        room = hello.room
-        if sender.hello is not None:
-            self.tell_failure(hello, f"room {room} is in use by another request")
-            return
-        sender.greeted(hello)
-        self.transfer_infos[room] = {hello.key: hello}
-        self.resolve_kv_replica_factor(self.transfer_infos[room])
-        why = "this request has failed already" if self.request_status.get(room) == KVPoll.Failed else ""
-        if not why and hello.aux != self.aux.items:
-            why = (
+    def _why_not(self, sender: StraitKVSender, hello: Hello) -> str:
+        if self.request_status.get(hello.room) == KVPoll.Failed:
+            return "this request has failed already"
+        if hello.aux != self.aux.items:
+            return (
                 f"metadata buffers differ, {self.aux.items} bytes here and {hello.aux} there: an option such as "
                 "--disaggregation-enable-kv-checksum is set at one engine only"
             )
-        why = why or self.strait.why_not(hello.blob)
-        if not why:
+        if hello.decode_prefix_len % self.kv_args.page_size:
+            return (
+                f"the decode rank has {hello.decode_prefix_len} tokens already, which end inside of a page of "
+                f"{self.kv_args.page_size} tokens"
+            )
+        if any(hello.ranks != other.ranks or hello.states != other.states for other in sender.hellos):
+            return "its decode ranks say different things of it"
+        return "" if hello.is_dummy else self.strait.why_not(hello.blob)
+
+    def _pair(self, sender: StraitKVSender, hello: Hello) -> None:
+        room = hello.room
+        if sender.is_paired or any(hello.address == other.address for other in sender.hellos):
+            self.tell_failure(hello, f"room {room} is in use by another request")
+            return
+        why = self._why_not(sender, hello)
+        sender.greeted(hello)
+        self.transfer_infos[room] = {hello.key: hello for hello in sender.hellos}
+        self.resolve_kv_replica_factor(self.transfer_infos[room])
+        if not why and not hello.is_dummy:
             try:
-                self.strait.offer(sender.link, hello.key, hello.blob)
+                self.strait.offer(sender.link, hello.key, hello.blob, hello.required_dst_info_num)
             except (Error, ValueError) as failure:
                 why = f"the request cannot be offered: {failure}"
         if why:
             self.refuse(sender, why)
-            return
-        self.req_to_decode_prefix_len[room] = hello.decode_prefix_len
-        self.update_status(room, KVPoll.WaitingForInput)
+        elif sender.is_paired:
+            self.req_to_decode_prefix_len[room] = hello.decode_prefix_len
+            self.update_status(room, KVPoll.WaitingForInput)
+
+    def brings_aux(self, hello: Hello) -> bool:
+        """Of several prefill ranks one gives the metadata: of the last pipeline stage, the first."""
+        tensor, stages = hello.ranks
+        is_last = stages == self.pp_size or self.pp_rank == self.pp_size - 1
+        return is_last and self.attn_tp_rank % max(1, self.attn_tp_size // tensor) == 0
 
     def refuse(self, sender: StraitKVSender, why: str) -> None:
-        """Fails a request here and at its decode rank, which is told why before the daemons tell it that."""
+        """Fails a request here and at its decode ranks, which are told why before the daemons tell them that."""
         self.fail(sender.bootstrap_room, why)
-        if sender.hello is not None:
-            self.tell_failure(sender.hello, why)
+        for hello in sender.hellos:
+            self.tell_failure(hello, why)
         self._notices.put(lambda: self.strait.abort(sender.link))
 
     def tell_failure(self, hello: Hello, why: str) -> None:
@@ -297,11 +358,8 @@ class StraitKVManager(CommonKVManager):
                 self._aborted[room] = time.monotonic()
                 return
             asked = (notification.decode_ip, notification.decode_port)
-            if (
-                sender.hello is not None
-                and None not in asked
-                and asked != (sender.hello.endpoint, sender.hello.dst_port)
-            ):
+            known = [(hello.endpoint, hello.dst_port) for hello in sender.hellos]
+            if sender.is_paired and None not in asked and asked not in known:
                 return  # of an earlier request of that room
             if self.request_status.get(room) != KVPoll.Success:
                 self.fail(room, _BY_DECODE)
@@ -326,15 +384,20 @@ class StraitKVManager(CommonKVManager):
     ) -> None:
         """A chunk is ready, after `wait_event` if there is one. Called by the base's send()."""
         sender = self._senders.get(room)
-        if sender is None or sender.hello is None or self.request_status.get(room) == KVPoll.Failed:
+        if sender is None or not sender.is_paired or self.request_status.get(room) == KVPoll.Failed:
+            return
+        if sender.is_idle:
+            self.update_status(room, KVPoll.Success if is_last_chunk else KVPoll.Transferring)
             return
         pages = [Pages(kv_indices, first=index_slice.start)] if len(kv_indices) else []
         try:
             counts = counts_of(state_indices, len(self.groups))
-            if is_last_chunk and counts != sender.hello.states:
-                raise ValueError(f"pages of state, {counts} here and {sender.hello.states} at the decode rank")
+            hello = sender.hellos[0]
+            if is_last_chunk and counts != hello.states:
+                raise ValueError(f"pages of state, {counts} here and {hello.states} at the decode rank")
             pages += self.state_pages(state_indices)
-            aux = self.aux.read(aux_index) if is_last_chunk and aux_index is not None else b""
+            is_aux_due = is_last_chunk and aux_index is not None and self.brings_aux(hello)
+            aux = self.aux.read(aux_index) if is_aux_due and aux_index is not None else b""
             self.strait.append(sender.link, pages, is_last_chunk, aux, self._ready_event(wait_event))
         except (Error, TypeError, ValueError) as failure:
             self.refuse(sender, f"its pages cannot be sent: {failure}")
@@ -375,19 +438,34 @@ class StraitKVManager(CommonKVManager):
         return self._refusals.get(bootstrap_addr, "")
 
     def _resolve_rank_mapping(self, info: PrefillServerInfo) -> None:
-        """Ranks meet their likes: what is not alike is refused, request by request."""
-        here = {"attention TP": self.attn_tp_size, "attention CP": self.attn_cp_size, "PP": self.pp_size}
-        there = {"attention TP": info.attn_tp_size, "attention CP": info.attn_cp_size, "PP": info.pp_size}
-        differ = [
-            f"{name} {there[name]} at the prefill, {here[name]} here" for name in here if here[name] != there[name]
-        ]
+        """Ranks meet those that have their heads and layers; what does not fit is refused, request by request."""
+        here = {"attention TP": self.attn_tp_size, "PP": self.pp_size}
+        there = {"attention TP": info.attn_tp_size, "PP": info.pp_size}
+        tensor, pipeline = self.tied
+        divides = here["attention TP"] % there["attention TP"] == 0 or there["attention TP"] % here["attention TP"] == 0
+        fits = {
+            "attention TP": divides and (not tensor or here["attention TP"] == there["attention TP"]),
+            "PP": here["PP"] == there["PP"] or (here["PP"] == 1 and not pipeline),
+        }
+        differ = [f"{name} {there[name]} at the prefill, {here[name]} here" for name in here if not fits[name]]
+        if info.attn_cp_size != 1 or self.attn_cp_size != 1:
+            differ.append(f"attention CP {info.attn_cp_size} at the prefill, {self.attn_cp_size} here")
         if info.enable_kv_cache_sharding or info.enable_dsa_cache_layer_split:
             differ.append("the prefill's cache is divided among its ranks")
         if differ:
-            self._refusals[self._asked] = f"strait: both sides must have equal ranks: {'; '.join(differ)}"
+            self._refusals[self._asked] = f"strait: ranks of the two sides do not fit together: {'; '.join(differ)}"
             return
         self._refusals.pop(self._asked, None)
         super()._resolve_rank_mapping(info)
+
+    def real_ranks(self, info: PrefillServerInfo) -> list[int]:
+        """Of the prefill's ranks that a request is told to, those from which pages come: others have the same heads."""
+        ranks = list(info.target_tp_ranks or [])
+        if self.share.heads == 0 or info.attn_tp_size == self.attn_tp_size:
+            return ranks
+        there = Parallel(self.share.heads, info.attn_tp_size, ((0, 1),))
+        first = {there.heads_of(rank): rank for rank in reversed(ranks)}
+        return sorted(first.values())
 
     def build_receiver_metadata_message(
         self,
@@ -411,6 +489,10 @@ class StraitKVManager(CommonKVManager):
             aux=self.aux.items,
             decode_prefix_len=int(decode_prefix_len or 0),
             blob=self.strait.blob,
+            page=int(self.kv_args.page_size),
+            ranks=[self.attn_tp_size, self.pp_size],
+            is_dummy=is_dummy,
+            required_dst_info_num=required_dst_info_num,
         ).to_zmq()
 
     def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:
@@ -438,7 +520,7 @@ class StraitKVSender(CommonKVSender):
         bootstrap_room: int,
         req_has_disagg_prefill_dp_rank: bool = False,
     ):
-        self.hello: Hello | None = None  # from the decode rank
+        self.hellos: list[Hello] = []  # from the decode ranks, of which each says how many there are
         self.link = Link(bootstrap_room, self._told)
         self._began, self._greeted_at, self._bytes = time.perf_counter(), 0.0, 0
         self._aborted: str | None = None  # why
@@ -446,21 +528,37 @@ class StraitKVSender(CommonKVSender):
         mgr.attach(self)
 
     def greeted(self, hello: Hello) -> None:
-        self.hello, self._greeted_at = hello, time.perf_counter()
+        self.hellos.append(hello)
+        self._greeted_at = time.perf_counter()
+
+    @property
+    def is_paired(self) -> bool:
+        """All of its decode ranks have been heard of."""
+        return bool(self.hellos) and len(self.hellos) >= self.hellos[0].required_dst_info_num
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is wanted of this rank."""
+        return self.is_paired and all(hello.is_dummy for hello in self.hellos)
 
     def _told(self, link: Link, event: Event) -> None:
         if event.state == State.DONE:
             self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Success)
         elif event.state == State.FAILED and self.bootstrap_room in self.kv_mgr.request_status:
             self.kv_mgr.fail(self.bootstrap_room, _failure_of(event))
-            if event.reason not in _KNOWN_THERE and self.hello is not None:
-                self.kv_mgr.tell_failure(self.hello, _failure_of(event))
+            if event.reason not in _KNOWN_THERE:
+                for hello in self.hellos:
+                    self.kv_mgr.tell_failure(hello, _failure_of(event))
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         super().init(num_kv_indices, aux_index)
-        if self.hello is not None and self.hello.pages != num_kv_indices:
-            why = f"{num_kv_indices} pages here, {self.hello.pages} at the decode rank"
-            self.kv_mgr.refuse(self, f"both sides have different pages of the prompt: {why}")
+        page = self.kv_mgr.kv_args.page_size
+        for hello in self.hellos:
+            if not hello.fits(num_kv_indices, page):
+                why = f"{num_kv_indices} pages here, {hello.pages} at the decode rank"
+                why += f", of {page} and {hello.page} tokens" if hello.page != page else ""
+                self.kv_mgr.refuse(self, f"both sides have different pages of the prompt: {why}")
+                return
 
     def _record_transfer_indices(self, kv_indices: NDArray[np.int32], state_indices: list[Any] | None) -> None:
         super()._record_transfer_indices(kv_indices, state_indices)
@@ -503,7 +601,7 @@ class StraitKVSender(CommonKVSender):
         super().clear()
 
     def failure_exception(self) -> None:
-        peer = self.hello.address if self.hello is not None else "that has not come"
+        peer = ", ".join(hello.address for hello in self.hellos) or "that has not come"
         if self._aborted is not None:
             self.kv_mgr.record_failure(self.bootstrap_room, self._aborted)
         _name_failure(self.kv_mgr, self.bootstrap_room, f"decode rank {peer}")
@@ -539,6 +637,15 @@ class StraitKVReceiver(CommonKVReceiver):
             return
         super().init(prefill_dp_rank)
 
+    def _setup_bootstrap_infos(self) -> None:
+        super()._setup_bootstrap_infos()
+        if self.bootstrap_infos is None:
+            return
+        real = self.kv_mgr.real_ranks(self.prefill_info)
+        ranks = [rank for rank in self.target_tp_ranks for _ in self.target_pp_ranks]
+        for rank, info in zip(ranks, self.bootstrap_infos):
+            info["is_dummy"] = rank not in real
+
     def _register_kv_args(self) -> bool:
         """Each request says what there is to say."""
         return self.bootstrap_infos is not None
@@ -562,7 +669,8 @@ class StraitKVReceiver(CommonKVReceiver):
             pages = [Pages(np.asarray(kv_indices))] if len(kv_indices) else []
             pages += manager.state_pages(state_indices)
             with manager.strait.lock:
-                manager.strait.expect(link, link.key, pages, float(manager.waiting_timeout))
+                sources = sum(not info["is_dummy"] for info in self.bootstrap_infos)
+                manager.strait.expect(link, link.key, pages, float(manager.waiting_timeout), sources)
                 self.link = manager.links[self.bootstrap_room] = link
         except (Error, TypeError, ValueError) as failure:
             self._fail(f"its pages cannot be received: {failure}")
@@ -626,4 +734,12 @@ class StraitKVReceiver(CommonKVReceiver):
 
 
 class StraitKVBootstrapServer(CommonKVBootstrapServer):
-    """SGLang's own: nothing of Strait is in what it hands out."""
+    """SGLang's own, which does not hand out the prefill engine's page size: decode engines of other ones would stop."""
+
+    @property
+    def page_size(self) -> None:
+        return None
+
+    @page_size.setter
+    def page_size(self, tokens: int | None) -> None:
+        pass

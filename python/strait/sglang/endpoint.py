@@ -73,19 +73,19 @@ class Endpoint:
                 peer = self._peer_of(blob)
             except Error as failure:
                 return f"the other rank's description of its pool cannot be read: {failure}"
-            unlike = (
-                Mismatch.FATAL | Mismatch.RESHAPED
-            )  # daemons could rearrange pages, but they are counted alike here
-            return self._pool.explain(peer) if self._pool.mismatch(peer) & unlike else ""
+            return self._pool.explain(peer) if self._pool.mismatch(peer) & Mismatch.FATAL else ""
 
-    def offer(self, link: Link, key: str, blob: bytes) -> None:
-        """Source: an offer without pages yet, to that pool. Error, ValueError: there is none, or it has failed."""
+    def offer(self, link: Link, key: str, blob: bytes, consumers: int) -> None:
+        """Source: an offer without pages yet, to an expectation of that key in that pool; a link that has one already
+        offers it there, too. Error, ValueError: there is none, or it has failed."""
         with self.lock:
-            self._require_daemon()
-            transfer = self._pool.offer(key, lease=LEASE)
-            self._adopt(link, transfer)
+            if link.transfer is None:
+                self._require_daemon()
+                self._adopt(link, self._pool.offer(key, lease=LEASE, consumers=consumers))
+            transfer = link.transfer
+            assert transfer is not None
             try:
-                transfer.start(self._peer_of(blob))
+                transfer.start(self._peer_of(blob), key)
             except Error:
                 transfer.abort()
                 raise
@@ -96,11 +96,11 @@ class Endpoint:
             if link.transfer is not None:
                 link.transfer.append(pages, last=last, aux=aux, ready=ready)
 
-    def expect(self, link: Link, key: str, pages: list[Pages], deadline: float) -> None:
+    def expect(self, link: Link, key: str, pages: list[Pages], deadline: float, sources: int) -> None:
         """Sink. Error, ValueError: the link has no transfer then."""
         with self.lock:
             self._require_daemon()
-            self._adopt(link, self._pool.expect(key, pages, deadline=deadline))
+            self._adopt(link, self._pool.expect(key, pages, deadline=deadline, sources=sources))
 
     def is_drained(self, link: Link | None) -> bool:
         """Nothing touches its pages any more, and all that it tells has been told."""

@@ -9,6 +9,7 @@ from typing import Any
 
 HELLO_TAG = b"STRAIT_HELLO"
 STATUS_TAG = b"STRAIT_STATUS"
+_CONSUMERS_MAX = 64  # STRAIT_PARTS_MAX
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class Hello:
     aux: list[int]  # bytes of a row of each metadata buffer
     decode_prefix_len: int
     blob: bytes
-    is_dummy: bool = False
-    required_dst_info_num: int = 1
+    page: int  # tokens
+    ranks: list[int]  # of attention TP, and pipeline stages, of the decode engine
+    is_dummy: bool  # another prefill rank has the same: nothing is wanted of this one
+    required_dst_info_num: int  # decode ranks that say so of this request, each
 
     def to_zmq(self) -> list[bytes]:
         said = asdict(self)
@@ -39,13 +42,23 @@ class Hello:
         try:
             said: dict[str, Any] = json.loads(message[1])
             hello = cls(blob=bytes(message[2]), **said)
-            numbers = (hello.room, hello.dst_port, hello.pages, hello.decode_prefix_len, *hello.states, *hello.aux)
+            numbers = (
+                *(hello.room, hello.dst_port, hello.pages, hello.decode_prefix_len),
+                *(hello.page, hello.required_dst_info_num, *hello.states, *hello.aux, *hello.ranks),
+            )
         except (IndexError, TypeError, ValueError) as failure:
             raise ValueError(f"not a request of a decode rank: {failure}") from None
         texts = (hello.key, hello.endpoint)
         if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
             raise ValueError("not a request of a decode rank: its fields are of other types")
+        counts = (hello.page, hello.required_dst_info_num, *hello.ranks)
+        if len(hello.ranks) != 2 or min(counts) < 1 or hello.required_dst_info_num > _CONSUMERS_MAX:
+            raise ValueError("not a request of a decode rank: its numbers are out of range")
         return hello
+
+    def fits(self, pages: int, page: int) -> bool:
+        """Whether so many pages of so many tokens may be of a prompt as long as its own."""
+        return (pages - 1) * page < self.pages * self.page and (self.pages - 1) * self.page < pages * page
 
     @property
     def address(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,14 +61,30 @@ def _pages_at(address: int, size: int, item: int, element: str, what: str) -> An
     return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
 
-def _classes(args: KVArgs, is_mla: bool) -> list[ClassLike]:
+class Share(NamedTuple):
+    """What a rank has of the model."""
+
+    heads: int  # KV heads of the model; 0: not known
+    tensor: int  # ranks among which they are divided
+    rank: int
+    first_layer: int  # of its pipeline stage, where that is known
+
+    def of_page(self, size: int, tokens: int) -> dict[str, int]:
+        """The heads of a page of so many bytes; none: they are not known, or do not divide it."""
+        count = max(1, self.heads // self.tensor)
+        if self.heads == 0 or size % (tokens * count):
+            return {}
+        return {"heads": count, "head_first": self.rank * self.heads // self.tensor, "heads_total": self.heads}
+
+
+def _classes(args: KVArgs, is_mla: bool, first_layer: int) -> list[ClassLike]:
     """Role and layer of each buffer: SGLang lists all K, then all V, of the model and then of a draft model; or one
-    buffer for each layer (MLA). Layers are counted from 0 unless it names them; a draft model's follow."""
+    buffer for each layer (MLA). Layers are counted from the first unless it names them; a draft model's follow."""
     layers = list(args.kv_layer_ids or [])
     if not layers:
         draft = args.num_draft_entries
         for count in (len(args.kv_data_ptrs) - draft, draft):
-            first, halves = max(layers, default=-1) + 1, 1 if is_mla or count % 2 else 2
+            first, halves = max(layers, default=first_layer - 1) + 1, 1 if is_mla or count % 2 else 2
             layers += [*range(first, first + count // halves)] * halves
     roles, seen, classes = ("kv",) if is_mla else ("k", "v"), Counter[int](), []
     for layer in layers:
@@ -87,17 +103,17 @@ def groups_of(args: KVArgs) -> list[int | None]:
     return groups
 
 
-def regions_of(args: KVArgs, is_mla: bool) -> dict[ClassLike, Region]:
+def regions_of(args: KVArgs, is_mla: bool, share: Share) -> dict[ClassLike, Region]:
     """All of a rank's buffers. ValueError: something of them has no form that a pool can have."""
     element = _ELEMENTS.get(args.kv_cache_dtype_str, "bytes")
-    classes = _classes(args, is_mla)
+    classes = _classes(args, is_mla, share.first_layer)
     if not classes or len(classes) != len(args.kv_data_ptrs):
         raise ValueError(f"{len(args.kv_data_ptrs)} buffers of KV, but {len(classes)} layers are named")
-    layout = Layout.NONE if is_mla else Layout.NHD
+    heads = share.of_page(args.kv_item_lens[0], args.page_size) if len(set(args.kv_item_lens)) == 1 else {}
     regions: dict[ClassLike, Region] = {}
     for cls, address, size, item in zip(classes, args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens):
         pages = _pages_at(address, size, item, element, f"the pool of {cls}")
-        regions[cls] = Region(pages, element=element, layout=layout, tokens=args.page_size)
+        regions[cls] = Region(pages, element=element, layout=Layout.NHD, tokens=args.page_size, **heads)
     number = 0
     for component, group in enumerate(groups_of(args)):
         kind = args.state_types[component].value

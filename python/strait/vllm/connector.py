@@ -17,12 +17,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import AttentionSpec, UniformTypeKVCacheSpecs
 
 from .._compat import compat_token
+from .._parallel import Rank
 from ..service import Coding
 from ..torch import host_pool
-from .metadata import Handshake, StraitMetadata, pack_blob, rank_name
-from .scheduler import Scheduler
+from .metadata import Handshake, StraitMetadata, rank_name
+from .regions import Share, cache_of, layer_numbers, order_of_cpu
+from .scheduler import Scheduler, parallel_sizes
 from .stats import StraitPromMetrics, StraitStats
 from .worker import Options, Worker
 
@@ -43,6 +46,7 @@ _DEFAULTS: dict[str, Any] = {
     "lease": 30.0,
     "connect_timeout": 30.0,
     "layerwise": False,
+    "decode_parallel": None,
     "compat": "",
 }
 
@@ -60,23 +64,50 @@ def options_of(extra: dict[str, Any]) -> tuple[Options, str]:
         values[name] = float(values[name])
         if not 0 < values[name] <= 86400:
             raise ValueError(f"strait: {name} must be above 0 and at most 86400 seconds")
+    try:
+        values["decode_parallel"] = parallel_sizes(values["decode_parallel"])
+    except ValueError as failure:
+        raise ValueError(f"strait: decode_parallel: {failure}") from None
     compat = values.pop("compat")
     coding = Coding[values.pop("coding").upper()]
     return Options(coding=coding, **values), compat
 
 
+def _order_of(config: VllmConfig) -> str:
+    model = config.model_config
+    return order_of_cpu(model.dtype, config.cache_config.block_size, model.get_head_size())
+
+
 def compat_of(config: VllmConfig, cache: KVCacheConfig) -> str:
     """What must be equal at both ends besides the geometry of the pool: the model's name and configuration, the cache's
-    type, the layers, and the release of vLLM, which decides what lies in a block."""
-    model = config.model_config
+    type, what else is in a block and in which order, and the release of vLLM, which decides that. Layers are named only
+    where their numbers do not say which they are."""
+    model, parallel = config.model_config, config.parallel_config
+    names = [name for group in cache.kv_cache_groups for name in group.layer_names]
+    is_numbered = all(f".{number}." in name for name, number in layer_numbers(names).items())
+    groups = [group.kv_cache_spec for group in cache.kv_cache_groups]
     described = [
         model.hf_config.to_json_string(),
         str(model.revision),
         str(config.cache_config.cache_dtype),
-        [group.layer_names for group in cache.kv_cache_groups],
+        [] if is_numbered else [group.layer_names for group in cache.kv_cache_groups],
+        [type(spec).__name__ for spec in groups],
+        [spec.block_size for spec in groups if not isinstance(spec, (AttentionSpec, UniformTypeKVCacheSpecs))],
+        _order_of(config),
+        [
+            parallel.decode_context_parallel_size,
+            parallel.prefill_context_parallel_size,
+            parallel.cp_kv_cache_interleave_size,
+        ],
         vllm.__version__.split(".")[:2],
     ]
     return compat_token(str(model.model), described)
+
+
+def _share_of(config: VllmConfig, rank: Rank) -> Share:
+    model = config.model_config
+    total = 1 if model.use_mla else model.get_total_num_kv_heads()
+    return Share(total, config.parallel_config.tensor_parallel_size, rank.tensor)
 
 
 class StraitConnector(KVConnectorBase_V1, SupportsHMA):
@@ -89,11 +120,16 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if transfer.kv_load_failure_policy != "recompute":
                 logger.warning("kv_load_failure_policy is not 'recompute': a load that fails will fail its request")
-            self._scheduler = Scheduler(str(transfer.engine_id), kv_cache_config, options.layerwise)
+            layers = vllm_config.model_config.get_total_num_hidden_layers()
+            self._scheduler = Scheduler(
+                str(transfer.engine_id), kv_cache_config, options.layerwise, layers, options.decode_parallel
+            )
         else:
             tensor = parallel.tensor_parallel_size
-            rank = rank_name(parallel.rank // tensor % parallel.pipeline_parallel_size, parallel.rank % tensor)
-            self._worker = Worker(options, kv_cache_config, rank, compat or compat_of(vllm_config, kv_cache_config))
+            rank = Rank(parallel.rank // tensor % parallel.pipeline_parallel_size, parallel.rank % tensor)
+            self._share = _share_of(vllm_config, rank)
+            compat = compat or compat_of(vllm_config, kv_cache_config)
+            self._worker = Worker(options, kv_cache_config, rank_name(rank), compat)
 
     @property
     def _meta(self) -> StraitMetadata:
@@ -117,10 +153,17 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
         return None if torch.cuda.is_available() else host_pool()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        self.worker.register(kv_caches)
+        parallel = self._vllm_config.parallel_config
+        whole = parallel.decode_context_parallel_size == parallel.prefill_context_parallel_size == 1
+        order = _order_of(self._vllm_config)
+        try:
+            cache = cache_of(kv_caches, self._kv_cache_config, self._share, order, whole)
+        except ValueError as failure:
+            raise RuntimeError(f"strait: the KV cache cannot be described: {failure}") from failure
+        self.worker.register(cache, any(one.is_cuda for one in kv_caches.values()))
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        return Handshake(self.worker.blob)
+        return self.worker.handshake()
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -168,11 +211,11 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
-        pools = {}
+        handshakes: dict[Rank, Handshake] = {}
         for (pp_rank, tp_rank), handshake in metadata.items():
             assert isinstance(handshake, Handshake)
-            pools[rank_name(pp_rank, tp_rank)] = pack_blob(handshake.blob)
-        self.scheduler.set_pools(pools)
+            handshakes[Rank(pp_rank, tp_rank)] = handshake
+        self.scheduler.set_workers(handshakes)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         return self._kv_cache_config.transfer_group_ids

@@ -15,6 +15,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from .._parallel import Parallel, Rank
+
 NULL_BLOCK = 0  # vLLM's: stands for a block that is not kept, such as one outside of a sliding window
 
 #: Blocks of one group that follow one another: (group, first logical index, block ids).
@@ -36,9 +38,11 @@ def runs_of(group: int, ids: Sequence[int], begin: int, end: int) -> list[Run]:
 
 @dataclass
 class Handshake(KVConnectorHandshakeMetadata):
-    """A worker's pool, as peers import it."""
+    """A worker's pool, as peers import it, and what is in it."""
 
     blob: bytes
+    heads: int  # of the model; 0: not declared
+    layers: tuple[int, int]  # the first, and the number behind the last
 
 
 @dataclass
@@ -49,6 +53,7 @@ class Prefill:
     runs: list[Run]
     first: bool
     final: bool  # there are no more
+    consumers: dict[str, int]  # by rank_name(): ranks of the decode engine that take from each; 0: nothing is offered
     by_layer: bool = False  # layers are ready one after another during the step, else all with its end
     trace: str = ""  # traceparent of the request, as its client sent it
 
@@ -58,7 +63,7 @@ class Load:
     """Blocks to be filled from another engine."""
 
     runs: list[Run]
-    peer: Peer
+    source: Source
     trace: str = ""
 
 
@@ -69,14 +74,17 @@ class Peer:
     engine: str
     key: str
     pools: dict[str, str]  # by rank_name(): of each of its workers
+    parallel: Parallel
+    decode: Parallel  # of the decode engines that it offers its blocks to
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Peer | None:
         """What a decode engine was given; None: it is not usable."""
         engine, key, pools = (params.get(name) for name in ("remote_engine_id", "remote_request_id", "strait_pools"))
+        parallel, decode = (Parallel.of(params.get(name)) for name in ("strait_parallel", "strait_decode"))
         if not isinstance(engine, str) or not isinstance(key, str) or not key or not isinstance(pools, dict):
             return None
-        return cls(engine, key_of(key), pools)
+        return cls(engine, key_of(key), pools, parallel, decode) if parallel and decode else None
 
     def params(self) -> dict[str, Any]:
         """The same for a router, in the form of vLLM's own connectors."""
@@ -86,7 +94,17 @@ class Peer:
             "remote_engine_id": self.engine,
             "remote_request_id": self.key,
             "strait_pools": self.pools,
+            "strait_parallel": self.parallel.describe(),
+            "strait_decode": self.decode.describe(),
         }
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is offered to this engine."""
+
+    peer: Peer
+    ranks: dict[str, list[str]]  # by rank_name() of this engine's workers: the peer's from which each takes
 
 
 def key_of(name: str) -> str:
@@ -97,8 +115,8 @@ def key_of(name: str) -> str:
 _KEY_BYTES = 100  # a key may have 128: there is room for a suffix
 
 
-def rank_name(pp_rank: int, tp_rank: int) -> str:
-    return f"{pp_rank}.{tp_rank}"
+def rank_name(rank: Rank) -> str:
+    return f"{rank.stage}.{rank.tensor}"
 
 
 def pack_blob(blob: bytes) -> str:
@@ -128,7 +146,7 @@ class StraitMetadata(KVConnectorMetadata):
     loads: dict[str, Load] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)  # their transfers are to be given up
     preempted: set[str] = field(default_factory=set)  # the same, before their blocks are written to again
-    declined: list[Peer] = field(default_factory=list)  # nothing of them will be loaded
+    declined: list[Source] = field(default_factory=list)  # nothing of them will be loaded
     refused: list[str] = field(default_factory=list)  # keys: nothing will be offered under them
     idle: bool = False  # the step computes nothing: there is time to wait for transfers
 

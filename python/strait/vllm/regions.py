@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from ..codebook import ClassLike
-from ..service import Layout, Region
+from ..service import Layout, Pages, Region
+from .metadata import Run
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
@@ -37,36 +41,128 @@ def spec_of(config: KVCacheConfig, group: int, layer: str) -> KVCacheSpec:
     return by_layer[layer] if by_layer else spec
 
 
-def _attention(cache: torch.Tensor, blocks: int, group: int) -> Region:
-    """A layer's cache, [kernel blocks, heads, tokens, K and V of a head], as pages of a block of the scheduler's."""
+class Share(NamedTuple):
+    """A worker's KV heads."""
+
+    total: int  # of the model; 0: what ranks have of it cannot be told
+    tensor: int  # ranks among which they are divided
+    rank: int
+
+    def first_of(self, heads: int) -> int | None:
+        """The model's head that is the first of so many here; None: a rank does not have so many."""
+        if self.total == 0 or heads != max(1, self.total // self.tensor):
+            return None
+        return self.rank * self.total // self.tensor
+
+
+class Group(NamedTuple):
+    """A group of the pool, which has pages of a group of vLLM's."""
+
+    number: int
+    pages: int  # of it, one after another, that make a block
+
+
+class Cache(NamedTuple):
+    """A worker's cache as a pool."""
+
+    regions: dict[ClassLike, Region]
+    layers: dict[str, int]  # each one's number
+    groups: dict[int, list[Group]]  # of the pool, by vLLM's
+    heads: int  # of the model; 0: not declared in all layers
+
+    def pages_of(self, runs: Iterable[Run]) -> list[Pages]:
+        """The pool's pages of these blocks."""
+        return [
+            Pages(
+                ids if pages == 1 else [id * pages + i for id in ids for i in range(pages)],
+                group=number,
+                first=first * pages,
+            )
+            for group, first, ids in runs
+            for number, pages in self.groups.get(group, ())
+        ]
+
+    def block_bytes(self) -> dict[int, int]:
+        """By vLLM's group."""
+        sizes: dict[int, int] = {}
+        for region in self.regions.values():
+            first: Any = region.array
+            sizes[region.group] = sizes.get(region.group, 0) + first[0].nbytes
+        return {group: sum(sizes[number] * pages for number, pages in parts) for group, parts in self.groups.items()}
+
+
+class _Piece(NamedTuple):
+    """What is to be a region."""
+
+    role: str
+    pages: int  # of a block
+    region: Region  # of no group yet
+    nth: int = 0  # pieces of one group that cannot share a group of the pool differ in it
+
+
+def order_of_cpu(dtype: torch.dtype, block: int, head_size: int) -> str:
+    """How vLLM's attention on CPUs orders what is in a block; "": not on a CPU."""
+    if not current_platform.is_cpu():
+        return ""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    isa = _get_attn_isa(dtype, block, head_size)
+    return "vec" if isa in ("vec", "vec16") else isa
+
+
+def _on_cpu(cache: torch.Tensor, order: str, ratio: int, element: str, heads: dict[str, int]) -> list[_Piece]:
+    """On CPUs a head has all of a block's K, value by value of a token's, and then all of its V, token by token; so its
+    K lies as if each value were a head. Where it is ordered for some instructions, a block is as one token."""
+    blocks, count, tokens, size = cache.shape
+    if order != "vec":
+        opaque = Region(_plain(cache, element), element=element, layout=Layout.HND, tokens=1, **heads)
+        return [_Piece("kv", ratio, opaque)]
+    halves = _plain(cache, element).view(blocks, count, 2, -1)
+    values = {name: number * size // 2 for name, number in heads.items()}
+    k = Region(halves[:, :, 0], element=element, layout=Layout.HND, tokens=tokens, **values)
+    v = Region(halves[:, :, 1], element=element, layout=Layout.HND, tokens=tokens, **heads)
+    return [_Piece("k", ratio, k), _Piece("v", ratio, v, nth=1)]
+
+
+def _plain(cache: torch.Tensor, element: str) -> torch.Tensor:
+    return cache.view(torch.uint8) if element.startswith("fp8") or element == "bytes" else cache
+
+
+def _attention(cache: torch.Tensor, blocks: int, order: str, first: int | None, total: int) -> list[_Piece]:
+    """A layer's cache, [kernel blocks, heads, tokens, K and V of a head]. A page is a block of the scheduler's, or a
+    kernel block where a block has the heads of one after those of another."""
     ratio = cache.shape[0] // blocks
-    heads, tokens = cache.shape[1], cache.shape[2] * ratio
-    layout = Layout.HND if cache.stride(1) >= cache.stride(2) else Layout.NHD
-    if layout == Layout.NHD:
-        cache = cache.transpose(1, 2)  # as it lies in memory
-    elif ratio > 1:
-        layout = Layout.NONE  # heads of one kernel block after those of another: neither order
+    count, tokens = cache.shape[1], cache.shape[2]
+    element = _ELEMENTS.get(cache.dtype, "bytes")
+    heads = {"heads": count, "head_first": first or 0, "heads_total": 0 if first is None else total}
+    if order:
+        return _on_cpu(cache, order, ratio, element, heads)
+    if cache.stride(1) >= cache.stride(2):
+        pages = Region(_plain(cache, element), element=element, layout=Layout.HND, tokens=tokens, **heads)
+        return [_Piece("kv", ratio, pages)]
+    cache = _plain(cache.transpose(1, 2), element)  # as it lies in memory
     if ratio > 1:
         cache = cache.view(blocks, ratio, *cache.shape[1:])
-    element = _ELEMENTS.get(cache.dtype, "bytes")
-    if element.startswith("fp8") or element == "bytes":
-        cache = cache.view(torch.uint8)
-    return Region(cache, group=group, heads=heads, element=element, layout=layout, tokens=tokens)
+    return [_Piece("kv", 1, Region(cache, element=element, layout=Layout.NHD, tokens=tokens * ratio, **heads))]
 
 
-def _state(backing: torch.Tensor, config: KVCacheConfig, tensor: Any, place: int, size: int, group: int) -> Region:
+def _state(backing: torch.Tensor, config: KVCacheConfig, tensor: Any, place: int, size: int) -> _Piece:
     """A layer whose blocks have no common shape, such as a Mamba state: bytes."""
     start = backing.storage_offset() + tensor.offset + place * tensor.layer_stride
     blocks = config.num_blocks_of(tensor)
     view = torch.as_strided(backing.view(torch.uint8), (blocks, size), (tensor.block_stride, 1), start)
-    return Region(view, group=group, element="bytes")
+    return _Piece("other", 1, Region(view, element="bytes"))
 
 
-def regions_of(
-    caches: dict[str, torch.Tensor], config: KVCacheConfig
-) -> tuple[dict[ClassLike, Region], dict[str, int]]:
-    """Regions by role and layer, and each layer's number. Groups keep their numbers; those that vLLM does not transfer
-    have none, so they must be the last ones. ValueError: a cache that has no such form."""
+def _undeclared(piece: _Piece) -> _Piece:
+    return piece._replace(region=piece.region._replace(layout=Layout.NONE, tokens=0))
+
+
+def cache_of(
+    caches: dict[str, torch.Tensor], config: KVCacheConfig, share: Share, order: str = "", whole_tokens: bool = True
+) -> Cache:
+    """order: of order_of_cpu(). whole_tokens: a block has all of its tokens, none of which are on other ranks. Groups
+    that vLLM does not transfer have no regions. ValueError: a cache that has no such form."""
     groups = {
         name: number
         for number in config.transfer_group_ids
@@ -74,15 +170,27 @@ def regions_of(
         if name in caches
     }
     numbers = layer_numbers(list(groups))
-    regions: dict[ClassLike, Region] = {}
+    found: list[tuple[int, int, _Piece]] = []
+    heads = share.total if whole_tokens else 0
     for tensor in config.kv_cache_tensors:
         for place, name in enumerate(tensor.layers):
             if name not in groups:
                 continue
             spec, group = spec_of(config, groups[name], name), groups[name]
-            if spec.has_layer_views:
-                regions["kv", numbers[name]] = _attention(caches[name], config.num_blocks_of(tensor), group)
-            else:
-                region = _state(caches[name], config, tensor, place, spec.page_size_bytes, group)
-                regions["other", numbers[name]] = region
-    return regions, numbers
+            if not spec.has_layer_views:
+                found.append((group, numbers[name], _state(caches[name], config, tensor, place, spec.page_size_bytes)))
+                continue
+            first = share.first_of(caches[name].shape[1]) if whole_tokens else None
+            heads = 0 if first is None else heads
+            own_order = "" if isinstance(spec, MLAAttentionSpec) else order
+            pieces = _attention(caches[name], config.num_blocks_of(tensor), own_order, first, share.total)
+            found += [(group, numbers[name], piece if whole_tokens else _undeclared(piece)) for piece in pieces]
+    places = sorted({(group, piece.nth, piece.pages) for group, _, piece in found})
+    regions: dict[ClassLike, Region] = {
+        (piece.role, number): piece.region._replace(group=places.index((group, piece.nth, piece.pages)))
+        for group, number, piece in found
+    }
+    by_group: dict[int, list[Group]] = {}
+    for number, (group, _, pages) in enumerate(places):
+        by_group.setdefault(group, []).append(Group(number, pages))
+    return Cache(regions, numbers, by_group, heads)

@@ -6,10 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.utils import get_pp_indices
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .metadata import NULL_BLOCK, Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, key_of, runs_of
+from .._parallel import Parallel, Rank, consumers_of, sources_of
+from .metadata import (
+    NULL_BLOCK,
+    Handshake,
+    Load,
+    Peer,
+    Prefill,
+    Run,
+    Source,
+    StraitMetadata,
+    WorkerMetadata,
+    key_of,
+    pack_blob,
+    rank_name,
+    runs_of,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -20,7 +36,19 @@ if TYPE_CHECKING:
 
 logger = init_logger(f"vllm.{__name__}")
 
+_PLANS = 256  # pairs of engines whose ranks are remembered
 _PREFILLED = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+
+
+def parallel_sizes(given: Any) -> tuple[int, int] | None:
+    """What is told of a decode engine: how many ranks a stage has, and how many stages; or the first alone. None: it is
+    not told. ValueError: something else."""
+    if given is None:
+        return None
+    sizes = [given, 1] if isinstance(given, int) else given
+    if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(n) is int and 0 < n <= 1024 for n in sizes):
+        raise ValueError(f"{given!r} is not [ranks of a stage, stages]")
+    return sizes[0], sizes[1]
 
 
 def _trace_of(request: Request) -> str:
@@ -30,11 +58,12 @@ def _trace_of(request: Request) -> str:
 
 
 @dataclass
-class _Source:
+class _Offer:
     """A request whose blocks another engine will take."""
 
     request: Request
     name: str
+    decode: Parallel  # of the engine that will take them
     early: bool  # somebody may wait already, so blocks are offered as they become complete
     offered: int = 0  # tokens of which blocks were given to the workers
     begun: bool = False  # the workers have an offer
@@ -47,31 +76,98 @@ class _Source:
         return f"{self.name}#{self.lives}" if self.lives else self.name
 
 
-class Scheduler:
-    """Decisions alone: nothing of the library's lives here."""
+def _parallel_of(handshakes: dict[Rank, Handshake]) -> Parallel:
+    stages = {rank.stage: handshake.layers for rank, handshake in handshakes.items()}
+    heads = {handshake.heads for handshake in handshakes.values()}
+    tensor = 1 + max((rank.tensor for rank in handshakes), default=0)
+    return Parallel(heads.pop() if len(heads) == 1 else 0, tensor, tuple(stages[n] for n in sorted(stages)))
 
-    def __init__(self, engine: str, config: KVCacheConfig, layerwise: bool):
+
+class Scheduler:
+    """Decisions alone: nothing of the library's lives here.
+
+    layers: of the model, as pipeline stages divide them.
+    decode: ranks of a stage, and stages, of the engines that take what this one offers; None: as many as it has."""
+
+    def __init__(
+        self, engine: str, config: KVCacheConfig, layerwise: bool, layers: int, decode: tuple[int, int] | None
+    ):
         self._engine, self._config, self._layerwise = engine, config, layerwise
+        self._model_layers, self._decode_sizes = layers, decode
+        self._parallel = self._decode = Parallel(0, 1, ((0, 0),))
+        self._plans: dict[tuple[Parallel, Parallel], tuple[dict[str, list[str]], str]] = {}
         self._block_sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
         self._groups = config.transfer_group_ids
         self._manager: KVCacheManager | None = None
         self._meta = StraitMetadata()
         self._pools: dict[str, str] = {}
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _Offer] = {}
         self._loading: set[str] = set()
         self._moving = 0
 
     def bind(self, manager: KVCacheManager) -> None:
         self._manager = manager
 
-    def set_pools(self, pools: dict[str, str]) -> None:
-        self._pools = pools
+    def set_workers(self, handshakes: dict[Rank, Handshake]) -> None:
+        """ValueError: the option decode_parallel names an engine that cannot take from this one."""
+        self._pools = {rank_name(rank): pack_blob(handshake.blob) for rank, handshake in handshakes.items()}
+        self._parallel = self._decode = _parallel_of(handshakes)
+        if self._decode_sizes is not None:
+            self._decode = self._decode_of(*self._decode_sizes)
+
+    def _decode_of(self, tensor: int, pipeline: int) -> Parallel:
+        """An engine of so many ranks. ValueError: it cannot take from this one."""
+        own = self._parallel
+        stages = list(own.stages)
+        if pipeline != len(stages):
+            stages = [get_pp_indices(self._model_layers, stage, pipeline) for stage in range(pipeline)]
+            stages[-1] = (stages[-1][0], max(stages[-1][1], own.stages[-1][1]))  # with layers of a draft model
+        decode = Parallel(own.heads, tensor, tuple(stages))
+        if Parallel.of(decode.describe()) is None:
+            raise ValueError(f"strait: there is no engine of {decode}")
+        consumers_of(own, decode)
+        return decode
+
+    def _plan(self, peer: Peer) -> tuple[dict[str, list[str]], str]:
+        """From which of the peer's ranks each of this engine's workers takes, by their names; and why it cannot, with
+        both descriptions: then the ranks are those that wait for somebody to take."""
+        known = self._plans.get((peer.parallel, peer.decode))
+        if known is None:
+            known = self._plans[peer.parallel, peer.decode] = self._find_plan(peer)
+            if len(self._plans) > _PLANS:
+                self._plans.pop(next(iter(self._plans)))
+            if known[1]:
+                logger.warning("strait: engine %s: %s: prompts are computed here", peer.engine, known[1])
+        return known
+
+    def _find_plan(self, peer: Peer) -> tuple[dict[str, list[str]], str]:
+        try:
+            told = consumers_of(peer.parallel, peer.decode)
+        except ValueError as failure:
+            return {}, str(failure)
+        all_told = {rank_name(Rank(0, 0)): [rank_name(rank) for rank, count in told.items() for _ in range(count)]}
+        try:
+            if consumers_of(peer.parallel, self._parallel) != told:
+                return all_told, (
+                    f"it offers blocks to decode engines with {peer.decode}, and this one has {self._parallel} "
+                    "(its option decode_parallel, or strait_decode_parallel of a request, says so)"
+                )
+            return {
+                rank_name(rank): [rank_name(source) for source in sources_of(peer.parallel, self._parallel, rank)]
+                for rank in self._parallel.ranks()
+            }, ""
+        except ValueError as failure:
+            return all_told, str(failure)
+
+    def _decline(self, peer: Peer) -> None:
+        self._meta.declined.append(Source(peer, self._plan(peer)[0]))
 
     # ---- The sink's requests
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
         params = request.kv_transfer_params or {}
-        if not params.get("do_remote_prefill") or Peer.of(params) is None:
+        peer = Peer.of(params) if params.get("do_remote_prefill") else None
+        if peer is None or self._plan(peer)[1]:
             return 0, False
         count = len(request.prompt_token_ids or ()) - computed
         return (count, True) if count > 0 else (0, False)
@@ -84,11 +180,14 @@ class Scheduler:
         peer = Peer.of(params)
         if peer is None:
             logger.warning("%s: kv_transfer_params are not Strait's, its prompt is computed here", request.request_id)
-        elif external_tokens > 0:
-            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), peer, _trace_of(request))
+            return
+        ranks, why_not = self._plan(peer)
+        if external_tokens > 0 and not why_not:
+            source = Source(peer, ranks)
+            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), source, _trace_of(request))
             self._loading.add(request.request_id)
         else:
-            self._meta.declined.append(peer)
+            self._decline(peer)
 
     def _wanted(self, request: Request, blocks: KVCacheBlocks) -> list[Run]:
         """Blocks of the prompt that hold nothing yet: others were found in the cache of this engine."""
@@ -112,7 +211,20 @@ class Scheduler:
             return
         key = params.get("strait_key")
         known = key if isinstance(key, str) and key else None
-        self._sources[request.request_id] = _Source(request, key_of(known or request.request_id), known is not None)
+        name, decode = key_of(known or request.request_id), self._decode_for(request.request_id, params)
+        self._sources[request.request_id] = _Offer(request, name, decode, known is not None)
+
+    def _decode_for(self, name: str, params: dict[str, Any]) -> Parallel:
+        """The engine that will take the request's blocks, of the sizes that a router may have told."""
+        try:
+            sizes = parallel_sizes(params.get("strait_decode_parallel"))
+            return self._decode if sizes is None else self._decode_of(*sizes)
+        except ValueError as failure:
+            logger.warning("%s: strait_decode_parallel is ignored: %s", name, failure)
+            return self._decode
+
+    def _consumers(self, decode: Parallel) -> dict[str, int]:
+        return {rank_name(rank): count for rank, count in consumers_of(self._parallel, decode).items()}
 
     def _scheduled(self, output: SchedulerOutput) -> Iterable[tuple[str, int, Sequence[Sequence[int]]]]:
         """Requests that compute tokens in this step, how many they have after it, and their blocks."""
@@ -142,10 +254,12 @@ class Scheduler:
             return  # a prompt without a block: there is nothing to hand over
         by_layer = self._layerwise and self._may_begin_early(source)
         trace = _trace_of(source.request)
-        self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, final, by_layer, trace)
+        self._meta.prefills[name] = Prefill(
+            source.key, runs, not source.begun, final, self._consumers(source.decode), by_layer, trace
+        )
         source.offered, source.begun, source.complete = computed, True, final
 
-    def _may_begin_early(self, source: _Source) -> bool:
+    def _may_begin_early(self, source: _Offer) -> bool:
         """Blocks of groups that forget their older ones may be given away while the prefill runs."""
         return source.early and len(self._config.kv_cache_groups) == 1
 
@@ -174,7 +288,7 @@ class Scheduler:
             params["do_remote_prefill"] = False
             peer = Peer.of(params)
             if peer is not None:
-                self._meta.declined.append(peer)
+                self._decline(peer)
         if name in self._loading:
             self._meta.ended.add(name)  # vLLM keeps the blocks until the workers report it
         source = self._sources.pop(name, None)
@@ -183,15 +297,18 @@ class Scheduler:
         if request.status in _PREFILLED and any(block_ids):
             if not source.complete:  # its last step was not seen here
                 runs = [run for group in self._groups for run in self._left(source, group, block_ids[group])]
-                self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, True, trace=_trace_of(request))
-            return True, Peer(self._engine, source.key, self._pools).params()
+                consumers = self._consumers(source.decode)
+                self._meta.prefills[name] = Prefill(
+                    source.key, runs, not source.begun, True, consumers, trace=_trace_of(request)
+                )
+            return True, Peer(self._engine, source.key, self._pools, self._parallel, source.decode).params()
         if source.begun:
             self._meta.ended.add(name)
         elif source.early:
             self._meta.refused.append(source.key)
         return source.begun, None
 
-    def _left(self, source: _Source, group: int, ids: Sequence[int]) -> list[Run]:
+    def _left(self, source: _Offer, group: int, ids: Sequence[int]) -> list[Run]:
         """Blocks of the prompt that were not given to the workers."""
         begin = source.offered // self._block_sizes[group]
         return runs_of(group, ids, begin, self._blocks_of(group, source.request.num_prompt_tokens))

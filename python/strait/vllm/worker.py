@@ -15,8 +15,8 @@ from .._views import ArrayLike
 from ..codebook import ClassLike
 from ..errors import Error, InvalidError
 from ..service import Coding, Event, EventType, Mismatch, Pages, Region, State, Transfer
-from .metadata import Load, Peer, Prefill, Run, StraitMetadata, WorkerMetadata, unpack_blob
-from .regions import regions_of
+from .metadata import Handshake, Load, Peer, Prefill, Source, StraitMetadata, WorkerMetadata, unpack_blob
+from .regions import Cache
 from .stats import StraitStats
 
 if TYPE_CHECKING:
@@ -61,10 +61,6 @@ def _usable(trace: str) -> str:
     return "" if service.check_trace(trace) else trace
 
 
-def _pages(runs: list[Run]) -> list[Pages]:
-    return [Pages(ids, group=group, first=first) for group, first, ids in runs]
-
-
 @dataclass(frozen=True)
 class Options:
     """See the package's text."""
@@ -75,15 +71,19 @@ class Options:
     lease: float
     connect_timeout: float
     layerwise: bool
+    decode_parallel: tuple[int, int] | None
 
 
 class Worker:
+    """rank: of rank_name()."""
+
     def __init__(self, options: Options, config: KVCacheConfig, rank: str, compat: str):
         self._options, self._config, self._rank, self._compat = options, config, rank, compat
         self._client = service.Client(options.socket)
         self._pool: service.Pool
         self._blob = b""
-        self._block_bytes: list[int] = []
+        self._cache: Cache
+        self._block_bytes: dict[int, int] = {}
         self._layers: dict[str, int] = {}
         self._on_gpu = False
         self._peers: dict[str, service.Peer] = {}  # by blob as it comes
@@ -101,16 +101,11 @@ class Worker:
 
     # ---- The pool
 
-    def register(self, caches: dict[str, torch.Tensor]) -> None:
+    def register(self, cache: Cache, on_gpu: bool) -> None:
         """RuntimeError, with the reason, if the daemon does not take the cache: the engine cannot start like this."""
-        regions, self._layers = regions_of(caches, self._config)
-        self._on_gpu = any(cache.is_cuda for cache in caches.values())
-        for region in regions.values():
-            while len(self._block_bytes) <= region.group:
-                self._block_bytes.append(0)
-            pages: Any = region.array
-            self._block_bytes[region.group] += pages[0].nbytes
-        pools: dict[ClassLike, ArrayLike | Region] = {**regions}
+        self._cache, self._layers, self._on_gpu = cache, cache.layers, on_gpu
+        self._block_bytes = cache.block_bytes()
+        pools: dict[ClassLike, ArrayLike | Region] = {**cache.regions}
         try:
             self._pool = self._client.register(pools, compat=self._compat)
             self._blob = self._pool.export(timeout=self._options.connect_timeout)
@@ -118,21 +113,26 @@ class Worker:
             raise RuntimeError(f"strait: the KV cache could not be registered: {failure}") from failure
         self._pool.set_policy(self._options.coding)
 
-    @property
-    def blob(self) -> bytes:
-        return self._blob
+    def handshake(self) -> Handshake:
+        numbers = self._layers.values()
+        return Handshake(self._blob, self._cache.heads, (min(numbers, default=0), max(numbers, default=-1) + 1))
 
-    def _peer_of(self, peer: Peer) -> service.Peer:
-        """ValueError: this rank has no counterpart there."""
-        packed = peer.pools.get(self._rank)
+    def _peer_of(self, peer: Peer, rank: str) -> service.Peer:
+        """ValueError: there is no such rank there."""
+        packed = peer.pools.get(rank)
         if not isinstance(packed, str):
-            raise ValueError(f"engine {peer.engine} has no rank {self._rank}, only {', '.join(peer.pools) or 'none'}")
+            raise ValueError(f"engine {peer.engine} has no rank {rank}, only {', '.join(peer.pools) or 'none'}")
         if packed not in self._peers:
-            imported = self._client.import_peer(unpack_blob(packed))
-            if self._pool.mismatch(imported) & Mismatch.RESHAPED:  # daemons could, but blocks are counted alike here
-                raise ValueError(f"engine {peer.engine} is not alike: {self._pool.explain(imported)}")
-            self._peers[packed] = imported
+            self._peers[packed] = self._client.import_peer(unpack_blob(packed))
         return self._peers[packed]
+
+    def _sources_of(self, source: Source) -> list[service.Peer]:
+        """The other engine's ranks that have what this one wants. ValueError: one of them does not fit."""
+        peers = [self._peer_of(source.peer, rank) for rank in source.ranks.get(self._rank, ())]
+        for peer in peers:
+            if self._pool.mismatch(peer) & Mismatch.FATAL:
+                raise ValueError(f"engine {source.peer.engine} does not fit: {self._pool.explain(peer)}")
+        return peers
 
     # ---- A step
 
@@ -166,7 +166,7 @@ class Worker:
         for step in self._steps:
             if step.prefill.runs and number not in step.layers:
                 ready = self._event()
-                self._try(step.transfer, _pages(step.prefill.runs), range(number, number + 1), ready)
+                self._try(step.transfer, self._cache.pages_of(step.prefill.runs), range(number, number + 1), ready)
                 step.layers.add(number)
 
     def end(self, meta: StraitMetadata) -> None:
@@ -179,7 +179,7 @@ class Worker:
         for step in self._steps:
             if step.prefill.runs:
                 for number in sorted(set(self._layers.values()) - step.layers):
-                    self._try(step.transfer, _pages(step.prefill.runs), range(number, number + 1), ready)
+                    self._try(step.transfer, self._cache.pages_of(step.prefill.runs), range(number, number + 1), ready)
             if step.prefill.final:
                 self._try(step.transfer, [], None, None, last=True)
         self._steps = []
@@ -188,12 +188,12 @@ class Worker:
                 continue
             transfer = self._offer(request, prefill)
             if transfer is not None:
-                self._try(transfer, _pages(prefill.runs), None, ready, last=prefill.final)
+                self._try(transfer, self._cache.pages_of(prefill.runs), None, ready, last=prefill.final)
 
     def load(self, meta: StraitMetadata) -> None:
         """Begins what the scheduler wants besides. On a GPU the step may still clear blocks that are loaded into."""
-        for peer in meta.declined:
-            self._decline(peer)
+        for source in meta.declined:
+            self._decline(source)
         for key in meta.refused:
             refused = self._pool.offer(key, lease=self._options.lease)
             refused.abort()
@@ -215,8 +215,14 @@ class Worker:
     def _offer(self, request: str, prefill: Prefill) -> Transfer | None:
         """The request's offer, which is made with its first blocks; None: it has ended."""
         if prefill.first:
+            consumers = prefill.consumers.get(self._rank, 0)
+            if consumers == 0:  # other ranks have the same heads
+                self._sent.add(request)
+                return None
             try:
-                transfer = self._pool.offer(prefill.key, lease=self._options.lease, trace=_usable(prefill.trace))
+                transfer = self._pool.offer(
+                    prefill.key, lease=self._options.lease, consumers=consumers, trace=_usable(prefill.trace)
+                )
             except Error as failure:
                 self._complain("%s: its blocks cannot be offered: %s", request, failure)
                 self._sent.add(request)
@@ -248,11 +254,15 @@ class Worker:
     def _expect_one(self, request: str, load: Load, connected: bool) -> None:
         blocks = sum(len(ids) for _, _, ids in load.runs)
         try:
-            peer = self._peer_of(load.peer)
+            peers = self._sources_of(load.source)
             if not connected:
                 raise ValueError("the daemon of this node is away")
             transfer = self._pool.expect(
-                request, _pages(load.runs), deadline=self._options.deadline, trace=_usable(load.trace)
+                request,
+                self._cache.pages_of(load.runs),
+                deadline=self._options.deadline,
+                sources=len(peers),
+                trace=_usable(load.trace),
             )
         except (Error, ValueError) as failure:
             self._failed(request, load, str(failure))
@@ -260,9 +270,10 @@ class Worker:
         self._receives[transfer] = _Receive(request, transfer, load, time.perf_counter(), blocks)
         self._by_request[request] = transfer
         try:
-            transfer.start(peer, load.peer.key)
+            for peer in peers:
+                transfer.start(peer, load.source.peer.key)
         except InvalidError as failure:
-            self._complain("blocks of engine %s cannot be loaded: %s", load.peer.engine, failure)
+            self._complain("blocks of engine %s cannot be loaded: %s", load.source.peer.engine, failure)
             transfer.abort()
 
     def _is_connected(self) -> bool:
@@ -276,9 +287,10 @@ class Worker:
         self._waited = time.monotonic()
         return self._client.connected
 
-    def _decline(self, peer: Peer) -> None:
+    def _decline(self, source: Source) -> None:
         try:
-            self._pool.decline(self._peer_of(peer), peer.key)
+            for rank in source.ranks.get(self._rank, ()):
+                self._pool.decline(self._peer_of(source.peer, rank), source.peer.key)
             self._stats.count("declined")
         except (Error, ValueError) as failure:  # the other engine's lease will end it
             self._complain("a request could not be declined: %s", failure)
@@ -335,7 +347,7 @@ class Worker:
             self._forget(receive.request, transfer)
             if state == State.DONE:
                 self._results.finished_recving.add(receive.request)
-                size = sum(len(ids) * self._block_bytes[group] for group, _, ids in receive.load.runs)
+                size = sum(len(ids) * self._block_bytes.get(group, 0) for group, _, ids in receive.load.runs)
                 self._stats.loaded(time.perf_counter() - receive.began, size, receive.blocks)
             else:
                 self._failed(receive.request, receive.load, "")

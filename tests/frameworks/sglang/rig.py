@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import requests
@@ -34,6 +35,7 @@ from strait.torch import host_pool
 PAGE = 16  # tokens of a page
 PAGES = 256
 LAYERS, HEADS, SIZE = 4, 2, 64
+TOTAL_HEADS = 4  # of the model, where ranks have some of them
 ROWS = 64  # of the metadata buffers
 FAILED, BOOTSTRAPPING, WAITING, TRANSFERRING, SUCCESS = (
     KVPoll.Failed,
@@ -112,18 +114,18 @@ class Nodes:
             daemon.stop()
 
 
-def make_pool(kind="mha", heads=HEADS, layers=LAYERS, draft=False):
-    """A pool of SGLang's."""
+def make_pool(kind="mha", heads=HEADS, layers=LAYERS, draft=False, page=PAGE):
+    """A pool of SGLang's, of as many tokens whatever its pages are."""
     common = {"device": "cpu", "enable_memory_saver": False}
-    size = (PAGES - 1) * PAGE
+    size = (PAGES - 1) * PAGE // page * page
     if kind == "mla":
-        return MLATokenToKVPool(size, PAGE, torch.bfloat16, 64, 16, layers, **common)
+        return MLATokenToKVPool(size, page, torch.bfloat16, 64, 16, layers, **common)
     if kind == "swa":
         ids = list(range(layers))
         return SWAKVPool(
             size, size // 4 // PAGE * PAGE, PAGE, torch.bfloat16, heads, SIZE, ids[::2], ids[1::2], **common
         )
-    return MHATokenToKVPool(size, PAGE, torch.bfloat16, heads, SIZE, layers, **common)
+    return MHATokenToKVPool(size, page, torch.bfloat16, heads, SIZE, layers, **common)
 
 
 def bytes_at(address, size):
@@ -149,13 +151,45 @@ class Bootstrap:
         self.server.close()
 
 
+class StageGroup:
+    """SGLang's group of the pipeline stages of one tensor rank, which are made one after another in one process."""
+
+    told = {}  # noqa: RUF012 -- by tensor rank: what its first stage said last
+
+    def __init__(self, rank, stage, stages):
+        self.rank, self.rank_in_group, self.world_size = rank, stage, stages
+        self.is_last_rank = stage == stages - 1
+
+    def broadcast_object(self, said, src):
+        assert src == 0
+        if self.rank_in_group == 0:
+            self.told[self.rank] = said
+        return self.told[self.rank]
+
+
 class Rank:
     """One rank of one side.
 
+    heads, layers: those of this rank and stage.
     state: pages and bytes of a page of a second kind of memory, such as a Mamba state; None: there is none.
     """
 
-    def __init__(self, daemon, bootstrap, mode, rank=0, ranks=1, seed=None, state=None, hidden=64, **pool):
+    def __init__(
+        self,
+        daemon,
+        bootstrap,
+        mode,
+        rank=0,
+        ranks=1,
+        seed=None,
+        state=None,
+        hidden=64,
+        stage=0,
+        stages=1,
+        page=PAGE,
+        **pool,
+    ):
+        pool["page"] = page
         self.options = publish_options(mode, disaggregation_bootstrap_port=int(bootstrap.rpartition(":")[2]))
         self.bootstrap = bootstrap
         with host_pool(1):
@@ -163,10 +197,10 @@ class Rank:
             self.state = None if state is None else torch.zeros(state, dtype=torch.uint8)
         self.aux = MetadataBuffers(ROWS, hidden, torch.float32, 8)
         args = kv_class[KVClassType.KVARGS]()
-        args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, 0, None, None
+        args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, stage, None, None
         args.kv_cache_dtype_str, args.kv_layout = "bfloat16", None
         args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = self.pool.get_contiguous_buf_infos()
-        args.kv_layer_ids, args.page_size, args.num_draft_entries = [], PAGE, 0
+        args.kv_layer_ids, args.page_size, args.num_draft_entries = [], page, 0
         if self.draft is not None:
             more = self.draft.get_contiguous_buf_infos()
             args.num_draft_entries = len(more[0])
@@ -193,7 +227,16 @@ class Rank:
             {f"{kind}_size": ranks, f"{kind}_rank": rank, f"{kind}_group": group}
             for kind in ("tp", "attn_tp", "moe_tp")
         ]
-        with get_parallel().override(**wide[0], **wide[1], **wide[2]) if ranks > 1 else nullcontext():
+        deep = {"pp_size": stages, "pp_rank": stage, "pp_group": StageGroup(rank, stage, stages)}
+        many = ranks > 1 or stages > 1
+        model = SimpleNamespace(
+            get_total_num_kv_heads=lambda: TOTAL_HEADS if ranks > 1 or "heads" in pool else HEADS,
+            num_hidden_layers=stages * pool.get("layers", LAYERS),
+        )
+        with (
+            mock.patch("strait.sglang.conn.model_of", lambda _: model),
+            get_parallel().override(**wide[0], **wide[1], **wide[2], **deep) if many else nullcontext(),
+        ):
             self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, is_mla)
 
     @staticmethod
@@ -254,7 +297,8 @@ class Rank:
             manager._senders,
             manager._early,
         )
-        return not any((*held, manager.request_status, manager.failure_records))
+        status = manager.request_status
+        return not any((*held, getattr(status, "_local_map", status), manager.failure_records))
 
     def close(self):
         self.manager.close()

@@ -53,18 +53,6 @@ def test_two_ranks_on_each_side(nodes, bootstrap):
         rank.close()
 
 
-def test_unequal_ranks_are_refused(nodes, bootstrap):
-    source = Rank(nodes.daemons[0], bootstrap.address, "prefill", seed=1)
-    sink = Rank(nodes.daemons[1], bootstrap.address, "decode", rank=1, ranks=2)
-    receiver = sink.receiver(300)
-    assert receiver.poll() == FAILED
-    text = failure_of(receiver)
-    assert "room 300, rank 0.1, " in text and "attention TP 1 at the prefill, 2 here" in text
-    assert sink.is_empty()
-    source.close()
-    sink.close()
-
-
 def test_the_bootstrap_server_is_down(nodes, bootstrap):
     """Before anything is known of a prefill engine, and afterwards, with a request under way."""
     with (

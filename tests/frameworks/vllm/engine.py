@@ -21,6 +21,10 @@ class Settings:
     blocks: int = 128
     step_tokens: int = 1024
     own_core: bool = False  # the engine core in yet another process, as `vllm serve` has it
+    block: int = BLOCK  # tokens
+    tensor: int = 1  # ranks of a pipeline stage, each a process
+    stages: int = 1
+    dtype: str = "bfloat16"
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -50,11 +54,13 @@ class _Served:
         self.model = LLM(
             model=str(settings.model),
             skip_tokenizer_init=True,
-            dtype="bfloat16",
+            dtype=settings.dtype,
+            tensor_parallel_size=settings.tensor,
+            pipeline_parallel_size=settings.stages,
             enforce_eager=True,
             max_model_len=1024,
             max_num_seqs=16,
-            block_size=BLOCK,
+            block_size=settings.block,
             num_gpu_blocks_override=settings.blocks,
             max_num_batched_tokens=settings.step_tokens,
             enable_chunked_prefill=True,

@@ -1,0 +1,218 @@
+"""The connector's halves without an engine, over caches as vLLM's attention lays them out on GPUs: engines of any
+ranks, stages, block sizes and orders; each decode rank has the tokens of its heads and layers, byte for byte."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm", reason="vllm is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from strait._parallel import Rank, consumers_of
+from strait.service import Coding
+from strait.torch import host_pool
+from strait.vllm.connector import options_of
+from strait.vllm.metadata import Load, Peer, Prefill, Source, StraitMetadata, rank_name
+from strait.vllm.regions import Share, cache_of
+from strait.vllm.scheduler import Scheduler
+from strait.vllm.worker import Options, Worker
+from test_vllm import Nodes
+
+LAYERS, HEADS, SIZE = 4, 4, 32  # K and V of a head have SIZE values each
+TOKENS = 150
+SPARE = 0x55  # what is in blocks of no request
+
+
+class Engine:
+    """The workers and the scheduler's half of one engine. kernel: tokens of a kernel block; 0: those of a block."""
+
+    def __init__(self, socket, tensor=1, stages=1, block=32, order="HND", kernel=0, decode=None, compat="test"):
+        self.tensor, self.block, self.order = tensor, block, order
+        self.kernel = kernel or block
+        self.layers, self.heads = LAYERS // stages, max(1, HEADS // tensor)
+        self.count = -(-TOKENS // block) + 3
+        self.ids = torch.randperm(self.count - 1)[: -(-TOKENS // block)].add(1).tolist()
+        self.ranks = [Rank(stage, rank) for stage in range(stages) for rank in range(tensor)]
+        self.caches, self.workers = {}, {}
+        for rank in self.ranks:
+            self.caches[rank] = self.make_caches(rank.stage)
+            config = self.config_of(self.caches[rank])
+            options = Options(str(socket), Coding.TIERED, 20.0, 20.0, 10.0, False, None)
+            worker = self.workers[rank] = Worker(options, config, rank_name(rank), compat)
+            worker.register(cache_of(self.caches[rank], config, Share(HEADS, tensor, rank.tensor)), False)
+        handshakes = {rank: worker.handshake() for rank, worker in self.workers.items()}
+        self.scheduler = Scheduler("engine", config, False, LAYERS, decode)
+        self.scheduler.set_workers(handshakes)
+
+    def make_caches(self, stage):
+        """By layer: [kernel blocks, heads, tokens, K and V of a head]."""
+        shape = [self.count * (self.block // self.kernel), self.heads, self.kernel, 2 * SIZE]
+        if self.order == "NHD":
+            shape[1], shape[2] = shape[2], shape[1]
+        caches = {}
+        for layer in range(stage * self.layers, (stage + 1) * self.layers):
+            with host_pool(1):
+                cache = torch.zeros(shape, dtype=torch.bfloat16)
+            cache.view(torch.uint8).fill_(SPARE)
+            caches[f"model.layers.{layer}.self_attn"] = cache.transpose(1, 2) if self.order == "NHD" else cache
+        return caches
+
+    def config_of(self, caches):
+        spec = SimpleNamespace(block_size=self.block, has_layer_views=True)
+        group = SimpleNamespace(layer_names=list(caches), kv_cache_spec=spec)
+        return SimpleNamespace(
+            transfer_group_ids=(0,),
+            kv_cache_groups=[group],
+            kv_cache_tensors=[SimpleNamespace(layers=[name]) for name in caches],
+            num_blocks_of=lambda _: self.count,
+        )
+
+    def heads_of(self, rank):
+        first = rank.tensor * HEADS // self.tensor
+        return slice(first, first + self.heads)
+
+    def tokens_of(self, cache):
+        """[token, head, values] of the request's blocks, a copy."""
+        ratio = self.block // self.kernel
+        kernels = [block * ratio + i for block in self.ids for i in range(ratio)]
+        return cache[kernels].transpose(1, 2).reshape(-1, self.heads, 2 * SIZE)
+
+    def fill(self, model):
+        ratio = self.block // self.kernel
+        for rank in self.ranks:
+            for layer, cache in enumerate(self.caches[rank].values(), rank.stage * self.layers):
+                values = model[layer, :, self.heads_of(rank)]
+                for token in range(TOKENS):
+                    block, rest = self.ids[token // self.block], token % self.block
+                    cache[block * ratio + rest // self.kernel, :, rest % self.kernel] = values[token]
+
+    def check(self, model, brought):
+        """The tokens are there; blocks of no request are as they were, and what lies behind all that was sent."""
+        for rank in self.ranks:
+            for layer, cache in enumerate(self.caches[rank].values(), rank.stage * self.layers):
+                found = self.tokens_of(cache)
+                assert torch.equal(found[:TOKENS], model[layer, :, self.heads_of(rank)]), (rank, layer)
+                assert (found[brought:].contiguous().view(torch.uint8) == SPARE).all(), (rank, layer)
+                ratio = self.block // self.kernel
+                spare = [n for n in range(cache.shape[0]) if n // ratio not in self.ids]
+                assert (cache[spare].contiguous().view(torch.uint8) == SPARE).all(), (rank, layer)
+
+    def close(self):
+        for worker in self.workers.values():
+            worker.close()
+
+
+def hand_over(prefill, decode, name):
+    """One request. Returns what each half reported: requests sent by each prefill rank, loads by each decode rank, and
+    blocks that were not loaded."""
+    counts = {rank_name(rank): count for rank, count in consumers_of(prefill.parallel, prefill.decode).items()}
+    sends = StraitMetadata(prefills={name: Prefill(name, [(0, 0, prefill.ids)], True, True, counts)})
+    peer = Peer("engine", name, prefill.pools, prefill.parallel, prefill.decode)
+    peer = Peer.of(json.loads(json.dumps(peer.params())))
+    ranks, why = decode.plan(peer)
+    assert not why, why
+    loads = StraitMetadata(loads={f"to {name}": Load([(0, 0, decode.ids)], Source(peer, ranks))})
+    for worker in prefill.workers:
+        worker.end(sends)
+    for worker in decode.workers:
+        worker.load(loads)
+    sent, loaded, bad = set(), set(), set()
+    end = time.monotonic() + 20
+    while len(sent) < len(prefill.workers) or len(loaded) < len(decode.workers):
+        assert time.monotonic() < end, (sent, loaded)
+        for number, worker in enumerate(prefill.workers):
+            sent |= {number for _ in worker.results(StraitMetadata(), {name}).finished_sending or ()}
+        for number, worker in enumerate(decode.workers):
+            loaded |= {number for _ in worker.results(StraitMetadata(), set()).finished_recving or ()}
+            bad |= worker.bad_blocks()
+    return bad
+
+
+def view_of(engine):
+    """What hand_over() takes of an engine."""
+    scheduler = engine.scheduler
+    return SimpleNamespace(
+        ids=engine.ids,
+        workers=list(engine.workers.values()),
+        pools=scheduler._pools,
+        parallel=scheduler._parallel,
+        decode=scheduler._decode,
+        plan=scheduler._plan,
+    )
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    nodes = Nodes(tmp_path_factory.mktemp("nodes"))
+    yield nodes
+    nodes.stop()
+
+
+CASES = {
+    "alike": ({}, {}),
+    "NHD to HND": ({"order": "NHD"}, {}),
+    "HND to NHD": ({}, {"order": "NHD"}),
+    "blocks of 16 to 64": ({"block": 16}, {"block": 64}),
+    "blocks of 64 to 16": ({"block": 64, "order": "NHD"}, {"block": 16, "order": "NHD"}),
+    "blocks of 16 to 48": ({"block": 16, "order": "NHD"}, {"block": 48}),
+    "kernel blocks of 16 in 64, HND": ({"block": 64, "kernel": 16}, {"block": 32}),
+    "kernel blocks of 16 in 64, NHD": ({"block": 32}, {"block": 64, "kernel": 16, "order": "NHD"}),
+    "1 rank to 2": ({}, {"tensor": 2}),
+    "1 rank to 4, NHD": ({"order": "NHD"}, {"tensor": 4, "order": "NHD"}),
+    "4 ranks to 1": ({"tensor": 4}, {}),
+    "4 ranks to 2, NHD, other blocks": ({"tensor": 4, "order": "NHD"}, {"tensor": 2, "order": "NHD", "block": 16}),
+    "8 ranks, two of each head, to 2": ({"tensor": 8}, {"tensor": 2, "block": 64}),
+    "2 ranks to 8, two of each head": ({"tensor": 2}, {"tensor": 8, "order": "NHD"}),
+    "2 stages to 1": ({"stages": 2}, {}),
+    "1 stage to 4": ({"order": "NHD"}, {"stages": 4}),
+    "2 stages of 2 ranks to 4 stages": ({"stages": 2, "tensor": 2}, {"stages": 4, "block": 64}),
+    "4 stages to 4 ranks": ({"stages": 4, "block": 16}, {"tensor": 4, "order": "NHD"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_arrive(nodes, case):
+    torch.manual_seed(3)
+    of_prefill, of_decode = CASES[case]
+    sizes = (of_decode.get("tensor", 1), of_decode.get("stages", 1))
+    prefill = Engine(nodes.daemons[0].socket, decode=sizes, **of_prefill)
+    decode = Engine(nodes.daemons[1].socket, **of_decode)
+    try:
+        model = torch.randn(LAYERS, TOKENS, HEADS, 2 * SIZE).to(torch.bfloat16)
+        prefill.fill(model)
+        assert hand_over(view_of(prefill), view_of(decode), f"{case} 1") == set()
+        decode.check(model, brought=len(prefill.ids) * prefill.block)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+@pytest.mark.parametrize("sizes", ["2", [2], [0, 1], [1, 2, 3], 1.5, [True, 1]], ids=str)
+def test_sizes_of_the_decode_engine_are_two_numbers(sizes):
+    with pytest.raises(ValueError, match=r"decode_parallel: .* is not \[ranks of a stage, stages\]"):
+        options_of({"decode_parallel": sizes})
+    assert options_of({"decode_parallel": 4})[0].decode_parallel == (4, 1)
+
+
+def test_a_decode_engine_that_cannot_be_is_named_at_the_start(nodes):
+    with pytest.raises(ValueError, match="no engine of 4 KV heads over 3 ranks"):
+        Engine(nodes.daemons[0].socket, decode=(3, 1))
+
+
+def test_a_cache_of_another_model_is_refused_by_name(nodes):
+    """Both descriptions are in the text, and the blocks are to be computed."""
+    prefill, decode = Engine(nodes.daemons[0].socket), Engine(nodes.daemons[1].socket, compat="other")
+    try:
+        theirs, (worker,) = view_of(prefill), decode.workers.values()
+        peer = Peer("engine", "r", theirs.pools, theirs.parallel, theirs.decode)
+        source = Source(peer, decode.scheduler._plan(peer)[0])
+        worker.load(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
+        assert worker.results(StraitMetadata(), set()).finished_recving == {"r"}
+        assert worker.bad_blocks() == set(decode.ids)
+        with pytest.raises(ValueError, match="does not fit: .*test.*other|does not fit: .*other.*test"):
+            worker._sources_of(source)
+    finally:
+        prefill.close()
+        decode.close()
