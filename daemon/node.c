@@ -117,15 +117,14 @@ static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
     gpu_wires_init(node);
-    const struct devices_config config = {
-        .codebook = node_codebook(node),
-        .slot_bytes = receive->slot_bytes,
-        .gpu_chunk_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
-        .arena_bytes = node->wires.count != 0 ? gpu_path_arena_bytes(node) : 0,
-        .multiprocessors = node->options.gpu_multiprocessors,
-        .busy_poll_ns = node_busy_poll_ns(node),
-        .failed = node_gpu_failed,
-        .owner = node};
+    const struct devices_config config = {.codebook = node_codebook(node),
+                                          .slot_bytes = receive->slot_bytes,
+                                          .gpu_chunk_bytes = gpu_slot_bytes(node->options.gpu_chunk_bytes),
+                                          .arena_bytes = node->wires.count != 0 ? gpu_path_arena_bytes(node) : 0,
+                                          .multiprocessors = node->options.gpu_multiprocessors,
+                                          .busy_poll_ns = node_busy_poll_ns(node),
+                                          .failed = node_gpu_failed,
+                                          .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebooks, SMALL_BYTES, &node->jobs);

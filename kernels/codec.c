@@ -342,9 +342,8 @@ enum strait_status strait_encode_batch(const struct strait_codec *codec, const s
 {
     enum strait_status status = begin_batch(&codec, run, items, count);
     for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
-        bool fits =
-            items[i].reserved == 0 && (uintptr_t)items[i].flag % sizeof(*items[i].flag) == 0 &&
-            reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
+        bool fits = items[i].reserved == 0 && (uintptr_t)items[i].flag % sizeof(*items[i].flag) == 0 &&
+                    reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
         status = fits ? check_encode_item(params, &items[i]) : STRAIT_ERR_INVALID;
     }
     return status != STRAIT_OK || count == 0 ? status : encode_items(codec, params, items, count, run);
