@@ -389,14 +389,20 @@ static void on_late(uv_prepare_t *late)
     clients_flush_lazy(node);
     if (node->sessions_ended || node->exchange.notes.answering)
         uv_idle_start(&node->again, on_again);
-    if (!uv_is_active((uv_handle_t *)&node->again) && clients_sleep(node))
+    if (uv_is_active((uv_handle_t *)&node->again))
+        return;
+    const bool tasks = node->devices != NULL && devices_sleep(node->devices);
+    if (clients_sleep(node) || tasks)
         uv_idle_start(&node->again, on_again);
 }
 
 /* After the loop has slept, or polled. */
 static void on_check(uv_check_t *check)
 {
-    clients_look(check->data);
+    struct node *node = check->data;
+    clients_look(node);
+    if (node->devices != NULL)
+        devices_look(node->devices);
 }
 
 static void close_all(struct node *node);

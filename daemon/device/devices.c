@@ -36,6 +36,7 @@ struct devices {
     bool some_failed;     /* a device has failed since the last report; set on any thread */
     pthread_mutex_t lock; /* guards what follows */
     struct device_task *done, **done_end;
+    bool looks; /* the loop looks at them itself; set on its thread only */
 };
 
 static const struct device_codec codec = {.get = strait_codec_get,
@@ -56,8 +57,10 @@ static void on_done(void *owner, struct device_task *task)
     pthread_mutex_lock(&devices->lock);
     *devices->done_end = task;
     devices->done_end = &task->next;
+    const bool looks = devices->looks;
     pthread_mutex_unlock(&devices->lock);
-    uv_async_send(&devices->over);
+    if (!looks)
+        uv_async_send(&devices->over);
 }
 
 static void on_failed(void *owner)
@@ -78,9 +81,8 @@ static struct device_task *take_done(struct devices *devices)
 }
 
 /* A device reports its failure before its tasks come back; the owner is told in the same order. */
-static void on_over(uv_async_t *async)
+static void report(struct devices *devices)
 {
-    struct devices *devices = async->data;
     struct device_task *task = take_done(devices), *next;
     if (__atomic_exchange_n(&devices->some_failed, false, __ATOMIC_ACQ_REL) && devices->failed != NULL)
         devices->failed(devices->owner);
@@ -90,6 +92,32 @@ static void on_over(uv_async_t *async)
             uv_unref((uv_handle_t *)&devices->over);
         task->finished(task);
     }
+}
+
+static void on_over(uv_async_t *async)
+{
+    report(async->data);
+}
+
+void devices_look(struct devices *devices)
+{
+    if (devices->running == 0)
+        return;
+    report(devices);
+    pthread_mutex_lock(&devices->lock);
+    devices->looks = true;
+    pthread_mutex_unlock(&devices->lock);
+}
+
+bool devices_sleep(struct devices *devices)
+{
+    if (!devices->looks)
+        return false;
+    pthread_mutex_lock(&devices->lock);
+    devices->looks = false;
+    const bool due = devices->done != NULL;
+    pthread_mutex_unlock(&devices->lock);
+    return due;
 }
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -144,8 +172,8 @@ void devices_destroy(struct devices *devices)
             devices->ops->close(devices->devices[i]);
         free(devices->gpu_arenas[i]);
     }
-    devices->failed = NULL;  /* no owner is left to be told */
-    on_over(&devices->over); /* finishes the tasks of events that have not completed */
+    devices->failed = NULL; /* no owner is left to be told */
+    report(devices);        /* finishes the tasks of events that have not completed */
     uv_ref((uv_handle_t *)&devices->over);
     uv_close((uv_handle_t *)&devices->over, on_closed);
 }

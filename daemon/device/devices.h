@@ -31,6 +31,11 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_c
 /* Nothing of it may be in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is
  * allowed. */
 void devices_destroy(struct devices *devices);
+/* Reports the tasks that are done, and looks from now on: until devices_sleep the loop is not woken for others. To be
+ * called in every turn in between. */
+void devices_look(struct devices *devices);
+/* The loop may sleep. True: there are tasks to be looked at, for which it will not be woken. */
+bool devices_sleep(struct devices *devices);
 /* Adds memory of this process that every device is to reach; it is pinned when the first device is taken into use. At
  * most two. */
 void devices_add_arena(struct devices *devices, void *base, size_t size);
