@@ -100,8 +100,7 @@ static uint32_t most_open(const struct sink *sink, const struct receive_arena *a
     return chunks < most ? (uint32_t)chunks : most;
 }
 
-/* ---- Granting -------------------------------------------------------------------------------------------------------
- */
+/* ---- Granting ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t cut_for(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
@@ -209,8 +208,7 @@ static void send_to_peer(struct sink *sink, const struct message *message)
     (void)peer_send(sink->peer, message);
 }
 
-/* ---- Decoding -------------------------------------------------------------------------------------------------------
- */
+/* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
 static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
 {
@@ -285,8 +283,7 @@ static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
     }
 }
 
-/* ---- Arrival --------------------------------------------------------------------------------------------------------
- */
+/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
 
 static void count_arrival(struct sink *sink, const struct slot *slot)
 {
@@ -461,8 +458,7 @@ const struct sink_port sink_over_peer = {.takes_slots = true,
                                          .decode = decode_arrived,
                                          .free_slot = free_slot};
 
-/* ---- Asking ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Asking ------------------------------------------------------------------------------------------------------ */
 
 void sink_ask_peer(struct sink *sink, struct peer *peer)
 {

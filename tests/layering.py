@@ -19,7 +19,7 @@ ORDER = {
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",
     "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",
-    "daemon/device/cuda": "failure batch copy memory plugin",
+    "daemon/device/cuda": "failure stage batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
     "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink sink_peer source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",

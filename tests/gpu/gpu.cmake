@@ -24,7 +24,7 @@ if(STRAIT_HAVE_CUDA)
     find_program(COMPUTE_SANITIZER compute-sanitizer HINTS ${CUDAToolkit_BIN_DIR})
     if(COMPUTE_SANITIZER)
         strait_add_test(gpu_sanitizer COMMAND gpu_pools $<TARGET_FILE:straitd> few LABELS gpu TIMEOUT 300 ENVIRONMENT
-            ${gpu_environment} "GPU_TEST_UNDER=${COMPUTE_SANITIZER} --tool memcheck --error-exitcode 97")
+            ${gpu_environment} "GPU_TEST_UNDER=${COMPUTE_SANITIZER} --tool memcheck --report-api-errors no --error-exitcode 97")
     else()
         strait_add_test(gpu_sanitizer COMMAND sh -c "echo 'skipped: no compute-sanitizer here'; exit 77" LABELS gpu)
     endif()

@@ -162,10 +162,20 @@ void device_wait_batch(struct device *device, const struct batch *batch);
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);
 
-/* ---- batch.c: staging slots -------------------------------------------------------------------------------------- */
+/* ---- stage.c: staging slots -------------------------------------------------------------------------------------- */
 
 cudaError_t stage_init(struct stage *stage, size_t slot_bytes);
 void stage_fini(struct stage *stage);
+struct stage_slot *stage_take(struct stage *stage); /* NULL: no slot is free */
+void stage_give(struct stage *stage, struct stage_slot *slot);
+/* Copies the task's src into the slot; the stream `reader` waits for the copy. */
+cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
+                        cudaStream_t reader);
+/* Copies an encoded chunk, whose result is already in the task, to the task's dst; the task is reported when it has
+ * arrived. */
+void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began);
+bool stage_collect(struct device *device); /* reports chunks that have arrived. False: there are none */
+void stage_abandon(struct device *device); /* after a failure */
 
 /* ---- prepare.cu, plugin.c ---------------------------------------------------------------------------------------- */
 
