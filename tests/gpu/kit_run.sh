@@ -1,7 +1,8 @@
 #!/bin/sh
-# run.sh [PART ...]: of chaos, scenes, sanitizer, rates; without one, all but the last, in about 100 seconds, with two GPUs up to 150. Made by
-# tests/gpu/kit.sh. SEED, CHAOS_SECONDS and CHAOS_OPTIONS are of chaos; what the scenes listen to is in tests/gpu/world.h.
-# A short report comes last; all logs, packed, go to $OUT when that is set. Exit status 77: there is no GPU here.
+# run.sh [PART ...]: of chaos, scenes, sanitizer, rates; without one, all but the last, in about 100 seconds, or 150
+# with two GPUs. Made by tests/gpu/kit.sh. SEED, CHAOS_SECONDS and CHAOS_OPTIONS are of chaos; what the scenes listen to
+# is in tests/gpu/world.h. A short report comes last; all logs, packed, go to $OUT when that is set. Exit status 77:
+# there is no GPU here.
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
 [ $# -gt 0 ] || set -- chaos scenes sanitizer
