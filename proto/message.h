@@ -156,7 +156,7 @@ struct message_welcome {
     struct view daemon;      /* its version, text */
     uint64_t node;           /* random id of the daemon's start, for logs */
     bool samples;            /* it answers SAMPLE; earlier releases do not say so */
-    bool rings;              /* it takes RINGS; likewise */
+    bool rings;              /* it takes RINGS; earlier releases do not say so */
 };
 
 #define MESSAGE_RING_BYTES_MIN 4096u

@@ -118,11 +118,12 @@ static void on_sealed(uv_work_t *request, int status)
     job_finish(request->data);
 }
 
-/* Size of a chunk that the device has found by its flag; 0 if it says none. */
+/* Size of a chunk that the device has found by its flag, as its header says; 0 if it says none that can be. */
 static uint64_t chunk_bytes_of(const struct device_task *task)
 {
     struct strait_chunk_info info;
-    return strait_chunk_info(task->header, sizeof(task->header), &info) == STRAIT_OK ? info.chunk_bytes : 0;
+    const enum strait_status status = strait_chunk_info(task->header, sizeof(task->header), &info);
+    return status == STRAIT_OK && info.chunk_bytes <= task->size ? info.chunk_bytes : 0;
 }
 
 static void on_finished(struct device_task *task)

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "tests/fakes/nccl_calls.h"
@@ -240,6 +241,28 @@ void side_fini(struct side *side)
     munmap(side->arena.base, side->arena.size);
     close(side->arena.fd);
     side->transport = NULL;
+}
+
+int side_open_by_hand(struct side *side, enum link_side which, const void *address, size_t size)
+{
+    int fds[2];
+    side_init(side, transport_find("shm"), NULL);
+    side->close_on_broken = false;
+    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+    ck_assert_int_eq(STRAIT_OK, link_open(side->transport, fds[0], which, side, &side->link));
+    ck_assert_int_eq(STRAIT_OK, link_connect(side->link, address, size));
+    return fds[1];
+}
+
+void side_close_by_hand(struct side *side, int peer)
+{
+    if (side->transport == NULL)
+        return;
+    if (side->link != NULL)
+        link_close(side->link);
+    close(peer);
+    WAIT_UNTIL(side, 1, side->closed);
+    side_fini(side);
 }
 
 uint64_t milliseconds(void)

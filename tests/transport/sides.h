@@ -56,6 +56,11 @@ const struct transport_ops *kind_at(int index);
 extern bool sides_on_gpus;
 uint32_t side_memory(const struct transport_ops *ops);
 
+/* Makes the side with a link of shared memory whose other end a test plays by hand: returns its socket. */
+int side_open_by_hand(struct side *side, enum link_side which, const void *address, size_t size);
+/* Ends both; a side that was not made has no `transport`. */
+void side_close_by_hand(struct side *side, int peer);
+
 /* A sealed memfd of this many bytes, mapped to *base. */
 int make_arena(size_t size, void **base);
 

@@ -17,24 +17,12 @@ static int peer;
 
 static void open_side(enum link_side which)
 {
-    int fds[2];
-    side_init(&side, transport_find("shm"), NULL);
-    side.close_on_broken = false;
-    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
-    peer = fds[1];
-    ck_assert_int_eq(STRAIT_OK, link_open(side.transport, fds[0], which, &side, &side.link));
-    ck_assert_int_eq(STRAIT_OK, link_connect(side.link, NULL, 0));
+    peer = side_open_by_hand(&side, which, NULL, 0);
 }
 
 static void close_side(void)
 {
-    if (side.transport == NULL)
-        return;
-    if (side.link != NULL)
-        link_close(side.link);
-    close(peer);
-    WAIT_UNTIL(&side, 1, side.closed);
-    side_fini(&side);
+    side_close_by_hand(&side, peer);
 }
 
 static void step(int times)

@@ -8,8 +8,8 @@
 #include "internal/ring.h"
 #include "tests/transport/sides.h"
 #include "transport/shm.h"
+#include "transport/shm_hello.h"
 
-#define HELLO   24u
 #define PAGE    4096u
 #define RECORDS (16u * 1024) /* bytes of the ring of records */
 
@@ -22,57 +22,27 @@ static struct ring in, out; /* the peer's */
 
 static void send_hello(int rings)
 {
-    uint8_t hello[HELLO] = "SHM1";
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-    } control = {0};
-    const int fds[2] = {sealed_memory(PAGE, F_SEAL_SHRINK | F_SEAL_GROW, NULL), rings};
-    const size_t bytes = (rings >= 0 ? 2 : 1) * sizeof(int);
-    store_le64(hello + 8, PAGE);
-    struct iovec part = {.iov_base = hello, .iov_len = HELLO};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(bytes)};
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(bytes);
-    memcpy(CMSG_DATA(rights), fds, bytes);
-    require(sendmsg(peer, &message, 0) == HELLO);
+    uint8_t hello[SHM_HELLO_BYTES];
+    const int fds[SHM_HELLO_FDS] = {sealed_memory(PAGE, F_SEAL_SHRINK | F_SEAL_GROW, NULL), rings};
+    shm_hello_write(hello, PAGE);
+    require(shm_hello_send(peer, hello, sizeof(hello), fds) == sizeof(hello));
     close(fds[0]);
 }
 
 /* Returns the second descriptor of the hello, or -1. */
 static int receive_hello(void)
 {
-    uint8_t hello[HELLO];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
-    } control;
-    struct iovec part = {.iov_base = hello, .iov_len = HELLO};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
-    int fds[4] = {-1, -1, -1, -1};
-    require(recvmsg(peer, &message, 0) == HELLO);
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    require(rights != NULL);
-    memcpy(fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
+    uint8_t hello[SHM_HELLO_BYTES];
+    int fds[SHM_HELLO_FDS] = {-1, -1};
+    require(shm_hello_receive(peer, hello, sizeof(hello), fds) == sizeof(hello));
     close(fds[0]);
-    require(fds[2] < 0);
     return fds[1];
 }
 
 static void open_side(enum link_side which, bool takes)
 {
     static const char rings = SHM_TAKES_RINGS;
-    int fds[2];
-    side_init(&side, transport_find("shm"), NULL);
-    side.close_on_broken = false;
-    require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-    peer = fds[1];
-    ck_assert_int_eq(STRAIT_OK, link_open(side.transport, fds[0], which, &side, &side.link));
-    ck_assert_int_eq(STRAIT_OK, link_connect(side.link, &rings, takes));
+    peer = side_open_by_hand(&side, which, &rings, takes);
 }
 
 static void take_rings(int fd, uint32_t which)
@@ -95,14 +65,10 @@ static void connect_by_hand(void)
 
 static void close_side(void)
 {
-    if (side.transport == NULL)
-        return;
-    if (side.link != NULL)
-        link_close(side.link);
-    close(peer);
-    WAIT_UNTIL(&side, 1, side.closed);
-    side_fini(&side);
-    ring_file_unmap(&file);
+    const bool open = side.transport != NULL;
+    side_close_by_hand(&side, peer);
+    if (open)
+        ring_file_unmap(&file);
 }
 
 /* A record with the header that the sides agree on; returns its length. */
