@@ -64,11 +64,13 @@ enum { LISTENER = -1, LARGER = 1 };
 static const struct {
     int32_t fd, pid;                 /* of the handle; 0: as they are, LISTENER: no memory at all */
     uint32_t slot_bytes, slot_count; /* 0: as they are, LARGER: than the node's */
+    uint64_t flags_at;               /* beyond its memory */
     bool unknown;                    /* its slots are none: who grants one is let go */
 } useless[] = {{.fd = 999},
                {.pid = INT32_MAX},
                {.fd = LISTENER},
                {.slot_count = 2 * ROGUE_FAR_SLOTS + 1},
+               {.flags_at = 1u << 30},
                {.slot_bytes = LARGER, .slot_count = 1, .unknown = true},
                {.slot_bytes = UINT32_MAX, .unknown = true},
                {.slot_count = UINT32_MAX - FAR_FIRST}};
@@ -86,6 +88,7 @@ static struct message useless_arena(int i)
         arena.arena.slot_bytes = gpu_slot_bytes(s.pair.a->options.gpu_chunk_bytes) + 4096;
     if (useless[i].slot_count != 0)
         arena.arena.slot_count = useless[i].slot_count;
+    arena.arena.flags_at = useless[i].flags_at;
     return arena;
 }
 
