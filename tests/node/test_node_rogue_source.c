@@ -21,6 +21,7 @@ static struct scene {
     uint32_t expected; /* pages of a request */
     size_t page_bytes;
     uint8_t *pages; /* what the rogue sends of them */
+    bool flagged;   /* it says that it sets flags */
     uint8_t *arena; /* the node's GPU's */
     size_t arena_size, slot_bytes;
     struct flow *expectation;
@@ -62,9 +63,11 @@ static void say_released(uint64_t grant)
  * is known when it has heard what was said after it: that the rogue gives up. */
 static void say_that_it_is_reached(const char *tenant)
 {
-    const struct message reach = {
-        .type = MESSAGE_REACH,
-        .reach = {.pool = s.blob.pool, .devices = 1u << 1, .tenant = view_of(tenant, strlen(tenant))}};
+    const struct message reach = {.type = MESSAGE_REACH,
+                                  .reach = {.pool = s.blob.pool,
+                                            .devices = 1u << 1,
+                                            .flagged = s.flagged ? 1u << 1 : 0,
+                                            .tenant = view_of(tenant, strlen(tenant))}};
     struct flow *first = expect("first");
     ROGUE_WAIT(&s.rogue, s.rogue.heard.arena_count != 0);
     const struct message end = {.type = MESSAGE_END,
@@ -85,7 +88,7 @@ static void map_arena(void)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", s.rogue.heard.handle.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    s.arena_size = (size_t)told->slot_bytes * told->slot_count;
+    s.arena_size = told->flags_at + told->slot_count * sizeof(uint64_t);
     s.arena = mmap(NULL, s.arena_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ck_assert_ptr_ne(MAP_FAILED, s.arena);
     close(fd);
@@ -232,6 +235,46 @@ static double refused(void)
 }
 
 TEST_CASE(node_rogue_source);
+
+/* ---- Flags ------------------------------------------------------------------------------------------------------- */
+
+enum { RIGHT, OF_ANOTHER, NO_HEADER, ENDLESS, DAMAGED };
+
+static void set_flag(uint64_t value)
+{
+    const struct message_arena *told = &s.rogue.heard.arena;
+    uint64_t *flags = (uint64_t *)(s.arena + told->flags_at);
+    __atomic_store_n(&flags[sent_header.slot - told->first_slot], value, __ATOMIC_RELEASE);
+}
+
+/* The flag is there before the node looks. A chunk that is none fails its request, and counts for no more than a slot
+ * holds, whatever it claims. */
+TEST_LOOP(a_flag_is_as_good_as_its_chunk, DAMAGED + 1)
+{
+    s.flagged = true;
+    begin_source(FAR);
+    fake_control()->flag_us = _i == OF_ANOTHER ? 0 : 60000000;
+    const double landed = stat_of(s.pair.to, "counters.wire_bytes_landed");
+    if (_i == NO_HEADER)
+        memset(sent_slot, 0xff, 16);
+    else if (_i == ENDLESS)
+        store_le32(sent_slot + 16, UINT32_MAX - 15); /* its size */
+    else if (_i == DAMAGED)
+        sent_slot[size - 1] ^= 1;
+    set_flag(chunk_flag(sent_header.leg, sent_header.grant + (_i == OF_ANOTHER)));
+    if (_i == OF_ANOTHER) {
+        arrives_whole();
+    } else if (_i == RIGHT) {
+        say_ready();
+        ends_whole();
+    } else {
+        say_ready();
+        ROGUE_WAIT(&s.rogue, s.expectation->decided);
+        ends_failed(s.expectation, _i == DAMAGED ? STRAIT_REASON_INTEGRITY : STRAIT_REASON_CODEC);
+    }
+    ck_assert_double_le(stat_of(s.pair.to, "counters.wire_bytes_landed"), landed + (double)s.slot_bytes);
+    ck_assert_uint_eq(_i == OF_ANOTHER ? 0 : 1, fake_control()->waited);
+}
 
 /* ---- What was not granted ---------------------------------------------------------------------------------------- */
 
