@@ -290,16 +290,22 @@ def test_replicated_heads_come_from_either_rank(places):
         sink.check(model, sink.ids(), brought=80)
 
 
-def test_chunks_come_layer_by_layer(places):
+def begin_layers(places, tokens=0):
+    """An offer of no pages so far, its expectation, what is to land, and both workers."""
     source_place, sink_place = places
-    clients = [place.client for place in places]
     source = Worker(source_place, Side("16"))
     sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
     model = whole_model(seed=4)
     source.write(model, source.ids())
-    expectation = sink.pool.expect("layers", sink.ids(), deadline=20)
+    expectation = sink.pool.expect("layers", sink.ids(), deadline=20, tokens=tokens)
     offer = source.pool.offer("layers", lease=20)
     offer.start(source_place.client.import_peer(export(sink)))
+    return offer, expectation, model, source, sink
+
+
+def test_chunks_come_layer_by_layer(places):
+    clients = [place.client for place in places]
+    offer, expectation, model, source, sink = begin_layers(places)
     chunks = [Pages(source.ids()[:4]), Pages(source.ids()[4:], first=4)]
     for chunk in chunks:
         for layer in range(LAYERS):
@@ -310,15 +316,8 @@ def test_chunks_come_layer_by_layer(places):
 
 
 def test_layers_do_not_wait_for_the_end_where_the_tokens_are_known(places):
-    source_place, sink_place = places
     clients = [place.client for place in places]
-    source = Worker(source_place, Side("16"))
-    sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
-    model = whole_model(seed=4)
-    source.write(model, source.ids())
-    expectation = sink.pool.expect("known", sink.ids(), deadline=20, tokens=TOKENS)
-    offer = source.pool.offer("known", lease=20)
-    offer.start(source_place.client.import_peer(export(sink)))
+    offer, expectation, model, source, sink = begin_layers(places, tokens=TOKENS)
     for layer in range(LAYERS):  # whole layers; only with the last one does the offer end
         offer.append(source.ids(), layers=range(layer, layer + 1), last=layer == LAYERS - 1)
         said = until(clients, lambda said: any(event.type == EventType.LAYER for event in said))
