@@ -18,9 +18,9 @@
 #define RATE_MAX    1000.0 /* Gbit/s */
 
 const char *const mode_names[] = {
-    [STRAIT_MODE_AUTO] = "auto",     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16",
-    [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
-    [STRAIT_MODE_SPLIT + 1] = NULL,
+    [STRAIT_MODE_AUTO] = "auto",     [STRAIT_MODE_RAW] = "raw",      [STRAIT_MODE_TOP16] = "top16",
+    [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base",    [STRAIT_MODE_SPLIT] = "split",
+    [STRAIT_MODE_PARTS] = "parts",   [STRAIT_MODE_PARTS + 1] = NULL,
 };
 const char *const coding_names[] = {"auto", "raw", "top16", "tiered", "base", "split", NULL};
 

@@ -67,6 +67,13 @@ struct block_ops {
                             uint8_t first);
     void (*decode_tier)(uint8_t *exponents, const uint8_t *stream, uint32_t count, const uint8_t *on,
                         const struct table *table, uint8_t first);
+    /* The tiers of `tiered` for a list of `count` exponents, a byte each: T1 to T4. Encoding may go VECTOR_BYTES past
+     * the end of list and streams, and returns the bytes of the streams. Decoding reads exactly src[0..size), at least
+     * T1, may write VECTOR_BYTES past the list, and returns the bytes used, or 0 when no encoder would write these. */
+    size_t (*encode_tiers)(uint8_t *streams, const uint8_t *exponents, uint32_t count, const struct table *table,
+                           uint32_t *escapes);
+    size_t (*decode_tiers)(uint8_t *exponents, const uint8_t *src, size_t size, uint32_t count,
+                           const struct table *table, uint32_t *escapes);
     /* How many of these items of two bits are 3. */
     uint32_t (*count_threes)(const uint8_t *stream, uint32_t items);
 

@@ -99,34 +99,42 @@ static size_t encode_top16(uint8_t *stage, struct block_bytes *block, const stru
     return (size_t)(exponents + count - stage);
 }
 
-static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+static size_t encode_tiers(uint8_t *streams, const uint8_t *exponents, uint32_t count, const struct table *table,
+                           uint32_t *escapes)
 {
-    const uint8_t *src = block->bytes;
-    uint32_t n = block->size / 2;
     uint8_t tier2[STRAIT_BLOCK_VALUES], tier3[STRAIT_BLOCK_VALUES], tier4[STRAIT_BLOCK_VALUES];
     uint32_t n2 = 0, n3 = 0, n4 = 0;
-    uint8_t *t1 = stage + n;
-    for (uint32_t i = 0; i < n; i++) {
-        uint16_t value = load_le16(src + 2 * i);
-        uint8_t rank = table->rank[value_exponent(value)];
-        stage[i] = value_sign_mantissa(value);
-        put_item(t1, i, 2, rank < TIER2_RANK ? rank : 3);
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t rank = table->rank[exponents[i]];
+        put_item(streams, i, 2, rank < TIER2_RANK ? rank : 3);
         if (rank >= TIER2_RANK)
             tier2[n2++] = rank < TIER3_RANK ? rank - TIER2_RANK : 3;
         if (rank >= TIER3_RANK)
             tier3[n3++] = rank < TIER4_RANK ? rank - TIER3_RANK : 15;
         if (rank >= TIER4_RANK)
-            tier4[n4++] = value_exponent(value);
+            tier4[n4++] = exponents[i];
     }
-    uint8_t *t2 = t1 + pack_bytes_2bit(n), *t3 = t2 + pack_bytes_2bit(n2), *t4 = t3 + pack_bytes_4bit(n3);
+    uint8_t *t2 = streams + pack_bytes_2bit(count), *t3 = t2 + pack_bytes_2bit(n2), *t4 = t3 + pack_bytes_4bit(n3);
     for (uint32_t i = 0; i < n2; i++)
         put_item(t2, i, 2, tier2[i]);
     for (uint32_t i = 0; i < n3; i++)
         put_item(t3, i, 4, tier3[i]);
     memcpy(t4, tier4, n4);
     *escapes = n4;
+    return (size_t)(t4 + n4 - streams);
+}
+
+static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+{
+    const uint8_t *src = block->bytes;
+    uint8_t exponents[STRAIT_BLOCK_VALUES];
+    uint32_t n = block->size / 2;
+    for (uint32_t i = 0; i < n; i++) {
+        stage[i] = value_sign_mantissa(load_le16(src + 2 * i));
+        exponents[i] = value_exponent(load_le16(src + 2 * i));
+    }
     block->sum = sum_terms(src, block->size, block->word);
-    return (size_t)(t4 + n4 - stage);
+    return n + encode_tiers(stage + n, exponents, n, table, escapes);
 }
 
 /* Copies the tail byte, which follows the streams; the rest of the block is decoded. Returns all bytes used. */
@@ -182,15 +190,14 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *coded, size
     return finish_block(block, src, used, size);
 }
 
-static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, size_t size, const struct table *table,
-                            uint32_t *escapes)
+static size_t decode_tiers(uint8_t *exponents, const uint8_t *coded, size_t size, uint32_t count,
+                           const struct table *table, uint32_t *escapes)
 {
     uint8_t src[BLOCK_BYTES];
-    uint32_t n = block->size / 2;
-    const uint8_t *t1 = memcpy(src, coded, size) + n;
-    uint32_t n2 = count_items(t1, n, 2, 3);
-    size_t at2 = n + pack_bytes_2bit(n), at3 = at2 + pack_bytes_2bit(n2);
-    if (at3 > size || !is_padded(t1, n, 2) || !is_padded(src + at2, n2, 2))
+    const uint8_t *t1 = memcpy(src, coded, size);
+    uint32_t n2 = count_items(t1, count, 2, 3);
+    size_t at2 = pack_bytes_2bit(count), at3 = at2 + pack_bytes_2bit(n2);
+    if (at3 > size || !is_padded(t1, count, 2) || !is_padded(src + at2, n2, 2))
         return 0;
     uint32_t n3 = count_items(src + at2, n2, 2, 3);
     size_t at4 = at3 + pack_bytes_4bit(n3);
@@ -200,23 +207,31 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, siz
     if (at4 + n4 > size)
         return 0;
     uint32_t i2 = 0, i3 = 0, i4 = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        unsigned rank = get_item(t1, i, 2), exponent;
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned rank = get_item(t1, i, 2);
         if (rank == 3)
             rank = TIER2_RANK + get_item(src + at2, i2++, 2);
         if (rank == TIER3_RANK)
             rank = TIER3_RANK + get_item(src + at3, i3++, 4);
-        if (rank < TIER4_RANK) {
-            exponent = table->exponent[rank];
-        } else {
-            exponent = src[at4 + i4++];
-            if (table->rank[exponent] < TIER4_RANK)
-                return 0;
-        }
-        store_le16(block->bytes + 2 * i, value_join(src[i], (uint8_t)exponent));
+        exponents[i] = rank < TIER4_RANK ? table->exponent[rank] : src[at4 + i4++];
+        if (rank >= TIER4_RANK && table->rank[exponents[i]] < TIER4_RANK)
+            return 0;
     }
     *escapes = n4;
-    return finish_block(block, src, at4 + n4, size);
+    return at4 + n4;
+}
+
+static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, size_t size, const struct table *table,
+                            uint32_t *escapes)
+{
+    uint8_t src[BLOCK_BYTES], exponents[STRAIT_BLOCK_VALUES];
+    uint32_t n = block->size / 2;
+    size_t used = decode_tiers(exponents, memcpy(src, coded, size) + n, size - n, n, table, escapes);
+    if (used == 0)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        store_le16(block->bytes + 2 * i, value_join(src[i], exponents[i]));
+    return finish_block(block, src, n + used, size);
 }
 
 static void split_fp8(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
@@ -302,6 +317,8 @@ const struct block_ops block_scalar = {
     .join_fp8 = join_fp8,
     .encode_tier = encode_tier,
     .decode_tier = decode_tier,
+    .encode_tiers = encode_tiers,
+    .decode_tiers = decode_tiers,
     .count_threes = count_threes,
     .values = &values_scalar,
     .sum = sum_terms,

@@ -21,6 +21,12 @@ static struct shape shape_of(unsigned mode, enum strait_element element, uint32_
     return shape;
 }
 
+/* Whether values have halves: BF16, FP16, FP32. */
+static bool is_float(enum strait_element element)
+{
+    return element == STRAIT_ELEMENT_BF16 || element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
+}
+
 bool typed_mode_fits(unsigned mode, enum strait_element element)
 {
     switch (mode) {
@@ -30,17 +36,21 @@ bool typed_mode_fits(unsigned mode, enum strait_element element)
         return element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
     case STRAIT_BLOCK_FP8:
         return is_fp8(element);
+    case STRAIT_BLOCK_PARTS:
+        return is_float(element);
     default:
         return element == STRAIT_ELEMENT_FP32;
     }
 }
 
-enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
+enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, enum strait_mode asked,
                                   const uint8_t *src, uint32_t size)
 {
+    if (asked == STRAIT_MODE_PARTS && is_float(element))
+        return STRAIT_BLOCK_PARTS;
     switch (element) {
     case STRAIT_ELEMENT_BF16:
-        return by_base ? STRAIT_BLOCK_BASE : STRAIT_BLOCK_TIERED;
+        return asked == STRAIT_MODE_BASE ? STRAIT_BLOCK_BASE : STRAIT_BLOCK_TIERED;
     case STRAIT_ELEMENT_FP16:
         return STRAIT_BLOCK_SPLIT;
     case STRAIT_ELEMENT_FP32:
@@ -65,6 +75,8 @@ uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t 
 {
     if (mode == STRAIT_BLOCK_FP8)
         return fp8_least_bytes(element, size);
+    if (mode == STRAIT_BLOCK_PARTS)
+        return parts_least_bytes(element, size);
     struct shape shape = shape_of(mode, element, size);
     return fixed_bytes(&shape, TYPED_BASE_TIERS);
 }
@@ -84,6 +96,15 @@ static enum strait_block_mode stats_mode_of(enum typed_coder coder)
     if (coder == TYPED_BASE_CODES)
         return STRAIT_BLOCK_TOP16;
     return coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES : STRAIT_BLOCK_TIERED;
+}
+
+/* The scratch of mode 11, with the ranking of symbols. */
+static struct parts_scratch *parts_scratch_of(struct typed *typed)
+{
+    if (!typed->ranks_symbols)
+        parts_table(&typed->scratch->parts.symbols);
+    typed->ranks_symbols = true;
+    return &typed->scratch->parts;
 }
 
 /* ---- Encoding --------------------------------------------------------------------------------------------------- */
@@ -145,6 +166,10 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
         typed->stats_mode = STRAIT_BLOCK_TIERED;
         return fp8_encode(typed->blocks, typed->scratch->high_halves, stage, block, element, escapes);
     }
+    if (mode == STRAIT_BLOCK_PARTS) {
+        typed->stats_mode = STRAIT_BLOCK_TIERED;
+        return parts_encode(typed->blocks, parts_scratch_of(typed), stage, block, element, table, escapes);
+    }
     struct shape shape = shape_of(mode, element, block->size);
     struct block_bytes high_halves = split_block(typed, stage, block, mode, element, &shape);
     uint8_t *streams = stage + shape.low_bits, base = 0;
@@ -202,6 +227,10 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
     if (mode == STRAIT_BLOCK_FP8) {
         typed->stats_mode = STRAIT_BLOCK_TIERED;
         return fp8_decode(typed->blocks, typed->scratch->high_halves, block, src, size, element, escapes);
+    }
+    if (mode == STRAIT_BLOCK_PARTS) {
+        typed->stats_mode = STRAIT_BLOCK_TIERED;
+        return parts_decode(typed->blocks, parts_scratch_of(typed), block, src, size, element, table, escapes);
     }
     struct shape shape = shape_of(mode, element, block->size);
     const unsigned coder = src[size - 2], base = src[size - 1];

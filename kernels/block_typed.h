@@ -1,7 +1,8 @@
 /*
- * Typed modes (6 to 8 and 10). In modes 6 to 8 the coders of BF16 values are applied to any floating-point type: a
+ * Typed modes (6 to 8, 10 and 11). In modes 6 to 8 the coders of BF16 values are applied to any floating-point type: a
  * value is split into its high half, which looks like BF16, and low mantissa bits, which are stored unchanged.
- * FORMAT.md, section 3, which calls them *half* and *rest*, says how. Mode 10 is that of block_fp8.h.
+ * FORMAT.md, section 3, which calls them *half* and *rest*, says how. Mode 10 is that of block_fp8.h, mode 11
+ * that of block_parts.h.
  */
 #ifndef STRAIT_KERNELS_BLOCK_TYPED_H
 #define STRAIT_KERNELS_BLOCK_TYPED_H
@@ -10,6 +11,7 @@
 #include <stdint.h>
 
 #include "kernels/block_fp8.h"
+#include "kernels/block_parts.h"
 
 /* Cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
  * themselves need no initialization. */
@@ -45,12 +47,14 @@ enum typed_coder {
 struct typed_scratch {
     _Alignas(64) uint8_t high_halves[FP8_LIST_BYTES]; /* or the exponents of FP8 values */
     struct table base_tables[BASE_TABLES];
+    struct parts_scratch parts;
 };
 
 struct typed {
     const struct block_ops *blocks;
     struct typed_scratch *scratch;
     struct base_tables bases;
+    bool ranks_symbols;                /* the ranking of symbols has been made */
     enum strait_block_mode stats_mode; /* out: the mode under which statistics count the last block */
 };
 
@@ -59,9 +63,8 @@ static inline struct typed typed_init(const struct block_ops *blocks, struct typ
     return (struct typed){.blocks = blocks, .scratch = scratch, .bases = {.tables = scratch->base_tables}};
 }
 
-/* The mode of a block of this element type and size when it is coded by its base (`by_base`) or by a table; RAW when
- * there is none. */
-enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
+/* The mode of a block of this element type and size when BASE, SPLIT or PARTS is asked for; RAW when there is none. */
+enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, enum strait_mode asked,
                                   const uint8_t *src, uint32_t size);
 
 /* Whether blocks of this typed mode can hold values of this type. */
@@ -71,7 +74,7 @@ bool typed_mode_fits(unsigned mode, enum strait_element element);
 uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t size);
 
 /* Codes a whole block to the stage: whole units, including the end of the block. Returns its bytes. `table` NULL: by
- * base. */
+ * base, or bases. */
 size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *block, enum strait_block_mode mode,
                     enum strait_element element, const struct table *table, uint32_t *escapes);
 

@@ -220,15 +220,34 @@ static uint32_t encode_tier4(uint8_t *dst, const struct rank_lut *ranks, const u
     return on_count;
 }
 
+/* Writes T2 to T4 of the n2 exponents that T1 passed on. Returns their bytes. */
+static inline size_t encode_later_tiers(uint8_t *t2, const struct rank_lut *ranks, const uint8_t *exponents2,
+                                        uint32_t n2, uint32_t *escapes)
+{
+    uint8_t exponents3[LIST_BYTES], *t3 = t2 + pack_bytes_2bit(n2);
+    uint32_t n3 = encode_tier2(t2, ranks, exponents2, n2, exponents3);
+    *escapes = encode_tier4(t3, ranks, exponents3, n3);
+    return (size_t)(t3 + pack_bytes_4bit(n3) + *escapes - t2);
+}
+
 static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
 {
-    uint8_t exponents2[LIST_BYTES], exponents3[LIST_BYTES];
+    uint8_t exponents2[LIST_BYTES];
     const struct rank_lut ranks = rank_lut_init(table);
     uint32_t n = block->size / 2, n2 = encode_tier1(stage, block, &ranks, exponents2);
-    uint8_t *t2 = stage + n + pack_bytes_2bit(n), *t3 = t2 + pack_bytes_2bit(n2);
-    uint32_t n3 = encode_tier2(t2, &ranks, exponents2, n2, exponents3);
-    *escapes = encode_tier4(t3, &ranks, exponents3, n3);
-    return (size_t)(t3 + pack_bytes_4bit(n3) + *escapes - stage);
+    size_t fixed = n + pack_bytes_2bit(n);
+    return fixed + encode_later_tiers(stage + fixed, &ranks, exponents2, n2, escapes);
+}
+
+static size_t encode_tiers(uint8_t *streams, const uint8_t *exponents, uint32_t count, const struct table *table,
+                           uint32_t *escapes)
+{
+    uint8_t exponents2[LIST_BYTES];
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t n2 = 0, fixed = pack_bytes_2bit(count);
+    for (uint32_t i = 0; i < count; i += STEP)
+        n2 += tier2_step(streams + i / 4, exponents2 + n2, &ranks, 0, vec_load(exponents + i), vec_first(count - i));
+    return fixed + encode_later_tiers(streams + fixed, &ranks, exponents2, n2, escapes);
 }
 
 /* ---- Decoding ---- */
@@ -365,29 +384,39 @@ static void decode_tier1(uint8_t *exponents, const uint8_t *t1, uint32_t n, cons
     decode_tier2(exponents + whole, rest, n - whole, on, table, 0);
 }
 
-static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
-                            uint32_t *escapes)
+static inline size_t decode_tiers(uint8_t *exponents, const uint8_t *t1, size_t size, uint32_t count,
+                                  const struct table *table, uint32_t *escapes)
 {
-    uint8_t exponents1[LIST_BYTES], exponents2[LIST_BYTES], exponents3[LIST_BYTES];
+    uint8_t exponents2[LIST_BYTES], exponents3[LIST_BYTES];
     uint8_t tiers[BLOCK_BYTES + 2 * STEP]; /* what follows T1, with room for whole-vector reads past its end */
-    uint32_t n = block->size / 2, n2 = count_threes(src + n, n), bytes2 = pack_bytes_2bit(n2);
-    size_t fixed = n + pack_bytes_2bit(n), rest = size - fixed;
-    memcpy(tiers, src + fixed, rest);
+    uint32_t n2 = count_threes(t1, count), bytes1 = pack_bytes_2bit(count), bytes2 = pack_bytes_2bit(n2);
+    size_t rest = size - bytes1;
+    memcpy(tiers, t1 + bytes1, rest);
     memset(tiers + rest, 0, 2 * STEP);
-    if (bytes2 > rest || !is_padded(src + n, n, 2) || !is_padded(tiers, n2, 2))
+    if (bytes2 > rest || !is_padded(t1, count, 2) || !is_padded(tiers, n2, 2))
         return 0;
     uint32_t n3 = count_threes(tiers, n2), bytes3 = pack_bytes_4bit(n3);
     if (bytes2 + bytes3 > rest || !is_padded(tiers + bytes2, n3, 4))
         return 0;
     int32_t n4 = decode_tier4(exponents3, tiers + bytes2, n3, rest - bytes2, table);
-    size_t used = bytes2 + bytes3 + (size_t)n4, t = block->size % 2;
-    if (n4 < 0 || used + t > rest)
+    if (n4 < 0 || bytes2 + bytes3 + (size_t)n4 > rest)
         return 0;
     decode_tier2(exponents2, tiers, n2, exponents3, table, TIER2_RANK);
-    decode_tier1(exponents1, src + n, n, exponents2, table);
-    join_block(block, src, exponents1, src + size, tiers + used);
+    decode_tier1(exponents, t1, count, exponents2, table);
     *escapes = (uint32_t)n4;
-    return fixed + used + t;
+    return bytes1 + bytes2 + bytes3 + (size_t)n4;
+}
+
+static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
+                            uint32_t *escapes)
+{
+    uint8_t exponents[LIST_BYTES];
+    uint32_t n = block->size / 2, t = block->size % 2;
+    size_t used = decode_tiers(exponents, src + n, size - n, n, table, escapes);
+    if (used == 0 || n + used + t > size)
+        return 0;
+    join_block(block, src, exponents, src + size, src + n + used);
+    return n + used + t;
 }
 
 /* ---- FP8 ---- */
@@ -564,8 +593,9 @@ static void flush(void)
     {                                                                                                             \
         .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,               \
         .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier, \
-        .decode_tier = decode_tier, .count_threes = count_threes, .values = &(VALUES), .sum = sum,                \
-        .sum_copy = sum_copy, .copy = copy, .flush = flush                                                        \
+        .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                   \
+        .count_threes = count_threes, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy,        \
+        .flush = flush                                                                                            \
     }
 
 #endif

@@ -462,8 +462,8 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
         return STRAIT_BLOCK_RAW;
     if (values_equal(in->bytes, in->size / 2))
         return STRAIT_BLOCK_CONST;
-    if (e->mode == STRAIT_MODE_BASE || e->mode == STRAIT_MODE_SPLIT)
-        return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
+    if (e->mode >= STRAIT_MODE_BASE)
+        return typed_mode(&e->typed, e->element, e->mode, in->bytes, in->size);
     if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
         return STRAIT_BLOCK_RAW;
     return e->mode == STRAIT_MODE_TOP16 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TIERED;
@@ -712,8 +712,9 @@ static bool decode_block(struct decoder *d, const struct chunk_block *block, str
     size_t used = decode_streams(d, block, out, table, escapes);
     if (used == 0 || units(used) * CHUNK_UNIT != block->size || !all_zero(block->src + used, block->size - used))
         return false;
-    return block->mode < STRAIT_BLOCK_TOP16 || !out->maybe_const ||
-           memcmp(out->bytes, out->bytes + 2, out->size / 2 * 2 - 2) != 0;
+    if (block->mode < STRAIT_BLOCK_TOP16 || block->mode == STRAIT_BLOCK_PARTS)
+        return true; /* equal values are allowed */
+    return !out->maybe_const || memcmp(out->bytes, out->bytes + 2, out->size / 2 * 2 - 2) != 0;
 }
 
 /* Decodes page `index` of the chunk. */

@@ -87,6 +87,23 @@ void base_table(struct table *table, uint8_t base)
     table_set_window(table, base < 26 ? 0 : base > 250 ? 224 : base - 26);
 }
 
+void parts_table(struct table *table)
+{
+    static const uint8_t first[21] = {255, 254, 253, 0,   252, 251, 250, 249, 248, 247, 246,
+                                      245, 244, 243, 242, 241, 240, 1,   2,   3,   128};
+    memset(table->rank, 255, sizeof(table->rank));
+    for (unsigned r = 0; r < sizeof(first); r++)
+        table->rank[table->exponent[r] = first[r]] = (uint8_t)r;
+    for (unsigned symbol = 0, r = sizeof(first); symbol < 256; symbol++)
+        if (table->rank[symbol] == 255)
+            table->rank[table->exponent[r] = (uint8_t)symbol] = (uint8_t)r, r++;
+    memcpy(table->rank + 256, table->rank, TABLE_WRAP);
+    table->window = 240;
+    table->stray_count = 1;
+    memset(table->strays, 0, sizeof(table->strays));
+    table->strays[0] = 128;
+}
+
 /* False when the ranking is no permutation of 0..255. */
 static bool table_init(struct table *table, const uint8_t ranking[256])
 {

@@ -10,17 +10,23 @@
 /* How many exponents outside the window are looked up one by one. */
 #define TABLE_STRAYS 4
 
+/* How far a window may reach past exponent 255, to the first ones. */
+#define TABLE_WRAP 16
+
 /* One ranking of all exponents, in both directions, and a window in which short look-up tables find most of it. */
 struct table {
-    uint8_t rank[256];            /* by exponent */
-    uint8_t exponent[256];        /* by rank */
-    uint8_t window;               /* first of 32 consecutive exponents that hold most of the ranks below TIER4_RANK */
-    uint8_t stray_count;          /* how many of these ranks have exponents outside the window: 0..TIER4_RANK */
-    uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if there are at most TABLE_STRAYS */
+    uint8_t rank[256 + TABLE_WRAP]; /* by exponent; where the window wraps around, the first ones once more */
+    uint8_t exponent[256];          /* by rank */
+    uint8_t window;                 /* first of 32 consecutive exponents that hold most of the ranks below TIER4_RANK */
+    uint8_t stray_count;            /* how many of these ranks have exponents outside the window: 0..TIER4_RANK */
+    uint8_t strays[TABLE_STRAYS];   /* those exponents, lowest ranks first, if there are at most TABLE_STRAYS */
 };
 
 /* Makes the ranking of a base, which needs no calibration: mode `base` of FORMAT.md, section 3.2. */
 void base_table(struct table *table, uint8_t base);
+
+/* Makes the ranking of symbols of mode 11, FORMAT.md, section 3.4. Symbols without a rank have those from 21 on. */
+void parts_table(struct table *table);
 
 struct strait_codebook {
     uint32_t count;

@@ -258,7 +258,7 @@ static struct strait_run complete_run(const struct strait_run *run)
 static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
 {
     if (params == NULL || params->size < sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
-        (unsigned)params->mode > STRAIT_MODE_SPLIT)
+        (unsigned)params->mode > STRAIT_MODE_PARTS)
         return STRAIT_ERR_INVALID;
     if (params->codebook == NULL && element_uses_tables(params->element, params->mode))
         return STRAIT_ERR_INVALID;

@@ -10,6 +10,7 @@
 #endif
 
 #include "internal/bytes.h"
+#include "kernels/part_loops.h"
 #include "kernels/value_ops.h"
 
 /* ---- Bases ---- */
@@ -260,7 +261,7 @@ static bool join_fp16(uint8_t *restrict dst, const uint8_t *restrict high_halves
 #define VALUE_OPS                                                                                                     \
     {                                                                                                                 \
         .find_base = find_base, .split_fp32 = split_fp32, .join_fp32 = join_fp32, .are_high_halves = are_high_halves, \
-        .split_fp16 = split_fp16, .join_fp16 = join_fp16                                                              \
+        .split_fp16 = split_fp16, .join_fp16 = join_fp16, PART_OPS                                                    \
     }
 
 #endif

@@ -5,7 +5,7 @@ import re
 import sys
 
 ORDER = {
-    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8"
+    "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8 block_parts"
                " block_typed chunk codec container",
     "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",

@@ -76,13 +76,14 @@ struct encode_options {
 static const char *const mode_names[] = {
     [STRAIT_MODE_AUTO] = "auto",     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16",
     [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
+    [STRAIT_MODE_PARTS] = "parts",
 };
 
 static bool set_mode(void *options_, const char *text)
 {
     struct encode_options *options = options_;
     unsigned index;
-    if (!option_name("--mode", text, mode_names, 6, &index))
+    if (!option_name("--mode", text, mode_names, STRAIT_MODE_PARTS + 1, &index))
         return false;
     options->mode = (enum strait_mode)index;
     return true;
@@ -561,7 +562,7 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
 {
     const struct cli_option list[] = {
         {"codebook", .text = &options->codebook},
-        {"mode", .set = set_mode, .values = "auto tiered top16 raw split base"},
+        {"mode", .set = set_mode, .values = "auto tiered top16 raw split base parts"},
         {"class", .set = add_class},
         {"dtype", .set = set_dtype, .values = "bf16 fp16 fp32 fp8_e4m3 fp8_e5m2 bytes"},
         {"raw", .flag = &options->raw},

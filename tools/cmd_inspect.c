@@ -88,7 +88,7 @@ static void add(struct survey_sum *sum, const struct strait_page_info *page, uin
 /* Pages of types other than BF16 name table 0 also when they use none. */
 static bool has_table(enum strait_element element, const struct strait_page_info *page)
 {
-    const uint32_t coded = 1u << STRAIT_BLOCK_SPLIT | 1u << STRAIT_BLOCK_FP32Z;
+    const uint32_t coded = 1u << STRAIT_BLOCK_SPLIT | 1u << STRAIT_BLOCK_FP32Z | 1u << STRAIT_BLOCK_PARTS;
     return element == STRAIT_ELEMENT_BF16 || (page->block_modes & coded) != 0;
 }
 

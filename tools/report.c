@@ -121,7 +121,7 @@ const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
     [STRAIT_BLOCK_TOP16] = "top16",   [STRAIT_BLOCK_TOP16_ESCAPES] = "top16_escapes",
     [STRAIT_BLOCK_TIERED] = "tiered", [STRAIT_BLOCK_BASE] = "base",
     [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
-    [STRAIT_BLOCK_FP8] = "fp8",
+    [STRAIT_BLOCK_FP8] = "fp8",       [STRAIT_BLOCK_PARTS] = "parts",
 };
 
 const char *const role_names[] = {

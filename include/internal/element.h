@@ -21,10 +21,10 @@ static inline uint32_t element_bytes(uint32_t element)
     }
 }
 
-/* Whether this mode codes values of the type by the tables of a codebook set. */
+/* Whether this mode codes values of the type by the tables of a codebook set, and needs one. */
 static inline bool element_uses_tables(uint32_t element, enum strait_mode mode)
 {
-    if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
+    if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE || mode == STRAIT_MODE_PARTS)
         return false;
     return element == STRAIT_ELEMENT_BF16 ||
            (mode == STRAIT_MODE_SPLIT && (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32));

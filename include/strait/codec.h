@@ -4,8 +4,9 @@
  * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
  * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` extends
  * `tiered` to FP16 and FP32. `base` needs no codebook: its codes count from a block's own large exponents. FP8 needs
- * none in either: its blocks carry a ranking of their own (E5M2 1.40x, E4M3 1.19x). Blocks that would not shrink are
- * kept raw, so the output is never larger than the input plus its tables. Every bit pattern
+ * none in either: its blocks carry a ranking of their own (E5M2 1.40x, E4M3 1.19x). `parts` stores only those bits of
+ * signs and mantissas that change within a block, and counts codes from the large exponents of each 256 values. Blocks
+ * that would not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit pattern
  * round-trips.
  *
  * Basic use:
@@ -53,8 +54,8 @@ extern "C" {
 #define STRAIT_CODEBOOK_ID_BYTES   16u
 #define STRAIT_CHUNK_ALIGNMENT     16u /* best alignment of chunk buffers; others work, slower */
 
-/* Type of the values. BF16 is compressed in every mode, FP16, FP32 and FP8 in BASE and SPLIT; everything else is stored
- * unchanged (except constant blocks). */
+/* Type of the values. BF16 is compressed in every mode, FP16, FP32 and FP8 in BASE, SPLIT and PARTS; everything else is
+ * stored unchanged (except constant blocks). */
 enum strait_element {
     STRAIT_ELEMENT_BYTES = 0,
     STRAIT_ELEMENT_BF16 = 1,
@@ -66,7 +67,9 @@ enum strait_element {
 
 /* What the encoder is asked for. Except with RAW, blocks of a single repeated value become `const`, and blocks that
  * would not shrink stay raw. AUTO is TIERED today. Versions before BASE and SPLIT refuse (ERR_UNSUPPORTED) chunks
- * written by BASE, and by SPLIT from FP16 and FP32; versions before STRAIT_BLOCK_FP8 those with such blocks. */
+ * written by BASE, and by SPLIT from FP16 and FP32; versions before STRAIT_BLOCK_FP8 and STRAIT_BLOCK_PARTS those with
+ * such blocks. "cuda" has no PARTS of BF16, FP16 and FP32: it refuses to encode (ERR_UNSUPPORTED) and to decode them.
+ */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
@@ -74,6 +77,7 @@ enum strait_mode {
     STRAIT_MODE_TIERED = 3, /* BF16 */
     STRAIT_MODE_BASE = 4,   /* BF16, FP16, FP32, FP8, without a codebook */
     STRAIT_MODE_SPLIT = 5,  /* BF16 (as TIERED), FP16, FP32; FP8 as in BASE, without a codebook */
+    STRAIT_MODE_PARTS = 6,  /* BF16, FP16, FP32, with or without a codebook; FP8 as in BASE */
 };
 
 /* Mode of a block in the chunk. strait_result.values has an entry for each of the first five; a block of a later mode
@@ -89,7 +93,8 @@ enum strait_block_mode {
     STRAIT_BLOCK_SPLIT = 7,      /* FP16 or FP32, with the low bits of its mantissas */
     STRAIT_BLOCK_FP32Z = 8,      /* FP32 whose lower halves are zero: widened BF16 */
     STRAIT_BLOCK_FP8 = 10,       /* FP8, by a ranking that the block carries */
-    STRAIT_BLOCK_MODES_ALL = 11, /* all modes are below this */
+    STRAIT_BLOCK_PARTS = 11,     /* BF16, FP16 or FP32: the bits that change, and a base for each 256 values */
+    STRAIT_BLOCK_MODES_ALL = 12, /* all modes are below this */
 };
 
 /* ---- Codebooks ------------------------------------------------------------------------------------------------- */
@@ -292,7 +297,7 @@ struct strait_encode_params {
     size_t size; /* sizeof(struct strait_encode_params) */
     enum strait_element element;
     enum strait_mode mode;
-    /* NULL: tables are 0, BF16 can only be RAW or BASE, and FP16 and FP32 not SPLIT (else ERR_INVALID). */
+    /* NULL: tables are 0, BF16 can only be RAW, BASE or PARTS, and FP16 and FP32 not SPLIT (else ERR_INVALID). */
     const struct strait_codebook *codebook;
 };
 

@@ -73,8 +73,8 @@ CODEBOOK_ID_BYTES = 16
 CODEBOOK_TABLES_MAX = 65535
 
 ELEMENTS = {"bytes": 0, "bf16": 1, "fp16": 2, "fp32": 3, "fp8_e4m3": 4, "fp8_e5m2": 5}
-MODES = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3, "base": 4, "split": 5}
-MODES_WITHOUT_TABLES = ("raw", "base")
+MODES = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3, "base": 4, "split": 5, "parts": 6}
+MODES_WITHOUT_TABLES = ("raw", "base", "parts")
 BLOCK_MODES = ("raw", "const", "top16", "top16_escapes", "tiered")
 
 

@@ -61,7 +61,7 @@ def chunk_pages(chunk: ArrayLike) -> NDArray[np.void]:
 
     Returns records [pages] with the fields sum (of the raw bytes), page_bytes (raw), coded_bytes (in the chunk, without
     its tables), table, block_modes (bit m set: some block became the m-th of raw, const, top16, top16_escapes, tiered,
-    none, base, split, fp32z, none, fp8).
+    none, base, split, fp32z, none, fp8, parts).
     TruncatedError, CorruptError, UnsupportedError, IntegrityError.
     """
     source = byte_view(chunk, "chunk")

@@ -133,7 +133,7 @@ def codec_handle(name: str | None) -> int | None:
 
 
 #: How to encode: auto picks by element type (tiered for BF16). Blocks that would not shrink are always kept raw.
-Mode = Literal["auto", "raw", "top16", "tiered", "base", "split"]
+Mode = Literal["auto", "raw", "top16", "tiered", "base", "split", "parts"]
 
 Out = TypeVar("Out")
 
@@ -222,10 +222,10 @@ def encode(
 
     pages: a contiguous array of any shape, cut into pages of `page_bytes` bytes (the last may be shorter; at most
         16 MiB; a multiple of the element's size); or a PageList, read in place.
-    codebook: its tables say which exponents are frequent. None: modes "raw" and "base" only.
+    codebook: its tables say which exponents are frequent. None: modes "raw", "base" and "parts" only.
     mode: "top16" and "tiered" code BF16; "split" is "tiered" for BF16, FP16 and FP32; "base" codes these three without
-        a codebook; "auto" is "tiered". None: "split" with a codebook, "base" without. Values of other types are
-        carried as they are.
+        a codebook; "parts" codes them with or without, and leaves out bits that never change; "auto" is "tiered". None:
+        "split" with a codebook, "base" without. Values of other types are carried as they are.
     element: what the values are. Arrays must have a matching dtype (BF16: uint16, int16, ml_dtypes.bfloat16,
         torch.bfloat16) or be bytes. None: what the dtype says, and BF16 where it says nothing.
     table: index of the codebook's table, or the class to find one for, where a PageList does not say.
@@ -250,7 +250,7 @@ def encode(
         codebook=handle,
     )
     if handle is None and mode not in _abi.MODES_WITHOUT_TABLES:
-        raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw' and mode='base'")
+        raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw', mode='base' and mode='parts'")
     variant = codec_handle(codec)
     request, _alive = _request_to_read(pages, element, codebook, table, page_bytes)
     bound = request.bound()

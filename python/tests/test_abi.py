@@ -83,7 +83,7 @@ def test_enums_are_those_of_the_header():
     assert members("ELEMENT") == _abi.ELEMENTS
     assert members("MODE") == _abi.MODES
     counted = {name: i for i, name in enumerate(_abi.BLOCK_MODES)}
-    assert members("BLOCK") == counted | {"base": 6, "split": 7, "fp32z": 8, "fp8": 10}
+    assert members("BLOCK") == counted | {"base": 6, "split": 7, "fp32z": 8, "fp8": 10, "parts": 11}
     assert members("ROLE") == {role.name.lower(): role.value for role in strait.Role}
 
 

@@ -15,7 +15,7 @@ from conftest import values_like_kv
 import strait
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 32, 33, 100, 8191, 16383, 16384, 16385, 32767, 32768, 32769, 65536, 100001]
-MODES = ["auto", "raw", "top16", "tiered", "base", "split"]
+MODES = ["auto", "raw", "top16", "tiered", "base", "split", "parts"]
 
 
 def as_bytes(values):

@@ -123,15 +123,36 @@ def as_fp8(rng, halves, count, element):
     return (rests | e.astype(np.uint8) << bits).astype(np.uint8).tobytes()
 
 
+def narrowed(rng, data, element):
+    """The values with lowest bits of the mantissa that are zero, and of one sign, at times but for one value."""
+    size, bits = fm.VALUE_BYTES[element], fm.MANTISSA_BITS[element]
+    count = len(data) // size
+    values = np.frombuffer(data, "<u%d" % size, count).astype(np.int64)
+    z, sign = int(rng.integers(0, bits + 1)), 1 << 8 * size - 1
+    narrow = values >> z << z
+    kind = rng.integers(0, 3)
+    narrow = narrow & ~sign if kind == 1 else narrow | sign if kind == 2 else narrow
+    if count > 0 and rng.random() < 0.2:
+        at = int(rng.integers(0, count))
+        narrow[at] = values[at]
+    return narrow.astype("<u%d" % size).tobytes() + data[count * size:]
+
+
 def random_data(rng, size, exponents, element=fm.BF16):
     """`size` bytes: one distribution, or another one from some block on."""
+    if element in fm.VALUE_BYTES and rng.random() < 0.3:
+        return narrowed(rng, plain_data(rng, size, exponents, element), element)
+    return plain_data(rng, size, exponents, element)
+
+
+def plain_data(rng, size, exponents, element):
     n = size // 2 + 1
     if element == fm.FP32:
-        return as_fp32(rng, random_data(rng, 2 * n, exponents), n)[:size]
+        return as_fp32(rng, plain_data(rng, 2 * n, exponents, fm.BF16), n)[:size]
     if element in fm.FP8_MANTISSA_BITS:
-        return as_fp8(rng, random_data(rng, 4 * n, exponents), 2 * n, element)[:size]
+        return as_fp8(rng, plain_data(rng, 4 * n, exponents, fm.BF16), 2 * n, element)[:size]
     if element == fm.FP16:
-        return as_fp16(rng, random_data(rng, 2 * n, exponents), n)[:size]
+        return as_fp16(rng, plain_data(rng, 2 * n, exponents, fm.BF16), n)[:size]
     names = list(DISTRIBUTIONS)
     data = DISTRIBUTIONS[rng.choice(names)](rng, n, exponents)
     if size > fm.BLOCK_BYTES and rng.random() < 0.7:
@@ -191,7 +212,7 @@ def mutate_row(rng, data, header):
     places = row_places(header)
     a, b = rng.choice(places, 2).tolist()
     if rng.random() < 0.6:
-        data[a] = data[a] & 0xF0 | int(rng.choice([0, 1, 2, 3, 4, 5, 9, 15]))
+        data[a] = data[a] & 0xF0 | int(rng.choice([0, 1, 2, 3, 4, 5, 9, 11, 15]))
     else:
         data[a:a + 4], data[b:b + 4] = data[b:b + 4], data[a:a + 4]
 
@@ -272,7 +293,25 @@ def mutate_ranking(rng, data, block):
         flip(rng, data, block.offset, end - fm.FP8_RANKS)
 
 
-def mutate_block(rng, data, pages, tables):
+def mutate_parts(rng, data, block, element):
+    """Another form, coder or base of a block of mode 11, another symbol of the last tier, or any bit."""
+    kind, end = rng.integers(0, 5), block.offset + block.extent
+    count = (2 * block.n + block.t) // fm.VALUE_BYTES[element]
+    if kind == 0:
+        data[end - 1] = int(rng.choice([0, 1, 2, 255]))
+    elif kind == 1:
+        data[end - 2] = int(rng.choice([data[end - 2] ^ 32, data[end - 2] ^ 64, (data[end - 2] + 1) & 255, 23, 24, 96]))
+    elif kind == 2:
+        at = end - 3 - int(rng.integers(0, fm.ceil_div(count, 256)))
+        if at >= block.offset:
+            data[at] = int(rng.choice([0, 1, 16, 17, 254, 255, (data[at] + 1) & 255]))
+    elif kind == 3:
+        data[end - int(rng.integers(2, 20)) % block.extent - 1] = int(rng.choice(fm.SYMBOLS))
+    else:
+        flip(rng, data, block.offset, end)
+
+
+def mutate_block(rng, data, pages, tables, element):
     """Something in a block: its escapes, its tiers, its last unit, any bit."""
     blocks = [(page, block) for page in pages for block in page.blocks]
     escaped = [(page, block) for page, block in blocks if block.mode == fm.ESCAPES]
@@ -286,6 +325,8 @@ def mutate_block(rng, data, pages, tables):
         return mutate_end(rng, data, block)
     if block.mode == fm.FP8 and rng.random() < 0.7:
         return mutate_ranking(rng, data, block)
+    if block.mode == fm.PARTS and rng.random() < 0.8:
+        return mutate_parts(rng, data, block, element)
     low = block.offset + (block.extent - 16 if rng.random() < 0.6 else 0)
     return flip(rng, data, low, block.offset + block.extent)
 
@@ -335,12 +376,31 @@ def force_fp8(rng, block, element):
     return fm.FP8, fm.encode_fp8(block, element, ranking)[1] + bytes(int(rng.choice([0, 0, 0, 16])))
 
 
+def force_parts(rng, block, rank, element):
+    """A block of mode 11, by any form, coder and bases that hold these values, or that do not."""
+    signs, exponents, mantissas = fm.part_values(block, element)
+    z, g = fm.part_form(signs, mantissas, element)
+    bases, kind = fm.part_bases(exponents), rng.integers(0, 5)
+    if kind == 0:
+        z, g = int(rng.integers(0, z + 1)), int(rng.choice([0, g]))
+    elif kind == 1:
+        z, g = int(rng.integers(0, fm.MANTISSA_BITS[element] + 1)), int(rng.integers(0, 3))
+    elif kind == 2:
+        bases = rng.integers(1, 255, len(bases)).tolist()
+    elif kind == 3:
+        bases[int(rng.integers(0, len(bases)))] = int(rng.choice([0, 255]))
+    coder = int(rng.integers(0, 2))
+    return fm.PARTS, fm.encode_parts_as(block, element, z, g, coder, bases, rank) + bytes(int(rng.choice([0, 0, 0, 16])))
+
+
 def force_block(rng, page, at, tables, table, element):
     """A coded block that no encoder writes for these bytes, or one of odd size."""
     block = page[at:at + fm.BLOCK_BYTES]
     n = len(block) // 2
     values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
     rank = tables.rank[table] if tables else np.arange(256, dtype=np.uint8)
+    if element in fm.VALUE_BYTES and len(block) >= 16 and rng.random() < 0.4:
+        return force_parts(rng, block, rank, element)
     if element in fm.VALUE_BYTES and len(block) >= 16 and rng.random() < 0.5:
         return force_typed(rng, block, rank, element)
     if element in fm.FP8_MANTISSA_BITS and len(block) >= 16 and rng.random() < 0.7:
@@ -395,7 +455,7 @@ def mutations(rng, source, chunk):
     for times in (1, 1, 3):
         data = bytearray(chunk)
         for _ in range(times):
-            mutate_block(rng, data, pages, source.tables)
+            mutate_block(rng, data, pages, source.tables, source.element)
         yield "block", bytes(data)
     yield "size", resized(rng, chunk)
     yield "lengths", with_all_lengths(chunk)

@@ -81,7 +81,7 @@ def test_model(rng):
 
 # ---- The C library against the model: the same chunks from the same pages, the same verdict on any chunk
 
-ASKED_SHARES = [.15, .07, .2, .18, .25, .15]
+ASKED_SHARES = [.12, .05, .16, .15, .18, .12, .22]
 
 
 class Source:
@@ -94,7 +94,7 @@ class Source:
         self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 0, 4, 4, 5, 5]))
         self.asked = str(rng.choice(fm.ASKED_MODES, p=ASKED_SHARES))
         if self.tables is None and self.element in fm.VALUE_BYTES:
-            self.asked = str(rng.choice(["raw", "base", "base"]))
+            self.asked = str(rng.choice(["raw", "base", "base", "parts", "parts"]))
         size = self.size(rng)
         same, count, self.id_count = rng.random() < 0.5, int(rng.integers(1, 5)), int(rng.integers(1, 4))
         self.regions = [(size if same else self.size(rng), int(rng.integers(0, len(self.tables) if self.tables else 1)))
@@ -121,12 +121,12 @@ class Source:
 
 
 def mode_values(chunk, parsed):
-    """Values per block mode; blocks of modes 6 to 8 count as what their coder is, those of mode 10 as tiered."""
+    """Values per block mode; blocks of modes 6 to 8 count as what their coder is, those of modes 10 and 11 as tiered."""
     total = [0] * 5
     for page in parsed:
         for block in page.blocks:
             coder = chunk[block.offset + block.extent - 2]
-            tiered = block.mode == fm.FP8 or coder < 2
+            tiered = block.mode in (fm.FP8, fm.PARTS) or coder < 2
             total[block.mode if block.mode <= fm.TIERED else fm.TIERED if tiered else coder] += block.n
     return total
 
@@ -146,6 +146,16 @@ def fp8_escapes(source, chunk, block, data):
     return fm.ceil_div(int((~np.isin(exponents, list(chunk[end - fm.FP8_RANKS:end]))).sum()), 2)
 
 
+def parts_escapes(source, chunk, block, data, table):
+    """Exponents or symbols in the last tier of a block of mode 11."""
+    end = block.offset + block.extent
+    exponents = fm.part_values(data[:2 * block.n + block.t], source.element)[1]
+    if chunk[end - 1] == 0:
+        return int((source.tables.rank[table][exponents] >= 21).sum())
+    bases = list(chunk[end - 2 - fm.ceil_div(len(exponents), 256):end - 2])
+    return int((fm.SYMBOL_RANK[fm.part_symbols(exponents, bases)] >= 21).sum())
+
+
 def escape_counts(source, chunk, parsed):
     """Per table: (values of coded blocks, those of them in the escapes or the last tier)."""
     total = [[0, 0] for _ in range(8)]
@@ -154,6 +164,10 @@ def escape_counts(source, chunk, parsed):
             if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z):
                 total[table][0] += block.n
                 total[table][1] += typed_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:], table)
+                continue
+            if block.mode == fm.PARTS:
+                total[table][0] += block.n
+                total[table][1] += parts_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:], table)
                 continue
             if block.mode == fm.FP8:
                 total[table][0] += block.n

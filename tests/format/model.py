@@ -22,10 +22,11 @@ BLOCK_BYTES = 16384
 PAGE_BYTES_MAX = 1 << 24
 CHUNK_PAGES_MAX = 1 << 20
 HEADER_BYTES = 48
-BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED, BASE, SPLIT, FP32Z, FP8 = 0, 1, 2, 3, 4, 6, 7, 8, 10
+BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED, BASE, SPLIT, FP32Z, FP8, PARTS = 0, 1, 2, 3, 4, 6, 7, 8, 10, 11
 ELEMENTS = BYTES, BF16, FP16, FP32, FP8_E4M3, FP8_E5M2 = range(6)
-ASKED_MODES = ("auto", "raw", "top16", "tiered", "base", "split")
+ASKED_MODES = ("auto", "raw", "top16", "tiered", "base", "split", "parts")
 VALUE_BYTES = {BF16: 2, FP16: 2, FP32: 4}
+MANTISSA_BITS = {BF16: 7, FP16: 10, FP32: 23}
 FP8_MANTISSA_BITS = {FP8_E4M3: 3, FP8_E5M2: 2}
 FP8_RANKS = 9
 NO_CODEBOOK = bytes(16)
@@ -291,9 +292,96 @@ def encode_fp8(block, element, ranking):
     return FP8, streams + bytes(-(len(streams) + FP8_RANKS) % UNIT) + bytes(ranking)
 
 
+# ---- Section 3.4: mode 11
+
+SYMBOLS = np.array([-1, -2, -3, 0, -4, -5, *range(-6, -17, -1), 1, 2, 3, 128]) % 256  # those with the ranks 0 to 20
+SYMBOL_EXPONENTS = np.concatenate([SYMBOLS, np.setdiff1d(np.arange(256), SYMBOLS)]).astype(np.uint8)
+SYMBOL_RANK = np.argsort(SYMBOL_EXPONENTS).astype(np.uint8)
+
+
+def part_values(block, element):
+    """(sign, exponent, mantissa) of each value of a block."""
+    halves, _ = split_halves(block, element)
+    size, bits = VALUE_BYTES[element], MANTISSA_BITS[element]
+    values = np.frombuffer(block, "<u%d" % size, len(block) // size).astype(np.int64)
+    return values >> 8 * size - 1, (halves >> 7 & 0xFF).astype(np.int64), values & (1 << bits) - 1
+
+
+def part_form(signs, mantissas, element):
+    """(z, g) that an encoder takes."""
+    bits = MANTISSA_BITS[element]
+    z = next((z for z in range(bits) if (mantissas >> z & 1).any()), bits)
+    return z, 0 if signs.any() and not signs.all() else 2 if signs.all() else 1
+
+
+def field_pieces(f):
+    """(width of a piece, how far its lowest bit is from the field's), in the order of the streams."""
+    at, pieces = f, {}
+    for width in (8, 16, 4, 2, 1):
+        if f & width:
+            at -= width
+            pieces[width] = at
+    return [(width, pieces[width]) for width in (16, 4, 2, 1, 8) if width in pieces]
+
+
+def pack_fields(fields, f):
+    streams = b""
+    for width, at in field_pieces(f):
+        items = fields >> at & (1 << width) - 1
+        streams += items.astype("<u2" if width == 16 else "u1").tobytes() if width >= 8 else pack(items, width)
+    return streams
+
+
+def exchanged(exponents, base):
+    """Exponents of a part: 0 and base + 128 change places for bases above 16."""
+    far = (base + 128) % 256
+    if base <= 16:
+        return exponents
+    return np.where(exponents == 0, far, np.where(exponents == far, 0, exponents))
+
+
+def part_bases(exponents):
+    bases = []
+    for at in range(0, len(exponents), 256):
+        part = np.sort(exponents[at:at + 256][exponents[at:at + 256] != 255])
+        bases.append(max(1, int(part[-2])) if len(part) > 1 else 1)
+    return bases
+
+
+def part_symbols(exponents, bases):
+    symbols = [(exchanged(exponents[256 * i:256 * i + 256], base) - base) % 256 for i, base in enumerate(bases)]
+    return np.concatenate(symbols).astype(np.uint8)
+
+
+def encode_parts_as(block, element, z, g, coder, bases, rank):
+    """A whole block, padded, of this form, coder and bases; `rank` is that of the page's table, for coder 0."""
+    signs, exponents, mantissas = part_values(block, element)
+    bits = MANTISSA_BITS[element]
+    fields, f = mantissas >> z, bits - z
+    if g == 0:
+        fields, f = fields | signs << f, f + 1
+    symbols, end = exponents.astype(np.uint8), b""
+    if coder == 1:
+        symbols, rank, end = part_symbols(exponents, bases), SYMBOL_RANK, bytes(bases)
+    tiers = encode_tiered(join_values(np.zeros(len(symbols), np.uint8), symbols), rank)[1][len(symbols):]
+    used = pack_fields(fields, f) + tiers + block[len(symbols) * VALUE_BYTES[element]:]
+    end += bytes([z + 32 * g, coder])
+    return used + bytes(-(len(used) + len(end)) % UNIT) + end
+
+
+def encode_parts(block, rank, element):
+    """(mode, the whole block, padded)"""
+    signs, exponents, mantissas = part_values(block, element)
+    z, g = part_form(signs, mantissas, element)
+    blocks = [encode_parts_as(block, element, z, g, 1, part_bases(exponents), None)]
+    if rank is not None:
+        blocks.insert(0, encode_parts_as(block, element, z, g, 0, None, rank))
+    return PARTS, min(blocks, key=len)
+
+
 def block_mode_exists(element, asked):
     """Section 3.1: the table of modes."""
-    if asked in ("base", "split"):
+    if asked in ("base", "split", "parts"):
         return element != BYTES
     return element == BF16
 
@@ -303,15 +391,17 @@ def encode_block(block, rank, element, asked):
     n = len(block) // 2
     values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
     raw = (RAW, block)
-    if asked == "raw":
+    if asked == "raw" or units(len(block)) == 1:
         return raw
-    if n >= 1 and units(len(block)) > 1 and (values == values[0]).all():
+    if (values == values[0]).all():
         return CONST, block[:2] + tail
-    no_table = rank is None and asked != "base" and element not in FP8_MANTISSA_BITS
+    no_table = rank is None and asked not in ("base", "parts") and element not in FP8_MANTISSA_BITS
     if not block_mode_exists(element, asked) or no_table or n == 0:
         return raw
     if element in FP8_MANTISSA_BITS:
         coded = encode_fp8(block, element, fp8_ranking(split_fp8(block, element)[0], element))
+    elif asked == "parts":
+        coded = encode_parts(block, rank, element)
     elif asked == "base" or asked == "split" and element != BF16:
         coded = encode_typed(block, rank, element, asked)
     else:
@@ -365,9 +455,8 @@ def decode_top16(streams, n, mode, exponents, rank):
     return join_values(sign_mantissa, exponent)
 
 
-def decode_tiered(streams, n, exponents, rank):
-    """Section 3, mode 4, with check 14."""
-    sign_mantissa = streams.array(n, np.uint8)
+def decode_tiers(streams, n, exponents, rank):
+    """T1 to T4 of mode 4, with check 14: exponents."""
     t1 = streams.items(n, 2)
     in2 = np.flatnonzero(t1 == 3)
     t2 = streams.items(len(in2), 2)
@@ -381,7 +470,13 @@ def decode_tiered(streams, n, exponents, rank):
     ranks[in3] = 6 + t3
     exponent = exponents[ranks]
     exponent[in4] = t4
-    return join_values(sign_mantissa, exponent)
+    return exponent
+
+
+def decode_tiered(streams, n, exponents, rank):
+    """Section 3, mode 4, with check 14."""
+    sign_mantissa = streams.array(n, np.uint8)
+    return join_values(sign_mantissa, decode_tiers(streams, n, exponents, rank))
 
 
 def decode_rests(streams, count, mode, element):
@@ -445,10 +540,50 @@ def decode_fp8(payload, size, element):
     return data
 
 
+def decode_fields(streams, count, f):
+    fields = np.zeros(count, np.int64)
+    for width, at in field_pieces(f):
+        if width < 8:
+            fields |= streams.items(count, width).astype(np.int64) << at
+        else:
+            fields |= streams.array(count, "<u2" if width == 16 else "u1").astype(np.int64) << at
+    return fields
+
+
+def decode_parts(payload, size, element, exponents, rank):
+    """Section 3.4 with check 14: the source bytes of a block of `size`."""
+    form, coder = payload[-2:]
+    z, g, bits, count = form & 31, form >> 5, MANTISSA_BITS[element], size // VALUE_BYTES[element]
+    require(coder == 1 or coder == 0 and exponents is not None)
+    require(z <= bits and g <= 2)
+    end = 2 + (ceil_div(count, 256) if coder == 1 else 0)
+    require(end <= len(payload))
+    bases = payload[len(payload) - end:-2]
+    require(all(1 <= base <= 254 for base in bases))
+    streams, f = Streams(payload[:len(payload) - end]), bits - z + (g == 0)
+    fields = decode_fields(streams, count, f)
+    if coder == 1:
+        exponents, rank = SYMBOL_EXPONENTS, SYMBOL_RANK
+    e = decode_tiers(streams, count, exponents, rank).astype(np.int64)
+    if coder == 1:
+        e = np.concatenate([exchanged((e[256 * i:256 * i + 256] + base) % 256, base) for i, base in enumerate(bases)])
+    signs = fields >> f - 1 & 1 if g == 0 else np.full(count, g - 1)
+    mantissas = fields << z & (1 << bits) - 1
+    if element == FP16:
+        require(((e == 0) | (e == 255) | (e > 112) & (e < 143)).all())
+        e = np.where(e == 0, 0, np.where(e == 255, 31, e - 112))
+    width = VALUE_BYTES[element]
+    data = (signs << 8 * width - 1 | e << bits | mantissas).astype("<u%d" % width).tobytes() + streams.take(size % width)
+    streams.finish()
+    return data
+
+
 def decode_block(mode, payload, n, t, element, exponents, rank):
     """Section 3 with check 14: the source bytes of a block; corrupt else."""
     if mode == FP8:
         return decode_fp8(payload, 2 * n + t, element)
+    if mode == PARTS:
+        return decode_parts(payload, 2 * n + t, element, exponents, rank)
     if mode in (BASE, SPLIT, FP32Z):
         return decode_typed(mode, payload, 2 * n + t, element, exponents, rank)
     streams = Streams(payload)
@@ -579,7 +714,8 @@ def mode_allowed(mode, element, codebook_id):
     """Check 10: may such blocks be in such chunks?"""
     if mode in (TOP16, ESCAPES, TIERED):
         return element == BF16 and codebook_id != NO_CODEBOOK
-    typed = {BASE: (BF16,), SPLIT: (FP16, FP32), FP32Z: (FP32,), FP8: (FP8_E4M3, FP8_E5M2)}
+    typed = {BASE: (BF16,), SPLIT: (FP16, FP32), FP32Z: (FP32,), FP8: (FP8_E4M3, FP8_E5M2),
+             PARTS: (BF16, FP16, FP32)}
     return element in typed.get(mode, ELEMENTS)
 
 
@@ -593,6 +729,9 @@ def size_allowed(mode, element, count, n, t):
     if mode == FP8:
         m = 2 * n + t
         return units(fp8_rest_bytes(element, m) + ceil_div(m, 4) + FP8_RANKS) <= count < raw
+    if mode == PARTS:
+        m, tail = divmod(2 * n + t, VALUE_BYTES[element])
+        return units(ceil_div(m, 4) + tail + 2) <= count < raw
     if mode in (BASE, SPLIT, FP32Z):
         size = 2 * n + t
         m, tail = divmod(size, VALUE_BYTES[element])
