@@ -68,8 +68,7 @@ enum strait_element {
 /* What the encoder is asked for. Except with RAW, blocks of a single repeated value become `const`, and blocks that
  * would not shrink stay raw. AUTO is TIERED today. Versions before BASE and SPLIT refuse (ERR_UNSUPPORTED) chunks
  * written by BASE, and by SPLIT from FP16 and FP32; versions before STRAIT_BLOCK_FP8 and STRAIT_BLOCK_PARTS those with
- * such blocks. "cuda" has no PARTS of BF16, FP16 and FP32: it refuses to encode (ERR_UNSUPPORTED) and to decode them.
- */
+ * such blocks. */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,

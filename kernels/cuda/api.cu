@@ -647,8 +647,8 @@ static bool is_fp8(const device_encode *call)
 // Mode of the kernel: for BF16 `split` is `tiered`, for FP8 `base`, and bytes have no mode of their own.
 static strait_mode find_mode(const device_encode *call)
 {
-    const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;
-    if (call->mode < STRAIT_MODE_BASE || by_base || is_fp16_or_fp32(call))
+    const bool typed = call->mode != STRAIT_MODE_SPLIT && call->element == STRAIT_ELEMENT_BF16;
+    if (call->mode < STRAIT_MODE_BASE || typed || is_fp16_or_fp32(call))
         return call->mode;
     if (is_fp8(call))
         return STRAIT_MODE_BASE;
@@ -657,6 +657,10 @@ static strait_mode find_mode(const device_encode *call)
 
 static coder_id find_coder(const device_encode *call, strait_mode mode, bool coded)
 {
+    if (mode == STRAIT_MODE_PARTS)
+        return call->element == STRAIT_ELEMENT_BF16   ? CODER_PARTS_BF16
+               : call->element == STRAIT_ELEMENT_FP16 ? CODER_PARTS_FP16
+                                                      : CODER_PARTS_FP32;
     if (mode >= STRAIT_MODE_BASE)
         return call->element == STRAIT_ELEMENT_BF16   ? CODER_BF16
                : call->element == STRAIT_ELEMENT_FP16 ? CODER_FP16
@@ -670,15 +674,13 @@ static bool needs_tables(const device_encode *call, strait_mode mode)
 {
     if (call->codebook_id == nullptr || mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
         return false;
-    return call->element == STRAIT_ELEMENT_BF16 || mode == STRAIT_MODE_SPLIT;
+    return call->element == STRAIT_ELEMENT_BF16 || mode >= STRAIT_MODE_SPLIT;
 }
 
 static strait_status encode(const device_encode *call)
 {
     const strait_run &run = *call->run;
     launch_head head;
-    if (call->mode == STRAIT_MODE_PARTS && (call->element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(call)))
-        return STRAIT_ERR_UNSUPPORTED; // there are no kernels for it
     const strait_mode mode = find_mode(call);
     const bool coded = needs_tables(call, mode);
     if (coded && run.tables == nullptr)

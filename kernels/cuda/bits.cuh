@@ -245,6 +245,41 @@ ANY_SIDE uint32_t expand(uint32_t x, uint32_t wanted)
     return y & (wanted * 3u);
 }
 
+// ---- Items of four bytes or eight -----------------------------------------------------------------------------------
+
+// Four items of two bits, or of one, from the lowest bits of four bytes, and back.
+ANY_SIDE uint32_t pack_four_twos(uint32_t four)
+{
+    return (four & 0x03030303u) * 0x01041040u >> 24;
+}
+ANY_SIDE uint32_t pack_four_ones(uint32_t four)
+{
+    return (four & 0x01010101u) * 0x01020408u >> 24;
+}
+ANY_SIDE uint32_t unpack_four_twos(uint32_t items)
+{
+    uint32_t x = items & 255;
+    x = (x | x << 12) & 0x000f000fu;
+    return (x | x << 6) & 0x03030303u;
+}
+ANY_SIDE uint32_t unpack_four_ones(uint32_t items)
+{
+    return (items & 15) * 0x00204081u & 0x01010101u;
+}
+
+// Eight items of four bits from bytes below 16, and back.
+ANY_SIDE uint32_t pack_eight(uint32_t a, uint32_t b)
+{
+    a |= a >> 4, b |= b >> 4;
+    return permute(a, b, 0x6420);
+}
+ANY_SIDE void unpack_eight(uint32_t items, uint32_t four[2])
+{
+    const uint32_t even = items & 0x0f0f0f0fu, odd = items >> 4 & 0x0f0f0f0fu;
+    four[0] = permute(even, odd, 0x5140);
+    four[1] = permute(even, odd, 0x7362);
+}
+
 // ---- Eight values ---------------------------------------------------------------------------------------------------
 
 // Splits four words of two values each; gives eight bytes of sign and mantissa.
@@ -293,6 +328,18 @@ ANY_SIDE uint32_t tier_codes(const uint32_t w[4], table_address table)
     uint32_t z = 0;
 #pragma unroll
     for (int k = 3; k >= 0; k--) {
+        z = z * 4u + look_up(table, w[k] >> 21);
+        z = z * 4u + look_up(table, w[k] >> 5);
+    }
+    return z;
+}
+
+// The same of four values.
+ANY_SIDE uint32_t four_tier_codes(const uint32_t w[2], table_address table)
+{
+    uint32_t z = 0;
+#pragma unroll
+    for (int k = 1; k >= 0; k--) {
         z = z * 4u + look_up(table, w[k] >> 21);
         z = z * 4u + look_up(table, w[k] >> 5);
     }

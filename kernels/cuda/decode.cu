@@ -3,6 +3,7 @@
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
 #include "kernels/cuda/mode_fp8_decode.cuh"
+#include "kernels/cuda/mode_parts_decode.cuh"
 #include "kernels/cuda/mode_typed_decode.cuh"
 
 namespace strait

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode_team.cuh"
 #include "kernels/cuda/fp8.cuh"
+#include "kernels/cuda/parts.cuh"
 #include "kernels/cuda/typed.cuh"
 
 namespace strait
@@ -13,6 +14,14 @@ namespace strait
 DEVICE uint32_t word_at(const uint8_t *metadata, uint64_t offset)
 {
     return *reinterpret_cast<const uint32_t *>(metadata + offset);
+}
+
+// Flag of blocks of this element type, from a table in a word: there are not many registers.
+DEVICE uint32_t what_of_element(uint32_t element)
+{
+    constexpr uint32_t FLAGS = BLOCK_FP16 / BLOCK_FP32 << (4 * STRAIT_ELEMENT_FP16) | 1u << (4 * STRAIT_ELEMENT_FP32) |
+                               BLOCK_E5M2 / BLOCK_FP32 << (4 * STRAIT_ELEMENT_FP8_E5M2);
+    return (FLAGS >> (4 * element) & 7) * BLOCK_FP32;
 }
 
 DEVICE int32_t header_status(const decode_item &item, chunk_header &header, const uint32_t w[12])
@@ -32,8 +41,7 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     header.units = w[4] / UNIT;
     header.rows_per_page = blocks_of(w[3]) - 1;
     header.has_codebook = (w[6] | w[7] | w[8] | w[9]) != 0;
-    header.what = (header.has_codebook ? BLOCK_CODEBOOK : 0) | (element == STRAIT_ELEMENT_FP32 ? BLOCK_FP32 : 0) |
-                  (element == STRAIT_ELEMENT_FP8_E5M2 ? BLOCK_E5M2 : 0);
+    header.what = (header.has_codebook ? BLOCK_CODEBOOK : 0) | what_of_element(element);
     for (uint32_t i = 0; i < 4; i++)
         header.id[i] = w[6 + i];
     header.sum = w[10] | static_cast<uint64_t>(w[11]) << 32;
@@ -103,8 +111,11 @@ DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, u
     }
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
     const uint32_t m = bytes / (fp32 ? 4 : 2), tail = bytes % (fp32 ? 4 : 2);
-    const uint32_t least = low_bits_size_of(mode, fp32, m) + m + (m + 3) / 4 + tail + TYPED_END_BYTES;
-    return typed_mode_fits(mode, element) && extent >= units_of(least) && extent < units_of(bytes);
+    const bool in_parts = mode == STRAIT_BLOCK_PARTS;
+    const uint32_t halves = in_parts ? 0 : low_bits_size_of(mode, fp32, m) + m;
+    const uint32_t least = halves + (m + 3) / 4 + tail + TYPED_END_BYTES;
+    return (in_parts ? has_parts(element) : typed_mode_fits(mode, element)) && extent >= units_of(least) &&
+           extent < units_of(bytes);
 }
 
 // Whether a block of this many raw bytes can have this mode and this many units.
@@ -158,7 +169,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.failed |= row != 0 ? 1u << 10 : 0;
         return;
     }
-    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode > STRAIT_BLOCK_FP8) // kernels have no `parts`
+    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode >= STRAIT_BLOCK_MODES_ALL)
         found.failed |= 1u << 9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;

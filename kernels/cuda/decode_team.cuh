@@ -22,7 +22,7 @@ constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict was 
 constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
 constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
 constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
-constexpr uint32_t BLOCK_E5M2 = 1024;                      // ... of FP8 E5M2
+constexpr uint32_t BLOCK_E5M2 = 1024, BLOCK_FP16 = 2048;   // ... of FP8 E5M2; of FP16
 
 struct decode_block {
     uint32_t what;

@@ -1,6 +1,7 @@
 // Encode kernel, one launch for many chunks: the warps of the pipeline in encode_team.cuh. Workers do code_block of the
 // modes.
 #include "kernels/cuda/mode_fp8_encode.cuh"
+#include "kernels/cuda/mode_parts_encode.cuh"
 #include "kernels/cuda/mode_tiered.cuh"
 #include "kernels/cuda/mode_top16.cuh"
 #include "kernels/cuda/mode_typed_encode.cuh"
@@ -72,9 +73,9 @@ DEVICE uint32_t find_offset(const LAUNCH &launch, const encode_item &item, const
 }
 
 // TYPED: blocks may have typed modes, whose forms also say how statistics count them.
-template <bool TYPED> DEVICE uint32_t mode_of(uint32_t size)
+template <bool TYPED, class LAUNCH> DEVICE uint32_t mode_of(const LAUNCH &launch, uint32_t size)
 {
-    return TYPED ? form_mode(size_form(size)) : size_form(size);
+    return TYPED ? form_mode(size_form(size), launch.head.mode) : size_form(size);
 }
 
 // Makes the entry of a page, and its statistics.
@@ -92,7 +93,7 @@ DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const chun
 #pragma unroll 1
     for (uint32_t b = 0; b < blocks && !stats.failed; b++) {
         const uint32_t size = wait_block_result(launch, end.tag, slot + b, result);
-        mode = b == 0 ? mode_of<TYPED>(size) : mode;
+        mode = b == 0 ? mode_of<TYPED>(launch, size) : mode;
         stats.failed = size_form(size) == BAD_PAGE;
         sum += result.sum;
         if (!stats.failed)
@@ -126,7 +127,8 @@ DEVICE uint32_t make_metadata_word(const LAUNCH &launch, const encode_item &item
         return 0;
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page) + b;
     block_result result = load_block_result(launch, slot);
-    return find_offset(launch, item, end, slot) << 4 | mode_of<TYPED>(wait_block_result(launch, end.tag, slot, result));
+    return find_offset(launch, item, end, slot) << 4 |
+           mode_of<TYPED>(launch, wait_block_result(launch, end.tag, slot, result));
 }
 
 // All lanes: writes the header, its three vectors by a lane each. Returns the bytes of the chunk.
@@ -646,6 +648,12 @@ const void *encode_function(coder_id coder, bool full, bool large)
         return choose_encode_kernel<CODER_FP16>(full, large);
     case CODER_FP8:
         return choose_encode_kernel<CODER_FP8>(full, large);
+    case CODER_PARTS_BF16:
+        return choose_encode_kernel<CODER_PARTS_BF16>(full, large);
+    case CODER_PARTS_FP16:
+        return choose_encode_kernel<CODER_PARTS_FP16>(full, large);
+    case CODER_PARTS_FP32:
+        return choose_encode_kernel<CODER_PARTS_FP32>(full, large);
     default:
         return choose_encode_kernel<CODER_FP32>(full, large);
     }

@@ -45,10 +45,14 @@ constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALU
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
 constexpr uint32_t TIERED_VARIABLE = BLOCK_SIZE - TIERED_FIXED;
 
-// A coder's room besides the stage: for high halves, where values are not high halves themselves; for all streams of a
-// block. The streams of FP32 values begin with the low bits; without low bits they may be longer than half a block.
+// A coder's room besides the stage: for high halves, where values are not high halves themselves, or for exponents and
+// what workers of mode parts share; for all streams of a block. The streams of FP32 values begin with the low bits;
+// without low bits they may be longer than half a block.
+constexpr uint32_t PARTS_SHARED_BYTES = 256;
 ANY_SIDE constexpr uint32_t high_half_bytes(coder_id coder)
 {
+    if (is_parts(coder))
+        return BLOCK_SIZE / (coder == CODER_PARTS_FP32 ? 4 : 2) + PARTS_SHARED_BYTES;
     return coder == CODER_FP16 ? BLOCK_SIZE : coder == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
 }
 ANY_SIDE constexpr uint32_t streams_room(coder_id coder)

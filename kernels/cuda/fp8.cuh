@@ -37,14 +37,10 @@ ANY_SIDE uint32_t fp8_exponents(bool e5m2, uint32_t four)
     return e5m2 ? four >> 2 & 0x1f1f1f1fu : four >> 3 & 0x0f0f0f0fu;
 }
 
-// Four items of two bits from the lowest bits of four bytes, and of one bit from the highest.
-ANY_SIDE uint32_t pack_four_twos(uint32_t four)
-{
-    return (four & 0x03030303u) * 0x01041040u >> 24;
-}
+// Four items of one bit from the highest bits of four bytes.
 ANY_SIDE uint32_t pack_four_signs(uint32_t four)
 {
-    return (four >> 7 & 0x01010101u) * 0x01020408u >> 24;
+    return pack_four_ones(four >> 7);
 }
 
 // Eight rests of E4M3, of four bits each.
@@ -55,27 +51,17 @@ ANY_SIDE uint32_t pack_eight_rests(uint32_t a, uint32_t b)
     return permute(x, y, 0x6420);
 }
 
-// Eight items of four bits in order, from bytes below 16.
-ANY_SIDE uint32_t pack_eight(uint32_t a, uint32_t b)
-{
-    a |= a >> 4, b |= b >> 4;
-    return permute(a, b, 0x6420);
-}
-
 // Values with zero exponents from eight rests of E4M3; from four mantissas and signs of E5M2.
 ANY_SIDE void unpack_eight_rests(uint32_t rests, uint32_t w[2])
 {
-    const uint32_t even = rests & 0x0f0f0f0fu, odd = rests >> 4 & 0x0f0f0f0fu;
-    const uint32_t a = permute(even, odd, 0x5140), b = permute(even, odd, 0x7362);
-    w[0] = (a & 0x07070707u) | (a & 0x08080808u) << 4;
-    w[1] = (b & 0x07070707u) | (b & 0x08080808u) << 4;
+    unpack_eight(rests, w);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        w[i] = (w[i] & 0x07070707u) | (w[i] & 0x08080808u) << 4;
 }
 ANY_SIDE uint32_t unpack_e5m2(uint32_t mantissas, uint32_t signs)
 {
-    uint32_t x = mantissas & 255;
-    x = (x | x << 12) & 0x000f000fu;
-    x = (x | x << 6) & 0x03030303u;
-    return x | ((signs & 15) * 0x00204081u & 0x01010101u) << 7;
+    return unpack_four_twos(mantissas) | unpack_four_ones(signs) << 7;
 }
 
 // ---- Tiers ----------------------------------------------------------------------------------------------------------

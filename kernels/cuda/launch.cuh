@@ -18,11 +18,27 @@ constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
-// Specializations of the encode kernel: BF16 values by a table (top16, tiered); the typed modes, by value type.
-enum coder_id { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODER_FP8, CODERS };
+// Specializations of the encode kernel: BF16 values by a table (top16, tiered); the typed modes, and parts, by value
+// type.
+enum coder_id {
+    CODER_TOP16,
+    CODER_TIERED,
+    CODER_BF16,
+    CODER_FP16,
+    CODER_FP32,
+    CODER_FP8,
+    CODER_PARTS_BF16,
+    CODER_PARTS_FP16,
+    CODER_PARTS_FP32,
+    CODERS
+};
 ANY_SIDE constexpr bool is_typed(coder_id coder)
 {
     return coder != CODER_TOP16 && coder != CODER_TIERED;
+}
+ANY_SIDE constexpr bool is_parts(coder_id coder)
+{
+    return coder >= CODER_PARTS_BF16;
 }
 
 // ---- Shape of the kernels -------------------------------------------------------------------------------------------
@@ -128,20 +144,22 @@ enum plane {
 };
 
 // Size word of an encoded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
-// than 4096). The form is one of modes 0 to 4, or a typed mode together with the mode under which the statistics count
-// it; FP8 counts as tiered. A page that does not exist has the form BAD_PAGE and no units.
-constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6, FORM_FP8 = 15;
+// than 4096, one of mode parts no more than 8180). The form is one of modes 0 to 4, or a typed mode together with the
+// mode under which the statistics count it; FP8 and parts count as tiered, and share a form, as no launch writes both.
+// A page that does not exist has the form BAD_PAGE and no units.
+constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, TYPED_FORMS = 6, FORM_LATER = 15;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
     return mode < STRAIT_BLOCK_BASE   ? mode
-           : mode == STRAIT_BLOCK_FP8 ? FORM_FP8
+           : mode >= STRAIT_BLOCK_FP8 ? FORM_LATER
                                       : TYPED_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
 }
-ANY_SIDE uint32_t form_mode(uint32_t form)
+// `asked`: the mode that the launch was asked for.
+ANY_SIDE uint32_t form_mode(uint32_t form, uint32_t asked)
 {
-    return form < TYPED_FORMS ? form
-           : form == FORM_FP8 ? STRAIT_BLOCK_FP8
-                              : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
+    if (form == FORM_LATER)
+        return asked == STRAIT_MODE_PARTS ? STRAIT_BLOCK_PARTS : STRAIT_BLOCK_FP8;
+    return form < TYPED_FORMS ? form : STRAIT_BLOCK_BASE + (form - TYPED_FORMS) / 3;
 }
 ANY_SIDE uint32_t form_stats_mode(uint32_t form)
 {

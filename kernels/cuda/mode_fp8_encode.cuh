@@ -337,7 +337,7 @@ DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iter
     const fp8_offsets at = find_fp8_offsets(shared, parity, room.e5m2, scan, scan4, warp, lane);
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = units_of(fp8_rests_size(room.e5m2, bytes) + (bytes + 3) / 4 + at.end + FP8_RANKS);
-    uint32_t form = FORM_FP8;
+    uint32_t form = FORM_LATER;
     if (units >= raw_units) {
         units = raw_units;
         form = STRAIT_BLOCK_RAW;
@@ -346,7 +346,7 @@ DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iter
         units = 1;
         form = STRAIT_BLOCK_CONST;
     }
-    const bool coded = form == FORM_FP8;
+    const bool coded = form == FORM_LATER;
     if (thread == 0)
         submit_block(launch, team, parity, make_size(units, form, coded ? (at.last + 1) / 2 : 0), 0,
                      !WHOLE || form == STRAIT_BLOCK_CONST, form == STRAIT_BLOCK_CONST, bytes);

@@ -10,31 +10,22 @@ namespace strait
 
 // ---- Encoding ------------------------------------------------------------------------------------------------------
 
-// Tier-3 items of a lane, which has up to 32 consecutive values.
-struct tier3_items {
+// Values of a lane and their items in tier 3, by a table.
+struct table_source {
     const uint16_t *values; // the lane's values
     const uint8_t *table;   // by sign and exponent
-    uint32_t wanted;        // bit i: value i
-    uint32_t count, escapes;
-    uint32_t low, high;    // the items, unless dense_escapes
-    uint32_t escape_bytes; // the exponents in tier 4, unless dense_escapes
-    bool dense_escapes;    // some lane of the warp has more than 16 items, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
     {
         return table[values[i] >> 7];
     }
-
-    // Removes the last value from `left` and returns its item.
-    DEVICE uint32_t pop(uint32_t &left) const
+    // What value i has in tier 4, in the lowest byte.
+    DEVICE uint32_t escape(uint32_t i) const
     {
-        const uint32_t i = highest_bit(left);
-        left ^= 1u << i;
-        return item(i);
+        return static_cast<uint32_t>(values[i]) >> 7;
     }
-
-    // Items of eight values, each at the position of its value, with zeroes elsewhere. For warps with dense escapes.
-    DEVICE uint32_t load8(uint32_t eight) const
+    // Items of eight values.
+    DEVICE uint32_t eight_items(uint32_t eight) const
     {
         const uint4 x = reinterpret_cast<const uint4 *>(values)[eight];
         const uint32_t w[4] = {x.x, x.y, x.z, x.w};
@@ -44,7 +35,31 @@ struct tier3_items {
             items = items * 16 + table[w[k] >> 23];
             items = items * 16 + table[w[k] >> 7 & 511];
         }
-        return items & spread_bits(wanted >> (8 * eight) & 255) * 15;
+        return items;
+    }
+};
+
+// Tier-3 items of a lane, which has up to 32 consecutive values.
+template <class SOURCE> struct tier3_items {
+    SOURCE source;
+    uint32_t wanted; // bit i: value i
+    uint32_t count, escapes;
+    uint32_t low, high;    // the items, unless dense_escapes
+    uint32_t escape_bytes; // the exponents in tier 4, unless dense_escapes
+    bool dense_escapes;    // some lane of the warp has more than 16 items, or more than 4 in tier 4
+
+    // Removes the last value from `left` and returns its item.
+    DEVICE uint32_t pop(uint32_t &left) const
+    {
+        const uint32_t i = highest_bit(left);
+        left ^= 1u << i;
+        return source.item(i);
+    }
+
+    // Items of eight values, each at the position of its value, with zeroes elsewhere. For warps with dense escapes.
+    DEVICE uint32_t load8(uint32_t eight) const
+    {
+        return source.eight_items(eight) & spread_bits(wanted >> (8 * eight) & 255) * 15;
     }
 
     // All lanes. With dense escapes the items are only counted: the block may well become raw in the end.
@@ -79,7 +94,7 @@ struct tier3_items {
 #pragma unroll 1
         for (uint32_t missing = dense_escapes ? 0 : escapes; missing != 0; left &= left - 1) {
             if ((items & 15) == 15) {
-                escape_bytes = escape_bytes >> 8 | static_cast<uint32_t>(values[lowest_bit(left)]) >> 7 << 24;
+                escape_bytes = escape_bytes >> 8 | source.escape(lowest_bit(left)) << 24;
                 missing--;
             }
             items = shift_right(items, later, 4);
@@ -126,10 +141,19 @@ struct tier3_items {
             at += popcount(left & 255);
 #pragma unroll 1
             for (; left4 != 0; left4 &= left4 - 1)
-                rest[at4++] = static_cast<uint8_t>(values[8 * eight + lowest_bit(left4) / 4] >> 7);
+                rest[at4++] = static_cast<uint8_t>(source.escape(8 * eight + lowest_bit(left4) / 4));
         }
     }
 };
+
+// Zeroes the items of tiers 1 and 2 past the last of a lane's `left` values.
+DEVICE void cut_tiers(uint32_t tier1[2], uint32_t tier2[2], uint32_t left)
+{
+    const uint32_t masks[2] = {low_mask(2 * left), left > 16 ? low_mask(2 * (left - 16)) : 0};
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        tier1[i] &= masks[i], tier2[i] &= masks[i];
+}
 
 // Offsets of the streams of the whole block, from the counts of all warps.
 struct tier_offsets {
@@ -141,10 +165,12 @@ struct tier_offsets {
 
 constexpr uint32_t COUNT_ESCAPES = 1u << 31, COUNT_SAME = 1u << 30;
 
-DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t parity, uint32_t warp, uint32_t lane)
+// `of_warps`, `escapes_of_warps`: what each warp has.
+DEVICE tier_offsets find_tier_offsets(const uint32_t *of_warps, const uint32_t *escapes_of_warps, uint32_t warp,
+                                      uint32_t lane)
 {
     tier_offsets at;
-    uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : COUNT_SAME;
+    uint32_t counts = lane < WORKER_WARPS ? of_warps[lane] : COUNT_SAME;
     at.any_escapes = __any_sync(ALL_LANES, (counts & COUNT_ESCAPES) != 0);
     at.maybe_const = __all_sync(ALL_LANES, (counts & COUNT_SAME) != 0);
     counts &= ~(COUNT_ESCAPES | COUNT_SAME);
@@ -152,7 +178,7 @@ DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t pari
     uint32_t all = __reduce_add_sync(ALL_LANES, counts);
     at.escapes = at.before4 = 0;
     if (at.any_escapes) {
-        uint32_t escapes = lane < WORKER_WARPS ? shared.escapes[parity][lane] : 0;
+        uint32_t escapes = lane < WORKER_WARPS ? escapes_of_warps[lane] : 0;
         uint32_t both = __reduce_add_sync(ALL_LANES, escapes << 16 | (lane < warp ? escapes : 0));
         at.escapes = both >> 16;
         at.before4 = both & 0xffff;
@@ -167,7 +193,8 @@ DEVICE tier_offsets find_tier_offsets(const encode_shared &shared, uint32_t pari
 
 // Stores a lane's items of tiers 2 and 3 and its exponents of tier 4. `scan`: items of tier 2, and of tier 3 in the
 // upper half, of the warp's lanes before this one; `scan4`: exponents of tier 4 up to this lane.
-DEVICE void store_tiers(uint8_t *variable, uint64_t items2, const tier3_items &items3, const tier_offsets &at,
+template <class SOURCE>
+DEVICE void store_tiers(uint8_t *variable, uint64_t items2, const tier3_items<SOURCE> &items3, const tier_offsets &at,
                         uint32_t scan, uint32_t scan4)
 {
     const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
@@ -237,9 +264,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     reinterpret_cast<uint2 *>(fixed + SM_BYTES)[thread] = make_uint2(tier1[0], tier1[1]);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
-    tier3_items items3;
-    items3.values = reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32;
-    items3.table = team.table() + 1024;
+    tier3_items<table_source> items3;
+    items3.source = {reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32, team.table() + 1024};
     items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
     items3.collect();
     // Counts of the warp, then of the block.
@@ -255,7 +281,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     if (escapes)
         items3.collect_escapes();
     barrier_wait(&shared.counts_ready, parity);
-    const tier_offsets at = find_tier_offsets(shared, parity, warp, lane);
+    const tier_offsets at = find_tier_offsets(shared.counts[parity], shared.escapes[parity], warp, lane);
     const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = units_of(used), mode = STRAIT_BLOCK_TIERED;
@@ -351,6 +377,14 @@ DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to
     return count;
 }
 
+// What a lane stores for a value in tier 3 or 4: its exponent as it is found.
+struct found_exponents {
+    DEVICE uint32_t operator()(uint32_t exponent) const
+    {
+        return exponent;
+    }
+};
+
 // Decodes tier 3 of a lane: stores exponents at the positions of their values.
 struct tier3_lane {
     uint32_t wanted; // bit i: value i
@@ -359,8 +393,10 @@ struct tier3_lane {
     uint32_t at3, last; // byte where tier 3 begins; the stage's last byte
 
     // All lanes. Returns how many values are in tier 4, with WARP_BAD when one should not be. `counts` are the counts
-    // of all warps.
-    DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents) const
+    // of all warps; make(x) is the exponent of what tier 3 or 4 has.
+    template <class MAKE>
+    DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents,
+                        MAKE make) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
         const uint32_t item = 2 * at3 + first, shift = item % 8 * 4;
@@ -373,12 +409,12 @@ struct tier3_lane {
                 escapes |= count > 16 ? 1 : fifteens(lowest_items(high, count - 8));
         }
         if (__any_sync(ALL_LANES, escapes != 0))
-            return put_escapes(input, table, counts, exponents);
+            return put_escapes(input, table, counts, exponents, make);
 #pragma unroll 1
         while (left != 0) {
             const uint32_t i = leading_zeroes(left);
             left ^= 0x80000000u >> i;
-            exponents[i] = third[low & 15];
+            exponents[i] = static_cast<uint8_t>(make(third[low & 15]));
             low = shift_right(low, high, 4);
             high >>= 4;
         }
@@ -387,8 +423,9 @@ struct tier3_lane {
 
     // Variant of put for a warp that has values in tier 4, or more than 16 items in a lane. The position in tier 4 of a
     // lane's first value is the number of items before the lane's first that are 15.
-    DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts,
-                                uint8_t *exponents) const
+    template <class MAKE>
+    DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents,
+                                MAKE make) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
         const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
@@ -410,7 +447,7 @@ struct tier3_lane {
                 if (in_tiers(table, exponent))
                     bad = WARP_BAD;
             }
-            exponents[i] = static_cast<uint8_t>(exponent);
+            exponents[i] = static_cast<uint8_t>(make(exponent));
         }
         return escapes | bad;
     }
@@ -474,7 +511,7 @@ DEVICE uint32_t decode_tiered(const LAUNCH &launch, const decode_team &team, uin
     tier3.first = __reduce_add_sync(ALL_LANES, lane < warp ? counts3[lane] : 0) + scan3;
     tier3.at3 = at2 + (all2 + 3) / 4;
     tier3.last = BLOCK_SIZE + DECODE_SLACK - 1;
-    const uint32_t found = tier3.put(input, ranking.table, counts3, team.exponents() + 32 * thread);
+    const uint32_t found = tier3.put(input, ranking.table, counts3, team.exponents() + 32 * thread, found_exponents());
     uint32_t escapes = 0; // by the warp
     if (__any_sync(ALL_LANES, found != 0)) {
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);

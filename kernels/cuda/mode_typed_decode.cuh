@@ -60,7 +60,7 @@ DEVICE typed_layout lay_out(const decode_block &block, const uint8_t *input)
 }
 
 // The bytes of the tail, lowest first.
-DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
+template <class LAYOUT> DEVICE uint32_t load_tail(const LAYOUT &at, uint32_t from)
 {
     uint32_t tail = 0;
     for (uint32_t i = 0; i < at.tail; i++)
@@ -70,11 +70,11 @@ DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
 
 // A worker's part of a block. What it stores in shared memory for the high halves of its warp is read by that warp
 // only.
-template <typed_type TYPE, bool WHOLE> struct typed_worker {
+template <typed_type TYPE, bool WHOLE, class LAYOUT = typed_layout> struct typed_worker {
     typedef typed_values<TYPE> values;
     static constexpr uint32_t EACH = values::EACH;
     const decode_team &team;
-    const typed_layout &at;
+    const LAYOUT &at;
     const uint32_t *table;
     uint32_t stage, warp, lane;
     uint32_t tail;
@@ -125,8 +125,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __reduce_add_sync(ALL_LANES, lane < warp ? found : 0);
     }
 
-    // All workers: reads a block of tiers. Returns the findings of the warp.
-    DEVICE uint32_t read_tiers()
+    // All workers: reads a block of tiers. Returns the findings of the warp. `make`: as for tier3_lane.
+    template <class MAKE> DEVICE uint32_t read_tiers(MAKE make)
     {
         decode_shared &shared = team.shared();
         const uint32_t *words = reinterpret_cast<const uint32_t *>(at.input);
@@ -152,7 +152,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         const uint32_t at4 = tier3.at3 + (all3 + 1) / 2;
         if (!at.has_room(at4))
             return WARP_BAD;
-        const uint32_t found = tier3.put(at.input, table, shared.counts3[stage], team.exponents() + EACH * thread());
+        const uint32_t found =
+            tier3.put(at.input, table, shared.counts3[stage], team.exponents() + EACH * thread(), make);
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
         const uint32_t escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD);
         if (!WHOLE && at.tail != 0) { // the tail follows tier 4
@@ -178,6 +179,17 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         }
         tail = load_tail(at, from);
         return __all_sync(ALL_LANES, good) ? 0 : WARP_BAD;
+    }
+
+    // Adds the tail of the block to the vector that it is in.
+    DEVICE void add_tail(uint32_t vector, uint32_t w[4]) const
+    {
+        const uint32_t from = at.m * values::BYTES;
+        if (at.tail == 0 || vector != from / 16)
+            return;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            w[j] |= from % 16 / 4 == j ? tail << (from % 4 * 8) : 0;
     }
 
     // Word of a stream, which is certain to be aligned only in whole blocks.
@@ -278,16 +290,6 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
             truncate_vector(w, count * values::BYTES);
     }
 
-    DEVICE void add_tail(uint32_t vector, uint32_t w[4]) const
-    {
-        const uint32_t from = high_halves.at.m * values::BYTES;
-        if (high_halves.at.tail == 0 || vector != from / 16)
-            return;
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-            w[j] |= from % 16 / 4 == j ? high_halves.tail << (from % 4 * 8) : 0;
-    }
-
     // All lanes: compares all words with the first. For BF16 values the finish warp finds this from the streams.
     DEVICE void compare(uint32_t g, uint32_t vector, const uint32_t w[4])
     {
@@ -334,9 +336,10 @@ DEVICE region get_region(const one_region &launch, uint32_t)
     return launch.of_block;
 }
 
-template <typed_type TYPE, bool WHOLE>
-DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHOLE> &high_halves,
-                          const decode_block &block, partial_sum &sum)
+// Stores a worker's vectors, whose values `maker` makes. Returns the findings of the warp.
+template <typed_type TYPE, bool WHOLE, class LAYOUT, class MAKER>
+DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHOLE, LAYOUT> &high_halves,
+                          const decode_block &block, partial_sum &sum, MAKER &maker)
 {
     typedef typed_values<TYPE> values;
     constexpr uint32_t TOGETHER = WHOLE ? PUT_TOGETHER : 1;
@@ -347,8 +350,6 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
     const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
     const uint32_t last = high_halves.at.tail == 0 ? 0 : high_halves.tail >> (8 * (high_halves.at.tail - 1));
     uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset);
-    typed_maker<TYPE, WHOLE> maker = {
-        high_halves, block, {high_halves.table[0], high_halves.table[1]}, 0, NO_PART, 0, 0, 0, 0};
 #pragma unroll 1
     for (uint32_t g = 0; g < 4; g += TOGETHER) {
         uint32_t w[TOGETHER][4];
@@ -357,7 +358,7 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
             const uint32_t vector = first + 32 * (g + i), before = vector * values::VECTOR;
             maker.make(vector, WHOLE ? values::VECTOR : m - min(m, before), w[i]);
             if (!WHOLE)
-                maker.add_tail(vector, w[i]);
+                high_halves.add_tail(vector, w[i]);
             maker.compare(g + i, vector, w[i]);
             if ((g + i + 1) % values::STEPS == 0)
                 maker.end_part();
@@ -401,25 +402,45 @@ DEVICE typed_found decode_type(const one_region &launch, const decode_team &team
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     typed_worker<TYPE, WHOLE> worker = {team, at, find_table(team, stage, at, thread), stage, warp, lane, 0};
     partial_sum sum = {0, 0, 0};
-    uint32_t found = at.tiers() ? worker.read_tiers() : worker.read_codes();
+    uint32_t found = at.tiers() ? worker.read_tiers(found_exponents()) : worker.read_codes();
     __syncwarp();
-    if ((found & WARP_BAD) == 0)
-        found |= put_typed(launch, worker, block, sum);
+    if ((found & WARP_BAD) == 0) {
+        typed_maker<TYPE, WHOLE> maker = {worker, block, {worker.table[0], worker.table[1]}, 0, NO_PART, 0, 0, 0, 0};
+        found |= put_typed(launch, worker, block, sum, maker);
+    }
     if (TYPE == TYPE_FP32)
         named_sync(team.barrier_id(), WORKERS); // a high half of the next block may lie where another warp's lies now
     __syncwarp();
     return {sum_total(sum), found};
 }
 
-// FP8, in mode_fp8_decode.cuh.
+// FP8, in mode_fp8_decode.cuh, and mode 11, in mode_parts_decode.cuh.
 template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_fp8(const region &of_block, uint32_t iteration);
+template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_parts(const region &of_block, uint32_t iteration);
 template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_fp8_block(uint32_t iteration);
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_parts_block(uint32_t iteration);
+
+// Modes from FP8 on, by one branch of their own, which leaves decode_typed as it would be without them.
+template <uint32_t TEAMS> DEVICE uint32_t mode_of(uint32_t iteration)
+{
+    return this_team<TEAMS>().shared().blocks[iteration % LOOKUP_SLOTS].mode();
+}
+template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_later(const region &of_block, uint32_t iteration)
+{
+    return mode_of<TEAMS>(iteration) == STRAIT_BLOCK_FP8 ? decode_fp8<TEAMS>(of_block, iteration)
+                                                         : decode_parts<TEAMS>(of_block, iteration);
+}
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_later_block(uint32_t iteration)
+{
+    return mode_of<TEAMS>(iteration) == STRAIT_BLOCK_FP8 ? check_fp8_block<TEAMS>(iteration)
+                                                         : check_parts_block<TEAMS>(iteration);
+}
 
 // All workers: decodes block number `iteration` of the team.
 template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const region &of_block, uint32_t iteration)
 {
-    if (this_team<TEAMS>().shared().blocks[iteration % LOOKUP_SLOTS].mode() == STRAIT_BLOCK_FP8)
-        return decode_fp8<TEAMS>(of_block, iteration);
+    if (this_team<TEAMS>().shared().blocks[iteration % LOOKUP_SLOTS].mode() >= STRAIT_BLOCK_FP8)
+        return decode_later<TEAMS>(of_block, iteration);
     const one_region launch = {of_block};
     const decode_team team = this_team<TEAMS>();
     const uint32_t stage = iteration % DECODE_STAGES;
@@ -510,26 +531,35 @@ template <uint32_t TEAMS> __device__ __noinline__ uint2 decode_bases(uint32_t it
 
 // ---- Finish warp ---------------------------------------------------------------------------------------------------
 
-// All lanes: where the coder's streams lie, from the counts of the workers.
-DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const typed_layout &at, uint32_t lane)
+// All lanes: where the streams of tiers lie, from the counts of the workers.
+template <class LAYOUT>
+DEVICE streams measure_counted(const decode_shared &shared, uint32_t stage, const LAYOUT &at, uint32_t lane)
 {
     streams s = {};
+    const bool is_warp = lane < WORKER_WARPS;
     s.n = at.m;
     s.at2 = at.after_codes();
-    if (!at.tiers()) {
-        const bool listed = at.coder == TYPED_BASE_LISTED;
-        s.count4 = listed ? list_count(at.input, s.at2) : 0;
-        s.at4 = s.at2 + 2 + 2 * s.count4;
-        s.used = s.at2 + (listed ? 2 + 3 * s.count4 : 0) + at.tail;
-        return s;
-    }
-    const bool is_warp = lane < WORKER_WARPS;
     s.count2 = __reduce_add_sync(ALL_LANES, is_warp ? shared.counts2[stage][lane] : 0);
     s.count3 = __reduce_add_sync(ALL_LANES, is_warp ? shared.counts3[stage][lane] : 0);
     s.count4 = __reduce_add_sync(ALL_LANES, is_warp ? shared.escapes[stage][lane] & ~WARP_BAD : 0);
     s.at3 = s.at2 + (s.count2 + 3) / 4;
     s.at4 = s.at3 + (s.count3 + 1) / 2;
     s.used = s.at4 + s.count4 + at.tail;
+    return s;
+}
+
+// All lanes: where the coder's streams lie.
+DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const typed_layout &at, uint32_t lane)
+{
+    if (at.tiers())
+        return measure_counted(shared, stage, at, lane);
+    const bool listed = at.coder == TYPED_BASE_LISTED;
+    streams s = {};
+    s.n = at.m;
+    s.at2 = at.after_codes();
+    s.count4 = listed ? list_count(at.input, s.at2) : 0;
+    s.at4 = s.at2 + 2 + 2 * s.count4;
+    s.used = s.at2 + (listed ? 2 + 3 * s.count4 : 0) + at.tail;
     return s;
 }
 
@@ -585,8 +615,8 @@ template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_typed_block(uin
     const uint32_t stage = iteration % DECODE_STAGES, lane = threadIdx.x % 32;
     const decode_shared &shared = team.shared();
     const decode_block &block = shared.blocks[iteration % LOOKUP_SLOTS];
-    if (block.mode() == STRAIT_BLOCK_FP8)
-        return check_fp8_block<TEAMS>(iteration);
+    if (block.mode() >= STRAIT_BLOCK_FP8)
+        return check_later_block<TEAMS>(iteration);
     const typed_layout at = lay_out(block, team.lines(stage) + block.before);
     const uint32_t corrupt = make_result_word(-STRAIT_ERR_CORRUPT, 0, 0);
     if (__any_sync(ALL_LANES, lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0))

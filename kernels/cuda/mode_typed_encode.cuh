@@ -35,10 +35,7 @@ struct typed_lane {
     // Zeroes the codes past the last high half of the block.
     DEVICE void cut()
     {
-        const uint32_t masks[2] = {low_mask(2 * left), left > 16 ? low_mask(2 * (left - 16)) : 0};
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            tier1[i] &= masks[i], tier2[i] &= masks[i];
+        cut_tiers(tier1, tier2, left);
     }
 };
 
@@ -211,9 +208,8 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
     const uint64_t items2 = compact_pair(tier2, on2);
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
-    tier3_items items3;
-    items3.values = reinterpret_cast<const uint16_t *>(team.high_halves()) + first;
-    items3.table = team.table() + 1024;
+    tier3_items<table_source> items3;
+    items3.source = {reinterpret_cast<const uint16_t *>(team.high_halves()) + first, team.table() + 1024};
     items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
     if (high_halves.new_base)
         wait_ranking(team, base, thread);
@@ -233,7 +229,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
         items3.collect_escapes();
     barrier_wait(&shared.counts_ready, parity);
 
-    const tier_offsets at = find_tier_offsets(shared, parity, warp, lane);
+    const tier_offsets at = find_tier_offsets(shared.counts[parity], shared.escapes[parity], warp, lane);
     const uint32_t coder_of_tiers = high_halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
     typed_block coded = {m,
                          bytes % values::BYTES,
@@ -242,7 +238,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
                          at.end,
                          coder_of_tiers,
                          base};
-    four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, high_halves.left, 0, 0, 0};
+    four_bits<CODER> codes = {items3.source.values, team.table() + room::RANKS, high_halves.left, 0, 0, 0};
     uint32_t escaped = at.escapes;
     typed_block other = coded;
     other.codes = (m + 1) / 2, other.variable = 0;

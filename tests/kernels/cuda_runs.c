@@ -130,7 +130,9 @@ void many_blocks(const struct device *device)
     } modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
                  {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
                  {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT},
-                 {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE}};
+                 {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE},
+                 {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS},    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS},
+                 {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS}};
     struct pool *pool = make_pool();
     struct strait_run run = device_run(device, NULL);
     for (int m = 0; m < COUNT(modes); m++) {
@@ -156,7 +158,7 @@ void many_blocks(const struct device *device)
 
 /* ---- Chunks of mixed modes ------------------------------------------------------------------------------------- */
 
-enum { MIXED_PAGES = 12, MODES_MAX = 4, UNIT = 16 };
+enum { MIXED_PAGES = 12, MODES_MAX = 5, UNIT = 16 };
 
 /* One list of pages as it is asked for in several ways. The metadata differs in rows alone. */
 struct ways {
@@ -170,10 +172,12 @@ static const struct element_modes {
     uint32_t count;
     enum strait_mode modes[MODES_MAX];
 } elements[] = {
-    {STRAIT_ELEMENT_BF16, 4, {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
-    {STRAIT_ELEMENT_FP32, 3, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
-    {STRAIT_ELEMENT_BF16, 2, {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16}},
-    {STRAIT_ELEMENT_FP16, 3, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
+    {STRAIT_ELEMENT_BF16,
+     5,
+     {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_BASE, STRAIT_MODE_PARTS, STRAIT_MODE_RAW}},
+    {STRAIT_ELEMENT_FP32, 4, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_PARTS, STRAIT_MODE_RAW}},
+    {STRAIT_ELEMENT_BF16, 3, {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_PARTS}},
+    {STRAIT_ELEMENT_FP16, 4, {STRAIT_MODE_SPLIT, STRAIT_MODE_BASE, STRAIT_MODE_PARTS, STRAIT_MODE_RAW}},
     {STRAIT_ELEMENT_FP8_E4M3, 2, {STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
     {STRAIT_ELEMENT_FP8_E5M2, 2, {STRAIT_MODE_BASE, STRAIT_MODE_RAW}},
 };
@@ -295,6 +299,10 @@ static const struct timed {
              {"fp32 split", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_FALLING},
              {"fp32 base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_FALLING},
              {"fp32z base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED},
+             {"bf16 parts", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING},
+             {"fp16 parts", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16},
+             {"fp32 parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING},
+             {"fp32z parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_WIDENED},
              {"e4m3 base", STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8},
              {"e5m2 base", STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE, PATTERN_FP8},
              {"bf16 raw", STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, PATTERN_FALLING},

@@ -38,11 +38,11 @@ static bool is_fp16_or_fp32(enum strait_element element)
 
 static struct asked random_asked(struct rng *rng)
 {
-    struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 6)};
+    struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 7)};
     if (rng_below(rng, 2) == 0)
         asked.element = rng_below(rng, 2) == 0 ? STRAIT_ELEMENT_FP16 : STRAIT_ELEMENT_FP32;
     if (is_fp16_or_fp32(asked.element) && rng_below(rng, 4) != 0)
-        asked.mode = rng_below(rng, 2) == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
+        asked.mode = (enum strait_mode)(STRAIT_MODE_BASE + rng_below(rng, 3));
     if (rng_below(rng, 12) == 0)
         asked.element = (enum strait_element)rng_below(rng, 6);
     if (rng_below(rng, 6) == 0)
@@ -50,7 +50,9 @@ static struct asked random_asked(struct rng *rng)
     if (rng_below(rng, 8) == 0) {
         asked.codebook = NULL;
         if (asked.element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(asked.element))
-            asked.mode = rng_below(rng, 4) == 0 ? STRAIT_MODE_RAW : STRAIT_MODE_BASE;
+            asked.mode = rng_below(rng, 4) == 0   ? STRAIT_MODE_RAW
+                         : rng_below(rng, 2) == 0 ? STRAIT_MODE_PARTS
+                                                  : STRAIT_MODE_BASE;
     }
     return asked;
 }
@@ -188,8 +190,8 @@ static void make_hostile(struct rng *rng, struct trial *trial, enum hostility ho
     case BLOCK_OF_NOISE:
         rng_fill(rng, blocks + rng_below(rng, streams) / 2, streams / 2);
         break;
-    case END_OF_BLOCK: /* of the last: coder and base of a later mode */
-        chunk[trial->chunk_size - 1 - rng_below(rng, 2)] =
+    case END_OF_BLOCK: /* of the last: coder, base, form and bases of later modes */
+        chunk[trial->chunk_size - 1 - rng_below(rng, rng_below(rng, 2) == 0 ? 2 : 12)] =
             (uint8_t)(rng_below(rng, 2) == 0 ? rng_below(rng, 5) : rng_next(rng));
         break;
     case ENDS_EARLY:
@@ -299,7 +301,9 @@ static const struct asked_mode {
                    {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW},      {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},
                    {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
                    {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT},    {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT},
-                   {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT}};
+                   {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE}, {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT},
+                   {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS},    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS},
+                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS}};
 
 static struct asked ask(size_t number)
 {

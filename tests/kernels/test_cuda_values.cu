@@ -153,17 +153,18 @@ static void check_misfits(uint32_t high_half)
 
 static void check_forms()
 {
-    for (uint32_t mode = 0; mode <= STRAIT_BLOCK_FP8; mode++) { // what kernels have
+    for (uint32_t mode = 0; mode < STRAIT_BLOCK_MODES_ALL; mode++) {
         if (mode == STRAIT_BLOCK_MODES || mode == 9) // unused
             continue;
-        const uint32_t least = mode == STRAIT_BLOCK_FP8 ? STRAIT_BLOCK_TIERED : STRAIT_BLOCK_TOP16;
+        const uint32_t least = mode >= STRAIT_BLOCK_FP8 ? STRAIT_BLOCK_TIERED : STRAIT_BLOCK_TOP16;
         for (uint32_t counted = least; counted <= STRAIT_BLOCK_TIERED; counted++) {
             const uint32_t form = make_form(mode, mode < STRAIT_BLOCK_BASE ? mode : counted);
-            const uint32_t size = make_size(1024, form, 4096);
-            require(form < 16 && form_mode(form) == mode);
+            const uint32_t size = make_size(1024, form, 8180);
+            const uint32_t asked = mode == STRAIT_BLOCK_PARTS ? STRAIT_MODE_PARTS : STRAIT_MODE_BASE;
+            require(form < 16 && form_mode(form, asked) == mode);
             require(form_stats_mode(form) == (mode < STRAIT_BLOCK_BASE ? mode : counted));
             require(size <= TAG_MASK && size_units(size) == 1024 && size_form(size) == form &&
-                    size_escapes(size) == 4096);
+                    size_escapes(size) == 8180);
         }
     }
 }
