@@ -146,7 +146,8 @@ def find_library(path, scratch):
     if path.endswith(".whl"):
         with zipfile.ZipFile(path) as wheel:
             names = [name for name in wheel.namelist() if "/libnvcomp.so" in name]
-            wheel.extractall(scratch, names)
+            # Once: the library of the size before may still be mapped.
+            wheel.extractall(scratch, [name for name in names if not os.path.exists(os.path.join(scratch, name))])
         path = scratch
     if os.path.isdir(path):
         found = glob.glob(os.path.join(path, "**", "libnvcomp.so.*"), recursive=True)

@@ -127,6 +127,7 @@ static bool use_scratch(launch_head &head, const strait_run &run, uint64_t block
     const uint64_t plane = (run.scratch_size - SCRATCH_FIXED) / PLANES / 256 * 256;
     head.scratch = reinterpret_cast<control *>(at);
     head.items = reinterpret_cast<progress *>(at + sizeof(control));
+    head.records = reinterpret_cast<uint64_t *>(at + SCRATCH_RECORDS);
     for (uint32_t p = 0; p < PLANES; p++)
         head.planes[p] = reinterpret_cast<uint64_t *>(at + SCRATCH_FIXED + p * plane);
     head.scratch_regions =
@@ -287,6 +288,16 @@ static void fill_item(encode_item &item, const strait_encode_item &from)
     item.metadata_units = units_of(metadata_bytes(item.page_count, item.rows_per_page, item.has_lengths));
 }
 
+// Parts of the check of a chunk with so many pages and blocks: one of each for a lane, unless that makes too many
+// parts.
+static uint32_t count_checks(uint64_t units)
+{
+    const uint64_t parts = (units + 31) / 32, fewer = (units + CHECK_UNITS - 1) / CHECK_UNITS;
+    if (fewer <= CHECK_RECORDS)
+        return static_cast<uint32_t>(parts < CHECK_RECORDS ? parts : CHECK_RECORDS);
+    return static_cast<uint32_t>(fewer < CHECKS_MAX ? fewer : CHECKS_MAX);
+}
+
 static void fill_item(decode_item &item, const strait_decode_item &from)
 {
     const list_shape shape = measure_list(from.dst);
@@ -306,8 +317,7 @@ static void fill_item(decode_item &item, const strait_decode_item &from)
     item.at_most = (from.flags & STRAIT_DECODE_AT_MOST) != 0;
     if (item.at_most) // chunks and bulk copies consist of whole units
         item.src_size = from.src_size / UNIT * UNIT;
-    const uint64_t checks = (item.page_count + static_cast<uint64_t>(item.block_count) + CHECK_UNITS - 1) / CHECK_UNITS;
-    item.checks = static_cast<uint32_t>(checks < CHECKS_MAX ? checks : CHECKS_MAX);
+    item.checks = count_checks(item.page_count + static_cast<uint64_t>(item.block_count));
 }
 
 static uint32_t close_size(const encode_item &item)

@@ -12,7 +12,7 @@ namespace strait
 // ---- Closing a chunk -----------------------------------------------------------------------------------------------
 
 // Fetch warps give pages their status once all blocks are finished, in parts; the last part writes the result. Checking
-// pages earlier does not pay: the fence that it needs takes longer while blocks are being written.
+// pages earlier does not pay: what is loaded while blocks are being written takes several times as long.
 
 // Status of a page, from the results of its blocks and from its sum. If it is OK, `stats` gets the page's statistics.
 template <class LAUNCH>
@@ -21,61 +21,92 @@ DEVICE int32_t check_page(const LAUNCH &launch, const decode_item &item, const c
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
+    const uint32_t index = item.select == nullptr ? page : item.select[page];
+    const bool exists = index < header.page_count;
+    uint32_t entry[4] = {};
+    if (exists) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(header.metadata + entry_at(index));
+        entry[1] = x.y, entry[2] = x.z, entry[3] = x.w;
+    }
+    // Pages of two blocks are the most frequent: both results are asked for before the first is looked at.
+    block_result results[2];
+#pragma unroll
+    for (uint32_t b = 0; b < 2; b++)
+        results[b] = load_block_result(launch, slot + (b < blocks ? b : 0));
     uint64_t sum = 0;
     uint32_t status = 0;
 #pragma unroll 1
     for (uint32_t b = 0; b < blocks; b++) {
-        block_result result = load_block_result(launch, slot + b);
+        block_result result = b == 0 ? results[0] : b == 1 ? results[1] : load_block_result(launch, slot + b);
         const uint32_t word = wait_block_result(launch, tag, slot + b, result);
         sum += result.sum;
         status = status == 0 ? word >> 17 : status;
         stats.add(word >> 14 & 7, block_bytes(r.page_bytes, b) / 2, word & 16383);
     }
     *page_bytes = r.page_bytes;
-    const uint32_t index = item.select == nullptr ? page : item.select[page];
     if (status != 0)
         return -static_cast<int32_t>(status);
-    if (index >= header.page_count)
+    if (!exists)
         return STRAIT_ERR_INVALID;
-    const uint64_t entry = entry_at(index);
-    stats.table = word_at(header.metadata, entry + 4) & 0xffff;
+    stats.table = entry[1] & 0xffff;
     sum += sum_seed(r.page_bytes, index, stats.table);
-    const bool same = word_at(header.metadata, entry + 8) == static_cast<uint32_t>(sum) &&
-                      word_at(header.metadata, entry + 12) == static_cast<uint32_t>(sum >> 32);
+    const bool same = entry[2] == static_cast<uint32_t>(sum) && entry[3] == static_cast<uint32_t>(sum >> 32);
     return same ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
 }
 
-// All lanes, after all parts of the chunk: writes the result.
-template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, uint64_t tag, uint32_t lane)
+// What closing a chunk, or a part of it, adds up.
+struct chunk_totals {
+    uint64_t values; // in lane m, of mode m
+    uint64_t bytes;
+    uint32_t first_failure, failed_pages;
+};
+
+// All lanes: writes the result of a chunk that has no parts left.
+template <class LAUNCH>
+DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, int32_t chunk_status, const chunk_totals &totals,
+                         uint32_t lane)
 {
-    const decode_item &item = get_item<decode_item>(launch, item_index);
-    progress &chunk = launch.head.items[item_index];
-    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
     strait_result result = {};
-    const uint64_t values = lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0;
-    const uint64_t failure = load_relaxed(&chunk.first_failure);
     result.chunk_status = chunk_status;
-    result.failed_pages = load_relaxed(&chunk.failed_pages);
-    result.bytes = load_relaxed(&chunk.bytes);
+    result.failed_pages = totals.failed_pages;
+    result.bytes = totals.bytes;
     if (chunk_status != STRAIT_OK)
         result.status = chunk_status;
-    else if (failure != 0)
-        result.status = -static_cast<int32_t>(~failure & 255);
-    write_result(item.result, result, values, lane);
-    clear_progress(chunk, lane);
+    else if (totals.first_failure != 0)
+        result.status = -static_cast<int32_t>(~totals.first_failure & 255);
+    write_result(get_item<decode_item>(launch, item_index).result, result, totals.values, lane);
+    clear_progress(launch.head.items[item_index], lane);
 }
 
-// All lanes: one part of closing a chunk. True for the last part.
-template <class LAUNCH>
-DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
-                       uint64_t tag, uint32_t lane)
+// All lanes: adds a part to those before it. True for the last one, which gets all of them.
+DEVICE bool merge_totals(progress &chunk, uint32_t parts, chunk_totals &totals, uint32_t lane)
 {
-    const decode_item &item = get_item<decode_item>(launch, item_index);
-    progress &chunk = launch.head.items[item_index];
-    wait_for_blocks(chunk, item.block_count, lane);
-    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
+    if (parts == 1)
+        return true;
+    if (lane < STRAIT_BLOCK_MODES)
+        add_u64(&chunk.values[lane], totals.values);
+    if (lane == 0) {
+        add_u64(&chunk.bytes, totals.bytes);
+        if (totals.failed_pages != 0)
+            atomicAdd(&chunk.failed_pages, totals.failed_pages);
+        if (totals.first_failure != 0)
+            atomicMax(&chunk.first_failure, totals.first_failure);
+    }
+    if (!is_last_part(chunk, parts, lane))
+        return false;
+    totals = {lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0, load_relaxed(&chunk.bytes),
+              load_relaxed(&chunk.first_failure), load_relaxed(&chunk.failed_pages)};
+    return true;
+}
+
+// All lanes: the pages of one part of a chunk.
+template <class LAUNCH>
+DEVICE chunk_totals check_pages(const LAUNCH &launch, const chunk_header &header, const decode_item &item,
+                                uint32_t part, int32_t chunk_status, uint64_t tag, uint32_t lane)
+{
     page_stats all = {};
-    uint64_t bytes = 0, first_failure = 0;
+    uint64_t bytes = 0;
+    uint32_t first_failure = 0;
 #pragma unroll 1
     for (uint32_t i = 0; i < item.close_part_size; i += 32) {
         const uint32_t page = part * item.close_part_size + i + lane;
@@ -88,8 +119,7 @@ DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_
             if (page < item.page_status_count)
                 item.page_status[page] = status;
             if (status != STRAIT_OK) {
-                const uint64_t failure = ~(static_cast<uint64_t>(page) << 8 | static_cast<uint32_t>(-status));
-                first_failure = max(first_failure, failure);
+                first_failure = max(first_failure, ~(page << 8 | static_cast<uint32_t>(-status)));
                 stats = {};
                 stats.failed = 1;
             }
@@ -98,14 +128,30 @@ DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_
         count_classes(launch, stats, page < item.page_count, lane);
         all.merge(stats);
     }
-    add_page_stats(chunk, all, lane);
-    bytes = warp_sum(bytes);
-    if (first_failure != 0)
-        atomicMax(reinterpret_cast<unsigned long long *>(&chunk.first_failure),
-                  static_cast<unsigned long long>(first_failure));
-    if (lane == 0)
-        add_u64(&chunk.bytes, bytes);
-    return is_last_part(chunk, item.close_parts, lane);
+    chunk_totals totals = {0, warp_sum(bytes), __reduce_max_sync(ALL_LANES, first_failure),
+                           __reduce_add_sync(ALL_LANES, all.failed)};
+#pragma unroll
+    for (uint32_t m = 0; m < STRAIT_BLOCK_MODES; m++) {
+        const uint64_t values = warp_sum(all.values[m]);
+        totals.values = lane == m ? values : totals.values;
+    }
+    return totals;
+}
+
+// All lanes: one part of closing a chunk. The last one writes the result; `at_end` is called before that.
+template <class LAUNCH, class END>
+DEVICE void close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
+                       uint64_t tag, uint32_t lane, END at_end)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(launch, header, item_index, tag, lane));
+    wait_for_blocks(chunk, item.block_count, lane);
+    chunk_totals totals = check_pages(launch, header, item, part, chunk_status, tag, lane);
+    if (!merge_totals(chunk, item.close_parts, totals, lane))
+        return;
+    at_end();
+    finish_chunk(launch, item_index, chunk_status, totals, lane);
 }
 
 // ---- Fetch warp ----------------------------------------------------------------------------------------------------
@@ -213,14 +259,15 @@ template <class LAUNCH> DEVICE const uint8_t *table_source(const LAUNCH &launch,
     return launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) + offsetof(table_image, first);
 }
 
-// One lane: fetches the block's bytes, and its table.
+// One lane: fetches the block's bytes, and its table. The stage is full once they are there, and the block has been
+// released to the workers as well.
 template <class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                         uint32_t first_unit)
 {
     decode_shared &shared = team.shared();
     const block_source source = find_source(launch, block, first_unit);
-    barrier_expect(&shared.full[stage], source.bytes + (source.has_table ? IMAGE_DECODE_BYTES : 0));
+    barrier_expect_only(&shared.full[stage], source.bytes + (source.has_table ? IMAGE_DECODE_BYTES : 0));
     bulk_load_once(team.lines(stage), source.lines, source.bytes, &shared.full[stage]);
     if (source.has_table)
         bulk_load(team.memory + stage * DECODE_STAGE_BYTES, table_source(launch, block), IMAGE_DECODE_BYTES,
@@ -241,11 +288,6 @@ DEVICE void fetch_by_lanes(const LAUNCH &launch, const decode_team &team, uint32
     if (source.has_table)
         lane_loads(team.memory + stage * DECODE_STAGE_BYTES, table_source(launch, block), IMAGE_DECODE_BYTES, lane);
     arrive_loaded(&shared.full[stage]);
-    __syncwarp();
-    if (lane == 0) {
-        barrier_arrive(&shared.full[stage]);
-        barrier_arrive(&shared.issued[stage]);
-    }
 }
 
 // State of the fetch warp between tickets.
@@ -253,7 +295,7 @@ struct decode_fetch_state {
     uint64_t tag;
     uint32_t iteration;         // blocks fetched so far
     uint32_t item;              // the item of shared.header
-    bool passed;                // the verdict of that item was OK
+    uint32_t verdict;           // of that item: -status, or NO_VERDICT as long as it is not known
     bool has_drawn;             // the next tickets are drawn
     uint32_t draw_count, drawn; // size of the next draw; in lane 0, its first ticket
 
@@ -270,6 +312,22 @@ DEVICE void wait_stage(decode_shared &shared, uint32_t iteration)
         barrier_wait(&shared.empty[iteration % DECODE_STAGES], (iteration / DECODE_STAGES - 1) & 1);
 }
 
+// All lanes: the workers may have the block that has been fetched, if its chunk has passed its check. For the first
+// block of a chunk the verdict may have to be waited for, while the block arrives.
+template <class LAUNCH>
+DEVICE void release_block(const LAUNCH &launch, decode_shared &shared, decode_fetch_state &at, uint32_t lane)
+{
+    const uint32_t stage = at.iteration % DECODE_STAGES;
+    if (at.verdict == NO_VERDICT)
+        at.verdict = wait_verdict(launch, shared.header, at.item, at.tag, lane);
+    if (lane == 0) {
+        if (at.verdict != STRAIT_OK)
+            shared.blocks[at.iteration % LOOKUP_SLOTS].what |= BLOCK_REFUSED;
+        barrier_arrive(&shared.full[stage]);
+        barrier_arrive(&shared.issued[stage]);
+    }
+}
+
 // All lanes: looks up `count` blocks of the item from number k on, one per lane, because a lookup is a long chain of
 // memory latencies. Then fetches them one after another. Before waiting for room for the last of its tickets, draws the
 // next ones.
@@ -281,17 +339,14 @@ DEVICE void fetch_run(const LAUNCH &launch, const decode_team &team, decode_fetc
     decode_block block;
     uint32_t first_unit = 0;
     int32_t status = STRAIT_OK;
-    at.passed = at.passed || load_relaxed(&launch.head.items[at.item].verdict) == (at.tag | VERDICT_READY);
     if (lane < count)
         status = describe_block(launch, at.item, shared.header, k + lane, block, &first_unit);
     const bool good = lane < count && status == STRAIT_OK;
     const uint32_t all_good = __ballot_sync(ALL_LANES, good), rank = popcount(all_good & low_mask(lane));
-    if (good) {
-        block.what |= at.passed ? BLOCK_PASSED : 0;
+    if (good)
         shared.blocks[(at.iteration + rank) % LOOKUP_SLOTS] = block;
-    } else if (lane < count) {
+    else if (lane < count)
         store_block_failure(launch, block, at.tag, status);
-    }
     const uint32_t fetched = popcount(all_good);
 #pragma unroll 1
     for (uint32_t i = 0; i < fetched; i++, at.iteration++) {
@@ -299,13 +354,12 @@ DEVICE void fetch_run(const LAUNCH &launch, const decode_team &team, decode_fetc
             at.draw(launch, lane);
         wait_stage(shared, at.iteration);
         __syncwarp(); // a lane that reads the barrier two phases late would wait forever
-        if constexpr (!HAS_BULK) {
+        if constexpr (!HAS_BULK)
             fetch_by_lanes(launch, team, at.iteration, good && rank == i, first_unit, lane);
-        } else if (good && rank == i) {
+        else if (good && rank == i)
             fetch_block(launch, team, at.iteration % DECODE_STAGES, block, first_unit);
-            barrier_arrive(&shared.issued[at.iteration % DECODE_STAGES]);
-        }
         __syncwarp();
+        release_block(launch, shared, at, lane);
     }
 }
 
@@ -329,7 +383,8 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
 {
     const uint32_t lane = threadIdx.x % 32, tickets = launch.head.tickets;
     decode_shared &shared = team.shared();
-    decode_fetch_state state = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_draw(tickets, teams), drawn};
+    decode_fetch_state state = {launch_tag(launch),          0,    0xffffffffu, NO_VERDICT, true,
+                                choose_draw(tickets, teams), drawn};
     segment_cursor at;
     cursor_init(launch, at);
     if (is_short(launch, teams))
@@ -347,7 +402,7 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
             cursor_seek(launch, at, ticket);
             if (state.item != at.item) {
                 state.item = at.item;
-                state.passed = false;
+                state.verdict = NO_VERDICT;
                 __syncwarp();
                 if (lane == 0)
                     shared.header = read_header(get_item<decode_item>(launch, at.item));
@@ -365,11 +420,10 @@ DEVICE void fetch_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
                 const uint32_t item = at.item;
                 if (lane == 0)
                     shared.saved = at;
-                if (close_part(launch, shared.header, item, ticket - at.first, state.tag, lane)) {
+                close_part(launch, shared.header, item, ticket - at.first, state.tag, lane, [&] {
                     if (ticket >= launch.head.closes_from && ticket + 1 == end)
                         state.draw(launch, lane);
-                    finish_chunk(launch, item, state.tag, lane);
-                }
+                });
                 at = shared.saved;
             }
             ticket++;
@@ -413,15 +467,13 @@ DEVICE streams check_streams(const decode_shared &shared, uint32_t stage, const 
     return s;
 }
 
-// All lanes: whether the team's next block is certain to be finished whatever other teams do. If not, another team may
-// be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes them agree.
+// All lanes: whether the team's next block is certain to be finished whatever other teams do: it has been released. If
+// not, another team may be waiting for the blocks before it. Lanes may see different states of the barrier; the vote
+// makes them agree.
 DEVICE bool is_next_issued(decode_shared &shared, uint32_t iteration)
 {
     const uint32_t stage = iteration % DECODE_STAGES, parity = iteration / DECODE_STAGES & 1;
-    const bool found = barrier_test(&shared.done[stage], parity) ||
-                       (barrier_test(&shared.issued[stage], parity) &&
-                        (shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_PASSED) != 0);
-    return __any_sync(ALL_LANES, found);
+    return __any_sync(ALL_LANES, barrier_test(&shared.issued[stage], parity));
 }
 
 template <uint32_t TEAMS, class LAUNCH>
@@ -489,17 +541,6 @@ DEVICE uint32_t decode_values(const LAUNCH &launch, const decode_team &team, uin
     }
 }
 
-// All workers: whether the chunk has passed its check. One warp polls for all: when a launch begins, thousands of warps
-// polling one word would hold up those that are to write it.
-template <class LAUNCH>
-DEVICE bool chunk_passed(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
-{
-    if ((block.what & BLOCK_PASSED) != 0)
-        return true;
-    const bool refused = warp == 0 && wait_verdict(launch.head.items[block.item], launch_tag(launch)) != STRAIT_OK;
-    return named_all(team.barrier_id(), WORKERS, !refused);
-}
-
 template <class LAUNCH> DEVICE const region &block_region(const LAUNCH &launch, const decode_block &block)
 {
     if (launch.head.scratch_regions != nullptr)
@@ -558,7 +599,7 @@ template <class LAUNCH> DEVICE const decode_block *decode_until_typed(const LAUN
         block_writer writer = {shared.keys, {0, 0, 0}};
         uint32_t found = WARP_BAD;
         state.stop = (block.what & BLOCK_STOP) != 0;
-        if (!state.stop && chunk_passed(launch, team, block, warp)) {
+        if ((block.what & (BLOCK_STOP | BLOCK_REFUSED)) == 0) {
             if (block.mode() >= STRAIT_BLOCK_BASE)
                 return &block;
             found = decode_values(launch, team, stage, block, writer, &state.tiered_iteration, warp, lane);

@@ -1,5 +1,5 @@
 // Checks 1 to 11 of FORMAT.md section 6, in parts that run in parallel: each part records which checks fail, and the
-// last one finds the first of these.
+// verdict is the first of these.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
@@ -138,20 +138,22 @@ DEVICE bool extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_
     }
 }
 
-// Failed checks of a part, as a mask, and what else the parts accumulate.
+// What parts of the check find: failed checks; pages of the greatest length, and shorter ones.
+constexpr uint32_t FAILED_8 = 1, FAILED_9 = 2, FAILED_10 = 4, HAS_LONGEST = 8, HAS_SHORTER = 16, TABLE_SHIFT = 8;
+
 struct part_findings {
-    uint32_t failed, longest, shortest_inverted, table_limit;
-    uint64_t sum;
+    uint32_t found;       // flags
+    uint32_t table_limit; // tables that the codebook must have: 0 to 65536
+    uint64_t sum;         // terms of the metadata's sum
 };
 
 DEVICE void check_entry(const chunk_header &header, uint32_t page, uint32_t length, part_findings &found)
 {
     const uint32_t word = word_at(header.metadata, entry_at(page) + 4), table = word & 0xffff;
     if (word >> 16 != 0 || (table != 0 && !header.has_codebook))
-        found.failed |= 1u << 10;
+        found.found |= FAILED_10;
     found.table_limit = max(found.table_limit, table + 1);
-    found.longest = max(found.longest, length);
-    found.shortest_inverted = max(found.shortest_inverted, ~length);
+    found.found |= length == header.page_bytes ? HAS_LONGEST : HAS_SHORTER;
 }
 
 // Checks 8 to 10 for block b of a page, which may or may not exist.
@@ -161,23 +163,23 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
     if (b == 0)
         check_entry(header, page, length, found);
     if (length == 0 || length > header.page_bytes) { // check 8 reports it
-        found.failed |= 1u << 8;
+        found.found |= FAILED_8;
         return;
     }
     const uint32_t blocks = blocks_of(length);
     if (b >= blocks) {
-        found.failed |= row != 0 ? 1u << 10 : 0;
+        found.found |= row != 0 ? FAILED_10 : 0;
         return;
     }
     if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode >= STRAIT_BLOCK_MODES_ALL)
-        found.failed |= 1u << 9;
+        found.found |= FAILED_9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;
     const bool has_table = header.element == STRAIT_ELEMENT_BF16 && header.has_codebook;
     const bool begins = page > 0 || b > 0 || at == header.metadata_units;
     if ((by_table && !has_table) || !begins || end <= at ||
         !extent_fits(mode, header.element, block_bytes(length, b), end - at))
-        found.failed |= 1u << 10;
+        found.found |= FAILED_10;
 }
 
 // A vector of metadata: adds its sum, and checks that only zeroes follow the last row.
@@ -191,7 +193,7 @@ DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_finding
     const uint64_t end = metadata_bytes(header.page_count, header.rows_per_page, header.lengths);
     for (uint32_t j = 0; j < 4; j++)
         if (16ull * unit + 4 * j >= end && w[j] != 0)
-            found.failed |= 1u << 8;
+            found.found |= FAILED_8;
 }
 
 // Status of the chunk from the findings of all parts: checks 7 to 11, then whether the chunk fits the list of pages.
@@ -204,14 +206,12 @@ DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const 
     const uint64_t seed = sum_seed(static_cast<uint64_t>(header.metadata_units) * UNIT, 0xffffffffu, 65535);
     if (found.sum + seed != header.sum)
         return STRAIT_ERR_INTEGRITY;
-    const uint32_t shortest = ~found.shortest_inverted;
-    const bool lengths_fit =
-        !header.lengths || (shortest >= 1 && shortest < found.longest && found.longest == header.page_bytes);
-    if ((found.failed & 1u << 8) != 0 || !lengths_fit)
+    const uint32_t lengths = HAS_LONGEST | HAS_SHORTER;
+    if ((found.found & FAILED_8) != 0 || (header.lengths && (found.found & lengths) != lengths))
         return STRAIT_ERR_CORRUPT;
-    if ((found.failed & 1u << 9) != 0)
+    if ((found.found & FAILED_9) != 0)
         return STRAIT_ERR_UNSUPPORTED;
-    if ((found.failed & 1u << 10) != 0)
+    if ((found.found & FAILED_10) != 0)
         return STRAIT_ERR_CORRUPT;
     bool fits = found.table_limit <= launch.head.table_count;
     for (uint32_t i = 0; i < 4; i++) {
@@ -229,31 +229,70 @@ DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const 
     return item.alignment % alignment != 0 ? STRAIT_ERR_ALIGNMENT : STRAIT_OK;
 }
 
-// One lane: merges a part's findings with those of the others. True for the last part, which gets all of them.
+// All lanes: the findings of all lanes.
+DEVICE part_findings all_findings(const part_findings &of_lane)
+{
+    return {__reduce_or_sync(ALL_LANES, of_lane.found), __reduce_max_sync(ALL_LANES, of_lane.table_limit),
+            warp_sum(of_lane.sum)};
+}
+
+DEVICE void store_verdict(progress &chunk, uint64_t tag, uint32_t inverted_status)
+{
+    store_relaxed(&chunk.verdict, tag | VERDICT_READY | inverted_status);
+}
+
+// In place of -status while some part of the check has not ended.
+constexpr uint32_t NO_VERDICT = 256;
+
+// All lanes: -status of the chunk, from the records of all parts.
+template <class LAUNCH>
+DEVICE uint32_t gather_records(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint64_t tag,
+                               uint32_t lane)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    uint64_t v[2] = {tag, 0};
+    if (lane < item.checks)
+        load_relaxed_both(launch.head.records + 2 * (item_index * CHECK_RECORDS + lane), v);
+    if (!__all_sync(ALL_LANES, (v[0] & ~TAG_MASK) == tag))
+        return NO_VERDICT;
+    const uint32_t word = static_cast<uint32_t>(v[0] & TAG_MASK), flags = word & ((1u << TABLE_SHIFT) - 1);
+    const part_findings all = all_findings({flags, word >> TABLE_SHIFT, v[1]});
+    return -find_status(launch, item, header, all);
+}
+
+// All lanes: -status of the chunk; waits for the parts of its check. The caller reads nothing else that they wrote.
+template <class LAUNCH>
+DEVICE uint32_t wait_verdict(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint64_t tag,
+                             uint32_t lane)
+{
+    const progress &chunk = launch.head.items[item_index];
+    const bool has_records = get_item<decode_item>(launch, item_index).checks <= CHECK_RECORDS;
+    for (;; __nanosleep(20)) {
+        const uint64_t v = load_relaxed(&chunk.verdict);
+        if (__any_sync(ALL_LANES, (v & ~TAG_MASK) == tag)) // lanes may see different states
+            return __reduce_max_sync(ALL_LANES, (v & ~TAG_MASK) == tag ? static_cast<uint32_t>(v) & 255 : 0);
+        const uint32_t status = has_records ? gather_records(launch, header, item_index, tag, lane) : NO_VERDICT;
+        if (status != NO_VERDICT)
+            return status;
+    }
+}
+
+// One lane: adds a part's findings to those of the others. True for the last part, which gets all of them.
 DEVICE bool merge_findings(progress &chunk, uint32_t parts, part_findings &found)
 {
-    if (parts == 1)
-        return true;
-    atomicOr(&chunk.failed_checks, found.failed);
-    atomicMax(&chunk.longest, found.longest);
-    atomicMax(&chunk.shortest_inverted, found.shortest_inverted);
+    atomicOr(&chunk.failed_checks, found.found);
     atomicMax(&chunk.table_limit, found.table_limit);
     atomicAdd(reinterpret_cast<unsigned long long *>(&chunk.sum), static_cast<unsigned long long>(found.sum));
     if (count_acq_rel(&chunk.checked) != parts - 1)
         return false;
-    found = {load_relaxed(&chunk.failed_checks), load_relaxed(&chunk.longest), load_relaxed(&chunk.shortest_inverted),
-             load_relaxed(&chunk.table_limit), load_relaxed(&chunk.sum)};
+    found = {load_relaxed(&chunk.failed_checks), load_relaxed(&chunk.table_limit), load_relaxed(&chunk.sum)};
     return true;
 }
 
-// All lanes: one part of the check of a chunk. Parts take vectors and blocks in turn, so that they are equally long
+// All lanes: what one part of the check finds. Parts take vectors and blocks in turn, so that they are equally long
 // whatever the header claims.
-template <class LAUNCH>
-DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
-                       uint64_t tag, uint32_t lane)
+DEVICE part_findings find_in_part(const chunk_header &header, const decode_item &item, uint32_t part, uint32_t lane)
 {
-    const decode_item &item = get_item<decode_item>(launch, item_index);
-    progress &chunk = launch.head.items[item_index];
     part_findings found = {};
     if (header.status == STRAIT_OK) {
         const uint32_t per_page = header.rows_per_page + 1, blocks = header.page_count * per_page;
@@ -265,25 +304,32 @@ DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_
         for (uint64_t u = 32 * part + lane; u < header.metadata_units; u += stride)
             check_vector(header, static_cast<uint32_t>(u), found);
     }
-    found.failed = __reduce_or_sync(ALL_LANES, found.failed);
-    found.longest = __reduce_max_sync(ALL_LANES, found.longest);
-    found.shortest_inverted = __reduce_max_sync(ALL_LANES, found.shortest_inverted);
-    found.table_limit = __reduce_max_sync(ALL_LANES, found.table_limit);
-    found.sum = warp_sum(found.sum);
-    if (lane == 0 && merge_findings(chunk, item.checks, found)) {
-        const uint32_t status = -find_status(launch, item, header, found);
-        store_relaxed(&chunk.verdict, tag | VERDICT_READY | status); // all that others need from the check
-    }
-    __syncwarp();
+    return all_findings(found);
 }
 
-// -status of the chunk; waits for the last part of the check. The caller reads nothing else that the check wrote.
-DEVICE uint32_t wait_verdict(const progress &chunk, uint64_t tag)
+// All lanes: one part of the check of a chunk. The last part publishes the verdict: of few parts, the one whose ticket
+// is drawn last, which waits for the others; of many, the one that ends last.
+template <class LAUNCH>
+DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
+                       uint64_t tag, uint32_t lane)
 {
-    uint64_t v;
-    while (((v = load_relaxed(&chunk.verdict)) & ~TAG_MASK) != tag)
-        __nanosleep(20);
-    return static_cast<uint32_t>(v) & 255;
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    part_findings found = find_in_part(header, item, part, lane);
+    if (item.checks > CHECK_RECORDS) {
+        if (lane == 0 && merge_findings(chunk, item.checks, found))
+            store_verdict(chunk, tag, -find_status(launch, item, header, found));
+    } else {
+        if (lane == 0)
+            store_relaxed_both(launch.head.records + 2 * (item_index * CHECK_RECORDS + part),
+                               tag | found.table_limit << TABLE_SHIFT | found.found, found.sum);
+        if (part == item.checks - 1) {
+            const uint32_t status = wait_verdict(launch, header, item_index, tag, lane);
+            if (lane == 0)
+                store_verdict(chunk, tag, status);
+        }
+    }
+    __syncwarp();
 }
 
 } // namespace strait

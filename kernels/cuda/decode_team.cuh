@@ -18,7 +18,7 @@ namespace strait
 
 // Flags of a block, in one word with its mode.
 constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // end of the launch
-constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict was OK when the block was fetched
+constexpr uint32_t BLOCK_REFUSED = 32;               // its chunk has not passed its check
 constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
 constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
 constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
@@ -67,7 +67,7 @@ constexpr uint32_t WARP_BAD = 1u << 31;
 
 struct alignas(16) decode_shared {
     // Barriers, one of each for a stage.
-    uint64_t issued[DECODE_STAGES_MAX];    // the loads of a block have been issued
+    uint64_t issued[DECODE_STAGES_MAX];    // a block has been released to the workers: its loads have been issued
     uint64_t full[DECODE_STAGES_MAX];      // the block has arrived
     uint64_t empty[DECODE_STAGES_MAX];     // the stage may be filled
     uint64_t done[DECODE_STAGES_MAX];      // the workers are done with the block

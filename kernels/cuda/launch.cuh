@@ -115,21 +115,27 @@ struct control {
 // State of one chunk. All zero between launches, except for the verdict, which is tagged.
 struct progress {
     uint32_t blocks_done, closed, checked;
-    uint32_t failed_checks; // bit c: check c of FORMAT.md section 6
-    uint32_t longest, shortest_inverted, table_limit;
+    uint32_t failed_checks; // encode: 1 if a page does not exist; decode: the findings of the parts of the check
+    uint32_t table_limit;
     uint32_t failed_pages;
+    uint32_t first_failure; // inverted: page << 8 | -status
+    uint32_t reserved;
     uint64_t sum;
-    uint64_t first_failure; // inverted: page << 8 | -status
     uint64_t bytes;
     uint64_t values[STRAIT_BLOCK_MODES];
     uint64_t verdict; // tag | VERDICT_READY | -status of the chunk
-    uint64_t reserved[3];
+    uint64_t reserved_too[4];
 };
 static_assert(sizeof(progress) == 128, "scratch");
 constexpr uint64_t VERDICT_READY = 1u << 8;
 
+// What a part of a chunk's check has found, in two words that are written at once; the first is tagged. Whoever waits
+// for the verdict of a chunk of few parts reads them all, a lane each. Parts of larger chunks are added up in progress.
+constexpr uint32_t CHECK_RECORDS = 32;
+
 constexpr uint32_t ITEMS_MAX = 256; // of one launch
-constexpr uint64_t SCRATCH_FIXED = sizeof(control) + ITEMS_MAX * sizeof(progress);
+constexpr uint64_t SCRATCH_RECORDS = sizeof(control) + ITEMS_MAX * sizeof(progress);
+constexpr uint64_t SCRATCH_FIXED = SCRATCH_RECORDS + ITEMS_MAX * CHECK_RECORDS * 16;
 constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the planes have room beyond the last block
 
 // After the items, scratch is planes of equal size, with one or two words for each block. Tagged and untagged words
@@ -245,6 +251,7 @@ struct segment {
 struct launch_head {
     control *scratch;
     progress *items;
+    uint64_t *records; // decode: CHECK_RECORDS of two words for each item
     uint64_t *planes[PLANES];
     const region *scratch_regions; // nullptr: they are in the parameters
     const uint8_t *tables;         // table_image of each table

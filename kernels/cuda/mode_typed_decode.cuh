@@ -524,7 +524,7 @@ template <uint32_t TEAMS> __device__ __noinline__ uint2 decode_bases(uint32_t it
         publish_findings(shared, stage, sum_total(writer.sum), found, warp, lane);
         iteration++, tiered_iteration++;
         barrier_wait(&shared.full[iteration % DECODE_STAGES], iteration / DECODE_STAGES & 1);
-        if ((shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_PASSED) == 0 || !is_plain_base(team, iteration))
+        if ((shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_REFUSED) != 0 || !is_plain_base(team, iteration))
             return make_uint2(iteration, tiered_iteration);
     }
 }

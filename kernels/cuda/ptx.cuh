@@ -73,6 +73,13 @@ DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
+// Makes the phase wait for this many bytes of bulk copies, without an arrival.
+DEVICE void barrier_expect_only(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
 // Whether a wait would return at once.
 DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
 {

@@ -65,6 +65,11 @@ void barrier_expect(uint64_t *barrier, uint32_t bytes)
     arrive(barrier, 1, bytes);
 }
 
+void barrier_expect_only(uint64_t *barrier, uint32_t bytes)
+{
+    arrive(barrier, 0, bytes);
+}
+
 bool barrier_passed(const uint64_t *barrier, uint32_t parity)
 {
     return load(barrier).parity != (parity & 1);

@@ -50,6 +50,7 @@ bool sync_named(uint32_t id, uint32_t threads, bool value, source_line at);
 void barrier_begin(uint64_t *barrier, uint32_t arrivals);
 void barrier_arrive(uint64_t *barrier, uint32_t arrivals);
 void barrier_expect(uint64_t *barrier, uint32_t bytes);
+void barrier_expect_only(uint64_t *barrier, uint32_t bytes);
 bool barrier_passed(const uint64_t *barrier, uint32_t parity);
 void barrier_wait(uint64_t *barrier, uint32_t parity);
 

@@ -55,6 +55,10 @@ DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
     emulated::barrier_expect(barrier, bytes);
 }
+DEVICE void barrier_expect_only(uint64_t *barrier, uint32_t bytes)
+{
+    emulated::barrier_expect_only(barrier, bytes);
+}
 
 DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
