@@ -74,6 +74,14 @@ struct block_ops {
                            uint32_t *escapes);
     size_t (*decode_tiers)(uint8_t *exponents, const uint8_t *src, size_t size, uint32_t count,
                            const struct table *table, uint32_t *escapes);
+    /* Mode 11, for lists with a byte for each value and room for VECTOR_BYTES more: the base of each part; exponents to
+     * symbols by these bases and back, in place; the lower bits of fields to their streams and back. Packing may go
+     * VECTOR_BYTES past the end of each stream. */
+    void (*find_part_bases)(uint8_t *bases, const uint8_t *exponents, uint32_t count);
+    void (*to_symbols)(uint8_t *list, const uint8_t *bases, uint32_t count);
+    void (*to_exponents)(uint8_t *list, const uint8_t *bases, uint32_t count);
+    void (*pack_low)(uint8_t *streams, const uint8_t *low, uint32_t count, const struct part_fields *fields);
+    void (*unpack_low)(uint8_t *low, const uint8_t *streams, uint32_t count, const struct part_fields *fields);
     /* How many of these items of two bits are 3. */
     uint32_t (*count_threes)(const uint8_t *stream, uint32_t items);
 

@@ -7,6 +7,7 @@
 #include "internal/bytes.h"
 #include "kernels/block.h"
 #include "kernels/block_orders.h"
+#include "kernels/block_x86.h"
 
 #define STEP 32u
 
@@ -59,6 +60,32 @@ static inline vec vec_less(vec v, uint8_t by)
 static inline vec vec_min(vec v, uint8_t limit)
 {
     return _mm256_min_epu8(v, _mm256_set1_epi8((char)limit));
+}
+
+static inline vec vec_larger(vec a, vec b)
+{
+    return _mm256_max_epu8(a, b);
+}
+
+static inline vec vec_smaller(vec a, vec b)
+{
+    return _mm256_min_epu8(a, b);
+}
+
+static inline vec vec_add(vec v, uint8_t byte)
+{
+    return _mm256_add_epi8(v, vec_all(byte));
+}
+
+static inline vec vec_exchange(vec v, uint8_t a, uint8_t b)
+{
+    vec either = _mm256_or_si256(_mm256_cmpeq_epi8(v, vec_all(a)), _mm256_cmpeq_epi8(v, vec_all(b)));
+    return _mm256_xor_si256(v, _mm256_and_si256(either, vec_all(a ^ b)));
+}
+
+static inline uint8_t second_of_lanes(vec first, vec second)
+{
+    return second_of_32(first, second);
 }
 
 static inline uint32_t count_bits(uint64_t bits)

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "kernels/block.h"
+#include "kernels/block_x86.h"
 
 #define STEP 64u
 
@@ -62,6 +63,33 @@ static inline vec vec_less(vec v, uint8_t by)
 static inline vec vec_min(vec v, uint8_t limit)
 {
     return _mm512_min_epu8(v, _mm512_set1_epi8((char)limit));
+}
+
+static inline vec vec_larger(vec a, vec b)
+{
+    return _mm512_max_epu8(a, b);
+}
+
+static inline vec vec_smaller(vec a, vec b)
+{
+    return _mm512_min_epu8(a, b);
+}
+
+static inline vec vec_add(vec v, uint8_t byte)
+{
+    return _mm512_add_epi8(v, vec_all(byte));
+}
+
+static inline vec vec_exchange(vec v, uint8_t a, uint8_t b)
+{
+    return _mm512_xor_si512(v, _mm512_maskz_set1_epi8(vec_is(v, a) | vec_is(v, b), (char)(a ^ b)));
+}
+
+static inline uint8_t second_of_lanes(vec first, vec second)
+{
+    __m256i a = _mm512_castsi512_si256(first), b = _mm512_extracti64x4_epi64(first, 1);
+    __m256i more = _mm256_max_epu8(_mm512_castsi512_si256(second), _mm512_extracti64x4_epi64(second, 1));
+    return second_of_32(_mm256_max_epu8(a, b), _mm256_max_epu8(more, _mm256_min_epu8(a, b)));
 }
 
 /* 0, 1, 2, ... */

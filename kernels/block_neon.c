@@ -86,6 +86,53 @@ static inline vec vec_min(vec v, uint8_t limit)
     return least;
 }
 
+static inline vec vec_larger(vec a, vec b)
+{
+    EACH(larger, vmaxq_u8(a.val[part], b.val[part]));
+    return larger;
+}
+
+static inline vec vec_smaller(vec a, vec b)
+{
+    EACH(smaller, vminq_u8(a.val[part], b.val[part]));
+    return smaller;
+}
+
+static inline vec vec_add(vec v, uint8_t byte)
+{
+    EACH(sum, vaddq_u8(v.val[part], vdupq_n_u8(byte)));
+    return sum;
+}
+
+static inline vec vec_exchange(vec v, uint8_t a, uint8_t b)
+{
+    const uint8x16_t x = vdupq_n_u8(a), y = vdupq_n_u8(b), both = vdupq_n_u8(a ^ b);
+    EACH(exchanged,
+         veorq_u8(v.val[part], vandq_u8(vorrq_u8(vceqq_u8(v.val[part], x), vceqq_u8(v.val[part], y)), both)));
+    return exchanged;
+}
+
+/* Lanes are merged in pairs, by turning the vector. */
+static inline uint8_t second_of_lanes(vec first, vec second)
+{
+    uint8x16_t a = first.val[0], s = second.val[0], b;
+    for (int part = 1; part < PARTS; part++) {
+        b = first.val[part];
+        s = vmaxq_u8(vmaxq_u8(s, second.val[part]), vminq_u8(a, b));
+        a = vmaxq_u8(a, b);
+    }
+#define MERGE(BYTES)                                                  \
+    b = vextq_u8(a, a, BYTES);                                        \
+    s = vmaxq_u8(vmaxq_u8(s, vextq_u8(s, s, BYTES)), vminq_u8(a, b)); \
+    a = vmaxq_u8(a, b)
+    MERGE(8);
+    MERGE(4);
+    MERGE(2);
+    MERGE(1);
+#undef MERGE
+    return vgetq_lane_u8(s, 0);
+}
+
 static inline vec vec_all(uint8_t byte)
 {
     EACH(v, vdupq_n_u8(byte));

@@ -68,8 +68,8 @@ static struct coded_tiers encode_exponents(const struct block_ops *blocks, struc
     uint8_t other[TIERS_MAX + VECTOR_BYTES];
     if (table != NULL)
         by_table.bytes = blocks->encode_tiers(other, scratch->exponents, count, table, &by_table.escapes);
-    blocks->values->find_part_bases(by_bases.bases, scratch->exponents, count);
-    blocks->values->to_symbols(scratch->exponents, by_bases.bases, count);
+    blocks->find_part_bases(by_bases.bases, scratch->exponents, count);
+    blocks->to_symbols(scratch->exponents, by_bases.bases, count);
     by_bases.bytes = blocks->encode_tiers(tiers, scratch->exponents, count, &scratch->symbols, &by_bases.escapes);
     if (table == NULL || units(others + by_table.bytes + end_bytes(PARTS_TABLE, count)) >
                              units(others + by_bases.bytes + end_bytes(PARTS_BASES, count)))
@@ -93,6 +93,17 @@ static size_t end_block(uint8_t *stage, size_t used, const struct block_bytes *b
     return size;
 }
 
+/* Writes the streams of fields in their order, as each may be written past its end. */
+static void split_fields(const struct block_ops *blocks, uint8_t *low, uint8_t *stage, const uint8_t *src,
+                         uint32_t count, const struct part_fields *fields)
+{
+    blocks->values->split_fields(stage, low, src, count, fields);
+    if (fields->low_bits != 0)
+        blocks->pack_low(stage, low, count, fields);
+    if ((fields->width & 8) != 0)
+        blocks->values->split_eights(stage + fields->at8, src, count, fields);
+}
+
 size_t parts_encode(const struct block_ops *blocks, struct parts_scratch *scratch, uint8_t *stage,
                     struct block_bytes *block, enum strait_element element, const struct table *table,
                     uint32_t *escapes)
@@ -102,7 +113,7 @@ size_t parts_encode(const struct block_ops *blocks, struct parts_scratch *scratc
     struct part_fields fields;
     part_fields_init(&fields, element, form & FORM_ZEROS, form >> FORM_SIGNS_SHIFT, count);
     blocks->values->find_exponents(scratch->exponents, block->bytes, count, element);
-    blocks->values->split_fields(stage, scratch->low, block->bytes, count, &fields);
+    split_fields(blocks, scratch->low, stage, block->bytes, count, &fields);
     const struct coded_tiers coded =
         encode_exponents(blocks, scratch, stage + fields.end, count, table, fields.end + tail);
     block->sum = blocks->sum(block->bytes, block->size, block->word);
@@ -156,7 +167,7 @@ static size_t decode_exponents(const struct block_ops *blocks, struct parts_scra
     size_t used = blocks->decode_tiers(scratch->exponents, src, size, count,
                                        end->coder == PARTS_TABLE ? table : &scratch->symbols, escapes);
     if (used != 0 && end->coder == PARTS_BASES)
-        blocks->values->to_exponents(scratch->exponents, end->bases, count);
+        blocks->to_exponents(scratch->exponents, end->bases, count);
     if (used != 0 && end->fields.element == STRAIT_ELEMENT_FP16 &&
         !blocks->values->narrow_exponents(scratch->exponents, count))
         return 0;
@@ -179,6 +190,8 @@ bool parts_decode(const struct block_ops *blocks, struct parts_scratch *scratch,
     used += end.fields.end + tail;
     if (units(used + end.bytes) * CHUNK_UNIT != size || !all_zero(src + used, size - end.bytes - used))
         return false;
+    if (end.fields.low_bits != 0)
+        blocks->unpack_low(scratch->low, src, count, &end.fields);
     blocks->values->join_fields(block->bytes, src, scratch->exponents, scratch->low, count, &end.fields);
     memcpy(block->bytes + block->size - tail, src + used - tail, tail);
     block->sum = blocks->sum(block->bytes, block->size, block->word);

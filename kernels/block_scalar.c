@@ -286,6 +286,71 @@ static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t coun
     }
 }
 
+/* ---- Mode 11 ---- */
+
+static void find_part_bases(uint8_t *bases, const uint8_t *exponents, uint32_t count)
+{
+    for (uint32_t from = 0; from < count; from += PART_VALUES) {
+        const uint32_t end = from + PART_VALUES < count ? from + PART_VALUES : count;
+        uint8_t first = 0, second = 0;
+        for (uint32_t i = from; i < end; i++) {
+            const uint8_t e = exponents[i] == 255 ? 0 : exponents[i], smaller = e < first ? e : first;
+            second = smaller > second ? smaller : second;
+            first = e > first ? e : first;
+        }
+        bases[from / PART_VALUES] = second > 0 ? second : 1;
+    }
+}
+
+static uint8_t exchange(uint8_t byte, uint8_t a, uint8_t b)
+{
+    return byte == a ? b : byte == b ? a : byte;
+}
+
+static void to_symbols(uint8_t *list, const uint8_t *bases, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t base = bases[i / PART_VALUES];
+        list[i] = (uint8_t)(exchange(list[i], 0, part_far(base)) - base);
+    }
+}
+
+static void to_exponents(uint8_t *list, const uint8_t *bases, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t base = bases[i / PART_VALUES];
+        list[i] = exchange((uint8_t)(list[i] + base), 0, part_far(base));
+    }
+}
+
+static void pack_low(uint8_t *streams, const uint8_t *low, uint32_t count, const struct part_fields *fields)
+{
+    const uint32_t f = fields->low_bits;
+    for (uint32_t i = 0; i < count; i++) {
+        if ((f & 4) != 0)
+            put_item(streams + fields->at4, i, 4, low[i] >> (f & 3) & 15);
+        if ((f & 2) != 0)
+            put_item(streams + fields->at2, i, 2, low[i] >> (f & 1) & 3);
+        if ((f & 1) != 0)
+            put_item(streams + fields->at1, i, 1, low[i] & 1);
+    }
+}
+
+static void unpack_low(uint8_t *low, const uint8_t *streams, uint32_t count, const struct part_fields *fields)
+{
+    const uint32_t f = fields->low_bits;
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned bits = 0;
+        if ((f & 4) != 0)
+            bits |= get_item(streams + fields->at4, i, 4) << (f & 3);
+        if ((f & 2) != 0)
+            bits |= get_item(streams + fields->at2, i, 2) << (f & 1);
+        if ((f & 1) != 0)
+            bits |= get_item(streams + fields->at1, i, 1);
+        low[i] = (uint8_t)bits;
+    }
+}
+
 static uint32_t count_threes(const uint8_t *stream, uint32_t items)
 {
     return count_items(stream, items, 2, 3);
@@ -320,6 +385,11 @@ const struct block_ops block_scalar = {
     .encode_tiers = encode_tiers,
     .decode_tiers = decode_tiers,
     .count_threes = count_threes,
+    .find_part_bases = find_part_bases,
+    .to_symbols = to_symbols,
+    .to_exponents = to_exponents,
+    .pack_low = pack_low,
+    .unpack_low = unpack_low,
     .values = &values_scalar,
     .sum = sum_terms,
     .sum_copy = sum_copy,

@@ -543,6 +543,8 @@ static void decode_tier(uint8_t *exponents, const uint8_t *stream, uint32_t coun
     decode_tier2(exponents, stream, count, on, table, first);
 }
 
+#include "kernels/block_vector_parts.h"
+
 /* ---- Sums and copies ---- */
 
 static uint64_t sum(const uint8_t *src, size_t size, uint32_t word)
@@ -589,13 +591,14 @@ static void flush(void)
     words_flush();
 }
 
-#define BLOCK_VECTOR_OPS(VALUES)                                                                                  \
-    {                                                                                                             \
-        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,               \
-        .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier, \
-        .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                   \
-        .count_threes = count_threes, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy,        \
-        .flush = flush                                                                                            \
+#define BLOCK_VECTOR_OPS(VALUES)                                                                                       \
+    {                                                                                                                  \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,                    \
+        .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier,      \
+        .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                        \
+        .count_threes = count_threes, .find_part_bases = find_part_bases, .to_symbols = to_symbols,                    \
+        .to_exponents = to_exponents, .pack_low = pack_low, .unpack_low = unpack_low, .values = &(VALUES), .sum = sum, \
+        .sum_copy = sum_copy, .copy = copy, .flush = flush                                                             \
     }
 
 #endif

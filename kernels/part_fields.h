@@ -12,6 +12,13 @@
 #define PART_VALUES 256u
 #define PART_BASES  (STRAIT_BLOCK_VALUES / PART_VALUES)
 
+/* The exponent that changes places with 0 in parts of this base, so that zeros have one symbol by all larger ones; 0:
+ * none, as the symbol of 0 has a rank anyway. */
+static inline uint8_t part_far(uint8_t base)
+{
+    return base > 16 ? (uint8_t)(base + 128) : 0;
+}
+
 /* What the signs of a block are. */
 enum part_signs {
     PART_SIGNS_STORED = 0, /* in the fields */

@@ -1,5 +1,5 @@
 /* Value loops of the typed modes (6 to 8), one table per variant: split FP16 and FP32 values into high halves, which
- * look like BF16, and low bits, and join them again. And those of mode 11: exponents, which become symbols, and fields.
+ * look like BF16, and low bits, and join them again. And those of mode 11: exponents and fields.
  * FORMAT.md, sections 3.2 and 3.4. */
 #ifndef STRAIT_KERNELS_VALUE_OPS_H
 #define STRAIT_KERNELS_VALUE_OPS_H
@@ -30,29 +30,23 @@ struct value_ops {
     bool (*join_fp16)(uint8_t *dst, const uint8_t *high_halves, const uint8_t *twos, const uint8_t *ones,
                       uint32_t count);
 
-    /* Mode 11. Lists have a byte for each value, and room for eight more. */
+    /* Mode 11. Lists have a byte for each value. */
 
     /* The bits that some value has, and those that every one has; of values of 2 or 4 bytes. */
     void (*find_bits)(uint32_t *any, uint32_t *all, const uint8_t *src, uint32_t count, uint32_t value_bytes);
     /* The exponents of values; of FP16, as BF16 has them. */
     void (*find_exponents)(uint8_t *exponents, const uint8_t *src, uint32_t count, enum strait_element element);
-    /* The base of each part. */
-    void (*find_part_bases)(uint8_t *bases, const uint8_t *exponents, uint32_t count);
-    /* Exponents to symbols by the bases of their parts and back, in place. */
-    void (*to_symbols)(uint8_t *list, const uint8_t *bases, uint32_t count);
-    void (*to_exponents)(uint8_t *list, const uint8_t *bases, uint32_t count);
     /* Exponents of BF16 to those of FP16, in place. False when FP16 lacks one of them. */
     bool (*narrow_exponents)(uint8_t *list, uint32_t count);
-    /* Writes the streams of fields; what follows them is overwritten. `low` is scratch: a list. */
+    /* Takes fields apart: the first writes the pieces of 16 bits to the beginning of the streams and the lower bits of
+     * each field to a list, the second the pieces of 8 bits to their stream. */
     void (*split_fields)(uint8_t *streams, uint8_t *low, const uint8_t *src, uint32_t count,
                          const struct part_fields *fields);
-    /* Joins fields and exponents, of FP16 its own, to values. Reads up to three bytes after the streams. */
-    void (*join_fields)(uint8_t *dst, const uint8_t *streams, const uint8_t *exponents, uint8_t *low, uint32_t count,
-                        const struct part_fields *fields);
+    void (*split_eights)(uint8_t *eights, const uint8_t *src, uint32_t count, const struct part_fields *fields);
+    /* Joins fields and exponents, of FP16 its own, to values. */
+    void (*join_fields)(uint8_t *dst, const uint8_t *streams, const uint8_t *exponents, const uint8_t *low,
+                        uint32_t count, const struct part_fields *fields);
 };
-
-/* Bases up to this one leave exponent 0 where it is: its symbol has a rank. */
-#define PART_BASE_PLAIN 16u
 
 extern const struct value_ops values_scalar;
 #ifdef STRAIT_X86

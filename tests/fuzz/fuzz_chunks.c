@@ -280,13 +280,13 @@ static void check_short_buffer(const struct asked *asked, const struct layout *s
             STRAIT_ERR_NO_SPACE);
 }
 
-/* 64: of the later modes, 32: without a codebook where that can be. */
+/* 64: of the later modes, 128: the last of them, 32: without a codebook where that can be. */
 static struct asked read_asked(const struct strait_codebook *codebook, const uint8_t *data)
 {
     struct asked asked = {codebook, (enum strait_element)(data[0] % 6), (enum strait_mode)(data[1] % 4)};
     if ((data[1] & 64) != 0)
-        asked.mode = data[1] % 2 == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
-    if (asked.mode == STRAIT_MODE_BASE && (data[1] & 32) != 0)
+        asked.mode = (data[1] & 128) != 0 ? STRAIT_MODE_PARTS : data[1] % 2 == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
+    if ((asked.mode == STRAIT_MODE_BASE || asked.mode == STRAIT_MODE_PARTS) && (data[1] & 32) != 0)
         asked.codebook = NULL;
     return asked;
 }

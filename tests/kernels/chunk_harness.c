@@ -86,6 +86,11 @@ void assert_page_fails(struct judgement j, uint32_t page, enum strait_status exp
     require(expected == j.decoded.page_status[page]);
 }
 
+bool same_as_parts(uint8_t row, uint8_t changed)
+{
+    return (row & 15) == STRAIT_BLOCK_TIERED && changed == (row ^ (STRAIT_BLOCK_TIERED ^ STRAIT_BLOCK_PARTS));
+}
+
 bool is_refused(const struct judgement *j)
 {
     return j->verified.result.status != STRAIT_OK;
@@ -126,15 +131,19 @@ void setup_pages(uint32_t alignment, const struct shape *shape)
     setup_shapes(alignment, shape, 1, shape->page_count);
 }
 
-void encode_values(enum strait_element element, enum strait_mode mode)
+void encode_asked(const struct asked *asked)
 {
-    const struct asked asked = {mode == STRAIT_MODE_BASE ? NULL : codebook, element, mode};
     struct verdict verdict;
-    uint8_t *bytes = round_trip(&asked, &src, &verdict);
+    uint8_t *bytes = round_trip(asked, &src, &verdict);
     chunk_size = verdict.result.bytes;
     ck_assert_uint_lt(chunk_size, CHUNK_MAX);
     memcpy(chunk, bytes, chunk_size);
     free(bytes);
+}
+
+void encode_values(enum strait_element element, enum strait_mode mode)
+{
+    encode_asked(&(struct asked){mode == STRAIT_MODE_BASE ? NULL : codebook, element, mode});
 }
 
 void encode_chunk(enum strait_mode mode)

@@ -28,6 +28,9 @@ struct judgement judge(uint64_t size);
 struct judgement judge_repaired(uint64_t size);
 
 bool is_refused(const struct judgement *j);
+/* Whether this change of a row's first byte makes a `tiered` block one of `parts`: it holds the same values when two
+ * bytes of padding end it, which are its form and coder then. */
+bool same_as_parts(uint8_t row, uint8_t changed);
 /* The chunk as a whole was refused with this status. */
 void assert_refused(struct judgement j, enum strait_status expected, const char *what);
 /* The chunk is fine, except for this page. */
@@ -47,7 +50,9 @@ void chunk_teardown(void);
 /* In place of chunk_setup: one region of this shape, whose pages lie at multiples of `alignment`, without values yet.
  */
 void setup_pages(uint32_t alignment, const struct shape *shape);
-/* Encodes what `src` holds into the chunk: values of a type, without a codebook where the mode needs none; as BF16. */
+/* Encodes what `src` holds into the chunk: as asked; values of a type, without a codebook where the mode needs none; as
+ * BF16. */
+void encode_asked(const struct asked *asked);
 void encode_values(enum strait_element element, enum strait_mode mode);
 void encode_chunk(enum strait_mode mode);
 

@@ -290,8 +290,7 @@ TEST_LOOP(streams_that_no_encoder_writes_are_refused, COUNT(faults))
     }
 }
 
-/* ---- Blocks of typed modes, 6 to 8 and 10
- * ------------------------------------------------------------------------------------ */
+/* ---- Blocks of typed modes: 6 to 8, 10 and 11 ------------------------------------------------------------------- */
 
 static const struct kind {
     enum strait_element element;
@@ -309,11 +308,20 @@ static const struct kind {
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_WIDENED, STRAIT_BLOCK_FP32Z},
     {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8, STRAIT_BLOCK_FP8},
     {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT, PATTERN_FP8, STRAIT_BLOCK_FP8},
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, STRAIT_BLOCK_PARTS},
+    {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_RUNS, STRAIT_BLOCK_PARTS},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, STRAIT_BLOCK_PARTS},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, STRAIT_BLOCK_PARTS},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_WIDENED, STRAIT_BLOCK_PARTS},
 };
 
 /* Lengths with ragged ends. */
 static const uint32_t kind_bytes[] = {801, 802, 803, 516, 1024};
-enum { FP8_KINDS = 2, KINDS = COUNT(kinds) * COUNT(kind_bytes), BASE_KINDS = KINDS - FP8_KINDS * COUNT(kind_bytes) };
+enum {
+    KINDS = COUNT(kinds) * COUNT(kind_bytes),
+    FP8_END = KINDS - 5 * COUNT(kind_bytes), /* those of `parts` follow */
+    BASE_KINDS = FP8_END - 2 * COUNT(kind_bytes),
+};
 
 /* A page of one block of a kind, of a length. */
 static void kind_init(int index)
@@ -360,7 +368,7 @@ TEST_LOOP(every_other_coder_and_base_is_refused, BASE_KINDS)
 
 enum { RANKING = 9 };
 
-TEST_RANGE(every_other_byte_of_a_ranking_is_refused, BASE_KINDS, KINDS)
+TEST_RANGE(every_other_byte_of_a_ranking_is_refused, BASE_KINDS, FP8_END)
 {
     kind_init(_i);
     const unsigned exponents = kinds[_i / COUNT(kind_bytes)].element == STRAIT_ELEMENT_FP8_E4M3 ? 16 : 32;
@@ -376,10 +384,21 @@ TEST_RANGE(every_other_byte_of_a_ranking_is_refused, BASE_KINDS, KINDS)
     chunk_teardown();
 }
 
+/* Bytes at the end of a block of a kind. */
+static size_t end_size_of(int index)
+{
+    const uint32_t value_bytes = kinds[index / COUNT(kind_bytes)].element == STRAIT_ELEMENT_FP32 ? 4 : 2;
+    if (index < BASE_KINDS || (index >= FP8_END && chunk[chunk_size - 1] == 0))
+        return 2;
+    if (index < FP8_END)
+        return RANKING;
+    return 2 + (kind_bytes[index % COUNT(kind_bytes)] / value_bytes + 255) / 256; /* bases of parts */
+}
+
 TEST_LOOP(a_block_of_another_length_is_refused, KINDS)
 {
     kind_init(_i);
-    const size_t end_size = _i < BASE_KINDS ? 2 : RANKING;
+    const size_t end_size = end_size_of(_i);
     const uint64_t whole = chunk_size;
     uint8_t end[RANKING];
     memcpy(end, chunk + whole - end_size, end_size);
@@ -416,7 +435,7 @@ TEST_LOOP(blocks_of_one_byte_are_refused, BASE_KINDS)
     chunk_teardown();
 }
 
-TEST_RANGE(blocks_of_one_byte_before_a_ranking_are_refused, BASE_KINDS, KINDS)
+TEST_RANGE(blocks_of_one_byte_before_a_ranking_are_refused, BASE_KINDS, FP8_END)
 {
     kind_init(_i);
     for (unsigned fill = 0; fill < 256; fill += 17) {
@@ -436,19 +455,27 @@ TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
     static const uint8_t no_id[STRAIT_CODEBOOK_ID_BYTES];
     kind_init(_i);
     const uint8_t right_mode = chunk[48] & 15, right_element = chunk[5];
+    const uint8_t other_mode = right_element == STRAIT_ELEMENT_FP32   ? STRAIT_BLOCK_SPLIT
+                               : right_element == STRAIT_ELEMENT_BF16 ? STRAIT_BLOCK_TIERED
+                                                                      : STRAIT_BLOCK_PARTS;
+    const bool whole = load_le16(chunk + chunk_size - 2) == 0 &&
+                       (right_mode == STRAIT_BLOCK_PARTS || (right_mode == other_mode && right_mode > 4));
     for (unsigned mode = 0; mode < 16; mode++) {
         for (uint8_t element = 0; element <= STRAIT_ELEMENT_FP8_E5M2; element++) {
-            bool known = mode <= 4 || (mode >= 6 && mode <= 8) || mode == 10,
+            bool known = mode <= 4 || (mode >= 6 && mode <= 8) || mode == 10 || mode == 11,
                  right = mode == right_mode && element == right_element;
             bool fits = mode == 6    ? element == STRAIT_ELEMENT_BF16
                         : mode == 7  ? element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32
                         : mode == 8  ? element == STRAIT_ELEMENT_FP32
                         : mode == 10 ? element >= STRAIT_ELEMENT_FP8_E4M3
+                        : mode == 11 ? element >= STRAIT_ELEMENT_BF16 && element <= STRAIT_ELEMENT_FP32
                                      : element == STRAIT_ELEMENT_BF16 && memcmp(chunk + 24, no_id, sizeof(no_id)) != 0;
             chunk[48] = (uint8_t)((chunk[48] & 0xf0) | mode);
             chunk[5] = element;
             repair_metadata(chunk, chunk_size);
             int status = judged_status();
+            /* With all of their bits, values that a table codes are the same in mode 11 as in mode 4 or 7. */
+            right |= whole && element == right_element && (mode == STRAIT_BLOCK_PARTS || mode == other_mode);
             ck_assert_int_eq(right, status == STRAIT_OK);
             ck_assert_int_eq(!known, status == STRAIT_ERR_UNSUPPORTED);
             if (known && !fits)

@@ -24,8 +24,8 @@ static void teardown(void)
     strait_codebook_destroy(codebook);
 }
 
-static const enum strait_mode modes[] = {STRAIT_MODE_AUTO,   STRAIT_MODE_RAW,  STRAIT_MODE_TOP16,
-                                         STRAIT_MODE_TIERED, STRAIT_MODE_BASE, STRAIT_MODE_SPLIT};
+static const enum strait_mode modes[] = {STRAIT_MODE_AUTO, STRAIT_MODE_RAW,   STRAIT_MODE_TOP16, STRAIT_MODE_TIERED,
+                                         STRAIT_MODE_BASE, STRAIT_MODE_PARTS, STRAIT_MODE_SPLIT};
 
 static const enum strait_mode coded_modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
 
@@ -57,13 +57,16 @@ static const struct asking {
     enum strait_element element;
     enum strait_mode mode;
     bool without; /* a codebook */
-} askings[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, false},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, false},     {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, false},    {STRAIT_ELEMENT_BF16, STRAIT_MODE_SPLIT, false},
-               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, true},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, true},
-               {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false},   {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
-               {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false},   {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, true},
-               {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT, true}};
+} askings[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, false},     {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, false},      {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, false},     {STRAIT_ELEMENT_BF16, STRAIT_MODE_SPLIT, false},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, true},      {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, false},    {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, false},    {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, true},
+               {STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_SPLIT, true}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, true},
+               {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, false},    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, true},
+               {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, true},     {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, false},
+               {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, false}};
 
 TEST_LOOP(pages_of_every_size_type_mode_and_pattern_come_back_from_every_variant, COUNT(sizes))
 {

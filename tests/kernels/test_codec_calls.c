@@ -197,7 +197,7 @@ enum { ENCODE = 1, DECODE = 2, VERIFY = 4, IN_RESULT = 8 /* decoding only: the c
     X(params_too_small, INVALID, ENCODE, call.params.size--)                                                         \
     X(element_unknown, INVALID, ENCODE, call.params.element = (enum strait_element)6)                                \
     X(element_negative, INVALID, ENCODE, call.params.element = (enum strait_element) - 1)                            \
-    X(mode_unknown, INVALID, ENCODE, call.params.mode = (enum strait_mode)6)                                         \
+    X(mode_unknown, INVALID, ENCODE, call.params.mode = (enum strait_mode)7)                                         \
     X(mode_negative, INVALID, ENCODE, call.params.mode = (enum strait_mode) - 1)                                     \
     X(coded_without_codebook, INVALID, ENCODE, call.params.codebook = NULL)                                          \
     X(fp16_split_without_codebook, INVALID, ENCODE, call.params.element = STRAIT_ELEMENT_FP16,                       \
