@@ -28,6 +28,9 @@ function(strait_add_test name)
     math(EXPR patience "10 * ${STRAIT_TEST_SLOWER}") # Check gives each case 4 seconds, and machines are shared
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${seconds} SKIP_RETURN_CODE 77
         ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${patience};${STRAIT_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
+    if(name IN_LIST STRAIT_FIRST_TESTS)
+        set_tests_properties(${name} PROPERTIES COST 100)
+    endif()
 endfunction()
 
 # strait_test(NAME USES components ... LABELS ... [SOURCES more ...] [TIMEOUT seconds] [ALONE]): test_NAME.c, a Check program.

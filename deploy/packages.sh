@@ -1,4 +1,5 @@
-# The Debian and Ubuntu packages that a build and its tests need; sourced by the scripts beside it.
+# The Debian and Ubuntu packages that a build and its tests need, and what CUDA code is compiled for; sourced by the
+# scripts beside it.
 
 # To build.
 packages_build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
@@ -27,4 +28,12 @@ install_packages() {
     # shellcheck disable=SC2086
     $as_root apt-get update -q >/dev/null &&
         $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
+}
+
+# The compute capability, times 10, that CUDA code is compiled for: STRAIT_CUDA_CAPABILITY, or that of this machine's
+# GPU, or 9.0. Code for all takes minutes.
+cuda_capability() {
+    found=${STRAIT_CUDA_CAPABILITY:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        grep -Em1 '^[0-9]+\.[0-9]$' | tr -d .)}
+    echo "${found:-90}"
 }

@@ -8,9 +8,7 @@ cd "$(dirname "$0")/.."
 
 # shellcheck disable=SC2086
 install_packages $packages_build
-# CUDA code of this machine's GPU alone, or of one kind: that of all takes minutes.
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || capability=
-cmake --preset release -DSTRAIT_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES="${capability:-90}" >/dev/null
+cmake --preset release -DSTRAIT_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES="$(cuda_capability)" >/dev/null
 cmake --build --preset release
 
 strait=build/release/tools/strait

@@ -211,6 +211,18 @@ TEST_LOOP(long_lists_are_split_and_nothing_is_lost, 12)
     free(ids);
 }
 
+/* All that there is, or (NULL) nothing yet. */
+static struct strait_transfer *offer_pages(struct strait_pool *pool, const struct strait_page_list *list,
+                                           uint32_t lease_ms)
+{
+    struct strait_transfer *transfer = NULL;
+    struct strait_offer_params params = offer_params(list, list != NULL);
+    params.lease_ms = lease_ms;
+    params.last = list != NULL;
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    return transfer;
+}
+
 /* A daemon that does not read for a while: what exceeds the socket and the channel waits, in order. */
 TEST(a_slow_daemon_loses_nothing)
 {
@@ -220,12 +232,8 @@ TEST(a_slow_daemon_loses_nothing)
     struct strait_page_list list = {.count = LENGTH, .ids = ids};
     struct strait_transfer *transfers[OFFERS];
     fake.deaf = true;
-    for (uint32_t i = 0; i < OFFERS; i++) {
-        struct strait_offer_params params = offer_params(&list, 1);
-        params.lease_ms = 600000 + i * 10000;
-        params.last = true;
-        ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
-    }
+    for (uint32_t i = 0; i < OFFERS; i++)
+        transfers[i] = offer_pages(pool, &list, 600000 + i * 10000);
     step(); /* once: at the second one of a slow machine the daemon might count as hung */
     ck_assert_int_eq(STRAIT_OK, strait_stats(client)); /* small enough for what room is left, but not its turn */
     strait_release(transfers[OFFERS - 1]);             /* had not gone out yet: there is nothing to tell */
@@ -242,11 +250,8 @@ TEST(a_slow_daemon_loses_nothing)
 static void offer_some(struct strait_pool *pool, struct strait_transfer **transfers, uint32_t count)
 {
     struct strait_page_list list = {.count = 1};
-    for (uint32_t i = 0; i < count; i++) {
-        struct strait_offer_params params = offer_params(&list, 1);
-        params.last = true;
-        ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
-    }
+    for (uint32_t i = 0; i < count; i++)
+        transfers[i] = offer_pages(pool, &list, 60000);
 }
 
 TEST(what_is_corked_is_sent_together)
@@ -527,19 +532,10 @@ TEST_LOOP(the_library_gives_the_verdict_of_a_silent_daemon, 3)
     ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(e.transfer).reason);
 }
 
-static struct strait_transfer *offer_for_30_ms(struct strait_pool *pool)
-{
-    struct strait_transfer *transfer = NULL;
-    struct strait_offer_params params = offer_params(NULL, 0);
-    params.lease_ms = 30;
-    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
-    return transfer;
-}
-
 TEST(the_lease_of_an_offer_is_the_daemons_affair)
 {
     struct strait_pool *pool = connected_pool();
-    (void)offer_for_30_ms(pool);
+    (void)offer_pages(pool, NULL, 30);
     forget_events();
     long end = now_ms() + 200;
     while (now_ms() < end) {
@@ -556,7 +552,7 @@ TEST(the_lease_of_an_offer_is_the_daemons_affair)
 TEST(a_daemon_that_hangs_is_reported_and_its_offers_end_once)
 {
     struct strait_pool *pool = connected_pool();
-    struct strait_transfer *transfer = offer_for_30_ms(pool);
+    struct strait_transfer *transfer = offer_pages(pool, NULL, 30);
     until(find_got(MESSAGE_OFFER, 0) != NULL);
     fake_pool_status(pool, STRAIT_OK, false);
     until(count_events(STRAIT_EVENT_POOL) == 1);
@@ -591,7 +587,7 @@ TEST(a_daemon_that_hangs_is_reported_and_its_offers_end_once)
 TEST(a_daemon_that_answers_pings_keeps_its_offers)
 {
     struct strait_pool *pool = connected_pool();
-    (void)offer_for_30_ms(pool);
+    (void)offer_pages(pool, NULL, 30);
     forget_events();
     until(fake.pings == 1);
     for (long end = now_ms() + 100; now_ms() < end; rest())

@@ -3,6 +3,7 @@
 Sections in the docstrings are those of FORMAT.md. Needs numpy; the hashes of files (section 7) also need `xxhash` from
 PyPI: without it they are written as zero and not checked, and FILE_HASHES_CHECKED is False.
 """
+import functools
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -102,13 +103,22 @@ def seed(a, b, c):
     return mix((mix((a + (b << 32)) & MASK64) + c) & MASK64)
 
 
+@functools.lru_cache(maxsize=1)
+def all_sum_keys(count):
+    i = np.arange(count, dtype=np.uint64)
+    return (SUM_R[i % 16] + (i // 16) * SUM_C[i % 2]).astype(np.uint32)
+
+
+def sum_keys(count):
+    """Section 5: what is added to each of `count` words, modulo 2^32."""
+    return all_sum_keys(1 << max(16, (count - 1).bit_length()))[:count]
+
+
 def strait_sum(data, a, b, c):
     """Section 5: sum(bytes, a, b, c)."""
     data = bytes(data) + bytes(-len(data) % 8)
-    w = np.frombuffer(data, "<u4").astype(np.uint64)
-    i = np.arange(len(w), dtype=np.uint64)
-    key = SUM_R[i % 16] + (i // 16) * SUM_C[i % 2]
-    x = (w + key) & MASK32
+    w = np.frombuffer(data, "<u4")
+    x = (w + sum_keys(len(w))).astype(np.uint64)
     even, odd = x[0::2], x[1::2]
     terms = even * odd + even + (odd << 32)
     return (seed(a, b, c) + int(terms.sum(dtype=np.uint64))) & MASK64

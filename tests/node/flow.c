@@ -208,15 +208,15 @@ UNWATCHED static void fill_page(struct rng *rng, enum strait_element element, ui
     for (size_t i = 0; i + step <= size; i += step) {
         const uint64_t random = rng_next(rng);
         const uint16_t value = slice != NULL ? slice[next++ % slice_count] : (uint16_t)(0x3e00u + (random & 0x81ffu));
-        const uint16_t half = half_of(value, random >> 16);
-        const uint8_t eighth = eighth_of(value, e5m2);
-        const uint32_t whole = (uint32_t)value << 16 | (uint16_t)(random >> 16);
-        memcpy(bytes + i,
-               element == STRAIT_ELEMENT_FP32   ? (const void *)&whole
-               : element == STRAIT_ELEMENT_FP16 ? (const void *)&half
-               : fp8                            ? (const void *)&eighth
-                                                : &value,
-               step);
+        if (fp8) {
+            bytes[i] = eighth_of(value, e5m2);
+        } else if (element == STRAIT_ELEMENT_FP32) {
+            const uint32_t whole = (uint32_t)value << 16 | (uint16_t)(random >> 16);
+            memcpy(bytes + i, &whole, sizeof(whole));
+        } else {
+            const uint16_t half = element == STRAIT_ELEMENT_FP16 ? half_of(value, random >> 16) : value;
+            memcpy(bytes + i, &half, sizeof(half));
+        }
     }
 }
 
