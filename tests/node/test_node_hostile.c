@@ -525,6 +525,64 @@ TEST_LOOP(whatever_a_ring_has_harms_nobody_else, 12)
     ring_file_unmap(&file);
 }
 
+static bool is_offered_rings(struct channel *channel)
+{
+    struct message welcome = channel_await(channel, MESSAGE_WELCOME);
+    bool offered = welcome.welcome.rings;
+    message_fini(&welcome);
+    return offered;
+}
+
+static struct channel *dial_by_channel(void)
+{
+    struct channel *channel;
+    ck_assert_int_eq(STRAIT_OK, channel_create(dial_and_greet(), MESSAGE_BYTES_MAX, 1u << 20, &channel));
+    return channel;
+}
+
+static void exchange(struct channel *channel, const struct message *message, int fd, enum message_type answer)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, &fd, channel_fds_of(message)));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(channel));
+    struct message back = channel_await(channel, answer);
+    message_fini(&back);
+}
+
+/* A client that is offered rings may take them, however many have come meanwhile. One that takes none leaves its place
+ * to the next. */
+TEST(rings_are_offered_to_no_more_clients_than_may_have_them)
+{
+    enum { CLIENTS = 150, RINGED_AT_MOST = 64 };
+    static const struct message stats = {.type = MESSAGE_STATS},
+                                rings = {.type = MESSAGE_RINGS, .rings = {.bytes = 4096}};
+    const struct ring_file model = {.pairs = 1, .sizes = ring_sizes};
+    const int memfd = ring_file_make(&model);
+    struct channel *channels[CLIENTS], *next;
+    bool offered[CLIENTS];
+    int count = 0, declines = -1;
+    for (int i = 0; i < CLIENTS; i++)
+        channels[i] = dial_by_channel();
+    for (int i = 0; i < CLIENTS; i++) {
+        offered[i] = is_offered_rings(channels[i]);
+        count += offered[i];
+        if (offered[i])
+            declines = i;
+    }
+    ck_assert_int_ge(count, 2);
+    ck_assert_int_le(count, RINGED_AT_MOST);
+    for (int i = 0; i < declines; i++)
+        if (offered[i])
+            exchange(channels[i], &rings, memfd, MESSAGE_RING);
+    exchange(channels[declines], &stats, -1, MESSAGE_STATS_TEXT);
+    next = dial_by_channel();
+    ck_assert(is_offered_rings(next));
+    exchange(next, &rings, memfd, MESSAGE_RING);
+    channel_destroy(next);
+    for (int i = 0; i < CLIENTS; i++)
+        channel_destroy(channels[i]);
+    close(memfd);
+}
+
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 /* A greeted client with a pool, that then says what the library never would. */
