@@ -31,6 +31,7 @@
 #define DEADLINE_MAX_MS  86400000u   /* 24 h */
 #define QUEUE_BYTES_MAX  (64u << 20) /* in the channel; further messages wait in the outbox */
 #define DECLINE_MS       60000u      /* deadline of an expectation that is given up at once */
+#define WITHDRAWALS_MAX  512u        /* ends of requests that wait for the next daemon */
 #define EVENTS_AHEAD     4096u       /* nothing more is read while so many events wait */
 #define PEER_NOTES_MAX   256u        /* notes to one peer that are not answered, */
 #define PEER_BYTES_MAX   (1u << 20)  /* and their keys and data */
@@ -244,7 +245,12 @@ void outbox_send_always(struct strait_client *client, const struct message *mess
 void outbox_flush(struct strait_client *client);
 /* Watches the socket for output exactly while there is some. */
 void outbox_watch(struct strait_client *client);
+/* What waits for the transfer is not sent. Sources that it was to be started with are told of its end. */
 void outbox_drop_transfer(struct strait_client *client, const struct strait_transfer *transfer);
+/* A sink's request that has ended and that no daemon knows: the source that `start` names is told so, now or, for
+ * DECLINE_MS, by the next daemon. ERR_AGAIN: too many wait; ERR_NO_MEMORY. */
+enum strait_status outbox_withdraw(struct strait_client *client, const struct strait_transfer *transfer,
+                                   const struct message *start);
 void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool);
 void outbox_clear(struct strait_client *client);
 void outbox_keep_new(struct strait_client *client); /* drops what is for the transfers that the daemon knows */

@@ -114,6 +114,7 @@ struct outbox_entry {
     struct outbox_entry *next;
     struct strait_transfer *transfer;
     struct strait_pool *pool;               /* not NULL: its registration, a message made when it is sent */
+    uint64_t until;                         /* clock_ms() until which a withdrawal is of use; 0: it is none */
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* START: that of the peer, compared when the message is sent */
     struct message message;
     void *block; /* what the message points into */
@@ -138,7 +139,7 @@ static enum strait_status send_now(struct strait_client *client, struct message 
     if (message->type == MESSAGE_WORDS)
         return channel_send(client->channel, message, &client->words->fd, 1);
     /* Known only when the message is sent: how much time is left, whether the codebooks are equal. */
-    if (message->type == MESSAGE_EXPECT)
+    if (message->type == MESSAGE_EXPECT && transfer != NULL)
         message->expect.deadline_ms = time_left(transfer);
     else if (message->type == MESSAGE_OFFER)
         message->offer.lease_ms = time_left(transfer);
@@ -188,7 +189,7 @@ static bool can_send(const struct strait_client *client, const struct message *m
 /* Is it of use on the next connection only? */
 static bool is_for_next(const struct outbox_entry *entry)
 {
-    return entry->transfer != NULL && !entry->transfer->known;
+    return entry->until != 0 || (entry->transfer != NULL && !entry->transfer->known);
 }
 
 /* ---- Sending later ----------------------------------------------------------------------------------------------- */
@@ -245,6 +246,40 @@ enum strait_status outbox_send_pool(struct strait_client *client, struct strait_
     return status == STRAIT_ERR_NO_SPACE ? defer(client, &model) : status;
 }
 
+static uint32_t withdrawals_waiting(const struct strait_client *client)
+{
+    uint32_t count = 0;
+    for (const struct outbox_entry *entry = client->outbox.first; entry != NULL; entry = entry->next)
+        count += entry->until != 0 && entry->message.type == MESSAGE_START;
+    return count;
+}
+
+/* To a daemon, a request that was given up before its lists were complete, and whose start tells the other side so. */
+enum strait_status outbox_withdraw(struct strait_client *client, const struct strait_transfer *transfer,
+                                   const struct message *start)
+{
+    struct message messages[3] = {{.type = MESSAGE_EXPECT}, {.type = MESSAGE_ABORT}, *start};
+    messages[0].expect = (struct message_expect){.transfer = transfer->id,
+                                                 .pool = transfer->pool->id,
+                                                 .key = view_of(transfer->key, transfer->key_size),
+                                                 .sources = 1,
+                                                 .deadline_ms = DECLINE_MS,
+                                                 .more = true};
+    messages[1].transfer.transfer = transfer->id;
+    if (withdrawals_waiting(client) >= WITHDRAWALS_MAX)
+        return STRAIT_ERR_AGAIN;
+    enum strait_status status = STRAIT_OK;
+    for (int i = 0; i < 3 && status == STRAIT_OK; i++) {
+        struct outbox_entry model = {.message = messages[i], .until = clock_ms() + DECLINE_MS};
+        status = STRAIT_ERR_NO_SPACE;
+        if (!client->going && can_send(client, &model.message, NULL))
+            status = send_now(client, &model.message, NULL, model.codebook_id);
+        if (status == STRAIT_ERR_NO_SPACE)
+            status = defer(client, &model);
+    }
+    return status;
+}
+
 void outbox_send_always(struct strait_client *client, const struct message *message)
 {
     if (outbox_send(client, message, NULL, NULL) == STRAIT_OK)
@@ -269,6 +304,10 @@ static void outbox_drain(struct strait_client *client)
 {
     while (client->outbox.first != NULL && !client->going) {
         struct outbox_entry *entry = client->outbox.first;
+        if (entry->until != 0 && entry->until < clock_ms() && entry->message.type != MESSAGE_ABORT) {
+            entry_destroy(take_first(&client->outbox));
+            continue;
+        }
         enum strait_status status = entry->pool != NULL
                                         ? send_pool_now(client, entry->pool)
                                         : send_now(client, &entry->message, entry->transfer, entry->codebook_id);
@@ -300,10 +339,21 @@ static void drop(struct strait_client *client, const struct strait_transfer *tra
     }
 }
 
+/* The sources that a request was to be started with are told by the next daemon that it has ended. */
+static void withdraw_starts(struct strait_client *client, const struct strait_transfer *transfer)
+{
+    for (struct outbox_entry *entry = client->outbox.first; entry != NULL; entry = entry->next)
+        if (entry->transfer == transfer && entry->message.type == MESSAGE_START)
+            (void)outbox_withdraw(client, transfer, &entry->message);
+}
+
 void outbox_drop_transfer(struct strait_client *client, const struct strait_transfer *transfer)
 {
-    if (transfer->deferred > 0)
-        drop(client, transfer, NULL);
+    if (transfer->deferred == 0)
+        return;
+    if (transfer->sink && !transfer->known && transfer->pool != NULL)
+        withdraw_starts(client, transfer);
+    drop(client, transfer, NULL);
 }
 
 void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool)

@@ -681,14 +681,16 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
         !params_known(params, params->size, sizeof(*params)) || !direction_valid(transfer, params->direction) ||
         !bytes_valid(params->peer_key, params->peer_key_size, params->peer_key != NULL, STRAIT_KEY_BYTES_MAX))
         return STRAIT_ERR_INVALID;
-    if ((strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
+    const bool over = transfer->ended || transfer->aborting;
+    if (!over && (strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
         return STRAIT_ERR_INVALID;
-    /* With a verdict it starts nothing, but a daemon that knew it tells the other side not to wait. */
-    if ((transfer->ended || transfer->aborting) && (!transfer->known || transfer->state == STRAIT_DONE))
+    /* With a verdict it starts nothing, but the other side is told not to wait. */
+    if (over && (transfer->state == STRAIT_DONE || (!transfer->known && !transfer->sink)))
         return STRAIT_OK;
     struct message message = start_message(transfer, peer, params);
     transfer->client->stepped = true;
-    enum strait_status status = outbox_send(transfer->client, &message, transfer, peer);
+    enum strait_status status = over && !transfer->known ? outbox_withdraw(transfer->client, transfer, &message)
+                                                         : outbox_send(transfer->client, &message, transfer, peer);
     outbox_flush(transfer->client);
     return status;
 }
@@ -750,11 +752,10 @@ enum strait_status strait_decline(struct strait_pool *pool, const struct strait_
     enum strait_status status = strait_expect(pool, &nothing, &transfer);
     if (status != STRAIT_OK)
         return status;
-    const bool sent = transfer->known;
     strait_abort(transfer); /* the start of a request that was given up tells the source so */
     status = strait_start(transfer, peer, &start);
     strait_release(transfer);
-    return status != STRAIT_OK || sent ? status : STRAIT_ERR_AGAIN;
+    return status;
 }
 
 /* ---- Progress ---------------------------------------------------------------------------------------------------- */

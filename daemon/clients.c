@@ -38,9 +38,15 @@ static void session_free(struct session *session)
     free(session);
 }
 
+static void give_ring_place(struct session *session)
+{
+    session->node->ringed -= session->ring_place;
+    session->ring_place = false;
+}
+
 static void ring_end(struct session *session)
 {
-    session->node->ringed -= session->ring.file.base != NULL;
+    give_ring_place(session);
     socket_ring_close(&session->ring);
 }
 
@@ -185,13 +191,15 @@ static void welcome(struct session *session)
     struct node *node = session->node;
     const char *address = peers_address(node->peers);
     struct message message = {.type = MESSAGE_WELCOME};
+    session->ring_place = node->ringed < RINGED_MAX;
+    node->ringed += session->ring_place;
     message.welcome = (struct message_welcome){.version = PROTOCOL_VERSION,
                                                .incarnation = node->incarnation,
                                                .address = view_of(address, strlen(address)),
                                                .daemon = view_of(strait_version(), strlen(strait_version())),
                                                .node = node->id,
                                                .samples = true,
-                                               .rings = node->ringed < RINGED_MAX};
+                                               .rings = session->ring_place};
     const struct strait_codebook *codebook = node_codebook(node);
     if (codebook != NULL)
         message.welcome.codebook_id = view_of(strait_codebook_id(codebook), CODEBOOK_ID_BYTES);
@@ -278,10 +286,9 @@ static void hand_to_peers(struct session *session, const struct message_shm_hell
 static bool take_rings(struct session *session, const struct message_rings *rings, int memfd)
 {
     const struct message answer = {.type = MESSAGE_RING};
-    if (session->ring.file.base != NULL || session->node->ringed >= 2 * RINGED_MAX ||
+    if (session->ring.file.base != NULL || !session->ring_place ||
         !socket_ring_map(&session->ring, session->channel, rings, memfd))
         return false;
-    session->node->ringed++;
     session_send(session, &answer);
     channel_send_by(session->channel, &session->ring.layer.layer);
     return channel_receive_by(session->channel, &session->ring.layer.layer);
@@ -300,6 +307,8 @@ static bool handle(struct session *session, struct message *message, const int *
     }
     if (message->type == MESSAGE_RINGS)
         return take_rings(session, &message->rings, fds[0]);
+    if (session->ring.file.base == NULL) /* RINGS comes first: this client takes none */
+        give_ring_place(session);
     if (message->type == MESSAGE_POOL_REGISTER)
         return session_pool_register(session, message, fds, fd_count);
     if (message->type == MESSAGE_WORDS)

@@ -48,7 +48,7 @@ struct node {
     struct session *sessions; /* utlist */
     uint32_t session_count;
     uint32_t half_open;       /* sessions of them that have not sent a hello */
-    uint32_t ringed;          /* sessions of them that have rings */
+    uint32_t ringed;          /* sessions of them that have rings, or may take them now */
     struct mapping *mappings; /* registrations, oldest first; the first is being mapped */
     bool sessions_ended;      /* some sessions can be freed */
     bool backlog;             /* some sessions have messages that wait */

@@ -21,6 +21,7 @@ struct session {
     struct node *node;
     struct channel *channel; /* NULL: closed, or handed over to the peers */
     struct socket_ring ring; /* in place of the socket; none: the client has not sent RINGS */
+    bool ring_place;         /* counts among the node's ringed: it has rings, or may send RINGS as its next message */
     struct watch *socket;
     struct watch *process; /* on the client's pidfd; NULL: only the socket shows its death */
     int pidfd;

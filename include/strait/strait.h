@@ -384,8 +384,10 @@ struct strait_start_params {
 /* Pairs this transfer with one of the peer's pool; call it once per peer's part. The other side may come later: it is
  * awaited until the deadline (sink) or the lease (source) has passed. Both sides may start the same pair: it remains
  * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. A transfer that has failed starts
- * nothing, but its daemon tells the other side not to wait. params NULL: all defaults. ERR_INVALID: the pools do not
- * match (strait_peer_check; strait_peer_explain says in what), or the direction is not this side's. ERR_NO_MEMORY. */
+ * nothing, but its daemon tells the other side not to wait; if an expectation ended while its own daemon was away, that
+ * daemon's successor tells the source, if it is there within a minute. params NULL: all defaults. ERR_INVALID: the
+ * pools do not match (strait_peer_check; strait_peer_explain says in what; strait_decline frees the source), or the
+ * direction is not this side's. ERR_AGAIN: it has failed, and too many sources wait to be told. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 
@@ -394,7 +396,7 @@ STRAIT_API void strait_abort(struct strait_transfer *transfer);
 
 /* Sink: nothing of the request that is offered at the peer's pool as `peer_key` will be taken, so that its source need
  * not wait for the lease: its offer fails with PEER_ABORT as soon as its daemon can be told. There is no handle and no
- * event. ERR_INVALID as for strait_start; ERR_AGAIN while the own daemon is away or slow; ERR_NO_MEMORY. */
+ * event. The pools need not match. ERR_INVALID: arguments; ERR_AGAIN while the own daemon is away; ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_decline(struct strait_pool *pool, const struct strait_peer *peer,
                                              const void *peer_key, size_t peer_key_size);
 

@@ -658,6 +658,10 @@ TEST(a_refused_pool_fails_what_uses_it)
     until(count_events(STRAIT_EVENT_STATE) == 2);
     ended(find_event(STRAIT_EVENT_STATE, 1), later, STRAIT_REASON_LOCAL, true, 1);
     ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));
+    ck_assert_int_eq(STRAIT_OK, strait_start(later, import_peer(e.pool), NULL));
+    until(find_got(MESSAGE_START, 0) != NULL); /* whom it names need not wait */
+    ck_assert(find_got(MESSAGE_EXPECT, 1)->expect.more);
+    ck_assert_uint_eq(find_got(MESSAGE_ABORT, 0)->transfer.transfer, find_got(MESSAGE_START, 0)->start.transfer);
 }
 
 TEST(a_pool_is_gone_when_the_daemon_let_go_of_it)
@@ -764,6 +768,8 @@ TEST(pools_are_compared_and_only_codebooks_may_differ)
         "group 0, layer 0, K: missing here, 1 layers here, 1 there; the pools have no layer and head in common", text);
     struct strait_transfer *transfer = expect_pages(other, 0, 1, 60000);
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(transfer, peer, NULL));
+    ck_assert_int_eq(STRAIT_OK, strait_decline(other, peer, "k", 1)); /* the source need not wait in vain */
+    until(find_got(MESSAGE_START, 0) != NULL);
     struct strait_transfer *same = expect_pages(pool, 0, 1, 60000);
     ck_assert_int_eq(STRAIT_OK, strait_start(same, peer, NULL));
     fake.codebook_id[0] ^= 1; /* the daemon comes back with another one */

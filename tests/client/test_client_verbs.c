@@ -653,6 +653,47 @@ TEST(what_the_daemon_never_saw_is_aborted_at_once)
     ck_assert_uint_eq(2, fake.count);
 }
 
+/* Given up while no daemon is there: the next one hears of a request that has ended, and then whom that concerns. */
+TEST(the_source_of_what_no_daemon_saw_is_told_by_the_next)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_peer *peer = import_peer(pool);
+    fake_forget();
+    fake_hang_up();
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    struct strait_transfer *never = expect_pages(pool, 0, 2, 60000), *transfer = expect_pages(pool, 2, 2, 60000);
+    ck_assert_int_eq(STRAIT_OK, strait_start(transfer, peer, NULL));
+    strait_abort(never); /* it names nobody */
+    strait_abort(transfer);
+    strait_release(transfer);
+    fake_welcome(PROTOCOL_VERSION);
+    until(find_got(MESSAGE_START, 0) != NULL);
+    const struct message *expect = find_got(MESSAGE_EXPECT, 0), *abort = find_got(MESSAGE_ABORT, 0),
+                         *start = find_got(MESSAGE_START, 0);
+    ck_assert(expect->expect.more && expect->expect.list_count == 0);
+    ck_assert_uint_eq(expect->expect.transfer, abort->transfer.transfer);
+    ck_assert_uint_eq(expect->expect.transfer, start->start.transfer);
+    ck_assert(expect < abort && abort < start);
+    settle();
+    ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));
+}
+
+/* Ends that no daemon could be told of: beyond 512 they are lost, and the caller who names one more hears it. */
+TEST(so_many_ends_wait_for_the_next_daemon)
+{
+    enum { MOST = 512 };
+    struct strait_pool *pool = connected_pool();
+    struct strait_peer *peer = import_peer(pool);
+    fake_hang_up();
+    until(count_events(STRAIT_EVENT_CONNECTION) == 2);
+    for (int i = 0; i <= MOST; i++) {
+        struct strait_transfer *transfer = expect_pages(pool, 0, 1, 60000);
+        strait_abort(transfer);
+        ck_assert_int_eq(i < MOST ? STRAIT_OK : STRAIT_ERR_AGAIN, strait_start(transfer, peer, NULL));
+        strait_release(transfer);
+    }
+}
+
 TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
 {
     struct expected e = expected(60000);

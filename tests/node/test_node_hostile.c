@@ -3,6 +3,7 @@
 #include "tests/node/harness.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -189,29 +190,39 @@ int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags)
 /* EMFILE is the system's own. */
 static const int shortages[] = {EMFILE, ENFILE, ENOBUFS, ENOMEM};
 
+/* At the socket of clients and at that of peers; metrics keep a descriptor (test_http). */
 TEST_LOOP(without_descriptors_the_loop_rests_and_then_accepts_who_has_waited, COUNT(shortages))
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strcpy(address.sun_path, nodes[0].options.socket);
+    static const char garbage[64] = "GET / HTTP/1.0\r\n\r\n";
+    struct sockaddr_un clients = {.sun_family = AF_UNIX};
+    struct sockaddr_in peers = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    strcpy(clients.sun_path, nodes[0].options.socket);
+    peers.sin_port = htons((uint16_t)atoi(strrchr(peers_address(nodes[0].node->peers), ':') + 1));
     bystander_works();
-    int waiting = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (shortages[_i] == EMFILE)
         descriptors_forbid();
     else
         __atomic_store_n(&accept_error, shortages[_i], __ATOMIC_SEQ_CST);
-    int connected = connect(waiting, (struct sockaddr *)&address, sizeof(address));
+    int failed = connect(client, (struct sockaddr *)&clients, sizeof(clients)) |
+                 connect(peer, (struct sockaddr *)&peers, sizeof(peers));
     double cpu = process_cpu_s();
     (void)poll(NULL, 0, 350);
     cpu = process_cpu_s() - cpu;
     __atomic_store_n(&accept_error, 0, __ATOMIC_SEQ_CST);
     if (shortages[_i] == EMFILE)
         descriptors_allow();
-    ck_assert_int_eq(0, connected);
+    ck_assert_int_eq(0, failed);
     ck_assert_double_lt(cpu, 0.15);
     double rests = stat_of(bystander.party, "counters.accept_rests_clients");
     ck_assert(rests >= 1 && rests <= 20);
+    rests = stat_of(bystander.party, "counters.accept_rests_peers");
+    ck_assert(rests >= 1 && rests <= 20);
     WAIT(stat_of(bystander.party, "gauges.clients_half_open") == 1);
-    close(waiting);
+    close(client);
+    ck_assert(send_bytes(peer, garbage, sizeof(garbage)));
+    ck_assert(is_let_go(peer));
+    close(peer);
 }
 
 /* Each of them waits for a connection of its own, which is refused again and again. */
@@ -523,6 +534,64 @@ TEST_LOOP(whatever_a_ring_has_harms_nobody_else, 12)
     close(memfd);
     free(frame);
     ring_file_unmap(&file);
+}
+
+static bool is_offered_rings(struct channel *channel)
+{
+    struct message welcome = channel_await(channel, MESSAGE_WELCOME);
+    bool offered = welcome.welcome.rings;
+    message_fini(&welcome);
+    return offered;
+}
+
+static struct channel *dial_by_channel(void)
+{
+    struct channel *channel;
+    ck_assert_int_eq(STRAIT_OK, channel_create(dial_and_greet(), MESSAGE_BYTES_MAX, 1u << 20, &channel));
+    return channel;
+}
+
+static void exchange(struct channel *channel, const struct message *message, int fd, enum message_type answer)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, &fd, channel_fds_of(message)));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(channel));
+    struct message back = channel_await(channel, answer);
+    message_fini(&back);
+}
+
+/* A client that is offered rings may take them, however many have come meanwhile. One that takes none leaves its place
+ * to the next. */
+TEST(rings_are_offered_to_no_more_clients_than_may_have_them)
+{
+    enum { CLIENTS = 150, RINGED_AT_MOST = 64 };
+    static const struct message stats = {.type = MESSAGE_STATS},
+                                rings = {.type = MESSAGE_RINGS, .rings = {.bytes = 4096}};
+    const struct ring_file model = {.pairs = 1, .sizes = ring_sizes};
+    const int memfd = ring_file_make(&model);
+    struct channel *channels[CLIENTS], *next;
+    bool offered[CLIENTS];
+    int count = 0, declines = -1;
+    for (int i = 0; i < CLIENTS; i++)
+        channels[i] = dial_by_channel();
+    for (int i = 0; i < CLIENTS; i++) {
+        offered[i] = is_offered_rings(channels[i]);
+        count += offered[i];
+        if (offered[i])
+            declines = i;
+    }
+    ck_assert_int_ge(count, 2);
+    ck_assert_int_le(count, RINGED_AT_MOST);
+    for (int i = 0; i < declines; i++)
+        if (offered[i])
+            exchange(channels[i], &rings, memfd, MESSAGE_RING);
+    exchange(channels[declines], &stats, -1, MESSAGE_STATS_TEXT);
+    next = dial_by_channel();
+    ck_assert(is_offered_rings(next));
+    exchange(next, &rings, memfd, MESSAGE_RING);
+    channel_destroy(next);
+    for (int i = 0; i < CLIENTS; i++)
+        channel_destroy(channels[i]);
+    close(memfd);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */

@@ -181,6 +181,28 @@ TEST_LOOP(who_cannot_be_told_hears_it_when_the_daemon_is_back, 2 * (ALL_WIRES - 
     pair_quiet(&pair);
 }
 
+/* The sink's own daemon is away when it ends, and comes back. */
+TEST_LOOP(what_ends_while_the_own_daemon_is_away_is_told_when_it_is_back, WIRES - 1)
+{
+    struct pair pair = open_limited(1 + _i);
+    move_all(pair.source, pair.sink);
+    struct flow *o = begin(pair.source, true, "k", 0, 0);
+    const uint32_t connects = pair.to->connects;
+    (void)stats_text(pair.from);
+    test_node_stop(pair.b);
+    WAIT(pair.to->disconnects == 1);
+    struct flow *e = begin(pair.sink, false, "k", 0, 0);
+    flow_start(e, pair.source);
+    strait_abort(e->transfer);
+    ends_failed(e, STRAIT_REASON_ABORTED);
+    pump_for(500);
+    ck_assert(!o->decided);
+    test_node_start(pair.b);
+    WAIT(pair.to->connects == connects + 1);
+    hears(o, wait_clock(), ABORTED_EARLY);
+    pair_quiet(&pair);
+}
+
 static bool drop_all(enum fault_point point, void *where, const void *what)
 {
     (void)where, (void)what;
