@@ -677,7 +677,8 @@ static strait_status encode(const device_encode *call)
 {
     const strait_run &run = *call->run;
     launch_head head;
-    if (call->mode == STRAIT_MODE_PARTS && (call->element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(call)))
+    if (call->mode == STRAIT_MODE_PARTS && (DEVICE_BLOCK_MODES >> STRAIT_BLOCK_PARTS & 1) == 0 &&
+        (call->element == STRAIT_ELEMENT_BF16 || is_fp16_or_fp32(call)))
         return STRAIT_ERR_UNSUPPORTED; // there are no kernels for it
     const strait_mode mode = find_mode(call);
     const bool coded = needs_tables(call, mode);

@@ -158,7 +158,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.failed |= row != 0 ? 1u << 10 : 0;
         return;
     }
-    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode > STRAIT_BLOCK_FP8) // kernels have no `parts`
+    if ((DEVICE_BLOCK_MODES >> mode & 1) == 0)
         found.failed |= 1u << 9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;
