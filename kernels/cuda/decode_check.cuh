@@ -169,7 +169,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.found |= row != 0 ? FAILED_10 : 0;
         return;
     }
-    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode >= STRAIT_BLOCK_MODES_ALL)
+    if ((DEVICE_BLOCK_MODES >> mode & 1) == 0)
         found.found |= FAILED_9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;
