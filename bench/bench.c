@@ -22,7 +22,7 @@ const char *const mode_names[] = {
     [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base",    [STRAIT_MODE_SPLIT] = "split",
     [STRAIT_MODE_PARTS] = "parts",   [STRAIT_MODE_PARTS + 1] = NULL,
 };
-const char *const coding_names[] = {"auto", "raw", "top16", "tiered", "base", "split", NULL};
+const char *const coding_names[] = {"auto", "raw", "top16", "tiered", "base", "split", "parts", NULL};
 
 #define OPTIONS struct bench_options
 static const char *const faults[] = {"flip", NULL};

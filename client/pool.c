@@ -470,7 +470,7 @@ const uint8_t *strait_pool_id(const struct strait_pool *pool)
 
 enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_coding coding)
 {
-    if (pool == NULL || (unsigned)coding > STRAIT_CODING_SPLIT || pool->removing)
+    if (pool == NULL || (unsigned)coding > STRAIT_CODING_PARTS || pool->removing)
         return STRAIT_ERR_INVALID;
     struct message message = {.type = MESSAGE_POLICY, .policy = {.pool = pool->id, .coding = coding}};
     enum strait_status status = pool->client->state == READY && !pool->client->going

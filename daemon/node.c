@@ -18,6 +18,7 @@
 #include "daemon/gpu_path.h"
 #include "daemon/request.h"
 #include "kernels/chunk.h"
+#include "kernels/device_modes.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
 
@@ -157,7 +158,8 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .codebook_id = codebook != NULL ? strait_codebook_id(codebook) : NULL,
                                   .codebooks = true,
                                   .reshapes = true,
-                                  .block_modes = CHUNK_BLOCK_MODES,
+                                  .block_modes = CHUNK_BLOCK_MODES | (DEVICE_BLOCK_MODES & BLOCKS_TOLD_BY_GPUS)
+                                                                         << BLOCKS_BY_GPUS,
                                   .events = &node->peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);

@@ -22,6 +22,7 @@
 #include "daemon/node.h"
 #include "daemon/session.h"
 #include "internal/element.h"
+#include "kernels/device_modes.h"
 
 #define PROBE_CHUNKS   64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
 #define OTHER_CHUNKS   256u               /* where a coding is better, one chunk in so many has another one */
@@ -41,7 +42,7 @@
 
 static const char *const mode_names[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16", [STRAIT_MODE_TIERED] = "tiered",
-    [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
+    [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split", [STRAIT_MODE_PARTS] = "parts",
 };
 
 /* ---- What a chunk can be coded by -------------------------------------------------------------------------------- */
@@ -59,8 +60,10 @@ static const struct coder {
     {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, BLOCK(TIERED), 1.48, true},
     {STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, BLOCK(TOP16) | BLOCK(TOP16_ESCAPES), 1.33, false},
     {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, BLOCK(BASE), 1.47, true},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, BLOCK(PARTS), 1.16, true},
     {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, BLOCK(SPLIT), 1.16, true},
     {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, BLOCK(SPLIT), 1.16, true},
+    {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, BLOCK(PARTS), 1.19, true},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, BLOCK(SPLIT) | BLOCK(FP32Z), 1.19, true},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, BLOCK(SPLIT) | BLOCK(FP32Z), 1.19, true},
     {STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, BLOCK(FP8), 1.19, true},
@@ -94,6 +97,14 @@ static const char *why_no_tables(const struct node *node, const struct peer *pee
     return peer->has_codebook ? "the peer has another codebook set" : "the peer has no codebook set";
 }
 
+/* Whether both sides know these block modes, in the memory that the pages are in. */
+static bool both_know(const struct peer *peer, bool to_gpu, const struct pool_ref *pool, uint32_t blocks)
+{
+    const bool from_gpu = pool->pool->devices != NULL;
+    const uint32_t by_gpu = to_gpu ? (blocks & BLOCKS_TOLD_BY_GPUS) << BLOCKS_BY_GPUS : 0;
+    return ((blocks | by_gpu) & ~peer->block_modes) == 0 && (!from_gpu || (blocks & ~DEVICE_BLOCK_MODES) == 0);
+}
+
 static struct choice choice_of(const struct node *node, const struct peer *peer, bool to_gpu,
                                const struct pool_ref *pool, enum strait_element element)
 {
@@ -109,7 +120,7 @@ static struct choice choice_of(const struct node *node, const struct peer *peer,
         if (coder->element != element)
             continue;
         known = true;
-        if ((coder->blocks & ~peer->block_modes) != 0)
+        if (!both_know(peer, to_gpu, pool, coder->blocks))
             continue;
         if (tables != NULL && element_uses_tables(element, coder->mode))
             c.why = tables;
@@ -149,7 +160,7 @@ set_reason(const struct choice *c, const struct coder *coder, const char *format
 
 /* ---- Pinned ------------------------------------------------------------------------------------------------------ */
 
-_Static_assert((int)STRAIT_CODING_RAW == (int)STRAIT_MODE_RAW && (int)STRAIT_CODING_SPLIT == (int)STRAIT_MODE_SPLIT,
+_Static_assert((int)STRAIT_CODING_RAW == (int)STRAIT_MODE_RAW && (int)STRAIT_CODING_PARTS == (int)STRAIT_MODE_PARTS,
                "codings are the codec's modes");
 
 static enum strait_mode pinned_by_option(const char *coding)
@@ -161,16 +172,16 @@ static enum strait_mode pinned_by_option(const char *coding)
 }
 
 /* The pinned mode as the type has it: TIERED and SPLIT are one, and stand for TOP16 where there is none. Where no
- * tables can be used, BASE takes their place. */
+ * tables can be used, BASE takes their place, and that of PARTS where a type or the peer has none. */
 static const struct coder *pinned_coder(const struct choice *c, enum strait_mode mode)
 {
-    const bool by_tables = mode != STRAIT_MODE_RAW && mode != STRAIT_MODE_BASE;
+    const bool by_tables = mode == STRAIT_MODE_TOP16 || mode == STRAIT_MODE_TIERED || mode == STRAIT_MODE_SPLIT;
     if (by_tables && c->element != STRAIT_ELEMENT_BF16)
         mode = STRAIT_MODE_SPLIT;
     else if (mode == STRAIT_MODE_SPLIT)
         mode = STRAIT_MODE_TIERED;
     const struct coder *coder = offered(c, mode);
-    if (coder == NULL && by_tables)
+    if (coder == NULL && mode != STRAIT_MODE_RAW)
         coder = offered(c, STRAIT_MODE_BASE);
     return coder != NULL ? coder : &raw_coder;
 }

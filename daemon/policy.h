@@ -10,7 +10,7 @@
 #include "daemon/base/metrics.h"
 #include "proto/message.h"
 
-#define POLICY_MODES (STRAIT_MODE_SPLIT + 1)       /* enum strait_mode is the index; AUTO's place is unused */
+#define POLICY_MODES (STRAIT_MODE_PARTS + 1)       /* enum strait_mode is the index; AUTO's place is unused */
 #define POLICY_TYPES (STRAIT_ELEMENT_FP8_E5M2 + 1) /* enum strait_element is the index */
 
 struct node;

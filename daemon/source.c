@@ -513,7 +513,7 @@ static enum strait_status send_chunk(struct peer *peer, const struct inflight_ch
 
 static const enum coding_counter codings[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = CODED_RAW,   [STRAIT_MODE_TOP16] = CODED_TOP16, [STRAIT_MODE_TIERED] = CODED_TIERED,
-    [STRAIT_MODE_BASE] = CODED_BASE, [STRAIT_MODE_SPLIT] = CODED_SPLIT,
+    [STRAIT_MODE_BASE] = CODED_BASE, [STRAIT_MODE_SPLIT] = CODED_SPLIT, [STRAIT_MODE_PARTS] = CODED_PARTS,
 };
 
 static void transmit_chunk(struct source *source, const struct leg_grant *grant)

@@ -167,8 +167,8 @@ static const char *name_of(const struct request *request)
 static void add_moved(struct line *line, const struct request *request)
 {
     static const char *const codings[CODINGS] = {
-        [CODED_RAW] = "raw",   [CODED_TOP16] = "top16", [CODED_TIERED] = "tiered",
-        [CODED_BASE] = "base", [CODED_SPLIT] = "split", [CODED_LOCAL] = "local"};
+        [CODED_RAW] = "raw",     [CODED_TOP16] = "top16", [CODED_TIERED] = "tiered", [CODED_BASE] = "base",
+        [CODED_SPLIT] = "split", [CODED_PARTS] = "parts", [CODED_LOCAL] = "local"};
     char quoted[2 * sizeof(request->peer)];
     add(line, " pages=%" PRIu64 " raw_bytes=%" PRIu64 " wire_bytes=%" PRIu64, request->pages.total, request->raw_bytes,
         request->wire_bytes);

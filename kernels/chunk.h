@@ -37,8 +37,8 @@ uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size);
 
 /* ---- Layout and checks ------------------------------------------------------------------------------------------ */
 
-/* The block modes that decoders know, on processors and GPUs: bit m is mode m. Golden vectors rely on modes 5 and
- * 9 being unknown. */
+/* The block modes that decoders know, on processors; for GPUs see DEVICE_BLOCK_MODES. Bit m is mode m. Golden vectors
+ * rely on modes 5 and 9 being unknown. */
 #define CHUNK_BLOCK_MODES (((1u << STRAIT_BLOCK_MODES_ALL) - 1) & ~(1u << STRAIT_BLOCK_MODES | 1u << 9))
 
 #define CHUNK_VERSION      1

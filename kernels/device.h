@@ -8,6 +8,8 @@
 
 #include <strait/codec.h>
 
+#include "kernels/device_modes.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -397,6 +397,10 @@ struct message_peer_hello {
     uint64_t clock_ns;    /* the sender's clock when it sent this, since 1970; 0: not told */
 };
 
+/* Bits of block_modes: which modes GPUs are told of apart, and how far above the bits of host memory. */
+#define BLOCKS_TOLD_BY_GPUS 0xf800u
+#define BLOCKS_BY_GPUS      16
+
 /* How the other side can reach this one's receive arena. Both sides send it once after the hellos, without an address,
  * with `transport` naming all kinds that the sender offers ("shm,tcp"). Then, unless it uses shm, the dialling side
  * names one kind and gives the address of its link; the answer names the same kind with the address of the other link,
@@ -411,7 +415,8 @@ struct message_peer_links {
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
     bool codebooks;       /* the sender takes CODEBOOK_ASK, CODEBOOK_PART and CODEBOOK_KNOWN; earlier releases do not */
-    uint32_t block_modes; /* of chunks that the sender decodes, in any memory: bit m is mode m of FORMAT.md, section 3;
+    uint32_t block_modes; /* of chunks that the sender decodes: bit m is mode m of FORMAT.md, section 3; of mode 11 and
+                           * later ones in host memory, and in GPU memory if bit m + 16 is set too;
                              0: an earlier release, which decodes modes 0 to 4 */
     bool reshapes; /* the sender takes POOL_ASK and POOL_DESCRIPTION, and SEGMENTS of tiles; earlier releases do not */
 };

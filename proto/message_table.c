@@ -96,7 +96,7 @@ MESSAGE(wait, struct message_wait, Wait) = {
 
 MESSAGE(policy, struct message_policy, Policy) = {
     POOL(policy, pool),
-    KNOWN(policy, coding, STRAIT_CODING_AUTO, STRAIT_CODING_SPLIT),
+    KNOWN(policy, coding, STRAIT_CODING_AUTO, STRAIT_CODING_PARTS),
 };
 
 /* ---- Daemons: introduction, links, arenas ------------------------------------------------------------------------ */
@@ -486,7 +486,7 @@ static enum strait_status pool_register_check(const void *plain)
 MESSAGE(pool_register, struct message_pool_register, PoolRegister) = {
     POOL(pool_register, pool),
     U32(pool_register, fd_count, 0, CHANNEL_FDS_MAX),
-    KNOWN(pool_register, coding, STRAIT_CODING_AUTO, STRAIT_CODING_SPLIT),
+    KNOWN(pool_register, coding, STRAIT_CODING_AUTO, STRAIT_CODING_PARTS),
     LIST(pool_register, regions, region_count, region, 1, STRAIT_REGIONS_MAX),
     BYTES(pool_register, compat, 0, STRAIT_COMPAT_BYTES_MAX),
 };

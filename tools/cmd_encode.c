@@ -31,8 +31,11 @@ static const char usage[] =
     "\n"
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
     "  --mode MODE          auto (default) is the smaller of split and base, tensor by tensor, or chunk by chunk with\n"
-    "                       --codebook; split codes BF16, FP16 and FP32 with tables, base without; both code FP8;\n"
-    "                       tiered and top16 code BF16 alone; raw codes nothing\n"
+    "                       --codebook, or parts for chunks that it makes smaller; split codes BF16, FP16 and FP32 "
+    "with\n"
+    "                       tables, base without, parts with --codebook or without, leaving out bits that never "
+    "change;\n"
+    "                       all three code FP8; tiered and top16 code BF16 alone; raw codes nothing\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8_e4m3 (or "
     "fp8),\n"
@@ -172,7 +175,8 @@ static bool set_operands(struct encode_options *options, int count, char **opera
 /* Whether the codebook has to be made from the input: the mode needs one and none was named. */
 static bool makes_codebook(const struct encode_options *options)
 {
-    return options->codebook == NULL && options->mode != STRAIT_MODE_RAW && options->mode != STRAIT_MODE_BASE;
+    return options->codebook == NULL && options->mode != STRAIT_MODE_RAW && options->mode != STRAIT_MODE_BASE &&
+           options->mode != STRAIT_MODE_PARTS;
 }
 
 /* ---- Codebook -------------------------------------------------------------------------------------------------- */
@@ -515,6 +519,7 @@ static bool encode_source(const struct encode_options *options, struct source *s
             .spent = spent,
             .fits = options->codebook != NULL,
             .chooses = options->mode == STRAIT_MODE_AUTO && options->codebook != NULL,
+            .tries_parts = options->mode == STRAIT_MODE_AUTO,
             .page_bytes = options->page_bytes,
             .chunk_bytes = options->chunk_bytes,
             .threads = options->threads,

@@ -122,6 +122,7 @@ struct encode_slot {
     enum strait_status status; /* of everything but I/O */
     bool is_base;              /* the chunk has chosen base */
     uint64_t table_bytes;      /* of the chunk with tables */
+    uint64_t kept_bytes;       /* of the smaller one of that and base */
     bool io_failed;            /* reported where it happened */
 };
 
@@ -266,32 +267,50 @@ static void add_spent(struct spent *spent, const struct encode_slot *slot, uint3
     }
 }
 
-/* Encodes the pages once more, in mode base, and keeps the smaller chunk. */
-static enum strait_status encode_base(const struct encode_task *task, struct encode_slot *slot,
-                                      const struct strait_pages *pages)
+/* Encodes the pages once more, in another mode, and keeps the smaller chunk. Sets *kept. */
+static enum strait_status encode_again(const struct encode_task *task, struct encode_slot *slot, enum strait_mode mode,
+                                       bool *kept)
 {
-    const struct strait_encode_params params = {
-        .size = sizeof(params), .element = slot->cut.element, .mode = STRAIT_MODE_BASE};
+    const bool by_tables = mode != STRAIT_MODE_BASE && task->codebook != NULL;
+    const struct strait_encode_params params = {.size = sizeof(params),
+                                                .element = slot->cut.element,
+                                                .mode = mode,
+                                                .codebook = by_tables ? task->codebook : NULL};
+    struct strait_pages pages;
     struct strait_result result;
     const struct strait_run run = {
         .size = sizeof(run), .scratch = slot->scratch.data, .scratch_size = slot->scratch.capacity, .result = &result};
-    struct strait_region *regions = (struct strait_region *)slot->regions.data;
     struct buffer chunk = slot->chunk;
     enum strait_status status;
 
-    if (!buffer_reserve(&slot->other, 0, slot->chunk.capacity))
+    if (!list_pages(slot, task->page_bytes, &pages) || !buffer_reserve(&slot->other, 0, slot->chunk.capacity))
         return STRAIT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < pages->region_count; i++)
-        regions[i].table = 0;
-    status = strait_encode(task->codec, &params, slot->other.data, slot->other.capacity, pages, &run);
-    if (status != STRAIT_OK || result.status != STRAIT_OK || result.bytes >= slot->result.bytes)
+    for (uint32_t i = 0; !by_tables && i < pages.region_count; i++)
+        ((struct strait_region *)slot->regions.data)[i].table = 0;
+    status = strait_encode(task->codec, &params, slot->other.data, slot->other.capacity, &pages, &run);
+    *kept = status == STRAIT_OK && result.status == STRAIT_OK && result.bytes < slot->result.bytes;
+    if (!*kept)
         return status;
     slot->chunk = slot->other;
     slot->other = chunk;
     slot->result = result;
-    slot->is_base = true;
     memset(slot->stats.data, 0, slot->stats.capacity);
     return STRAIT_OK;
+}
+
+/* Gives a chunk the mode with which it is smallest: base, where it may choose that instead of tables, and parts. */
+static enum strait_status choose_mode(const struct encode_task *task, struct encode_slot *slot)
+{
+    const bool tabled = slot->cut.mode == STRAIT_MODE_SPLIT, fp = element_bytes(slot->cut.element) > 1;
+    enum strait_status status = STRAIT_OK;
+    bool is_parts;
+
+    if (task->chooses && tabled)
+        status = encode_again(task, slot, STRAIT_MODE_BASE, &slot->is_base);
+    slot->kept_bytes = slot->result.bytes;
+    if (status == STRAIT_OK && task->tries_parts && fp && (tabled || slot->cut.mode == STRAIT_MODE_BASE))
+        status = encode_again(task, slot, STRAIT_MODE_PARTS, &is_parts);
+    return status;
 }
 
 static enum strait_status encode_chunk(const struct encode_task *task, struct encode_slot *slot)
@@ -322,9 +341,7 @@ static enum strait_status encode_chunk(const struct encode_task *task, struct en
     slot->table_bytes = slot->result.bytes;
     if (status == STRAIT_OK && slot->result.status == STRAIT_OK && measures(task, slot))
         status = describe_pages(slot, pages.region_count);
-    if (status == STRAIT_OK && slot->result.status == STRAIT_OK && task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT)
-        status = encode_base(task, slot, &pages);
-    return status;
+    return status == STRAIT_OK && slot->result.status == STRAIT_OK ? choose_mode(task, slot) : status;
 }
 
 /* Runs whose class has no table, or does not tell what the values are like, get the table that fits them. */
@@ -332,7 +349,7 @@ static void fit_tables(const struct encode_task *task, struct encode_slot *slot)
 {
     const uint8_t *values = slot->raw.data;
 
-    if (!task->fits || !element_uses_tables(slot->cut.element, slot->cut.mode))
+    if (!task->fits || (!element_uses_tables(slot->cut.element, slot->cut.mode) && slot->cut.mode != STRAIT_MODE_PARTS))
         return;
     for (uint32_t i = 0; i < slot->cut.run_count; i++) {
         struct run *run = &slot->cut.runs[i];
@@ -400,7 +417,7 @@ static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
     if (task->chooses && slot->cut.mode == STRAIT_MODE_SPLIT) {
         job->chosen_bytes += raw_bytes;
         job->table_bytes += slot->table_bytes;
-        job->kept_bytes += slot->result.bytes;
+        job->kept_bytes += slot->kept_bytes;
     }
     progress_add(task->progress, raw_bytes);
     return true;

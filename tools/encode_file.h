@@ -55,6 +55,7 @@ struct encode_task {
     struct spent *spent;  /* NULL, or for each table of the codebook: added to, as if no chunk chose base */
     bool fits;            /* values of role other, or of a class without a table, get the one that fits */
     bool chooses;         /* chunks in mode split become base where that is smaller */
+    bool tries_parts;     /* chunks in modes split and base become parts where that is smaller */
     uint64_t page_bytes;  /* see struct cutter */
     uint64_t chunk_bytes; /* small enough that strait_encode_bound stays below 4 GiB */
     unsigned threads;
@@ -70,7 +71,7 @@ struct encode_outcome {
     uint64_t chosen_bytes; /* uncompressed, of chunks that could choose */
     uint64_t base_bytes;   /* of those that chose base */
     uint64_t table_bytes;  /* compressed, of chunks that could choose, with tables */
-    uint64_t kept_bytes;   /* the same, as they chose */
+    uint64_t kept_bytes;   /* the same, as they chose between tables and base */
 };
 
 /* Writes the whole file. Its bytes depend only on source, plan, codebook and sizes, not on threads or codec.

@@ -173,7 +173,7 @@ bool plan_codes(const struct plan *plan, enum strait_element element)
     if (element == STRAIT_ELEMENT_BYTES || plan->mode == STRAIT_MODE_RAW)
         return false;
     return element == STRAIT_ELEMENT_BF16 || plan->mode == STRAIT_MODE_AUTO || plan->mode == STRAIT_MODE_BASE ||
-           plan->mode == STRAIT_MODE_SPLIT;
+           plan->mode == STRAIT_MODE_SPLIT || plan->mode == STRAIT_MODE_PARTS;
 }
 
 bool plan_tables(const struct plan *plan, enum strait_element element)

@@ -62,6 +62,7 @@ const struct metric_row metric_counters[] = {
     {"strait_chunks_sent_total", "coding=\"tiered\"", NULL, "chunks_sent_tiered", AT(chunks_sent[CODED_TIERED])},
     {"strait_chunks_sent_total", "coding=\"base\"", NULL, "chunks_sent_base", AT(chunks_sent[CODED_BASE])},
     {"strait_chunks_sent_total", "coding=\"split\"", NULL, "chunks_sent_split", AT(chunks_sent[CODED_SPLIT])},
+    {"strait_chunks_sent_total", "coding=\"parts\"", NULL, "chunks_sent_parts", AT(chunks_sent[CODED_PARTS])},
     {"strait_chunks_sent_total", "coding=\"local\"", NULL, "chunks_sent_local", AT(chunks_sent[CODED_LOCAL])},
     {"strait_chunks_landed_total", NULL, "Chunks checked, decoded and in place.", "chunks_landed", AT(chunks_landed)},
     {"strait_chunks_refused_total", NULL, "Chunks turned away: stale or of no live expectation.", "chunks_refused",

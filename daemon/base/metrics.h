@@ -78,7 +78,16 @@ struct timeline {
 void timeline_mark(struct timeline *timeline, enum phase phase);       /* the latest call counts, */
 void timeline_mark_first(struct timeline *timeline, enum phase phase); /* or the first */
 
-enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_BASE, CODED_SPLIT, CODED_LOCAL, CODINGS };
+enum coding_counter {
+    CODED_RAW,
+    CODED_TOP16,
+    CODED_TIERED,
+    CODED_BASE,
+    CODED_SPLIT,
+    CODED_PARTS,
+    CODED_LOCAL,
+    CODINGS
+};
 
 /* How chunks travel: PINNED: between GPUs and shared memory; PEER: stored straight into the other GPU's memory; NCCL:
  * into the other GPU's memory; TCP, UCX: between arenas in host memory or between those of two GPUs. */

@@ -144,11 +144,12 @@ const struct option_row option_rows[] = {
      AT(coding),
      TEXT_OF(sizeof(((struct node_options *)0)->coding)),
      .initial = "auto",
-     .choices = "auto,raw,top16,tiered,base,split",
+     .choices = "auto,raw,top16,tiered,base,split,parts",
      .help = "How pages are coded on the way: auto chooses by what the link and the codec are measured to do, the "
              "others pin it. tiered and split are the same, by the tables of the codebook set, and stand for top16 "
              "where the values are not BF16; where the peer cannot use the tables, base takes their place, which "
-             "needs none. Values that are not BF16, FP16 or FP32 always travel raw.",
+             "needs none. parts is for FP16 and FP32 in host memory, elsewhere it is base. Values that are not BF16, "
+             "FP16 or FP32 always travel raw.",
      .danger = "A pinned coding is used even where it is slower than sending raw."},
     {.name = "transports",
      .kind = OPTION_LIST,

@@ -287,7 +287,7 @@ static enum strait_status check(const struct message_pool_register *registration
     if (registration->region_count == 0 || registration->region_count > STRAIT_REGIONS_MAX)
         return refuse(why, STRAIT_ERR_INVALID, "%u regions, 1 to %u are possible", registration->region_count,
                       STRAIT_REGIONS_MAX);
-    if (registration->coding > STRAIT_CODING_SPLIT)
+    if (registration->coding > STRAIT_CODING_PARTS)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "coding %u is not known", registration->coding);
     for (uint32_t r = 0; r < registration->region_count; r++) {
         enum strait_status status = check_region(registration, r, context, why);

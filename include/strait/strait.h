@@ -607,7 +607,8 @@ STRAIT_API enum strait_status strait_stats(struct strait_client *client);
 /* How a pool's pages are coded when this side is the source; AUTO until strait_set_policy chooses another. Types of
  * values have it in the nearest form: TIERED and SPLIT are one and the same, and stand for TOP16 where values are FP16
  * or FP32; where the other daemon does not know the codebook set of this one, BASE, which needs none, takes the place
- * of the three. What is not BF16, FP16 or FP32 is RAW whatever is chosen. */
+ * of the three, and that of PARTS where values are BF16, in GPU memory, or for a daemon of an earlier release. What is
+ * not BF16, FP16 or FP32 is RAW whatever is chosen. */
 enum strait_coding {
     STRAIT_CODING_AUTO = 0, /* whatever is fastest over the link */
     STRAIT_CODING_RAW = 1,
@@ -615,6 +616,7 @@ enum strait_coding {
     STRAIT_CODING_TIERED = 3,
     STRAIT_CODING_BASE = 4,
     STRAIT_CODING_SPLIT = 5,
+    STRAIT_CODING_PARTS = 6,
 };
 /* Applies from the next chunk on, also to live transfers, and takes precedence over the daemon's option `coding`. Pages
  * are copied when both pools are of one daemon. ERR_INVALID: no such coding, or the pool is being removed.

@@ -111,11 +111,9 @@ DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, u
     }
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
     const uint32_t m = bytes / (fp32 ? 4 : 2), tail = bytes % (fp32 ? 4 : 2);
-    const bool in_parts = mode == STRAIT_BLOCK_PARTS;
-    const uint32_t halves = in_parts ? 0 : low_bits_size_of(mode, fp32, m) + m;
+    const uint32_t halves = mode == STRAIT_BLOCK_PARTS ? 0 : low_bits_size_of(mode, fp32, m) + m;
     const uint32_t least = halves + (m + 3) / 4 + tail + TYPED_END_BYTES;
-    return (in_parts ? has_parts(element) : typed_mode_fits(mode, element)) && extent >= units_of(least) &&
-           extent < units_of(bytes);
+    return typed_mode_fits(mode, element) && extent >= units_of(least) && extent < units_of(bytes);
 }
 
 // Whether a block of this many raw bytes can have this mode and this many units.
@@ -171,7 +169,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.found |= row != 0 ? FAILED_10 : 0;
         return;
     }
-    if (mode == STRAIT_BLOCK_MODES || mode == 9 || mode >= STRAIT_BLOCK_MODES_ALL)
+    if ((DEVICE_BLOCK_MODES >> mode & 1) == 0)
         found.found |= FAILED_9;
     const uint32_t end = block_end(header, page, blocks, b);
     const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;

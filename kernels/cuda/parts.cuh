@@ -24,11 +24,6 @@ ANY_SIDE uint32_t parts_end(uint32_t coder, uint32_t m)
     return PARTS_END_BYTES + (coder == PARTS_BY_BASES ? parts_of(m) : 0);
 }
 
-ANY_SIDE bool has_parts(uint32_t element)
-{
-    return element == STRAIT_ELEMENT_BF16 || element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
-}
-
 // ---- Fields ---------------------------------------------------------------------------------------------------------
 
 template <typed_type TYPE> ANY_SIDE constexpr uint32_t mantissa_bits()

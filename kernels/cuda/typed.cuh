@@ -37,11 +37,14 @@ ANY_SIDE uint32_t low_bits_size_of(uint32_t mode, bool fp32, uint32_t m)
     return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? low_bits_size<TYPE_FP32>(m) : low_bits_size<TYPE_FP16>(m);
 }
 
+// Whether blocks of one of the modes 6 to 8 or 11 can have this element type: four bits for each mode.
 ANY_SIDE bool typed_mode_fits(uint32_t mode, uint32_t element)
 {
-    return mode == STRAIT_BLOCK_BASE    ? element == STRAIT_ELEMENT_BF16
-           : mode == STRAIT_BLOCK_SPLIT ? element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32
-                                        : mode == STRAIT_BLOCK_FP32Z && element == STRAIT_ELEMENT_FP32;
+    constexpr uint64_t BF16 = 1u << STRAIT_ELEMENT_BF16, FP16 = 1u << STRAIT_ELEMENT_FP16,
+                       FP32 = 1u << STRAIT_ELEMENT_FP32;
+    constexpr uint64_t FITS = BF16 << (4 * STRAIT_BLOCK_BASE) | (FP16 | FP32) << (4 * STRAIT_BLOCK_SPLIT) |
+                              FP32 << (4 * STRAIT_BLOCK_FP32Z) | (BF16 | FP16 | FP32) << (4 * STRAIT_BLOCK_PARTS);
+    return element <= STRAIT_ELEMENT_FP32 && (FITS >> (4 * mode + element) & 1) != 0;
 }
 
 // ---- Bases ----------------------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class Coding(enum.IntEnum):
     TIERED = 3
     BASE = 4
     SPLIT = 5
+    PARTS = 6
 
 
 class FailedPage(NamedTuple):

@@ -250,7 +250,7 @@ def encode(
         codebook=handle,
     )
     if handle is None and mode not in _abi.MODES_WITHOUT_TABLES:
-        raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw', mode='base' and mode='parts'")
+        raise ValueError(f"mode {mode!r} needs a codebook; without one there are 'raw', 'base' and 'parts'")
     variant = codec_handle(codec)
     request, _alive = _request_to_read(pages, element, codebook, table, page_bytes)
     bound = request.bound()

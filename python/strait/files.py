@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ._views import ArrayLike, array_view, byte_view, dtype_name
 from .chunk import Element, chunk_pages
 from .codebook import Codebook, Counts
-from .codec import decode, encode
+from .codec import Mode, decode, encode
 from .errors import DataError, Status, make_error
 
 _HEADER, _TAIL = struct.Struct("<4sB3sQII16s"), struct.Struct("<QQ16s")
@@ -131,18 +131,29 @@ def _codebook_for(parts: list[_Part]) -> tuple[Codebook | None, list[int | None]
 
 
 def _chunks(part: _Part, codebook: Codebook | None, table: int | None) -> Iterator[tuple[bytes, int]]:
-    """Each with the bytes that it holds: by the part's table or in mode base, whichever is smaller."""
+    """Each with the bytes that it holds: by the part's table, in mode base or in mode parts, whichever is smallest."""
     data = part.data[0] if len(part.data) == 1 else np.concatenate(part.data)
     element: Element = _ELEMENTS.get(part.dtype, "bytes")
     for at in range(0, data.nbytes, _CHUNK_BYTES):
         piece = data[at : at + _CHUNK_BYTES]
         if piece.ctypes.data % 4:
             piece = piece.copy()
-        chunk = encode(piece, None, element=element, mode="base", page_bytes=_PAGE_BYTES)
-        if codebook is not None and table is not None:
-            other = encode(piece, codebook, element=element, mode="split", table=table, page_bytes=_PAGE_BYTES)
-            chunk = min(chunk, other, key=len)
-        yield chunk, piece.nbytes
+        own = codebook if table is not None else None
+        modes: list[tuple[Codebook | None, Mode]] = [(None, "base"), (own, "parts")]
+        if own is not None:
+            modes.insert(1, (own, "split"))
+        chunks = [
+            encode(
+                piece,
+                book,
+                element=element,
+                mode=mode,
+                table=0 if book is None or table is None else table,
+                page_bytes=_PAGE_BYTES,
+            )
+            for book, mode in modes
+        ]
+        yield min(chunks, key=len), piece.nbytes
 
 
 def _write(file: Any, preamble: bytes, tensors: list[_Tensor]) -> None:

@@ -57,6 +57,16 @@ def test_what_is_saved_is_loaded(tensors, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_bits_that_never_change_are_left_out(rng, tmp_path):
+    """FP16 that was BF16, FP32 that was FP16, and squares, beside what their exponents alone would save."""
+    narrow = (values_like_kv(200_000).astype(np.uint32) << 16).view(np.float32).astype(np.float16)
+    wide = rng.standard_normal(200_000, np.float32)
+    for tensor, ratio in (narrow, 1.3), (wide.astype(np.float16).astype(np.float32), 2), (wide * wide, 1.17):
+        strait.save_file({"w": tensor}, tmp_path / "file")
+        assert tensor.nbytes / (tmp_path / "file").stat().st_size > ratio
+        assert strait.load_file(tmp_path / "file")["w"].tobytes() == tensor.tobytes()
+
+
 def test_the_command_reads_what_is_saved_and_the_other_way(tensors, tmp_path):
     strait_command, path = command(), tmp_path / "model.strait"
     strait.save_file(tensors, path)

@@ -291,28 +291,32 @@ static const struct timed {
     enum strait_element element;
     enum strait_mode mode;
     enum pattern pattern;
-} timed[] = {{"bf16 top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_FALLING},
-             {"bf16 tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_FALLING},
-             {"bf16 base", STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, PATTERN_FALLING},
-             {"fp16 split", STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, PATTERN_FP16},
-             {"fp16 base", STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, PATTERN_FP16},
-             {"fp32 split", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_FALLING},
-             {"fp32 base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_FALLING},
-             {"fp32z base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED},
-             {"bf16 parts", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING},
-             {"fp16 parts", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16},
-             {"fp32 parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING},
-             {"fp32z parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_WIDENED},
-             {"e4m3 base", STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8},
-             {"e5m2 base", STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE, PATTERN_FP8},
-             {"bf16 raw", STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, PATTERN_FALLING},
+    bool no_set; /* encoded without a codebook set */
+} timed[] = {{"bf16 top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_FALLING, false},
+             {"bf16 tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_FALLING, false},
+             {"bf16 base", STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, PATTERN_FALLING, false},
+             {"fp16 split", STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, PATTERN_FP16, false},
+             {"fp16 base", STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, PATTERN_FP16, false},
+             {"fp32 split", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_FALLING, false},
+             {"fp32 base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_FALLING, false},
+             {"fp32z base", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED, false},
+             {"bf16 parts", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, false},
+             {"fp16 parts", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, false},
+             {"fp32 parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, false},
+             {"bf16 parts, no set", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, true},
+             {"fp16 parts, no set", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, true},
+             {"fp32 parts, no set", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, true},
+             {"fp32z parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_WIDENED, false},
+             {"e4m3 base", STRAIT_ELEMENT_FP8_E4M3, STRAIT_MODE_BASE, PATTERN_FP8, false},
+             {"e5m2 base", STRAIT_ELEMENT_FP8_E5M2, STRAIT_MODE_BASE, PATTERN_FP8, false},
+             {"bf16 raw", STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, PATTERN_FALLING, false},
              /* The table does not suit: it has none of the values; blocks hardly shrink, or hardly not; some escape. */
-             {"none top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_HIGH},
-             {"none tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_HIGH},
-             {"limit top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_LIMIT},
-             {"limit tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_LIMIT},
-             {"some top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_RARE},
-             {"some tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_RARE}};
+             {"none top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_HIGH, false},
+             {"none tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_HIGH, false},
+             {"limit top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_LIMIT, false},
+             {"limit tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_LIMIT, false},
+             {"some top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_RARE, false},
+             {"some tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_RARE, false}};
 
 /* Device memory of one size: pages, a chunk, pages again. */
 struct times {
@@ -350,7 +354,8 @@ static bool encode(const struct times *times, const struct timed *what)
 {
     const struct strait_region region = region_of(times, times->source);
     const struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = region.page_count};
-    const struct strait_encode_params params = {sizeof(params), what->element, what->mode, times->device->codebook};
+    const struct strait_encode_params params = {sizeof(params), what->element, what->mode,
+                                                what->no_set ? NULL : times->device->codebook};
     return strait_encode(times->device->codec, &params, times->chunk, times->room, &pages, &times->run) == STRAIT_OK;
 }
 
@@ -411,7 +416,7 @@ static void time_mode(const struct times *times, const struct timed *what)
     const uint64_t size = times->result->bytes;
     const double encoding = measure(times, what, 0), decoding = measure(times, what, size);
     compare(times);
-    printf("%-12s %5u MiB  ratio %.3f  encode %7.1f GB/s  decode %7.1f GB/s\n", what->name, mib,
+    printf("%-18s %5u MiB  ratio %.3f  encode %7.1f GB/s  decode %7.1f GB/s\n", what->name, mib,
            (double)times->bytes / (double)size, encoding, decoding);
 }
 

@@ -1,9 +1,10 @@
-// Register code of kernels for the typed modes, on the host: rankings of bases, high halves and low bits of FP16
-// values, and words of sizes, against the scalar variant. Needs no GPU.
+// Register code of kernels for the typed modes and for parts, on the host: rankings of bases, high halves and low bits
+// of FP16 values, fields, bases of parts, symbols, and words of sizes, against the scalar variant. Needs no GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/parts.cuh"
 #include "kernels/cuda/typed.cuh"
 
 extern "C" {
@@ -151,6 +152,131 @@ static void check_misfits(uint32_t high_half)
     }
 }
 
+// ---- Mode 11 --------------------------------------------------------------------------------------------------------
+
+// Symbols of all exponents by a base, and what encoders and decoders have in place of tables.
+static void check_symbols(const struct table &table, uint32_t base)
+{
+    const uint32_t far = base > 16 ? (base + 128) & 255 : 0; // changes places with 0
+    uint32_t image[IMAGE_DECODE_BYTES / 4], first[2];
+    uint8_t image_bytes[sizeof(image)], first_bytes[sizeof(first)];
+    for (uint32_t e = 0; e < 256; e++) {
+        const uint32_t other = e == 0     ? far
+                               : e == far ? 0
+                                          : e,
+                       symbol = (other - base) & 255, rank = table.rank[symbol];
+        require(part_symbol(e, base) == symbol && part_exponent(symbol, base) == e);
+        require(part_symbol(e, 0) == e && part_exponent(e, 0) == e);
+        require(rank < TIER3_RANK || symbol_tier3(symbol) == (rank < TIER4_RANK ? rank - TIER3_RANK : 15));
+    }
+    for (uint32_t i = 0; i < IMAGE_DECODE_BYTES / 4; i++)
+        image[i] = symbol_image_word(i);
+    std::memcpy(image_bytes, image, sizeof(image));
+    for (uint32_t i = 0; i < sizeof(image); i++)
+        require(image_bytes[i] == (i < TIER3_RANK           ? table.exponent[i]
+                                   : i >= 16 && i < 16 + 15 ? table.exponent[i - 16 + TIER3_RANK]
+                                                            : 0));
+    first_exponents(image, base, first);
+    std::memcpy(first_bytes, first, sizeof(first));
+    for (uint32_t r = 0; r < 8; r++)
+        require(first_bytes[r] == (r < TIER3_RANK ? part_exponent(table.exponent[r], base) : 0));
+}
+
+// The base of a part of 256 values that has few exponents besides zeroes, or many.
+static void check_part_base(uint32_t number)
+{
+    uint32_t largest = 0, next = 0; // of those below 255
+    two_least least = {NO_INVERTED, NO_INVERTED};
+    uint32_t state = number * 2654435761u + 1;
+    for (uint32_t i = 0; i < PART_VALUES; i += 2) {
+        uint32_t pair = 0;
+        for (uint32_t j = 0; j < 2; j++) {
+            state = state * 1664525u + 1013904223u;
+            const uint32_t few = (state >> 8) % PART_VALUES < number % 5, any = state >> 20 & 255;
+            const uint32_t e = number % 11 == 0 ? 255 : number % 3 == 0 || few ? any : 0;
+            if (e < 255 && e > next)
+                next = e > largest ? largest : e, largest = e > largest ? e : largest;
+            pair |= (e << 7 | (state >> 3 & 0x807f)) << (16 * j);
+        }
+        least.add(inverted_exponents(pair));
+    }
+    least.join();
+    require(part_base(least.second) == (next == 0 ? 1 : next));
+}
+
+// Eight values of a form, or four: fields, their pieces, and values from them again.
+template <typed_type TYPE> static void check_fields(uint32_t zeroes, uint32_t signs, uint32_t seed)
+{
+    constexpr uint32_t BYTES = typed_values<TYPE>::BYTES, COUNT = 16 / BYTES, MANTISSA = mantissa_bits<TYPE>();
+    constexpr enum strait_element ELEMENT = TYPE == TYPE_FP32   ? STRAIT_ELEMENT_FP32
+                                            : TYPE == TYPE_FP16 ? STRAIT_ELEMENT_FP16
+                                                                : STRAIT_ELEMENT_BF16;
+    uint32_t w[4], again[4], exponents[2] = {0, 0}, low[2] = {0, 0}, set = 0, clear = 0;
+    uint8_t bytes[16], list[64], lows[64] = {0}, eights[64] = {0}, sixteens[64] = {0};
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t left = (1u << MANTISSA) - (1u << zeroes), sign = 1u << (8 * BYTES - 1);
+        seed = seed * 1664525u + 1013904223u;
+        const uint32_t any = seed ^ seed >> 13, all = BYTES == 2 ? 0x00010001u : 1;
+        w[i] = any & ~(all * (((1u << MANTISSA) - 1) | sign));
+        w[i] |= (any & all * left) | (signs == SIGNS_SET ? all * sign : signs == SIGNS_CLEAR ? 0 : any & all * sign);
+        if (i == 0) // all that the form has is in use
+            w[i] |= zeroes < MANTISSA ? 1u << zeroes : 0, w[i] = signs != 0 ? w[i] : w[i] | sign;
+        if (i == 1 && signs == SIGNS_IN_FIELDS)
+            w[i] &= ~sign;
+        set |= w[i], clear |= ~w[i];
+    }
+    const field_form form = find_field_form<TYPE>(bits_in_use<TYPE>(set, clear));
+    struct part_fields expected;
+    require(form.byte() == zeroes + 32 * signs && part_fields_init(&expected, ELEMENT, zeroes, signs, COUNT));
+    require(form.bits == expected.width);
+    std::memcpy(bytes, w, sizeof(w));
+    values_scalar.find_exponents(list, bytes, COUNT, ELEMENT);
+    std::memcpy(exponents, list, COUNT);
+    values_scalar.split_fields(sixteens, lows, bytes, COUNT, &expected);
+    values_scalar.split_eights(eights, bytes, COUNT, &expected);
+    fields cut = {}, back = {};
+    cut_fields<TYPE>(form, w, cut);
+    const uint32_t mask = low_mask(form.bits % 8) * 0x01010101u, words = COUNT / 4;
+    for (uint32_t i = 0; i < words; i++)
+        low[i] = cut.low[i] & mask;
+    require(std::memcmp(low, lows, COUNT) == 0);
+    require((form.bits & 8) == 0 || std::memcmp(cut.top, eights, COUNT) == 0);
+    require((form.bits & 16) == 0 || std::memcmp(cut.middle, sixteens, 2 * COUNT) == 0);
+    if ((form.bits & 16) != 0)
+        back.middle[0] = cut.middle[0], back.middle[1] = cut.middle[1];
+    if ((form.bits & 8) != 0)
+        back.top[0] = cut.top[0], back.top[1] = cut.top[1];
+    if ((form.bits & 4) != 0)
+        unpack_pieces4(form.bits, pack_pieces4(form.bits, cut.low), back.low);
+    if ((form.bits & 2) != 0)
+        unpack_pieces2(form.bits, pack_pieces2(form.bits, cut.low), back.low);
+    if ((form.bits & 1) != 0)
+        unpack_pieces1(pack_pieces1(cut.low), back.low);
+    require(std::memcmp(back.low, lows, COUNT) == 0);
+    require(paste_fields<TYPE>(form, back, exponents, again) == 0 && std::memcmp(again, w, sizeof(w)) == 0);
+}
+
+static void check_parts()
+{
+    static struct table table;
+    parts_table(&table);
+    for (uint32_t base = 1; base < 255; base++)
+        check_symbols(table, base);
+    for (uint32_t i = 0; i < 20000; i++)
+        check_part_base(i);
+    for (uint32_t seed = 0; seed < 200; seed++) {
+        for (uint32_t signs = 0; signs < SIGN_FORMS; signs++) {
+            for (uint32_t zeroes = 0; zeroes <= 23; zeroes++) {
+                check_fields<TYPE_FP32>(zeroes, signs, seed);
+                if (zeroes <= 10)
+                    check_fields<TYPE_FP16>(zeroes, signs, seed);
+                if (zeroes <= 7)
+                    check_fields<TYPE_BF16>(zeroes, signs, seed);
+            }
+        }
+    }
+}
+
 static void check_forms()
 {
     for (uint32_t mode = 0; mode < STRAIT_BLOCK_MODES_ALL; mode++) {
@@ -185,6 +311,7 @@ int main()
         check_misfits(i);
     }
     check_forms();
-    std::printf("rankings, high halves, low bits and forms agree\n");
+    check_parts();
+    std::printf("rankings, high halves, low bits, forms, fields, bases and symbols agree\n");
     return 0;
 }

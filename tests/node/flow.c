@@ -162,6 +162,12 @@ void pool_refused(struct party *party, struct geometry geometry, enum strait_sta
 
 static uint16_t *slice; /* NULL: random values */
 static size_t slice_count;
+static bool rests_zero; /* what FP16 and FP32 have more than BF16 */
+
+void pools_use_zero_rests(void)
+{
+    rests_zero = true;
+}
 
 const uint16_t *pools_use_slice(size_t *count)
 {
@@ -180,7 +186,7 @@ const uint16_t *pools_use_slice(size_t *count)
 }
 
 /* A BF16 value as FP16 of the same exponent, as far as there is one; the three lowest bits are random. */
-static uint16_t half_of(uint16_t value, uint64_t random)
+static uint16_t half_of(uint16_t value, unsigned random)
 {
     const int exponent = (value >> 7 & 255) - 112;
     const unsigned kept = exponent < 1 ? 0 : exponent > 30 ? 30 : (unsigned)exponent;
@@ -208,13 +214,14 @@ UNWATCHED static void fill_page(struct rng *rng, enum strait_element element, ui
     for (size_t i = 0; i + step <= size; i += step) {
         const uint64_t random = rng_next(rng);
         const uint16_t value = slice != NULL ? slice[next++ % slice_count] : (uint16_t)(0x3e00u + (random & 0x81ffu));
+        const uint16_t rest = rests_zero ? 0 : (uint16_t)(random >> 16);
         if (fp8) {
             bytes[i] = eighth_of(value, e5m2);
         } else if (element == STRAIT_ELEMENT_FP32) {
-            const uint32_t whole = (uint32_t)value << 16 | (uint16_t)(random >> 16);
+            const uint32_t whole = (uint32_t)value << 16 | rest;
             memcpy(bytes + i, &whole, sizeof(whole));
         } else {
-            const uint16_t half = element == STRAIT_ELEMENT_FP16 ? half_of(value, random >> 16) : value;
+            const uint16_t half = element == STRAIT_ELEMENT_FP16 ? half_of(value, rest) : value;
             memcpy(bytes + i, &half, sizeof(half));
         }
     }
@@ -293,6 +300,7 @@ void pools_close(void)
     }
     pool_count = 0;
     slice = NULL;
+    rests_zero = false;
 }
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */

@@ -134,6 +134,7 @@ void pool_fill(struct test_pool *pool, uint64_t seed); /* with values like those
 /* Values of tests/data/kv-slice.safetensors fill all pools from now on. They are BF16; what FP16 and FP32 have more is
  * random. Borrowed, until the end of the test. */
 const uint16_t *pools_use_slice(size_t *count);
+void pools_use_zero_rests(void); /* it is zero instead: as in values that were BF16 before; until the end of the test */
 enum strait_element pool_element(const struct test_pool *pool, uint32_t group);
 uint32_t pool_page_bytes(const struct test_pool *pool, uint32_t group); /* of pages of one row */
 bool pool_as_imagined(const struct test_pool *pool);

@@ -640,31 +640,42 @@ static const struct {
     uint32_t block_modes; /* that it tells of; 0: nothing */
     enum strait_element element;
     enum strait_block_mode block; /* what is to be seen */
+    bool parts;                   /* the pool asks for that */
 } sinks[] = {
-    {"a daemon of an earlier release", false, false, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
-    {"one that knows no set", true, false, false, false, EARLIER, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
-    {"one that knows our set", true, true, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED},
-    {"one that knows it, for a GPU", true, true, true, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
-    {"one that knows another set", true, false, false, true, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW},
-    {"FP16, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_RAW},
-    {"FP32, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_RAW},
-    {"all modes, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
-    {"all modes, a GPU", true, true, true, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
-    {"all modes, our set", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED},
-    {"FP16, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT},
-    {"FP16, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT},
-    {"FP32, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_SPLIT},
+    {"a daemon of an earlier release", false, false, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW, false},
+    {"one that knows no set", true, false, false, false, EARLIER, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW, false},
+    {"one that knows our set", true, true, false, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED, false},
+    {"one that knows it, for a GPU", true, true, true, false, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW, false},
+    {"one that knows another set", true, false, false, true, 0, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_RAW, false},
+    {"FP16, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_RAW, false},
+    {"FP32, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_RAW, false},
+    {"all modes, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE, false},
+    {"all modes, a GPU", true, true, true, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE, false},
+    {"all modes, our set", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_TIERED,
+     false},
+    {"FP16, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT, false},
+    {"FP16, no set", true, false, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT, false},
+    {"FP32, all modes", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_SPLIT, false},
     {"FP32, without fp32z", true, true, false, false, EARLIER | 1u << STRAIT_BLOCK_SPLIT, STRAIT_ELEMENT_FP32,
-     STRAIT_BLOCK_RAW},
-    {"BF16, without tiered", true, true, false, false, 1u << STRAIT_BLOCK_BASE, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE},
-    {"FP8, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_RAW},
-    {"FP8, all bits", true, true, false, false, UINT32_MAX, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_FP8},
+     STRAIT_BLOCK_RAW, false},
+    {"BF16, without tiered", true, true, false, false, 1u << STRAIT_BLOCK_BASE, STRAIT_ELEMENT_BF16, STRAIT_BLOCK_BASE,
+     false},
+    {"FP16 by parts", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_PARTS, true},
+    {"FP32 by parts", true, true, false, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP32, STRAIT_BLOCK_PARTS, true},
+    {"FP16, without parts", true, true, false, false, CHUNK_BLOCK_MODES & ~(1u << STRAIT_BLOCK_PARTS),
+     STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT, true},
+    {"FP16, a GPU without parts", true, true, true, false, CHUNK_BLOCK_MODES, STRAIT_ELEMENT_FP16, STRAIT_BLOCK_SPLIT,
+     true},
+    {"FP16, a GPU with parts", true, true, true, false, CHUNK_BLOCK_MODES | 1u << STRAIT_BLOCK_PARTS << BLOCKS_BY_GPUS,
+     STRAIT_ELEMENT_FP16, STRAIT_BLOCK_PARTS, true},
+    {"FP8, earlier", true, true, false, false, 0, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_RAW, false},
+    {"FP8, all bits", true, true, false, false, UINT32_MAX, STRAIT_ELEMENT_FP8_E4M3, STRAIT_BLOCK_FP8, false},
 };
 
 /* Is the set named? Where the peer knows it, and the mode has tables. */
 static bool names_set(int i)
 {
-    return sinks[i].knows && !sinks[i].on_gpu && sinks[i].block != STRAIT_BLOCK_RAW &&
+    return sinks[i].knows && !sinks[i].on_gpu && sinks[i].block != STRAIT_BLOCK_RAW && !sinks[i].parts &&
            sinks[i].block != STRAIT_BLOCK_BASE && sinks[i].block != STRAIT_BLOCK_FP8;
 }
 
@@ -676,6 +687,8 @@ TEST_LOOP(chunks_are_coded_by_what_the_peer_says_that_it_knows, COUNT(sinks))
     struct strait_chunk_info info;
     struct strait_page_info page;
     scene_of(sinks[_i].codebooks, sinks[_i].block_modes, sinks[_i].element);
+    if (sinks[_i].parts)
+        ck_assert_int_eq(STRAIT_OK, strait_set_policy(s.pair.source->pool, STRAIT_CODING_PARTS));
     own = set_of(0x7c);
     const struct message known = {
         .type = MESSAGE_CODEBOOK_KNOWN,

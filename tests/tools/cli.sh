@@ -584,9 +584,16 @@ for i in range(3000):
     turns += [(f"{i}.weight", "F32", 4, bf16(1, 32, i)), (f"{i}.steps", "I64", 8, bytes(8)), (f"{i}.h", "BF16", 2, bf16(1, 20))]
 write("turns.safetensors", turns)
 write("medium.safetensors", [(f"a.layers.{i}.w", "BF16", 2, bf16(1, 1800, i % 30000)) for i in range(2000)])
+# values that were of a narrower type before, and squares
+words = open("values", "rb").read()
+values = struct.unpack(f"<{len(words) // 2}f", b"".join(b"\0\0" + words[i : i + 2] for i in range(0, len(words) - 1, 2)))
+halves = struct.pack(f"<{len(values)}e", *values)
+write("narrow16.safetensors", [("k", "F16", 2, halves)])
+write("narrow32.safetensors", [("w", "F32", 4, b"".join(struct.pack("<f", struct.unpack("<e", struct.pack("<e", x))[0]) for x in gauss))])
+write("squares.safetensors", [("v", "F32", 4, b"".join(struct.pack("<f", x * x) for x in gauss))])
 PYTHON
 size() { wc -c <"$1"; }
-for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "medium 75" "wide 76"; do
+for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "medium 75" "wide 76" "narrow16 69" "narrow32 50" "squares 86"; do
     set -- $kind
     round_trip "$1.safetensors"
     [ "$(size rt.strait)" -le $(($(size "$1.safetensors") * $2 / 100)) ] ||
@@ -595,7 +602,7 @@ for kind in "float32 84" "float16 87" "scales 68" "small 101" "turns 101" "mediu
     "$strait" encode -qf --mode base "$1.safetensors" -o other
     [ "$(size rt.strait)" -le $(($(size other) * 1003 / 1000 + 10240)) ] || # the set is in the file
         fail "auto with a set makes $(size rt.strait) bytes of $1.safetensors, base $(size other)"
-    for mode in base split; do # auto is not larger than either, but for choices between tensors in one chunk
+    for mode in base split parts; do # auto is not larger than any, but for choices between tensors in one chunk
         "$strait" encode -qf --mode $mode "$1.safetensors" -o other
         "$strait" encode -qf "$1.safetensors" -o rt.strait
         [ "$(size rt.strait)" -le $(($(size other) * 1006 / 1000)) ] || fail "$1.safetensors: mode $mode is smaller than auto: $(size other), $(size rt.strait)"
@@ -643,12 +650,12 @@ rm plain
 grep -q 'warning: looks like a safetensors file, but' report.out || fail "a header that is cut off: $(cat report.out)"
 "$strait" decode -q other - | cmp - short.safetensors || fail "a file that is cut off in its header, back"
 rm short.safetensors
-rm -f float32.safetensors float16.safetensors scales.safetensors small.safetensors turns.safetensors medium.safetensors rt.*
+rm -f float32.safetensors float16.safetensors scales.safetensors small.safetensors turns.safetensors medium.safetensors narrow*.safetensors squares.safetensors rt.*
 
 # ---- Modes of other types ---
 
 for type in bf16 fp16 fp32 fp8_e4m3 fp8_e5m2; do
-    for mode in base split; do
+    for mode in base split parts; do
         "$strait" encode -q -f --mode $mode --dtype $type values -o other && "$strait" decode other - 2>/dev/null |
             cmp - values || fail "$type in mode $mode"
     done
@@ -664,6 +671,11 @@ grep -q 'carried uncompressed (not BF16, FP16, FP32 or FP8)' report.out || fail 
 "$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
 "$strait" encode -q -f --mode base --dtype fp32 values -o other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
+for options in "" "--codebook set"; do
+    "$strait" encode -q -f --mode parts $options values -o other && "$strait" inspect other >inspect.out
+    grep -q '^  parts  *blocks in [1-9]' inspect.out || fail "block modes by parts: $(cat inspect.out)"
+    "$strait" decode -q other - | cmp - values || fail "mode parts $options"
+done
 
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 
