@@ -193,7 +193,7 @@ def mapped(source: str, change: Callable[[Array], Array]) -> Callable[[dict[str,
 KINDS = {
     "BF16, `tiered`": Kind("bf16", "tiered", 1.48, mapped("bf16", lambda a: a)),
     "FP16, `split`": Kind("fp16", "split", 1.15, mapped("fp16", lambda a: a)),
-    "BF16 held as FP16, `split`": Kind("fp16", "split", 1.45, mapped("bf16", lambda a: to_fp16(widen(a, None)))),
+    "BF16 held as FP16, `parts`": Kind("fp16", "parts", 1.45, mapped("bf16", lambda a: to_fp16(widen(a, None)))),
     "FP32, `split`": Kind("fp32", "split", 1.19, mapped("fp32", lambda a: a)),
 } | {
     f"{name}, a scale for each {scale}, `base`": Kind(
@@ -231,7 +231,7 @@ class Figures(NamedTuple):
 def measure(kind: Kind, calib: dict[str, Cache], held: dict[str, Cache]) -> Figures:
     tables, cache = kind.make(calib), kind.make(held)
     book = None
-    if kind.mode != "base":
+    if kind.mode != "base":  # parts: with tables where they need no more
         book = strait.calibrate(tables, element=kind.element)
     raw = coded = by_zstd = 0
     bits = 0.0

@@ -74,6 +74,9 @@ struct block_ops {
                            uint32_t *escapes);
     size_t (*decode_tiers)(uint8_t *exponents, const uint8_t *src, size_t size, uint32_t count,
                            const struct table *table, uint32_t *escapes);
+    /* The bytes that encode_tiers writes. */
+    size_t (*tiers_size)(const uint8_t *exponents, uint32_t count, const struct table *table);
+
     /* Mode 11, for lists with a byte for each value and room for VECTOR_BYTES more: the base of each part; exponents to
      * symbols by these bases and back, in place; the lower bits of fields to their streams and back. Packing may go
      * VECTOR_BYTES past the end of each stream. */

@@ -16,9 +16,6 @@ enum parts_coder {
 /* The form: z in the lower five bits, g above. */
 enum { FORM_ZEROS = 31, FORM_SIGNS_SHIFT = 5 };
 
-/* The most bytes of tiers that a block can have: 2 and 2 and 4 and 8 bits for each value. */
-enum { TIERS_MAX = STRAIT_BLOCK_VALUES * 2 };
-
 static uint32_t base_count(uint32_t count)
 {
     return (count + PART_VALUES - 1) / PART_VALUES;
@@ -59,23 +56,26 @@ struct coded_tiers {
     uint8_t bases[PART_BASES];
 };
 
-/* Codes exponents, which become symbols, to `tiers`: by bases, unless a table takes no more units. `others`: the bytes
- * of the block besides tiers and end. */
+/* Codes the exponents of scratch to `tiers`: by bases, unless a table takes no more units. `others`: the bytes of the
+ * block besides tiers and end. */
 static struct coded_tiers encode_exponents(const struct block_ops *blocks, struct parts_scratch *scratch,
                                            uint8_t *tiers, uint32_t count, const struct table *table, size_t others)
 {
-    struct coded_tiers by_bases = {.coder = PARTS_BASES}, by_table = {.coder = PARTS_TABLE};
-    uint8_t other[TIERS_MAX + VECTOR_BYTES];
+    struct coded_tiers coded = {.coder = PARTS_BASES};
+    uint8_t *symbols = scratch->exponents;
     if (table != NULL)
-        by_table.bytes = blocks->encode_tiers(other, scratch->exponents, count, table, &by_table.escapes);
-    blocks->find_part_bases(by_bases.bases, scratch->exponents, count);
-    blocks->to_symbols(scratch->exponents, by_bases.bases, count);
-    by_bases.bytes = blocks->encode_tiers(tiers, scratch->exponents, count, &scratch->symbols, &by_bases.escapes);
-    if (table == NULL || units(others + by_table.bytes + end_bytes(PARTS_TABLE, count)) >
-                             units(others + by_bases.bytes + end_bytes(PARTS_BASES, count)))
-        return by_bases;
-    memcpy(tiers, other, by_table.bytes);
-    return by_table;
+        symbols = memcpy(scratch->low, scratch->exponents, count);
+    blocks->find_part_bases(coded.bases, scratch->exponents, count);
+    blocks->to_symbols(symbols, coded.bases, count);
+    if (table != NULL &&
+        units(others + blocks->tiers_size(scratch->exponents, count, table) + end_bytes(PARTS_TABLE, count)) <=
+            units(others + blocks->tiers_size(symbols, count, &scratch->symbols) + end_bytes(PARTS_BASES, count)))
+        coded.coder = PARTS_TABLE;
+    if (coded.coder == PARTS_TABLE)
+        coded.bytes = blocks->encode_tiers(tiers, scratch->exponents, count, table, &coded.escapes);
+    else
+        coded.bytes = blocks->encode_tiers(tiers, symbols, count, &scratch->symbols, &coded.escapes);
+    return coded;
 }
 
 /* Writes tail, padding, bases, form and coder after `used` bytes of streams. Returns the bytes of the block. */

@@ -10,7 +10,7 @@
 /* Memory that a call needs besides its stack. */
 struct parts_scratch {
     _Alignas(64) uint8_t exponents[PARTS_LIST_BYTES]; /* or symbols */
-    _Alignas(64) uint8_t low[PARTS_LIST_BYTES];       /* pieces of less than 8 bits */
+    _Alignas(64) uint8_t low[PARTS_LIST_BYTES];       /* pieces of less than 8 bits; symbols, beside exponents */
     struct table symbols;                             /* the ranking of symbols */
 };
 

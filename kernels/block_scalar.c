@@ -124,6 +124,18 @@ static size_t encode_tiers(uint8_t *streams, const uint8_t *exponents, uint32_t 
     return (size_t)(t4 + n4 - streams);
 }
 
+static size_t tiers_size(const uint8_t *exponents, uint32_t count, const struct table *table)
+{
+    uint32_t n2 = 0, n3 = 0, n4 = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t rank = table->rank[exponents[i]];
+        n2 += rank >= TIER2_RANK;
+        n3 += rank >= TIER3_RANK;
+        n4 += rank >= TIER4_RANK;
+    }
+    return pack_bytes_2bit(count) + pack_bytes_2bit(n2) + pack_bytes_4bit(n3) + n4;
+}
+
 static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
 {
     const uint8_t *src = block->bytes;
@@ -383,6 +395,7 @@ const struct block_ops block_scalar = {
     .encode_tier = encode_tier,
     .decode_tier = decode_tier,
     .encode_tiers = encode_tiers,
+    .tiers_size = tiers_size,
     .decode_tiers = decode_tiers,
     .count_threes = count_threes,
     .find_part_bases = find_part_bases,

@@ -250,6 +250,19 @@ static size_t encode_tiers(uint8_t *streams, const uint8_t *exponents, uint32_t 
     return fixed + encode_later_tiers(streams + fixed, &ranks, exponents2, n2, escapes);
 }
 
+static size_t tiers_size(const uint8_t *exponents, uint32_t count, const struct table *table)
+{
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t n2 = 0, n3 = 0, n4 = 0;
+    for (uint32_t i = 0; i < count; i += STEP) {
+        vec rank = vec_select(vec_first(count - i), rank_lut_get(&ranks, vec_load(exponents + i)));
+        n2 += STEP - count_bits(vec_below(rank, TIER2_RANK));
+        n3 += STEP - count_bits(vec_below(rank, TIER3_RANK));
+        n4 += STEP - count_bits(vec_below(rank, TIER4_RANK));
+    }
+    return pack_bytes_2bit(count) + pack_bytes_2bit(n2) + pack_bytes_4bit(n3) + n4;
+}
+
 /* ---- Decoding ---- */
 
 /* Joins sign+mantissa bytes and exponents to the values of a block and computes their sum. Prefetches from `end`, where
@@ -591,14 +604,14 @@ static void flush(void)
     words_flush();
 }
 
-#define BLOCK_VECTOR_OPS(VALUES)                                                                                       \
-    {                                                                                                                  \
-        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,                    \
-        .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier,      \
-        .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                        \
-        .count_threes = count_threes, .find_part_bases = find_part_bases, .to_symbols = to_symbols,                    \
-        .to_exponents = to_exponents, .pack_low = pack_low, .unpack_low = unpack_low, .values = &(VALUES), .sum = sum, \
-        .sum_copy = sum_copy, .copy = copy, .flush = flush                                                             \
+#define BLOCK_VECTOR_OPS(VALUES)                                                                                  \
+    {                                                                                                             \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,               \
+        .decode_tiered = decode_tiered, .split_fp8 = split_fp8, .join_fp8 = join_fp8, .encode_tier = encode_tier, \
+        .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                   \
+        .tiers_size = tiers_size, .count_threes = count_threes, .find_part_bases = find_part_bases,               \
+        .to_symbols = to_symbols, .to_exponents = to_exponents, .pack_low = pack_low, .unpack_low = unpack_low,   \
+        .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, .flush = flush                       \
     }
 
 #endif
