@@ -110,6 +110,9 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
                     unsigned count);
 void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count);
 void ccomm_abort(struct coll_ccomm *ccomm);
+void ccomm_suspend(struct coll_ccomm *ccomm);
+void ccomm_resume(struct coll_ccomm *ccomm);
+struct coll_memory ccomm_memory(struct coll_ccomm *ccomm);
 void ccomm_leave(struct coll_ccomm *ccomm);
 
 #endif

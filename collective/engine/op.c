@@ -108,7 +108,7 @@ static bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu
         if (outgrown == NULL)
             return false;
         staging->outgrown = outgrown;
-        outgrown[staging->outgrown_count++] = (struct outgrown){staging->memory, staging->hosted};
+        outgrown[staging->outgrown_count++] = (struct outgrown){staging->memory, staging->size, staging->hosted};
         staging->memory = NULL;
         staging->size = 0;
     }
@@ -127,6 +127,46 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
         destroy(list->first, gpu);
         list->first = next;
     }
+}
+
+void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu)
+{
+    for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if (staging->capture != 0 || staging->memory == NULL)
+            continue;
+        for (unsigned i = 0; i < staging->outgrown_count; i++)
+            release(gpu, staging->outgrown[i].memory, staging->outgrown[i].hosted);
+        release(gpu, staging->memory, staging->hosted);
+        staging->suspended = staging->size;
+        staging->memory = NULL;
+        staging->size = 0;
+        staging->hosted = false;
+        staging->outgrown_count = 0;
+    }
+}
+
+void staging_resume(struct staging_list *list, const struct gpu_ops *gpu)
+{
+    for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if (staging->suspended > 0 && staging->memory == NULL) {
+            staging->memory = gpu->allocate(staging->suspended, false);
+            staging->size = staging->memory != NULL ? staging->suspended : 0;
+        }
+        staging->suspended = 0;
+    }
+}
+
+uint64_t staging_bytes(const struct staging_list *list, bool graphs)
+{
+    uint64_t bytes = 0;
+    for (const struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if ((staging->capture != 0) != graphs)
+            continue;
+        bytes += staging->suspended + (staging->hosted ? 0 : staging->size);
+        for (unsigned i = 0; i < staging->outgrown_count; i++)
+            bytes += staging->outgrown[i].hosted ? 0 : staging->outgrown[i].size;
+    }
+    return bytes;
 }
 
 /* Other ranks come to move overflow as soon as the operation is over for them too, so waiting longer means that they
