@@ -106,7 +106,12 @@ void ranks_run(int ranks, void (*body)(struct rank *), const void *argument)
 {
     coll_id id;
     require_ok(ncclGetUniqueId(&id));
-    start_all(&id, ranks, body, argument, true);
+    ranks_run_with_id(&id, ranks, body, argument);
+}
+
+void ranks_run_with_id(const coll_id *id, int ranks, void (*body)(struct rank *), const void *argument)
+{
+    start_all(id, ranks, body, argument, true);
     require(fake_gpu.made == 0);
 }
 
