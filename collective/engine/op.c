@@ -177,8 +177,10 @@ uint64_t staging_bytes(const struct staging_list *list, bool graphs)
 /* The job that the kernel of gpu_write_headers stores for the op. */
 static struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
-    struct exchange_job job = {
-        .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? op->call.peer : -1};
+    struct exchange_job job = {.bytes = plan->raw,
+                               .found = plan_found(plan, memory),
+                               .peer = plan_is_pair(plan) ? op->call.peer : -1,
+                               .root = plan->call.operation == COLL_BROADCAST ? (uint32_t)op->call.peer + 1 : 0};
     if (plan->sends) {
         job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
@@ -240,11 +242,6 @@ coll_result launch_failed(const struct coll_op *op, const char *why)
 {
     ccomm_fail(op->ccomm, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
-}
-
-static bool is_pair(const struct coll_op *op)
-{
-    return op->call.operation == COLL_SEND || op->call.operation == COLL_RECV;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
@@ -338,14 +335,22 @@ static coll_result gather(const struct coll_op *op, const void *send, void *rece
     return op->ccomm->host.nccl->AllGather(send, receive, size, COLL_UINT8, op->call.comm, stream);
 }
 
+/* In place. */
+static coll_result broadcast(const struct coll_op *op, void *message, size_t size, coll_stream stream)
+{
+    return op->ccomm->host.nccl->Broadcast(message, message, size, COLL_UINT8, op->call.peer, op->call.comm, stream);
+}
+
 coll_result launch_move(const struct coll_op *op, coll_stream stream)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     if (plan->call.operation == COLL_ALL_GATHER)
         return gather(op, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
-    if (plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV)
+    if (plan_is_pair(plan))
         return move_pair(op, plan, memory, plan->call.peer, stream);
+    if (plan->call.operation == COLL_BROADCAST)
+        return broadcast(op, memory + (plan->sends ? plan->out_at : plan->in_at), plan->layout.message, stream);
     coll_result result = COLL_SUCCESS;
     if (plan->left > 0)
         result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
@@ -362,7 +367,7 @@ bool launch_check(const struct coll_op *op)
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     struct coll_ccomm *ccomm = op->ccomm;
-    struct gpu_check look = {.bit = plan->everybody || is_pair(op) ? 0 : (uint32_t)ccomm->rank,
+    struct gpu_check look = {.bit = plan->everybody || plan_is_pair(plan) ? 0 : (uint32_t)ccomm->rank,
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = ccomm->host_status,
@@ -396,7 +401,10 @@ static bool decode(const struct coll_op *op, const struct plan *plan, uint8_t *m
 bool launch_own(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
-    const struct coll_call *whole = &plan->whole;
+    const struct coll_call *whole = &plan->whole, *coded = &plan->call;
+    if (whole->operation == COLL_BROADCAST) /* NCCL does so with what is left uncompressed */
+        return !plan->sends || coded->send == coded->receive ||
+               op->ccomm->gpu->copy(coded->receive, coded->send, plan->raw, op->call.stream);
     if (whole->operation != COLL_ALL_GATHER && whole->operation != COLL_ALL_TO_ALL)
         return true;
     const uint8_t *from = (const uint8_t *)whole->send + (plan->everybody ? 0 : plan->skip * plan->stride);

@@ -97,7 +97,8 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream);
 bool launch_check(const struct coll_op *op);
 /* Decodes the others. */
 bool launch_decode(const struct coll_op *op);
-/* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed; at any time. */
+/* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed, except for a
+ * broadcast's; at any time. */
 bool launch_own(const struct coll_op *op);
 /* Adds up, when everything to be added has arrived. */
 bool launch_sums(const struct coll_op *op);

@@ -90,7 +90,7 @@ struct operation {
     enum values kind, other;
     unsigned others; /* bits: ranks whose values are of the other kind */
     uint64_t seed;
-    int reduction;
+    int reduction, root;          /* root: of a broadcast */
     enum coll_reduce_order order; /* of what is expected */
     uint8_t *out, *in;
 };

@@ -304,6 +304,12 @@ int pncclBroadcast(const void *send, void *recv, size_t count, int type, int roo
 }
 ALIAS(Broadcast)
 
+int pncclBcast(void *buffer, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return pncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+ALIAS(Bcast)
+
 /* The text is read as NCCL reads it. */
 static void note_config(const coll_call_config *config)
 {
