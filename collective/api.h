@@ -1,12 +1,23 @@
-/* NCCL's interface as of 2.28, as far as passing calls on requires: types and their sizes, operations, functions, and
+/* NCCL's interface as of 2.32, as far as passing calls on requires: types and their sizes, operations, functions, and
  * the hooks that calls go through. So this folder builds without NCCL; where its header is found, check_header.c
  * compares. Enums are ints here. */
 #ifndef STRAIT_COLLECTIVE_API_H
 #define STRAIT_COLLECTIVE_API_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Where fields of configs lie, of those that this library reads. */
+enum {
+    COLL_CONFIG_MAGIC_AT = 8,
+    COLL_CONFIG_EXTENSIONS_AT = 16,
+    COLL_CONFIG_SELECTION_AT = 40,
+    COLL_CONFIG_POLICY_AT = 52,
+    COLL_CONFIG_LAUNCHED_AT = 64,
+    COLL_ENCRYPTION_MODE_AT = 16,
+};
 
 #ifndef COLL_TYPES_OF_NCCL /* else those of its headers (check_header.c) */
 
@@ -23,15 +34,49 @@ typedef struct {
     int ranks, rank, stride;
 } coll_team;
 
+typedef struct {
+    void *base;
+} coll_multimem;
+
 typedef struct ncclComm *coll_comm;
 typedef struct CUstream_st *coll_stream;
 typedef struct ncclWindow_vidmem *coll_window;
-typedef int coll_result, coll_type, coll_reduction, coll_residence;
+typedef struct ncclParamHandle *coll_param;
+typedef int coll_result, coll_type, coll_reduction, coll_residence, coll_statistic, coll_cft_mode;
+typedef uint32_t coll_cft_id;
 
 /* Used behind pointers only. */
-typedef void coll_config, coll_simulation;
+typedef void coll_config, coll_simulation, coll_properties, coll_signal;
 typedef void coll_dev_requirements, coll_dev_comm, coll_dev_resources;
-typedef void coll_gin_barrier, coll_ll_a2a, coll_lsa_barrier;
+typedef void coll_gin_barrier, coll_gin_inbox, coll_gin_outbox, coll_ll_a2a, coll_lsa_barrier;
+
+/* Begins every config: a caller that was built with an older header gives a smaller size, and has fewer fields. */
+struct coll_config_head {
+    size_t size;
+    unsigned magic, version;
+};
+#define COLL_CONFIG_MAGIC 0xcafebeefu
+#define COLL_UNDEFINED    INT_MIN
+#define COLL_CONFIG_HAS(config, field)            \
+    ((config)->head.magic == COLL_CONFIG_MAGIC && \
+     (config)->head.size >= offsetof(__typeof__(*(config)), field) + sizeof((config)->field))
+
+/* Of a single call of a collective. */
+typedef struct {
+    struct coll_config_head head;
+    void *extensions;
+    int least_blocks, most_blocks, nvls_blocks, cluster;
+    const char *selection; /* of algorithms */
+    int must_select, policy;
+    uint64_t tag;
+    void *launched; /* an event that NCCL records */
+} coll_call_config;
+
+typedef struct {
+    struct coll_config_head head;
+    int mode;
+    const char *key;
+} coll_encryption;
 
 /* Results that this library tests or returns. */
 enum {
@@ -47,6 +92,16 @@ enum {
 /* Flags that this library tests. */
 enum {
     COLL_SHRINK_ABORT = 1,
+    COLL_SUSPEND_MEMORY = 1,
+    COLL_ENCRYPTION_NONE = 0,
+};
+
+/* What ncclCommMemStats is asked for: bytes of GPU memory, except SUSPENDED, which is 0 or 1. */
+enum {
+    COLL_MEMORY_SUSPENDABLE = 0, /* also while it is suspended */
+    COLL_MEMORY_SUSPENDED = 1,
+    COLL_MEMORY_PERSISTENT = 2,
+    COLL_MEMORY_TOTAL = 3,
 };
 
 /* Reductions that this library tests. */
@@ -111,6 +166,7 @@ struct coll_call {
     int peer;                 /* for send and recv; for broadcast, gather, reduce and scatter the root */
     coll_comm comm;
     coll_stream stream;
+    const coll_call_config *config; /* the program's own; NULL: none */
     /* State of the calling thread and of the stream at the time of the call. */
     bool grouped, captured;
     bool registered; /* the program has registered memory with NCCL before; of this process alone */
@@ -131,7 +187,7 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
  *   way       HOOK: goes through coll_hook_NAME (hooks.c); FORWARD: straight to NCCL
  *   ...       of collectives, send and recv, the fields of struct coll_call in which they differ: operation,
  *             send, receive, reduction, and peer, which is the root where there is one. All of them have the parameters
- *             count, type, comm and stream, and their hooks are generated.
+ *             count, type, comm and stream, those of COLL_API_CONFIGURED also config, and their hooks are generated.
  *
  * Functions that an installed older NCCL lacks are NULL in struct coll_table. */
 #define COLL_TYPE_RESULT  coll_result
@@ -164,6 +220,10 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     X(RESULT, CommShrink, \
       (coll_comm comm, int *excluded, int excluded_count, coll_comm *made, coll_config *config, int flags), \
       (comm, excluded, excluded_count, made, config, flags), HOOK) \
+    X(RESULT, CommGetUniqueId, (coll_comm comm, coll_id *id), (comm, id), HOOK) \
+    X(RESULT, CommGrow, \
+      (coll_comm comm, int ranks, const coll_id *id, int rank, coll_comm *made, coll_config *config), \
+      (comm, ranks, id, rank, made, config), HOOK) \
     X(RESULT, CommFinalize, (coll_comm comm), (comm), HOOK) \
     X(RESULT, CommDestroy, (coll_comm comm), (comm), HOOK) \
     X(RESULT, CommAbort, (coll_comm comm), (comm), HOOK) \
@@ -172,6 +232,11 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     X(RESULT, CommCount, (const coll_comm comm, int *count), (comm, count), FORWARD) \
     X(RESULT, CommCuDevice, (const coll_comm comm, int *device), (comm, device), FORWARD) \
     X(RESULT, CommUserRank, (const coll_comm comm, int *rank), (comm, rank), FORWARD) \
+    X(RESULT, CommSuspend, (coll_comm comm, int flags), (comm, flags), HOOK) \
+    X(RESULT, CommResume, (coll_comm comm), (comm), HOOK) \
+    X(RESULT, CommMemStats, (coll_comm comm, coll_statistic statistic, uint64_t *value), (comm, statistic, value), \
+      HOOK) \
+    X(RESULT, SetEncryption, (const coll_encryption *encryption), (encryption), HOOK) \
     \
     X(RESULT, CommRegister, (const coll_comm comm, void *buffer, size_t size, void **handle), \
       (comm, buffer, size, handle), HOOK) \
@@ -179,6 +244,7 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     X(RESULT, CommWindowRegister, (coll_comm comm, void *buffer, size_t size, coll_window *window, int flags), \
       (comm, buffer, size, window, flags), HOOK) \
     X(RESULT, CommWindowDeregister, (coll_comm comm, coll_window window), (comm, window), HOOK) \
+    X(RESULT, WinGetUserPtr, (coll_comm comm, coll_window window, void **pointer), (comm, window, pointer), FORWARD) \
     X(RESULT, RedOpCreatePreMulSum, \
       (coll_reduction *made, void *scalar, coll_type type, coll_residence residence, coll_comm comm), \
       (made, scalar, type, residence, comm), FORWARD) \
@@ -186,7 +252,33 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     \
     X(RESULT, GroupStart, (void), (), HOOK) \
     X(RESULT, GroupEnd, (void), (), HOOK) \
-    X(RESULT, GroupSimulateEnd, (coll_simulation *simulation), (simulation), HOOK)
+    X(RESULT, GroupSimulateEnd, (coll_simulation *simulation), (simulation), HOOK) \
+    \
+    X(RESULT, PutSignal, \
+      (const void *send, size_t count, coll_type type, int peer, coll_window window, size_t offset, int signal, \
+       int context, unsigned flags, coll_comm comm, coll_stream stream), \
+      (send, count, type, peer, window, offset, signal, context, flags, comm, stream), FORWARD) \
+    X(RESULT, Signal, \
+      (int peer, int signal, int context, unsigned flags, coll_comm comm, coll_stream stream), \
+      (peer, signal, context, flags, comm, stream), FORWARD) \
+    X(RESULT, WaitSignal, (int count, coll_signal *signals, coll_comm comm, coll_stream stream), \
+      (count, signals, comm, stream), FORWARD) \
+    \
+    X(RESULT, ParamBind, (coll_param *param, const char *key), (param, key), FORWARD) \
+    X(RESULT, ParamGetI8, (coll_param param, int8_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetI16, (coll_param param, int16_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetI32, (coll_param param, int32_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetI64, (coll_param param, int64_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetU8, (coll_param param, uint8_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetU16, (coll_param param, uint16_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetU32, (coll_param param, uint32_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetU64, (coll_param param, uint64_t *value), (param, value), FORWARD) \
+    X(RESULT, ParamGetStr, (coll_param param, const char **value), (param, value), FORWARD) \
+    X(RESULT, ParamGet, (coll_param param, void *value, int capacity, int *size), (param, value, capacity, size), \
+      FORWARD) \
+    X(RESULT, ParamGetParameter, (const char *key, const char **value, int *size), (key, value, size), FORWARD) \
+    X(RESULT, ParamGetAllParameterKeys, (const char ***keys, int *count), (keys, count), FORWARD) \
+    X(NOTHING, ParamDumpAll, (void), (), FORWARD)
 
 /* nccl.h: collectives, send and recv */
 #define COLL_API_OPERATIONS(X) \
@@ -222,6 +314,41 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     X(RESULT, Recv, (void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
       (receive, count, type, peer, comm, stream), HOOK, RECV, NULL, receive, 0, peer)
 
+/* nccl.h: the same collectives with a config for this call; NULL: as without. */
+#define COLL_API_CONFIGURED(X) \
+    X(RESULT, AllGatherConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, comm, stream, config), HOOK, ALL_GATHER, send, receive, 0, 0) \
+    X(RESULT, AllReduceConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, reduction, comm, stream, config), HOOK, ALL_REDUCE, send, receive, reduction, 0) \
+    X(RESULT, AlltoAllConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, comm, stream, config), HOOK, ALL_TO_ALL, send, receive, 0, 0) \
+    X(RESULT, BroadcastConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, root, comm, stream, config), HOOK, BROADCAST, send, receive, 0, root) \
+    X(RESULT, GatherConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, root, comm, stream, config), HOOK, GATHER, send, receive, 0, root) \
+    X(RESULT, ReduceConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, int root, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, reduction, root, comm, stream, config), HOOK, REDUCE, send, receive, reduction, root) \
+    X(RESULT, ReduceScatterConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, reduction, comm, stream, config), HOOK, REDUCE_SCATTER, send, receive, reduction, 0) \
+    X(RESULT, ScatterConfig, \
+      (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+       coll_stream stream, const coll_call_config *config), \
+      (send, receive, count, type, root, comm, stream, config), HOOK, SCATTER, send, receive, 0, root)
+
 /* nccl_device.h: what the host calls for kernels that communicate by themselves */
 #define COLL_API_DEVICE(X) \
     X(RESULT, DevCommCreate, (coll_comm comm, const coll_dev_requirements *requirements, coll_dev_comm *made), \
@@ -241,11 +368,35 @@ uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 
     X(TEAM, TeamLsa, (coll_comm comm), (comm), FORWARD) \
     X(TEAM, TeamRail, (coll_comm comm), (comm), FORWARD) \
     X(NUMBER, TeamRankToWorld, (coll_comm comm, coll_team team, int rank), (comm, team, rank), FORWARD) \
-    X(NUMBER, TeamRankToLsa, (coll_comm comm, coll_team team, int rank), (comm, team, rank), FORWARD)
+    X(NUMBER, TeamRankToLsa, (coll_comm comm, coll_team team, int rank), (comm, team, rank), FORWARD) \
+    X(RESULT, CommQueryProperties, (coll_comm comm, coll_properties *properties), (comm, properties), FORWARD) \
+    X(RESULT, GinInboxA2ACreateRequirement, (coll_team team, int blocks, int size_log2, coll_gin_inbox *handle, \
+                                             coll_dev_resources *resources), \
+      (team, blocks, size_log2, handle, resources), FORWARD) \
+    X(RESULT, GinOutboxCreateRequirement, \
+      (int blocks, int size_log2, coll_gin_outbox *handle, coll_dev_resources *resources), \
+      (blocks, size_log2, handle, resources), FORWARD) \
+    X(RESULT, GetLsaDevicePointer, (coll_window window, size_t offset, int rank, void **pointer), \
+      (window, offset, rank, pointer), FORWARD) \
+    X(RESULT, GetLsaMultimemDevicePointer, (coll_window window, size_t offset, void **pointer), \
+      (window, offset, pointer), FORWARD) \
+    X(RESULT, GetMultimemDevicePointer, (coll_window window, size_t offset, coll_multimem multimem, void **pointer), \
+      (window, offset, multimem, pointer), FORWARD) \
+    X(RESULT, GetPeerDevicePointer, (coll_window window, size_t offset, int peer, void **pointer), \
+      (window, offset, peer, pointer), FORWARD) \
+    X(RESULT, GetCftDeviceLeInfo, (coll_window window, size_t offset, int peer, coll_team team, coll_cft_id *id, \
+                                   size_t *at), \
+      (window, offset, peer, team, id, at), FORWARD) \
+    X(RESULT, GetMultimemDeviceLeInfo, (coll_window window, size_t offset, coll_cft_id *id, size_t *at), \
+      (window, offset, id, at), FORWARD) \
+    X(RESULT, GetPeerDeviceLeInfo, (coll_window window, size_t offset, int peer, coll_cft_id *id, size_t *at), \
+      (window, offset, peer, id, at), FORWARD) \
+    X(TEAM, TeamCft, (coll_comm comm, coll_cft_mode mode), (comm, mode), FORWARD) \
+    X(TEAM, TeamCftMultimem, (coll_comm comm), (comm), FORWARD)
 
 /* clang-format on */
 
-#define COLL_API(X) COLL_API_HOST(X) COLL_API_OPERATIONS(X) COLL_API_DEVICE(X)
+#define COLL_API(X) COLL_API_HOST(X) COLL_API_OPERATIONS(X) COLL_API_CONFIGURED(X) COLL_API_DEVICE(X)
 
 #ifndef COLL_TYPES_OF_NCCL
 

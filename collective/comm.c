@@ -27,6 +27,7 @@ static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
 static atomic_bool registered; /* memory, with any communicator; never cleared */
+static atomic_bool encrypted;
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
@@ -269,15 +270,37 @@ void coll_comm_set_key(coll_comm comm, const struct coll_key *key)
     coll_comm_unlock();
 }
 
-struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color)
+static struct coll_key child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color, unsigned step)
 {
     struct coll_key key = {0};
     coll_comm_lock();
     struct coll_comm_entry *entry = *slot_of(comm);
-    if (entry != NULL)
-        key = coll_key_child(&entry->key, 1 + (uint64_t)origin, entry->children[origin]++, color);
+    if (entry != NULL) {
+        key = coll_key_child(&entry->key, 1 + (uint64_t)origin, entry->children[origin], color);
+        entry->children[origin] += step;
+    }
     coll_comm_unlock();
     return key;
+}
+
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color)
+{
+    return child_key(comm, origin, color, 1);
+}
+
+struct coll_key coll_comm_next_key(coll_comm comm, enum coll_comm_origin origin, int64_t color)
+{
+    return child_key(comm, origin, color, 0);
+}
+
+void coll_set_encrypted(bool asked)
+{
+    atomic_store(&encrypted, asked);
+}
+
+bool coll_is_encrypted(void)
+{
+    return atomic_load(&encrypted);
 }
 
 bool coll_comm_pin(coll_comm comm, bool raw)
@@ -465,6 +488,30 @@ static coll_result all_to_all(const void *send, void *receive, size_t count, col
     return CALL(comm, AlltoAll(send, receive, count, type, comm, stream));
 }
 
+static coll_result all_to_all_config(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                                     coll_stream stream, const coll_call_config *config)
+{
+    return CALL(comm, AlltoAllConfig(send, receive, count, type, comm, stream, config));
+}
+
+static coll_result gather_config(const void *send, void *receive, size_t count, coll_type type, int root,
+                                 coll_comm comm, coll_stream stream, const coll_call_config *config)
+{
+    return CALL(comm, GatherConfig(send, receive, count, type, root, comm, stream, config));
+}
+
+static coll_result scatter_config(const void *send, void *receive, size_t count, coll_type type, int root,
+                                  coll_comm comm, coll_stream stream, const coll_call_config *config)
+{
+    return CALL(comm, ScatterConfig(send, receive, count, type, root, comm, stream, config));
+}
+
+static coll_result broadcast(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                             coll_stream stream)
+{
+    return CALL(comm, Broadcast(send, receive, count, type, root, comm, stream));
+}
+
 static coll_result gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
                           coll_stream stream)
 {
@@ -504,6 +551,10 @@ static void fill(void)
     table.GroupEnd = group_end;
     table.AllGather = all_gather;
     table.AlltoAll = all_to_all;
+    table.AlltoAllConfig = all_to_all_config;
+    table.GatherConfig = gather_config;
+    table.ScatterConfig = scatter_config;
+    table.Broadcast = broadcast;
     table.Gather = gather;
     table.Scatter = scatter;
     table.ReduceScatter = reduce_scatter;

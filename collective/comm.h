@@ -93,10 +93,17 @@ void coll_comm_end_lazy_join(struct coll_comm_entry *held, struct coll_ccomm *cc
 /* Makes the state of a lazy join, which is freed with the entry. Without memory the communicator stays raw. */
 void coll_comm_begin_lazy_join(coll_comm comm, const struct coll_key *key, const char *why);
 /* Keys of a communicator and of its children. Children are numbered in the order of the calls that make them, which is
- * the same on all ranks; splits and shrinks by themselves, as ranks that a shrink leaves out do not call it. */
+ * the same on all ranks; splits, shrinks and growths by themselves, as ranks that a shrink leaves out do not call it.
+ */
 void coll_comm_set_key(coll_comm comm, const struct coll_key *key);
-enum coll_comm_origin { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_ORIGINS };
+enum coll_comm_origin { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_BY_GROW, COLL_ORIGINS };
 struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin origin, int64_t color);
+/* The key that the next such call will give, which the root of a growing communicator needs ahead. */
+struct coll_key coll_comm_next_key(coll_comm comm, enum coll_comm_origin origin, int64_t color);
+/* Of the process: ncclSetEncryption has asked for encryption. Communicators that are made from then on have no
+ * connections of this library, so those of several hosts stay raw. */
+void coll_set_encrypted(bool encrypted);
+bool coll_is_encrypted(void);
 bool coll_comm_pin(coll_comm comm, bool raw);
 void coll_comm_pin_all(bool raw); /* also those made later */
 

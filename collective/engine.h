@@ -50,9 +50,16 @@ struct coll_op {
     unsigned group_index;         /* the library's: number of the op in its group */
 };
 
+/* Bytes of GPU memory that a communicator has, as ncclCommMemStats tells them apart: what suspend frees, also while it
+ * is suspended, and all else. */
+struct coll_memory {
+    uint64_t suspendable, persistent;
+};
+
 struct coll_engine_host {
     const struct coll_table *nccl;
     struct coll_settings settings;
+    bool encrypted; /* the program has asked NCCL to encrypt: no connections are made */
     /* Called once by each thread of the engine: NCCL's calls on such a thread are not intercepted. */
     void (*enter)(void);
     /* Prints a line on stderr. */
@@ -90,13 +97,18 @@ struct coll_engine_ops {
     void (*fail)(struct coll_ccomm *ccomm, coll_result result);
     /* Ends the engine's kernels on its GPU at once. */
     void (*abort)(struct coll_ccomm *ccomm);
+    /* When all operations are over: frees the GPU memory of messages, except that of graphs, which know its addresses;
+     * and allocates it again. What cannot be had then is tried again by the next operation. */
+    void (*suspend)(struct coll_ccomm *ccomm);
+    void (*resume)(struct coll_ccomm *ccomm);
+    struct coll_memory (*memory)(struct coll_ccomm *ccomm);
     /* No more operations follow: the end of this rank's process is no failure for the others then. */
     void (*finish)(struct coll_ccomm *ccomm);
     /* Frees the communicator. Called by its last user, when all operations are over or right after abort. */
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 11u
+#define COLL_ENGINE_VERSION 12u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

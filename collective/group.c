@@ -25,6 +25,18 @@ static bool moves_by_pairs(const struct coll_call *call)
            call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
 }
 
+/* Whether a call's config asks for what only NCCL's own operation does: an algorithm, where it runs (on copy engines,
+ * say), an event, or a vendor's extension. It has to be the same on all ranks. */
+static bool is_steered(const coll_call_config *config)
+{
+    if (config->head.magic != COLL_CONFIG_MAGIC) /* NCCL refuses it */
+        return true;
+    return (COLL_CONFIG_HAS(config, extensions) && config->extensions != NULL) ||
+           (COLL_CONFIG_HAS(config, selection) && config->selection != NULL && config->selection[0] != '\0') ||
+           (COLL_CONFIG_HAS(config, policy) && config->policy != COLL_UNDEFINED && config->policy != 0) ||
+           (COLL_CONFIG_HAS(config, launched) && config->launched != NULL);
+}
+
 static const char *reason_to_stay_raw(const struct coll_comm_info *info, const struct coll_call *call)
 {
     if (info->pinned)
@@ -35,6 +47,8 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
         return "one rank";
     if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32)
         return "type is not compressed";
+    if (call->config != NULL && is_steered(call->config))
+        return "its config says how NCCL moves it";
     if (info->ccomm == NULL)
         return info->why != NULL ? info->why : "nothing is known of it";
     return NULL;
@@ -186,6 +200,7 @@ static _Thread_local struct {
     struct op_batch batch;
     struct raw { /* deferred raw calls, each behind `ops_before` ops */
         struct coll_call call;
+        coll_call_config *config; /* copy of the call's, with its text; NULL: none */
         unsigned ops_before;
     } * raw;
     unsigned raw_count, raw_capacity;
@@ -224,13 +239,33 @@ void coll_group_note(const struct coll_call *call)
     streams[group.stream_count++] = (struct used_stream){call->comm, call->stream, call->captured};
 }
 
+/* The program may end its config when the call has returned. Extensions stay where they are. */
+static coll_call_config *copy_config(const coll_call_config *config)
+{
+    const bool known = config->head.magic == COLL_CONFIG_MAGIC && config->head.size >= sizeof(config->head);
+    const bool has_text = COLL_CONFIG_HAS(config, selection) && config->selection != NULL;
+    const size_t size = known ? config->head.size : sizeof(config->head),
+                 text = has_text ? strlen(config->selection) + 1 : 0;
+    coll_call_config *copy = malloc((size < sizeof(*copy) ? sizeof(*copy) : size) + text);
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, config, size);
+    if (has_text)
+        copy->selection = memcpy((char *)copy + size, config->selection, text);
+    return copy;
+}
+
 coll_result coll_group_keep(const struct coll_call *call)
 {
+    coll_call_config *config = call->config != NULL ? copy_config(call->config) : NULL;
     struct raw *raw = coll_grown(group.raw, group.raw_count, &group.raw_capacity, sizeof(*raw));
-    if (raw == NULL)
+    if (raw == NULL || (config == NULL && call->config != NULL)) {
+        group.raw = raw != NULL ? raw : group.raw;
+        free(config);
         return COLL_SYSTEM_ERROR;
+    }
     group.raw = raw;
-    raw[group.raw_count++] = (struct raw){*call, group.op_count};
+    raw[group.raw_count++] = (struct raw){*call, config, group.op_count};
     return COLL_SUCCESS;
 }
 
@@ -281,6 +316,8 @@ static void clear(void)
         coll_release(group.ops[i].held);
     for (unsigned i = 0; i < group.counted_count; i++)
         coll_release(group.counted[i].held);
+    for (unsigned i = 0; i < group.raw_count; i++)
+        free(group.raw[i].config);
     free(group.ops);
     free(group.batch.ops);
     free(group.raw);
@@ -375,26 +412,43 @@ static coll_result join_all_streams(void)
     return result;
 }
 
-static coll_result move_raw(const struct coll_call *call)
+static coll_result move_configured(const struct coll_call *call, const coll_call_config *config)
 {
     const struct coll_table *nccl = coll_nccl_blocking();
-    coll_thread.in_nccl++;
+    switch (call->operation) {
+    case COLL_ALL_TO_ALL:
+        return nccl->AlltoAllConfig(call->send, call->receive, call->count, call->type, call->comm, call->stream,
+                                    config);
+    case COLL_GATHER:
+        return nccl->GatherConfig(call->send, call->receive, call->count, call->type, call->peer, call->comm,
+                                  call->stream, config);
+    default:
+        return nccl->ScatterConfig(call->send, call->receive, call->count, call->type, call->peer, call->comm,
+                                   call->stream, config);
+    }
+}
+
+static coll_result move_plain(const struct coll_call *call)
+{
+    const struct coll_table *nccl = coll_nccl_blocking();
     switch (call->operation) {
     case COLL_SEND:
-        return coll_leave_nccl(nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream));
+        return nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream);
     case COLL_RECV:
-        return coll_leave_nccl(
-            nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+        return nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream);
     case COLL_ALL_TO_ALL:
-        return coll_leave_nccl(
-            nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream));
+        return nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream);
     case COLL_GATHER:
-        return coll_leave_nccl(
-            nccl->Gather(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+        return nccl->Gather(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream);
     default:
-        return coll_leave_nccl(
-            nccl->Scatter(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+        return nccl->Scatter(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream);
     }
+}
+
+static coll_result move_raw(const struct raw *raw)
+{
+    coll_thread.in_nccl++;
+    return coll_leave_nccl(raw->config != NULL ? move_configured(&raw->call, raw->config) : move_plain(&raw->call));
 }
 
 static coll_result move_ops(unsigned from, unsigned until)
@@ -417,7 +471,7 @@ static coll_result move_pass(unsigned from, unsigned until, bool second_pass)
         result = move_ops(from, at);
         from = at;
         if (result == COLL_SUCCESS)
-            result = move_raw(&raw->call);
+            result = move_raw(raw);
     }
     return result == COLL_SUCCESS ? move_ops(from, until) : result;
 }
@@ -498,7 +552,7 @@ coll_result coll_group_before_simulation(void)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < group.raw_count && result == COLL_SUCCESS; i++)
-        result = move_raw(&group.raw[i].call);
+        result = move_raw(&group.raw[i]);
     cancel_all();
     clear();
     return result;

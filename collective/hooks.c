@@ -15,6 +15,14 @@
 #include "collective/nccl.h"
 #include "collective/rendezvous.h"
 
+_Static_assert(offsetof(struct coll_config_head, magic) == COLL_CONFIG_MAGIC_AT &&
+                   offsetof(coll_call_config, extensions) == COLL_CONFIG_EXTENSIONS_AT &&
+                   offsetof(coll_call_config, selection) == COLL_CONFIG_SELECTION_AT &&
+                   offsetof(coll_call_config, policy) == COLL_CONFIG_POLICY_AT &&
+                   offsetof(coll_call_config, launched) == COLL_CONFIG_LAUNCHED_AT &&
+                   offsetof(coll_encryption, mode) == COLL_ENCRYPTION_MODE_AT,
+               "check_header.c has NCCL's");
+
 /* ---- Text of any length ------------------------------------------------------------------------------------------ */
 
 struct text {
@@ -54,6 +62,10 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
 
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
+static const char encrypted_text[] =
+    "ncclSetEncryption: communicators that are made from now on stay raw between hosts, as connections of this library "
+    "are not encrypted";
+
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 {
     struct text text = {.dst = dst, .capacity = dst_capacity};
@@ -70,6 +82,8 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
     else
         append(&text, "NCCL %d from %s%s\n", library->version, library->path,
                library->forward ? ", which counts: it is another copy of this library" : "");
+    if (coll_is_encrypted())
+        append(&text, "%s\n", encrypted_text);
     if (comm != NULL) {
         append(&text, "communicator %p", (void *)comm);
         if (info.ranks >= 0)
@@ -83,7 +97,7 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 }
 
 /* Long enough for all possible rows. */
-enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 200 + COLL_PATH_MAX };
+enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 4) * 200 + COLL_PATH_MAX };
 
 /* If STRAIT_COLL_PRINT is set: of a communicator that ends, or of the process (NULL). */
 static void print_report(coll_comm comm)
@@ -257,7 +271,7 @@ static coll_result note_created(coll_result result, coll_comm *slot, int rank, i
 static bool uses_tcp(void)
 {
     const struct coll_settings *settings = &coll_library()->settings;
-    return !settings->raw && !settings->shm_only;
+    return !settings->raw && !settings->shm_only && !coll_is_encrypted();
 }
 
 coll_result coll_hook_GetUniqueId(coll_id *id)
@@ -338,6 +352,34 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
                         child);
 }
 
+/* ---- By growing a communicator ----------------------------------------------------------------------------------- */
+
+/* NCCL uses the first bytes of the id; what is behind them need not be zero before. */
+coll_result coll_hook_CommGetUniqueId(coll_comm comm, coll_id *id)
+{
+    if (id != NULL)
+        memset(id, 0, sizeof(*id));
+    const coll_result result = COLL_NCCL(CommGetUniqueId(comm, id));
+    if (result == COLL_SUCCESS && id != NULL && !coll_library()->settings.raw) {
+        const struct coll_key child = coll_comm_next_key(comm, COLL_BY_GROW, 0);
+        coll_grow_id_put(id, &child);
+    }
+    return result;
+}
+
+/* Ranks of the parent have no number yet: NCCL knows. New ranks have no parent. */
+coll_result coll_hook_CommGrow(coll_comm comm, int ranks, const coll_id *id, int rank, coll_comm *made,
+                               coll_config *config)
+{
+    struct coll_key child = {0};
+    if (comm != NULL)
+        child = coll_comm_child_key(comm, COLL_BY_GROW, 0);
+    else if (id != NULL)
+        child = coll_grow_id_read(id);
+    const coll_result result = COLL_NCCL(CommGrow(comm, ranks, id, rank, made, config));
+    return note_created(result, made, comm == NULL ? rank : -1, comm == NULL ? ranks : -1, child);
+}
+
 /* A program that polls learns here that its communicator is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
@@ -356,6 +398,67 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     if (info.ccomm != NULL && !info.ending)
         *error = coll_engine()->error(info.ccomm);
     coll_release(info.held);
+    return result;
+}
+
+/* ---- Suspending communicators ------------------------------------------------------------------------------------ */
+
+static void call_engine(coll_comm comm, void (*what)(struct coll_ccomm *ccomm))
+{
+    struct coll_comm_info info;
+    (void)coll_comm_get(comm, &info);
+    coll_thread.in_nccl++;
+    if (info.ccomm != NULL)
+        what(info.ccomm);
+    coll_thread.in_nccl--;
+    coll_release(info.held);
+}
+
+/* NCCL waits for the GPU and for all ranks before. */
+coll_result coll_hook_CommSuspend(coll_comm comm, int flags)
+{
+    const coll_result result = COLL_NCCL(CommSuspend(comm, flags));
+    if (is_good(result) && (flags & COLL_SUSPEND_MEMORY) != 0 && coll_engine() != NULL)
+        call_engine(comm, coll_engine()->suspend);
+    return result;
+}
+
+coll_result coll_hook_CommResume(coll_comm comm)
+{
+    const coll_result result = COLL_NCCL(CommResume(comm));
+    if (is_good(result) && coll_engine() != NULL)
+        call_engine(comm, coll_engine()->resume);
+    return result;
+}
+
+coll_result coll_hook_CommMemStats(coll_comm comm, coll_statistic statistic, uint64_t *value)
+{
+    struct coll_comm_info info;
+    const coll_result result = COLL_NCCL(CommMemStats(comm, statistic, value));
+    if (result != COLL_SUCCESS || value == NULL || !coll_comm_get(comm, &info))
+        return result;
+    const struct coll_memory own = info.ccomm != NULL ? coll_engine()->memory(info.ccomm) : (struct coll_memory){0};
+    if (statistic == COLL_MEMORY_SUSPENDABLE || statistic == COLL_MEMORY_TOTAL)
+        *value += own.suspendable;
+    if (statistic == COLL_MEMORY_PERSISTENT || statistic == COLL_MEMORY_TOTAL)
+        *value += own.persistent;
+    coll_release(info.held);
+    return result;
+}
+
+/* ---- Encryption -------------------------------------------------------------------------------------------------- */
+
+/* What NCCL accepts and this library does not understand is taken as encryption. */
+coll_result coll_hook_SetEncryption(const coll_encryption *encryption)
+{
+    const coll_result result = COLL_NCCL(SetEncryption(encryption));
+    if (result != COLL_SUCCESS || encryption == NULL)
+        return result;
+    const bool plain = COLL_CONFIG_HAS(encryption, mode) && encryption->mode == COLL_ENCRYPTION_NONE;
+    const bool before = coll_is_encrypted();
+    coll_set_encrypted(!plain);
+    if (!plain && !before && !coll_library()->settings.raw)
+        coll_log("%s", encrypted_text);
     return result;
 }
 
@@ -536,4 +639,14 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
         RUN(call, name arguments);                             \
     }
 COLL_API_OPERATIONS(DEFINE)
+#undef DEFINE
+
+#define DEFINE(returns, name, parameters, arguments, way, ...) \
+    coll_result coll_hook_##name parameters                    \
+    {                                                          \
+        struct coll_call call = DESCRIBE(__VA_ARGS__);         \
+        call.config = config;                                  \
+        RUN(call, name arguments);                             \
+    }
+COLL_API_CONFIGURED(DEFINE)
 #undef DEFINE

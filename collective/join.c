@@ -18,8 +18,11 @@ static const struct coll_settings *settings(void)
 static struct coll_engine_host host_of(void)
 {
     const struct coll_library *library = coll_library();
-    return (struct coll_engine_host){
-        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .log = coll_log};
+    return (struct coll_engine_host){.nccl = coll_nccl_blocking(),
+                                     .settings = library->settings,
+                                     .encrypted = coll_is_encrypted(),
+                                     .enter = coll_thread_enter,
+                                     .log = coll_log};
 }
 
 static bool is_closing(const struct coll_joiner *joiner)
@@ -194,13 +197,14 @@ static int gpus_here(void)
 }
 
 /* A rank that does not reach the server joins in shared memory. There, too, all ranks join or none goes on, so it does
- * no harm if others have reached the server. */
+ * no harm if others have reached the server. With encryption, none asks the server. */
 static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args *args)
 {
-    struct coll_rdv *there = coll_key_has_server(key) ? coll_rdv_join(key, args->rank, args->ranks) : NULL;
+    const bool by_server = coll_key_has_server(key) && !coll_is_encrypted();
+    struct coll_rdv *there = by_server ? coll_rdv_join(key, args->rank, args->ranks) : NULL;
     if (there != NULL)
         return there;
-    if (coll_key_has_server(key))
+    if (by_server)
         coll_log("communicator %p, rank %d of %d: the process that made the unique id is not reached",
                  (void *)args->comm, args->rank, args->ranks);
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};

@@ -348,22 +348,65 @@ void rdv_server_counts(const struct rdv_server *server, unsigned *conns, unsigne
     *entries = server->entries.count;
 }
 
-/* magic, family, port, scope, address, secret, zeros: "STRCARD1" */
-#define MAGIC UINT64_C(0x3144524143525453)
+/* magic, family, port, scope, address, secret, words of a key or zeros: "STRCARD1", "STRGROW1" */
+#define MAGIC      UINT64_C(0x3144524143525453)
+#define MAGIC_GROW UINT64_C(0x31574f5247525453)
 enum { PAYLOAD_OFFSET = 64, PAYLOAD_BYTES = COLL_ID_BYTES - PAYLOAD_OFFSET };
 
 /* ---- Payload of unique ids --------------------------------------------------------------------------------------- */
+
+static void endpoint_read(const uint8_t *payload, struct coll_rdv_endpoint *endpoint)
+{
+    endpoint->address = (struct address){
+        .family = load_le16(payload + 8), .port = load_le16(payload + 10), .scope = load_le32(payload + 12)};
+    memcpy(endpoint->address.bytes, payload + 16, sizeof(endpoint->address.bytes));
+    memcpy(endpoint->secret, payload + 32, COLL_SECRET_BYTES);
+}
+
+static void endpoint_write(uint8_t *payload, const struct coll_rdv_endpoint *endpoint)
+{
+    store_le16(payload + 8, endpoint->address.family);
+    store_le16(payload + 10, endpoint->address.port);
+    store_le32(payload + 12, endpoint->address.scope);
+    memcpy(payload + 16, endpoint->address.bytes, sizeof(endpoint->address.bytes));
+    memcpy(payload + 32, endpoint->secret, COLL_SECRET_BYTES);
+}
+
+static bool is_in_use(const uint8_t *payload)
+{
+    static const uint8_t nothing[PAYLOAD_BYTES];
+    return memcmp(payload, nothing, PAYLOAD_BYTES) != 0;
+}
 
 void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint)
 {
     const uint8_t *payload = (const uint8_t *)id->bytes + PAYLOAD_OFFSET;
     memset(endpoint, 0, sizeof(*endpoint));
-    if (load_le64(payload) != MAGIC)
+    if (load_le64(payload) == MAGIC)
+        endpoint_read(payload, endpoint);
+}
+
+void coll_grow_id_put(coll_id *id, const struct coll_key *key)
+{
+    uint8_t *payload = (uint8_t *)id->bytes + PAYLOAD_OFFSET;
+    if (coll_key_is_none(key) || is_in_use(payload))
         return;
-    endpoint->address = (struct address){
-        .family = load_le16(payload + 8), .port = load_le16(payload + 10), .scope = load_le32(payload + 12)};
-    memcpy(endpoint->address.bytes, payload + 16, sizeof(endpoint->address.bytes));
-    memcpy(endpoint->secret, payload + 32, COLL_SECRET_BYTES);
+    store_le64(payload, MAGIC_GROW);
+    endpoint_write(payload, &key->server);
+    store_le64(payload + 48, key->words[0]);
+    store_le64(payload + 56, key->words[1]);
+}
+
+struct coll_key coll_grow_id_read(const coll_id *id)
+{
+    const uint8_t *payload = (const uint8_t *)id->bytes + PAYLOAD_OFFSET;
+    struct coll_key key = {0};
+    if (load_le64(payload) != MAGIC_GROW)
+        return key;
+    endpoint_read(payload, &key.server);
+    key.words[0] = load_le64(payload + 48);
+    key.words[1] = load_le64(payload + 56);
+    return key;
 }
 
 /* ---- The server of the process ----------------------------------------------------------------------------------- */
@@ -420,19 +463,14 @@ static bool open_own(void)
 /* With NCCL_COMM_ID all processes may ask for the same id, which can then name no server. */
 void coll_unique_id_put(coll_id *id)
 {
-    static const uint8_t nothing[PAYLOAD_BYTES];
     uint8_t *payload = (uint8_t *)id->bytes + PAYLOAD_OFFSET;
     const char *named = getenv("NCCL_COMM_ID");
-    if ((named != NULL && *named != '\0') || memcmp(payload, nothing, PAYLOAD_BYTES) != 0)
+    if ((named != NULL && *named != '\0') || is_in_use(payload))
         return;
     coll_unique_id_lock();
     if (open_own()) {
         store_le64(payload, MAGIC);
-        store_le16(payload + 8, own.endpoint.address.family);
-        store_le16(payload + 10, own.endpoint.address.port);
-        store_le32(payload + 12, own.endpoint.address.scope);
-        memcpy(payload + 16, own.endpoint.address.bytes, sizeof(own.endpoint.address.bytes));
-        memcpy(payload + 32, own.endpoint.secret, COLL_SECRET_BYTES);
+        endpoint_write(payload, &own.endpoint);
     }
     coll_unique_id_unlock();
 }

@@ -323,6 +323,12 @@ void coll_unique_id_put(coll_id *id);
 /* An id without a payload gives an endpoint of zeros. */
 void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *endpoint);
 
+/* The same for an id by which a communicator grows. Ranks of the parent derive the child's key from the parent's, and
+ * have no id but for one of them; new ranks have nothing else: so the key itself is the payload. Put stores it in an id
+ * that is zero behind what NCCL uses; read returns no key if there is none. */
+void coll_grow_id_put(coll_id *id, const struct coll_key *key);
+struct coll_key coll_grow_id_read(const coll_id *id);
+
 /* Around fork. In the child, coll_unique_id_clear before unlocking drops the parent's server; the child's first id
  * starts one of its own. */
 void coll_unique_id_lock(void);

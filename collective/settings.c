@@ -108,11 +108,11 @@ struct coll_settings coll_settings_read(void)
 /* ---- Sizes from which operations are compressed ------------------------------------------------------------------ */
 
 const enum coll_operation coll_sizes_operations[COLL_SIZES_OPERATIONS] = {
-    COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_ALL_REDUCE, COLL_SEND};
+    COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_ALL_REDUCE, COLL_SEND, COLL_BROADCAST};
 const coll_type coll_sizes_types[COLL_SIZES_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
 
 static const char *const operation_names[COLL_SIZES_OPERATIONS] = {"all_gather", "all_to_all", "reduce_scatter",
-                                                                   "all_reduce", "pairs"};
+                                                                   "all_reduce", "pairs",      "broadcast"};
 static const char *const type_names[COLL_SIZES_TYPES] = {"bf16", "fp16", "fp32"};
 
 #define NEVER "never"

@@ -25,11 +25,11 @@
  *   OPERATION=SIZE          of all types
  *   OPERATION:TYPE=SIZE
  *
- * Operations: all_gather, all_to_all, reduce_scatter, all_reduce, and pairs, which are sends and receives. Types: bf16,
- * fp16, fp32. Sizes: bytes as the report counts them, count times size of the element; K, M and G are powers of 1024;
- * `never` is larger than all. */
+ * Operations: all_gather, all_to_all, reduce_scatter, all_reduce, pairs, which are sends and receives, and broadcast.
+ * Types: bf16, fp16, fp32. Sizes: bytes as the report counts them, count times size of the element; K, M and G are
+ * powers of 1024; `never` is larger than all. */
 
-enum { COLL_SIZES_OPERATIONS = 5, COLL_SIZES_TYPES = 3, COLL_SIZES_TEXT = 640 /* room for any table */ };
+enum { COLL_SIZES_OPERATIONS = 6, COLL_SIZES_TYPES = 3, COLL_SIZES_TEXT = 768 /* room for any table */ };
 #define COLL_SIZES_NEVER UINT64_MAX
 
 struct coll_sizes {

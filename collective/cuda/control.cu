@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_
         headers.place->number = number;
         count_message(headers, number);
     }
-    for (uint32_t peer = threadIdx.x; peer < headers.rings.ranks && headers.list.count > 0; peer += THREADS)
+    const bool records = headers.list.count > 0 || headers.job.peer < 0;
+    for (uint32_t peer = threadIdx.x; peer < headers.rings.ranks && records; peer += THREADS)
         if (peer != headers.rings.rank && (headers.job.peer < 0 || static_cast<uint32_t>(headers.job.peer) == peer))
             write_record(headers, peer, number, first, row);
     for (uint32_t i = threadIdx.x; i < headers.list.count; i += THREADS) {

@@ -9,6 +9,7 @@ static unsigned operation_row(enum coll_operation operation, unsigned phase)
     return operation == COLL_ALL_GATHER       ? 0
            : operation == COLL_ALL_TO_ALL     ? 1
            : operation == COLL_REDUCE_SCATTER ? 2
+           : operation == COLL_BROADCAST      ? 5
                                               : 3 + phase;
 }
 

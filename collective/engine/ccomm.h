@@ -9,7 +9,7 @@
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
 
-enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
+enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 6 };
 
 /* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more. `use` is by operation of NCCL:
@@ -110,6 +110,9 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
                     unsigned count);
 void ccomms_join(const struct coll_engine_host *host, struct coll_join_args *joins, unsigned count);
 void ccomm_abort(struct coll_ccomm *ccomm);
+void ccomm_suspend(struct coll_ccomm *ccomm);
+void ccomm_resume(struct coll_ccomm *ccomm);
+struct coll_memory ccomm_memory(struct coll_ccomm *ccomm);
 void ccomm_leave(struct coll_ccomm *ccomm);
 
 #endif

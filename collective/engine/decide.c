@@ -17,7 +17,7 @@
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
 static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : ccomm->ranks - 1;
+    const double raw = (double)plan->raw, others = plan_sources(plan, ccomm);
     const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
     return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
 }
@@ -87,6 +87,10 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
     case COLL_ALL_GATHER:
     case COLL_ALL_TO_ALL:
         break;
+    case COLL_BROADCAST:
+        if (call->peer < 0 || call->peer >= ccomm->ranks)
+            *reason = "no such root";
+        break;
     case COLL_SEND:
     case COLL_RECV:
         if (call->peer == ccomm->rank || call->peer < 0 || call->peer >= ccomm->ranks)
@@ -147,7 +151,7 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
         return "too small or too large";
     *op = (struct coll_op){.ccomm = ccomm, .call = *call, .phases = phase_count(ccomm, call)};
     /* As if the call were in no group: ranks may group it differently, and have to count it alike. */
-    if (plan.skip != UINT32_MAX)
+    if (!plan_is_pair(&plan))
         overlap_split(ccomm, &plan, op);
     return weigh(ccomm, op);
 }

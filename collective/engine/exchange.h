@@ -103,6 +103,8 @@ EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struc
     const uint8_t *heads = sends ? job->sent : job->received;
     if ((job->peer >= 0 && (uint32_t)job->peer != peer) || heads == NULL)
         return RING_NONE;
+    if (!sends && job->root != 0 && job->root - 1 != peer)
+        return RING_NONE;
     if (!sends && call->kind == EXCHANGE_BESIDE)
         return exchange_recorded(call, job, peer);
     const struct message_head *head = (const struct message_head *)(const void *)(heads + i * stride);
@@ -247,13 +249,14 @@ EXCHANGE_FN enum exchange_state exchange_step(const struct gpu_exchange *call, s
     return out == EXCHANGE_MOVED || in == EXCHANGE_MOVED ? EXCHANGE_MOVED : EXCHANGE_WAITS;
 }
 
-/* How long the block may wait for what it waits for now. Pairs and groups get more time: the peer may have other things
- * to do before it gets to its side, and NCCL waits for it too. */
+/* How long the block may wait for what it waits for now. Pairs, groups and what one rank sends to all get more time:
+ * the peer may have other things to do before it gets to its side, and NCCL waits for it too, or has let this rank go
+ * on before. */
 EXCHANGE_FN uint64_t exchange_patience(const struct gpu_exchange *call, const struct exchange_block *block)
 {
     const struct exchange_side *side = !block->in.over ? &block->in : &block->out;
-    const bool pair = !side->over && side->job != NULL && side->job->peer >= 0;
-    return pair || call->kind == EXCHANGE_BESIDE ? call->pair_patience_ns : call->patience_ns;
+    const bool one_way = !side->over && side->job != NULL && (side->job->peer >= 0 || side->job->root != 0);
+    return one_way || call->kind == EXCHANGE_BESIDE ? call->pair_patience_ns : call->patience_ns;
 }
 
 /* Whether the communicator fails once patience has ended; otherwise the rest is left to the kernel behind NCCL. */

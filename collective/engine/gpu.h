@@ -103,13 +103,14 @@ struct exchange_job {
     uint8_t *receive, *received; /* values, heads; NULL: nothing is received */
     const uint32_t *found;       /* by received message: an enum message_found */
     uint64_t send_stride, sent_stride, receive_stride, received_stride, bytes;
-    int32_t peer; /* -1: all others */
-    uint32_t reserved;
+    int32_t peer;    /* -1: all others */
+    uint32_t root;   /* 1 + the only rank that sends; 0: all do */
     uint64_t number; /* of its messages' records; set by the kernel that stores the job */
 };
 
 /* Writes the heads and records of messages from the encoder's results, and stores the op's job. Results of each
- * message: its tail's, then its main part's. If any message overflows, all get slots. */
+ * message: its tail's, then its main part's. If any message overflows, all get slots. A rank that sends nothing in a
+ * collective writes that it fits: records of collectives have no gaps. */
 struct gpu_write_headers {
     struct message_list list;            /* count 0: none */
     const struct strait_result *results; /* one for each part in the list, without skipped messages */

@@ -346,7 +346,7 @@ bool host_divide(struct coll_ccomm *ccomm)
     shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
                    (segment_make(&shared->segment, size, &shared->info.segment) &&
                     op_classes_init((struct op_classes *)(void *)shared->segment.memory));
-    shared->good &= !shared->multi_host || proxy_prepare(ccomm, &shared->info.proxy);
+    shared->good &= !shared->multi_host || ccomm->host.encrypted || proxy_prepare(ccomm, &shared->info.proxy);
     return true;
 }
 

@@ -6,13 +6,13 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 13u
+#define JOIN_VERSION 14u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, reserved;
+    uint32_t order, forced, pairs, encrypted;
     struct coll_sizes table;
     char release[32];
 };
@@ -24,6 +24,7 @@ static struct rank_config config_of(const struct coll_ccomm *ccomm)
                                  .ranks = (uint32_t)ccomm->ranks,
                                  .order = ccomm->host.settings.ring,
                                  .pairs = ccomm->host.settings.pairs,
+                                 .encrypted = ccomm->host.encrypted,
                                  .table = ccomm->host.settings.table,
                                  .forced = ccomm->forced};
     snprintf(config.release, sizeof(config.release), "%s", strait_version());
@@ -58,12 +59,22 @@ static bool gather_failed(struct coll_ccomm *ccomm)
     return ccomm_stay_raw(ccomm, "NCCL has not moved what ranks tell each other");
 }
 
+static bool divide(struct coll_ccomm *ccomm)
+{
+    if (!host_divide(ccomm))
+        return false;
+    return !ccomm->host.encrypted || !ccomm->shared.multi_host ||
+           ccomm_stay_raw(ccomm,
+                          "ncclSetEncryption: its ranks are on several hosts, and connections of this library are "
+                          "not encrypted");
+}
+
 /* What the ranks of a new communicator exchange when all are able: first their versions and settings, then what they
  * need of each other to share memory and to look at each other's processes. */
 static const struct exchange {
     bool (*gather)(struct coll_ccomm *), (*take)(struct coll_ccomm *);
 } exchanges[] = {
-    {config_gather, config_compare}, {keepalive_gather, keepalive_begin}, {host_gather_seen, host_divide},
+    {config_gather, config_compare}, {keepalive_gather, keepalive_begin}, {host_gather_seen, divide},
     {host_gather, host_open},        {host_gather_opened, host_accept},   {host_gather_accepted, host_settle},
 };
 
@@ -159,6 +170,35 @@ void ccomm_leave(struct coll_ccomm *ccomm)
         destroy(ccomm);
     else
         keep(ccomm);
+}
+
+/* ---- Suspending -------------------------------------------------------------------------------------------------- */
+
+void ccomm_suspend(struct coll_ccomm *ccomm)
+{
+    int before;
+    if (!drain(ccomm) || !ccomm->gpu->enter(ccomm->device, &before))
+        return;
+    staging_suspend(&ccomm->stagings, ccomm->gpu);
+    ccomm->gpu->leave(before);
+}
+
+void ccomm_resume(struct coll_ccomm *ccomm)
+{
+    int before;
+    if (!ccomm->gpu->enter(ccomm->device, &before))
+        return;
+    staging_resume(&ccomm->stagings, ccomm->gpu);
+    ccomm->gpu->leave(before);
+}
+
+struct coll_memory ccomm_memory(struct coll_ccomm *ccomm)
+{
+    const size_t ranks = (size_t)ccomm->ranks, classes = ccomm_local_classes(ccomm);
+    return (struct coll_memory){.suspendable = staging_bytes(&ccomm->stagings, false),
+                                .persistent = staging_bytes(&ccomm->stagings, true) + CCOMM_GATHER_MAX * (ranks + 1) +
+                                              ring_ends_size((uint32_t)ccomm->ranks) +
+                                              classes * sizeof(*ccomm->overflow_counters)};
 }
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */

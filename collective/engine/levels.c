@@ -135,6 +135,22 @@ bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank
     return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % ccomm->ranks;
 }
 
+/* Does the rank issue operations of the op class, and use the same copy as this one? */
+static bool is_here(const struct coll_ccomm *ccomm, uint32_t number, int rank)
+{
+    const int pair = (int)((number - COLLECTIVES) / CCOMM_TYPES);
+    const bool takes_part = number < COLLECTIVES || rank == pair / ccomm->ranks || rank == pair % ccomm->ranks;
+    return takes_part && (!ccomm->shared.multi_host || host_groups_same(&ccomm->shared.groups, rank, ccomm->rank));
+}
+
+bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    bool all = true;
+    for (int rank = 0; rank < ccomm->ranks; rank++)
+        all &= !is_here(ccomm, number, rank) || (ccomm->shared.classes->classes[number].past >> rank & 1) != 0;
+    return all;
+}
+
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
 
 /* A step that other copies take over begins when all of them have promised. */
@@ -159,12 +175,15 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
         return;
     op_class->overflows = report->count;
     const unsigned fitting = levels_fitting(ccomm_local_class_type(report->local_class), report->share);
-    if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0)
+    if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0 ||
+        !op_class_is_past(ccomm, number))
         return;
-    if (decider >= 0)
+    if (decider >= 0) {
         want(classes, op_class, report->index);
-    else
-        levels_step(&op_class->level, report->index, op_class->level.issued);
+        return;
+    }
+    levels_step(&op_class->level, report->index, op_class->level.issued);
+    op_class->past = 0;
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
@@ -251,6 +270,8 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, boo
             op_class->cut_until = index;
     if (op_class->level.issued < index + 1)
         op_class->level.issued = index + 1;
+    if (index >= op_class->level.now.from)
+        op_class->past |= UINT64_C(1) << ccomm->rank;
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;
     const bool cut = long_enough && is_cut(op_class, index);
     const struct issued issued = {index, levels_at(&op_class->level, index), cut && !grouped, cut && grouped, stopped};
@@ -264,9 +285,12 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, boo
 void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t index)
 {
     struct op_classes *classes = ccomm->shared.classes;
+    struct op_class *op_class = &classes->classes[class_index(ccomm, local_class)];
     op_classes_lock(classes);
     if (index < ccomm->issued[local_class])
         ccomm->issued[local_class] = index;
+    if (index <= op_class->level.now.from) /* it will ask again */
+        op_class->past &= ~(UINT64_C(1) << ccomm->rank);
     op_classes_unlock(classes);
 }
 

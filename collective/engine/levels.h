@@ -59,9 +59,11 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  * send the sender's. The others take the steps over, and promise from which operation on they will wait for the step
  * (level_consensus).
  *
- * An op class remembers its level before the last change, and that is enough: an overflow is known when the operation
- * is over, so all ranks have asked for its level by then, and it leads to a change only if it came after the last one.
- * So when a second change is made, all ranks are past the first. */
+ * An op class remembers its level before the last change, and that is enough, as a change is made only when all ranks
+ * are past the one before. Mostly they are: an overflow is known when the operation is over, and it leads to a change
+ * only if it came after the last one. But what one rank sends, to one other or to all, may be over for that rank before
+ * others have come to it. So it is noted which ranks are past the last change, and as long as some are not, overflows
+ * change nothing. */
 
 struct coll_ccomm;
 
@@ -77,6 +79,7 @@ struct op_class {
     uint64_t stop;      /* operations from this one on go raw, if stopped */
     uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
     uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
+    uint64_t past;      /* bits: ranks of this copy that have asked for an operation from level.now.from on */
     uint64_t overflow;  /* the operation that made the deciding copy ask for the step */
     uint64_t alone;     /* those of each rank's first OP_CLASS_ALONE operations that are in no group */
     uint64_t cut_from;  /* if all of these are: the first operation after that; else 0 */
@@ -106,6 +109,9 @@ void op_classes_unlock(struct op_classes *classes);
  * on another host, is asked for its promise. */
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
 bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank);
+
+/* Whether all ranks of this copy are past the last change of level. */
+bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number);
 
 /* Counts an operation that this rank issues, by ccomm_local_class, after considering the overflows that its own GPU has
  * reported so far. */

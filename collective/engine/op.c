@@ -108,7 +108,7 @@ static bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu
         if (outgrown == NULL)
             return false;
         staging->outgrown = outgrown;
-        outgrown[staging->outgrown_count++] = (struct outgrown){staging->memory, staging->hosted};
+        outgrown[staging->outgrown_count++] = (struct outgrown){staging->memory, staging->size, staging->hosted};
         staging->memory = NULL;
         staging->size = 0;
     }
@@ -129,6 +129,46 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
     }
 }
 
+void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu)
+{
+    for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if (staging->capture != 0 || staging->memory == NULL)
+            continue;
+        for (unsigned i = 0; i < staging->outgrown_count; i++)
+            release(gpu, staging->outgrown[i].memory, staging->outgrown[i].hosted);
+        release(gpu, staging->memory, staging->hosted);
+        staging->suspended = staging->size;
+        staging->memory = NULL;
+        staging->size = 0;
+        staging->hosted = false;
+        staging->outgrown_count = 0;
+    }
+}
+
+void staging_resume(struct staging_list *list, const struct gpu_ops *gpu)
+{
+    for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if (staging->suspended > 0 && staging->memory == NULL) {
+            staging->memory = gpu->allocate(staging->suspended, false);
+            staging->size = staging->memory != NULL ? staging->suspended : 0;
+        }
+        staging->suspended = 0;
+    }
+}
+
+uint64_t staging_bytes(const struct staging_list *list, bool graphs)
+{
+    uint64_t bytes = 0;
+    for (const struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        if ((staging->capture != 0) != graphs)
+            continue;
+        bytes += staging->suspended + (staging->hosted ? 0 : staging->size);
+        for (unsigned i = 0; i < staging->outgrown_count; i++)
+            bytes += staging->outgrown[i].hosted ? 0 : staging->outgrown[i].size;
+    }
+    return bytes;
+}
+
 /* Other ranks come to move overflow as soon as the operation is over for them too, so waiting longer means that they
  * are lost. The other side of a pair may have other things to do first: it gets as long as frameworks wait. */
 #define PATIENCE_NS      UINT64_C(10000000000)
@@ -137,8 +177,10 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
 /* The job that the kernel of gpu_write_headers stores for the op. */
 static struct exchange_job overflow_job(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
-    struct exchange_job job = {
-        .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? op->call.peer : -1};
+    struct exchange_job job = {.bytes = plan->raw,
+                               .found = plan_found(plan, memory),
+                               .peer = plan_is_pair(plan) ? op->call.peer : -1,
+                               .root = plan->call.operation == COLL_BROADCAST ? (uint32_t)op->call.peer + 1 : 0};
     if (plan->sends) {
         job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
@@ -200,11 +242,6 @@ coll_result launch_failed(const struct coll_op *op, const char *why)
 {
     ccomm_fail(op->ccomm, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
-}
-
-static bool is_pair(const struct coll_op *op)
-{
-    return op->call.operation == COLL_SEND || op->call.operation == COLL_RECV;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
@@ -298,14 +335,22 @@ static coll_result gather(const struct coll_op *op, const void *send, void *rece
     return op->ccomm->host.nccl->AllGather(send, receive, size, COLL_UINT8, op->call.comm, stream);
 }
 
+/* In place. */
+static coll_result broadcast(const struct coll_op *op, void *message, size_t size, coll_stream stream)
+{
+    return op->ccomm->host.nccl->Broadcast(message, message, size, COLL_UINT8, op->call.peer, op->call.comm, stream);
+}
+
 coll_result launch_move(const struct coll_op *op, coll_stream stream)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     if (plan->call.operation == COLL_ALL_GATHER)
         return gather(op, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
-    if (plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV)
+    if (plan_is_pair(plan))
         return move_pair(op, plan, memory, plan->call.peer, stream);
+    if (plan->call.operation == COLL_BROADCAST)
+        return broadcast(op, memory + (plan->sends ? plan->out_at : plan->in_at), plan->layout.message, stream);
     coll_result result = COLL_SUCCESS;
     if (plan->left > 0)
         result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
@@ -322,7 +367,7 @@ bool launch_check(const struct coll_op *op)
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     struct coll_ccomm *ccomm = op->ccomm;
-    struct gpu_check look = {.bit = plan->everybody || is_pair(op) ? 0 : (uint32_t)ccomm->rank,
+    struct gpu_check look = {.bit = plan->everybody || plan_is_pair(plan) ? 0 : (uint32_t)ccomm->rank,
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = ccomm->host_status,
@@ -356,7 +401,10 @@ static bool decode(const struct coll_op *op, const struct plan *plan, uint8_t *m
 bool launch_own(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
-    const struct coll_call *whole = &plan->whole;
+    const struct coll_call *whole = &plan->whole, *coded = &plan->call;
+    if (whole->operation == COLL_BROADCAST) /* NCCL does so with what is left uncompressed */
+        return !plan->sends || coded->send == coded->receive ||
+               op->ccomm->gpu->copy(coded->receive, coded->send, plan->raw, op->call.stream);
     if (whole->operation != COLL_ALL_GATHER && whole->operation != COLL_ALL_TO_ALL)
         return true;
     const uint8_t *from = (const uint8_t *)whole->send + (plan->everybody ? 0 : plan->skip * plan->stride);

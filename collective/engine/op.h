@@ -28,9 +28,11 @@ struct coll_staging {
     uint64_t capture; /* 0: for calls outside of graphs */
     uint8_t *memory;
     size_t size;
-    bool hosted; /* `memory` is pinned host memory, as the GPU had none */
+    bool hosted;      /* `memory` is pinned host memory, as the GPU had none */
+    size_t suspended; /* bytes that staging_suspend has freed; 0: none */
     struct outgrown {
         void *memory;
+        size_t size;
         bool hosted;
     } * outgrown; /* memory that was too small; running work may still use it */
     unsigned outgrown_count;
@@ -50,6 +52,13 @@ struct coll_staging {
 struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
 
 void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
+
+/* Frees the memory for calls outside of graphs, none of which runs, and allocates as much again. On the communicator's
+ * GPU. */
+void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu);
+void staging_resume(struct staging_list *list, const struct gpu_ops *gpu);
+/* Bytes of GPU memory, of graphs or for calls outside of them; what is suspended counts. */
+uint64_t staging_bytes(const struct staging_list *list, bool graphs);
 
 /* ---- op.c -------------------------------------------------------------------------------------------------------- */
 
@@ -88,7 +97,8 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream);
 bool launch_check(const struct coll_op *op);
 /* Decodes the others. */
 bool launch_decode(const struct coll_op *op);
-/* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed; at any time. */
+/* Copies what the rank has for itself, for the whole phase even if a part is left uncompressed, except for a
+ * broadcast's; at any time. */
 bool launch_own(const struct coll_op *op);
 /* Adds up, when everything to be added has arrived. */
 bool launch_sums(const struct coll_op *op);

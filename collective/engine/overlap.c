@@ -23,7 +23,7 @@ static uint32_t pages_of(double seconds, double per_byte)
 void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, struct coll_op *op)
 {
     op->head = op->tail = 0;
-    const double raw = (double)plan->raw, others = ccomm->ranks - 1;
+    const double raw = (double)plan->raw, others = plan_sources(plan, ccomm);
     const double measured = cost_coded(ccomm, plan), per_byte = measured > 0 ? measured : PER_BYTE;
     const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw / ENCODE_PER_SECOND;
     const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
@@ -81,6 +81,13 @@ static coll_result gather(const struct coll_op *op, const struct plan *plan, con
                                            COLL_UINT8, op->call.comm, op->call.stream);
 }
 
+/* From the program's memory to the program's, as NCCL would have moved it. */
+static coll_result broadcast(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
+{
+    return op->ccomm->host.nccl->Broadcast(source_of(plan, part, 0), target_of(plan, part, 0), part->bytes, COLL_UINT8,
+                                           op->call.peer, op->call.comm, op->call.stream);
+}
+
 /* In a group even if it is one call: when the group has ended the work is on the stream (coll_nccl_blocking), so more
  * can follow. */
 static coll_result move_all(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
@@ -93,7 +100,9 @@ static coll_result move_all(const struct coll_op *op, const struct plan *plan, c
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = plan->whole.operation == COLL_ALL_GATHER ? gather(op, plan, part) : exchange(op, plan, part);
+    result = plan->whole.operation == COLL_ALL_GATHER  ? gather(op, plan, part)
+             : plan->whole.operation == COLL_BROADCAST ? broadcast(op, plan, part)
+                                                       : exchange(op, plan, part);
     const coll_result ended = nccl->GroupEnd();
     return result == COLL_SUCCESS ? ended : result;
 }

@@ -129,15 +129,26 @@ struct strait_pages message_part_pages(const struct message_part *part)
     return (struct strait_pages){.regions = &part->region, .region_count = 1, .id_count = part->region.page_count};
 }
 
-static bool is_pair(const struct plan *plan)
+bool plan_is_pair(const struct plan *plan)
 {
     return plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV;
+}
+
+int plan_sources(const struct plan *plan, const struct coll_ccomm *ccomm)
+{
+    return plan_is_pair(plan) || plan->call.operation == COLL_BROADCAST ? 1 : ccomm->ranks - 1;
 }
 
 /* Measured times are those of a message to each other rank. */
 static double pair(const struct coll_ccomm *ccomm)
 {
     return ccomm->cost.per[LINK_EXCHANGE] / (ccomm->ranks - 1);
+}
+
+/* A chain, of which each rank passes on one message where an all_gather has one of each other rank. */
+static double broadcast(const struct coll_ccomm *ccomm)
+{
+    return ccomm->cost.per[LINK_GATHER] / (ccomm->ranks - 1);
 }
 
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan)
@@ -148,17 +159,21 @@ double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan)
         return per[LINK_GATHER];
     case COLL_REDUCE_SCATTER:
         return per[LINK_SCATTER];
+    case COLL_BROADCAST:
+        return broadcast(ccomm);
     case COLL_ALL_REDUCE: /* of two ranks: each part crosses as in a reduce_scatter and as in an all_gather */
         return (per[LINK_SCATTER] + per[LINK_GATHER]) / 2;
     default:
-        return is_pair(plan) ? pair(ccomm) : per[LINK_EXCHANGE];
+        return plan_is_pair(plan) ? pair(ccomm) : per[LINK_EXCHANGE];
     }
 }
 
 double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
 {
-    if (is_pair(plan))
+    if (plan_is_pair(plan))
         return pair(ccomm);
+    if (plan->call.operation == COLL_BROADCAST)
+        return broadcast(ccomm);
     return ccomm->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
 }
 
@@ -180,11 +195,12 @@ size_t plan_aligned(size_t size)
 static void fill(struct plan *plan, const struct coll_ccomm *ccomm, enum coll_operation operation)
 {
     const uint32_t ranks = (uint32_t)ccomm->ranks;
-    plan->sends = operation != COLL_RECV;
-    plan->receives = operation != COLL_SEND;
-    plan->everybody = operation == COLL_ALL_GATHER || operation == COLL_ALL_REDUCE;
+    const bool broadcasts = operation == COLL_BROADCAST, is_root = plan->call.peer == ccomm->rank;
+    plan->sends = operation != COLL_RECV && (!broadcasts || is_root);
+    plan->receives = operation != COLL_SEND && (!broadcasts || !is_root);
+    plan->everybody = operation == COLL_ALL_GATHER || operation == COLL_ALL_REDUCE || broadcasts;
     plan->reduces = operation == COLL_ALL_REDUCE || operation == COLL_REDUCE_SCATTER;
-    if (operation == COLL_SEND || operation == COLL_RECV) {
+    if (plan_is_pair(plan) || broadcasts) {
         plan->out = plan->sends;
         plan->in = plan->receives;
         plan->skip = UINT32_MAX;
@@ -199,6 +215,8 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
              unsigned level)
 {
     *plan = (struct plan){.whole = phase_call(ccomm, call, phase), .rest = phase_rest(ccomm, call, phase)};
+    if (call->operation == COLL_BROADCAST && call->peer != ccomm->rank) /* what it would send may be NULL */
+        plan->whole.send = plan->whole.receive;
     plan->call = plan->whole;
     if (!message_layout_of(&plan->layout, call->type, plan->call.count, level))
         return false;
@@ -233,7 +251,9 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
 uint64_t plan_wire(const struct plan *plan)
 {
     const uint64_t message = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
-    return plan->sends ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
+    return plan->sends || plan->call.operation == COLL_BROADCAST
+               ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left
+               : 0;
 }
 
 /* A single message is number 0 and belongs to no rank. */

@@ -60,6 +60,7 @@ struct plan_raw_part {
  *   all_to_all    by rank        its rank   receive, by rank
  *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own
  *   all_reduce    all of it      the other  scratch, which is added to receive. Two ranks; more have two phases
+ *   broadcast     all of it      all others  receive; sent by the root alone, received by all others
  *   send, recv    all of it      the peer   receive */
 struct plan {
     struct coll_call whole; /* the phase's */
@@ -81,6 +82,12 @@ struct plan {
     /* Parts of the staging memory, relative to the op's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
+
+/* Sends and receives, whose peer is one rank. */
+bool plan_is_pair(const struct plan *plan);
+
+/* Ranks whose messages each rank decodes, the same number on all ranks; the root of a broadcast decodes none. */
+int plan_sources(const struct plan *plan, const struct coll_ccomm *ccomm);
 
 /* Rounds up to where the next part of a staging memory can begin. */
 size_t plan_aligned(size_t size);

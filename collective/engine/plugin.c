@@ -64,6 +64,9 @@ static const struct coll_engine_ops engine = {.version = COLL_ENGINE_VERSION,
                                               .error = error_of,
                                               .fail = fail,
                                               .abort = ccomm_abort,
+                                              .suspend = ccomm_suspend,
+                                              .resume = ccomm_resume,
+                                              .memory = ccomm_memory,
                                               .finish = finish,
                                               .leave = ccomm_leave};
 

@@ -62,11 +62,16 @@ static bool settle(struct level_consensus *agree, uint32_t number)
 {
     struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[number];
+    const bool early = agree->classes[number].early;
     uint64_t sent_to = 0;
+    struct level_span now = {0};
     op_classes_lock(classes);
-    levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
+    if (!early) {
+        levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
+        op_class->past = 0;
+        now = op_class->level.now;
+    }
     op_class->limit = 0;
-    const struct level_span now = op_class->level.now;
     op_classes_unlock(classes);
     return send_to_all(
         agree, number,
@@ -98,6 +103,7 @@ bool consensus_ask(struct level_consensus *agree)
         if (limit == 0)
             continue;
         agreement->from = limit;
+        agreement->early = false;
         good &= send_to_all(agree, number, &(struct frame){.type = FRAME_ASK, .small = number}, &agreement->missing);
         if (agreement->missing == 0)
             good &= settle(agree, number);
@@ -108,8 +114,9 @@ bool consensus_ask(struct level_consensus *agree)
 static bool handle_promise(struct level_consensus *agree, int peer, const struct frame *frame)
 {
     struct class_consensus *agreement = &agree->classes[frame->small];
-    if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2)
+    if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2 || frame->b > 1)
         return false;
+    agreement->early |= frame->b == 0;
     agreement->missing &= ~(UINT64_C(1) << peer);
     agreement->from = frame->a > agreement->from ? frame->a : agreement->from;
     return agreement->missing != 0 || settle(agree, frame->small);
@@ -123,12 +130,12 @@ static bool promise(struct level_consensus *agree, int peer, uint32_t number)
     struct op_class *op_class = &classes->classes[number];
     op_classes_lock(classes);
     const bool promised = op_class->limit != 0;
-    const uint64_t limit = op_class->level.issued + OP_CLASS_AHEAD;
+    const uint64_t limit = op_class->level.issued + OP_CLASS_AHEAD, past = op_class_is_past(agree->ccomm, number);
     if (!promised)
         op_class->limit = limit;
     op_classes_unlock(classes);
-    return !promised &&
-           agree->send(agree->send_arg, peer, &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit});
+    return !promised && agree->send(agree->send_arg, peer,
+                                    &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit, .b = past});
 }
 
 static bool take_over(struct level_consensus *agree, const struct frame *frame)
@@ -136,9 +143,14 @@ static bool take_over(struct level_consensus *agree, const struct frame *frame)
     struct op_classes *classes = agree->ccomm->shared.classes;
     struct op_class *op_class = &classes->classes[frame->small];
     op_classes_lock(classes);
-    const bool good = op_class->limit != 0 && frame->a >= op_class->limit && frame->b >= frame->a &&
-                      frame->b < UINT64_MAX / 2 && frame->c <= 1024;
-    if (good) {
+    const bool none = frame->a == 0 && frame->b == 0 && frame->c == 0;
+    const bool step =
+        frame->a >= op_class->limit && frame->b >= frame->a && frame->b < UINT64_MAX / 2 && frame->c <= 1024;
+    const bool good = op_class->limit != 0 && (none || step);
+    if (good && none)
+        op_class->limit = 0;
+    if (good && step) {
+        op_class->past = 0;
         op_class->level.old = op_class->level.now;
         op_class->level.now = (struct level_span){.from = frame->a, .until = frame->b, .level = (unsigned)frame->c};
         op_class->limit = 0;

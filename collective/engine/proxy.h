@@ -23,8 +23,9 @@ enum frame_type {
     FRAME_TAKEN,    /* a: number + 1 of what was taken out of its slot */
     FRAME_RECORD,   /* a: number, b: first slot; small: 1 for pairs */
     FRAME_ASK,      /* small: an op class that a step is wanted for (level_consensus) */
-    FRAME_PROMISE,  /* small: an op class; a: no operation from this one on begins before the step comes */
-    FRAME_STEP,     /* small: an op class; a, b, c: from, until, level */
+    FRAME_PROMISE,  /* small: an op class; a: no operation from this one on begins before the step comes; b: 1 if all
+                       ranks there are past the last step, else 0 */
+    FRAME_STEP,     /* small: an op class; a, b, c: from, until, level; a is 0: there is none */
     FRAME_LEAVE,    /* the end of this connection is no failure from now on */
     FRAME_FLUSH,    /* once, to be answered: what went before has arrived */
     FRAME_FLUSHED,  /* the answer */
@@ -58,7 +59,8 @@ static inline struct frame frame_get(const uint8_t *bytes)
  * all others, over their connections. Each promises an operation number: none of the op class from that one on begins
  * before the step has come. The step takes effect from the highest of these numbers on, so nobody has begun an
  * operation that it applies to. A rank that gets there too early waits for as long as an answer takes, which other
- * threads give; that is rare, since there are OP_CLASS_AHEAD operations until then. */
+ * threads give; that is rare, since there are OP_CLASS_AHEAD operations until then. If ranks somewhere are not past the
+ * step before, there is none. */
 
 struct coll_ccomm;
 
@@ -66,6 +68,7 @@ struct coll_ccomm;
 struct class_consensus {
     uint64_t missing; /* a bit for each rank that has not promised yet; 0: nobody was asked */
     uint64_t from;    /* the highest number promised so far */
+    bool early;       /* ranks somewhere are not past the last step */
 };
 
 struct level_consensus {

@@ -1,7 +1,7 @@
 /*
  * strait/collective.h - control over libstrait-coll, which compresses what NCCL's collectives move
  *
- * libstrait-coll exports all functions of NCCL 2.28 (nccl.h, under both of their names, and what nccl_device.h asks of
+ * libstrait-coll exports all functions of NCCL 2.32 (nccl.h, under both of their names, and what nccl_device.h asks of
  * the host) and passes them on to the NCCL that is installed. Programs call NCCL as before; the functions below are for
  * those that want to see what happens or to control it. docs/collectives.md tells how the library gets between a
  * program and NCCL, and which environment variables it reads.

@@ -106,7 +106,12 @@ void ranks_run(int ranks, void (*body)(struct rank *), const void *argument)
 {
     coll_id id;
     require_ok(ncclGetUniqueId(&id));
-    start_all(&id, ranks, body, argument, true);
+    ranks_run_with_id(&id, ranks, body, argument);
+}
+
+void ranks_run_with_id(const coll_id *id, int ranks, void (*body)(struct rank *), const void *argument)
+{
+    start_all(id, ranks, body, argument, true);
     require(fake_gpu.made == 0);
 }
 
@@ -245,7 +250,7 @@ void operation_new(const struct rank *rank, struct operation *operation, size_t 
     operation->out = in_place && operation->what == COLL_ALL_GATHER
                          ? operation->in + own
                          : values_at(rank, operation->type, scatters ? all : count, shift);
-    if (in_place && operation_reduces(operation->what))
+    if (in_place && (operation_reduces(operation->what) || operation->what == COLL_BROADCAST))
         operation->in = operation->out + (scatters ? own : 0);
 }
 
@@ -270,8 +275,11 @@ coll_result operation_post(const struct rank *rank, const struct operation *oper
         return ncclReduceScatter(out, in, count, type, operation->reduction, rank->comm, rank->stream);
     case COLL_ALL_REDUCE:
         return ncclAllReduce(out, in, count, type, operation->reduction, rank->comm, rank->stream);
-    case COLL_BROADCAST:
-        return ncclBroadcast(out, in, count, type, 0, rank->comm, rank->stream);
+    case COLL_BROADCAST: /* the others have nothing to send */
+        if (in == out)
+            return ncclBcast(in, count, type, operation->root, rank->comm, rank->stream);
+        return ncclBroadcast(rank->rank == operation->root ? out : NULL, in, count, type, operation->root, rank->comm,
+                             rank->stream);
     default:
         return ring_post(rank, out, in, type, count);
     }
@@ -315,7 +323,7 @@ void operation_check(const struct rank *rank, const struct operation *operation)
         return;
     }
     if (operation->what == COLL_SEND || operation->what == COLL_BROADCAST) {
-        from = operation->what == COLL_SEND ? rank_before(rank) : 0;
+        from = operation->what == COLL_SEND ? rank_before(rank) : operation->root;
         until = from + 1;
     }
     for (const uint8_t *at = operation->in; from < until; from++, at += bytes)
@@ -424,7 +432,7 @@ void links_begin(uint32_t ns, uint32_t fs_per_byte)
 void overlap_begin(void)
 {
     links_begin(0, 10000000); /* 0.1 GB/s */
-    setenv("STRAIT_COLL_TABLE", "all_gather=1,all_to_all=1,reduce_scatter=1,all_reduce=1,pairs=1", 1);
+    setenv("STRAIT_COLL_TABLE", "all_gather=1,all_to_all=1,reduce_scatter=1,all_reduce=1,pairs=1,broadcast=1", 1);
 }
 
 void overlap_warm_up(const struct rank *rank, coll_comm comm, int type)
@@ -437,6 +445,7 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type)
         require_ok(ncclAlltoAll(own, result, count, type, comm, rank->stream));
         require_ok(ncclReduceScatter(own, result, count, type, COLL_SUM, comm, rank->stream));
         require_ok(ncclAllReduce(own, result, all, type, COLL_SUM, comm, rank->stream));
+        require_ok(ncclBroadcast(own, result, count, type, i % rank->ranks, comm, rank->stream));
     }
     fake_stream_wait(rank->stream);
     ranks_meet();

@@ -29,6 +29,7 @@ struct rank {
  * be left. Settings of the library are what the environment has at the first call of a process: a test sets them
  * before. STRAIT_COLL is `compress` unless a test says otherwise. */
 void ranks_run(int ranks, void (*body)(struct rank *), const void *argument);
+void ranks_run_with_id(const coll_id *id, int ranks, void (*body)(struct rank *), const void *argument);
 /* The same for ranks that call rank_begin, and rank_end or rank_abort, themselves; with an id that the test has made.
  */
 void ranks_start(int ranks, void (*body)(struct rank *), const void *argument);
@@ -89,7 +90,7 @@ struct operation {
     enum values kind, other;
     unsigned others; /* bits: ranks whose values are of the other kind */
     uint64_t seed;
-    int reduction;
+    int reduction, root;          /* root: of a broadcast */
     enum coll_reduce_order order; /* of what is expected */
     uint8_t *out, *in;
 };

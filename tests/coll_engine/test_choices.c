@@ -61,18 +61,50 @@ static void gather_as_chosen(struct rank *rank)
     require_reason(rank->comm, "all_gather", choice->reason);
 }
 
-START_TEST(the_table_decides_and_else_the_link)
+/* A chain passes one message on, where an all_gather has one of each rank: the same link takes half as long. */
+static const struct choice broadcasts[] = {
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 600000, fast, NULL, false}, /* which an all_gather would compress */
+    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, "raw: what does not fit would take too long", NULL, false},
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, MOST, fast, NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "broadcast=4M", false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, "all_gather=never,broadcast:fp16=never", false},
+    {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, 1 << 20, compressed, "broadcast:bf16=2M", false},
+};
+
+static void broadcast_as_chosen(struct rank *rank)
 {
-    const struct choice *choice = &choices[_i];
+    const struct choice *choice = rank->argument;
+    struct operation operation = {.what = COLL_BROADCAST, .type = COLL_BF16, .count = choice->count, .root = 1};
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    require_ok(operation_post(rank, &operation));
+    operation_check(rank, &operation);
+    require_reason(rank->comm, "broadcast", choice->reason);
+}
+
+static void measure_and_run(const struct choice *choice, void (*body)(struct rank *))
+{
     links_begin(LINK_NS, 0);
-    for (int rank = 0; rank < RANKS; rank++)
-        fake_gpu.link_fs[rank] = choice->fs[rank];
+    for (int device = 0; device < RANKS; device++)
+        fake_gpu.link_fs[device] = choice->fs[device];
     fake_gpu.ring_fs = choice->ring_fs;
     if (choice->forced)
         setenv("STRAIT_COLL", "compress", 1);
     if (choice->table != NULL)
         setenv("STRAIT_COLL_TABLE", choice->table, 1);
-    ranks_run(RANKS, gather_as_chosen, choice);
+    ranks_run(RANKS, body, choice);
+}
+
+START_TEST(the_table_decides_and_else_the_link)
+{
+    measure_and_run(&choices[_i], gather_as_chosen);
+}
+END_TEST
+
+START_TEST(broadcasts_are_weighed_by_what_they_cost)
+{
+    measure_and_run(&broadcasts[_i], broadcast_as_chosen);
 }
 END_TEST
 
@@ -265,6 +297,7 @@ int main(void)
 {
     TCase *tests = tcase_create("choices");
     add_loop(tests, the_table_decides_and_else_the_link, 0, COUNT(choices));
+    add_loop(tests, broadcasts_are_weighed_by_what_they_cost, 0, COUNT(broadcasts));
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);

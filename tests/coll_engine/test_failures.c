@@ -25,14 +25,28 @@ static struct gather begin_waiting(struct rank *rank, size_t count)
     return gather;
 }
 
+/* The same of a broadcast by rank 1. */
+static struct gather begin_receiving(struct rank *rank)
+{
+    const struct gather gather = gather_new(rank, COLL_BF16, COUNT_OF, VALUES_NOISE);
+    ranks_meet();
+    fake_gpu.lost = 1u << 1;
+    require_ok(ncclBroadcast(gather.own, gather.all, COUNT_OF, COLL_BF16, 1, rank->comm, rank->stream));
+    return gather;
+}
+
 /* A second operation is behind the first, and need not wait. */
+struct losing {
+    bool waits, broadcasts;
+};
+
 static void lose_overflow(struct rank *rank)
 {
-    const bool waits = *(const bool *)rank->argument;
+    const struct losing *losing = rank->argument;
     rank_begin(rank);
-    const struct gather gather = begin_waiting(rank, COUNT_OF);
+    const struct gather gather = losing->broadcasts ? begin_receiving(rank) : begin_waiting(rank, COUNT_OF);
     require_ok(gather_post(rank, &gather));
-    if (rank->rank == 0 && !waits) {
+    if (rank->rank == 0 && !losing->waits) {
         require(!ends_within(rank->stream, SOON_MS));
         require(error_of(rank->comm) == COLL_SUCCESS);
     } else if (rank->rank == 0) {
@@ -45,17 +59,17 @@ static void lose_overflow(struct rank *rank)
 
 START_TEST(abort_ends_waiting_for_overflow)
 {
-    const bool waits = false;
-    ranks_start(2, lose_overflow, &waits);
+    const struct losing losing = {.broadcasts = _i == 1};
+    ranks_start(2, lose_overflow, &losing);
 }
 END_TEST
 
 /* Nobody waits for ever for a rank that is lost: its watchdog learns of it, though the thread is busy with it. */
 START_TEST(waiting_for_overflow_ends_as_an_error)
 {
-    const bool waits = true;
-    fake_gpu.hurry = 20;
-    ranks_start(2, lose_overflow, &waits);
+    const struct losing losing = {.waits = true, .broadcasts = _i == 1}; /* for a broadcast as long as for a pair */
+    fake_gpu.hurry = _i == 1 ? 1200 : 20;
+    ranks_start(2, lose_overflow, &losing);
 }
 END_TEST
 
@@ -259,11 +273,14 @@ static void receive_corrupt(struct rank *rank)
     rank_begin(rank);
     values_fill(values, COLL_BF16, COUNT_OF, VALUES_NORMAL, 0);
     if (rank->rank == 0) {
-        fake_nccl.corrupt_at = bad_bytes[*(const int *)rank->argument];
+        fake_nccl.corrupt_at = bad_bytes[*(const int *)rank->argument / 2];
         fake_nccl.corrupt_least = 4096;
         fake_nccl.corrupt = 1;
     }
-    require_ok(pair_post(rank, values, COLL_BF16, COUNT_OF));
+    if (*(const int *)rank->argument % 2 == 0)
+        require_ok(pair_post(rank, values, COLL_BF16, COUNT_OF));
+    else
+        require_ok(ncclBcast(values, COUNT_OF, COLL_BF16, 0, rank->comm, rank->stream));
     require(ends_within(rank->stream, CUT_MS)); /* and waits for nobody */
     if (rank->rank == 1)
         await_error(rank->comm);
@@ -282,8 +299,8 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("failures");
-    tcase_add_test(tests, abort_ends_waiting_for_overflow);
-    tcase_add_test(tests, waiting_for_overflow_ends_as_an_error);
+    tcase_add_loop_test(tests, abort_ends_waiting_for_overflow, 0, 2);
+    tcase_add_loop_test(tests, waiting_for_overflow_ends_as_an_error, 0, 2);
     tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 2);
     add_ranks(tests, "abort_ends_waiting_for_messages", ranks_start, post_on_one_rank, 2, 1);
     tcase_add_test(tests, abort_waits_for_no_other_work);
@@ -291,6 +308,6 @@ int main(void)
     add_ranks(tests, "nothing_is_freed_before_the_end_of_a_group", ranks_start, end_in_group, 2, 2);
     add_ranks(tests, "revoke_ends_waiting_for_overflow", ranks_start, be_revoked, 2, 1);
     add_ranks(tests, "shrink_with_abort_ends_waiting_for_overflow", ranks_start, be_shrunk, 2, 1);
-    add_loop(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
+    add_loop(tests, corrupt_messages_are_errors, 0, 2 * COUNT(bad_bytes));
     return suite_run("failures", tests);
 }

@@ -24,11 +24,12 @@ static const struct subject {
     {COLL_ALL_TO_ALL, "all_to_all", COLL_REDUCE_IN_FP32},
     {COLL_REDUCE_SCATTER, "reduce_scatter", COLL_REDUCE_IN_FP32},
     {COLL_ALL_REDUCE, "all_reduce", COLL_REDUCE_IN_FP32},
+    {COLL_BROADCAST, "broadcast", COLL_REDUCE_IN_FP32},
     {COLL_REDUCE_SCATTER, "reduce_scatter", COLL_REDUCE_NCCL_RING},
     {COLL_SEND, "send", COLL_REDUCE_IN_FP32},
 };
 
-enum { ALL_REDUCE = 3, OVERLAPPED = 4 /* so many of them */, EACH = 2 * COUNT(kinds) };
+enum { ALL_REDUCE = 3, OVERLAPPED = 5 /* so many of them */, EACH = 2 * COUNT(kinds) };
 
 static const int ranks_of[] = {2, 3, 4};
 
@@ -95,6 +96,7 @@ static void run(struct rank *rank)
     for (unsigned turn = 0; turn < scene->times; turn++) {
         operation.seed = seed_of(turn, 0, 0);
         operation.reduction = turn == 1 ? COLL_AVG : COLL_SUM;
+        operation.root = (int)turn % rank->ranks;
         operation_fill(rank, &operation);
         if (operation.what == COLL_SEND && turn == 1)
             send_then_receive(rank, &operation);
@@ -184,16 +186,16 @@ static void pass_on(struct rank *rank)
     float *out = values_new(rank, COLL_FP32, COUNT_OF), *in = values_new(rank, COLL_FP32, COUNT_OF * 3);
     values_fill(out, COLL_FP32, COUNT_OF, VALUES_WIDENED, (unsigned)rank->rank);
     require_ok(ncclAllReduce(out, in, 3 * 8191, COLL_FP32, COLL_SUM, rank->comm, rank->stream)); /* parts are small */
-    require_ok(ncclBroadcast(out, in, COUNT_OF, COLL_FP32, 1, rank->comm, rank->stream));
+    require_ok(ncclBroadcast(out, in, 8191, COLL_FP32, 1, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
-    require(values_are(in, COLL_FP32, COUNT_OF, VALUES_WIDENED, 1));
+    require(values_are(in, COLL_FP32, 8191, VALUES_WIDENED, 1));
     require_ok(ncclAllGather(out, in, 8191, COLL_FP32, rank->comm, rank->stream));
     require_ok(ncclAllGather(out, in, COUNT_OF, COLL_INT32, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
     require(parts_are(in, COLL_FP32, COUNT_OF, 3, VALUES_WIDENED, 0, 1));
     require_told(rank->comm, "all_reduce", "fp32", 1, 0);
     static const char *const reasons[][3] = {{"all_reduce", "fp32", "raw: too small or too large"},
-                                             {"broadcast", "fp32", "raw: operation is not compressed"},
+                                             {"broadcast", "fp32", "raw: too small or too large"},
                                              {"all_gather", "fp32", "raw: too small or too large"},
                                              {"all_gather", "int32", "raw: type is not compressed"}};
     for (int i = 0; i < COUNT(reasons); i++)

@@ -25,7 +25,7 @@ static void set_up(void)
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
-static const struct noise gathers[] = {
+static const struct noise gathers_of[] = {
     {"nnnnnnnn", COLL_BF16}, {"annnnnnn", COLL_BF16}, {"0nnn0nnn", COLL_BF16}, {"nnaannnn", COLL_BF16},
     {"n1n0n1n0", COLL_BF16}, {"aaaaaaaa", COLL_FP16}, {"1nnnnnn1", COLL_FP16}, {"01nnnnnn", COLL_FP16},
 };
@@ -62,11 +62,19 @@ static void require_decisions(const struct rank *rank, const char *operation, co
     require(told.calls == strlen(noise->of) && told.compressed == count_compressed(noise, who));
 }
 
-static void gather(struct rank *rank)
+/* Of a broadcast the root's noise counts: rank 1's. */
+struct flow {
+    const struct noise *noise;
+    enum coll_operation what;
+};
+
+static void gather_or_broadcast(struct rank *rank)
 {
-    const struct noise *noise = rank->argument;
+    const struct flow *flow = rank->argument;
+    const struct noise *noise = flow->noise;
+    const bool gathers = flow->what == COLL_ALL_GATHER;
     struct operation operation = {
-        .what = COLL_ALL_GATHER, .type = noise->type, .count = COUNT_OF, .other = VALUES_NOISE};
+        .what = flow->what, .type = noise->type, .count = COUNT_OF, .other = VALUES_NOISE, .root = 1};
     operation_new(rank, &operation, 1, false);
     for (unsigned turn = 0; noise->of[turn] != '\0'; turn++) {
         operation.others = noisy_at(noise, turn);
@@ -76,42 +84,46 @@ static void gather(struct rank *rank)
         operation_check(rank, &operation);
         ranks_meet();
     }
-    require_decisions(rank, "all_gather", noise, "a01");
+    require_decisions(rank, gathers ? "all_gather" : "broadcast", noise, gathers ? "a01" : "a1");
 }
 
-START_TEST(all_gathers_that_overflow_twice_get_a_higher_level)
+START_TEST(operations_that_overflow_twice_get_a_higher_level)
 {
-    const struct noise *noise = &gathers[_i % COUNT(gathers)];
-    ranks_run(2 + _i / COUNT(gathers), gather, noise);
-    require((fake_gpu.taken == 0) == (strpbrk(noise->of, "a01") == NULL));
+    const bool gathers = _i < 2 * COUNT(gathers_of);
+    const struct flow flow = {&gathers_of[_i % COUNT(gathers_of)], gathers ? COLL_ALL_GATHER : COLL_BROADCAST};
+    ranks_run(2 + _i / COUNT(gathers_of) % 2, gather_or_broadcast, &flow);
+    require((fake_gpu.taken == 0) == (strpbrk(flow.noise->of, gathers ? "a01" : "a1") == NULL));
 }
 END_TEST
 
-/* Reductions and all-to-all: one block of one rank alone does not fit. Nothing waits in between. */
+/* Reductions, all-to-all and broadcasts: one block of one rank alone does not fit. Nothing waits in between. */
 static void exchange_and_sum(struct rank *rank)
 {
-    enum { TURNS = 2 };
-    struct operation operations[TURNS][2];
+    enum { TURNS = 2, EACH = 3 };
+    static const enum coll_operation whats[EACH] = {COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_BROADCAST};
+    struct operation operations[TURNS][EACH];
     if (rank->argument != NULL)
         overlap_warm_up(rank, rank->comm, COLL_BF16);
     for (unsigned turn = 0; turn < TURNS; turn++)
-        for (unsigned i = 0; i < 2; i++) {
-            operations[turn][i] = (struct operation){.what = i == 0 ? COLL_ALL_TO_ALL : COLL_REDUCE_SCATTER,
+        for (unsigned i = 0; i < EACH; i++) {
+            operations[turn][i] = (struct operation){.what = whats[i],
                                                      .type = COLL_BF16,
                                                      .count = COUNT_OF,
                                                      .other = VALUES_NOISE,
-                                                     .seed = seed_of(turn, 0, 0)};
+                                                     .seed = seed_of(turn, 0, 0),
+                                                     .root = 1};
             operation_new(rank, &operations[turn][i], 0, false);
             operation_fill(rank, &operations[turn][i]);
             if (rank->rank == 1)
                 values_fill(operations[turn][i].out, COLL_BF16, COUNT_OF, VALUES_NOISE, seed_of(turn, 1, 0));
         }
     for (unsigned turn = 0; turn < TURNS; turn++)
-        for (unsigned i = 0; i < 2; i++)
+        for (unsigned i = 0; i < EACH; i++)
             require_ok(operation_post(rank, &operations[turn][i]));
     for (unsigned turn = 0; turn < TURNS; turn++)
-        for (unsigned i = 0; i < 2; i++) {
-            operations[turn][i].others = rank->rank == 0 ? 1u << 1 : 0; /* of what comes to this one */
+        for (unsigned i = 0; i < EACH; i++) {
+            operations[turn][i].others =
+                rank->rank == 0 || whats[i] == COLL_BROADCAST ? 1u << 1 : 0; /* that comes here */
             operation_check(rank, &operations[turn][i]);
         }
 }
@@ -314,7 +326,7 @@ int main(void)
 {
     TCase *tests = tcase_create("overflow");
     tcase_add_checked_fixture(tests, set_up, NULL);
-    add_loop(tests, all_gathers_that_overflow_twice_get_a_higher_level, 0, 2 * COUNT(gathers));
+    add_loop(tests, operations_that_overflow_twice_get_a_higher_level, 0, 4 * COUNT(gathers_of));
     add_loop(tests, one_block_that_overflows_arrives, 0, 6);
     add_loop(tests, directions_of_a_pair_have_levels_of_their_own, 0, COUNT(swaps));
     tcase_add_loop_test(tests, groups_of_many_overflows_arrive, 2, 5);

@@ -255,6 +255,7 @@ static const struct expected plans[] = {
     {COLL_REDUCE_SCATTER, 4, 0, 4, 4, 3, 3, true}, {COLL_ALL_REDUCE, 2, 0, 1, 2, 1, 1, true},
     {COLL_ALL_REDUCE, 4, 0, 4, 4, 3, 3, true},     {COLL_ALL_REDUCE, 4, 1, 1, 4, 1, 3, false},
     {COLL_SEND, 4, 0, 1, 0, 1, 0, false},          {COLL_RECV, 4, 0, 0, 1, 0, 1, false},
+    {COLL_BROADCAST, 4, 0, 0, 1, 0, 1, false},     {COLL_BROADCAST, 2, 0, 1, 0, 1, 0, false}, /* of rank 1 */
 };
 
 static struct coll_call call_of(const struct expected *expected, uint8_t *send, uint8_t *receive)
@@ -363,7 +364,7 @@ TEST(op_classes_differ_by_peer_direction_phase_and_type)
     for (int operation = 0; operation < COLL_OPERATIONS; operation++) {
         const bool pair = operation == COLL_SEND || operation == COLL_RECV;
         if (!pair && operation != COLL_ALL_GATHER && operation != COLL_ALL_REDUCE && operation != COLL_ALL_TO_ALL &&
-            operation != COLL_REDUCE_SCATTER)
+            operation != COLL_REDUCE_SCATTER && operation != COLL_BROADCAST)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};

@@ -139,15 +139,23 @@ static void send_many(struct rank *rank)
         pair_check(&pairs[i], peer, i);
 }
 
+/* By a send, or by a broadcast. */
 static void receive_late(struct rank *rank)
 {
+    const bool broadcasts = *(const int *)rank->argument != 0;
     const struct pair pair = pair_new(rank, LARGE, 5);
     if (rank->rank == 0) {
-        send_to(rank, &pair, 1);
+        if (broadcasts)
+            require_ok(ncclBcast(pair.out, LARGE, COLL_BF16, 0, rank->comm, rank->stream));
+        else
+            send_to(rank, &pair, 1);
         require(!fake_stream_idle(rank->stream));
     } else {
         usleep(300000);
-        receive_from(rank, &pair, 0);
+        if (broadcasts)
+            require_ok(ncclBcast(pair.in, LARGE, COLL_BF16, 0, rank->comm, rank->stream));
+        else
+            receive_from(rank, &pair, 0);
     }
     fake_stream_wait(rank->stream);
     if (rank->rank == 1)
@@ -157,7 +165,7 @@ static void receive_late(struct rank *rank)
 START_TEST(a_receiver_that_comes_late_is_waited_for)
 {
     fake_gpu.hurry = 200; /* ten seconds are 50 ms */
-    ranks_run(2, receive_late, NULL);
+    ranks_run(2, receive_late, &_i);
 }
 END_TEST
 
@@ -208,6 +216,40 @@ START_TEST(overflow_larger_than_a_ring_goes_through_it)
 }
 END_TEST
 
+/* Every rank broadcasts, all in one group, of which rank 0's do not fit and go through the rings twice around. What
+ * rank 1 sends to rank 0 besides comes after them, and on other ranks in no group. */
+static void broadcast_from_all(struct rank *rank)
+{
+    struct operation operations[4];
+    const struct pair pair = pair_new(rank, SMALL, 7);
+    for (int root = 0; root < rank->ranks; root++) {
+        operations[root] = (struct operation){.what = COLL_BROADCAST,
+                                              .type = COLL_BF16,
+                                              .count = LARGE / (size_t)rank->ranks,
+                                              .other = VALUES_NOISE,
+                                              .others = 1,
+                                              .root = root,
+                                              .seed = seed_of((unsigned)root, 0, 0)};
+        operation_new(rank, &operations[root], 0, root % 2 == 1);
+        operation_fill(rank, &operations[root]);
+    }
+    require_ok(ncclGroupStart());
+    if (rank->rank == 1)
+        send_to(rank, &pair, 0);
+    for (int root = 0; root < rank->ranks; root++)
+        require_ok(operation_post(rank, &operations[root]));
+    require_ok(ncclGroupEnd());
+    if (rank->rank == 0)
+        receive_from(rank, &pair, 1);
+    for (int root = 0; root < rank->ranks; root++)
+        operation_check(rank, &operations[root]);
+    if (rank->rank == 0)
+        pair_check(&pair, 1, 7);
+    const unsigned all = (unsigned)rank->ranks;
+    require_told(rank->comm, "broadcast", "bf16", all, all);
+    require(fake_gpu.taken > 0);
+}
+
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
 enum { GRAPHS = 2, TURNS = 12 };
@@ -243,9 +285,11 @@ static void interleave(struct rank *rank)
 }
 
 /* Launched again and again. */
-static void replay_pairs(struct rank *rank)
+static void replay(struct rank *rank)
 {
-    struct operation operation = {.what = COLL_SEND, .type = COLL_BF16, .count = SMALL};
+    static const enum coll_operation whats[] = {COLL_SEND, COLL_BROADCAST};
+    struct operation operation = {
+        .what = whats[*(const int *)rank->argument % 2], .type = COLL_BF16, .count = SMALL, .root = 1};
     operation_new(rank, &operation, 0, false);
     fake_capture_begin(rank->stream);
     require_ok(operation_post(rank, &operation));
@@ -261,9 +305,9 @@ static void replay_pairs(struct rank *rank)
     fake_graph_end(graph);
 }
 
-START_TEST(graphs_of_sends_and_receives_overflow)
+START_TEST(graphs_overflow)
 {
-    ranks_run(_i, replay_pairs, NULL);
+    ranks_run(2 + _i / 2, replay, &_i);
     require(fake_gpu.taken > 0);
 }
 END_TEST
@@ -276,11 +320,13 @@ int main(void)
     add_ranks(tests, "sends_of_a_group_do_not_wait_for_each_other", ranks_run, group_without_receives, 3, 1);
     add_ranks(tests, "collectives_of_a_group_go_before_its_sends", ranks_run, group_with_a_collective, 2, 1);
     add_ranks(tests, "more_messages_than_records_arrive", ranks_run, send_many, 2, 1);
-    tcase_add_test(tests, a_receiver_that_comes_late_is_waited_for);
+    tcase_add_loop_test(tests, a_receiver_that_comes_late_is_waited_for, 0, 2);
     add_ranks(tests, "abort_ends_what_waits_beside_nccl", ranks_start, abort_beside, 2, 1);
     tcase_add_loop_test(tests, overflow_larger_than_a_ring_goes_through_it, 0, 4);
+    for (int ranks = 2; ranks <= 4; ranks++)
+        add_ranks(tests, "broadcasts_of_all_ranks_are_in_one_group", ranks_run, broadcast_from_all, ranks, 1);
     add_ranks(tests, "graphs_and_calls_keep_their_order", ranks_run, interleave, 2, 1);
     add_ranks(tests, "graphs_and_calls_keep_their_order", ranks_run, interleave, 3, 1);
-    tcase_add_loop_test(tests, graphs_of_sends_and_receives_overflow, 2, 4);
+    tcase_add_loop_test(tests, graphs_overflow, 0, 4);
     return suite_run("rings", tests);
 }

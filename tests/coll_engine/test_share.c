@@ -128,9 +128,19 @@ static uint64_t issued_by_all(struct common *common)
     return least;
 }
 
-/* What did not fit is the same for all, each of which hears of it at a time of its own, but not before all of them have
- * issued it: nothing is over before. */
-static void issue_all(struct common *common, int rank)
+/* What did not fit is the same for all, each of which hears of it at a time of its own: not before all of them have
+ * issued it, as nothing is over before; or, of what one rank sends, as soon as it has issued it itself, and may be far
+ * ahead of others. */
+enum { AHEAD = 5000 };
+
+static uint64_t over_for(struct common *common, uint64_t own, bool one_way)
+{
+    while (one_way && own > issued_by_all(common) + AHEAD)
+        usleep(100);
+    return one_way ? own : issued_by_all(common);
+}
+
+static void issue_all(struct common *common, int rank, bool one_way)
 {
     struct coll_ccomm *ccomm = ccomm_make(common, rank);
     unsigned speed = (unsigned)rank + 1;
@@ -143,23 +153,23 @@ static void issue_all(struct common *common, int rank)
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
-        for (const uint64_t all = issued_by_all(common); told < all && rand_r(&speed) % 100 > 0; told++)
+        for (const uint64_t all = over_for(common, i + 1, one_way); told < all && rand_r(&speed) % 100 > 0; told++)
             if (told % 700 < 3)
                 report(ccomm->host_status, told, 750 + (uint32_t)(told % 100));
-        if (rand_r(&speed) % 64 == 0)
+        if (rand_r(&speed) % 64 == 0 && (rank > 0 || !one_way))
             usleep((useconds_t)rand_r(&speed) % 200);
     }
     ccomm_free(ccomm);
 }
 
-TEST(ranks_of_all_processes_get_the_same_levels)
+TEST_LOOP(ranks_of_all_processes_get_the_same_levels, 2)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
     unsigned raised = 0;
     for (int rank = 0; rank < RANKS; rank++)
         if ((pids[rank] = fork()) == 0) {
-            issue_all(common, rank);
+            issue_all(common, rank, _i == 1);
             _exit(0);
         }
     for (int rank = 0; rank < RANKS; rank++)
@@ -171,6 +181,112 @@ TEST(ranks_of_all_processes_get_the_same_levels)
     ck_assert_uint_gt(raised, 0);
     ck_assert_uint_eq(common->levels[0][OP_CLASS_ALONE - 1] % 2, 0);
     ck_assert_uint_eq(common->levels[0][ISSUED - 1] % 2, 1);
+}
+
+/* Two hosts with a rank each. Rank 0's copy decides. */
+struct host {
+    struct common *common;
+    struct coll_ccomm *ccomm;
+    struct level_consensus agree;
+    struct frame sent[4]; /* and not arrived yet */
+    unsigned sent_count;
+};
+
+static bool post(void *arg, int peer, const struct frame *frame)
+{
+    struct host *host = arg;
+    ck_assert(peer == 1 - host->ccomm->rank && host->sent_count < COUNT(host->sent));
+    host->sent[host->sent_count++] = *frame;
+    return true;
+}
+
+static void deliver(struct host hosts[2])
+{
+    while (hosts[0].sent_count + hosts[1].sent_count > 0) {
+        const int from = hosts[0].sent_count > 0 ? 0 : 1;
+        const struct frame frame = hosts[from].sent[--hosts[from].sent_count];
+        ck_assert(consensus_receive(&hosts[1 - from].agree, from, &frame));
+    }
+}
+
+static void side_make(struct host *host, int rank)
+{
+    host->sent_count = 0;
+    host->common = common_make();
+    host->ccomm = ccomm_make(host->common, rank);
+    host->ccomm->ranks = 2;
+    host->ccomm->shared.multi_host = true;
+    host->ccomm->shared.groups.leader[1] = 1;
+    ck_assert(consensus_init(&host->agree, host->ccomm));
+    host->agree.send = post;
+    host->agree.send_arg = host;
+}
+
+static void side_end(struct host *host)
+{
+    consensus_fini(&host->agree);
+    ccomm_free(host->ccomm);
+}
+
+enum { MOST = 128 };
+
+static void issue_until(struct host *host, uint64_t until, unsigned levels[MOST])
+{
+    for (uint64_t i = host->ccomm->issued[CLASS]; i < until; i++)
+        levels[i] = op_class_issue(host->ccomm, CLASS, false, true).level;
+}
+
+/* The last two that rank 0 has issued are over for it, and have not fitted; the next one reads of it. */
+static void overflow(struct host hosts[2], uint32_t share, unsigned levels[MOST])
+{
+    const uint64_t issued = hosts[0].ccomm->issued[CLASS];
+    report(hosts[0].ccomm->host_status, issued - 2, share);
+    report(hosts[0].ccomm->host_status, issued - 1, share);
+    issue_until(&hosts[0], issued + 1, levels);
+    ck_assert(consensus_ask(&hosts[0].agree));
+    deliver(hosts);
+}
+
+static void check_step(const struct host hosts[2], uint64_t from, unsigned level)
+{
+    for (int host = 0; host < 2; host++) {
+        const struct op_class *op_class = &hosts[host].common->classes.classes[CLASS];
+        ck_assert_uint_eq(op_class->limit, 0);
+        ck_assert_uint_eq(op_class->level.now.from, from);
+        ck_assert_uint_eq(op_class->level.now.level, level);
+    }
+}
+
+/* What rank 0 sends is over for it before rank 1 comes to it. A step comes only when rank 1 is past the one before. */
+TEST(hosts_take_no_step_before_all_are_past_the_last)
+{
+    enum { SHARE = 900, LEVEL = 25, HIGHER = 940, HIGHER_LEVEL = 30 };
+    unsigned levels[2][MOST] = {{0}};
+    struct host hosts[2];
+    side_make(&hosts[0], 0);
+    side_make(&hosts[1], 1);
+    issue_until(&hosts[0], 20, levels[0]);
+    overflow(hosts, SHARE, levels[0]);
+    check_step(hosts, 0, 0); /* rank 1 has not begun */
+    issue_until(&hosts[1], 1, levels[1]);
+    overflow(hosts, SHARE, levels[0]);
+    const uint64_t first = hosts[0].ccomm->issued[CLASS] - 1 + OP_CLASS_AHEAD;
+    check_step(hosts, first, LEVEL);
+    issue_until(&hosts[0], first + 4, levels[0]);
+    overflow(hosts, HIGHER, levels[0]);
+    check_step(hosts, first, LEVEL);
+    issue_until(&hosts[1], first + 1, levels[1]);
+    overflow(hosts, HIGHER, levels[0]);
+    const uint64_t second = hosts[0].ccomm->issued[CLASS] - 1 + OP_CLASS_AHEAD;
+    check_step(hosts, second, HIGHER_LEVEL);
+    for (int host = 0; host < 2; host++)
+        issue_until(&hosts[host], second + 2, levels[host]);
+    ck_assert_mem_eq(levels[0], levels[1], sizeof(levels[0]));
+    ck_assert_uint_eq(levels[0][first - 1], 0);
+    ck_assert_uint_eq(levels[0][second - 1], LEVEL);
+    ck_assert_uint_eq(levels[0][second], HIGHER_LEVEL);
+    side_end(&hosts[0]);
+    side_end(&hosts[1]);
 }
 
 /* The last rank has one of its first operations in a group, or is late with them. */

@@ -18,15 +18,16 @@ struct drawn {
 
 static struct drawn draw(struct rng *rng, const struct rank sides[2])
 {
-    static const enum coll_operation whats[] = {COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER, COLL_ALL_REDUCE,
-                                                COLL_SEND};
+    static const enum coll_operation whats[] = {COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER,
+                                                COLL_ALL_REDUCE, COLL_BROADCAST,  COLL_SEND};
     const uint32_t ranks = (uint32_t)sides[0].ranks;
     struct drawn drawn = {.operation = {.what = whats[rng_below(rng, COUNT(whats))],
                                         .type = types[rng_below(rng, COUNT(types))],
                                         .count = 1000 + rng_below(rng, MOST - 1000),
                                         .kind = VALUES_WIDENED,
                                         .other = VALUES_NOISE,
-                                        .seed = seed_of(1 + rng_below(rng, 1000000), 0, 0)},
+                                        .seed = seed_of(1 + rng_below(rng, 1000000), 0, 0),
+                                        .root = (int)rng_below(rng, ranks)},
                           .side = &sides[rng_below(rng, 2)]};
     if (rng_below(rng, 4) == 0)
         drawn.operation.others = rng_below(rng, 2) == 0 ? (1u << ranks) - 1 : rng_below(rng, 1u << ranks);

@@ -423,6 +423,10 @@ static void check_comms(void)
     require(nccl.CommShrink(comm, NULL, 0, &child, NULL, 0) == COLL_SUCCESS && report_has(child, ", rank 0 of 3\n"));
     require(nccl.CommFinalize(child) == COLL_SUCCESS && report_has(child, ", ending\n"));
     require(nccl.CommDestroy(child) == COLL_SUCCESS);
+    require(nccl.CommGrow(comm, 9, NULL, -1, &child, NULL) == COLL_SUCCESS && report_has(child, ", rank 1 of 9\n"));
+    require(nccl.CommDestroy(child) == COLL_SUCCESS);
+    require(nccl.CommGrow(NULL, 9, &no_id, 8, &child, NULL) == COLL_SUCCESS && report_has(child, ", rank 8 of 9\n"));
+    require(nccl.CommDestroy(child) == COLL_SUCCESS);
     require(nccl.CommRegister(comm, &no_id, sizeof(no_id), &handle) == COLL_SUCCESS &&
             report_has(comm, ", 1 registered\n"));
     require(nccl.CommDeregister(comm, handle) == COLL_SUCCESS && !report_has(comm, "registered"));
@@ -471,6 +475,41 @@ static void check_counts(void)
     require_row(NULL, "all_reduce", "bf16", "2 2048 0 0 0"); /* what was, stays */
     comm = make(1, 2);
     require(!report_has(comm, "all_reduce"));
+    require(nccl.CommDestroy(comm) == COLL_SUCCESS);
+}
+
+/* ---- Encryption -------------------------------------------------------------------------------------------------- */
+
+static void set_encryption(int mode)
+{
+    const coll_encryption encryption = {.head = {sizeof(encryption), COLL_CONFIG_MAGIC, FAKE_VERSION}, .mode = mode};
+    require(nccl.SetEncryption(&encryption) == COLL_SUCCESS);
+}
+
+static void check_encrypt(void)
+{
+    static const coll_encryption unknown = {.mode = 0};
+    static const char text[] = "\nncclSetEncryption: communicators that are made from now on stay raw between hosts";
+    const char *told;
+    require(!report_has(NULL, text));
+    nccl.answer(4, 0);
+    require(nccl.SetEncryption(&unknown) == 4 && !report_has(NULL, text)); /* refused */
+    nccl.answer(0, 0);
+    set_encryption(0);
+    require(!report_has(NULL, text));
+    set_encryption(1);
+    set_encryption(1);
+    coll_comm comm = make(0, 2);
+    require(report_has(NULL, text) && report_has(comm, text));
+    /* No id has the address of a server. */
+    coll_id id = {{0}};
+    nccl.take();
+    require(nccl.GetUniqueId(&id) == COLL_SUCCESS && memcmp(&id, &no_id, sizeof(id)) == 0);
+    told = nccl.take();
+    require(strncmp(told, "GetUniqueId ", 12) == 0);
+    set_encryption(0);
+    require(!report_has(NULL, text));
+    require(nccl.GetUniqueId(&id) == COLL_SUCCESS && memcmp(&id, &no_id, sizeof(id)) != 0);
     require(nccl.CommDestroy(comm) == COLL_SUCCESS);
 }
 
@@ -529,6 +568,30 @@ static void check_operations(size_t count, int type, int op)
     CHECK(Recv(recv, count, type, -1, comm, stream), "Recv %p %zu %d -1 %p %p", recv, count, type, c, s);
 }
 
+static void check_configured(size_t count, int type, int op)
+{
+    static const coll_call_config wanted = {.head = {sizeof(wanted), COLL_CONFIG_MAGIC, FAKE_VERSION}};
+    const coll_call_config *config = op == COLL_SUM ? NULL : &wanted;
+    void *send = POINTER(3), *recv = POINTER(5);
+    void *c = comm, *s = stream, *g = (void *)(uintptr_t)config;
+    CHECK(AllGatherConfig(send, recv, count, type, comm, stream, config), "AllGatherConfig %p %p %zu %d %p %p %p", send,
+          recv, count, type, c, s, g);
+    CHECK(AllReduceConfig(send, recv, count, type, op, comm, stream, config),
+          "AllReduceConfig %p %p %zu %d %d %p %p %p", send, recv, count, type, op, c, s, g);
+    CHECK(AlltoAllConfig(send, recv, count, type, comm, stream, config), "AlltoAllConfig %p %p %zu %d %p %p %p", send,
+          recv, count, type, c, s, g);
+    CHECK(BroadcastConfig(send, recv, count, type, 5, comm, stream, config), "BroadcastConfig %p %p %zu %d 5 %p %p %p",
+          send, recv, count, type, c, s, g);
+    CHECK(GatherConfig(send, recv, count, type, 6, comm, stream, config), "GatherConfig %p %p %zu %d 6 %p %p %p", send,
+          recv, count, type, c, s, g);
+    CHECK(ReduceConfig(send, recv, count, type, op, 7, comm, stream, config), "ReduceConfig %p %p %zu %d %d 7 %p %p %p",
+          send, recv, count, type, op, c, s, g);
+    CHECK(ReduceScatterConfig(send, recv, count, type, op, comm, stream, config),
+          "ReduceScatterConfig %p %p %zu %d %d %p %p %p", send, recv, count, type, op, c, s, g);
+    CHECK(ScatterConfig(send, recv, count, type, 8, comm, stream, config), "ScatterConfig %p %p %zu %d 8 %p %p %p",
+          send, recv, count, type, c, s, g);
+}
+
 /* 12 types and one that is unknown; built-in reductions and one of the user's. */
 static void check_all_operations(void)
 {
@@ -536,6 +599,8 @@ static void check_all_operations(void)
     for (int type = -1; type <= 12; type++)
         for (size_t i = 0; i < sizeof(reductions) / sizeof(reductions[0]); i++)
             check_operations(1000 + (size_t)type, type, reductions[i]);
+    for (size_t i = 0; i < sizeof(reductions) / sizeof(reductions[0]); i++)
+        check_configured(1000, 9, reductions[i]);
     check_operations(0, 7, 0);
     check_operations(SIZE_MAX, 9, 0);
 }
@@ -568,6 +633,10 @@ static void check_making(void)
     TOLD(CommSplit(comm, 5, -6, made, config), false, "CommSplit %p 5 -6 %p %p", (void *)comm, slot, config);
     TOLD(CommShrink(comm, list, 2, made, config, 1), false, "CommShrink %p %p 2 %p %p 1", (void *)comm, (void *)list,
          slot, config);
+    TOLD(CommGrow(comm, 9, &id, -1, made, config), false, "CommGrow %p 9 %p -1 %p %p", (void *)comm, (void *)&id, slot,
+         config);
+    TOLD(CommGrow(NULL, 9, &id, 8, made, config), false, "CommGrow %p 9 %p 8 %p %p", NULL, (void *)&id, slot, config);
+    CHECK(CommGetUniqueId(comm, &id), "CommGetUniqueId %p %p", (void *)comm, (void *)&id);
 }
 
 static void check_communicators(void)
@@ -591,6 +660,46 @@ static void check_communicators(void)
     CHECK(RedOpCreatePreMulSum(&number, pointer, 9, 1, comm), "RedOpCreatePreMulSum %p %p 9 1 %p", (void *)&number,
           pointer, c);
     CHECK(RedOpDestroy(6, comm), "RedOpDestroy 6 %p", c);
+    CHECK(CommSuspend(comm, 1), "CommSuspend %p 1", c);
+    CHECK(CommResume(comm), "CommResume %p", c);
+    CHECK(CommMemStats(comm, 3, pointer), "CommMemStats %p 3 %p", c, pointer);
+    CHECK(SetEncryption(NULL), "SetEncryption %p", NULL);
+    CHECK(WinGetUserPtr(comm, pointer, &handle), "WinGetUserPtr %p %p %p", c, pointer, (void *)&handle);
+    CHECK(CommQueryProperties(comm, pointer), "CommQueryProperties %p %p", c, pointer);
+}
+
+static void check_signals(void)
+{
+    void *c = comm, *s = stream, *send = POINTER(3), *window = POINTER(5);
+    CHECK(PutSignal(send, 7, 9, 1, window, 8, 2, 3, 4u, comm, stream), "PutSignal %p 7 9 1 %p 8 2 3 4 %p %p", send,
+          window, c, s);
+    CHECK(Signal(1, 2, 3, 4u, comm, stream), "Signal 1 2 3 4 %p %p", c, s);
+    CHECK(WaitSignal(5, send, comm, stream), "WaitSignal 5 %p %p %p", send, c, s);
+}
+
+/* The types of their values differ, and what they are passed as does not. */
+static void check_parameters(void)
+{
+    void *slot = POINTER(3), *value = POINTER(5);
+    coll_param param = POINTER(7);
+    CHECK(ParamBind(slot, "KEY"), "ParamBind %p KEY", slot);
+#define PARAM(type) CHECK(ParamGet##type(param, value), "ParamGet" #type " %p %p", (void *)param, value)
+    PARAM(I8);
+    PARAM(I16);
+    PARAM(I32);
+    PARAM(I64);
+    PARAM(U8);
+    PARAM(U16);
+    PARAM(U32);
+    PARAM(U64);
+    PARAM(Str);
+#undef PARAM
+    CHECK(ParamGet(param, value, 77, slot), "ParamGet %p %p 77 %p", (void *)param, value, slot);
+    CHECK(ParamGetParameter("KEY", value, slot), "ParamGetParameter KEY %p %p", value, slot);
+    CHECK(ParamGetAllParameterKeys(value, slot), "ParamGetAllParameterKeys %p %p", value, slot);
+    nccl.take();
+    nccl.ParamDumpAll();
+    require_told("ParamDumpAll", true);
 }
 
 /* ---- All else ------------------------------------------------------------------------------------------------------
@@ -646,6 +755,28 @@ static void check_device(void)
     require_team(nccl.TeamWorld(comm), 10, "TeamWorld");
     require_team(nccl.TeamLsa(comm), 20, "TeamLsa");
     require_team(nccl.TeamRail(comm), 30, "TeamRail");
+    require_team(nccl.TeamCftMultimem(comm), 50, "TeamCftMultimem");
+    const coll_team flat = nccl.TeamCft(comm, 2);
+    require(flat.ranks == 40 + answer && flat.rank == flat.ranks + 1 && flat.stride == -flat.ranks);
+}
+
+static void check_pointers(void)
+{
+    void *window = POINTER(5), *slot = POINTER(20), *at = POINTER(21);
+    coll_team team = {101, 102, 103};
+    const coll_multimem multimem = {POINTER(22)};
+    CHECK(GinInboxA2ACreateRequirement(team, 4, 5, slot, at), "GinInboxA2ACreateRequirement 101 102 103 4 5 %p %p",
+          slot, at);
+    CHECK(GinOutboxCreateRequirement(4, 5, slot, at), "GinOutboxCreateRequirement 4 5 %p %p", slot, at);
+    CHECK(GetLsaDevicePointer(window, 6, 1, slot), "GetLsaDevicePointer %p 6 1 %p", window, slot);
+    CHECK(GetLsaMultimemDevicePointer(window, 6, slot), "GetLsaMultimemDevicePointer %p 6 %p", window, slot);
+    CHECK(GetMultimemDevicePointer(window, 6, multimem, slot), "GetMultimemDevicePointer %p 6 %p %p", window,
+          multimem.base, slot);
+    CHECK(GetPeerDevicePointer(window, 6, 1, slot), "GetPeerDevicePointer %p 6 1 %p", window, slot);
+    CHECK(GetCftDeviceLeInfo(window, 6, 1, team, slot, at), "GetCftDeviceLeInfo %p 6 1 101 102 103 %p %p", window, slot,
+          at);
+    CHECK(GetMultimemDeviceLeInfo(window, 6, slot, at), "GetMultimemDeviceLeInfo %p 6 %p %p", window, slot, at);
+    CHECK(GetPeerDeviceLeInfo(window, 6, 1, slot, at), "GetPeerDeviceLeInfo %p 6 1 %p %p", window, slot, at);
 }
 
 static void check_every(void)
@@ -662,6 +793,9 @@ static void check_every(void)
         check_others();
         check_texts();
         check_device();
+        check_pointers();
+        check_signals();
+        check_parameters();
     }
 }
 
@@ -690,6 +824,13 @@ static void check_older(void)
         require(nccl.DevCommCreate(comm, NULL, NULL) == COLL_INVALID_USAGE);
         require_no_team(nccl.TeamWorld(comm));
         require(nccl.TeamRankToLsa(comm, (coll_team){1, 0, 1}, 0) == -1);
+        require(nccl.CommGrow(comm, 3, NULL, -1, NULL, NULL) == COLL_INVALID_USAGE);
+        require(nccl.CommSuspend(comm, 1) == COLL_INVALID_USAGE && nccl.CommResume(comm) == COLL_INVALID_USAGE);
+        require(nccl.BroadcastConfig(NULL, NULL, 1, 7, 0, comm, stream, NULL) == COLL_INVALID_USAGE);
+        require(nccl.SetEncryption(NULL) == COLL_INVALID_USAGE);
+        require(nccl.ParamGetI64(NULL, NULL) == COLL_INVALID_USAGE);
+        require_no_team(nccl.TeamCft(comm, 0));
+        nccl.ParamDumpAll();
     }
 }
 
@@ -734,7 +875,7 @@ static const struct {
 } subjects[] = {
     {"every", check_every}, {"older", check_older},   {"missing", check_missing}, {"groups", check_groups},
     {"comms", check_comms}, {"counts", check_counts}, {"capture", check_capture}, {"threads", check_threads},
-    {"fork", check_fork},   {"real", check_real},
+    {"fork", check_fork},   {"real", check_real},     {"encrypt", check_encrypt},
 };
 
 static void run(const char *name)

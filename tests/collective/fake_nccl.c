@@ -370,4 +370,125 @@ RECORD(TeamRankToWorld, (coll_comm comm, coll_team t, int rank), "%p %d %d %d %d
 RECORD(TeamRankToLsa, (coll_comm comm, coll_team t, int rank), "%p %d %d %d %d", (void *)comm, t.ranks, t.rank,
        t.stride, rank)
 #endif
+
+/* ---- Calls that came after 2.28 ---------------------------------------------------------------------------------- */
+
+#ifndef FAKE_OLD
+int pncclCommGrow(coll_comm comm, int nranks, const coll_id *id, int rank, coll_comm *grown, void *config)
+{
+    int result =
+        told("CommGrow %p %d %p %d %p %p", (void *)comm, nranks, (const void *)id, rank, (void *)grown, config);
+    return make(result, grown, rank < 0 ? 1 : rank, nranks, config);
+}
+ALIAS(CommGrow)
+
+/* As bytes of GPU memory: what it is asked for, and what it is told. */
+int pncclCommMemStats(coll_comm comm, int statistic, uint64_t *value)
+{
+    int result = told("CommMemStats %p %d %p", (void *)comm, statistic, (void *)value);
+    if (!here.blind && result == COLL_SUCCESS)
+        *value = 1000 + (uint64_t)statistic;
+    return result;
+}
+ALIAS(CommMemStats)
+
+RECORD(CommGetUniqueId, (coll_comm comm, coll_id *id), "%p %p", (void *)comm, (void *)id)
+RECORD(CommSuspend, (coll_comm comm, int flags), "%p %d", (void *)comm, flags)
+RECORD(CommResume, (coll_comm comm), "%p", (void *)comm)
+RECORD(SetEncryption, (const coll_encryption *encryption), "%p", (const void *)encryption)
+RECORD(WinGetUserPtr, (coll_comm comm, coll_window window, void **pointer), "%p %p %p", (void *)comm, (void *)window,
+       (void *)pointer)
+RECORD(PutSignal,
+       (const void *send, size_t count, int type, int peer, coll_window window, size_t offset, int signal, int context,
+        unsigned flags, COLLECTIVE_TAIL),
+       "%p %zu %d %d %p %zu %d %d %u %p %p", send, count, type, peer, (void *)window, offset, signal, context, flags,
+       (void *)comm, (void *)stream)
+RECORD(Signal, (int peer, int signal, int context, unsigned flags, COLLECTIVE_TAIL), "%d %d %d %u %p %p", peer, signal,
+       context, flags, (void *)comm, (void *)stream)
+RECORD(WaitSignal, (int count, void *signals, COLLECTIVE_TAIL), "%d %p %p %p", count, signals, (void *)comm,
+       (void *)stream)
+RECORD(AllGatherConfig,
+       (const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL, const coll_call_config *config),
+       "%p %p %zu %d %p %p %p", send, recv, count, type, (void *)comm, (void *)stream, (const void *)config)
+RECORD(AlltoAllConfig,
+       (const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL, const coll_call_config *config),
+       "%p %p %zu %d %p %p %p", send, recv, count, type, (void *)comm, (void *)stream, (const void *)config)
+RECORD(AllReduceConfig,
+       (const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL, const coll_call_config *config),
+       "%p %p %zu %d %d %p %p %p", send, recv, count, type, op, (void *)comm, (void *)stream, (const void *)config)
+RECORD(ReduceScatterConfig,
+       (const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL, const coll_call_config *config),
+       "%p %p %zu %d %d %p %p %p", send, recv, count, type, op, (void *)comm, (void *)stream, (const void *)config)
+RECORD(BroadcastConfig,
+       (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL,
+        const coll_call_config *config),
+       "%p %p %zu %d %d %p %p %p", send, recv, count, type, root, (void *)comm, (void *)stream, (const void *)config)
+RECORD(GatherConfig,
+       (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL,
+        const coll_call_config *config),
+       "%p %p %zu %d %d %p %p %p", send, recv, count, type, root, (void *)comm, (void *)stream, (const void *)config)
+RECORD(ScatterConfig,
+       (const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL,
+        const coll_call_config *config),
+       "%p %p %zu %d %d %p %p %p", send, recv, count, type, root, (void *)comm, (void *)stream, (const void *)config)
+RECORD(ReduceConfig,
+       (const void *send, void *recv, size_t count, int type, int op, int root, COLLECTIVE_TAIL,
+        const coll_call_config *config),
+       "%p %p %zu %d %d %d %p %p %p", send, recv, count, type, op, root, (void *)comm, (void *)stream,
+       (const void *)config)
+RECORD(CommQueryProperties, (coll_comm comm, void *properties), "%p %p", (void *)comm, properties)
+RECORD(GinInboxA2ACreateRequirement, (coll_team team, int blocks, int size, void *handle, void *resources),
+       "%d %d %d %d %d %p %p", team.ranks, team.rank, team.stride, blocks, size, handle, resources)
+RECORD(GinOutboxCreateRequirement, (int blocks, int size, void *handle, void *resources), "%d %d %p %p", blocks, size,
+       handle, resources)
+RECORD(GetLsaDevicePointer, (coll_window window, size_t offset, int rank, void **pointer), "%p %zu %d %p",
+       (void *)window, offset, rank, (void *)pointer)
+RECORD(GetLsaMultimemDevicePointer, (coll_window window, size_t offset, void **pointer), "%p %zu %p", (void *)window,
+       offset, (void *)pointer)
+RECORD(GetMultimemDevicePointer, (coll_window window, size_t offset, coll_multimem multimem, void **pointer),
+       "%p %zu %p %p", (void *)window, offset, multimem.base, (void *)pointer)
+RECORD(GetPeerDevicePointer, (coll_window window, size_t offset, int peer, void **pointer), "%p %zu %d %p",
+       (void *)window, offset, peer, (void *)pointer)
+RECORD(GetCftDeviceLeInfo, (coll_window window, size_t offset, int peer, coll_team team, coll_cft_id *id, size_t *at),
+       "%p %zu %d %d %d %d %p %p", (void *)window, offset, peer, team.ranks, team.rank, team.stride, (void *)id,
+       (void *)at)
+RECORD(GetMultimemDeviceLeInfo, (coll_window window, size_t offset, coll_cft_id *id, size_t *at), "%p %zu %p %p",
+       (void *)window, offset, (void *)id, (void *)at)
+RECORD(GetPeerDeviceLeInfo, (coll_window window, size_t offset, int peer, coll_cft_id *id, size_t *at),
+       "%p %zu %d %p %p", (void *)window, offset, peer, (void *)id, (void *)at)
+
+coll_team pncclTeamCft(coll_comm comm, coll_cft_mode mode)
+{
+    return team(40 + told("TeamCft %p %d", (void *)comm, mode));
+}
+ALIAS(TeamCft)
+
+coll_team pncclTeamCftMultimem(coll_comm comm)
+{
+    return team(50 + told("TeamCftMultimem %p", (void *)comm));
+}
+ALIAS(TeamCftMultimem)
+
+RECORD(ParamBind, (coll_param * param, const char *key), "%p %s", (void *)param, key)
+RECORD(ParamGetI8, (coll_param param, int8_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetI16, (coll_param param, int16_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetI32, (coll_param param, int32_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetI64, (coll_param param, int64_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetU8, (coll_param param, uint8_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetU16, (coll_param param, uint16_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetU32, (coll_param param, uint32_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetU64, (coll_param param, uint64_t *value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGetStr, (coll_param param, const char **value), "%p %p", (void *)param, (void *)value)
+RECORD(ParamGet, (coll_param param, void *value, int capacity, int *size), "%p %p %d %p", (void *)param, value,
+       capacity, (void *)size)
+RECORD(ParamGetParameter, (const char *key, const char **value, int *size), "%s %p %p", key, (void *)value,
+       (void *)size)
+RECORD(ParamGetAllParameterKeys, (const char ***keys, int *count), "%p %p", (void *)keys, (void *)count)
+
+void pncclParamDumpAll(void)
+{
+    told("ParamDumpAll");
+}
+ALIAS(ParamDumpAll)
+#endif
 #pragma GCC visibility pop

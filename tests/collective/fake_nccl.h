@@ -24,7 +24,7 @@ const char *fake_take(void);
 void fake_answer(int result, int blind);
 const char *fake_last_error(void);
 
-#define FAKE_VERSION     22809
+#define FAKE_VERSION     23203
 #define FAKE_VERSION_OLD 21805
 
 /* Writes a line, and returns what this thread is to be answered. */

@@ -130,6 +130,8 @@ find)
     expect 0 "${with_old[@]}" "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl-old" "${linked[@]}" older
     said 1 "ncclAlltoAll is not in $old, NCCL 21805"
     said 1 "ncclTeamWorld is not in"
+    said 1 "ncclCommGrow is not in"
+    said 1 "ncclBroadcastConfig is not in"
     expect 0 "${with_old[@]}" "STRAIT_COLL_NCCL=$old" "${by_name[@]}" --local "$ours" older
     expect 0 "${with_old[@]}" "STRAIT_COLL_NCCL=$old" "${by_name[@]}" --local "$ours" --pnccl older
     said 1 "pncclAlltoAll is not in $old"
@@ -176,15 +178,19 @@ refuse)
 print)
     run=(env "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" STRAIT_COLL_PRINT=1)
     expect 0 "${run[@]}" "${linked[@]}" counts
-    said 3 "NCCL 22809 from $fake" # two communicators, the process
+    said 3 "NCCL 23203 from $fake" # two communicators, the process
     said 2 "communicator 0x"
     grep -qE '^all_reduce +bf16 +2 +2048 +0 +0 +0 +0 +0  raw: (no GPU|libstrait-coll-cuda)' "$scratch/err"
     expect 0 "${run[@]}" "${linked[@]}" fork
-    said 3 "NCCL 22809 from" # a communicator, the parent, the child that calls
+    said 3 "NCCL 23203 from" # a communicator, the parent, the child that calls
     expect 0 "${run[@]}" STRAIT_COLL=raw "${linked[@]}" fork
     said 3 "raw: pinned"
     expect 0 "${run[@]}" STRAIT_COLL=off "${linked[@]}" fork # another spelling
     said 3 "raw: pinned"
+    # Encryption is said once, and in reports.
+    expect 0 "${run[@]}" STRAIT_COLL_PRINT=0 "${linked[@]}" encrypt
+    said 1 strait-coll
+    said 1 "strait-coll: ncclSetEncryption: communicators that are made from now on stay raw between hosts"
     # Programs that never call NCCL say nothing, nor do those that are not asked to.
     expect 0 "${run[@]}" true
     quiet
@@ -203,16 +209,21 @@ exports)
     grep -v '^strait' "$scratch/exported" >"$scratch/nccl"
     exports "$fake" | grep -v '^fake_' >"$scratch/fake"
     differ "not what the tests call" "$scratch/fake" "$scratch/nccl"
+    # What the newest NCCL exports, by name and as pncclX, but for what is listed as missing.
+    here=$(dirname "$0")
+    grep -v '^#' "$here/nccl_missing.txt" | awk 'NF > 1 { print $1 }' | sort >"$scratch/missing"
+    grep '^nccl' "$here/nccl_functions.txt" | awk '{ print $1 } NF == 1 { print "p" $1 }' | sort >"$scratch/newest"
+    differ "listed as missing, but not of NCCL" /dev/null <(comm -23 "$scratch/missing" "$scratch/newest")
+    comm -23 "$scratch/newest" "$scratch/missing" >"$scratch/expected"
+    differ "not what $(head -1 "$here/nccl_functions.txt" | grep -oE 'NCCL [0-9.]+') exports" "$scratch/expected" "$scratch/nccl"
     for real in ${REAL_NCCL:-/usr/local/cuda/lib/libnccl.so.2}; do
         [ -e "$real" ] || continue
-        # One of its functions is for itself.
-        exports "$real" | grep -E '^p?nccl' | grep -v '^ncclResetDebugInitInternal$' >"$scratch/real"
-        [ "$(grep -c . "$scratch/real")" -eq 104 ] || { echo "$real is not 2.28: not compared" && continue; }
-        differ "not what $real exports" "$scratch/real" "$scratch/nccl"
+        exports "$real" | grep -E '^p?nccl' >"$scratch/real"
+        differ "of $real, not exported" /dev/null <(comm -23 "$scratch/real" "$scratch/nccl" | comm -23 - "$scratch/missing")
         echo "compared with $real"
     done
-    if [ -e "$include/nccl.h" ] && grep -q 'NCCL_MINOR 28' "$include/nccl.h"; then
-        grep -oE '\bp?nccl[A-Z][A-Za-z]+\(' "$include/nccl.h" | tr -d '(' | sort -u >"$scratch/header"
+    if [ -e "$include/nccl.h" ]; then
+        grep -oE '\bp?nccl[A-Z][A-Za-z0-9]+\(' "$include/nccl.h" | tr -d '(' | sort -u >"$scratch/header"
         missing=$(comm -23 "$scratch/header" "$scratch/nccl")
         [ -z "$missing" ] || { echo "of nccl.h, not exported: $missing" && exit 1; }
         echo "compared with $include/nccl.h"

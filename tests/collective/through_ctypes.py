@@ -50,7 +50,7 @@ def main():
     fake.fake_take.restype = ctypes.c_char_p
 
     version = ctypes.c_int()
-    assert nccl.ncclGetVersion(ctypes.byref(version)) == 0 and version.value == 22809
+    assert nccl.ncclGetVersion(ctypes.byref(version)) == 0 and version.value == 23203
     unique = UniqueId()
     for i in range(ID_BYTES):
         unique.internal[i] = i - 64

@@ -388,7 +388,8 @@ static void run_write_headers(coll_stream stream, void *argument)
     for (uint32_t i = 0; i < headers->list.count; i++)
         if (i != headers->list.skip)
             write_head(head_of(&headers->list, i), verdict_of(headers, i), headers->ends->next, row, most);
-    for (uint32_t peer = 0; peer < headers->rings.ranks && headers->list.count > 0; peer++)
+    const bool records = headers->list.count > 0 || headers->job.peer < 0;
+    for (uint32_t peer = 0; peer < headers->rings.ranks && records; peer++)
         if (peer != headers->rings.rank && (headers->job.peer < 0 || (uint32_t)headers->job.peer == peer))
             record(headers, peer, row);
     headers->ends->next += any ? headers->slots : 0;

@@ -81,9 +81,11 @@ struct fake_nccl_control {
     size_t watched_bytes;
     /* Counters. */
     _Atomic uint32_t watched_sent;
-    _Atomic uint64_t counted;   /* questions for the number of ranks */
-    _Atomic uint32_t simulated; /* operations of simulated groups */
+    _Atomic uint64_t counted;              /* questions for the number of ranks */
+    _Atomic uint32_t simulated;            /* operations of simulated groups */
+    _Atomic uint32_t configured, selected; /* calls with a config, and with one that selects FAKE_SELECTION */
 };
+#define FAKE_SELECTION "the algorithm of a test"
 
 /* The beginning of ncclConfig_t. blocks 0: calls may return before they are done, and proceed when
  * ncclCommGetAsyncError is called. */

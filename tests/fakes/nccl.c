@@ -8,6 +8,8 @@
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds; /* that lack ranks */
 
+enum { ID_USED = 40 }; /* bytes; what is behind them is for others */
+
 /* ---- Worlds ------------------------------------------------------------------------------------------------------ */
 
 static struct world *world_make(int ranks)
@@ -36,7 +38,7 @@ static struct world *world_of(const coll_id *id, int ranks)
 {
     pthread_mutex_lock(&making);
     struct world **at = &worlds;
-    while (*at != NULL && memcmp(&(*at)->id, id, sizeof(*id)) != 0)
+    while (*at != NULL && memcmp(&(*at)->id, id, ID_USED) != 0)
         at = &(*at)->next;
     struct world *world = *at;
     if (world == NULL) {
@@ -225,6 +227,52 @@ int pncclCommFinalize(coll_comm comm)
     return COLL_SUCCESS;
 }
 ALIAS(CommFinalize)
+
+/* Of one rank of those that are to grow. */
+int pncclCommGetUniqueId(coll_comm comm, coll_id *id)
+{
+    (void)pncclGetUniqueId(id);
+    pthread_mutex_lock(&comm->world->lock);
+    comm->world->grown = *id;
+    pthread_cond_broadcast(&comm->world->changed);
+    pthread_mutex_unlock(&comm->world->lock);
+    return COLL_SUCCESS;
+}
+ALIAS(CommGetUniqueId)
+
+/* Waits for the GPU, as NCCL does. As if NCCL had 1000 bytes of what it frees, and 2000 others. */
+int pncclCommSuspend(coll_comm comm, int flags)
+{
+    demand(!comm->suspended && flags == 1);
+    fake_device_wait(comm->device);
+    comm->suspended = true;
+    return COLL_SUCCESS;
+}
+ALIAS(CommSuspend)
+
+int pncclCommResume(coll_comm comm)
+{
+    demand(comm->suspended);
+    comm->suspended = false;
+    return COLL_SUCCESS;
+}
+ALIAS(CommResume)
+
+int pncclCommMemStats(coll_comm comm, int statistic, uint64_t *value)
+{
+    const uint64_t values[] = {1000, comm->suspended, 2000, 3000};
+    demand(statistic >= 0 && statistic < 4);
+    *value = values[statistic];
+    return COLL_SUCCESS;
+}
+ALIAS(CommMemStats)
+
+int pncclSetEncryption(const coll_encryption *encryption)
+{
+    demand(encryption->head.magic == COLL_CONFIG_MAGIC && encryption->head.size == sizeof(*encryption));
+    return COLL_SUCCESS;
+}
+ALIAS(SetEncryption)
 
 /* Sends that are watched (fake.h) stand for what it would change. */
 int pncclCommRegister(coll_comm comm, void *buffer, size_t size, void **handle)

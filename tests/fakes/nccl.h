@@ -28,7 +28,7 @@ struct world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct world *next; /* in the list of worlds being made */
-    coll_id id;
+    coll_id id, grown;  /* grown: of the world that it grows into next */
     int ranks, joined, references;
     /* Separate for sends and receives and for collectives, which do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];
@@ -43,6 +43,7 @@ struct world {
 struct ncclComm {
     struct world *world;
     int rank, device;
+    bool suspended;
     bool aborted, revoked;   /* under the world's lock */
     unsigned underway;       /* pieces of work that may still run; under the world's lock */
     struct CUevent_st *last; /* end of what it moved before, on stream */

@@ -243,6 +243,23 @@ int pncclRecv(void *recv, size_t count, int type, int peer, COLLECTIVE_TAIL)
 }
 ALIAS(Recv)
 
+/* Ranks of the parent keep their numbers. Which world it is they know from the one that has made the id. */
+int pncclCommGrow(coll_comm comm, int nranks, const coll_id *id, int rank, coll_comm *grown, void *config)
+{
+    demand((comm == NULL) == (rank >= 0) && (comm != NULL || id != NULL) && config == NULL);
+    struct make make = {.slot = grown, .ranks = nranks, .rank = rank, .device = fake_device()};
+    if (comm == NULL) {
+        make.id = *id;
+        return add_make(make);
+    }
+    make.rank = comm->rank;
+    pthread_mutex_lock(&comm->world->lock);
+    make.id = comm->world->grown;
+    pthread_mutex_unlock(&comm->world->lock);
+    return add_make(make);
+}
+ALIAS(CommGrow)
+
 static coll_result collective(enum kind kind, const void *send, void *receive, size_t count, int type, int reduction,
                               int root, COLLECTIVE_TAIL)
 {
@@ -286,4 +303,36 @@ int pncclBroadcast(const void *send, void *recv, size_t count, int type, int roo
     return collective(KIND_BROADCAST, send, recv, count, type, 0, root, comm, stream);
 }
 ALIAS(Broadcast)
+
+int pncclBcast(void *buffer, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return pncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+ALIAS(Bcast)
+
+/* The text is read as NCCL reads it. */
+static void note_config(const coll_call_config *config)
+{
+    if (config == NULL)
+        return;
+    demand(config->head.magic == COLL_CONFIG_MAGIC);
+    fake_nccl.configured++;
+    fake_nccl.selected += config->selection != NULL && strcmp(config->selection, FAKE_SELECTION) == 0;
+}
+
+int pncclAllGatherConfig(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL,
+                         const coll_call_config *config)
+{
+    note_config(config);
+    return pncclAllGather(send, recv, count, type, comm, stream);
+}
+ALIAS(AllGatherConfig)
+
+int pncclAlltoAllConfig(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL,
+                        const coll_call_config *config)
+{
+    note_config(config);
+    return pncclAlltoAll(send, recv, count, type, comm, stream);
+}
+ALIAS(AlltoAllConfig)
 #pragma GCC visibility pop

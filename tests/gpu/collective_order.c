@@ -42,6 +42,9 @@ static void call_collective(struct rank *rank, enum coll_operation operation)
     case COLL_ALL_REDUCE:
         require_nccl(nccl.AllReduce(send, receive, VALUES, COLL_FP32, COLL_SUM, comm, stream));
         return;
+    case COLL_BROADCAST:
+        require_nccl(nccl.Broadcast(send, receive, VALUES, COLL_FP32, 0, comm, stream));
+        return;
     default:
         require_nccl(nccl.AllGather(send, receive, VALUES, COLL_FP32, comm, stream));
     }
@@ -50,11 +53,11 @@ static void call_collective(struct rank *rank, enum coll_operation operation)
 static void check_collective(struct rank *rank, enum coll_operation operation, unsigned turn)
 {
     const int part = operation == COLL_REDUCE_SCATTER ? rank->number : 0;
-    const bool gathers = operation == COLL_ALL_GATHER;
+    const bool gathers = operation == COLL_ALL_GATHER, sums = !gathers && operation != COLL_BROADCAST;
     rank_download(rank, rank->receive[0], (size_t)(gathers ? rank->ranks : 1) * BYTES);
     for (int from = 0; from < (gathers ? rank->ranks : 1); from++)
         require(values_are_sums((const float *)(void *)(rank->host + (size_t)from * BYTES), VALUES,
-                                gathers ? 1 : rank->ranks, true, seed_of(turn, part, from)));
+                                sums ? rank->ranks : 1, true, seed_of(turn, part, from)));
 }
 
 /* From rank 0 to rank 1: one too short to be compressed, one that is compressed. */
@@ -286,6 +289,7 @@ static const struct world_scene scenes[] = {
     {.name = "reduce_scatter", play_sends, "reduce_scatter", OPERATION(COLL_REDUCE_SCATTER)},
     {.name = "all_reduce", play_sends, "all_reduce", OPERATION(COLL_ALL_REDUCE)},
     {.name = "all_gather", play_sends, "all_gather", OPERATION(COLL_ALL_GATHER)},
+    {.name = "broadcast", play_sends, "broadcast", OPERATION(COLL_BROADCAST)},
     {.name = "exchange", play_exchange, "all_to_all"},
     {.name = "refused", play_refused, "send"},
     {.name = "streams", play_streams, "all_gather"},

@@ -4,8 +4,8 @@
  *
  * LIBRARY is NCCL's or libstrait-coll, opened by its path. Values that cannot be compressed come from one rank, in
  * turn, so that the others have to learn of it: called straight, in a graph, in a group, on two communicators and
- * streams at once, and with counts by rank, some of them none. All that arrives is compared. With STRAIT_COLL=compress
- * something has to have been compressed. Exit status 77: too few GPUs. */
+ * streams at once, with counts by rank, some of them none, and broadcast. All that arrives is compared. With
+ * STRAIT_COLL=compress something has to have been compressed. Exit status 77: too few GPUs. */
 #include "collective/reduce.h"
 #include "tests/gpu/collective_world.h"
 
@@ -157,6 +157,14 @@ static void exchange(struct rank *rank, unsigned slot, unsigned stream)
                                rank->stream[stream]));
 }
 
+/* Of every rank, by turns: as an all_gather of what they have. */
+static void broadcast(struct rank *rank, unsigned slot)
+{
+    for (int root = 0; root < rank->ranks; root++)
+        require_nccl(nccl.Broadcast(rank->send[slot], rank->receive[slot] + (size_t)root * BYTES, COUNT_OF, COLL_BF16,
+                                    root, rank->comm[slot], rank->stream[slot]));
+}
+
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
 static void play_straight(struct rank *rank)
@@ -169,6 +177,20 @@ static void play_straight(struct rank *rank)
         put(rank, 0, turn, noisy, true);
         exchange(rank, 0, 0);
         check_all(rank, 0, turn, is_noisy, true);
+    }
+}
+
+/* Every other turn in one group. */
+static void play_broadcasts(struct rank *rank)
+{
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        put(rank, 0, turn, is_noisy(rank, turn, rank->number), false);
+        if (turn % 2 == 0)
+            require_nccl(nccl.GroupStart());
+        broadcast(rank, 0);
+        if (turn % 2 == 0)
+            require_nccl(nccl.GroupEnd());
+        check_all(rank, 0, turn, is_noisy, false);
     }
 }
 
@@ -290,9 +312,13 @@ static void play_uneven(struct rank *rank)
 }
 
 static const struct world_scene scenes[] = {
-    {.name = "straight", play_straight, "all_gather"}, {.name = "sums", play_sums, "reduce_scatter"},
-    {.name = "graph", play_graph, "all_gather"},       {.name = "group", play_group, "all_to_all"},
-    {.name = "two", play_two, "all_gather"},           {.name = "uneven", play_uneven, "send"},
+    {.name = "straight", play_straight, "all_gather"},
+    {.name = "sums", play_sums, "reduce_scatter"},
+    {.name = "graph", play_graph, "all_gather"},
+    {.name = "group", play_group, "all_to_all"},
+    {.name = "two", play_two, "all_gather"},
+    {.name = "uneven", play_uneven, "send"},
+    {.name = "broadcasts", play_broadcasts, "broadcast"},
 };
 
 int main(int argc, char **argv)

@@ -30,6 +30,7 @@ void nccl_open(const char *path)
     FIND(CommGetAsyncError);
     FIND(AllGather);
     FIND(AlltoAll);
+    FIND(Broadcast);
     FIND(ReduceScatter);
     FIND(AllReduce);
     FIND(Send);

@@ -25,6 +25,8 @@ struct nccl {
     coll_result (*CommGetAsyncError)(coll_comm comm, coll_result *error);
     coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, NCCL_OPERATION_END);
     coll_result (*AlltoAll)(const void *send, void *receive, size_t count, coll_type type, NCCL_OPERATION_END);
+    coll_result (*Broadcast)(const void *send, void *receive, size_t count, coll_type type, int root,
+                             NCCL_OPERATION_END);
     coll_result (*ReduceScatter)(const void *send, void *receive, size_t count, coll_type type,
                                  coll_reduction reduction, NCCL_OPERATION_END);
     coll_result (*AllReduce)(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
