@@ -29,6 +29,7 @@ struct coll_phase {
     uint64_t index; /* number among the operations of its kind */
     unsigned level;
     unsigned local_class;
+    struct op_cost cost;
     struct plan plan;
 };
 
@@ -96,7 +97,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 11u
+#define COLL_ENGINE_VERSION 12u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

@@ -10,7 +10,7 @@
 /* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
 #define SAVED_MOST 0.65
 /* Relative to NCCL's time: when coded, an op has to take less than GAIN to be worth it, and with overflow at most
- * MOST. */
+ * MOST, unless a budget bounds overflows over time (budget.h). */
 #define GAIN 0.97
 #define MOST 2.0
 
@@ -55,29 +55,64 @@ static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
     return true;
 }
 
+/* The times of a phase, by the link as it was measured; the same on all ranks. */
+static struct op_cost cost_of(const struct coll_ccomm *ccomm, const struct coll_op *op, unsigned phase)
+{
+    const struct plan *plan = &op->of[phase].plan;
+    const double start = phase == 0 ? ccomm->cost.start : 0; /* NCCL has one phase */
+    const uint64_t bytes = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
+    return (struct op_cost){.plain = start + (double)plan->stride * cost_plain(ccomm, plan),
+                            .coded = ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) +
+                                     seconds_coding(ccomm, op, plan),
+                            .repair = (double)plan->raw * ccomm->cost.overflow};
+}
+
+/* NCCL asks that all ranks capture an operation, or none. The default stream cannot be captured. */
+static bool is_captured(const struct coll_ccomm *ccomm, const struct coll_op *op)
+{
+    return op->call.stream != NULL && ccomm->gpu->stream_capture(op->call.stream) != 0;
+}
+
+/* What a graph has captured overflows as often as it is launched, and cannot go raw later. */
+static bool is_bounded_over_time(const struct coll_ccomm *ccomm, const struct coll_op *op)
+{
+    bool all = !is_captured(ccomm, op);
+    for (unsigned phase = 0; phase < op->phases; phase++)
+        all &= op_class_has_budget(ccomm, ccomm_local_class(ccomm, &op->call, phase));
+    return all;
+}
+
+static const char *reason_of_level(const struct coll_op *op)
+{
+    bool unknown = false;
+    for (unsigned phase = 0; phase < op->phases; phase++)
+        unknown |= op->of[phase].level == LEVEL_RAW;
+    return unknown ? "not known to shrink" : "does not shrink";
+}
+
 /* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    double coded = 0, plain = ccomm->cost.start, overflow = 0;
+    double coded = 0, plain = 0, repair = 0;
+    bool probe = false;
     op->wire = 0;
     if (!make_plans(ccomm, op))
-        return "does not shrink";
+        return reason_of_level(op);
     for (unsigned phase = 0; phase < op->phases; phase++) {
-        const struct plan *plan = &op->of[phase].plan;
-        plain += (double)plan->stride * cost_plain(ccomm, plan);
-        /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was
-         * measured; the same on all ranks. */
-        const uint64_t bytes =
-            plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
-        coded += ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
-        overflow += (double)plan->raw * ccomm->cost.overflow;
-        op->wire += plan_wire(plan);
+        op->of[phase].cost = cost_of(ccomm, op, phase);
+        plain += op->of[phase].cost.plain;
+        coded += op->of[phase].cost.coded;
+        repair += op->of[phase].cost.repair;
+        op->wire += plan_wire(&op->of[phase].plan);
+        probe |= op->of[phase].level == LEVEL_PROBE;
     }
     if (is_forced(ccomm, &op->call))
         return NULL;
-    return coded >= GAIN * plain             ? "the link is fast"
-           : coded + overflow > MOST * plain ? "what does not fit would take too long"
-                                             : NULL;
+    if (probe)
+        return is_captured(ccomm, op) ? "no probe in a graph" : NULL;
+    return coded >= GAIN * plain                                               ? "the link is fast"
+           : coded + repair > MOST * plain && !is_bounded_over_time(ccomm, op) ? "what does not fit would take too long"
+                                                                               : NULL;
 }
 
 static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *call, const char **reason)
@@ -108,19 +143,24 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
 /* Counts the op as one of its op class. False: it goes raw, as a rank has no memory for it. */
 static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    bool good = true, cut = false;
+    bool good = true, cut = false, probe = false;
     op->counted = true;
     for (unsigned phase = 0; phase < op->phases; phase++) {
         const unsigned local_class = ccomm_local_class(ccomm, &op->call, phase);
         const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
-        const struct issued issued = op_class_issue(ccomm, local_class, op->call.grouped, long_enough);
+        const struct issued issued =
+            op_class_issue(ccomm, local_class, &op->of[phase].cost, op->call.grouped, long_enough);
         op->of[phase].index = issued.index;
         op->of[phase].level = issued.level;
         op->of[phase].local_class = local_class;
         cut |= issued.cut;
         op->differs |= issued.differs;
         good &= !issued.stopped;
+        probe |= issued.level == LEVEL_PROBE;
     }
+    /* All phases of an op are raw together. So they are probes together, or they would never be. */
+    for (unsigned phase = 0; phase < op->phases && probe; phase++)
+        op->of[phase].level = LEVEL_PROBE;
     if ((!cut || op->call.grouped) && !op->differs) /* one that differs is weighed as on the other rank */
         op->head = op->tail = 0;
     return good;

@@ -135,6 +135,29 @@ bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank
     return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % ccomm->ranks;
 }
 
+/* Rows of the table of sizes are those of collectives, in their order, and then pairs. */
+bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    const struct coll_sizes *table = &ccomm->host.settings.table;
+    const uint32_t all_reduce = COLL_SIZES_OPERATIONS - 2, collective = number / CCOMM_TYPES;
+    const uint32_t row = number >= COLLECTIVES ? all_reduce + 1 : collective < all_reduce ? collective : all_reduce;
+    return !ccomm->forced && op_class_decider(ccomm, number) >= 0 && table->from[row][number % CCOMM_TYPES] == 0;
+}
+
+bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class)
+{
+    return op_class_is_budgeted(ccomm, class_index(ccomm, local_class));
+}
+
+void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t from)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    if (op_class_is_budgeted(ccomm, number))
+        budget_step(&op_class->budget, &op_class->level, from);
+    else
+        levels_step(&op_class->level, op_class->overflow, from);
+}
+
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
 
 /* A step that other copies take over begins when all of them have promised. */
@@ -143,6 +166,19 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
     op_class->overflow = overflow;
     op_class->limit = op_class->level.issued + OP_CLASS_AHEAD;
     __atomic_fetch_add(&classes->wanted, 1, __ATOMIC_RELEASE);
+}
+
+/* Whether it is time for a step of the op class. */
+static bool is_time(const struct coll_ccomm *ccomm, uint32_t number, const struct report *report)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    const coll_type type = ccomm_local_class_type(report->local_class);
+    const unsigned share = report->share & ~REPORT_PROBE;
+    if (!op_class_is_budgeted(ccomm, number))
+        return levels_overflowed(&op_class->level, report->index, levels_fitting(type, share));
+    const struct need need = {report->index, levels_fitting(type, share), levels_fitting(type, 1024)};
+    return (report->share & REPORT_PROBE) != 0 ? budget_probed(&op_class->budget, &op_class->level, &need)
+                                               : budget_overflowed(&op_class->budget, &op_class->level, &need);
 }
 
 /* The first rank that reads of an overflow considers it, for all. */
@@ -158,8 +194,7 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
         (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank)))
         return;
     op_class->overflows = report->count;
-    const unsigned fitting = levels_fitting(ccomm_local_class_type(report->local_class), report->share);
-    if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0)
+    if (!is_time(ccomm, number, report) || op_class->limit != 0)
         return;
     if (decider >= 0)
         want(classes, op_class, report->index);
@@ -237,10 +272,24 @@ static bool is_cut(const struct op_class *op_class, uint64_t index)
            (op_class->cut_until == 0 || index < op_class->cut_until);
 }
 
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough)
+/* The operation's level, as the first rank of this copy that issues it counts it. */
+static unsigned level_of(struct coll_ccomm *ccomm, uint32_t number, uint64_t index, const struct op_cost *cost)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    if (!op_class_is_budgeted(ccomm, number))
+        return levels_at(&op_class->level, index);
+    const unsigned level = budget_level_at(&op_class->level, index);
+    if (index >= op_class->level.issued)
+        budget_issue(&op_class->budget, level, cost);
+    return level;
+}
+
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
+                             bool long_enough)
 {
     struct op_classes *classes = ccomm->shared.classes;
-    struct op_class *op_class = &classes->classes[class_index(ccomm, local_class)];
+    const uint32_t number = class_index(ccomm, local_class);
+    struct op_class *op_class = &classes->classes[number];
     op_classes_lock(classes);
     read_reports(ccomm);
     const uint64_t index = ccomm->issued[local_class]++;
@@ -249,11 +298,12 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, boo
         /* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
         if (is_cut(op_class, index) && op_class->level.issued <= index)
             op_class->cut_until = index;
+    const unsigned level = level_of(ccomm, number, index, cost);
     if (op_class->level.issued < index + 1)
         op_class->level.issued = index + 1;
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;
     const bool cut = long_enough && is_cut(op_class, index);
-    const struct issued issued = {index, levels_at(&op_class->level, index), cut && !grouped, cut && grouped, stopped};
+    const struct issued issued = {index, level, cut && !grouped, cut && grouped, stopped};
     if (!grouped)
         count_alone(ccomm, op_class, index);
     op_classes_unlock(classes);

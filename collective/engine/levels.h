@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "collective/api.h"
+#include "collective/engine/budget.h"
 
 /* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
  * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of
@@ -19,6 +20,9 @@
  * most 349. Mixed data needs anything above that (all kinds together 730 to 760; FP32 half of which is widened 600;
  * moments and master weights in FP32 852 to 882), so steps are small: no more than 8 of 1024 are wasted. */
 unsigned levels_share(coll_type type, unsigned level);
+
+/* Two more: raw, whatever the type; and room for any result, with which nothing overflows (budget.h). */
+enum { LEVEL_RAW = 1000, LEVEL_PROBE };
 
 /* The lowest level that gives so many 1024ths; if there is none, a level that is raw. */
 unsigned levels_fitting(coll_type type, unsigned share);
@@ -64,6 +68,7 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  * So when a second change is made, all ranks are past the first. */
 
 struct coll_ccomm;
+struct op_cost;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
@@ -71,9 +76,10 @@ struct coll_ccomm;
 enum { OP_CLASS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
- * most. */
+ * most. budget: of those whose overflows go between hosts, where the copy decides. */
 struct op_class {
     struct level level;
+    struct budget budget;
     uint64_t stop;      /* operations from this one on go raw, if stopped */
     uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
     uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
@@ -105,6 +111,10 @@ void op_classes_unlock(struct op_classes *classes);
 /* For an op class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
  * on another host, is asked for its promise. */
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
+/* Whether its levels follow a budget; the same on all ranks. Not if it is compressed whatever it costs. */
+bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number);
+/* Makes the step that the deciding copy wants, from operation `from` on; under the lock. */
+void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t from);
 bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank);
 
 /* Counts an operation that this rank issues, by ccomm_local_class, after considering the overflows that its own GPU has
@@ -117,7 +127,10 @@ struct issued {
     bool stopped; /* it goes raw */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough);
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
+                             bool long_enough);
+/* The same by this rank's number for the class. */
+bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the op class after it. */
 void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t index);

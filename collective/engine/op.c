@@ -328,7 +328,8 @@ bool launch_check(const struct coll_op *op)
                              .host_status = ccomm->host_status,
                              .overflow_counter = ccomm->overflow_counters + phase_of(op)->local_class,
                              .index = phase_of(op)->index,
-                             .local_class = phase_of(op)->local_class};
+                             .local_class = phase_of(op)->local_class,
+                             .probe = phase_of(op)->level == LEVEL_PROBE ? REPORT_PROBE : 0};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)

@@ -85,7 +85,7 @@ bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t c
 {
     const uint64_t size = type == COLL_FP32 ? 4 : 2;
     const unsigned share = levels_share(type, level);
-    if (share == 0 || count > RAW_MAX / size || count * size < PLAN_PAGE)
+    if ((share == 0 && level != LEVEL_PROBE) || count > RAW_MAX / size || count * size < PLAN_PAGE)
         return false;
     *layout = (struct message_layout){.element = element_of(type), .raw = count * size};
     layout->pages = (uint32_t)(layout->raw / PLAN_PAGE);
@@ -98,10 +98,11 @@ bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t c
     }
     layout->main_at = at;
     layout->main_bound = bound_of(PLAN_PAGE, layout->pages);
-    layout->main_room = lines((uint64_t)layout->pages * PLAN_PAGE / 1024 * share);
+    layout->main_room =
+        lines(level == LEVEL_PROBE ? layout->main_bound : (uint64_t)layout->pages * PLAN_PAGE / 1024 * share);
     layout->message = at + layout->main_room;
     layout->encoded = at + lines(layout->main_bound);
-    return layout->main_bound > layout->main_room && layout->message < layout->raw;
+    return level == LEVEL_PROBE || (layout->main_bound > layout->main_room && layout->message < layout->raw);
 }
 
 unsigned message_parts(const struct message_layout *layout, void *raw, struct message_part parts[2])

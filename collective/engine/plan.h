@@ -120,6 +120,12 @@ void plan_list_free(struct codec_list *list);
 /* Cost of moving messages by the links, as they were measured when the communicator was made (measure.c): seconds,
  * the same on all ranks; 0 where nothing was measured. */
 
+/* Seconds that a phase takes: uncompressed; coded at the first level; to move all of its messages again if one
+ * overflows. */
+struct op_cost {
+    double plain, coded, repair;
+};
+
 /* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);
 

@@ -64,7 +64,7 @@ static bool settle(struct level_consensus *agree, uint32_t number)
     struct op_class *op_class = &classes->classes[number];
     uint64_t sent_to = 0;
     op_classes_lock(classes);
-    levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
+    op_class_step(agree->ccomm, number, agree->classes[number].from);
     op_class->limit = 0;
     const struct level_span now = op_class->level.now;
     op_classes_unlock(classes);

@@ -47,6 +47,7 @@ struct fake_gpu_control {
     _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
     _Atomic uint32_t sum_fs;           /* besides, of what NCCL adds up */
     _Atomic uint32_t ring_fs;          /* of overflow, as measured by events: femtoseconds per byte */
+    _Atomic uint32_t codec_fs;         /* of encoding, and of decoding: femtoseconds per byte of values */
     _Atomic uint32_t hosts[FAKE_GPUS]; /* the host of each device, as NCCL_HOSTID may say */
     const char *_Atomic list;          /* the folder in which the host's driver lists its GPUs; NULL: there is none */
     /* Counters. */
