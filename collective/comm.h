@@ -15,6 +15,7 @@ enum coll_route {
     COLL_ROUTE_NCCL,     /* NCCL does it at once, with the arguments unchanged */
     COLL_ROUTE_DEFER,    /* NCCL does it when its group ends (group.h) */
     COLL_ROUTE_COMPRESS, /* the engine compresses what NCCL moves (engine.h) */
+    COLL_ROUTE_TIMED,    /* NCCL does it at once, and the engine times that */
     COLL_ROUTE_REJECT,   /* another thread has ended its communicator meanwhile */
 };
 

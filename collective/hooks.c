@@ -491,7 +491,8 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     if (info.lazy_join != NULL && !coll_lazy_join_call(call, &info))
         return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
     const struct coll_decision decision = coll_decide(&info, call, op);
-    if (decision.route != COLL_ROUTE_COMPRESS && !coll_group_counts(op))
+    const bool runs = decision.route == COLL_ROUTE_COMPRESS || decision.route == COLL_ROUTE_TIMED;
+    if (!runs && !coll_group_counts(op))
         coll_release(info.held);
     if (call->grouped && info.ccomm != NULL && !info.pinned)
         coll_group_note(call);
@@ -513,6 +514,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
         const struct coll_decision decision = begin(&(call), &op);    \
         switch (decision.route) {                                     \
         case COLL_ROUTE_COMPRESS:                                     \
+        case COLL_ROUTE_TIMED:                                        \
             return end(&(call), &decision, coll_op_run(&op));         \
         case COLL_ROUTE_DEFER:                                        \
             return end(&(call), &decision, coll_group_keep(&(call))); \

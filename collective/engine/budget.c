@@ -57,7 +57,7 @@ void budget_issue(struct budget *budget, unsigned level, const struct op_cost *c
     /* Of operations of several sizes, the largest overflow is what it may have been. */
     budget->repair *= 1 - 1.0 / LATELY;
     budget->repair = cost->repair > budget->repair ? cost->repair : budget->repair;
-    if (level == LEVEL_RAW || level == LEVEL_PROBE)
+    if (level >= LEVEL_RAW)
         return;
     const double saved = cost->plain * (1 - level / 128.0) - cost->coded;
     budget->saved = lately(budget->saved, saved > 0 ? saved : 0);
@@ -126,6 +126,11 @@ bool budget_probed(struct budget *budget, const struct level *level, const struc
         return false;
     budget->rest = 0;
     return decide(budget, budget->needed, budget->needed == 0 ? NEVER : (uint64_t)REST_SHORTEST);
+}
+
+bool budget_rest(struct budget *budget, uint64_t rest)
+{
+    return !budget->decided && decide(budget, LEVEL_SLOW, rest);
 }
 
 void budget_step(struct budget *budget, struct level *level, uint64_t from)

@@ -52,6 +52,9 @@ struct need {
 bool budget_overflowed(struct budget *budget, const struct level *level, const struct need *need);
 bool budget_probed(struct budget *budget, const struct level *level, const struct need *need);
 
+/* The class has to go raw for `rest` operations, as it is slower compressed. False: another step is under way. */
+bool budget_rest(struct budget *budget, uint64_t rest);
+
 /* Makes the step that was decided on, from operation `from` on. */
 void budget_step(struct budget *budget, struct level *level, uint64_t from);
 

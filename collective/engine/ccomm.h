@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "collective/engine.h"
+#include "collective/engine/compare.h"
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
 
@@ -50,6 +51,7 @@ struct coll_ccomm {
     bool forced; /* compressed whatever it costs */
     struct link_costs cost;
     struct link_probe probe;
+    struct timings timings;
 
     struct staging_list stagings;
     struct keepalive *keepalive; /* watches the processes of other ranks */

@@ -84,10 +84,12 @@ static bool is_bounded_over_time(const struct coll_ccomm *ccomm, const struct co
 
 static const char *reason_of_level(const struct coll_op *op)
 {
-    bool unknown = false;
+    const char *reason = "does not shrink";
     for (unsigned phase = 0; phase < op->phases; phase++)
-        unknown |= op->of[phase].level == LEVEL_RAW;
-    return unknown ? "not known to shrink" : "does not shrink";
+        reason = op->of[phase].level == LEVEL_RAW    ? "not known to shrink"
+                 : op->of[phase].level == LEVEL_SLOW ? "compressing has taken longer"
+                                                     : reason;
+    return reason;
 }
 
 /* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
@@ -156,6 +158,8 @@ static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
         cut |= issued.cut;
         op->differs |= issued.differs;
         good &= !issued.stopped;
+        op->left_raw |= phase == 0 && issued.left_raw;
+        op->timed |= phase == 0 && issued.timed;
         probe |= issued.level == LEVEL_PROBE;
     }
     /* All phases of an op are raw together. So they are probes together, or they would never be. */
@@ -192,13 +196,32 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
     return weigh(ccomm, op);
 }
 
+/* Selects an operation that is to be timed (compare.h), left raw or as it is. Whether it is left raw is the same on all
+ * ranks; only one of them times it. */
+static void compare(const struct coll_ccomm *ccomm, struct coll_op *op, const char **reason)
+{
+    const bool unknown = *reason != NULL && op->of[0].level != LEVEL_SLOW;
+    if (unknown || !op->timed || is_captured(ccomm, op))
+        op->left_raw = op->timed = false;
+    op->timed &= ccomm->timings.kept && !op->call.grouped;
+    if (!op->left_raw)
+        return;
+    op->head = op->tail = 0;
+    op->phases = 1;
+    *reason = op->timed ? NULL : COLL_LEFT_RAW;
+    op->left_raw = op->timed;
+}
+
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its op class and takes no lock that other processes hold. */
 bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op, const char **reason)
 {
     *reason = consider(ccomm, call, op);
-    if (*reason == NULL)
-        *reason = issue(ccomm, op) ? weigh(ccomm, op) : "a rank has no memory for messages";
+    if (*reason != NULL)
+        return false;
+    timings_read(ccomm);
+    *reason = issue(ccomm, op) ? weigh(ccomm, op) : "a rank has no memory for messages";
+    compare(ccomm, op, reason);
     return *reason == NULL;
 }
 

@@ -92,6 +92,7 @@ static void destroy(struct coll_ccomm *ccomm)
     int before;
     if (gpu->enter(ccomm->device, &before)) {
         measure_end(ccomm);
+        timings_end(ccomm);
         keepalive_end(ccomm);
         staging_end(&ccomm->stagings, gpu);
         host_end(ccomm);
@@ -197,7 +198,7 @@ static const char *prepare(struct coll_ccomm *ccomm)
         return "no memory";
     if (!keepalive_prepare(ccomm))
         return "no memory to watch ranks with";
-    if (!ccomm->forced && !measure_prepare(ccomm))
+    if (!ccomm->forced && !(measure_prepare(ccomm) && timings_make(ccomm)))
         return "no memory to measure links with";
     return NULL;
 }

@@ -75,6 +75,15 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from)
     level->seen = false;
 }
 
+void levels_rest(struct level *level, uint64_t rest, uint64_t from)
+{
+    level->old = level->now;
+    level->now = (struct level_span){.from = from, .until = from + rest, .level = LEVEL_SLOW};
+    level->rest = rest;
+    level->wanted = 0;
+    level->seen = false;
+}
+
 /* ---- Op classes -------------------------------------------------------------------------------------------------- */
 
 enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES };
@@ -135,13 +144,19 @@ bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank
     return rank == (int)((number - COLLECTIVES) / CCOMM_TYPES) % ccomm->ranks;
 }
 
-/* Rows of the table of sizes are those of collectives, in their order, and then pairs. */
-bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
+/* Whether it is compressed whatever it costs. Rows of the table of sizes are those of collectives, in their order, and
+ * then pairs. */
+static bool is_told(const struct coll_ccomm *ccomm, uint32_t number)
 {
     const struct coll_sizes *table = &ccomm->host.settings.table;
     const uint32_t all_reduce = COLL_SIZES_OPERATIONS - 2, collective = number / CCOMM_TYPES;
     const uint32_t row = number >= COLLECTIVES ? all_reduce + 1 : collective < all_reduce ? collective : all_reduce;
-    return !ccomm->forced && op_class_decider(ccomm, number) >= 0 && table->from[row][number % CCOMM_TYPES] == 0;
+    return ccomm->forced || table->from[row][number % CCOMM_TYPES] != 0;
+}
+
+bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    return op_class_decider(ccomm, number) >= 0 && !is_told(ccomm, number);
 }
 
 bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class)
@@ -200,6 +215,29 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
         want(classes, op_class, report->index);
     else
         levels_step(&op_class->level, report->index, op_class->level.issued);
+}
+
+/* Times are those of operations whose sizes vary, and of the programs' own: what is raw in any case need not be. */
+static bool compares(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    return number < COLLECTIVES && !is_told(ccomm, number);
+}
+
+/* Only classes with a budget have other hosts that have to know. */
+void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative)
+{
+    struct op_classes *classes = ccomm->shared.classes;
+    const uint32_t number = class_index(ccomm, local_class);
+    struct op_class *op_class = &classes->classes[number];
+    op_classes_lock(classes);
+    const uint64_t rest = compare_add(&op_class->comparison, raw, relative);
+    if (rest > 0 && op_class->limit == 0) {
+        if (!op_class_is_budgeted(ccomm, number))
+            levels_rest(&op_class->level, rest, op_class->level.issued);
+        else if (budget_rest(&op_class->budget, rest))
+            want(classes, op_class, op_class->level.issued);
+    }
+    op_classes_unlock(classes);
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
@@ -284,6 +322,26 @@ static unsigned level_of(struct coll_ccomm *ccomm, uint32_t number, uint64_t ind
     return level;
 }
 
+/* Whether the operation is left raw, to be timed: of those that compress, and while a class that was too slow tries
+ * again, of those between. */
+static bool is_left_raw(const struct coll_ccomm *ccomm, uint32_t number, uint64_t index, unsigned level)
+{
+    const struct level *of = &ccomm->shared.classes->classes[number].level;
+    const struct level_span *span = index >= of->now.from ? &of->now : &of->old;
+    if (level == LEVEL_SLOW)
+        return !op_class_is_budgeted(ccomm, number) && index > span->until && is_try(span, index - 1);
+    return level < LEVEL_RAW && compare_leaves_raw(index - span->from);
+}
+
+/* Of those that compress, enough that as many are timed as are left raw: the others need no events. */
+static bool is_timed(const struct coll_ccomm *ccomm, uint32_t number, uint64_t index, unsigned level)
+{
+    enum { EVERY = 8 };
+    const struct level *of = &ccomm->shared.classes->classes[number].level;
+    const struct level_span *span = index >= of->now.from ? &of->now : &of->old;
+    return level < LEVEL_RAW && (index % EVERY == 0 || is_try(span, index));
+}
+
 struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
                              bool long_enough)
 {
@@ -303,7 +361,9 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, con
         op_class->level.issued = index + 1;
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;
     const bool cut = long_enough && is_cut(op_class, index);
-    const struct issued issued = {index, level, cut && !grouped, cut && grouped, stopped};
+    const bool left_raw = compares(ccomm, number) && is_left_raw(ccomm, number, index, level);
+    const bool timed = compares(ccomm, number) && (left_raw || is_timed(ccomm, number, index, level));
+    const struct issued issued = {index, level, cut && !grouped, cut && grouped, stopped, left_raw, timed};
     if (!grouped)
         count_alone(ccomm, op_class, index);
     op_classes_unlock(classes);

@@ -8,6 +8,7 @@
 
 #include "collective/api.h"
 #include "collective/engine/budget.h"
+#include "collective/engine/compare.h"
 
 /* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
  * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of
@@ -21,8 +22,9 @@
  * moments and master weights in FP32 852 to 882), so steps are small: no more than 8 of 1024 are wasted. */
 unsigned levels_share(coll_type type, unsigned level);
 
-/* Two more: raw, whatever the type; and room for any result, with which nothing overflows (budget.h). */
-enum { LEVEL_RAW = 1000, LEVEL_PROBE };
+/* More levels: raw, whatever the type, as it is not known what the data needs (budget.h), or as compressing takes
+ * longer (compare.h); and room for any result, with which nothing overflows. */
+enum { LEVEL_RAW = 1000, LEVEL_SLOW, LEVEL_PROBE };
 
 /* The lowest level that gives so many 1024ths; if there is none, a level that is raw. */
 unsigned levels_fitting(coll_type type, unsigned share);
@@ -54,6 +56,8 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
 
 /* Makes a step from operation `from` on, which no rank has issued yet. */
 void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
+/* Makes one to LEVEL_SLOW, for `rest` operations. */
+void levels_rest(struct level *level, uint64_t rest, uint64_t from);
 
 /* The level of each operation, in one copy in memory that all ranks share, under one lock: a rank that asks for the
  * level of an operation gets what every other rank got for it, or will get, because a change takes effect from an
@@ -80,6 +84,7 @@ enum { OP_CLASS_ALONE = 16 };
 struct op_class {
     struct level level;
     struct budget budget;
+    struct comparison comparison;
     uint64_t stop;      /* operations from this one on go raw, if stopped */
     uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
     uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
@@ -122,13 +127,16 @@ bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank
 struct issued {
     uint64_t index;
     unsigned level;
-    bool cut;     /* every rank has to call it outside of groups */
-    bool differs; /* this rank does not, and another has cut it already */
-    bool stopped; /* it goes raw */
+    bool cut;             /* every rank has to call it outside of groups */
+    bool differs;         /* this rank does not, and another has cut it already */
+    bool stopped;         /* it goes raw */
+    bool left_raw, timed; /* to compare times (compare.h) */
 };
 /* `long_enough`: outside of groups it could be cut. */
 struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
                              bool long_enough);
+/* An operation of the class was timed, left raw or compressed, relative to NCCL's time by the link. */
+void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative);
 /* The same by this rank's number for the class. */
 bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class);
 

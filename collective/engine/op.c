@@ -521,6 +521,8 @@ coll_result ops_encode(struct coll_op *ops, unsigned count)
         int before;
         if (!gpu->enter(ops[i].ccomm->device, &before))
             return launch_failed(&ops[i], "no GPU");
+        if (ops[i].phase == 0)
+            timing_begin(&ops[i]);
         result = encode_one(ops, count, i);
         gpu->leave(before);
     }
@@ -571,8 +573,11 @@ static bool decode_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
     const struct coll_op *op = &ops[i];
     (void)count;
-    return follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) &&
-           order_end(op->ccomm, op->staging, op->call.stream);
+    const bool good = follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) &&
+                      order_end(op->ccomm, op->staging, op->call.stream);
+    if (good && op->phase + 1 == op->phases)
+        timing_end(op);
+    return good;
 }
 
 coll_result ops_decode(struct coll_op *ops, unsigned count)

@@ -125,4 +125,7 @@ void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, stru
 /* All three parts of a phase of the op (collective/engine.h). */
 coll_result overlap_run(struct coll_op *op);
 
+/* Passes an op that is left raw on to NCCL, and times it. */
+coll_result overlap_left_raw(struct coll_op *op);
+
 #endif

@@ -214,7 +214,44 @@ coll_result overlap_run(struct coll_op *op)
         return result;
     if (!gpu->enter(op->ccomm->device, &before))
         return launch_failed(op, "no GPU");
+    timing_begin(op);
     result = run(op);
+    if (result == COLL_SUCCESS)
+        timing_end(op);
+    gpu->leave(before);
+    return result;
+}
+
+/* ---- Operations that are left raw -------------------------------------------------------------------------------- */
+
+static coll_result call_nccl(const struct coll_op *op)
+{
+    const struct coll_table *nccl = op->ccomm->host.nccl;
+    const struct coll_call *call = &op->call;
+    switch (call->operation) {
+    case COLL_ALL_GATHER:
+        return nccl->AllGather(call->send, call->receive, call->count, call->type, call->comm, call->stream);
+    case COLL_ALL_TO_ALL:
+        return nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream);
+    case COLL_REDUCE_SCATTER:
+        return nccl->ReduceScatter(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
+                                   call->stream);
+    default:
+        return nccl->AllReduce(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
+                               call->stream);
+    }
+}
+
+coll_result overlap_left_raw(struct coll_op *op)
+{
+    const struct gpu_ops *gpu = op->ccomm->gpu;
+    int before;
+    if (!gpu->enter(op->ccomm->device, &before))
+        return launch_failed(op, "no GPU");
+    timing_begin(op);
+    const coll_result result = call_nccl(op);
+    if (result == COLL_SUCCESS) /* else it may not be on the stream yet */
+        timing_end(op);
     gpu->leave(before);
     return result;
 }

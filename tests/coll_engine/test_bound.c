@@ -6,7 +6,7 @@
 #include "collective/settings.h"
 #include "tests/coll_engine/harness.h"
 
-enum { LINK_NS = 10000, RING_FS = 357000 /* 2.8 GB/s of what does not fit */, CODEC_FS = 1 };
+enum { LINK_NS = 10000, RING_FS = 357000 /* 2.8 GB/s of what does not fit */, CODEC_FS = 1000 };
 
 static void set_network(double gbit, const char *neighbours)
 {
@@ -187,6 +187,31 @@ START_TEST(what_fits_no_more_goes_raw)
 }
 END_TEST
 
+/* ---- What takes longer than was measured ------------------------------------------------------------------------- */
+
+/* The codec becomes slow when the communicator has been made: on one host and between two. */
+static void gather_slowly(struct rank *rank)
+{
+    const struct run run = {all_fits, 2000, 0.97, false};
+    ranks_meet();
+    fake_gpu.codec_fs = *(const int *)rank->argument == 0 ? 400000 : 1300000; /* which overlaps on one host */
+    ranks_meet();
+    const double gain = gain_of(rank, &run);
+    const struct told told = told_of(rank->comm, "all_gather", "bf16");
+    if (gain < run.least || told.compressed > 200)
+        fprintf(stderr, "rank %d: %.3f of NCCL's speed, %llu of %llu compressed: %s\n", rank->rank, gain,
+                told.compressed, told.calls, told.reason);
+    require(gain >= run.least && told.compressed > 80 && told.compressed < 200);
+    require(strcmp(told.reason, "the last: compressing has taken longer") == 0);
+}
+
+START_TEST(what_is_slower_than_nccl_goes_raw)
+{
+    set_network(5, _i == 0 ? "1" : "2");
+    ranks_run(2, gather_slowly, &_i);
+}
+END_TEST
+
 /* ---- Probes and graphs ------------------------------------------------------------------------------------------- */
 
 /* The first operations have room for anything. */
@@ -272,6 +297,7 @@ int main(void)
     tcase_add_loop_test(tests, networks_of_all_rates_are_compressed, 0, COUNT(networks));
     tcase_add_loop_test(tests, many_operations_gain_whatever_overflows, 0, COUNT(runs));
     tcase_add_test(tests, what_fits_no_more_goes_raw);
+    tcase_add_loop_test(tests, what_is_slower_than_nccl_goes_raw, 0, 2);
     tcase_add_loop_test(tests, probes_cannot_overflow, 0, 2);
     tcase_add_test(tests, phases_are_probed_together);
     tcase_add_loop_test(tests, graphs_are_bounded_by_operation, 0, 2);

@@ -1,5 +1,5 @@
-/* Budgets of overflows, by themselves: operations of a class on networks of several rates, of which reports come later
- * and steps later still, in modelled time. */
+/* Budgets of overflows and the comparison of times, by themselves: operations of a class on networks of several rates,
+ * of which reports come later and steps later still, in modelled time. */
 #include <string.h>
 
 #include "collective/engine/levels.h"
@@ -162,6 +162,45 @@ TEST_LOOP(overflows_are_bounded_over_time, COUNT(bars) * COUNT(networks) * COUNT
                 networks[network], model.queue, gain, (unsigned long long)model.compressed,
                 (unsigned long long)model.overflows, (unsigned long long)model.probes);
     ck_assert(gain >= bar->least[network]);
+}
+
+/* ---- What takes longer than was measured ------------------------------------------------------------------------- */
+
+/* Times of operations vary by up to a fifth, and ranks that are late make some of them take several times as long. */
+static double varied(unsigned *seed)
+{
+    const double late = rand_r(seed) % 4 == 0 ? 3 * (double)rand_r(seed) / RAND_MAX : 0;
+    return 0.9 + 0.2 * (double)rand_r(seed) / RAND_MAX + late;
+}
+
+/* Mean times of a compressed operation relative to NCCL's, NCCL's time by ours in the long run. */
+static const struct {
+    double coded, least, most;
+} times[] = {{0.7, 1.40, 1.43}, {0.9, 1.07, 1.12}, {1.05, 0.985, 1}, {1.3, 0.985, 1}, {4, 0.97, 1}};
+
+TEST_LOOP(what_takes_longer_goes_raw, COUNT(times) * 3)
+{
+    enum { OPERATIONS = 400000, EVERY = 8 };
+    const double coded = times[_i % COUNT(times)].coded;
+    struct comparison comparison = {0};
+    unsigned seed = 1 + (unsigned)_i;
+    uint64_t from = 0, raw_until = 0;
+    double ours = 0;
+    for (uint64_t i = 0; i < OPERATIONS; i++) {
+        const bool rests = i < raw_until, left_raw = !rests && compare_leaves_raw(i - from);
+        uint64_t rest = 0;
+        ours += rests || left_raw ? 1 : coded;
+        if (left_raw)
+            rest = compare_add(&comparison, true, varied(&seed));
+        else if (!rests && i % EVERY == 0)
+            rest = compare_add(&comparison, false, coded * varied(&seed));
+        if (rest > 0)
+            raw_until = from = i + AHEAD + rest;
+    }
+    const double gain = OPERATIONS / ours;
+    if (gain < times[_i % COUNT(times)].least || gain > times[_i % COUNT(times)].most)
+        fprintf(stderr, "%.2f of NCCL's time: %.3f of its speed in the long run\n", coded, gain);
+    ck_assert(gain >= times[_i % COUNT(times)].least && gain <= times[_i % COUNT(times)].most);
 }
 
 int main(void)
