@@ -2,9 +2,8 @@
 
 #include "collective/engine/plan.h"
 
-/* Cost of the codec, conservatively: launches of an op, and raw bytes per second each way. */
-#define CODEC_SECONDS    80e-6
-#define CODEC_PER_SECOND 1.0e12
+/* Cost of the codec's launches for an op, conservatively. */
+#define CODEC_SECONDS 80e-6
 /* One more NCCL operation, behind another one on the same stream. */
 #define NCCL_SECONDS 15e-6
 /* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
@@ -17,9 +16,10 @@
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
 static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : ccomm->ranks - 1;
-    const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
-    return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
+    const double coded = (double)plan->raw * (plan->skip == UINT32_MAX ? 1 : ccomm->ranks - 1);
+    const double encoding = CODEC_SECONDS / 2 + coded * ccomm->cost.encode;
+    const double decoding = CODEC_SECONDS / 2 + coded * ccomm->cost.decode;
+    return (op->head > 0 ? NCCL_SECONDS : encoding) + (op->tail > 0 ? NCCL_SECONDS : decoding);
 }
 
 /* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------- */

@@ -3,13 +3,12 @@
 
 /* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
 
-/* Times that head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding,
- * in raw bytes per second while some multiprocessors are left to NCCL. Too short costs all of what is missing, too long
- * a third of the excess. */
-#define ENCODE_SECONDS    40e-6
-#define DECODE_SECONDS    55e-6
-#define ENCODE_PER_SECOND 1.0e12
-#define DECODE_PER_SECOND 0.8e12
+/* Times that head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding.
+ * The margin of what coding costs is about what multiprocessors that are left to NCCL take, and decoding waits for
+ * NCCL's last bytes. Too short costs all of what is missing, too long a third of the excess. */
+#define ENCODE_SECONDS 40e-6
+#define DECODE_SECONDS 55e-6
+#define DECODE_MARGIN  1.25
 /* Seconds per byte of host memory (25 GB/s), used where nothing was measured. */
 #define PER_BYTE 4e-11
 /* Operations shorter than this many heads and tails gain nothing. */
@@ -25,8 +24,8 @@ void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, stru
     op->head = op->tail = 0;
     const double raw = (double)plan->raw, others = ccomm->ranks - 1;
     const double measured = cost_coded(ccomm, plan), per_byte = measured > 0 ? measured : PER_BYTE;
-    const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw / ENCODE_PER_SECOND;
-    const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
+    const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw * ccomm->cost.encode;
+    const double decoding = DECODE_SECONDS + DECODE_MARGIN * others * raw * ccomm->cost.decode;
     if (LEAST * (encoding + decoding) > raw * per_byte)
         return;
     const uint32_t head = pages_of(encoding, per_byte), tail = pages_of(decoding, per_byte);

@@ -8,13 +8,19 @@
 
 enum { LINK_NS = 10000, RING_FS = 357000 /* 2.8 GB/s of what does not fit */, CODEC_FS = 1000 };
 
+static void set_codec(uint32_t fs)
+{
+    for (int device = 0; device < FAKE_GPUS; device++)
+        fake_gpu.codec_fs[device] = fs;
+}
+
 static void set_network(double gbit, const char *neighbours)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     setenv("STRAIT_TEST_HOSTS", neighbours, 1);
     links_begin(LINK_NS, (uint32_t)(8e6 / gbit));
     fake_gpu.ring_fs = RING_FS;
-    fake_gpu.codec_fs = CODEC_FS;
+    set_codec(CODEC_FS);
 }
 
 /* ---- What is compressed ------------------------------------------------------------------------------------------ */
@@ -194,7 +200,7 @@ static void gather_slowly(struct rank *rank)
 {
     const struct run run = {all_fits, 2000, 0.97, false};
     ranks_meet();
-    fake_gpu.codec_fs = *(const int *)rank->argument == 0 ? 400000 : 1300000; /* which overlaps on one host */
+    set_codec(*(const int *)rank->argument == 0 ? 400000 : 1300000); /* which overlaps on one host */
     ranks_meet();
     const double gain = gain_of(rank, &run);
     const struct told told = told_of(rank->comm, "all_gather", "bf16");

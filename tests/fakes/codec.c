@@ -150,7 +150,7 @@ static void run(coll_stream stream, void *argument)
     hold_scratch(&launch->run, launch->device, 1, 0);
     strait_codebook_destroy(codebook);
     for (uint32_t i = 0; i < launch->count; i++)
-        fake_pass_time(stream, 1e-15 * fake_gpu.codec_fs * values_of(&launch->items[i].list));
+        fake_pass_time(stream, 1e-15 * fake_gpu.codec_fs[launch->device] * values_of(&launch->items[i].list));
 }
 
 static void end(void *argument)
