@@ -33,7 +33,7 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
         return "ending";
     if (info->ranks == 1)
         return "one rank";
-    if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32)
+    if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32 && call->type != COLL_UINT8)
         return "type is not compressed";
     if (info->ccomm == NULL)
         return info->why != NULL ? info->why : "nothing is known of it";

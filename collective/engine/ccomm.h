@@ -10,7 +10,8 @@
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
 
-enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 5 };
+/* Bytes are types of their own: uint8 that may hold BF16. */
+enum { CCOMM_TYPES = 4, CCOMM_OPERATIONS = 5 };
 
 /* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more. `use` is by operation of NCCL:

@@ -38,7 +38,7 @@ static bool is_forced(const struct coll_ccomm *ccomm, const struct coll_call *ca
 
 static uint64_t bytes_of(const struct coll_call *call)
 {
-    return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2);
+    return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : call->type == COLL_UINT8 ? 1 : 2);
 }
 
 /* ---- What it costs ----------------------------------------------------------------------------------------------- */
@@ -120,6 +120,10 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *call, const char **reason)
 {
     *reason = NULL;
+    if (call->type == COLL_UINT8 && (ccomm->host.settings.bytes == COLL_BYTES_RAW || call->count % 2 != 0)) {
+        *reason = call->count % 2 != 0 ? "an odd number of bytes" : "bytes are to go raw";
+        return false;
+    }
     switch (call->operation) {
     case COLL_ALL_GATHER:
     case COLL_ALL_TO_ALL:
@@ -128,12 +132,16 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
     case COLL_RECV:
         if (call->peer == ccomm->rank || call->peer < 0 || call->peer >= ccomm->ranks)
             *reason = "to itself";
+        else if (call->type == COLL_UINT8 && ccomm->host.settings.bytes != COLL_BYTES_BF16)
+            *reason = "sends of bytes are to go raw";
         else if (!ccomm->host.settings.pairs)
             *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
     case COLL_REDUCE_SCATTER:
-        if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
+        if (call->type == COLL_UINT8)
+            *reason = "type is not compressed";
+        else if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
             *reason = "neither sum nor average";
         break;
     default:

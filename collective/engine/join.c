@@ -6,13 +6,13 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 14u
+#define JOIN_VERSION 15u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, reserved;
+    uint32_t order, forced, pairs, bytes;
     struct coll_sizes table;
     char release[32];
 };
@@ -24,6 +24,7 @@ static struct rank_config config_of(const struct coll_ccomm *ccomm)
                                  .ranks = (uint32_t)ccomm->ranks,
                                  .order = ccomm->host.settings.ring,
                                  .pairs = ccomm->host.settings.pairs,
+                                 .bytes = ccomm->host.settings.bytes,
                                  .table = ccomm->host.settings.table,
                                  .forced = ccomm->forced};
     snprintf(config.release, sizeof(config.release), "%s", strait_version());

@@ -17,7 +17,7 @@ enum { STEP = 8, SHARE_MAX = 952 };
 
 unsigned levels_share(coll_type type, unsigned level)
 {
-    const unsigned first = type == COLL_BF16 ? 700 : type == COLL_FP16 ? 896 : 360;
+    const unsigned first = type == COLL_BF16 || type == COLL_UINT8 ? 700 : type == COLL_FP16 ? 896 : 360;
     return level <= (SHARE_MAX - first) / STEP ? first + STEP * level : 0;
 }
 
@@ -86,7 +86,7 @@ void levels_rest(struct level *level, uint64_t rest, uint64_t from)
 
 /* ---- Op classes -------------------------------------------------------------------------------------------------- */
 
-enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES };
+enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES, BYTES = CCOMM_TYPES - 1 };
 
 /* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
 enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
@@ -151,12 +151,15 @@ static bool is_told(const struct coll_ccomm *ccomm, uint32_t number)
     const struct coll_sizes *table = &ccomm->host.settings.table;
     const uint32_t all_reduce = COLL_SIZES_OPERATIONS - 2, collective = number / CCOMM_TYPES;
     const uint32_t row = number >= COLLECTIVES ? all_reduce + 1 : collective < all_reduce ? collective : all_reduce;
-    return ccomm->forced || table->from[row][number % CCOMM_TYPES] != 0;
+    const uint32_t column = number % CCOMM_TYPES;
+    return ccomm->forced || (column < COLL_SIZES_TYPES && table->from[row][column] != 0);
 }
 
 bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
 {
-    return op_class_decider(ccomm, number) >= 0 && !is_told(ccomm, number);
+    const bool unknown = number % CCOMM_TYPES == BYTES && ccomm->host.settings.bytes == COLL_BYTES_AUTO;
+    return !is_told(ccomm, number) &&
+           (unknown || op_class_decider(ccomm, number) >= 0);
 }
 
 bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class)
@@ -196,6 +199,19 @@ static bool is_time(const struct coll_ccomm *ccomm, uint32_t number, const struc
                                                : budget_overflowed(&op_class->budget, &op_class->level, &need);
 }
 
+/* At once, where one copy is all there is. */
+static void step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t overflow)
+{
+    struct op_classes *classes = ccomm->shared.classes;
+    struct op_class *op_class = &classes->classes[number];
+    if (op_class_decider(ccomm, number) >= 0) {
+        want(classes, op_class, overflow);
+        return;
+    }
+    op_class->overflow = overflow;
+    op_class_step(ccomm, number, op_class->level.issued);
+}
+
 /* The first rank that reads of an overflow considers it, for all. */
 static void consider(struct coll_ccomm *ccomm, const struct report *report)
 {
@@ -209,12 +225,8 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
         (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank)))
         return;
     op_class->overflows = report->count;
-    if (!is_time(ccomm, number, report) || op_class->limit != 0)
-        return;
-    if (decider >= 0)
-        want(classes, op_class, report->index);
-    else
-        levels_step(&op_class->level, report->index, op_class->level.issued);
+    if (is_time(ccomm, number, report) && op_class->limit == 0)
+        step(ccomm, number, report->index);
 }
 
 /* Times are those of operations whose sizes vary, and of the programs' own: what is raw in any case need not be. */
@@ -223,7 +235,6 @@ static bool compares(const struct coll_ccomm *ccomm, uint32_t number)
     return number < COLLECTIVES && !is_told(ccomm, number);
 }
 
-/* Only classes with a budget have other hosts that have to know. */
 void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative)
 {
     struct op_classes *classes = ccomm->shared.classes;
@@ -235,7 +246,7 @@ void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, do
         if (!op_class_is_budgeted(ccomm, number))
             levels_rest(&op_class->level, rest, op_class->level.issued);
         else if (budget_rest(&op_class->budget, rest))
-            want(classes, op_class, op_class->level.issued);
+            step(ccomm, number, op_class->level.issued);
     }
     op_classes_unlock(classes);
 }

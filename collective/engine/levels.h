@@ -80,7 +80,7 @@ struct op_cost;
 enum { OP_CLASS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
- * most. budget: of those whose overflows go between hosts, where the copy decides. */
+ * most. budget: of those that follow one, where the copy decides. */
 struct op_class {
     struct level level;
     struct budget budget;
@@ -116,7 +116,8 @@ void op_classes_unlock(struct op_classes *classes);
 /* For an op class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
  * on another host, is asked for its promise. */
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
-/* Whether its levels follow a budget; the same on all ranks. Not if it is compressed whatever it costs. */
+/* Whether its levels follow a budget; the same on all ranks. Those of which a single overflow may take long, and bytes,
+ * of which nothing is known; not if it is compressed whatever it costs. */
 bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number);
 /* Makes the step that the deciding copy wants, from operation `from` on; under the lock. */
 void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t from);

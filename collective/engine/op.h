@@ -80,6 +80,9 @@ static inline const struct plan *launch_plan(const struct coll_op *op)
     return &op->of[op->phase].plan;
 }
 
+/* Copies bytes at odd addresses to where they can be coded, of which the plan is told, and back. */
+bool launch_odd_in(struct coll_op *op);
+bool launch_odd_out(const struct coll_op *op);
 /* Encodes messages and writes their heads. */
 bool launch_encode(const struct coll_op *op);
 /* Hands NCCL what it moves, on `stream`, in a group that is open. */

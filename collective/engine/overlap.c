@@ -185,13 +185,14 @@ static coll_result pass(const struct coll_op *op, const struct coll_op *beside)
     return result == COLL_SUCCESS ? overlap_send_raw(op, PLAN_TAIL) : result;
 }
 
-static coll_result run(const struct coll_op *op)
+static coll_result run(struct coll_op *op)
 {
     const struct gpu_ops *gpu = op->ccomm->gpu;
     struct coll_staging *staging = op->staging;
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
-    if (!order_follow(op->ccomm, staging, op->call.stream) || !gpu->event_record(staging->fork, op->call.stream))
+    if (!order_follow(op->ccomm, staging, op->call.stream) || !launch_odd_in(op) ||
+        !gpu->event_record(staging->fork, op->call.stream))
         return launch_failed(op, "encoding could not be launched");
     struct coll_op beside = *op;
     beside.call.stream = staging->side;
@@ -199,7 +200,8 @@ static coll_result run(const struct coll_op *op)
     if (result != COLL_SUCCESS)
         return result;
     return overlap_decode(&beside) && follow(op, op->call.stream, beside.call.stream, op->staging->join) &&
-                   overlap_finish_raw(op, PLAN_TAIL) && order_end(op->ccomm, op->staging, op->call.stream)
+                   overlap_finish_raw(op, PLAN_TAIL) && launch_odd_out(op) &&
+                   order_end(op->ccomm, op->staging, op->call.stream)
                ? COLL_SUCCESS
                : launch_failed(op, "decoding could not be launched");
 }

@@ -71,6 +71,8 @@ struct plan {
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
      * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
     bool copies;
+    /* Bytes that the program has at odd addresses, where BF16 may not be, are copied to the staging memory and back. */
+    bool odd;
     uint32_t out, in; /* number of messages: one for each rank, or one */
     uint32_t skip;    /* the rank's own message, which is not coded */
     uint64_t raw;     /* bytes of one message's values */
@@ -79,7 +81,7 @@ struct plan {
     uint64_t left; /* bytes of the rest, for each rank */
     struct plan_raw_part raw_parts[2];
     /* Parts of the staging memory, relative to the op's place in it. */
-    size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
+    size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, odd_out_at, odd_in_at, size;
 };
 
 /* Rounds up to where the next part of a staging memory can begin. */
