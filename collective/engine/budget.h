@@ -1,5 +1,5 @@
-/* Levels of op classes whose overflows go from host to host. Moving one may take many times as long as NCCL takes for
- * the operation, so it is bounded over time and not for each operation:
+/* Levels of op classes of which an overflow takes longer than NCCL takes for the operation, between hosts many times as
+ * long. So it is bounded over time and not for each operation:
  *
  *   - Nothing is packed before it is known what the data needs. A class is raw at first. Some of its operations are
  *     probes: encoded and moved with room for any result, so that they cannot overflow, and all ranks read from the

@@ -155,11 +155,23 @@ static bool is_told(const struct coll_ccomm *ccomm, uint32_t number)
     return ccomm->forced || (column < COLL_SIZES_TYPES && table->from[row][column] != 0);
 }
 
+/* By the links as they were measured: NCCL moves an operation of the class faster than overflows are moved. */
+static bool overflows_are_slow(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    const double *per = ccomm->cost.per;
+    const double by_class[CCOMM_OPERATIONS] = {
+        per[LINK_GATHER], per[LINK_EXCHANGE], per[LINK_SCATTER],
+        ccomm->ranks > 2 ? per[LINK_SCATTER] : (per[LINK_SCATTER] + per[LINK_GATHER]) / 2, per[LINK_GATHER]};
+    const double plain =
+        number < COLLECTIVES ? by_class[number / CCOMM_TYPES] : per[LINK_EXCHANGE] / (ccomm->ranks - 1);
+    return ccomm->cost.overflow > plain;
+}
+
 bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
 {
     const bool unknown = number % CCOMM_TYPES == BYTES && ccomm->host.settings.bytes == COLL_BYTES_AUTO;
     return !is_told(ccomm, number) &&
-           (unknown || op_class_decider(ccomm, number) >= 0);
+           (unknown || op_class_decider(ccomm, number) >= 0 || overflows_are_slow(ccomm, number));
 }
 
 bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class)

@@ -36,8 +36,8 @@ static const struct choice {
     {{4000000, LINK_FS, 1000000}, 0, MOST, compressed, NULL, false},
     {{0, 0, 0}, 0, MOST, fast, NULL, false},
     {{10000000, 10000000, 10000000}, 0, 32768, compressed, NULL, false}, /* slow, and no longer than head and tail */
-    {{LINK_FS, LINK_FS, LINK_FS}, 200000, 1 << 20, compressed, NULL, false}, /* of two other ranks */
-    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, "raw: what does not fit would take too long", NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 200000, 1 << 20, compressed, NULL, false},  /* of two other ranks */
+    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, compressed, NULL, false}, /* a probe */
     /* The table goes before the link. */
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_gather=4M", false},
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_reduce=1,all_gather:bf16=2097153", false},
