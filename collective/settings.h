@@ -3,8 +3,8 @@
  *   STRAIT_COLL        auto (the default): what is faster so is compressed; compress: all that can be; raw (or off):
  *                      nothing is, which switches the library off but for its counts
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
- *   STRAIT_COLL_BYTES  what uint8 holds, where its size is even. auto (the default): in collectives maybe BF16, as probes
- *                      tell; bf16: BF16, in sends and receives too; raw: it is not compressed
+ *   STRAIT_COLL_BYTES  what uint8 of even sizes holds. auto (the default): in collectives maybe BF16, as probes tell;
+ *                      bf16: BF16, in sends and receives too; raw: it is not compressed
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
