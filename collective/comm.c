@@ -8,6 +8,12 @@
 
 enum { BUCKETS = 64 };
 
+struct child {
+    struct child *next;
+    coll_comm *slot, comm;
+    struct coll_key key;
+};
+
 struct coll_comm_entry {
     struct coll_comm_entry *next;
     coll_comm comm;
@@ -16,6 +22,7 @@ struct coll_comm_entry {
     struct coll_lazy_join *lazy_join;
     struct coll_key key;
     uint64_t children[COLL_ORIGINS];
+    struct child *awaited;
     struct coll_comm_info info;
     struct coll_counts counts;
 };
@@ -26,6 +33,8 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
+static struct child *ready; /* children that NCCL has made, to be taken */
+static atomic_bool any_ready;
 static atomic_bool registered; /* memory, with any communicator; never cleared */
 static atomic_bool encrypted;
 
@@ -128,6 +137,15 @@ static void lazy_join_free(struct coll_lazy_join *lazy)
     free(lazy);
 }
 
+static void children_free(struct child *child)
+{
+    while (child != NULL) {
+        struct child *next = child->next;
+        free(child);
+        child = next;
+    }
+}
+
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
 {
     if (held == NULL)
@@ -139,6 +157,7 @@ struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
         return NULL;
     struct coll_ccomm *ccomm = held->info.ccomm;
     lazy_join_free(held->lazy_join);
+    children_free(held->awaited);
     free(held);
     return ccomm;
 }
@@ -257,6 +276,51 @@ void coll_comm_begin_lazy_join(coll_comm comm, const struct coll_key *key, const
     coll_comm_unlock();
     if (entry == NULL)
         lazy_join_free(lazy);
+}
+
+void coll_comm_await_child(coll_comm parent, coll_comm *slot, const struct coll_key *key)
+{
+    struct child *child = calloc(1, sizeof(*child));
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(parent);
+    if (child != NULL && entry != NULL) {
+        *child = (struct child){.next = entry->awaited, .slot = slot, .key = *key};
+        entry->awaited = child;
+        child = NULL;
+    }
+    coll_comm_unlock();
+    free(child);
+}
+
+void coll_comm_note_ready(coll_comm comm)
+{
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    for (struct child *child; entry != NULL && (child = entry->awaited) != NULL;) {
+        entry->awaited = child->next;
+        child->comm = *child->slot;
+        child->next = ready;
+        ready = child;
+        atomic_store(&any_ready, true);
+    }
+    coll_comm_unlock();
+}
+
+bool coll_comm_take_child(coll_comm *made, struct coll_key *key)
+{
+    if (!atomic_load(&any_ready))
+        return false;
+    coll_comm_lock();
+    struct child *child = ready;
+    if (child != NULL) {
+        ready = child->next;
+        *made = child->comm;
+        *key = child->key;
+    }
+    atomic_store(&any_ready, ready != NULL);
+    coll_comm_unlock();
+    free(child);
+    return child != NULL;
 }
 
 void coll_comm_set_key(coll_comm comm, const struct coll_key *key)
@@ -400,6 +464,8 @@ static coll_result query(coll_comm comm, coll_result *result)
 {
     coll_nccl_query_lock();
     const coll_result queried = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    if (queried == COLL_SUCCESS && *result == COLL_SUCCESS)
+        coll_comm_note_ready(comm);
     coll_nccl_query_unlock();
     return queried;
 }

@@ -15,6 +15,7 @@ enum coll_route {
     COLL_ROUTE_NCCL,     /* NCCL does it at once, with the arguments unchanged */
     COLL_ROUTE_DEFER,    /* NCCL does it when its group ends (group.h) */
     COLL_ROUTE_COMPRESS, /* the engine compresses what NCCL moves (engine.h) */
+    COLL_ROUTE_TIMED,    /* NCCL does it at once, and the engine times that */
     COLL_ROUTE_REJECT,   /* another thread has ended its communicator meanwhile */
 };
 
@@ -104,6 +105,13 @@ struct coll_key coll_comm_next_key(coll_comm comm, enum coll_comm_origin origin,
  * connections of this library, so those of several hosts stay raw. */
 void coll_set_encrypted(bool encrypted);
 bool coll_is_encrypted(void);
+/* A child that NCCL is still making: it stores the child at *slot, and tells only those who ask for errors of the
+ * parent. That memory is the program's, and is there until the program has been told. */
+void coll_comm_await_child(coll_comm parent, coll_comm *slot, const struct coll_key *key);
+/* NCCL has said that the communicator is ready; with the query lock held, so that no other thread was told before. */
+void coll_comm_note_ready(coll_comm comm);
+/* A child that NCCL has made since, of whichever parent, and its key. False: there is none. */
+bool coll_comm_take_child(coll_comm *child, struct coll_key *key);
 bool coll_comm_pin(coll_comm comm, bool raw);
 void coll_comm_pin_all(bool raw); /* also those made later */
 

@@ -22,6 +22,9 @@ struct coll_join_args {
     char why[400];                /* result: why it stays raw, or what was measured */
 };
 
+/* Why an op is raw that would be compressed. */
+#define COLL_LEFT_RAW "timed, to compare"
+
 enum { COLL_PHASES_MAX = 2 };
 
 /* One phase of an op, as decided. */
@@ -29,6 +32,7 @@ struct coll_phase {
     uint64_t index; /* number among the operations of its kind */
     unsigned level;
     unsigned local_class;
+    struct op_cost cost;
     struct plan plan;
 };
 
@@ -41,8 +45,11 @@ struct coll_op {
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
     struct coll_phase of[COLL_PHASES_MAX];
-    bool counted; /* as one of its kind, also if it goes raw */
-    bool differs; /* grouping mismatch, overlapped on another rank and grouped here: the op fails when it is issued */
+    bool left_raw; /* NCCL moves it uncompressed, and is timed (compare.h); it has one phase */
+    bool timed;    /* it is to be timed, if that can be */
+    bool counted;  /* as one of its kind, also if it goes raw */
+    bool differs;  /* grouping mismatch, overlapped on another rank and grouped here: the op fails when it is issued */
+    struct timing *timing; /* while it is timed */
     struct coll_staging *staging;
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
@@ -89,7 +96,7 @@ struct coll_engine_ops {
     coll_result (*encode)(struct coll_op *ops, unsigned count);
     coll_result (*move)(struct coll_op *ops, unsigned count);
     coll_result (*decode)(struct coll_op *ops, unsigned count);
-    /* All three stages at once, for one ungrouped op that has a head or a tail. */
+    /* All three stages at once, for one ungrouped op that has a head or a tail, or is left raw. */
     coll_result (*pass)(struct coll_op *ops, unsigned count);
     /* Returns COLL_SUCCESS, or the first failure so far. */
     coll_result (*error)(struct coll_ccomm *ccomm);

@@ -45,7 +45,7 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
         return "ending";
     if (info->ranks == 1)
         return "one rank";
-    if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32)
+    if (call->type != COLL_BF16 && call->type != COLL_FP16 && call->type != COLL_FP32 && call->type != COLL_UINT8)
         return "type is not compressed";
     if (call->config != NULL && is_steered(call->config))
         return "its config says how NCCL moves it";
@@ -60,6 +60,8 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
     op->counted = false;
     const bool compressed = reason == NULL && coll_engine()->decide(info->ccomm, call, op, &reason);
     op->held = info->held;
+    if (compressed && op->left_raw)
+        return (struct coll_decision){COLL_ROUTE_TIMED, COLL_LEFT_RAW, 0};
     if (compressed)
         return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire};
     const bool mixed = call->grouped && info->ccomm != NULL && !info->pinned;
@@ -128,13 +130,13 @@ static coll_result move_run(struct coll_op *ops, unsigned count)
     return run_stage(coll_engine()->move, ops, count);
 }
 
-/* An op outside of groups, whose coding and transfer overlap if it has a head or a tail. */
+/* An op outside of groups, whose coding and transfer overlap if it has a head or a tail, or which is left raw. */
 static coll_result run_alone(struct coll_op *op)
 {
-    const bool overlaps = op->head > 0 || op->tail > 0;
+    const bool passes = op->head > 0 || op->tail > 0 || op->left_raw;
     coll_result result = COLL_SUCCESS;
     for (op->phase = 0; op->phase < op->phases && result == COLL_SUCCESS; op->phase++)
-        result = overlaps ? run_stage(coll_engine()->pass, op, 1) : run_moved(op, 1, move_run);
+        result = passes ? run_stage(coll_engine()->pass, op, 1) : run_moved(op, 1, move_run);
     return result;
 }
 

@@ -193,6 +193,7 @@ struct coll_pending {
     coll_comm *slot;
     int rank, ranks; /* -1: NCCL knows */
     struct coll_key key;
+    coll_comm parent; /* of a split or shrink, which tells when the child is there; else NULL */
 };
 
 static _Thread_local struct {
@@ -221,8 +222,11 @@ static bool is_good(coll_result result)
 static bool register_comm(struct coll_pending made, coll_result result, struct coll_join_args *args)
 {
     coll_comm comm = *made.slot;
-    if (comm == NULL) /* a rank that a split or shrink leaves out */
+    if (comm == NULL) { /* not made yet, or a rank that a split or shrink leaves out */
+        if (made.parent != NULL)
+            coll_comm_await_child(made.parent, made.slot, &made.key);
         return false;
+    }
     if (made.ranks < 0 && result == COLL_SUCCESS)
         coll_query_ranks(comm, &made.rank, &made.ranks);
     coll_comm_insert(comm, made.rank, made.ranks);
@@ -254,16 +258,38 @@ static void register_pending(coll_result result)
     free(made);
 }
 
+/* Children that NCCL has made while the program went on: they join lazily. */
+static void register_children(void)
+{
+    coll_comm comm;
+    struct coll_key key;
+    while (coll_comm_take_child(&comm, &key)) {
+        int rank = -1, ranks = -1;
+        if (comm == NULL) /* it leaves this rank out */
+            continue;
+        coll_query_ranks(comm, &rank, &ranks);
+        coll_comm_insert(comm, rank, ranks);
+        coll_comm_set_key(comm, &key);
+        coll_lazy_join_begin(comm, &key);
+    }
+}
+
 /* In a group, NCCL makes the communicator only when the group ends. */
-static coll_result note_created(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
+static coll_result note_child(coll_result result, coll_comm parent, coll_comm *slot, int rank, int ranks,
+                              struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
         return result;
     coll_capture_prepare();
-    pending_add((struct coll_pending){slot, rank, ranks, key});
+    pending_add((struct coll_pending){slot, rank, ranks, key, parent});
     if (coll_thread.depth == 0)
         register_pending(result);
     return result;
+}
+
+static coll_result note_created(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
+{
+    return note_child(result, NULL, slot, rank, ranks, key);
 }
 
 /* ---- By a unique id ---------------------------------------------------------------------------------------------- */
@@ -317,7 +343,7 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     coll_capture_prepare();
     const struct coll_key key = coll_key_random();
     for (int i = 0; i < count; i++)
-        pending_add((struct coll_pending){&made[i], i, count, key});
+        pending_add((struct coll_pending){&made[i], i, count, key, NULL});
     if (coll_thread.depth == 0)
         register_pending(result);
     return result;
@@ -326,7 +352,8 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
     const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SPLIT, color);
-    return note_created(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
+    const coll_comm parent = color >= 0 ? comm : NULL; /* else this rank is left out */
+    return note_child(COLL_NCCL(CommSplit(comm, color, key, made, config)), parent, made, -1, -1, child);
 }
 
 /* NCCL ends the work under way on the communicator, so kernels of the engine must not go on waiting for it. */
@@ -348,8 +375,8 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
     if ((flags & COLL_SHRINK_ABORT) != 0)
         abort_engine(comm);
     const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SHRINK, 0);
-    return note_created(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1,
-                        child);
+    return note_child(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), comm, made, -1, -1,
+                      child);
 }
 
 /* ---- By growing a communicator ----------------------------------------------------------------------------------- */
@@ -386,7 +413,10 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     struct coll_comm_info info;
     coll_nccl_query_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
+    if (result == COLL_SUCCESS && error != NULL && *error == COLL_SUCCESS)
+        coll_comm_note_ready(comm);
     coll_nccl_query_unlock();
+    register_children();
     if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_comm_get(comm, &info))
         return result;
     if (info.ranks < 0) {
@@ -590,11 +620,15 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
     call->registered = coll_comm_any_memory();
-    (void)coll_comm_get(call->comm, &info);
+    if (!coll_comm_get(call->comm, &info)) {
+        register_children();
+        (void)coll_comm_get(call->comm, &info);
+    }
     if (info.lazy_join != NULL && !coll_lazy_join_call(call, &info))
         return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
     const struct coll_decision decision = coll_decide(&info, call, op);
-    if (decision.route != COLL_ROUTE_COMPRESS && !coll_group_counts(op))
+    const bool runs = decision.route == COLL_ROUTE_COMPRESS || decision.route == COLL_ROUTE_TIMED;
+    if (!runs && !coll_group_counts(op))
         coll_release(info.held);
     if (call->grouped && info.ccomm != NULL && !info.pinned)
         coll_group_note(call);
@@ -616,6 +650,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
         const struct coll_decision decision = begin(&(call), &op);    \
         switch (decision.route) {                                     \
         case COLL_ROUTE_COMPRESS:                                     \
+        case COLL_ROUTE_TIMED:                                        \
             return end(&(call), &decision, coll_op_run(&op));         \
         case COLL_ROUTE_DEFER:                                        \
             return end(&(call), &decision, coll_group_keep(&(call))); \

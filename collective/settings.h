@@ -3,6 +3,8 @@
  *   STRAIT_COLL        auto (the default): what is faster so is compressed; compress: all that can be; raw (or off):
  *                      nothing is, which switches the library off but for its counts
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
+ *   STRAIT_COLL_BYTES  what uint8 of even sizes holds. auto (the default): in collectives maybe BF16, as probes tell;
+ *                      bf16: BF16, in sends and receives too; raw: it is not compressed
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
@@ -50,7 +52,10 @@ void coll_sizes_write(const struct coll_sizes *sizes, char text[COLL_SIZES_TEXT]
 /* Returns the threshold in bytes for the call's operation and type; 0: no entry. */
 uint64_t coll_sizes_from(const struct coll_sizes *sizes, const struct coll_call *call);
 
+enum coll_bytes { COLL_BYTES_AUTO, COLL_BYTES_BF16, COLL_BYTES_RAW };
+
 struct coll_settings {
+    enum coll_bytes bytes;
     bool raw, forced, ring, pairs, print;
     bool shm_only; /* ranks never join by TCP */
     unsigned wait_ms;

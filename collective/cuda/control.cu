@@ -175,7 +175,7 @@ __device__ void report_overflow(const gpu_check &check)
     to->count = ++check.overflow_counter->count;
     to->index = check.index;
     to->local_class = check.local_class;
-    to->share = check.overflow_counter->share;
+    to->share = check.overflow_counter->share | check.probe;
     check.overflow_counter->share = 0;
     __threadfence_system();
     *reinterpret_cast<volatile uint64_t *>(&host_status->reported) = number + 1;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
         return;
     }
     check.overflow_counter->share = max(check.overflow_counter->share, share_of(need, check.unit));
-    if (any)
+    if (any || check.probe != 0)
         report_overflow(check);
 }
 

@@ -15,7 +15,7 @@ static unsigned operation_row(enum coll_operation operation, unsigned phase)
 
 coll_type ccomm_local_class_type(unsigned local_class)
 {
-    static const coll_type types[CCOMM_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    static const coll_type types[CCOMM_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32, COLL_UINT8};
     return types[local_class % CCOMM_TYPES];
 }
 
@@ -26,7 +26,7 @@ unsigned ccomm_local_classes(const struct coll_ccomm *ccomm)
 
 unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    const unsigned type = call->type == COLL_BF16 ? 0 : call->type == COLL_FP16 ? 1 : 2;
+    const unsigned type = call->type == COLL_BF16 ? 0 : call->type == COLL_FP16 ? 1 : call->type == COLL_FP32 ? 2 : 3;
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
         return operation_row(call->operation, phase) * CCOMM_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)ccomm->ranks : 0) + (unsigned)call->peer;

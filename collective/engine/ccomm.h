@@ -6,10 +6,12 @@
 #include <stdbool.h>
 
 #include "collective/engine.h"
+#include "collective/engine/compare.h"
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
 
-enum { CCOMM_TYPES = 3, CCOMM_OPERATIONS = 6 };
+/* Bytes are types of their own: uint8 that may hold BF16. */
+enum { CCOMM_TYPES = 4, CCOMM_OPERATIONS = 6 };
 
 /* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more. `use` is by operation of NCCL:
@@ -24,12 +26,15 @@ struct link_costs {
     double start;          /* of any */
     double per[LINK_USES]; /* 0: none was measured */
     double overflow;       /* of overflow */
+    double encode, decode; /* of coding each byte of values, on the slowest GPU */
 };
 
 /* Probe that link costs are measured with; made before ranks exchange whether they are able. */
-enum { PROBE_SMALL = LINK_USES, PROBE_OVERFLOW, PROBES }; /* besides large messages of each use */
+/* Besides large messages of each use; of the codec, for each byte. */
+enum { PROBE_SMALL = LINK_USES, PROBE_OVERFLOW, PROBE_ENCODE, PROBE_DECODE, PROBES };
 struct link_probe {
     uint8_t *memory; /* one message to send, and one from each rank */
+    size_t size;     /* of that memory */
     gpu_event begin, end;
     double seconds[PROBES]; /* 0: not measured */
     bool over;              /* nothing more is measured; the same on all ranks */
@@ -50,6 +55,7 @@ struct coll_ccomm {
     bool forced; /* compressed whatever it costs */
     struct link_costs cost;
     struct link_probe probe;
+    struct timings timings;
 
     struct staging_list stagings;
     struct keepalive *keepalive; /* watches the processes of other ranks */
@@ -98,6 +104,11 @@ void ccomm_abort_kernels(struct coll_ccomm *ccomm);
 
 /* Turns an error that kernels found into a failure. */
 void ccomm_poll_error(struct coll_ccomm *ccomm);
+
+/* codec_rate.c: sets this rank's `cost` of coding, until ranks have agreed: measured with the probe, which is zero
+ * before and after, on the communicator's GPU; or assumed. */
+void codec_rate_measure(struct coll_ccomm *ccomm);
+void codec_rate_assume(struct coll_ccomm *ccomm);
 
 /* measure.c: measure_prepare makes the probe, on the communicator's GPU; measure_links, which is collective, sets
  * `cost`; measure_end ends the probe, whether it was made or not. */

@@ -2,24 +2,24 @@
 
 #include "collective/engine/plan.h"
 
-/* Cost of the codec, conservatively: launches of an op, and raw bytes per second each way. */
-#define CODEC_SECONDS    80e-6
-#define CODEC_PER_SECOND 1.0e12
+/* Cost of the codec's launches for an op, conservatively. */
+#define CODEC_SECONDS 80e-6
 /* One more NCCL operation, behind another one on the same stream. */
 #define NCCL_SECONDS 15e-6
 /* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
 #define SAVED_MOST 0.65
 /* Relative to NCCL's time: when coded, an op has to take less than GAIN to be worth it, and with overflow at most
- * MOST. */
+ * MOST, unless a budget bounds overflows over time (budget.h). */
 #define GAIN 0.97
 #define MOST 2.0
 
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
 static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const double raw = (double)plan->raw, others = plan_sources(plan, ccomm);
-    const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
-    return (op->head > 0 ? NCCL_SECONDS : each) + (op->tail > 0 ? NCCL_SECONDS : each);
+    const double coded = (double)plan->raw * plan_sources(plan, ccomm);
+    const double encoding = CODEC_SECONDS / 2 + coded * ccomm->cost.encode;
+    const double decoding = CODEC_SECONDS / 2 + coded * ccomm->cost.decode;
+    return (op->head > 0 ? NCCL_SECONDS : encoding) + (op->tail > 0 ? NCCL_SECONDS : decoding);
 }
 
 /* ---- Sizes of STRAIT_COLL_TABLE ---------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static bool is_forced(const struct coll_ccomm *ccomm, const struct coll_call *ca
 
 static uint64_t bytes_of(const struct coll_call *call)
 {
-    return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2);
+    return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : call->type == COLL_UINT8 ? 1 : 2);
 }
 
 /* ---- What it costs ----------------------------------------------------------------------------------------------- */
@@ -55,34 +55,75 @@ static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
     return true;
 }
 
+/* The times of a phase, by the link as it was measured; the same on all ranks. */
+static struct op_cost cost_of(const struct coll_ccomm *ccomm, const struct coll_op *op, unsigned phase)
+{
+    const struct plan *plan = &op->of[phase].plan;
+    const double start = phase == 0 ? ccomm->cost.start : 0; /* NCCL has one phase */
+    const uint64_t bytes = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
+    return (struct op_cost){.plain = start + (double)plan->stride * cost_plain(ccomm, plan),
+                            .coded = ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) +
+                                     seconds_coding(ccomm, op, plan),
+                            .repair = (double)plan->raw * ccomm->cost.overflow};
+}
+
+/* NCCL asks that all ranks capture an operation, or none. The default stream cannot be captured. */
+static bool is_captured(const struct coll_ccomm *ccomm, const struct coll_op *op)
+{
+    return op->call.stream != NULL && ccomm->gpu->stream_capture(op->call.stream) != 0;
+}
+
+/* What a graph has captured overflows as often as it is launched, and cannot go raw later. */
+static bool is_bounded_over_time(const struct coll_ccomm *ccomm, const struct coll_op *op)
+{
+    bool all = !is_captured(ccomm, op);
+    for (unsigned phase = 0; phase < op->phases; phase++)
+        all &= op_class_has_budget(ccomm, ccomm_local_class(ccomm, &op->call, phase));
+    return all;
+}
+
+static const char *reason_of_level(const struct coll_op *op)
+{
+    const char *reason = "does not shrink";
+    for (unsigned phase = 0; phase < op->phases; phase++)
+        reason = op->of[phase].level == LEVEL_RAW    ? "not known to shrink"
+                 : op->of[phase].level == LEVEL_SLOW ? "compressing has taken longer"
+                                                     : reason;
+    return reason;
+}
+
 /* Plans the op and weighs it. Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    double coded = 0, plain = ccomm->cost.start, overflow = 0;
+    double coded = 0, plain = 0, repair = 0;
+    bool probe = false;
     op->wire = 0;
     if (!make_plans(ccomm, op))
-        return "does not shrink";
+        return reason_of_level(op);
     for (unsigned phase = 0; phase < op->phases; phase++) {
-        const struct plan *plan = &op->of[phase].plan;
-        plain += (double)plan->stride * cost_plain(ccomm, plan);
-        /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was
-         * measured; the same on all ranks. */
-        const uint64_t bytes =
-            plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
-        coded += ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) + seconds_coding(ccomm, op, plan);
-        overflow += (double)plan->raw * ccomm->cost.overflow;
-        op->wire += plan_wire(plan);
+        op->of[phase].cost = cost_of(ccomm, op, phase);
+        plain += op->of[phase].cost.plain;
+        coded += op->of[phase].cost.coded;
+        repair += op->of[phase].cost.repair;
+        op->wire += plan_wire(&op->of[phase].plan);
+        probe |= op->of[phase].level == LEVEL_PROBE;
     }
     if (is_forced(ccomm, &op->call))
         return NULL;
-    return coded >= GAIN * plain             ? "the link is fast"
-           : coded + overflow > MOST * plain ? "what does not fit would take too long"
-                                             : NULL;
+    if (probe)
+        return is_captured(ccomm, op) ? "no probe in a graph" : NULL;
+    return coded >= GAIN * plain                                               ? "the link is fast"
+           : coded + repair > MOST * plain && !is_bounded_over_time(ccomm, op) ? "what does not fit would take too long"
+                                                                               : NULL;
 }
 
 static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *call, const char **reason)
 {
     *reason = NULL;
+    if (call->type == COLL_UINT8 && (ccomm->host.settings.bytes == COLL_BYTES_RAW || call->count % 2 != 0)) {
+        *reason = call->count % 2 != 0 ? "an odd number of bytes" : "bytes are to go raw";
+        return false;
+    }
     switch (call->operation) {
     case COLL_ALL_GATHER:
     case COLL_ALL_TO_ALL:
@@ -95,12 +136,16 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
     case COLL_RECV:
         if (call->peer == ccomm->rank || call->peer < 0 || call->peer >= ccomm->ranks)
             *reason = "to itself";
+        else if (call->type == COLL_UINT8 && ccomm->host.settings.bytes != COLL_BYTES_BF16)
+            *reason = "sends of bytes are to go raw";
         else if (!ccomm->host.settings.pairs)
             *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
     case COLL_REDUCE_SCATTER:
-        if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
+        if (call->type == COLL_UINT8)
+            *reason = "type is not compressed";
+        else if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
             *reason = "neither sum nor average";
         break;
     default:
@@ -112,19 +157,26 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
 /* Counts the op as one of its op class. False: it goes raw, as a rank has no memory for it. */
 static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
 {
-    bool good = true, cut = false;
+    bool good = true, cut = false, probe = false;
     op->counted = true;
     for (unsigned phase = 0; phase < op->phases; phase++) {
         const unsigned local_class = ccomm_local_class(ccomm, &op->call, phase);
         const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
-        const struct issued issued = op_class_issue(ccomm, local_class, op->call.grouped, long_enough);
+        const struct issued issued =
+            op_class_issue(ccomm, local_class, &op->of[phase].cost, op->call.grouped, long_enough);
         op->of[phase].index = issued.index;
         op->of[phase].level = issued.level;
         op->of[phase].local_class = local_class;
         cut |= issued.cut;
         op->differs |= issued.differs;
         good &= !issued.stopped;
+        op->left_raw |= phase == 0 && issued.left_raw;
+        op->timed |= phase == 0 && issued.timed;
+        probe |= issued.level == LEVEL_PROBE;
     }
+    /* All phases of an op are raw together. So they are probes together, or they would never be. */
+    for (unsigned phase = 0; phase < op->phases && probe; phase++)
+        op->of[phase].level = LEVEL_PROBE;
     if ((!cut || op->call.grouped) && !op->differs) /* one that differs is weighed as on the other rank */
         op->head = op->tail = 0;
     return good;
@@ -156,13 +208,32 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
     return weigh(ccomm, op);
 }
 
+/* Selects an operation that is to be timed (compare.h), left raw or as it is. Whether it is left raw is the same on all
+ * ranks; only one of them times it. */
+static void compare(const struct coll_ccomm *ccomm, struct coll_op *op, const char **reason)
+{
+    const bool unknown = *reason != NULL && op->of[0].level != LEVEL_SLOW;
+    if (unknown || !op->timed || is_captured(ccomm, op))
+        op->left_raw = op->timed = false;
+    op->timed &= ccomm->timings.kept && !op->call.grouped;
+    if (!op->left_raw)
+        return;
+    op->head = op->tail = 0;
+    op->phases = 1;
+    *reason = op->timed ? NULL : COLL_LEFT_RAW;
+    op->left_raw = op->timed;
+}
+
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its op class and takes no lock that other processes hold. */
 bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct coll_op *op, const char **reason)
 {
     *reason = consider(ccomm, call, op);
-    if (*reason == NULL)
-        *reason = issue(ccomm, op) ? weigh(ccomm, op) : "a rank has no memory for messages";
+    if (*reason != NULL)
+        return false;
+    timings_read(ccomm);
+    *reason = issue(ccomm, op) ? weigh(ccomm, op) : "a rank has no memory for messages";
+    compare(ccomm, op, reason);
     return *reason == NULL;
 }
 

@@ -62,13 +62,14 @@ HEAD_FUNCTION uint64_t head_sum(const struct message_head *head)
 
 #undef HEAD_FUNCTION
 
-/* A message of an op class overflowed. */
+/* A message of an op class overflowed, or it was a probe. */
 struct report {
-    uint64_t count; /* such operations of the op class, including this one */
+    uint64_t count; /* such operations of the op class and probes, including this one */
     uint64_t index; /* the operation's */
     uint32_t local_class;
     uint32_t share; /* 1024ths that main parts of the op class needed since the last report; 1024: cannot be encoded */
 };
+#define REPORT_PROBE (UINT32_C(1) << 31) /* with the share: of a probe (budget.h) */
 
 /* Overflow counters by local class, to be reported; in the GPU's memory, initially zero. */
 struct overflow_counter {
@@ -131,7 +132,8 @@ struct gpu_check {
     struct host_status *host_status;
     struct overflow_counter *overflow_counter; /* of the op class */
     uint64_t index;
-    uint32_t local_class, reserved;
+    uint32_t local_class;
+    uint32_t probe; /* REPORT_PROBE: it is reported even if all of it fits; else 0 */
 };
 
 /* Explained in exchange.h. */

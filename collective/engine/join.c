@@ -6,13 +6,13 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 14u
+#define JOIN_VERSION 16u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, encrypted;
+    uint32_t order, forced, pairs, encrypted, bytes, reserved;
     struct coll_sizes table;
     char release[32];
 };
@@ -25,6 +25,7 @@ static struct rank_config config_of(const struct coll_ccomm *ccomm)
                                  .order = ccomm->host.settings.ring,
                                  .pairs = ccomm->host.settings.pairs,
                                  .encrypted = ccomm->host.encrypted,
+                                 .bytes = ccomm->host.settings.bytes,
                                  .table = ccomm->host.settings.table,
                                  .forced = ccomm->forced};
     snprintf(config.release, sizeof(config.release), "%s", strait_version());
@@ -103,6 +104,7 @@ static void destroy(struct coll_ccomm *ccomm)
     int before;
     if (gpu->enter(ccomm->device, &before)) {
         measure_end(ccomm);
+        timings_end(ccomm);
         keepalive_end(ccomm);
         staging_end(&ccomm->stagings, gpu);
         host_end(ccomm);
@@ -237,8 +239,12 @@ static const char *prepare(struct coll_ccomm *ccomm)
         return "no memory";
     if (!keepalive_prepare(ccomm))
         return "no memory to watch ranks with";
-    if (!ccomm->forced && !measure_prepare(ccomm))
+    if (!ccomm->forced && !(measure_prepare(ccomm) && timings_make(ccomm)))
         return "no memory to measure links with";
+    if (ccomm->forced)
+        codec_rate_assume(ccomm);
+    else
+        codec_rate_measure(ccomm);
     return NULL;
 }
 
@@ -303,9 +309,9 @@ static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
     snprintf(
         text, size,
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
-        "fit, %s%s",
+        "fit, codec %.0f and %.0f GB/s, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(ccomm->cost.overflow), linked, watched);
+        rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), linked, watched);
     if (!ccomm->host.settings.print)
         return;
     const struct coll_sizes sizes = op_size_table(ccomm);

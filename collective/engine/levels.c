@@ -17,7 +17,7 @@ enum { STEP = 8, SHARE_MAX = 952 };
 
 unsigned levels_share(coll_type type, unsigned level)
 {
-    const unsigned first = type == COLL_BF16 ? 700 : type == COLL_FP16 ? 896 : 360;
+    const unsigned first = type == COLL_BF16 || type == COLL_UINT8 ? 700 : type == COLL_FP16 ? 896 : 360;
     return level <= (SHARE_MAX - first) / STEP ? first + STEP * level : 0;
 }
 
@@ -75,9 +75,18 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from)
     level->seen = false;
 }
 
+void levels_rest(struct level *level, uint64_t rest, uint64_t from)
+{
+    level->old = level->now;
+    level->now = (struct level_span){.from = from, .until = from + rest, .level = LEVEL_SLOW};
+    level->rest = rest;
+    level->wanted = 0;
+    level->seen = false;
+}
+
 /* ---- Op classes -------------------------------------------------------------------------------------------------- */
 
-enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES };
+enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES, BYTES = CCOMM_TYPES - 1 };
 
 /* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
 enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
@@ -149,6 +158,51 @@ bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number)
     for (int rank = 0; rank < ccomm->ranks; rank++)
         all &= !is_here(ccomm, number, rank) || (ccomm->shared.classes->classes[number].past >> rank & 1) != 0;
     return all;
+/* Whether it is compressed whatever it costs. */
+static bool is_told(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    /* The row of the table of sizes, by operation; an all_reduce has two, its phases. */
+    enum { PAIRS = 4 };
+    static const uint8_t rows[CCOMM_OPERATIONS] = {0, 1, 2, 3, 3, 5};
+    const struct coll_sizes *table = &ccomm->host.settings.table;
+    const uint32_t row = number >= COLLECTIVES ? PAIRS : rows[number / CCOMM_TYPES];
+    const uint32_t column = number % CCOMM_TYPES;
+    return ccomm->forced || (column < COLL_SIZES_TYPES && table->from[row][column] != 0);
+}
+
+/* By the links as they were measured: NCCL moves an operation of the class faster than overflows are moved. */
+static bool overflows_are_slow(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    const double *per = ccomm->cost.per;
+    const double by_class[CCOMM_OPERATIONS] = {
+        per[LINK_GATHER], per[LINK_EXCHANGE], per[LINK_SCATTER],
+        ccomm->ranks > 2 ? per[LINK_SCATTER] : (per[LINK_SCATTER] + per[LINK_GATHER]) / 2, per[LINK_GATHER],
+        per[LINK_GATHER] / (ccomm->ranks - 1)};
+    const double plain =
+        number < COLLECTIVES ? by_class[number / CCOMM_TYPES] : per[LINK_EXCHANGE] / (ccomm->ranks - 1);
+    return ccomm->cost.overflow > plain;
+}
+
+bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    const bool unknown = number % CCOMM_TYPES == BYTES && ccomm->host.settings.bytes == COLL_BYTES_AUTO;
+    return !is_told(ccomm, number) &&
+           (unknown || op_class_decider(ccomm, number) >= 0 || overflows_are_slow(ccomm, number));
+}
+
+bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class)
+{
+    return op_class_is_budgeted(ccomm, class_index(ccomm, local_class));
+}
+
+void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t from)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    if (op_class_is_budgeted(ccomm, number))
+        budget_step(&op_class->budget, &op_class->level, from);
+    else
+        levels_step(&op_class->level, op_class->overflow, from);
+    op_class->past = 0;
 }
 
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
@@ -159,6 +213,32 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
     op_class->overflow = overflow;
     op_class->limit = op_class->level.issued + OP_CLASS_AHEAD;
     __atomic_fetch_add(&classes->wanted, 1, __ATOMIC_RELEASE);
+}
+
+/* Whether it is time for a step of the op class. */
+static bool is_time(const struct coll_ccomm *ccomm, uint32_t number, const struct report *report)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    const coll_type type = ccomm_local_class_type(report->local_class);
+    const unsigned share = report->share & ~REPORT_PROBE;
+    if (!op_class_is_budgeted(ccomm, number))
+        return levels_overflowed(&op_class->level, report->index, levels_fitting(type, share));
+    const struct need need = {report->index, levels_fitting(type, share), levels_fitting(type, 1024)};
+    return (report->share & REPORT_PROBE) != 0 ? budget_probed(&op_class->budget, &op_class->level, &need)
+                                               : budget_overflowed(&op_class->budget, &op_class->level, &need);
+}
+
+/* At once, where one copy is all there is. */
+static void step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t overflow)
+{
+    struct op_classes *classes = ccomm->shared.classes;
+    struct op_class *op_class = &classes->classes[number];
+    if (op_class_decider(ccomm, number) >= 0) {
+        want(classes, op_class, overflow);
+        return;
+    }
+    op_class->overflow = overflow;
+    op_class_step(ccomm, number, op_class->level.issued);
 }
 
 /* The first rank that reads of an overflow considers it, for all. */
@@ -174,16 +254,34 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
         (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank)))
         return;
     op_class->overflows = report->count;
-    const unsigned fitting = levels_fitting(ccomm_local_class_type(report->local_class), report->share);
-    if (!levels_overflowed(&op_class->level, report->index, fitting) || op_class->limit != 0 ||
-        !op_class_is_past(ccomm, number))
-        return;
-    if (decider >= 0) {
-        want(classes, op_class, report->index);
-        return;
+    /* A budget that has decided before all ranks were past its last step is waiting for it. */
+    const bool due = is_time(ccomm, number, report) || op_class->budget.decided;
+    if (due && op_class->limit == 0 && op_class_is_past(ccomm, number))
+        step(ccomm, number, report->index);
+}
+
+/* Times are those of operations whose sizes vary, and of the programs' own: what is raw in any case need not be. */
+static bool compares(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    return number < COLLECTIVES && !is_told(ccomm, number);
+}
+
+void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative)
+{
+    struct op_classes *classes = ccomm->shared.classes;
+    const uint32_t number = class_index(ccomm, local_class);
+    struct op_class *op_class = &classes->classes[number];
+    op_classes_lock(classes);
+    const uint64_t rest = compare_add(&op_class->comparison, raw, relative);
+    if (rest > 0 && op_class->limit == 0 && op_class_is_past(ccomm, number)) {
+        if (!op_class_is_budgeted(ccomm, number)) {
+            levels_rest(&op_class->level, rest, op_class->level.issued);
+            op_class->past = 0;
+        } else if (budget_rest(&op_class->budget, rest) || op_class->budget.decided) {
+            step(ccomm, number, op_class->level.issued);
+        }
     }
-    levels_step(&op_class->level, report->index, op_class->level.issued);
-    op_class->past = 0;
+    op_classes_unlock(classes);
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
@@ -256,10 +354,44 @@ static bool is_cut(const struct op_class *op_class, uint64_t index)
            (op_class->cut_until == 0 || index < op_class->cut_until);
 }
 
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough)
+/* The operation's level, as the first rank of this copy that issues it counts it. */
+static unsigned level_of(struct coll_ccomm *ccomm, uint32_t number, uint64_t index, const struct op_cost *cost)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    if (!op_class_is_budgeted(ccomm, number))
+        return levels_at(&op_class->level, index);
+    const unsigned level = budget_level_at(&op_class->level, index);
+    if (index >= op_class->level.issued)
+        budget_issue(&op_class->budget, level, cost);
+    return level;
+}
+
+/* Whether the operation is left raw, to be timed: of those that compress, and while a class that was too slow tries
+ * again, of those between. */
+static bool is_left_raw(const struct coll_ccomm *ccomm, uint32_t number, uint64_t index, unsigned level)
+{
+    const struct level *of = &ccomm->shared.classes->classes[number].level;
+    const struct level_span *span = index >= of->now.from ? &of->now : &of->old;
+    if (level == LEVEL_SLOW)
+        return !op_class_is_budgeted(ccomm, number) && index > span->until && is_try(span, index - 1);
+    return level < LEVEL_RAW && compare_leaves_raw(index - span->from);
+}
+
+/* Of those that compress, enough that as many are timed as are left raw: the others need no events. */
+static bool is_timed(const struct coll_ccomm *ccomm, uint32_t number, uint64_t index, unsigned level)
+{
+    enum { EVERY = 8 };
+    const struct level *of = &ccomm->shared.classes->classes[number].level;
+    const struct level_span *span = index >= of->now.from ? &of->now : &of->old;
+    return level < LEVEL_RAW && (index % EVERY == 0 || is_try(span, index));
+}
+
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
+                             bool long_enough)
 {
     struct op_classes *classes = ccomm->shared.classes;
-    struct op_class *op_class = &classes->classes[class_index(ccomm, local_class)];
+    const uint32_t number = class_index(ccomm, local_class);
+    struct op_class *op_class = &classes->classes[number];
     op_classes_lock(classes);
     read_reports(ccomm);
     const uint64_t index = ccomm->issued[local_class]++;
@@ -268,13 +400,16 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, boo
         /* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
         if (is_cut(op_class, index) && op_class->level.issued <= index)
             op_class->cut_until = index;
+    const unsigned level = level_of(ccomm, number, index, cost);
     if (op_class->level.issued < index + 1)
         op_class->level.issued = index + 1;
     if (index >= op_class->level.now.from)
         op_class->past |= UINT64_C(1) << ccomm->rank;
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;
     const bool cut = long_enough && is_cut(op_class, index);
-    const struct issued issued = {index, levels_at(&op_class->level, index), cut && !grouped, cut && grouped, stopped};
+    const bool left_raw = compares(ccomm, number) && is_left_raw(ccomm, number, index, level);
+    const bool timed = compares(ccomm, number) && (left_raw || is_timed(ccomm, number, index, level));
+    const struct issued issued = {index, level, cut && !grouped, cut && grouped, stopped, left_raw, timed};
     if (!grouped)
         count_alone(ccomm, op_class, index);
     op_classes_unlock(classes);

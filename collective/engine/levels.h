@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #include "collective/api.h"
+#include "collective/engine/budget.h"
+#include "collective/engine/compare.h"
 
 /* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
  * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of
@@ -19,6 +21,10 @@
  * most 349. Mixed data needs anything above that (all kinds together 730 to 760; FP32 half of which is widened 600;
  * moments and master weights in FP32 852 to 882), so steps are small: no more than 8 of 1024 are wasted. */
 unsigned levels_share(coll_type type, unsigned level);
+
+/* More levels: raw, whatever the type, as it is not known what the data needs (budget.h), or as compressing takes
+ * longer (compare.h); and room for any result, with which nothing overflows. */
+enum { LEVEL_RAW = 1000, LEVEL_SLOW, LEVEL_PROBE };
 
 /* The lowest level that gives so many 1024ths; if there is none, a level that is raw. */
 unsigned levels_fitting(coll_type type, unsigned share);
@@ -50,6 +56,8 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
 
 /* Makes a step from operation `from` on, which no rank has issued yet. */
 void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
+/* Makes one to LEVEL_SLOW, for `rest` operations. */
+void levels_rest(struct level *level, uint64_t rest, uint64_t from);
 
 /* The level of each operation, in one copy in memory that all ranks share, under one lock: a rank that asks for the
  * level of an operation gets what every other rank got for it, or will get, because a change takes effect from an
@@ -66,6 +74,7 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  * change nothing. */
 
 struct coll_ccomm;
+struct op_cost;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
@@ -73,9 +82,11 @@ struct coll_ccomm;
 enum { OP_CLASS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
- * most. */
+ * most. budget: of those that follow one, where the copy decides. */
 struct op_class {
     struct level level;
+    struct budget budget;
+    struct comparison comparison;
     uint64_t stop;      /* operations from this one on go raw, if stopped */
     uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
     uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
@@ -108,6 +119,11 @@ void op_classes_unlock(struct op_classes *classes);
 /* For an op class by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`,
  * on another host, is asked for its promise. */
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number);
+/* Whether its levels follow a budget; the same on all ranks. Those of which a single overflow may take long, and bytes,
+ * of which nothing is known; not if it is compressed whatever it costs. */
+bool op_class_is_budgeted(const struct coll_ccomm *ccomm, uint32_t number);
+/* Makes the step that the deciding copy wants, from operation `from` on; under the lock. */
+void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t from);
 bool op_class_is_asked(const struct coll_ccomm *ccomm, uint32_t number, int rank);
 
 /* Whether all ranks of this copy are past the last change of level. */
@@ -118,12 +134,18 @@ bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number);
 struct issued {
     uint64_t index;
     unsigned level;
-    bool cut;     /* every rank has to call it outside of groups */
-    bool differs; /* this rank does not, and another has cut it already */
-    bool stopped; /* it goes raw */
+    bool cut;             /* every rank has to call it outside of groups */
+    bool differs;         /* this rank does not, and another has cut it already */
+    bool stopped;         /* it goes raw */
+    bool left_raw, timed; /* to compare times (compare.h) */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, bool grouped, bool long_enough);
+struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, const struct op_cost *cost, bool grouped,
+                             bool long_enough);
+/* An operation of the class was timed, left raw or compressed, relative to NCCL's time by the link. */
+void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative);
+/* The same by this rank's number for the class. */
+bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the op class after it. */
 void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t index);

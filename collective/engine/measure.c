@@ -10,9 +10,8 @@
 
 /* The fastest of some rounds counts. With sends NCCL connects ranks first. */
 enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, ROUNDS = 4, LARGE_ROUNDS = 2 };
-/* Usual saving of a message, and the time of coding for each byte and other rank, both ways together. */
-#define SAVED          0.3
-#define CODEC_PER_BYTE 2e-12
+/* Usual saving of a message. */
+#define SAVED 0.3
 
 /* Bytes of the probe's large messages. */
 static size_t measure_large(const struct coll_ccomm *ccomm)
@@ -27,7 +26,8 @@ bool measure_prepare(struct coll_ccomm *ccomm)
 {
     const struct gpu_ops *gpu = ccomm->gpu;
     struct link_probe *probe = &ccomm->probe;
-    probe->memory = gpu->allocate(measure_large(ccomm) * ((size_t)ccomm->ranks + 1), true);
+    probe->size = measure_large(ccomm) * ((size_t)ccomm->ranks + 1);
+    probe->memory = gpu->allocate(probe->size, true);
     probe->begin = gpu->event_make(true);
     probe->end = gpu->event_make(true);
     return probe->memory != NULL && probe->begin != NULL && probe->end != NULL;
@@ -136,6 +136,8 @@ static bool read_overflow(struct coll_ccomm *ccomm)
 
 static bool gather_times(struct coll_ccomm *ccomm)
 {
+    ccomm->probe.seconds[PROBE_ENCODE] = ccomm->cost.encode;
+    ccomm->probe.seconds[PROBE_DECODE] = ccomm->cost.decode;
     return ccomm_gather(ccomm, ccomm->probe.seconds, sizeof(ccomm->probe.seconds));
 }
 
@@ -208,17 +210,25 @@ static void set_cost(struct coll_ccomm *ccomm)
         cost->per[use] = large > small ? (large - small) / bytes : 0;
     }
     cost->start = small;
+    cost->encode = seconds[PROBE_ENCODE];
+    cost->decode = seconds[PROBE_DECODE];
     cost->overflow = seconds[PROBE_OVERFLOW] / (double)measure_overflow_bytes(ccomm);
 }
 
-/* Nothing else can differ between ranks by now: all take what the fastest one measured. */
+/* The fastest link counts, and the slowest codec: others wait for it. */
+static bool counts(int which, double seconds, double before)
+{
+    return which == PROBE_ENCODE || which == PROBE_DECODE ? seconds > before : seconds < before;
+}
+
+/* Nothing else can differ between ranks by now: all take the same one's measurement. */
 static bool settle(struct coll_ccomm *ccomm)
 {
     double *seconds = ccomm->probe.seconds, *all = ccomm_gathered(ccomm, sizeof(ccomm->probe.seconds));
     if (all == NULL)
         return false;
     for (size_t i = 0; i < (size_t)ccomm->ranks * PROBES; i++)
-        if (i < PROBES || all[i] < seconds[i % PROBES])
+        if (i < PROBES || counts((int)(i % PROBES), all[i], seconds[i % PROBES]))
             seconds[i % PROBES] = all[i];
     set_cost(ccomm);
     free(all);
@@ -229,7 +239,8 @@ static bool settle(struct coll_ccomm *ccomm)
  * connect every rank with all others. */
 static bool end_if_fast(struct coll_ccomm *ccomm)
 {
-    ccomm->probe.over = SAVED * ccomm->cost.per[LINK_GATHER] <= CODEC_PER_BYTE * (ccomm->ranks - 1);
+    const double coding = (ccomm->cost.encode + ccomm->cost.decode) * (ccomm->ranks - 1);
+    ccomm->probe.over = SAVED * ccomm->cost.per[LINK_GATHER] <= coding;
     return true;
 }
 

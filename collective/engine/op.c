@@ -304,6 +304,36 @@ static bool write_headers(const struct coll_op *op, const struct plan *plan, uin
     return op->ccomm->gpu->write_headers(&what, op->call.stream);
 }
 
+/* A rank knows of its own addresses only, so the operation is the same for the others. */
+static bool is_odd(const struct coll_call *call)
+{
+    return call->type == COLL_UINT8 && (((uintptr_t)call->send | (uintptr_t)call->receive) & 1) != 0;
+}
+
+bool launch_odd_in(struct coll_op *op)
+{
+    struct plan *plan = &op->of[op->phase].plan;
+    uint8_t *memory = launch_memory(op);
+    if (!plan->odd)
+        return true;
+    const size_t before = (size_t)((const uint8_t *)plan->call.send - (const uint8_t *)plan->whole.send);
+    const size_t behind = (size_t)((uint8_t *)plan->call.receive - (uint8_t *)plan->whole.receive);
+    plan->whole.send = memory + plan->odd_out_at;
+    plan->whole.receive = memory + plan->odd_in_at;
+    plan->call.send = memory + plan->odd_out_at + before;
+    plan->call.receive = memory + plan->odd_in_at + behind;
+    return !plan->sends || op->ccomm->gpu->copy_rows(memory + plan->odd_out_at, plan->stride, op->call.send,
+                                                     plan->stride, plan->stride, plan->out, op->call.stream);
+}
+
+bool launch_odd_out(const struct coll_op *op)
+{
+    const struct plan *plan = launch_plan(op);
+    return !plan->odd || !plan->receives ||
+           op->ccomm->gpu->copy_rows(op->call.receive, plan->stride, launch_memory(op) + plan->odd_in_at, plan->stride,
+                                     plan->stride, plan->in, op->call.stream);
+}
+
 bool launch_encode(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
@@ -373,7 +403,8 @@ bool launch_check(const struct coll_op *op)
                              .host_status = ccomm->host_status,
                              .overflow_counter = ccomm->overflow_counters + phase_of(op)->local_class,
                              .index = phase_of(op)->index,
-                             .local_class = phase_of(op)->local_class};
+                             .local_class = phase_of(op)->local_class,
+                             .probe = phase_of(op)->level == LEVEL_PROBE ? REPORT_PROBE : 0};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)
@@ -509,6 +540,7 @@ coll_result ops_reserve(struct coll_op *ops, unsigned count)
     }
     for (unsigned i = 0; i < count; i++) {
         struct plan *plan = &ops[i].of[ops[i].phase].plan;
+        plan->odd = is_odd(&ops[i].call);
         plan->copies = plan->reduces && (ops[i].call.registered || ops[i].staging->capture != 0);
         if (!plan_measure(plan, ops[i].ccomm))
             return launch_failed(&ops[i], "no memory to plan with");
@@ -534,12 +566,12 @@ bool op_grow_staging(const struct coll_op *op)
     return true;
 }
 
-static coll_result encode_one(const struct coll_op *ops, unsigned count, unsigned i)
+static coll_result encode_one(struct coll_op *ops, unsigned count, unsigned i)
 {
-    const struct coll_op *op = &ops[i];
+    struct coll_op *op = &ops[i];
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
-    if (!follow(op) || !launch_encode(op) || !mark(op, count) ||
+    if (!follow(op) || !launch_odd_in(op) || !launch_encode(op) || !mark(op, count) ||
         (is_last(op) && is_grouped(ops, count) && !op->ccomm->gpu->event_record(op->staging->fork, op->call.stream)))
         return launch_failed(op, "encoding could not be launched");
     return COLL_SUCCESS;
@@ -568,6 +600,8 @@ coll_result ops_encode(struct coll_op *ops, unsigned count)
         int before;
         if (!gpu->enter(ops[i].ccomm->device, &before))
             return launch_failed(&ops[i], "no GPU");
+        if (ops[i].phase == 0)
+            timing_begin(&ops[i]);
         result = encode_one(ops, count, i);
         gpu->leave(before);
     }
@@ -618,8 +652,11 @@ static bool decode_one(const struct coll_op *ops, unsigned count, unsigned i)
 {
     const struct coll_op *op = &ops[i];
     (void)count;
-    return follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) &&
-           order_end(op->ccomm, op->staging, op->call.stream);
+    const bool good = follow(op) && launch_decode(op) && launch_own(op) && launch_sums(op) && launch_odd_out(op) &&
+                      order_end(op->ccomm, op->staging, op->call.stream);
+    if (good && op->phase + 1 == op->phases)
+        timing_end(op);
+    return good;
 }
 
 coll_result ops_decode(struct coll_op *ops, unsigned count)

@@ -89,6 +89,9 @@ static inline const struct plan *launch_plan(const struct coll_op *op)
     return &op->of[op->phase].plan;
 }
 
+/* Copies bytes at odd addresses to where they can be coded, of which the plan is told, and back. */
+bool launch_odd_in(struct coll_op *op);
+bool launch_odd_out(const struct coll_op *op);
 /* Encodes messages and writes their heads. */
 bool launch_encode(const struct coll_op *op);
 /* Hands NCCL what it moves, on `stream`, in a group that is open. */
@@ -134,5 +137,8 @@ void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, stru
 
 /* All three parts of a phase of the op (collective/engine.h). */
 coll_result overlap_run(struct coll_op *op);
+
+/* Passes an op that is left raw on to NCCL, and times it. */
+coll_result overlap_left_raw(struct coll_op *op);
 
 #endif

@@ -3,13 +3,12 @@
 
 /* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
 
-/* Times that head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding,
- * in raw bytes per second while some multiprocessors are left to NCCL. Too short costs all of what is missing, too long
- * a third of the excess. */
-#define ENCODE_SECONDS    40e-6
-#define DECODE_SECONDS    55e-6
-#define ENCODE_PER_SECOND 1.0e12
-#define DECODE_PER_SECOND 0.8e12
+/* Times that head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding.
+ * The margin of what coding costs is about what multiprocessors that are left to NCCL take, and decoding waits for
+ * NCCL's last bytes. Too short costs all of what is missing, too long a third of the excess. */
+#define ENCODE_SECONDS 40e-6
+#define DECODE_SECONDS 55e-6
+#define DECODE_MARGIN  1.25
 /* Seconds per byte of host memory (25 GB/s), used where nothing was measured. */
 #define PER_BYTE 4e-11
 /* Operations shorter than this many heads and tails gain nothing. */
@@ -25,8 +24,8 @@ void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, stru
     op->head = op->tail = 0;
     const double raw = (double)plan->raw, others = plan_sources(plan, ccomm);
     const double measured = cost_coded(ccomm, plan), per_byte = measured > 0 ? measured : PER_BYTE;
-    const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw / ENCODE_PER_SECOND;
-    const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
+    const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw * ccomm->cost.encode;
+    const double decoding = DECODE_SECONDS + DECODE_MARGIN * others * raw * ccomm->cost.decode;
     if (LEAST * (encoding + decoding) > raw * per_byte)
         return;
     const uint32_t head = pages_of(encoding, per_byte), tail = pages_of(decoding, per_byte);
@@ -195,13 +194,14 @@ static coll_result pass(const struct coll_op *op, const struct coll_op *beside)
     return result == COLL_SUCCESS ? overlap_send_raw(op, PLAN_TAIL) : result;
 }
 
-static coll_result run(const struct coll_op *op)
+static coll_result run(struct coll_op *op)
 {
     const struct gpu_ops *gpu = op->ccomm->gpu;
     struct coll_staging *staging = op->staging;
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
-    if (!order_follow(op->ccomm, staging, op->call.stream) || !gpu->event_record(staging->fork, op->call.stream))
+    if (!order_follow(op->ccomm, staging, op->call.stream) || !launch_odd_in(op) ||
+        !gpu->event_record(staging->fork, op->call.stream))
         return launch_failed(op, "encoding could not be launched");
     struct coll_op beside = *op;
     beside.call.stream = staging->side;
@@ -209,7 +209,8 @@ static coll_result run(const struct coll_op *op)
     if (result != COLL_SUCCESS)
         return result;
     return overlap_decode(&beside) && follow(op, op->call.stream, beside.call.stream, op->staging->join) &&
-                   overlap_finish_raw(op, PLAN_TAIL) && order_end(op->ccomm, op->staging, op->call.stream)
+                   overlap_finish_raw(op, PLAN_TAIL) && launch_odd_out(op) &&
+                   order_end(op->ccomm, op->staging, op->call.stream)
                ? COLL_SUCCESS
                : launch_failed(op, "decoding could not be launched");
 }
@@ -223,7 +224,44 @@ coll_result overlap_run(struct coll_op *op)
         return result;
     if (!gpu->enter(op->ccomm->device, &before))
         return launch_failed(op, "no GPU");
+    timing_begin(op);
     result = run(op);
+    if (result == COLL_SUCCESS)
+        timing_end(op);
+    gpu->leave(before);
+    return result;
+}
+
+/* ---- Operations that are left raw -------------------------------------------------------------------------------- */
+
+static coll_result call_nccl(const struct coll_op *op)
+{
+    const struct coll_table *nccl = op->ccomm->host.nccl;
+    const struct coll_call *call = &op->call;
+    switch (call->operation) {
+    case COLL_ALL_GATHER:
+        return nccl->AllGather(call->send, call->receive, call->count, call->type, call->comm, call->stream);
+    case COLL_ALL_TO_ALL:
+        return nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream);
+    case COLL_REDUCE_SCATTER:
+        return nccl->ReduceScatter(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
+                                   call->stream);
+    default:
+        return nccl->AllReduce(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
+                               call->stream);
+    }
+}
+
+coll_result overlap_left_raw(struct coll_op *op)
+{
+    const struct gpu_ops *gpu = op->ccomm->gpu;
+    int before;
+    if (!gpu->enter(op->ccomm->device, &before))
+        return launch_failed(op, "no GPU");
+    timing_begin(op);
+    const coll_result result = call_nccl(op);
+    if (result == COLL_SUCCESS) /* else it may not be on the stream yet */
+        timing_end(op);
     gpu->leave(before);
     return result;
 }

@@ -14,9 +14,15 @@ static size_t part_of(const struct coll_ccomm *ccomm, const struct coll_call *ca
     return call->count / (size_t)ccomm->ranks / 8 * 8;
 }
 
+/* Of bytes, 1, though two of them are one value for the codec. */
+static uint64_t element_size(coll_type type)
+{
+    return type == COLL_FP32 ? 4 : type == COLL_UINT8 ? 1 : 2;
+}
+
 static uint64_t element_bytes(const struct coll_call *call)
 {
-    return call->type == COLL_FP32 ? 4 : 2;
+    return element_size(call->type);
 }
 
 struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count)
@@ -63,7 +69,9 @@ static uint64_t lines(uint64_t bytes)
 
 static enum strait_element element_of(coll_type type)
 {
-    return type == COLL_BF16 ? STRAIT_ELEMENT_BF16 : type == COLL_FP16 ? STRAIT_ELEMENT_FP16 : STRAIT_ELEMENT_FP32;
+    return type == COLL_BF16 || type == COLL_UINT8 ? STRAIT_ELEMENT_BF16
+           : type == COLL_FP16                     ? STRAIT_ELEMENT_FP16
+                                                   : STRAIT_ELEMENT_FP32;
 }
 
 static struct strait_region region_at(void *raw, uint32_t page, uint32_t count)
@@ -83,9 +91,9 @@ static uint64_t bound_of(uint32_t page, uint32_t count)
 
 bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t count, unsigned level)
 {
-    const uint64_t size = type == COLL_FP32 ? 4 : 2;
+    const uint64_t size = element_size(type);
     const unsigned share = levels_share(type, level);
-    if (share == 0 || count > RAW_MAX / size || count * size < PLAN_PAGE)
+    if ((share == 0 && level != LEVEL_PROBE) || count > RAW_MAX / size || count * size < PLAN_PAGE)
         return false;
     *layout = (struct message_layout){.element = element_of(type), .raw = count * size};
     layout->pages = (uint32_t)(layout->raw / PLAN_PAGE);
@@ -98,10 +106,11 @@ bool message_layout_of(struct message_layout *layout, coll_type type, uint64_t c
     }
     layout->main_at = at;
     layout->main_bound = bound_of(PLAN_PAGE, layout->pages);
-    layout->main_room = lines((uint64_t)layout->pages * PLAN_PAGE / 1024 * share);
+    layout->main_room =
+        lines(level == LEVEL_PROBE ? layout->main_bound : (uint64_t)layout->pages * PLAN_PAGE / 1024 * share);
     layout->message = at + layout->main_room;
     layout->encoded = at + lines(layout->main_bound);
-    return layout->main_bound > layout->main_room && layout->message < layout->raw;
+    return level == LEVEL_PROBE || (layout->main_bound > layout->main_room && layout->message < layout->raw);
 }
 
 unsigned message_parts(const struct message_layout *layout, void *raw, struct message_part parts[2])
@@ -396,5 +405,10 @@ bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm)
         (plan->receives && !codec_scratch(&plan->codec_size, plan, ccomm, false)))
         return false;
     plan->size = plan_aligned(plan->codec_at + plan->codec_size);
+    if (!plan->odd)
+        return true;
+    plan->odd_out_at = plan->size;
+    plan->odd_in_at = plan_aligned(plan->odd_out_at + plan->out * plan->stride);
+    plan->size = plan_aligned(plan->odd_in_at + plan->in * plan->stride);
     return true;
 }

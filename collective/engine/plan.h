@@ -72,6 +72,8 @@ struct plan {
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
      * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
     bool copies;
+    /* Bytes that the program has at odd addresses, where BF16 may not be, are copied to the staging memory and back. */
+    bool odd;
     uint32_t out, in; /* number of messages: one for each rank, or one */
     uint32_t skip;    /* the rank's own message, which is not coded */
     uint64_t raw;     /* bytes of one message's values */
@@ -80,7 +82,7 @@ struct plan {
     uint64_t left; /* bytes of the rest, for each rank */
     struct plan_raw_part raw_parts[2];
     /* Parts of the staging memory, relative to the op's place in it. */
-    size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
+    size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, odd_out_at, odd_in_at, size;
 };
 
 /* Sends and receives, whose peer is one rank. */
@@ -126,6 +128,12 @@ void plan_list_free(struct codec_list *list);
 
 /* Cost of moving messages by the links, as they were measured when the communicator was made (measure.c): seconds,
  * the same on all ranks; 0 where nothing was measured. */
+
+/* Seconds that a phase takes: uncompressed; coded at the first level; to move all of its messages again if one
+ * overflows. */
+struct op_cost {
+    double plain, coded, repair;
+};
 
 /* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);

@@ -48,7 +48,7 @@ static coll_result join_streams(struct coll_ccomm *ccomm, const coll_stream *str
 static coll_result pass(struct coll_op *ops, unsigned count)
 {
     (void)count;
-    return overlap_run(&ops[0]);
+    return ops[0].left_raw ? overlap_left_raw(&ops[0]) : overlap_run(&ops[0]);
 }
 
 static const struct coll_engine_ops engine = {.version = COLL_ENGINE_VERSION,

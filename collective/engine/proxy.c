@@ -67,8 +67,7 @@ static bool settle(struct level_consensus *agree, uint32_t number)
     struct level_span now = {0};
     op_classes_lock(classes);
     if (!early) {
-        levels_step(&op_class->level, op_class->overflow, agree->classes[number].from);
-        op_class->past = 0;
+        op_class_step(agree->ccomm, number, agree->classes[number].from);
         now = op_class->level.now;
     }
     op_class->limit = 0;

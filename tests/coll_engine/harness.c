@@ -426,6 +426,7 @@ void links_begin(uint32_t ns, uint32_t fs_per_byte)
     for (int device = 0; device < FAKE_GPUS; device++) {
         fake_gpu.link_ns[device] = ns;
         fake_gpu.link_fs[device] = fs_per_byte;
+        fake_gpu.codec_fs[device] = 100; /* 10 TB/s */
     }
 }
 

@@ -121,7 +121,8 @@ void require_told(coll_comm comm, const char *operation, const char *type, unsig
 
 /* ---- Links and overlap ------------------------------------------------------------------------------------------- */
 
-/* STRAIT_COLL is `auto`, which measures the links; what NCCL moves takes so long on all devices. */
+/* STRAIT_COLL is `auto`, which measures the links; what NCCL moves takes so long on all devices, and coding hardly
+ * anything. */
 void links_begin(uint32_t ns, uint32_t fs_per_byte);
 
 /* Coding overlaps with transfer in operations outside of groups whose messages have at least three pages, from the 17th

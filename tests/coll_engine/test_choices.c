@@ -36,8 +36,8 @@ static const struct choice {
     {{4000000, LINK_FS, 1000000}, 0, MOST, compressed, NULL, false},
     {{0, 0, 0}, 0, MOST, fast, NULL, false},
     {{10000000, 10000000, 10000000}, 0, 32768, compressed, NULL, false}, /* slow, and no longer than head and tail */
-    {{LINK_FS, LINK_FS, LINK_FS}, 200000, 1 << 20, compressed, NULL, false}, /* of two other ranks */
-    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, "raw: what does not fit would take too long", NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 200000, 1 << 20, compressed, NULL, false},  /* of two other ranks */
+    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, compressed, NULL, false}, /* a probe */
     /* The table goes before the link. */
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_gather=4M", false},
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "all_reduce=1,all_gather:bf16=2097153", false},
@@ -161,6 +161,25 @@ START_TEST(groups_do_not_change_what_is_counted)
 END_TEST
 
 /* ---- What is measured -------------------------------------------------------------------------------------------- */
+
+/* How fast GPUs code is measured, too, and the slowest counts for all. */
+static void gather_one(struct rank *rank)
+{
+    const struct gather gather = gather_new(rank, COLL_BF16, 1 << 20, VALUES_NORMAL);
+    gather_run(rank, &gather, false);
+    require_reason(rank->comm, "all_gather", rank->argument);
+}
+
+START_TEST(codecs_are_measured)
+{
+    links_begin(LINK_NS, LINK_FS);
+    for (int device = 0; device < RANKS; device++)
+        fake_gpu.codec_fs[device] = _i == 0 ? 0 : 1000; /* 0: as if it could not be measured */
+    if (_i == 2)
+        fake_gpu.codec_fs[1] = 60000; /* 17 GB/s */
+    ranks_run(RANKS, gather_one, _i == 2 ? fast : compressed);
+}
+END_TEST
 
 /* Of two ranks, in the fake: a byte by send and recv costs twice what it does in a collective. */
 static void sum_and_exchange(struct rank *rank)
@@ -301,6 +320,7 @@ int main(void)
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);
+    tcase_add_loop_test(tests, codecs_are_measured, 0, 3);
     tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
     tcase_add_loop_test(tests, coding_overlaps_with_transfer_unless_a_rank_has_grouped_one, 0, 2);
     tcase_add_test(tests, sender_and_receiver_decide_alike_by_size);

@@ -220,24 +220,47 @@ static void send_only(struct rank *rank)
     end(rank);
 }
 
-/* NCCL does not say where they are before they are ready, and nobody tells when that is. */
+/* NCCL says where they are when they are ready, to those who ask about the parent. */
 static void split(struct rank *rank)
 {
     struct rank child = *rank;
     begin(rank);
     child.stream = rank->stream;
+    child.comm = NULL;
     require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &child.comm, NULL));
     comm_settle(rank->comm, COLL_IN_PROGRESS);
     require(child.comm != NULL);
-    ranks_meet();
-    const uint64_t counted = fake_nccl.counted;
-    ranks_meet();
     comm_settle(child.comm, COLL_IN_PROGRESS);
     gather(&child);
+    gather(&child);
+    require_gathers(&child, 2, 2);
+    fake_stream_wait(rank->stream);
     ranks_meet();
-    require(fake_nccl.counted == counted); /* a watchdog looks at it while another thread calls */
-    require_gathers(&child, 0, 0);
     require_ok(ncclCommDestroy(child.comm));
+    end(rank);
+}
+
+/* Rank 0 is left out, and rank 1 asks late. */
+static void split_off(struct rank *rank)
+{
+    struct rank child = *rank;
+    begin(rank);
+    child.stream = rank->stream;
+    child.comm = NULL;
+    require_ok(ncclCommSplit(rank->comm, rank->rank == 0 ? -1 : 0, rank->rank, &child.comm, NULL));
+    if (rank->rank == 1)
+        usleep(100 * 1000);
+    comm_settle(rank->comm, COLL_IN_PROGRESS);
+    require((child.comm == NULL) == (rank->rank == 0));
+    if (child.comm != NULL) {
+        child.ranks--;
+        child.rank--;
+        comm_settle(child.comm, COLL_IN_PROGRESS);
+        gather(&child);
+        require_gathers(&child, 1, 1);
+        fake_stream_wait(rank->stream);
+        require_ok(ncclCommDestroy(child.comm));
+    }
     end(rank);
 }
 
@@ -423,7 +446,8 @@ int main(void)
     tcase_add_loop_test(tests, ranks_join_after_at_most_1023_collectives_in_groups, 0, 2);
     add_ranks(tests, "a_communicator_without_collectives_stays_raw", ranks_start, send_only, 2, 1);
     tcase_add_test(tests, a_rank_that_polls_late_still_joins);
-    add_ranks(tests, "children_stay_raw", ranks_start, split, 2, 1);
+    add_ranks(tests, "children_join_with_their_first_collective", ranks_start, split, 2, 1);
+    add_ranks(tests, "children_of_some_ranks_join", ranks_start, split_off, 3, 1);
     add_ranks(tests, "one_rank_that_groups_its_first_collective_keeps_all_raw", ranks_start, group_on_one_rank, 3, 3);
     add_ranks(tests, "one_rank_that_blocks_keeps_all_raw", ranks_start, block_on_one_rank, 2, 1);
     add_ranks(tests, "two_ranks_of_one_thread_stay_raw_without_waiting", ranks_start, be_two_ranks, 1, 1);

@@ -77,6 +77,8 @@ TEST(another_segment_is_not_opened)
 
 enum { RANKS = 3, ISSUED = 20000, CLASS = 0 };
 
+static const struct op_cost cost = {1, 1, 1};
+
 struct common {
     _Atomic int ready;
     _Atomic uint64_t issued[RANKS];
@@ -149,7 +151,7 @@ static void issue_all(struct common *common, int rank, bool one_way)
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = op_class_issue(ccomm, CLASS, false, true);
+        const struct issued issued = op_class_issue(ccomm, CLASS, &cost, false, true);
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
@@ -295,13 +297,13 @@ TEST_LOOP(a_class_whose_first_operations_a_rank_groups_is_not_cut, 2)
     struct common *common = common_make();
     struct coll_ccomm *first = ccomm_make(common, 0), *second = ccomm_make(common, 1), *last = ccomm_make(common, 2);
     for (int i = 0; i < 2 * OP_CLASS_ALONE; i++) {
-        ck_assert(!op_class_issue(first, CLASS, false, true).cut);
-        ck_assert(!op_class_issue(second, CLASS, false, true).cut);
+        ck_assert(!op_class_issue(first, CLASS, &cost, false, true).cut);
+        ck_assert(!op_class_issue(second, CLASS, &cost, false, true).cut);
     }
     for (int i = 0; i < 2 * OP_CLASS_ALONE; i++)
-        ck_assert(!op_class_issue(last, CLASS, _i == 1 && i == OP_CLASS_ALONE - 1, true).cut);
-    ck_assert(op_class_issue(first, CLASS, false, true).cut == (_i == 0));
-    ck_assert(op_class_issue(last, CLASS, false, true).cut == (_i == 0));
+        ck_assert(!op_class_issue(last, CLASS, &cost, _i == 1 && i == OP_CLASS_ALONE - 1, true).cut);
+    ck_assert(op_class_issue(first, CLASS, &cost, false, true).cut == (_i == 0));
+    ck_assert(op_class_issue(last, CLASS, &cost, false, true).cut == (_i == 0));
     ccomm_free(first);
     ccomm_free(second);
     ccomm_free(last);
@@ -317,17 +319,17 @@ TEST_LOOP(a_class_is_not_cut_from_its_first_grouped_operation_on, 3)
         ranks[rank] = ccomm_make(common, rank);
     for (int i = 0; i < OP_CLASS_ALONE; i++)
         for (int rank = 0; rank < RANKS; rank++)
-            (void)op_class_issue(ranks[rank], CLASS, false, true);
+            (void)op_class_issue(ranks[rank], CLASS, &cost, false, true);
     for (int rank = 0; rank < RANKS; rank++)
-        ck_assert(op_class_issue(ranks[rank], CLASS, false, true).cut);
+        ck_assert(op_class_issue(ranks[rank], CLASS, &cost, false, true).cut);
     for (int rank = 0; rank < RANKS; rank++) {
         const bool grouped = rank == (_i == 1 ? RANKS - 1 : 0), long_enough = _i < 2;
-        const struct issued issued = op_class_issue(ranks[rank], CLASS, grouped, long_enough);
+        const struct issued issued = op_class_issue(ranks[rank], CLASS, &cost, grouped, long_enough);
         ck_assert(issued.cut == (_i == 1 && !grouped));
         ck_assert(issued.differs == (_i == 1 && grouped));
     }
     for (int rank = 0; rank < RANKS && _i != 1; rank++) {
-        const struct issued issued = op_class_issue(ranks[rank], CLASS, _i == 0 && rank == 1, true);
+        const struct issued issued = op_class_issue(ranks[rank], CLASS, &cost, _i == 0 && rank == 1, true);
         ck_assert(issued.cut == (_i == 2) && !issued.differs);
     }
     for (int rank = 0; rank < RANKS; rank++)
@@ -345,7 +347,7 @@ TEST(a_process_may_end_while_it_holds_the_lock)
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
     struct coll_ccomm *ccomm = ccomm_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(op_class_issue(ccomm, CLASS, false, true).index, i);
+        ck_assert_uint_eq(op_class_issue(ccomm, CLASS, &cost, false, true).index, i);
     ccomm_free(ccomm);
 }
 

@@ -440,7 +440,7 @@ static void report(const struct gpu_check *check)
     const struct report report = {.count = ++check->overflow_counter->count,
                                   .index = check->index,
                                   .local_class = check->local_class,
-                                  .share = check->overflow_counter->share};
+                                  .share = check->overflow_counter->share | check->probe};
     check->overflow_counter->share = 0;
     host_status->reports[host_status->reported % REPORTS_MAX] = report;
     __atomic_store_n(&host_status->reported, host_status->reported + 1, __ATOMIC_RELEASE);
@@ -479,7 +479,7 @@ static void run_check(coll_stream stream, void *argument)
     }
     if (share_of(need, check->unit) > check->overflow_counter->share)
         check->overflow_counter->share = share_of(need, check->unit);
-    if (any)
+    if (any || check->probe != 0)
         report(check);
 }
 

@@ -45,10 +45,11 @@ struct fake_gpu_control {
     _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
-    _Atomic uint32_t sum_fs;           /* besides, of what NCCL adds up */
-    _Atomic uint32_t ring_fs;          /* of overflow, as measured by events: femtoseconds per byte */
-    _Atomic uint32_t hosts[FAKE_GPUS]; /* the host of each device, as NCCL_HOSTID may say */
-    const char *_Atomic list;          /* the folder in which the host's driver lists its GPUs; NULL: there is none */
+    _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
+    _Atomic uint32_t ring_fs;             /* of overflow, as measured by events: femtoseconds per byte */
+    _Atomic uint32_t codec_fs[FAKE_GPUS]; /* of encoding, and of decoding: femtoseconds per byte of values */
+    _Atomic uint32_t hosts[FAKE_GPUS];    /* the host of each device, as NCCL_HOSTID may say */
+    const char *_Atomic list; /* the folder in which the host's driver lists its GPUs; NULL: there is none */
     /* Counters. */
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
