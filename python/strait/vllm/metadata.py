@@ -65,6 +65,7 @@ class Load:
     runs: list[Run]
     source: Source
     trace: str = ""
+    tokens: int = 0  # of the prompt; 0: not known
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,9 @@ class Scheduler:
             return
         ranks, why_not = self._plan(peer)
         if external_tokens > 0 and not why_not:
-            source = Source(peer, ranks)
-            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), source, _trace_of(request))
+            self._meta.loads[request.request_id] = Load(
+                self._wanted(request, blocks), Source(peer, ranks), _trace_of(request), request.num_prompt_tokens
+            )
             self._loading.add(request.request_id)
         else:
             self._decline(peer)

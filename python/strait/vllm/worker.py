@@ -262,6 +262,7 @@ class Worker:
                 self._cache.pages_of(load.runs),
                 deadline=self._options.deadline,
                 sources=len(peers),
+                tokens=load.tokens,
                 trace=_usable(load.trace),
             )
         except (Error, ValueError) as failure:

@@ -189,6 +189,45 @@ def test_blocks_arrive(nodes, case):
         decode.close()
 
 
+def wait_for(workers, is_there):
+    """Polls until it is."""
+    end = time.monotonic() + 20
+    while not is_there():
+        assert time.monotonic() < end
+        for worker in workers:
+            worker.results(StraitMetadata(), set())
+
+
+def test_layers_do_not_wait_for_the_end_of_the_prefill(nodes):
+    """The last block of 64 tokens is half of what a block of 32 ends in: its scheduler's half says how many tokens the
+    prompt has, and the layers are complete before the prefill engine says that there is no more."""
+    prefill, decode = Engine(nodes.daemons[0].socket, block=32), Engine(nodes.daemons[1].socket, block=64)
+    (source,), (sink,) = prefill.workers.values(), decode.workers.values()
+    try:
+        model = torch.randn(LAYERS, TOKENS, HEADS, 2 * SIZE).to(torch.bfloat16)
+        prefill.fill(model)
+        theirs = view_of(prefill)
+        peer = Peer("engine", "r", theirs.pools, theirs.parallel, theirs.decode)
+        new = [SimpleNamespace(is_null=False, block_hash=None, block_id=block) for block in decode.ids]
+        request = SimpleNamespace(
+            request_id="r", num_prompt_tokens=TOKENS, trace_headers=None, kv_transfer_params=peer.params()
+        )
+        decode.scheduler.allocated(request, SimpleNamespace(blocks=[new]), TOKENS)
+        sink.load(decode.scheduler._meta)
+        (transfer,) = sink._receives
+        counts = {rank_name(Rank(0, 0)): 1}
+        source.end(StraitMetadata(prefills={"r": Prefill("r", [(0, 0, prefill.ids)], True, False, counts)}))
+        wait_for([source, sink], lambda: transfer.progress.layers_landed == LAYERS)
+        assert transfer in sink._receives
+        source.end(StraitMetadata(prefills={"r": Prefill("r", [], False, True, counts)}))
+        wait_for([source, sink], lambda: not sink._receives and not source._sends)
+        assert not sink.bad_blocks()
+        decode.check(model, brought=len(prefill.ids) * prefill.block)
+    finally:
+        prefill.close()
+        decode.close()
+
+
 @pytest.mark.parametrize("sizes", ["2", [2], [0, 1], [1, 2, 3], 1.5, [True, 1]], ids=str)
 def test_sizes_of_the_decode_engine_are_two_numbers(sizes):
     with pytest.raises(ValueError, match=r"decode_parallel: .* is not \[ranks of a stage, stages\]"):
