@@ -186,7 +186,7 @@ struct strait_transfer {
     bool settled; /* no longer one of client->live */
     enum strait_state state;
     enum strait_reason reason;
-    uint32_t layers_landed;
+    uint32_t layers_landed, pages_landed;
     uint64_t pages;    /* listed so far */
     uint64_t deadline; /* of a sink; of an offer: the end of its first lease */
     uint32_t lease_ms; /* of an offer */

@@ -510,6 +510,7 @@ static struct message expect_message(const struct strait_transfer *transfer, con
     message.expect.sources = params->sources > 0 ? params->sources : 1;
     message.expect.deadline_ms = params->deadline_ms;
     message.expect.tokens = params->tokens;
+    message.expect.pages = params->tell_pages;
     return message;
 }
 
@@ -766,5 +767,6 @@ struct strait_progress strait_transfer_progress(const struct strait_transfer *tr
         .reason = transfer->reason,
         .drained = transfer->drained,
         .layers_landed = transfer->layers_landed,
+        .pages_landed = transfer->pages_landed,
     };
 }

@@ -89,6 +89,7 @@ enum message_type {
     MESSAGE_NOTED = 29,   /* answers NOTIFY */
     MESSAGE_FENCED = 30,
     MESSAGE_SAMPLED = 31,
+    MESSAGE_PAGES = 32, /* of an EXPECT with `pages` */
     /* Daemon to daemon. */
     MESSAGE_PEER_HELLO = 40,
     MESSAGE_PEER_LINKS = 42,
@@ -224,6 +225,7 @@ struct message_expect {
     const struct wire_page_list *lists;
     struct view trace; /* a valid context of TRACE_BYTES, or none; that of a READ which follows is here, too */
     uint32_t tokens;   /* of the request, from logical index 0 on; 0: not said */
+    bool pages;        /* the client is told of each page that has landed */
 };
 
 struct message_offer {
@@ -369,6 +371,12 @@ struct message_layers {
     uint64_t transfer;
     uint32_t layer_count;
     const int32_t *layers; /* newly complete */
+};
+
+struct message_pages {
+    uint64_t transfer;
+    uint32_t list_count;
+    const struct wire_page_list *lists; /* in place, each page once; as the failed ones of STATE */
 };
 
 /* The daemon serves this connection no further, and closes it. */
@@ -649,6 +657,7 @@ struct message {
         struct message_wait wait;
         struct message_state state;
         struct message_layers layers;
+        struct message_pages pages;
         struct message_text text; /* STATS_TEXT; STATS, PING and PONG have no fields */
         struct message_peer_hello peer_hello;
         struct message_peer_links peer_links;

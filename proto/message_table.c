@@ -534,6 +534,7 @@ MESSAGE(expect, struct message_expect, Expect) = {
     LIST(expect, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     BYTES_OR_NONE(expect, trace, TRACE_BYTES),
     U32(expect, tokens, 0, UINT32_MAX),
+    BOOL(expect, pages),
 };
 
 static bool event_valid(struct view event)
@@ -691,6 +692,17 @@ MESSAGE(layers, struct message_layers, Layers) = {
     NUMBERS(layers, layers, layer_count, int32_t, MESSAGE_LIST_MAX),
 };
 
+static enum strait_status pages_check(const void *plain)
+{
+    const struct message_pages *pages = plain;
+    return page_lists_check(pages->lists, pages->list_count);
+}
+
+MESSAGE(pages, struct message_pages, Pages) = {
+    U64(pages, transfer),
+    LIST(pages, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
+};
+
 /* ---- All messages ------------------------------------------------------------------------------------------------ */
 
 const struct message_kind message_kinds[] = {
@@ -725,6 +737,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_NOTED, "noted", LAYOUT(noted, noted, NULL)},
     {MESSAGE_FENCED, "fenced", LAYOUT(fenced, fenced, NULL)},
     {MESSAGE_SAMPLED, "sampled", LAYOUT(sampled, sampled, NULL)},
+    {MESSAGE_PAGES, "pages", LAYOUT(pages, pages, pages_check)},
     {MESSAGE_PEER_HELLO, "peer-hello", LAYOUT(peer_hello, peer_hello, peer_hello_check)},
     {MESSAGE_PEER_LINKS, "peer-links", LAYOUT(peer_links, peer_links, NULL)},
     {MESSAGE_HEARTBEAT, "heartbeat", LAYOUT(heartbeat, heartbeat, NULL)},

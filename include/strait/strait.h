@@ -300,7 +300,7 @@ struct strait_expect_params {
                                 and the last one is not full, its layer is then complete when these tokens have come,
                                 and not only when the sources have said `last`; a source that brings further pages into
                                 it fails the request */
-    uint32_t reserved;       /* 0 */
+    bool tell_pages;         /* events PAGES tell of each page that is in place; 0 in the bytes behind it */
 };
 
 /* About keys. The key of a live expectation or a live offer is taken. The key of a request that was DONE may be reused
@@ -446,6 +446,7 @@ struct strait_read_params {
     uint32_t deadline_ms;    /* from now until the verdict; 1 .. 24 h */
     void *context;           /* comes back in events */
     const char *traceparent; /* the trace that the request belongs to; NULL or "": none */
+    bool tell_pages;         /* as for an expectation; 0 in the bytes behind it */
 };
 
 /* Reads pages that the peer serves into the own pool, as if they had been offered: the transfer is a sink's, with its
@@ -510,7 +511,14 @@ enum strait_event_type {
     STRAIT_EVENT_NOTIFY_FAILED = 9, /* a strait_notify of this client is not known to have arrived: `key`, `text`;
                                        `data` is the id of the peer's pool */
     STRAIT_EVENT_FENCED = 10,       /* `pool`, `context`: no read touches the pages of that fence any more */
+    STRAIT_EVENT_PAGES = 11,        /* sink, TRANSFERRING, with tell_pages: `landed` are in place, below */
 };
+
+/* About pages that are in place. An event PAGES names pages of which all regions (all layers, K and V) have been
+ * received, checked and stored: they may be read from then on, and stay as they are, whatever becomes of the request.
+ * Until it is drained they belong to it all the same. Each page is named once; with DONE all have been. Those that the
+ * daemon's FAILED lists are exactly those that no event has named, but for a list that is incomplete. A verdict of the
+ * library itself lists all pages, those in place too. A daemon of an earlier release sends no such events. */
 
 /* A page that did not land. */
 struct strait_failed_page {
@@ -520,7 +528,7 @@ struct strait_failed_page {
 
 struct strait_event {
     enum strait_event_type type;
-    struct strait_transfer *transfer; /* STATE, DRAINED, LAYER */
+    struct strait_transfer *transfer; /* STATE, DRAINED, LAYER, PAGES */
     struct strait_pool *pool;         /* POOL, POOL_REMOVED, NOTE, FENCED */
     void *context;                    /* the transfer's, or the fence's */
     enum strait_state state;
@@ -543,7 +551,9 @@ struct strait_event {
     uint64_t raw_bytes;  /* of pages that have moved; of an offer to all its consumers together, */
     uint64_t wire_bytes; /* as they travelled; 0 under one daemon, which copies them, */
     const char *peer; /* and the address of the other side's daemon, the first of several; "": the own one, or none */
-    uint64_t reserved[4];
+    const struct strait_page_list *landed; /* PAGES: in the order of their groups and indexes */
+    uint64_t landed_count;                 /* lists */
+    uint64_t reserved[2];
 };
 
 /* Does what is due (reads, writes, reconnects) and returns up to `capacity` events, oldest first, and their number.
@@ -560,7 +570,8 @@ struct strait_progress {
     enum strait_reason reason;
     bool drained;
     uint32_t layers_landed; /* sink: layers completely in place */
-    uint32_t reserved[4];
+    uint32_t pages_landed;  /* sink, with tell_pages: pages that events PAGES have named */
+    uint32_t reserved[3];
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 

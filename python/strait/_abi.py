@@ -315,7 +315,7 @@ class ExpectParams(Structure):
         ("context", c_void_p),
         ("traceparent", c_char_p),
         ("tokens", c_uint32),
-        ("reserved", c_uint32),
+        ("tell_pages", c_bool),
     ]
 
 
@@ -377,6 +377,7 @@ class ReadParams(Structure):
         ("deadline_ms", c_uint32),
         ("context", c_void_p),
         ("traceparent", c_char_p),
+        ("tell_pages", c_bool),
     ]
 
 
@@ -406,7 +407,9 @@ class RawEvent(Structure):
         ("raw_bytes", c_uint64),
         ("wire_bytes", c_uint64),
         ("peer", c_char_p),
-        ("reserved", c_uint64 * 4),
+        ("landed", POINTER(PageList)),
+        ("landed_count", c_uint64),
+        ("reserved", c_uint64 * 2),
     ]
 
 
@@ -416,7 +419,8 @@ class ProgressInfo(Structure):
         ("reason", c_int),
         ("drained", c_bool),
         ("layers_landed", c_uint32),
-        ("reserved", c_uint32 * 4),
+        ("pages_landed", c_uint32),
+        ("reserved", c_uint32 * 3),
     ]
 
 

@@ -48,6 +48,7 @@ from ._events import (
     FailedPage,
     Layout,
     Mismatch,
+    Pages,
     Progress,
     Reason,
     State,
@@ -91,14 +92,6 @@ _BATCH = 64
 _fences = itertools.count(1)
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-
-
-class Pages(NamedTuple):
-    """Pages of one group: the page with logical index first + i is ids[i]."""
-
-    ids: Sequence[int] | NDArray[Any] | range
-    group: int = 0
-    first: int = 0
 
 
 #: Ids of group 0, the first one with logical index 0; or any number of lists.
@@ -452,12 +445,14 @@ class Pool(_Handle):
         deadline: float,
         sources: int = 1,
         tokens: int = 0,
+        tell_pages: bool = False,
         trace: str | None = None,
     ) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds.
 
         tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one
             is not full, its layers are then complete when these tokens have come.
+        tell_pages: events PAGES tell of pages that are in place: they may be read before the verdict.
         trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
             the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
         """
@@ -472,6 +467,7 @@ class Pool(_Handle):
             deadline_ms=_milliseconds(deadline),
             traceparent=_traceparent(trace),
             tokens=tokens,
+            tell_pages=tell_pages,
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle, self)
@@ -533,12 +529,19 @@ class Pool(_Handle):
         return number
 
     def read(
-        self, peer: Peer, pages: PagesLike, peer_pages: PagesLike, *, deadline: float, trace: str | None = None
+        self,
+        peer: Peer,
+        pages: PagesLike,
+        peer_pages: PagesLike,
+        *,
+        deadline: float,
+        tell_pages: bool = False,
+        trace: str | None = None,
     ) -> Transfer:
         """Reads pages that the peer serves (with the same logical indexes) into these of this pool; the transfer is
         that of a sink, and started. InvalidError, with the figures of both sides, if the pools do not match.
 
-        trace: as for expect().
+        tell_pages, trace: as for expect().
         """
         lists, theirs, handle = _Lists(pages), _Lists(peer_pages), c_void_p()
         params = _abi.ReadParams(
@@ -549,6 +552,7 @@ class Pool(_Handle):
             peer_list_count=theirs.count,
             deadline_ms=_milliseconds(deadline),
             traceparent=_traceparent(trace),
+            tell_pages=tell_pages,
         )
         status = lib.strait_read(self._handle, peer._handle, byref(params), byref(handle))
         if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.FATAL:

@@ -67,7 +67,7 @@ TEST(programs_that_know_no_traces_are_served)
                              find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
 }
 
-/* The same of one that knows traces, and not yet the number of tokens. */
+/* The same of one that knows traces, and not yet the number of tokens, nor events of pages. */
 TEST(programs_that_know_no_tokens_are_served)
 {
     struct strait_pool *pool = connected_pool();
@@ -75,6 +75,7 @@ TEST(programs_that_know_no_tokens_are_served)
     struct strait_expect_params expect = expect_params(NULL, 0);
     expect.traceparent = TRACEPARENT;
     expect.tokens = 72;
+    expect.tell_pages = true;
     ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &transfer));
     expect.key = "earlier";
     expect.key_size = strlen("earlier");
@@ -83,7 +84,13 @@ TEST(programs_that_know_no_tokens_are_served)
     until(find_got(MESSAGE_EXPECT, 1) != NULL);
     ck_assert_uint_eq(72, find_got(MESSAGE_EXPECT, 0)->expect.tokens);
     ck_assert_uint_eq(0, find_got(MESSAGE_EXPECT, 1)->expect.tokens);
+    ck_assert(find_got(MESSAGE_EXPECT, 0)->expect.pages && !find_got(MESSAGE_EXPECT, 1)->expect.pages);
     ck_assert_uint_eq(TRACE_BYTES, find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
+    for (size_t size = offsetof(struct strait_read_params, tell_pages); size <= sizeof(struct strait_read_params);
+         size += sizeof(uint64_t))
+        ck_assert_int_eq(STRAIT_OK, read_page(pool, (struct strait_read_params){.size = size, .tell_pages = true}));
+    until(find_got(MESSAGE_READ, 1) != NULL);
+    ck_assert(!find_got(MESSAGE_EXPECT, 2)->expect.pages && find_got(MESSAGE_EXPECT, 3)->expect.pages);
 }
 
 int main(void)

@@ -467,6 +467,42 @@ TEST(states_only_move_up_and_layers_are_told)
     ck_assert_uint_eq(2, progress.layers_landed);
 }
 
+TEST(pages_in_place_are_told)
+{
+    static const uint32_t ids[] = {9, 4, 1};
+    static const struct wire_page_list lists[] = {{.first = 3, .count = 3, .ids = ids},
+                                                  {.group = 1, .first = 8, .count = 2, .first_id = 5}};
+    struct expected e = expected(60000);
+    struct message pages = {.type = MESSAGE_PAGES,
+                            .pages = {.transfer = e.id, .list_count = COUNT(lists), .lists = lists}};
+    fake_say(&pages);
+    fake_state(e.id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false); /* which they say, too */
+    pages.pages.transfer++;
+    fake_say(&pages); /* of none */
+    pages.pages.transfer = e.id;
+    until(seen_count == 1);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
+    const struct strait_event *event = &seen[0].event;
+    ck_assert_int_eq(STRAIT_EVENT_PAGES, event->type);
+    ck_assert_int_eq(STRAIT_TRANSFERRING, event->state);
+    ck_assert_ptr_eq(e.transfer, event->transfer);
+    ck_assert_ptr_eq(&memory, event->context);
+    ck_assert_uint_eq(COUNT(lists), event->landed_count);
+    const struct strait_page_list *landed = seen[0].landed;
+    ck_assert(landed[0].group == 0 && landed[0].first == 3 && landed[0].count == 3);
+    ck_assert_mem_eq(ids, landed[0].ids, sizeof(ids));
+    ck_assert(landed[1].group == 1 && landed[1].first == 8 && landed[1].count == 2 && landed[1].first_id == 5);
+    ck_assert_ptr_null(landed[1].ids);
+    ck_assert_uint_eq(5, strait_transfer_progress(e.transfer).pages_landed);
+    strait_abort(e.transfer);
+    fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_ABORTED, true);
+    fake_say(&pages); /* late */
+    until(seen_count == 2);
+    settle();
+    ck_assert_uint_eq(2, seen_count);
+}
+
 TEST(failed_pages_come_in_parts_and_drained_later)
 {
     struct expected e = expected(60000);

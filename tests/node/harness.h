@@ -160,6 +160,9 @@ struct flow {
     struct strait_failed_page *failed;
     uint32_t failed_count;
     uint32_t layers[LAYERS_MAX], layer_count;
+    bool tells;     /* events tell of pages */
+    uint64_t *told; /* sink, by group and page id: a sum of the page when it was told of; 0: it was not */
+    uint32_t told_count;
     char name[STRAIT_KEY_BYTES_MAX];
     uint32_t name_size;
 };
@@ -169,7 +172,8 @@ struct flow {
     .lists = (const struct strait_page_list[]){__VA_ARGS__}, \
     .list_count = sizeof((struct strait_page_list[]){__VA_ARGS__}) / sizeof(struct strait_page_list)
 
-/* Fills in sizes, contexts and times that are 0; the times are longer than any test waits. */
+/* Fills in sizes, contexts and times that are 0; the times are longer than any test waits. Sinks are told of their
+ * pages: each once, those that are not among the failed ones, all with DONE, and no page changes after that. */
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
 struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
 void flow_append(struct flow *flow, struct strait_append_params params);

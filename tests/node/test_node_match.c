@@ -312,6 +312,59 @@ TEST_LOOP(layers_are_ready_one_after_another, WIRES)
     arrives(e, o);
 }
 
+/* ---- Pages that are in place ------------------------------------------------------------------------------------- */
+
+/* That each is told of once, and which have failed, the harness requires of all transfers. */
+
+TEST_LOOP(pages_are_told_of_as_they_become_ready, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 40, .layers = 3, .roles = 2, .groups = 2});
+    struct flow *o = OFFER(pair.source, "k");
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 32, .first_id = 8}, {.group = 1, .count = 1}));
+    for (uint32_t first = 0; first < 32; first += 8) {
+        ck_assert_uint_eq(first, e->told_count);
+        APPEND(o, LISTS({.first = first, .count = 8, .first_id = 32 - first}));
+        WAIT(e->told_count == first + 8);
+        ck_assert_uint_eq(0, e->layer_count);
+    }
+    ck_assert_uint_eq(32, strait_transfer_progress(e->transfer).pages_landed);
+    APPEND(o, LISTS({.group = 1, .count = 1}), .last = true);
+    arrives(e, o);
+}
+
+TEST_LOOP(a_page_is_told_of_with_its_last_layer, WIRES)
+{
+    enum { LAYERS = 4 };
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = LAYERS, .roles = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
+    for (int layer = 0; layer < LAYERS; layer++) {
+        ck_assert_uint_eq(0, e->told_count);
+        APPEND(o, LISTS({.count = 12}), .layer_first = layer, .layer_count = 1);
+        APPEND(o, LISTS({.first = 12, .count = 8, .first_id = 12}), .layer_first = layer, .layer_count = 1);
+        WAIT(e->layers[layer] == 1);
+    }
+    WAIT(e->told_count == 20);
+    APPEND(o, .last = true);
+    arrives(e, o);
+}
+
+/* They are good, whatever becomes of the request. */
+TEST_LOOP(pages_that_were_told_of_outlive_their_request, WIRES * 2)
+{
+    const bool by_sink = _i % 2 == 0;
+    struct pair pair = pair_open(_i / 2, (struct geometry){.pages = 20, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 12}));
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
+    WAIT(e->told_count == 12);
+    strait_abort(by_sink ? e->transfer : o->transfer);
+    ends_failed(e, by_sink ? STRAIT_REASON_ABORTED : STRAIT_REASON_PEER_ABORT);
+    ends_failed(o, by_sink ? STRAIT_REASON_PEER_ABORT : STRAIT_REASON_ABORTED);
+    ck_assert_uint_eq(8, e->failed_count);
+    landed(e, o);
+    ck_assert(pool_as_imagined(pair.sink));
+}
+
 TEST_LOOP(layers_may_come_in_ranges_and_in_any_order, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = 8, .groups = 2});
