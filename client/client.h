@@ -180,6 +180,7 @@ struct strait_transfer {
     uint64_t id;
     void *context;
     bool sink, last; /* last: the offer is complete */
+    bool asked;      /* an offer whose consumers the first that asks counts */
     bool known;      /* a message about it was sent on this connection */
     bool ended;      /* the verdict was given */
     bool drained, released, aborting;

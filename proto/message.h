@@ -240,6 +240,7 @@ struct message_offer {
     struct view aux;   /* with last */
     struct view ready; /* the event after which the pages are ready, as in APPEND; not with later */
     struct view trace; /* as in EXPECT */
+    bool asked;        /* the first REQUEST says how many consumers there are; `consumers` is 1, for earlier releases */
 };
 
 struct message_append {
@@ -261,6 +262,7 @@ struct message_start {
     struct view peer_key; /* empty: the same key */
     uint32_t direction;   /* enum strait_direction */
     uint32_t mismatch;    /* bits of strait_peer_check: a codebook mismatch means that raw is wanted */
+    uint32_t consumers;   /* of a sink: how many expectations take the peer's offer; 0: not said */
 };
 
 /* Starts an expectation that no offer answers: its pages are read from these of the peer's pool, which has to serve
@@ -566,6 +568,7 @@ struct message_request {
     const uint32_t *slots;
     bool
         on_gpu; /* pages of the sink's pool are in a GPU's memory: chunks are decoded by the sink's set in force only */
+    uint32_t consumers; /* of the offer, if that is one which does not know them; 0: not said */
 };
 
 /* Pages that are ready at the source and wanted by the sink: regions x pages. A unit is one page of one region. Units

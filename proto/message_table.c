@@ -332,6 +332,7 @@ MESSAGE(request, struct message_request, Request) = {
     U64(request, grant),
     NUMBERS(request, slots, slot_count, uint32_t, MESSAGE_OPEN_MAX),
     BOOL(request, on_gpu),
+    U32(request, consumers, 0, STRAIT_PARTS_MAX),
 };
 
 /* ---- Legs: units ------------------------------------------------------------------------------------------------- */
@@ -563,6 +564,7 @@ MESSAGE(offer, struct message_offer, Offer) = {
     AUX(offer),
     BYTES(offer, ready, 0, MESSAGE_EVENT_IPC),
     BYTES_OR_NONE(offer, trace, TRACE_BYTES),
+    BOOL(offer, asked),
 };
 
 static enum strait_status append_check(const void *plain)
@@ -594,6 +596,7 @@ MESSAGE(start, struct message_start, Start) = {
     BYTES(start, peer_key, 0, STRAIT_KEY_BYTES_MAX),
     KNOWN(start, direction, STRAIT_AUTO, STRAIT_PULL),
     KNOWN(start, mismatch, 0, STRAIT_MISMATCH_FATAL | STRAIT_MISMATCH_CODEBOOK), /* all bits below the highest */
+    U32(start, consumers, 0, STRAIT_PARTS_MAX),
 };
 
 static enum strait_status read_check(const void *plain)

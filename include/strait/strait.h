@@ -55,6 +55,7 @@ extern "C" {
 #define STRAIT_FAILED_PAGES_MAX   (64u * 1024)       /* failed pages that a daemon reports for a transfer */
 #define STRAIT_PARTS_MAX          64u                /* consumers of an offer, sources of an expectation */
 #define STRAIT_COMPAT_BYTES_MAX   64u                /* of a pool's compatibility token */
+#define STRAIT_CONSUMERS_ASKED    UINT32_MAX /* of an offer: the first that asks for it says how many there are */
 
 /* Structs of parameters begin with their size, by which the library knows the fields that the program knows: it takes
  * those of earlier versions of a struct, and those of later ones if what it does not know is 0. Structs that come in
@@ -319,7 +320,8 @@ struct strait_offer_params {
     size_t key_size;
     const struct strait_page_list *lists; /* the request's pages so far; none is legal when appends follow */
     uint32_t list_count;
-    uint32_t consumers; /* number of expectations that will take it; 0 means 1 */
+    uint32_t consumers; /* number of expectations that will take it; 0 means 1. STRAIT_CONSUMERS_ASKED: the first of
+                           them says it, in its strait_start; only sinks start such an offer */
     uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive, 1 .. 24 h; renewed by the
                            daemons */
     bool later;         /* the listed pages are not ready yet: strait_append marks them ready, layer by layer */
@@ -379,13 +381,17 @@ struct strait_start_params {
     enum strait_direction direction;
     const void *peer_key; /* the request's name at the peer's pool; NULL: the same key */
     size_t peer_key_size;
+    uint32_t consumers; /* sink: how many expectations, with this one, take the peer's offer, if that is one of
+                           STRAIT_CONSUMERS_ASKED. What the first of them says counts; 0 means 1. If one gives up
+                           before any has asked, the offer fails at once. 0 in the bytes behind it */
 };
 
 /* Pairs this transfer with one of the peer's pool; call it once per peer's part. The other side may come later: it is
  * awaited until the deadline (sink) or the lease (source) has passed. Both sides may start the same pair: it remains
  * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. A transfer that has failed starts
  * nothing, but its daemon tells the other side not to wait. params NULL: all defaults. ERR_INVALID: the pools do not
- * match (strait_peer_check; strait_peer_explain says in what), or the direction is not this side's. ERR_NO_MEMORY. */
+ * match (strait_peer_check; strait_peer_explain says in what), the direction is not this side's, or the offer is one of
+ * STRAIT_CONSUMERS_ASKED. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 

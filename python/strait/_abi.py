@@ -245,6 +245,7 @@ def check(status: int, what: str) -> None:
 # ---- strait/strait.h ------------------------------------------------------------------------------------------------
 
 KEY_BYTES_MAX = 128
+CONSUMERS_ASKED = 0xFFFFFFFF
 POOL_ID_BYTES = 16
 
 HANDLES = {"memfd": 1, "pointer": 2, "cuda_ipc": 3, "cuda_vmm": 4}
@@ -354,7 +355,13 @@ class AppendParams(Structure):
 
 
 class StartParams(Structure):
-    _fields_ = [("size", c_size_t), ("direction", c_int), ("peer_key", c_char_p), ("peer_key_size", c_size_t)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("direction", c_int),
+        ("peer_key", c_char_p),
+        ("peer_key_size", c_size_t),
+        ("consumers", c_uint32),
+    ]
 
 
 class FenceParams(Structure):

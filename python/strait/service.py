@@ -309,11 +309,21 @@ class Transfer(_Handle):
         self._pool = pool
         self._events: list[Any] = []  # the daemon waits for these
 
-    def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
+    def start(
+        self,
+        peer: Peer,
+        peer_key: bytes | str | None = None,
+        direction: Direction = Direction.AUTO,
+        *,
+        consumers: int = 0,
+    ) -> None:
         """Pairs it with one of the peer's pool; either side may, or both. InvalidError, with the figures of both sides,
-        if the pools do not match."""
+        if the pools do not match.
+
+        consumers: of the peer's offer, if that was made without their number; 0: this one alone.
+        """
         name = None if peer_key is None else _as_bytes(peer_key)
-        params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
+        params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""), consumers)
         status = lib.strait_start(self._handle, peer._handle, byref(params))
         if status == Status.ERR_INVALID and self._pool._at is not None and self._pool.mismatch(peer) & Mismatch.FATAL:
             raise make_error(status, f"start: the pools do not match: {self._pool.explain(peer)}")
@@ -478,7 +488,7 @@ class Pool(_Handle):
         pages: PagesLike = (),
         *,
         lease: float,
-        consumers: int = 1,
+        consumers: int | None = 1,
         later: bool = False,
         last: bool = False,
         ready: Any = None,
@@ -487,6 +497,7 @@ class Pool(_Handle):
     ) -> Transfer:
         """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive.
 
+        consumers: expectations that will take it; None: the first of them says how many. Only sinks start such an offer.
         ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
         trace: as for expect(); the peer is not told of it.
         """
@@ -498,7 +509,7 @@ class Pool(_Handle):
             key_size=len(name),
             lists=lists.array,
             list_count=lists.count,
-            consumers=consumers,
+            consumers=_abi.CONSUMERS_ASKED if consumers is None else consumers,
             lease_ms=_milliseconds(lease),
             later=later,
             last=last,

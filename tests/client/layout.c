@@ -42,6 +42,7 @@ FIELD(expect_params, tell_pages, 68);
 FIELD(offer_params, traceparent, 80);
 FIELD(append_params, later, 64);
 FIELD(start_params, direction, 8);
+FIELD(start_params, consumers, 32);
 FIELD(fence_params, context, 24);
 FIELD(read_params, traceparent, 48);
 FIELD(read_params, tell_pages, 56);

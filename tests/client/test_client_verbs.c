@@ -30,11 +30,13 @@ TEST(every_field_of_a_transfer_arrives)
     ck_assert_int_eq(STRAIT_OK, strait_append(source, &append));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(source, &append));
     struct strait_start_params start = {
-        .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6};
+        .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6, .consumers = 4};
     struct strait_start_params push = {.size = sizeof(push), .direction = STRAIT_PUSH};
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(sink, peer, &push));
     ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(source, peer, &start));
+    start.consumers = STRAIT_PARTS_MAX + 1;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(sink, peer, &start));
     ck_assert_int_eq(STRAIT_OK, strait_start(source, peer, NULL));
     until(find_got(MESSAGE_START, 1) != NULL);
 
@@ -54,7 +56,8 @@ TEST(every_field_of_a_transfer_arrives)
 
     const struct message_offer *offered = &find_got(MESSAGE_OFFER, 0)->offer;
     ck_assert_uint_ne(expectation->transfer, offered->transfer);
-    ck_assert_uint_eq(2, offered->consumers);
+    ck_assert(offered->consumers == 2 && !offered->asked);
+    ck_assert_uint_eq(4, find_got(MESSAGE_START, 0)->start.consumers);
     ck_assert(offered->lease_ms > 67777 && offered->lease_ms <= 77777);
     ck_assert(offered->later && !offered->last && !offered->more);
     ck_assert_uint_eq(1, offered->list_count);
@@ -122,6 +125,7 @@ TEST(arguments_that_make_no_sense_are_refused)
     REFUSED(offer, strait_offer, p.traceparent = "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     REFUSED(offer, strait_offer, p.lease_ms = 0);
     REFUSED(offer, strait_offer, p.consumers = STRAIT_PARTS_MAX + 1);
+    REFUSED(offer, strait_offer, p.consumers = STRAIT_CONSUMERS_ASKED - 1);
     REFUSED(offer, strait_offer, p.last = p.later = true);
     REFUSED(offer, strait_offer, (p.later = true, p.ready = large));
     REFUSED(offer, strait_offer, (p.aux = large, p.aux_size = 1)); /* without last */

@@ -435,13 +435,18 @@ const char *name_of(uint32_t number)
     return name;
 }
 
-void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
+void flow_start_one_of(struct flow *flow, struct test_pool *peer, const char *peer_key, uint32_t consumers)
 {
-    struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key};
+    struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key, .consumers = consumers};
     params.peer_key_size = peer_key != NULL ? strlen(peer_key) : 0;
     struct strait_peer *known = peer_of(flow->pool->party, peer);
     ck_assert_int_eq(STRAIT_OK, strait_start(flow->transfer, known, &params));
     strait_peer_remove(known);
+}
+
+void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
+{
+    flow_start_one_of(flow, peer, peer_key, 0);
 }
 
 void flow_start(struct flow *flow, struct test_pool *peer)

@@ -200,6 +200,7 @@ const char *name_of(uint32_t number); /* valid until the next call */
 
 void flow_start(struct flow *flow, struct test_pool *peer);
 void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key);
+void flow_start_one_of(struct flow *flow, struct test_pool *peer, const char *peer_key, uint32_t consumers);
 void flow_release(struct flow *flow);
 
 /* Runs the clients until the expression is true, or fails the test. */

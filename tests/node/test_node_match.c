@@ -109,6 +109,97 @@ TEST_LOOP(three_consumers_take_one_offer, WIRES)
     ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(other) && pool_as_imagined(pair.source));
 }
 
+/* ---- Consumers that the first of them counts --------------------------------------------------------------------- */
+
+/* They ask one after another, or all before there is an offer. */
+TEST_LOOP(the_first_consumer_says_how_many_there_are, WIRES * 2)
+{
+    enum { CONSUMERS = 3 };
+    const bool early = _i % 2 == 1;
+    struct pair pair = pair_open(_i / 2, (struct geometry){.pages = 32});
+    struct flow *e[CONSUMERS], *o = NULL;
+    move_all(pair.source, pair.sink);
+    for (uint32_t i = 0; i < CONSUMERS; i++)
+        e[i] = EXPECT(pair.sink, name_of(i), LISTS({.count = 8, .first_id = 8 * i}));
+    for (uint32_t i = 0; i < CONSUMERS && early; i++)
+        flow_start_one_of(e[i], pair.source, "k", CONSUMERS);
+    if (early) {
+        stays_undecided(e[0], 30);
+        (void)stats_text(pair.to);
+    }
+    o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    for (uint32_t i = 0; i < CONSUMERS; i++) {
+        if (!early) {
+            ck_assert(!o->decided);
+            flow_start_one_of(e[i], pair.source, "k", i == 0 ? CONSUMERS : 7 * i); /* what the others say is late */
+        }
+        ends_done(e[i]);
+        landed(e[i], o);
+        if (!early && i < CONSUMERS - 1)
+            stays_undecided(o, 20);
+    }
+    ends_done(o);
+    ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(pair.source));
+    struct flow *fourth = EXPECT(pair.sink, "late", LISTS({.count = 1, .first_id = 31}), .deadline_ms = 200);
+    flow_start_as(fourth, pair.source, "k");
+    ends_failed(fourth, STRAIT_REASON_TIMEOUT); /* that name may mean another offer now */
+}
+
+TEST_LOOP(a_consumer_that_says_nothing_is_the_only_one, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    struct strait_peer *peer = peer_of(pair.from, pair.sink);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(o->transfer, peer, NULL));
+    strait_peer_remove(peer);
+    arrives(PULL(pair.sink, o, LISTS({.count = 8})), o);
+}
+
+/* Nobody knows whom else to wait for. */
+TEST_LOOP(an_offer_that_is_declined_before_it_is_counted_ends, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    struct strait_peer *peer = peer_of(pair.to, pair.source);
+    (void)stats_text(pair.from); /* the offer is known */
+    ck_assert_int_eq(STRAIT_OK, strait_decline(pair.sink->pool, peer, "k", 1));
+    strait_peer_remove(peer);
+    ends_failed(o, STRAIT_REASON_PEER_ABORT);
+}
+
+TEST(an_offer_that_nobody_counts_ends_with_its_lease)
+{
+    struct pair pair = pair_open(0, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED,
+                           .lease_ms = 200);
+    ends_failed(o, STRAIT_REASON_LEASE_EXPIRED);
+    ck_assert_str_eq("no consumer has come, to say how many there are", o->text);
+}
+
+/* One that has counted the others, and fails, fails the offer only when they have ended. */
+TEST_LOOP(a_consumer_that_has_counted_fails_alone, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .consumers = STRAIT_CONSUMERS_ASKED);
+    struct flow *first = EXPECT(pair.sink, "first", LISTS({.count = 8}));
+    struct flow *second = EXPECT(pair.sink, "second", LISTS({.count = 8, .first_id = 8}));
+    flow_start_one_of(first, pair.source, "k", 2);
+    WAIT(first->state >= STRAIT_READY);
+    strait_abort(first->transfer);
+    ends_failed(first, STRAIT_REASON_ABORTED);
+    stays_undecided(o, 30);
+    flow_start_as(second, pair.source, "k");
+    APPEND(o, .last = true);
+    ends_done(second);
+    landed(second, o);
+    ends_failed(o, STRAIT_REASON_PEER_ABORT);
+    undefined(first);
+    ck_assert(pool_as_imagined(pair.sink));
+}
+
+/* ---- Several consumers that fail -----------------------------------------------------------------------------------
+ */
+
 TEST_LOOP(one_of_three_consumers_fails_and_the_others_do_not, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
