@@ -181,13 +181,14 @@ struct strait_transfer {
     uint64_t id;
     void *context;
     bool sink, last; /* last: the offer is complete */
+    bool asked;      /* an offer whose consumers the first that asks counts */
     bool known;      /* a message about it was sent on this connection */
     bool ended;      /* the verdict was given */
     bool drained, released, aborting;
     bool settled; /* no longer one of client->live */
     enum strait_state state;
     enum strait_reason reason;
-    uint32_t layers_landed;
+    uint32_t layers_landed, pages_landed;
     uint64_t pages;    /* listed so far */
     uint64_t deadline; /* of a sink; of an offer: the end of its first lease */
     uint32_t lease_ms; /* of an offer */

@@ -557,6 +557,50 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
     return STRAIT_OK;
 }
 
+/* Copies lists and, behind them in the same block, their ids. NULL: no memory. */
+static struct strait_page_list *lists_of(const struct message_pages *pages)
+{
+    size_t ids = 0;
+    for (uint32_t i = 0; i < pages->list_count; i++)
+        ids += pages->lists[i].ids != NULL ? pages->lists[i].count : 0;
+    struct strait_page_list *lists = malloc(pages->list_count * sizeof(*lists) + (ids + 1) * sizeof(uint32_t));
+    uint32_t *next = (uint32_t *)(lists + pages->list_count);
+    for (uint32_t i = 0; lists != NULL && i < pages->list_count; i++) {
+        const struct wire_page_list *list = &pages->lists[i];
+        lists[i] = (struct strait_page_list){list->group, list->first, list->count, list->first_id, NULL};
+        if (list->ids == NULL)
+            continue;
+        lists[i].ids = memcpy(next, list->ids, list->count * sizeof(uint32_t));
+        next += list->count;
+    }
+    return lists;
+}
+
+static enum strait_status on_pages(struct strait_client *client, const struct message_pages *pages)
+{
+    struct strait_transfer *transfer = table_find(client, pages->transfer);
+    if (transfer == NULL || !transfer->known || transfer->ended)
+        return STRAIT_OK;
+    struct event_node *node = event_create(STRAIT_EVENT_PAGES);
+    struct strait_page_list *lists = lists_of(pages);
+    if (node == NULL || lists == NULL) {
+        free(node);
+        free(lists);
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    transfer->state = STRAIT_TRANSFERRING; /* as of layers */
+    for (uint32_t i = 0; i < pages->list_count; i++)
+        transfer->pages_landed += pages->lists[i].count;
+    node->seen = transfer_event_seen;
+    node->event.transfer = transfer;
+    node->event.context = transfer->context;
+    node->event.state = transfer->state;
+    node->event.landed = node->payload[0] = lists;
+    node->event.landed_count = pages->list_count;
+    event_push(client, node);
+    return STRAIT_OK;
+}
+
 /* ---- Messages: notifications and statistics ---------------------------------------------------------------------- */
 
 /* The data of NOTE and STATS end with a NUL, not counted in the size, so that they can be printed. */
@@ -621,6 +665,8 @@ static enum strait_status dispatch(struct strait_client *client, const struct me
         return STRAIT_OK;
     case MESSAGE_LAYERS:
         return on_layers(client, &message->layers);
+    case MESSAGE_PAGES:
+        return on_pages(client, &message->pages);
     case MESSAGE_NOTE:
         return on_note(client, &message->note);
     case MESSAGE_NOTED:

@@ -245,7 +245,8 @@ enum strait_status strait_read(struct strait_pool *pool, const struct strait_pee
                                                 .list_count = p.list_count,
                                                 .deadline_ms = p.deadline_ms,
                                                 .context = p.context,
-                                                .traceparent = p.traceparent};
+                                                .traceparent = p.traceparent,
+                                                .tell_pages = p.tell_pages};
     struct strait_transfer *made;
     enum strait_status status = strait_expect(pool, &expect, &made);
     if (status != STRAIT_OK)

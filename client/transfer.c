@@ -510,6 +510,7 @@ static struct message expect_message(const struct strait_transfer *transfer, con
     message.expect.sources = params->sources > 0 ? params->sources : 1;
     message.expect.deadline_ms = params->deadline_ms;
     message.expect.tokens = params->tokens;
+    message.expect.pages = params->tell_pages;
     return message;
 }
 
@@ -550,7 +551,8 @@ static struct message offer_message(const struct strait_transfer *transfer, cons
     message.offer.transfer = transfer->id;
     message.offer.pool = transfer->pool->id;
     message.offer.key = key_view(transfer);
-    message.offer.consumers = params->consumers > 0 ? params->consumers : 1;
+    message.offer.asked = params->consumers == STRAIT_CONSUMERS_ASKED;
+    message.offer.consumers = message.offer.asked || params->consumers == 0 ? 1 : params->consumers;
     message.offer.lease_ms = params->lease_ms;
     message.offer.later = params->later;
     message.offer.last = params->last;
@@ -578,12 +580,15 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
         return STRAIT_ERR_INVALID;
     if (p.ready != NULL && !pool_on_gpu(pool))
         return STRAIT_ERR_UNSUPPORTED;
-    struct request_args args = {false, p.key, p.key_size, p.lists, p.list_count, p.consumers, p.lease_ms, p.context};
+    const bool asked = p.consumers == STRAIT_CONSUMERS_ASKED;
+    struct request_args args = {false,      p.key,    p.key_size, p.lists, p.list_count, asked ? 1 : p.consumers,
+                                p.lease_ms, p.context};
     struct strait_transfer *made = NULL;
     enum strait_status status = create(pool, &args, &made);
     if (status != STRAIT_OK)
         return status;
     made->last = p.last;
+    made->asked = asked;
     struct message message = offer_message(made, &p);
     message.offer.trace = trace;
     status = begin(made, &message, p.lists, p.list_count);
@@ -665,6 +670,7 @@ static struct message start_message(const struct strait_transfer *transfer, cons
     message.start.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
     message.start.peer_key = view_of(params->peer_key, params->peer_key_size);
     message.start.direction = params->direction;
+    message.start.consumers = transfer->sink ? params->consumers : 0;
     message.start.mismatch =
         strait_peer_check(transfer->pool, peer) &
         ~(uint32_t)(STRAIT_MISMATCH_CODEBOOK | STRAIT_MISMATCH_RESHAPED); /* that is told by SEGMENTS */
@@ -674,12 +680,12 @@ static struct message start_message(const struct strait_transfer *transfer, cons
 enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                 const struct strait_start_params *params)
 {
-    static const struct strait_start_params defaults = {.size = sizeof(defaults)};
-    if (params == NULL)
-        params = &defaults;
+    struct strait_start_params p = {.size = sizeof(p)};
     if (transfer == NULL || peer == NULL || peer->client != transfer->client || transfer->pool == NULL ||
-        !params_known(params, params->size, sizeof(*params)) || !direction_valid(transfer, params->direction) ||
-        !bytes_valid(params->peer_key, params->peer_key_size, params->peer_key != NULL, STRAIT_KEY_BYTES_MAX))
+        transfer->asked ||
+        (params != NULL && !params_read(&p, sizeof(p), offsetof(struct strait_start_params, consumers), params)) ||
+        !direction_valid(transfer, p.direction) || p.consumers > STRAIT_PARTS_MAX ||
+        !bytes_valid(p.peer_key, p.peer_key_size, p.peer_key != NULL, STRAIT_KEY_BYTES_MAX))
         return STRAIT_ERR_INVALID;
     const bool over = transfer->ended || transfer->aborting;
     if (!over && (strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
@@ -687,7 +693,7 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
     /* With a verdict it starts nothing, but the other side is told not to wait. */
     if (over && (transfer->state == STRAIT_DONE || (!transfer->known && !transfer->sink)))
         return STRAIT_OK;
-    struct message message = start_message(transfer, peer, params);
+    struct message message = start_message(transfer, peer, &p);
     transfer->client->stepped = true;
     enum strait_status status = over && !transfer->known ? outbox_withdraw(transfer->client, transfer, &message)
                                                          : outbox_send(transfer->client, &message, transfer, peer);
@@ -767,5 +773,6 @@ struct strait_progress strait_transfer_progress(const struct strait_transfer *tr
         .reason = transfer->reason,
         .drained = transfer->drained,
         .layers_landed = transfer->layers_landed,
+        .pages_landed = transfer->pages_landed,
     };
 }

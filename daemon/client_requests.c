@@ -244,7 +244,8 @@ static bool on_start(struct session *session, const struct message_start *messag
     if (request->is_offer)
         match_start_offer((struct offer *)request, &other.name, other.address, other.local);
     else
-        match_start_expectation((struct expectation *)request, &other.name, other.address, other.local);
+        match_start_expectation((struct expectation *)request, &other.name, other.address, other.local,
+                                message->consumers);
     return true;
 }
 
@@ -269,7 +270,7 @@ static bool on_read(struct session *session, const struct message_read *message)
     const struct message_start start = {.peer_pool = message->peer_pool, .peer_address = message->peer_address};
     struct other_side other;
     read_other_side(session, &start, &request->name, &other);
-    match_start_expectation(e, &other.name, other.address, other.local);
+    match_start_expectation(e, &other.name, other.address, other.local, 0);
     return true;
 }
 

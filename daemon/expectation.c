@@ -50,24 +50,32 @@ static void raise_layers(struct expectation *e, const int32_t *layers, uint32_t 
         raise_matching(e, is_of_layer, &layers[i]);
 }
 
-/* ---- Missing pages ---------------------------------------------------------------------------------------------- */
+/* ---- Pages that have landed, and those that are missing ---------------------------------------------------------- */
 
 /* Reports what did not land, in one pass that stops when enough is reported: the loop does nothing else meanwhile. */
 
 enum { REPORT_LISTS = 1024 }; /* lists in one message */
 
 _Static_assert(REPORT_LISTS <= MESSAGE_LIST_MAX && STRAIT_FAILED_PAGES_MAX <= MESSAGE_IDS_MAX, "a message takes them");
+_Static_assert(2 * COVERAGE_RANGE_MAX <= STRAIT_FAILED_PAGES_MAX, "and at least one range");
 
-/* Collects failed pages for the client, until a message is full. */
-struct failed_lists {
-    const struct request *request;
-    uint32_t named; /* pages named so far */
-    bool more;      /* there are more pages */
+/* Collects pages for the client, until a message is full. */
+struct page_report {
+    struct request *request;
+    uint32_t named; /* failed: pages so far; landed: of this message */
+    bool more;      /* failed: there are more pages */
     uint32_t count;
     struct wire_page_list lists[REPORT_LISTS];
 };
 
-static void report_lists(struct failed_lists *failed)
+static void add_list(struct page_report *report, struct wire_page_list list)
+{
+    report->named += list.count;
+    page_list_shorten(&list);
+    report->lists[report->count++] = list;
+}
+
+static void send_failed(struct page_report *failed)
 {
     struct message message = {.type = MESSAGE_STATE};
     message.state = (struct message_state){.transfer = failed->request->transfer,
@@ -81,9 +89,9 @@ static void report_lists(struct failed_lists *failed)
     failed->count = 0;
 }
 
-static bool add_range(void *owner, const struct wire_page_list *range)
+static bool add_failed(void *owner, const struct wire_page_list *range)
 {
-    struct failed_lists *failed = owner;
+    struct page_report *failed = owner;
     struct wire_page_list list = *range;
     uint32_t room = STRAIT_FAILED_PAGES_MAX - failed->named;
     failed->more = list.count > room;
@@ -91,10 +99,8 @@ static bool add_range(void *owner, const struct wire_page_list *range)
         list.count = room;
     if (list.count != 0) {
         if (failed->count == REPORT_LISTS)
-            report_lists(failed);
-        failed->named += list.count;
-        page_list_shorten(&list);
-        failed->lists[failed->count++] = list;
+            send_failed(failed);
+        add_list(failed, list);
     }
     return !failed->more;
 }
@@ -103,12 +109,33 @@ static bool add_range(void *owner, const struct wire_page_list *range)
  * False: there are more. */
 static bool report_missing(struct expectation *e)
 {
-    struct failed_lists failed = {.request = &e->request};
+    struct page_report failed = {.request = &e->request};
     if (e->coverage == NULL) /* not begun: all its pages are free, none was touched */
         return true;
-    coverage_missing(e->coverage, add_range, &failed);
-    report_lists(&failed);
+    coverage_missing(e->coverage, add_failed, &failed);
+    send_failed(&failed);
     return !failed.more;
+}
+
+static void send_landed(struct page_report *landed)
+{
+    struct message message = {.type = MESSAGE_PAGES};
+    message.pages = (struct message_pages){
+        .transfer = landed->request->transfer, .list_count = landed->count, .lists = landed->lists};
+    if (landed->count != 0) {
+        request_untell(landed->request); /* that pages move */
+        session_send(landed->request->session, &message);
+    }
+    landed->count = landed->named = 0;
+}
+
+static bool add_landed(void *owner, const struct wire_page_list *range)
+{
+    struct page_report *landed = owner;
+    if (landed->count == REPORT_LISTS || range->count > STRAIT_FAILED_PAGES_MAX - landed->named)
+        send_landed(landed);
+    add_list(landed, *range);
+    return true;
 }
 
 /* ---- The verdict ------------------------------------------------------------------------------------------------- */
@@ -267,6 +294,17 @@ static struct expectation *of(struct request *request)
     return (struct expectation *)request;
 }
 
+static void on_landed(struct request *request, const struct piece *piece)
+{
+    struct page_report landed;
+    if (!of(request)->tells_pages)
+        return;
+    landed.request = request;
+    landed.named = landed.count = 0;
+    coverage_whole(of(request)->coverage, piece, add_landed, &landed);
+    send_landed(&landed);
+}
+
 static void on_layers(struct request *request, const int32_t *layers, uint32_t count)
 {
     struct message message = {.type = MESSAGE_LAYERS};
@@ -308,7 +346,12 @@ static void on_drained(struct request *request)
 }
 
 static const struct leg_callbacks leg_callbacks = {
-    .layers = on_layers, .complete = on_complete, .verdict = on_verdict, .drained = on_drained};
+    .landed = on_landed,
+    .layers = on_layers,
+    .complete = on_complete,
+    .verdict = on_verdict,
+    .drained = on_drained,
+};
 
 /* ---- Beginning --------------------------------------------------------------------------------------------------- */
 
@@ -333,6 +376,7 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
     e->sources = message->sources != 0 ? message->sources : 1;
     e->tokens = message->tokens;
+    e->tells_pages = message->pages;
     e->deadline = uv_now(node->loop) + message->deadline_ms;
     pool->uses++;
     session->undrained++;

@@ -115,6 +115,7 @@ static void bind_request(struct pending *request, struct offer *offer, const str
         }
     }
     supersede(offer, request);
+    offer_count(offer, request->consumers);
     if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
         refuse_request(request, open, STRAIT_REASON_PEER_ABORT);
         return;
@@ -150,6 +151,7 @@ static void bind_local(struct sink *sink, struct offer *offer)
     struct expectation *e = sink->expectation;
     if (sink->local != NULL || e->request.decided) /* decided in this turn, not freed yet */
         return;
+    offer_count(offer, sink->consumers);
     if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
         sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
         return;
@@ -184,7 +186,7 @@ static bool is_of_daemon(const struct peer *a, const struct peer *b)
 static void consumer_withdrew(struct offer *o, const struct peer *peer, const struct name *sink,
                               enum strait_reason reason)
 {
-    if (o->request.decided || o->leg_count >= o->consumers)
+    if (o->request.decided || (o->consumers != 0 && o->leg_count >= o->consumers))
         return;
     struct announce *known = offer_sink(o, sink);
     if (known == NULL) {
@@ -194,6 +196,7 @@ static void consumer_withdrew(struct offer *o, const struct peer *peer, const st
     if (known->bound || (known->announced_to != NULL && !is_of_daemon(known->announced_to, peer)))
         return; /* told once, even if the same sink is refused again */
     known->bound = true;
+    offer_count(o, 0);
     offer_consumer_ended(o, withdraw_reason(reason), withdraw_text(reason));
 }
 
@@ -340,7 +343,8 @@ static void ask_local(struct sink *sink)
     pending_add(node, pending);
 }
 
-void match_start_expectation(struct expectation *e, const struct name *source, const char *address, bool local)
+void match_start_expectation(struct expectation *e, const struct name *source, const char *address, bool local,
+                             uint32_t consumers)
 {
     if (e->request.decided || expectation_find_leg(e, source) != NULL)
         return; /* both sides started this pair */
@@ -350,6 +354,8 @@ void match_start_expectation(struct expectation *e, const struct name *source, c
     }
     withdraw_cancel(e->request.node, source, &e->request.name, true);
     struct sink *sink = expectation_add_leg(e, source, address, local ? &sink_over_memory : &sink_over_peer);
+    if (sink != NULL)
+        sink->consumers = consumers;
     if (sink != NULL && local)
         ask_local(sink);
     else if (sink != NULL)
@@ -396,7 +402,7 @@ void match_start_offer(struct offer *o, const struct name *sink, const char *add
     struct request *expected;
     HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
     if (expected != NULL && expected->begun) {
-        match_start_expectation((struct expectation *)expected, &o->request.name, "", true);
+        match_start_expectation((struct expectation *)expected, &o->request.name, "", true, 0);
         return;
     }
     const enum strait_reason failed = tombstone_reason(o->request.node, sink, false);
@@ -454,7 +460,7 @@ void match_expectation(struct expectation *e)
         if (withdrawn != STRAIT_REASON_NONE)
             source_withdrew(e, peer, &from, withdrawn);
         else if (offer != NULL)
-            match_start_expectation(e, &from, "", true);
+            match_start_expectation(e, &from, "", true, 0);
         else
             (void)start_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
     }
@@ -584,6 +590,7 @@ bool match_request(struct node *node, struct peer *peer, const struct message_re
         pending->epoch = r->epoch;
         pending->geometry = r->geometry;
         pending->on_gpu = r->on_gpu;
+        pending->consumers = r->consumers;
         name_set(&pending->from, r->tenant, &r->sink_pool, r->sink_key);
         pending->deadline = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
         pending->expires = r->read ? pool_awaited(node, pending->deadline) : pending->deadline;

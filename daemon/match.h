@@ -10,9 +10,9 @@
 #include "daemon/withdraw.h"
 
 /* A client starts its request: adds a leg to one source, or looks for one more expectation, at an address or under this
- * daemon. */
+ * daemon. `consumers`: of the offer, as the client says; 0: it does not. */
 void match_start_expectation(struct expectation *expectation, const struct name *source, const char *address,
-                             bool local);
+                             bool local, uint32_t consumers);
 void match_start_offer(struct offer *offer, const struct name *sink, const char *address, bool local);
 /* Its pages are known: pairs it with those that wait for it. */
 void match_expectation(struct expectation *expectation);

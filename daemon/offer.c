@@ -273,6 +273,12 @@ void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
         decide(o, reason, text);
 }
 
+void offer_count(struct offer *o, uint32_t consumers)
+{
+    if (o->consumers == 0)
+        o->consumers = consumers != 0 ? consumers : 1;
+}
+
 void offer_expire(struct offer *o)
 {
     const struct announce *a;
@@ -284,7 +290,9 @@ void offer_expire(struct offer *o)
             return;
         }
     offer_fail(o, STRAIT_REASON_LEASE_EXPIRED,
-               request_text(&o->request, "%u of %u consumers have come", o->leg_count, o->consumers));
+               o->consumers == 0
+                   ? "no consumer has come, to say how many there are"
+                   : request_text(&o->request, "%u of %u consumers have come", o->leg_count, o->consumers));
 }
 
 void offer_send_verdict(struct offer *o)
@@ -488,8 +496,8 @@ static struct offer *offer_new(struct pool_ref *pool, struct view key, uint32_t 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message)
 {
-    struct offer *o =
-        offer_new(pool, message->key, message->consumers != 0 ? message->consumers : 1, message->lease_ms);
+    const uint32_t consumers = message->asked ? 0 : message->consumers != 0 ? message->consumers : 1;
+    struct offer *o = offer_new(pool, message->key, consumers, message->lease_ms);
     if (o == NULL)
         return NULL;
     o->request.session = session;

@@ -22,7 +22,8 @@ struct announce {
 
 struct offer {
     struct request request; /* first */
-    uint32_t consumers, leg_count, done_count, failed_count;
+    uint32_t consumers;     /* 0: the first that asks says it */
+    uint32_t leg_count, done_count, failed_count;
     const char *why; /* of the first consumer that failed; static, or request.own_text */
     uint32_t lease_ms;
     uint64_t expires;
@@ -57,6 +58,8 @@ struct announce *offer_sink(struct offer *offer, const struct name *sink);
 void offer_announce(struct offer *offer, struct announce *announce); /* to the peer, if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
 void offer_expire(struct offer *offer); /* its lease has run out */
+/* Somebody asks for it, and says how many will (0: it does not say). The first counts. */
+void offer_count(struct offer *offer, uint32_t consumers);
 /* `why`: static, or kept with the request. */
 void offer_consumer_ended(struct offer *offer, enum strait_reason reason, const char *why);
 void offer_send_verdict(struct offer *offer); /* sends the client the verdict */

@@ -137,8 +137,9 @@ static void land_pages(struct expectation *e, const struct come *come, uint32_t 
 {
     const struct segment segment = {come->group, come->region, 1, first, count};
     const struct piece piece = {come->group, come->region, 1, first, count};
-    if (count > 0 && coverage_claim(e->coverage, &segment))
-        (void)coverage_land(e->coverage, &piece, told->layer, told->owner);
+    if (count > 0 && coverage_claim(e->coverage, &segment) &&
+        coverage_land(e->coverage, &piece, told->layer, told->owner))
+        e->request.callbacks->landed(&e->request, &piece);
 }
 
 /* Subtracts from pages [first, first + count), whose ordinals follow one another; what lacks nothing any more has

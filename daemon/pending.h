@@ -26,6 +26,7 @@ struct pending {
     uint32_t charged;             /* of peer_use.pending_spans */
     bool more;                    /* the spans, or pages, are not complete yet */
     bool on_gpu;                  /* the sink's pool has pages on a GPU */
+    uint32_t consumers;           /* of the offer, as the sink says; 0: it does not */
     bool asked, undescribed;      /* the peer has been asked how the sink's pool is laid out; and has not answered */
     enum strait_reason withdrawn; /* why it has ended, for its other side to hear when it comes; NONE: it waits */
     uint64_t expires;

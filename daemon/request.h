@@ -25,6 +25,7 @@ struct name {
 
 /* Callbacks of a leg to the request that it serves, made while the actions of a step are carried out. */
 struct leg_callbacks {
+    void (*landed)(struct request *request, const struct piece *piece);             /* sink: in the request's pages */
     void (*layers)(struct request *request, const int32_t *layers, uint32_t count); /* sink: they have landed */
     void (*complete)(struct request *request);                                      /* sink */
     void (*verdict)(struct request *request, enum strait_reason reason, const char *text);

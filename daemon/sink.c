@@ -160,6 +160,8 @@ static bool land(struct sink *sink, const struct leg_grant *grant)
         !(sink->part != NULL ? part_land(e, sink->part, &piece, layers_add, &layers)
                              : coverage_land(e->coverage, &piece, layers_add, &layers)))
         return false;
+    if (sink->part == NULL)
+        e->request.callbacks->landed(&e->request, &piece);
     if (layers.count != 0)
         sink->expectation->request.callbacks->layers(&e->request, layers.list, layers.count);
     return true;

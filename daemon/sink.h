@@ -35,6 +35,7 @@ struct sink {
     struct segments segments;
     uint64_t bytes;     /* bytes of the pages in them */
     struct name source; /* the offer it wants */
+    uint32_t consumers; /* of that, as the client says; 0: it does not */
     char address[MESSAGE_ADDRESS_MAX + 1];
     struct peer *peer;    /* the peer it is bound to; NULL: none yet, or none any more */
     struct source *local; /* the other half, when it is under this daemon */

@@ -188,6 +188,7 @@ static void send_request(struct sink *sink, const struct leg_action *action)
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
                                                    .rest = rest,
                                                    .slots = slots,
+                                                   .consumers = sink->consumers,
                                                    .on_gpu = e->request.pool->pool->devices != NULL};
         (e->is_read ? next_lists : next_spans)(e, &at, &message.request);
         if (!message.request.more) {

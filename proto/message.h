@@ -89,6 +89,7 @@ enum message_type {
     MESSAGE_NOTED = 29,   /* answers NOTIFY */
     MESSAGE_FENCED = 30,
     MESSAGE_SAMPLED = 31,
+    MESSAGE_PAGES = 32, /* of an EXPECT with `pages` */
     /* Daemon to daemon. */
     MESSAGE_PEER_HELLO = 40,
     MESSAGE_PEER_LINKS = 42,
@@ -224,6 +225,7 @@ struct message_expect {
     const struct wire_page_list *lists;
     struct view trace; /* a valid context of TRACE_BYTES, or none; that of a READ which follows is here, too */
     uint32_t tokens;   /* of the request, from logical index 0 on; 0: not said */
+    bool pages;        /* the client is told of each page that has landed */
 };
 
 struct message_offer {
@@ -238,6 +240,7 @@ struct message_offer {
     struct view aux;   /* with last */
     struct view ready; /* the event after which the pages are ready, as in APPEND; not with later */
     struct view trace; /* as in EXPECT */
+    bool asked;        /* the first REQUEST says how many consumers there are; `consumers` is 1, for earlier releases */
 };
 
 struct message_append {
@@ -259,6 +262,7 @@ struct message_start {
     struct view peer_key; /* empty: the same key */
     uint32_t direction;   /* enum strait_direction */
     uint32_t mismatch;    /* bits of strait_peer_check: a codebook mismatch means that raw is wanted */
+    uint32_t consumers;   /* of a sink: how many expectations take the peer's offer; 0: not said */
 };
 
 /* Starts an expectation that no offer answers: its pages are read from these of the peer's pool, which has to serve
@@ -369,6 +373,12 @@ struct message_layers {
     uint64_t transfer;
     uint32_t layer_count;
     const int32_t *layers; /* newly complete */
+};
+
+struct message_pages {
+    uint64_t transfer;
+    uint32_t list_count;
+    const struct wire_page_list *lists; /* in place, each page once; as the failed ones of STATE */
 };
 
 /* The daemon serves this connection no further, and closes it. */
@@ -563,6 +573,7 @@ struct message_request {
     const uint32_t *slots;
     bool
         on_gpu; /* pages of the sink's pool are in a GPU's memory: chunks are decoded by the sink's set in force only */
+    uint32_t consumers; /* of the offer, if that is one which does not know them; 0: not said */
 };
 
 /* Pages that are ready at the source and wanted by the sink: regions x pages. A unit is one page of one region. Units
@@ -654,6 +665,7 @@ struct message {
         struct message_wait wait;
         struct message_state state;
         struct message_layers layers;
+        struct message_pages pages;
         struct message_text text; /* STATS_TEXT; STATS, PING and PONG have no fields */
         struct message_peer_hello peer_hello;
         struct message_peer_links peer_links;

@@ -332,6 +332,7 @@ MESSAGE(request, struct message_request, Request) = {
     U64(request, grant),
     NUMBERS(request, slots, slot_count, uint32_t, MESSAGE_OPEN_MAX),
     BOOL(request, on_gpu),
+    U32(request, consumers, 0, STRAIT_PARTS_MAX),
 };
 
 /* ---- Legs: units ------------------------------------------------------------------------------------------------- */
@@ -534,6 +535,7 @@ MESSAGE(expect, struct message_expect, Expect) = {
     LIST(expect, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
     BYTES_OR_NONE(expect, trace, TRACE_BYTES),
     U32(expect, tokens, 0, UINT32_MAX),
+    BOOL(expect, pages),
 };
 
 static bool event_valid(struct view event)
@@ -562,6 +564,7 @@ MESSAGE(offer, struct message_offer, Offer) = {
     AUX(offer),
     BYTES(offer, ready, 0, MESSAGE_EVENT_IPC),
     BYTES_OR_NONE(offer, trace, TRACE_BYTES),
+    BOOL(offer, asked),
 };
 
 static enum strait_status append_check(const void *plain)
@@ -593,6 +596,7 @@ MESSAGE(start, struct message_start, Start) = {
     BYTES(start, peer_key, 0, STRAIT_KEY_BYTES_MAX),
     KNOWN(start, direction, STRAIT_AUTO, STRAIT_PULL),
     KNOWN(start, mismatch, 0, STRAIT_MISMATCH_FATAL | STRAIT_MISMATCH_CODEBOOK), /* all bits below the highest */
+    U32(start, consumers, 0, STRAIT_PARTS_MAX),
 };
 
 static enum strait_status read_check(const void *plain)
@@ -691,6 +695,17 @@ MESSAGE(layers, struct message_layers, Layers) = {
     NUMBERS(layers, layers, layer_count, int32_t, MESSAGE_LIST_MAX),
 };
 
+static enum strait_status pages_check(const void *plain)
+{
+    const struct message_pages *pages = plain;
+    return page_lists_check(pages->lists, pages->list_count);
+}
+
+MESSAGE(pages, struct message_pages, Pages) = {
+    U64(pages, transfer),
+    LIST(pages, lists, list_count, page_list, 0, MESSAGE_LIST_MAX),
+};
+
 /* ---- All messages ------------------------------------------------------------------------------------------------ */
 
 const struct message_kind message_kinds[] = {
@@ -725,6 +740,7 @@ const struct message_kind message_kinds[] = {
     {MESSAGE_NOTED, "noted", LAYOUT(noted, noted, NULL)},
     {MESSAGE_FENCED, "fenced", LAYOUT(fenced, fenced, NULL)},
     {MESSAGE_SAMPLED, "sampled", LAYOUT(sampled, sampled, NULL)},
+    {MESSAGE_PAGES, "pages", LAYOUT(pages, pages, pages_check)},
     {MESSAGE_PEER_HELLO, "peer-hello", LAYOUT(peer_hello, peer_hello, peer_hello_check)},
     {MESSAGE_PEER_LINKS, "peer-links", LAYOUT(peer_links, peer_links, NULL)},
     {MESSAGE_HEARTBEAT, "heartbeat", LAYOUT(heartbeat, heartbeat, NULL)},

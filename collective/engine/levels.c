@@ -158,6 +158,8 @@ bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number)
     for (int rank = 0; rank < ccomm->ranks; rank++)
         all &= !is_here(ccomm, number, rank) || (ccomm->shared.classes->classes[number].past >> rank & 1) != 0;
     return all;
+}
+
 /* Whether it is compressed whatever it costs. */
 static bool is_told(const struct coll_ccomm *ccomm, uint32_t number)
 {

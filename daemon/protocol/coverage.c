@@ -325,31 +325,32 @@ bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
     return group->region_count > 0;
 }
 
-/* ---- What is missing --------------------------------------------------------------------------------------------- */
+/* ---- What has landed, and what is missing ------------------------------------------------------------------------ */
 
 /* Ranges being reported: a range is passed on when the next one does not continue it. */
-struct missing {
+struct ranges {
     bool (*range)(void *owner, const struct wire_page_list *range);
     void *owner;
+    bool landed; /* of pages that have landed in all regions; otherwise of the others */
     struct wire_page_list next;
     bool enough;
 };
 
-static void tell_next(struct missing *missing)
+static void tell_next(struct ranges *ranges)
 {
-    if (missing->next.count > 0 && !missing->enough)
-        missing->enough = !missing->range(missing->owner, &missing->next);
-    missing->next.count = 0;
+    if (ranges->next.count > 0 && !ranges->enough)
+        ranges->enough = !ranges->range(ranges->owner, &ranges->next);
+    ranges->next.count = 0;
 }
 
-static void missing_run(struct missing *missing, uint32_t group, uint32_t first, uint32_t count, const uint32_t *ids)
+static void add_run(struct ranges *ranges, uint32_t group, uint32_t first, uint32_t count, const uint32_t *ids)
 {
-    struct wire_page_list *next = &missing->next;
+    struct wire_page_list *next = &ranges->next;
     if (next->count > 0 && next->ids + next->count == ids) {
         next->count += count;
         return;
     }
-    tell_next(missing);
+    tell_next(ranges);
     *next = (struct wire_page_list){.group = group, .first = first, .count = count, .ids = ids};
 }
 
@@ -377,41 +378,57 @@ static uint32_t ones(uint64_t bits, uint32_t from)
     return zeros == 0 ? 64 : (uint32_t)__builtin_ctzll(zeros);
 }
 
-static void missing_of_word(struct missing *missing, uint32_t g, const struct page_span *span, const uint32_t *ids,
-                            uint32_t w, uint64_t bits)
+static void ranges_of_word(struct ranges *ranges, uint32_t g, const struct page_span *span, const uint32_t *ids,
+                           uint32_t w, uint64_t bits)
 {
     while (bits != 0) {
         uint32_t from = (uint32_t)__builtin_ctzll(bits), count = ones(bits, from), ordinal = w * 64 + from;
-        missing_run(missing, g, span->first + (ordinal - span->ordinal), count, ids + ordinal);
+        add_run(ranges, g, span->first + (ordinal - span->ordinal), count, ids + ordinal);
         bits &= from + count == 64 ? 0 : ~0ull << (from + count);
     }
 }
 
-static void missing_of_span(struct missing *missing, const struct cover_group *group, uint32_t g,
-                            const struct page_span *span, const uint32_t *ids)
+/* Of a span of group g, or a part of one. */
+static void ranges_of_span(struct ranges *ranges, const struct coverage *coverage, uint32_t g,
+                           const struct page_span *span)
 {
+    const uint32_t *ids = coverage->pages->groups[g].ids;
     uint64_t landed[STRETCH];
     uint32_t last = last_word(span->ordinal, span->count), count;
-    for (uint32_t w = span->ordinal / 64; w <= last && !missing->enough; w += count) {
+    for (uint32_t w = span->ordinal / 64; w <= last && !ranges->enough; w += count) {
         count = last - w + 1 < STRETCH ? last - w + 1 : STRETCH;
-        landed_everywhere(group, w, count, landed);
-        for (uint32_t i = 0; i < count; i++)
-            missing_of_word(missing, g, span, ids, w + i, ~landed[i] & word_mask(w + i, span->ordinal, span->count));
-        if (missing->next.count >= COVERAGE_RANGE_MAX)
-            tell_next(missing);
+        landed_everywhere(&coverage->groups[g], w, count, landed);
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t wanted = ranges->landed ? landed[i] : ~landed[i];
+            ranges_of_word(ranges, g, span, ids, w + i, wanted & word_mask(w + i, span->ordinal, span->count));
+        }
+        if (ranges->next.count >= COVERAGE_RANGE_MAX)
+            tell_next(ranges);
     }
-    tell_next(missing); /* another span's ids may follow in memory, but its indexes do not */
+    tell_next(ranges); /* another span's ids may follow in memory, but its indexes do not */
 }
 
 void coverage_missing(const struct coverage *coverage, bool (*range)(void *owner, const struct wire_page_list *range),
                       void *owner)
 {
-    struct missing missing = {.range = range, .owner = owner};
+    struct ranges ranges = {.range = range, .owner = owner};
     for (uint32_t g = 0; g < coverage->group_count; g++) {
-        const struct page_group *pages = &coverage->pages->groups[g];
         struct page_cursor cursor = {0};
         const struct page_span *span;
-        while (!missing.enough && (span = page_group_next(pages, &cursor)) != NULL)
-            missing_of_span(&missing, &coverage->groups[g], g, span, pages->ids);
+        while (!ranges.enough && (span = page_group_next(&coverage->pages->groups[g], &cursor)) != NULL)
+            ranges_of_span(&ranges, coverage, g, span);
+    }
+}
+
+void coverage_whole(const struct coverage *coverage, const struct piece *piece,
+                    bool (*range)(void *owner, const struct wire_page_list *range), void *owner)
+{
+    struct ranges ranges = {.range = range, .owner = owner, .landed = true};
+    struct run run;
+    for (uint32_t done = 0; done < piece->count && !ranges.enough; done += run.count) {
+        if (!run_at(coverage, piece->group, piece->first + done, piece->count - done, &run))
+            return;
+        ranges_of_span(&ranges, coverage, piece->group,
+                       &(struct page_span){piece->first + done, run.count, run.ordinal});
     }
 }

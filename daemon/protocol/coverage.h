@@ -50,10 +50,15 @@ bool coverage_end(const struct coverage *coverage, uint32_t group, uint32_t *end
 
 /* Reports ranges of pages of which some region has not landed, in order of group and index, until `range` has enough
  * and returns false. Each range lies in one span of `pages` and is not empty; its ids are borrowed from there. Long
- * ranges are split soon after COVERAGE_RANGE_MAX pages, so that a receiver that has enough need not wait for their
- * end. */
+ * ranges are split soon after COVERAGE_RANGE_MAX pages, and have less than twice as many, so that a receiver that has
+ * enough need not wait for their end. */
 #define COVERAGE_RANGE_MAX 4096u
 void coverage_missing(const struct coverage *coverage, bool (*range)(void *owner, const struct wire_page_list *range),
                       void *owner);
+
+/* Reports, in the same form, those pages of a piece that have landed in all regions. Of a piece that has just landed
+ * they are new: a unit lands once, and the last unit of a page was among them. */
+void coverage_whole(const struct coverage *coverage, const struct piece *piece,
+                    bool (*range)(void *owner, const struct wire_page_list *range), void *owner);
 
 #endif

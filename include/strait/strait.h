@@ -55,6 +55,7 @@ extern "C" {
 #define STRAIT_FAILED_PAGES_MAX   (64u * 1024)       /* failed pages that a daemon reports for a transfer */
 #define STRAIT_PARTS_MAX          64u                /* consumers of an offer, sources of an expectation */
 #define STRAIT_COMPAT_BYTES_MAX   64u                /* of a pool's compatibility token */
+#define STRAIT_CONSUMERS_ASKED    UINT32_MAX /* of an offer: the first that asks for it says how many there are */
 
 /* Structs of parameters begin with their size, by which the library knows the fields that the program knows: it takes
  * those of earlier versions of a struct, and those of later ones if what it does not know is 0. Structs that come in
@@ -300,7 +301,7 @@ struct strait_expect_params {
                                 and the last one is not full, its layer is then complete when these tokens have come,
                                 and not only when the sources have said `last`; a source that brings further pages into
                                 it fails the request */
-    uint32_t reserved;       /* 0 */
+    bool tell_pages;         /* events PAGES tell of each page that is in place; 0 in the bytes behind it */
 };
 
 /* About keys. The key of a live expectation or a live offer is taken. The key of a request that was DONE may be reused
@@ -319,7 +320,8 @@ struct strait_offer_params {
     size_t key_size;
     const struct strait_page_list *lists; /* the request's pages so far; none is legal when appends follow */
     uint32_t list_count;
-    uint32_t consumers; /* number of expectations that will take it; 0 means 1 */
+    uint32_t consumers; /* number of expectations that will take it; 0 means 1. STRAIT_CONSUMERS_ASKED: the first of
+                           them says it, in its strait_start; only sinks start such an offer */
     uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive, 1 .. 24 h; renewed by the
                            daemons */
     bool later;         /* the listed pages are not ready yet: strait_append marks them ready, layer by layer */
@@ -379,6 +381,9 @@ struct strait_start_params {
     enum strait_direction direction;
     const void *peer_key; /* the request's name at the peer's pool; NULL: the same key */
     size_t peer_key_size;
+    uint32_t consumers; /* sink: how many expectations, with this one, take the peer's offer, if that is one of
+                           STRAIT_CONSUMERS_ASKED. What the first of them says counts; 0 means 1. If one gives up
+                           before any has asked, the offer fails at once. 0 in the bytes behind it */
 };
 
 /* Pairs this transfer with one of the peer's pool; call it once per peer's part. The other side may come later: it is
@@ -386,8 +391,9 @@ struct strait_start_params {
  * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. A transfer that has failed starts
  * nothing, but its daemon tells the other side not to wait; if an expectation ended while its own daemon was away, that
  * daemon's successor tells the source, if it is there within a minute. params NULL: all defaults. ERR_INVALID: the
- * pools do not match (strait_peer_check; strait_peer_explain says in what; strait_decline frees the source), or the
- * direction is not this side's. ERR_AGAIN: it has failed, and too many sources wait to be told. ERR_NO_MEMORY. */
+ * pools do not match (strait_peer_check; strait_peer_explain says in what; strait_decline frees the source), the
+ * direction is not this side's, or the offer is one of STRAIT_CONSUMERS_ASKED. ERR_AGAIN: it has failed, and too many
+ * sources wait to be told. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 
@@ -448,6 +454,7 @@ struct strait_read_params {
     uint32_t deadline_ms;    /* from now until the verdict; 1 .. 24 h */
     void *context;           /* comes back in events */
     const char *traceparent; /* the trace that the request belongs to; NULL or "": none */
+    bool tell_pages;         /* as for an expectation; 0 in the bytes behind it */
 };
 
 /* Reads pages that the peer serves into the own pool, as if they had been offered: the transfer is a sink's, with its
@@ -512,7 +519,14 @@ enum strait_event_type {
     STRAIT_EVENT_NOTIFY_FAILED = 9, /* a strait_notify of this client is not known to have arrived: `key`, `text`;
                                        `data` is the id of the peer's pool */
     STRAIT_EVENT_FENCED = 10,       /* `pool`, `context`: no read touches the pages of that fence any more */
+    STRAIT_EVENT_PAGES = 11,        /* sink, TRANSFERRING, with tell_pages: `landed` are in place, below */
 };
+
+/* About pages that are in place. An event PAGES names pages of which all regions (all layers, K and V) have been
+ * received, checked and stored: they may be read from then on, and stay as they are, whatever becomes of the request.
+ * Until it is drained they belong to it all the same. Each page is named once; with DONE all have been. Those that the
+ * daemon's FAILED lists are exactly those that no event has named, but for a list that is incomplete. A verdict of the
+ * library itself lists all pages, those in place too. A daemon of an earlier release sends no such events. */
 
 /* A page that did not land. */
 struct strait_failed_page {
@@ -522,7 +536,7 @@ struct strait_failed_page {
 
 struct strait_event {
     enum strait_event_type type;
-    struct strait_transfer *transfer; /* STATE, DRAINED, LAYER */
+    struct strait_transfer *transfer; /* STATE, DRAINED, LAYER, PAGES */
     struct strait_pool *pool;         /* POOL, POOL_REMOVED, NOTE, FENCED */
     void *context;                    /* the transfer's, or the fence's */
     enum strait_state state;
@@ -545,7 +559,9 @@ struct strait_event {
     uint64_t raw_bytes;  /* of pages that have moved; of an offer to all its consumers together, */
     uint64_t wire_bytes; /* as they travelled; 0 under one daemon, which copies them, */
     const char *peer; /* and the address of the other side's daemon, the first of several; "": the own one, or none */
-    uint64_t reserved[4];
+    const struct strait_page_list *landed; /* PAGES: in the order of their groups and indexes */
+    uint64_t landed_count;                 /* lists */
+    uint64_t reserved[2];
 };
 
 /* Does what is due (reads, writes, reconnects) and returns up to `capacity` events, oldest first, and their number.
@@ -562,7 +578,8 @@ struct strait_progress {
     enum strait_reason reason;
     bool drained;
     uint32_t layers_landed; /* sink: layers completely in place */
-    uint32_t reserved[4];
+    uint32_t pages_landed;  /* sink, with tell_pages: pages that events PAGES have named */
+    uint32_t reserved[3];
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 

@@ -245,6 +245,7 @@ def check(status: int, what: str) -> None:
 # ---- strait/strait.h ------------------------------------------------------------------------------------------------
 
 KEY_BYTES_MAX = 128
+CONSUMERS_ASKED = 0xFFFFFFFF
 POOL_ID_BYTES = 16
 
 HANDLES = {"memfd": 1, "pointer": 2, "cuda_ipc": 3, "cuda_vmm": 4}
@@ -315,7 +316,7 @@ class ExpectParams(Structure):
         ("context", c_void_p),
         ("traceparent", c_char_p),
         ("tokens", c_uint32),
-        ("reserved", c_uint32),
+        ("tell_pages", c_bool),
     ]
 
 
@@ -354,7 +355,13 @@ class AppendParams(Structure):
 
 
 class StartParams(Structure):
-    _fields_ = [("size", c_size_t), ("direction", c_int), ("peer_key", c_char_p), ("peer_key_size", c_size_t)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("direction", c_int),
+        ("peer_key", c_char_p),
+        ("peer_key_size", c_size_t),
+        ("consumers", c_uint32),
+    ]
 
 
 class FenceParams(Structure):
@@ -377,6 +384,7 @@ class ReadParams(Structure):
         ("deadline_ms", c_uint32),
         ("context", c_void_p),
         ("traceparent", c_char_p),
+        ("tell_pages", c_bool),
     ]
 
 
@@ -406,7 +414,9 @@ class RawEvent(Structure):
         ("raw_bytes", c_uint64),
         ("wire_bytes", c_uint64),
         ("peer", c_char_p),
-        ("reserved", c_uint64 * 4),
+        ("landed", POINTER(PageList)),
+        ("landed_count", c_uint64),
+        ("reserved", c_uint64 * 2),
     ]
 
 
@@ -416,7 +426,8 @@ class ProgressInfo(Structure):
         ("reason", c_int),
         ("drained", c_bool),
         ("layers_landed", c_uint32),
-        ("reserved", c_uint32 * 4),
+        ("pages_landed", c_uint32),
+        ("reserved", c_uint32 * 3),
     ]
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from . import _abi
 
@@ -59,6 +62,7 @@ class EventType(enum.IntEnum):
     CONNECTION = 8
     NOTIFY_FAILED = 9
     FENCED = 10
+    PAGES = 11
 
 
 class Mismatch(enum.IntFlag):
@@ -99,6 +103,14 @@ class Coding(enum.IntEnum):
     PARTS = 6
 
 
+class Pages(NamedTuple):
+    """Pages of one group: the page with logical index first + i is ids[i]."""
+
+    ids: Sequence[int] | NDArray[Any] | range
+    group: int = 0
+    first: int = 0
+
+
 class FailedPage(NamedTuple):
     """A page, of the own pool, that did not land."""
 
@@ -111,6 +123,7 @@ class Progress(NamedTuple):
     reason: Reason
     drained: bool
     layers_landed: int
+    pages_landed: int  # that events PAGES have named
 
 
 class Event(NamedTuple):
@@ -133,6 +146,7 @@ class Event(NamedTuple):
     raw_bytes: int = 0  # of pages that have moved, with a verdict,
     wire_bytes: int = 0  # and as they travelled; 0: they were copied under one daemon
     peer: str = ""  # address of the other side's daemon
+    landed: tuple[Pages, ...] = ()  # PAGES: of the own pool, in place
 
 
 #: Members by value: quicker than a call of the enumeration, which counts where a transfer takes some ten microseconds.
@@ -142,7 +156,13 @@ _REASONS = {int(member): member for member in Reason}
 
 
 def progress_of(raw: _abi.ProgressInfo) -> Progress:
-    return Progress(_STATES[raw.state], _REASONS[raw.reason], raw.drained, raw.layers_landed)
+    return Progress(_STATES[raw.state], _REASONS[raw.reason], raw.drained, raw.layers_landed, raw.pages_landed)
+
+
+def _pages_of(raw: _abi.PageList) -> Pages:
+    if not raw.ids:
+        return Pages(range(raw.first_id, raw.first_id + raw.count), raw.group, raw.first)
+    return Pages(list((ctypes.c_uint32 * raw.count).from_address(raw.ids)), raw.group, raw.first)
 
 
 def event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) -> Event:
@@ -166,4 +186,5 @@ def event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) -
         raw.raw_bytes,
         raw.wire_bytes,
         raw.peer.decode(errors="replace") if raw.peer else "",
+        tuple(_pages_of(raw.landed[i]) for i in range(raw.landed_count)) if raw.landed_count else (),
     )

@@ -89,3 +89,16 @@ def consumers_of(prefill: Parallel, decode: Parallel) -> dict[Rank, int]:
         for source in sources_of(prefill, decode, rank):
             counts[source] += 1
     return counts
+
+
+def spare_of(prefill: Parallel, decode: Parallel) -> dict[Rank, list[Rank]]:
+    """The prefill engine's ranks from which nobody takes, because others have the same heads; by a rank of the decode
+    engine that has some of their heads and layers. ValueError."""
+    found: dict[Rank, list[Rank]] = {}
+    for source in [source for source, count in consumers_of(prefill, decode).items() if count == 0]:
+        layers, heads = range(*prefill.stages[source.stage]), prefill.heads_of(source.tensor)
+        for rank in decode.ranks():
+            if _overlap(layers, range(*decode.stages[rank.stage])) and _overlap(heads, decode.heads_of(rank.tensor)):
+                found.setdefault(rank, []).append(source)
+                break
+    return found

@@ -48,6 +48,7 @@ from ._events import (
     FailedPage,
     Layout,
     Mismatch,
+    Pages,
     Progress,
     Reason,
     State,
@@ -91,14 +92,6 @@ _BATCH = 64
 _fences = itertools.count(1)
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-
-
-class Pages(NamedTuple):
-    """Pages of one group: the page with logical index first + i is ids[i]."""
-
-    ids: Sequence[int] | NDArray[Any] | range
-    group: int = 0
-    first: int = 0
 
 
 #: Ids of group 0, the first one with logical index 0; or any number of lists.
@@ -316,11 +309,21 @@ class Transfer(_Handle):
         self._pool = pool
         self._events: list[Any] = []  # the daemon waits for these
 
-    def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
+    def start(
+        self,
+        peer: Peer,
+        peer_key: bytes | str | None = None,
+        direction: Direction = Direction.AUTO,
+        *,
+        consumers: int = 0,
+    ) -> None:
         """Pairs it with one of the peer's pool; either side may, or both. InvalidError, with the figures of both sides,
-        if the pools do not match."""
+        if the pools do not match.
+
+        consumers: of the peer's offer, if that was made without their number; 0: this one alone.
+        """
         name = None if peer_key is None else _as_bytes(peer_key)
-        params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
+        params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""), consumers)
         status = lib.strait_start(self._handle, peer._handle, byref(params))
         if status == Status.ERR_INVALID and self._pool._at is not None and self._pool.mismatch(peer) & Mismatch.FATAL:
             raise make_error(status, f"start: the pools do not match: {self._pool.explain(peer)}")
@@ -452,12 +455,14 @@ class Pool(_Handle):
         deadline: float,
         sources: int = 1,
         tokens: int = 0,
+        tell_pages: bool = False,
         trace: str | None = None,
     ) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds.
 
         tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one
             is not full, its layers are then complete when these tokens have come.
+        tell_pages: events PAGES tell of pages that are in place: they may be read before the verdict.
         trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
             the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
         """
@@ -472,6 +477,7 @@ class Pool(_Handle):
             deadline_ms=_milliseconds(deadline),
             traceparent=_traceparent(trace),
             tokens=tokens,
+            tell_pages=tell_pages,
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle, self)
@@ -482,7 +488,7 @@ class Pool(_Handle):
         pages: PagesLike = (),
         *,
         lease: float,
-        consumers: int = 1,
+        consumers: int | None = 1,
         later: bool = False,
         last: bool = False,
         ready: Any = None,
@@ -491,6 +497,7 @@ class Pool(_Handle):
     ) -> Transfer:
         """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive.
 
+        consumers: expectations that will take it; None: the first of them says how many. Only sinks start such an offer.
         ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
         trace: as for expect(); the peer is not told of it.
         """
@@ -502,7 +509,7 @@ class Pool(_Handle):
             key_size=len(name),
             lists=lists.array,
             list_count=lists.count,
-            consumers=consumers,
+            consumers=_abi.CONSUMERS_ASKED if consumers is None else consumers,
             lease_ms=_milliseconds(lease),
             later=later,
             last=last,
@@ -533,12 +540,19 @@ class Pool(_Handle):
         return number
 
     def read(
-        self, peer: Peer, pages: PagesLike, peer_pages: PagesLike, *, deadline: float, trace: str | None = None
+        self,
+        peer: Peer,
+        pages: PagesLike,
+        peer_pages: PagesLike,
+        *,
+        deadline: float,
+        tell_pages: bool = False,
+        trace: str | None = None,
     ) -> Transfer:
         """Reads pages that the peer serves (with the same logical indexes) into these of this pool; the transfer is
         that of a sink, and started. InvalidError, with the figures of both sides, if the pools do not match.
 
-        trace: as for expect().
+        tell_pages, trace: as for expect().
         """
         lists, theirs, handle = _Lists(pages), _Lists(peer_pages), c_void_p()
         params = _abi.ReadParams(
@@ -549,6 +563,7 @@ class Pool(_Handle):
             peer_list_count=theirs.count,
             deadline_ms=_milliseconds(deadline),
             traceparent=_traceparent(trace),
+            tell_pages=tell_pages,
         )
         status = lib.strait_read(self._handle, peer._handle, byref(params), byref(handle))
         if status == Status.ERR_INVALID and self.mismatch(peer) & Mismatch.FATAL:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strait._parallel import Parallel, Rank, consumers_of, sources_of
+from strait._parallel import Parallel, Rank, consumers_of, sources_of, spare_of
 
 ONE_STAGE = ((0, 8),)
 HEADS = 8
@@ -37,6 +37,18 @@ def test_consumers_are_those_that_take(prefill, decode):
     counts = consumers_of(prefill, decode)
     takers = [source for rank in decode.ranks() for source in sources_of(prefill, decode, rank)]
     assert counts == {rank: takers.count(rank) for rank in prefill.ranks()}
+
+
+@pytest.mark.parametrize("prefill", ENGINES, ids=str)
+@pytest.mark.parametrize("decode", ENGINES, ids=str)
+def test_ranks_from_which_nobody_takes_are_let_go(prefill, decode):
+    spare = spare_of(prefill, decode)
+    unused = [rank for rank, count in consumers_of(prefill, decode).items() if count == 0]
+    assert sorted(rank for ranks in spare.values() for rank in ranks) == sorted(unused)
+    for rank, sources in spare.items():
+        for source in sources:  # a rank that has nothing of the other's could not name its pool
+            assert set(decode.heads_of(rank.tensor)) & set(prefill.heads_of(source.tensor))
+            assert set(range(*decode.stages[rank.stage])) & set(range(*prefill.stages[source.stage]))
 
 
 def test_replicas_share_the_work():

@@ -290,14 +290,14 @@ def test_replicated_heads_come_from_either_rank(places):
         sink.check(model, sink.ids(), brought=80)
 
 
-def begin_layers(places, tokens=0):
+def begin_layers(places, tokens=0, **options):
     """An offer of no pages so far, its expectation, what is to land, and both workers."""
     source_place, sink_place = places
     source = Worker(source_place, Side("16"))
     sink = Worker(sink_place, Side("64, HND", tokens=64, order=Layout.HND))
     model = whole_model(seed=4)
     source.write(model, source.ids())
-    expectation = sink.pool.expect("layers", sink.ids(), deadline=20, tokens=tokens)
+    expectation = sink.pool.expect("layers", sink.ids(), deadline=20, tokens=tokens, **options)
     offer = source.pool.offer("layers", lease=20)
     offer.start(source_place.client.import_peer(export(sink)))
     return offer, expectation, model, source, sink
@@ -324,6 +324,25 @@ def test_layers_do_not_wait_for_the_end_where_the_tokens_are_known(places):
         assert [event.layer for event in said if event.type == EventType.LAYER] == [layer]
     if expectation not in verdicts(said):
         move(clients, [expectation], [])
+    sink.check(model, sink.ids(), brought=80)
+
+
+def test_pages_are_whole_with_all_of_their_tiles(places):
+    """Two pages of 64 tokens: the first is whole with the fourth of 16, the last with the end of the request."""
+    clients = [place.client for place in places]
+    offer, expectation, model, source, sink = begin_layers(places, TOKENS, tell_pages=True)
+    told = lambda said: [id for event in said for pages in event.landed for id in pages.ids]  # noqa: E731
+    offer.append(source.ids()[:3])
+    offer.append(Pages(source.ids()[3:4], first=3), layers=range(LAYERS - 1))
+    until(clients, lambda _: expectation.progress.state == State.TRANSFERRING)
+    assert expectation.progress.pages_landed == 0
+    offer.append(Pages(source.ids()[3:4], first=3), layers=range(LAYERS - 1, LAYERS))
+    assert told(until(clients, told)) == sink.ids()[:1]
+    offer.append(Pages(source.ids()[4:], first=4))
+    assert told(until(clients, told)) == sink.ids()[1:]
+    assert expectation.progress.state == State.TRANSFERRING
+    offer.append(last=True)
+    assert not told(move(clients, [expectation], [offer]))
     sink.check(model, sink.ids(), brought=80)
 
 

@@ -352,6 +352,35 @@ def test_layers_arrive_as_they_become_ready(daemon):
         assert all((got[cls][1:3] == have[cls][[8, 7]]).all() for cls in got)
 
 
+def landed(said):
+    return {id: page for event in said for pages in event.landed for page, id in enumerate(pages.ids, pages.first)}
+
+
+def test_pages_are_told_of_as_they_arrive(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        there, have = make_pool(source, layers=3, fill=2)
+        here, got = make_pool(sink, layers=3)
+        ids = [9, 3, 4, 5, 20, 1]
+        expectation = here.expect("r", ids, deadline=10, tell_pages=True)
+        offer = there.offer("r", lease=10)
+        offer.start(source.import_peer(here.export(timeout=5)))
+        told = {}
+        for first, chunk in [(2, [40, 41, 42]), (0, [7, 8]), (5, [11])]:
+            offer.append(Pages(chunk, first=first))
+            wanted = {ids[first + i]: first + i for i in range(len(chunk))}
+            new = landed(until((sink, source), lambda said, wanted=wanted: landed(said).keys() >= wanted.keys()))
+            assert new == wanted and not told.keys() & new.keys()
+            assert all((got[cls][ids[first : first + len(chunk)]] == have[cls][chunk]).all() for cls in got)
+            told |= new
+        assert expectation.progress.state == State.TRANSFERRING and expectation.progress.pages_landed == 6
+        offer.append(last=True)
+        assert verdicts(until((sink, source), lambda said: len(verdicts(said)) == 2))[expectation].state == State.DONE
+        there.serve()
+        read = here.read(sink.import_peer(there.export()), [1, 2], [5, 6], deadline=10, tell_pages=True)
+        said = until((sink, source), lambda said: read in verdicts(said))
+        assert landed(said) == {1: 0, 2: 1} and [said[-1].transfer, said[-1].state] == [read, State.DONE]
+
+
 def test_chunks_arrive_layer_by_layer(daemon):
     with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
         there, have = make_pool(source, layers=3, fill=2)

@@ -170,6 +170,18 @@ void fake_pool_status(const struct strait_pool *pool, enum strait_status status,
 
 /* ---- What the client told, kept beyond its next poll ------------------------------------------------------------- */
 
+static struct strait_page_list *copy_lists(const struct strait_event *event)
+{
+    struct strait_page_list *lists = calloc(event->landed_count + 1, sizeof(*lists));
+    for (uint32_t i = 0; i < event->landed_count; i++) {
+        lists[i] = event->landed[i];
+        if (lists[i].ids != NULL)
+            lists[i].ids =
+                memcpy(malloc(lists[i].count * sizeof(uint32_t)), lists[i].ids, lists[i].count * sizeof(uint32_t));
+    }
+    return lists;
+}
+
 static void keep_event(const struct strait_event *event)
 {
     ck_assert_uint_lt(seen_count, SEEN_MAX);
@@ -177,6 +189,7 @@ static void keep_event(const struct strait_event *event)
     kept->event = *event;
     snprintf(kept->text, sizeof(kept->text), "%s", event->text);
     kept->failed = calloc(event->failed_count + 1, sizeof(*kept->failed));
+    kept->landed = copy_lists(event);
     kept->data = calloc(1, event->data_size + 1);
     for (uint32_t i = 0; i < event->failed_count; i++)
         kept->failed[i] = event->failed[i];
@@ -187,6 +200,9 @@ static void keep_event(const struct strait_event *event)
 void forget_events(void)
 {
     for (uint32_t i = 0; i < seen_count; i++) {
+        for (uint32_t k = 0; k < seen[i].event.landed_count; k++)
+            free((void *)seen[i].landed[k].ids);
+        free(seen[i].landed);
         free(seen[i].failed);
         free(seen[i].data);
     }

@@ -68,6 +68,7 @@ struct seen {
     struct strait_event event;
     char text[256];
     struct strait_failed_page *failed;
+    struct strait_page_list *landed; /* with ids of their own */
     uint8_t *data;
 };
 

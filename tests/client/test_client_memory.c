@@ -93,6 +93,9 @@ static void answer(const struct message *message)
     } else if (message->type == MESSAGE_EXPECT) {
         say_state(message->expect.transfer, STRAIT_READY, false);
         fake_say(&(struct message){.type = MESSAGE_LAYERS, .layers = {message->expect.transfer, 2, (int32_t[]){0, 1}}});
+        fake_say(&(struct message){
+            .type = MESSAGE_PAGES,
+            .pages = {message->expect.transfer, 1, &(struct wire_page_list){.count = 2, .ids = (uint32_t[]){5, 3}}}});
         say_state(message->expect.transfer, STRAIT_FAILED, true);
         say_state(message->expect.transfer, STRAIT_FAILED, false);
         fake_say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = message->expect.transfer});

@@ -67,7 +67,27 @@ TEST(programs_that_know_no_traces_are_served)
                              find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
 }
 
-/* The same of one that knows traces, and not yet the number of tokens. */
+/* The same of one that cannot say how many consumers an offer has, and of one that does not know. */
+TEST(programs_that_count_no_consumers_are_served)
+{
+    struct strait_pool *pool = connected_pool();
+    struct strait_peer *peer = import_peer(pool);
+    struct strait_transfer *offered = NULL, *sink = expect_pages(pool, 0, 1, 60000);
+    struct strait_start_params start = {.size = sizeof(start), .consumers = 3};
+    struct strait_offer_params offer = offer_params(NULL, 0);
+    ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
+    start.size = offsetof(struct strait_start_params, consumers);
+    ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
+    offer.consumers = STRAIT_CONSUMERS_ASKED;
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &offer, &offered));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(offered, peer, NULL));
+    until(find_got(MESSAGE_START, 1) != NULL && find_got(MESSAGE_OFFER, 0) != NULL);
+    ck_assert_uint_eq(3, find_got(MESSAGE_START, 0)->start.consumers);
+    ck_assert_uint_eq(0, find_got(MESSAGE_START, 1)->start.consumers);
+    ck_assert(find_got(MESSAGE_OFFER, 0)->offer.asked && find_got(MESSAGE_OFFER, 0)->offer.consumers == 1);
+}
+
+/* The same of one that knows traces, and not yet the number of tokens, nor events of pages. */
 TEST(programs_that_know_no_tokens_are_served)
 {
     struct strait_pool *pool = connected_pool();
@@ -75,6 +95,7 @@ TEST(programs_that_know_no_tokens_are_served)
     struct strait_expect_params expect = expect_params(NULL, 0);
     expect.traceparent = TRACEPARENT;
     expect.tokens = 72;
+    expect.tell_pages = true;
     ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &transfer));
     expect.key = "earlier";
     expect.key_size = strlen("earlier");
@@ -83,7 +104,13 @@ TEST(programs_that_know_no_tokens_are_served)
     until(find_got(MESSAGE_EXPECT, 1) != NULL);
     ck_assert_uint_eq(72, find_got(MESSAGE_EXPECT, 0)->expect.tokens);
     ck_assert_uint_eq(0, find_got(MESSAGE_EXPECT, 1)->expect.tokens);
+    ck_assert(find_got(MESSAGE_EXPECT, 0)->expect.pages && !find_got(MESSAGE_EXPECT, 1)->expect.pages);
     ck_assert_uint_eq(TRACE_BYTES, find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
+    for (size_t size = offsetof(struct strait_read_params, tell_pages); size <= sizeof(struct strait_read_params);
+         size += sizeof(uint64_t))
+        ck_assert_int_eq(STRAIT_OK, read_page(pool, (struct strait_read_params){.size = size, .tell_pages = true}));
+    until(find_got(MESSAGE_READ, 1) != NULL);
+    ck_assert(!find_got(MESSAGE_EXPECT, 2)->expect.pages && find_got(MESSAGE_EXPECT, 3)->expect.pages);
 }
 
 int main(void)

@@ -30,11 +30,13 @@ TEST(every_field_of_a_transfer_arrives)
     ck_assert_int_eq(STRAIT_OK, strait_append(source, &append));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(source, &append));
     struct strait_start_params start = {
-        .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6};
+        .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6, .consumers = 4};
     struct strait_start_params push = {.size = sizeof(push), .direction = STRAIT_PUSH};
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(sink, peer, &push));
     ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(source, peer, &start));
+    start.consumers = STRAIT_PARTS_MAX + 1;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(sink, peer, &start));
     ck_assert_int_eq(STRAIT_OK, strait_start(source, peer, NULL));
     until(find_got(MESSAGE_START, 1) != NULL);
 
@@ -54,7 +56,8 @@ TEST(every_field_of_a_transfer_arrives)
 
     const struct message_offer *offered = &find_got(MESSAGE_OFFER, 0)->offer;
     ck_assert_uint_ne(expectation->transfer, offered->transfer);
-    ck_assert_uint_eq(2, offered->consumers);
+    ck_assert(offered->consumers == 2 && !offered->asked);
+    ck_assert_uint_eq(4, find_got(MESSAGE_START, 0)->start.consumers);
     ck_assert(offered->lease_ms > 67777 && offered->lease_ms <= 77777);
     ck_assert(offered->later && !offered->last && !offered->more);
     ck_assert_uint_eq(1, offered->list_count);
@@ -122,6 +125,7 @@ TEST(arguments_that_make_no_sense_are_refused)
     REFUSED(offer, strait_offer, p.traceparent = "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     REFUSED(offer, strait_offer, p.lease_ms = 0);
     REFUSED(offer, strait_offer, p.consumers = STRAIT_PARTS_MAX + 1);
+    REFUSED(offer, strait_offer, p.consumers = STRAIT_CONSUMERS_ASKED - 1);
     REFUSED(offer, strait_offer, p.last = p.later = true);
     REFUSED(offer, strait_offer, (p.later = true, p.ready = large));
     REFUSED(offer, strait_offer, (p.aux = large, p.aux_size = 1)); /* without last */
@@ -470,6 +474,42 @@ TEST(states_only_move_up_and_layers_are_told)
     ck_assert_int_eq(STRAIT_DONE, progress.state);
     ck_assert(progress.drained);
     ck_assert_uint_eq(2, progress.layers_landed);
+}
+
+TEST(pages_in_place_are_told)
+{
+    static const uint32_t ids[] = {9, 4, 1};
+    static const struct wire_page_list lists[] = {{.first = 3, .count = 3, .ids = ids},
+                                                  {.group = 1, .first = 8, .count = 2, .first_id = 5}};
+    struct expected e = expected(60000);
+    struct message pages = {.type = MESSAGE_PAGES,
+                            .pages = {.transfer = e.id, .list_count = COUNT(lists), .lists = lists}};
+    fake_say(&pages);
+    fake_state(e.id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false); /* which they say, too */
+    pages.pages.transfer++;
+    fake_say(&pages); /* of none */
+    pages.pages.transfer = e.id;
+    until(seen_count == 1);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
+    const struct strait_event *event = &seen[0].event;
+    ck_assert_int_eq(STRAIT_EVENT_PAGES, event->type);
+    ck_assert_int_eq(STRAIT_TRANSFERRING, event->state);
+    ck_assert_ptr_eq(e.transfer, event->transfer);
+    ck_assert_ptr_eq(&memory, event->context);
+    ck_assert_uint_eq(COUNT(lists), event->landed_count);
+    const struct strait_page_list *landed = seen[0].landed;
+    ck_assert(landed[0].group == 0 && landed[0].first == 3 && landed[0].count == 3);
+    ck_assert_mem_eq(ids, landed[0].ids, sizeof(ids));
+    ck_assert(landed[1].group == 1 && landed[1].first == 8 && landed[1].count == 2 && landed[1].first_id == 5);
+    ck_assert_ptr_null(landed[1].ids);
+    ck_assert_uint_eq(5, strait_transfer_progress(e.transfer).pages_landed);
+    strait_abort(e.transfer);
+    fake_state(e.id, STRAIT_FAILED, STRAIT_REASON_ABORTED, true);
+    fake_say(&pages); /* late */
+    until(seen_count == 2);
+    settle();
+    ck_assert_uint_eq(2, seen_count);
 }
 
 TEST(failed_pages_come_in_parts_and_drained_later)

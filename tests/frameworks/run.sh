@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: transformers, vllm, sglang,
-# lmcache, nixl (if the build has its plug-in, by STRAIT_NIXL_SOURCE); all of them without a name. Each has an environment, made once,
-# beside the build, from PyPI: with torch, some 7 GB. Needs no GPU.
+# lmcache, nixl (if the build has its plug-in, by STRAIT_NIXL_SOURCE); and opentelemetry: spans of the daemon, as a
+# receiver reads them. All of them without a name. Each has an environment, made once, beside the build, from PyPI:
+# with torch, some 7 GB. Needs no GPU.
 set -euo pipefail
 build=$(realpath "${1:?usage: run.sh BUILD [FRAMEWORK ...]}")
 shift
 here=$(dirname "$(realpath "$0")")
 root=$(realpath "$here/../..")
 environments=${STRAIT_FRAMEWORKS:-$root/build/frameworks}
-[ $# -gt 0 ] || set -- transformers vllm sglang lmcache nixl
+[ $# -gt 0 ] || set -- transformers vllm sglang lmcache nixl opentelemetry
 
 install_transformers() {
     pip transformers==5.19.0
@@ -47,6 +48,10 @@ install_nixl() {
     pip --no-deps nixl==1.5.1 nixl-cu13==1.5.1
 }
 
+install_opentelemetry() {
+    pip opentelemetry-proto==1.45.2
+}
+
 pip() {
     "$environment/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
@@ -55,7 +60,8 @@ make_environment() { # FRAMEWORK
     environment=$environments/$1
     [ ! -e "$environment/complete" ] || return 0
     python3 -m venv "$environment"
-    pip torch==2.13.0 numpy pytest
+    pip numpy pytest
+    [ "$1" = opentelemetry ] || pip torch==2.13.0
     "install_$1"
     touch "$environment/complete"
 }

@@ -77,6 +77,9 @@ static void check_limits(const struct message *message)
         check_view(message->state.text, MESSAGE_TEXT_MAX);
         require(message->state.state <= STRAIT_DONE);
         break;
+    case MESSAGE_PAGES:
+        check_lists(message->pages.lists, message->pages.list_count);
+        break;
     case MESSAGE_SEGMENTS:
         check_segments(&message->segments);
         break;

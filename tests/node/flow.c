@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "daemon/device/device.h"
 #include "tests/node/harness.h"
@@ -337,9 +338,10 @@ static struct flow *new_flow(struct test_pool *pool, const struct strait_page_li
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params)
 {
     struct flow *flow = new_flow(pool, params.lists, params.list_count);
-    flow->sink = true;
+    flow->sink = flow->tells = true;
     params.size = sizeof(params);
     params.context = flow;
+    params.tell_pages = true;
     params.deadline_ms = params.deadline_ms != 0 ? params.deadline_ms : 20000 * SLOW;
     ck_assert_int_eq(STRAIT_OK, strait_expect(pool->pool, &params, &flow->transfer));
     return flow;
@@ -378,8 +380,9 @@ static struct flow *read_with(struct test_pool *pool, struct test_pool *peer, st
                                               .peer_list_count = 1,
                                               .deadline_ms = deadline_ms != 0 ? deadline_ms : 20000 * SLOW,
                                               .context = flow,
-                                              .traceparent = traceparent};
-    flow->sink = true;
+                                              .traceparent = traceparent,
+                                              .tell_pages = true};
+    flow->sink = flow->tells = true;
     ck_assert_int_eq(STRAIT_OK, strait_read(pool->pool, known, &params, &flow->transfer));
     strait_peer_remove(known);
     return flow;
@@ -440,13 +443,18 @@ const char *name_of(uint32_t number)
     return name;
 }
 
-void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
+void flow_start_one_of(struct flow *flow, struct test_pool *peer, const char *peer_key, uint32_t consumers)
 {
-    struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key};
+    struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key, .consumers = consumers};
     params.peer_key_size = peer_key != NULL ? strlen(peer_key) : 0;
     struct strait_peer *known = peer_of(flow->pool->party, peer);
     ck_assert_int_eq(STRAIT_OK, strait_start(flow->transfer, known, &params));
     strait_peer_remove(known);
+}
+
+void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
+{
+    flow_start_one_of(flow, peer, peer_key, 0);
 }
 
 void flow_start(struct flow *flow, struct test_pool *peer)
@@ -461,6 +469,79 @@ void flow_release(struct flow *flow)
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t *told_of(struct flow *flow, uint32_t group, uint32_t id)
+{
+    const struct geometry *g = &flow->pool->geometry;
+    ck_assert(group < g->groups && id < g->pages);
+    if (flow->told == NULL)
+        flow->told = keep((size_t)g->groups * g->pages * sizeof(*flow->told));
+    return &flow->told[(size_t)group * g->pages + id];
+}
+
+/* Of all that the group has of the page; not 0. */
+static uint64_t sum_of_page(const struct test_pool *pool, uint32_t group, uint32_t id)
+{
+    const struct geometry *g = &pool->geometry;
+    uint64_t sum = 1;
+    for (uint32_t r = group * group_regions(g); r < (group + 1) * group_regions(g); r++)
+        for (uint32_t row = 0; row < g->rows; row++)
+            sum =
+                XXH3_64bits_withSeed(pool_page(pool, r, id) + (size_t)row * row_stride(g), row_bytes_of(g, group), sum);
+    return sum | 1;
+}
+
+static bool find_id(const struct flow *flow, uint32_t group, uint32_t index, uint32_t *id)
+{
+    for (uint32_t i = 0; i < flow->list_count; i++) {
+        const struct strait_page_list *list = &flow->lists[i];
+        if (list->group != group || index < list->first || index - list->first >= list->count)
+            continue;
+        *id = list->ids != NULL ? list->ids[index - list->first] : list->first_id + (index - list->first);
+        return true;
+    }
+    return false;
+}
+
+static void on_pages(struct flow *flow, const struct strait_event *event)
+{
+    uint32_t expected;
+    ck_assert(!flow->decided);
+    ck_assert_int_eq(STRAIT_TRANSFERRING, event->state);
+    flow->state = event->state;
+    flow->moved = true;
+    ck_assert_uint_gt(event->landed_count, 0);
+    for (uint32_t l = 0; l < event->landed_count; l++) {
+        const struct strait_page_list *list = &event->landed[l];
+        for (uint32_t i = 0; i < list->count; i++) {
+            const uint32_t id = list->ids != NULL ? list->ids[i] : list->first_id + i;
+            ck_assert(find_id(flow, list->group, list->first + i, &expected) && expected == id);
+            ck_assert_msg(*told_of(flow, list->group, id) == 0, "page %u is told of twice", id);
+            *told_of(flow, list->group, id) = sum_of_page(flow->pool, list->group, id);
+            flow->told_count++;
+        }
+    }
+}
+
+/* The library's own verdict names all pages as failed, and that of a request that never came to life none. */
+static void compare_told(struct flow *flow)
+{
+    uint64_t expected = 0;
+    for (uint32_t l = 0; l < flow->list_count; l++)
+        expected += flow->lists[l].count;
+    const bool all = flow->failed_count == expected || flow->failed_count >= STRAIT_FAILED_PAGES_MAX;
+    ck_assert(!all || flow->told_count == 0 || flow->reason == STRAIT_REASON_LOCAL);
+    if (flow->state == STRAIT_DONE)
+        ck_assert_uint_eq(expected, flow->told_count);
+    else if (flow->failed_count != 0 && !all)
+        ck_assert_uint_eq(expected, flow->told_count + flow->failed_count);
+    for (uint32_t i = 0; i < flow->failed_count && !all; i++)
+        ck_assert_msg(*told_of(flow, flow->failed[i].group, flow->failed[i].id) == 0, "a page that has landed failed");
+    for (uint32_t group = 0; group < flow->pool->geometry.groups && flow->told_count != 0; group++)
+        for (uint32_t id = 0; id < flow->pool->geometry.pages; id++)
+            if (*told_of(flow, group, id) != 0)
+                ck_assert_msg(*told_of(flow, group, id) == sum_of_page(flow->pool, group, id), "page %u changed", id);
+}
 
 static void on_state(struct flow *flow, const struct strait_event *event)
 {
@@ -491,6 +572,8 @@ static void on_state(struct flow *flow, const struct strait_event *event)
     flow->failed = keep(event->failed_count * sizeof(*flow->failed));
     if (event->failed_count != 0)
         memcpy(flow->failed, event->failed, event->failed_count * sizeof(*flow->failed));
+    if (flow->tells)
+        compare_told(flow);
 }
 
 static void on_layer(struct flow *flow, const struct strait_event *event)
@@ -511,6 +594,8 @@ void flow_event(struct flow *flow, const struct strait_event *event)
         on_state(flow, event);
     } else if (event->type == STRAIT_EVENT_LAYER) {
         on_layer(flow, event);
+    } else if (event->type == STRAIT_EVENT_PAGES) {
+        on_pages(flow, event);
     } else {
         ck_assert(flow->decided && !flow->drained);
         flow->drained = true;
@@ -544,18 +629,6 @@ void ends_failed(struct flow *flow, enum strait_reason reason)
 void ends(struct flow *sink, struct flow *source)
 {
     WAIT(sink->decided && sink->drained && source->decided && source->drained);
-}
-
-static bool find_id(const struct flow *flow, uint32_t group, uint32_t index, uint32_t *id)
-{
-    for (uint32_t i = 0; i < flow->list_count; i++) {
-        const struct strait_page_list *list = &flow->lists[i];
-        if (list->group != group || index < list->first || index - list->first >= list->count)
-            continue;
-        *id = list->ids != NULL ? list->ids[index - list->first] : list->first_id + (index - list->first);
-        return true;
-    }
-    return false;
 }
 
 void landed(struct flow *sink, const struct flow *source)

@@ -263,6 +263,7 @@ static void on_event(struct party *party, const struct strait_event *event)
     case STRAIT_EVENT_STATE:
     case STRAIT_EVENT_DRAINED:
     case STRAIT_EVENT_LAYER:
+    case STRAIT_EVENT_PAGES:
         flow_event(event->context, event);
         break;
     case STRAIT_EVENT_POOL:

@@ -161,6 +161,9 @@ struct flow {
     struct strait_failed_page *failed;
     uint32_t failed_count;
     uint32_t layers[LAYERS_MAX], layer_count;
+    bool tells;     /* events tell of pages */
+    uint64_t *told; /* sink, by group and page id: a sum of the page when it was told of; 0: it was not */
+    uint32_t told_count;
     char name[STRAIT_KEY_BYTES_MAX];
     uint32_t name_size;
 };
@@ -170,7 +173,8 @@ struct flow {
     .lists = (const struct strait_page_list[]){__VA_ARGS__}, \
     .list_count = sizeof((struct strait_page_list[]){__VA_ARGS__}) / sizeof(struct strait_page_list)
 
-/* Fills in sizes, contexts and times that are 0; the times are longer than any test waits. */
+/* Fills in sizes, contexts and times that are 0; the times are longer than any test waits. Sinks are told of their
+ * pages: each once, those that are not among the failed ones, all with DONE, and no page changes after that. */
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
 struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
 void flow_append(struct flow *flow, struct strait_append_params params);
@@ -197,6 +201,7 @@ const char *name_of(uint32_t number); /* valid until the next call */
 
 void flow_start(struct flow *flow, struct test_pool *peer);
 void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key);
+void flow_start_one_of(struct flow *flow, struct test_pool *peer, const char *peer_key, uint32_t consumers);
 void flow_release(struct flow *flow);
 
 /* Runs the clients until the expression is true, or fails the test. */

@@ -109,6 +109,97 @@ TEST_LOOP(three_consumers_take_one_offer, WIRES)
     ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(other) && pool_as_imagined(pair.source));
 }
 
+/* ---- Consumers that the first of them counts --------------------------------------------------------------------- */
+
+/* They ask one after another, or all before there is an offer. */
+TEST_LOOP(the_first_consumer_says_how_many_there_are, WIRES * 2)
+{
+    enum { CONSUMERS = 3 };
+    const bool early = _i % 2 == 1;
+    struct pair pair = pair_open(_i / 2, (struct geometry){.pages = 32});
+    struct flow *e[CONSUMERS], *o = NULL;
+    move_all(pair.source, pair.sink);
+    for (uint32_t i = 0; i < CONSUMERS; i++)
+        e[i] = EXPECT(pair.sink, name_of(i), LISTS({.count = 8, .first_id = 8 * i}));
+    for (uint32_t i = 0; i < CONSUMERS && early; i++)
+        flow_start_one_of(e[i], pair.source, "k", CONSUMERS);
+    if (early) {
+        stays_undecided(e[0], 30);
+        (void)stats_text(pair.to);
+    }
+    o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    for (uint32_t i = 0; i < CONSUMERS; i++) {
+        if (!early) {
+            ck_assert(!o->decided);
+            flow_start_one_of(e[i], pair.source, "k", i == 0 ? CONSUMERS : 7 * i); /* what the others say is late */
+        }
+        ends_done(e[i]);
+        landed(e[i], o);
+        if (!early && i < CONSUMERS - 1)
+            stays_undecided(o, 20);
+    }
+    ends_done(o);
+    ck_assert(pool_as_imagined(pair.sink) && pool_as_imagined(pair.source));
+    struct flow *fourth = EXPECT(pair.sink, "late", LISTS({.count = 1, .first_id = 31}), .deadline_ms = 200);
+    flow_start_as(fourth, pair.source, "k");
+    ends_failed(fourth, STRAIT_REASON_TIMEOUT); /* that name may mean another offer now */
+}
+
+TEST_LOOP(a_consumer_that_says_nothing_is_the_only_one, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    struct strait_peer *peer = peer_of(pair.from, pair.sink);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(o->transfer, peer, NULL));
+    strait_peer_remove(peer);
+    arrives(PULL(pair.sink, o, LISTS({.count = 8})), o);
+}
+
+/* Nobody knows whom else to wait for. */
+TEST_LOOP(an_offer_that_is_declined_before_it_is_counted_ends, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED);
+    struct strait_peer *peer = peer_of(pair.to, pair.source);
+    (void)stats_text(pair.from); /* the offer is known */
+    ck_assert_int_eq(STRAIT_OK, strait_decline(pair.sink->pool, peer, "k", 1));
+    strait_peer_remove(peer);
+    ends_failed(o, STRAIT_REASON_PEER_ABORT);
+}
+
+TEST(an_offer_that_nobody_counts_ends_with_its_lease)
+{
+    struct pair pair = pair_open(0, (struct geometry){.pages = 16});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .last = true, .consumers = STRAIT_CONSUMERS_ASKED,
+                           .lease_ms = 200);
+    ends_failed(o, STRAIT_REASON_LEASE_EXPIRED);
+    ck_assert_str_eq("no consumer has come, to say how many there are", o->text);
+}
+
+/* One that has counted the others, and fails, fails the offer only when they have ended. */
+TEST_LOOP(a_consumer_that_has_counted_fails_alone, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 8}), .consumers = STRAIT_CONSUMERS_ASKED);
+    struct flow *first = EXPECT(pair.sink, "first", LISTS({.count = 8}));
+    struct flow *second = EXPECT(pair.sink, "second", LISTS({.count = 8, .first_id = 8}));
+    flow_start_one_of(first, pair.source, "k", 2);
+    WAIT(first->state >= STRAIT_READY);
+    strait_abort(first->transfer);
+    ends_failed(first, STRAIT_REASON_ABORTED);
+    stays_undecided(o, 30);
+    flow_start_as(second, pair.source, "k");
+    APPEND(o, .last = true);
+    ends_done(second);
+    landed(second, o);
+    ends_failed(o, STRAIT_REASON_PEER_ABORT);
+    undefined(first);
+    ck_assert(pool_as_imagined(pair.sink));
+}
+
+/* ---- Several consumers that fail -----------------------------------------------------------------------------------
+ */
+
 TEST_LOOP(one_of_three_consumers_fails_and_the_others_do_not, WIRES)
 {
     struct pair pair = pair_open(_i, (struct geometry){.pages = 32});
@@ -310,6 +401,59 @@ TEST_LOOP(layers_are_ready_one_after_another, WIRES)
         WAIT(e->layers[layer] == 1); /* each one lands before the next is computed */
     }
     arrives(e, o);
+}
+
+/* ---- Pages that are in place ------------------------------------------------------------------------------------- */
+
+/* That each is told of once, and which have failed, the harness requires of all transfers. */
+
+TEST_LOOP(pages_are_told_of_as_they_become_ready, WIRES)
+{
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 40, .layers = 3, .roles = 2, .groups = 2});
+    struct flow *o = OFFER(pair.source, "k");
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 32, .first_id = 8}, {.group = 1, .count = 1}));
+    for (uint32_t first = 0; first < 32; first += 8) {
+        ck_assert_uint_eq(first, e->told_count);
+        APPEND(o, LISTS({.first = first, .count = 8, .first_id = 32 - first}));
+        WAIT(e->told_count == first + 8);
+        ck_assert_uint_eq(0, e->layer_count);
+    }
+    ck_assert_uint_eq(32, strait_transfer_progress(e->transfer).pages_landed);
+    APPEND(o, LISTS({.group = 1, .count = 1}), .last = true);
+    arrives(e, o);
+}
+
+TEST_LOOP(a_page_is_told_of_with_its_last_layer, WIRES)
+{
+    enum { LAYERS = 4 };
+    struct pair pair = pair_open(_i, (struct geometry){.pages = 20, .layers = LAYERS, .roles = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 20}), .later = true);
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
+    for (int layer = 0; layer < LAYERS; layer++) {
+        ck_assert_uint_eq(0, e->told_count);
+        APPEND(o, LISTS({.count = 12}), .layer_first = layer, .layer_count = 1);
+        APPEND(o, LISTS({.first = 12, .count = 8, .first_id = 12}), .layer_first = layer, .layer_count = 1);
+        WAIT(e->layers[layer] == 1);
+    }
+    WAIT(e->told_count == 20);
+    APPEND(o, .last = true);
+    arrives(e, o);
+}
+
+/* They are good, whatever becomes of the request. */
+TEST_LOOP(pages_that_were_told_of_outlive_their_request, WIRES * 2)
+{
+    const bool by_sink = _i % 2 == 0;
+    struct pair pair = pair_open(_i / 2, (struct geometry){.pages = 20, .layers = 2});
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = 12}));
+    struct flow *e = PULL(pair.sink, o, LISTS({.count = 20}));
+    WAIT(e->told_count == 12);
+    strait_abort(by_sink ? e->transfer : o->transfer);
+    ends_failed(e, by_sink ? STRAIT_REASON_ABORTED : STRAIT_REASON_PEER_ABORT);
+    ends_failed(o, by_sink ? STRAIT_REASON_PEER_ABORT : STRAIT_REASON_ABORTED);
+    ck_assert_uint_eq(8, e->failed_count);
+    landed(e, o);
+    ck_assert(pool_as_imagined(pair.sink));
 }
 
 TEST_LOOP(layers_may_come_in_ranges_and_in_any_order, WIRES)

@@ -498,6 +498,27 @@ TEST(others_are_left_as_much)
 
 /* ---- What is not ------------------------------------------------------------------------------------------------- */
 
+/* The client has been told of the pages of four chunks, and is never told of the damaged one. */
+TEST(pages_that_were_told_of_before_a_damaged_chunk_are_good)
+{
+    enum { GOOD = 4 };
+    begin();
+    say_segments(open_grant(0), one_each, OPEN);
+    for (uint32_t i = 0; i < GOOD; i++)
+        send_open(i, i);
+    ROGUE_WAIT(&s.rogue, s.expectation->told_count == GOOD);
+    const struct chunk_header header = header_of(open_grant(GOOD), s.rogue.heard.slots[GOOD]);
+    const size_t bytes = encode_chunk(s.rogue.heard.slots[GOOD], GOOD, 1);
+    slot_at(s.rogue.heard.slots[GOOD])[bytes - 1] ^= 1;
+    rogue_send(&s.rogue, &header, bytes);
+    ROGUE_WAIT(&s.rogue, s.expectation->decided && s.expectation->drained);
+    ends_failed(s.expectation, STRAIT_REASON_INTEGRITY);
+    ck_assert_uint_eq(GOOD, s.expectation->told_count);
+    ck_assert_uint_eq(EXPECTED - GOOD, s.expectation->failed_count);
+    for (uint32_t id = 0; id < GOOD; id++)
+        ck_assert_mem_eq(s.pages + id * s.page_bytes, pool_page(s.pair.sink, 0, id), s.page_bytes);
+}
+
 TEST(units_of_a_grant_that_comes_back_are_granted_again)
 {
     begin();

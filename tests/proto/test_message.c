@@ -14,7 +14,7 @@
 
 #define FIELDS       "tests/data/messages.fields"
 #define LENGTH_BYTES FRAME_LENGTH_BYTES
-#define GOLDEN_COUNT 93
+#define GOLDEN_COUNT 98
 
 static uint8_t many_bytes[STRAIT_AUX_BYTES_MAX];
 
@@ -135,8 +135,8 @@ TEST(every_type_has_a_name_and_a_frame_and_no_other_number_has)
         ck_assert_int_eq(type, golden_message(name)->type);
         types++;
     }
-    ck_assert_int_eq(57, types);
-    ck_assert_uint_eq(57, message_kind_count);
+    ck_assert_int_eq(58, types);
+    ck_assert_uint_eq(58, message_kind_count);
     ck_assert_str_eq("none", message_name(MESSAGE_NONE));
     ck_assert_str_eq("unknown", message_name((enum message_type)61));
 }
@@ -440,6 +440,7 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1))                     \
     X(sample_bytes_beyond, "sample-most", sample, m->bytes++)                                                       \
     X(layers_below, "layers", layers, m->layers[0] = -2)                                                            \
+    X(pages_ids_total, "pages", pages, (m->lists = three_long_lists, m->n_lists = 3))                               \
     X(peer_versions_swapped, "peer-hello", peer_hello, m->version_min = 3)                                          \
     X(arena_slots_beyond, "arena", arena, m->first_slot = UINT32_MAX)                                               \
     X(arena_flags_in_a_slot, "arena-flags", arena, m->flags_at -= 8)                                                \

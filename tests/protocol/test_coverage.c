@@ -75,6 +75,13 @@ static bool take(void *owner, const struct wire_page_list *range)
     return found->count < found->capacity;
 }
 
+static uint32_t whole(struct piece piece, struct wire_span *spans, uint32_t capacity)
+{
+    struct found found = {spans, capacity, 0, 0};
+    coverage_whole(coverage, &piece, take, &found);
+    return found.count;
+}
+
 static uint32_t missing(struct wire_span *spans, uint32_t capacity)
 {
     struct found found = {spans, capacity, 0, 0};
@@ -189,6 +196,27 @@ TEST(a_page_is_missing_until_its_last_region_is_in_place)
     ck_assert_mem_eq(spans, rest, sizeof(rest[0]));
 }
 
+TEST(a_page_is_whole_with_its_last_region)
+{
+    struct wire_span spans[4];
+    expect(0, 10, 5);
+    expect(0, 0, 10); /* other ordinals, adjacent indexes */
+    create();
+    ck_assert(claim((struct piece){0, 0, 5, 0, 15}));
+    ck_assert(land((struct piece){0, 0, 4, 2, 10}));
+    ck_assert_uint_eq(whole((struct piece){0, 0, 4, 2, 10}, spans, 4), 0);
+    ck_assert(land((struct piece){0, 4, 1, 1, 11}));
+    static const struct wire_span found[] = {{0, 2, 8}, {0, 10, 2}};
+    ck_assert_uint_eq(whole((struct piece){0, 4, 1, 1, 11}, spans, 4), 2);
+    ck_assert_mem_eq(spans, found, sizeof(found));
+    ck_assert_uint_eq(whole((struct piece){0, 4, 1, 1, 11}, spans, 1), 1); /* enough is enough */
+    ck_assert(land((struct piece){0, 0, 5, 12, 3}));
+    static const struct wire_span last[] = {{0, 12, 3}};
+    ck_assert_uint_eq(whole((struct piece){0, 0, 5, 12, 3}, spans, 4), 1);
+    ck_assert_mem_eq(spans, last, sizeof(last));
+    ck_assert_uint_eq(whole((struct piece){0, 0, 5, 14, 2}, spans, 4), 1); /* up to a page that is not expected */
+}
+
 /* Ranges that cross words and stretches, and ordinals that begin anywhere in a word. */
 TEST(long_ranges_come_in_pieces_that_leave_nothing_out)
 {
@@ -232,6 +260,7 @@ enum { PAGES = 200 };
 
 struct naive {
     bool expected[2][PAGES], claimed[2][8][PAGES], landed[2][8][PAGES];
+    bool told[2][PAGES]; /* of pages that are whole */
 };
 
 /* Tries; sets when all units allow it. */
@@ -265,6 +294,21 @@ static bool naive_missing(const struct naive *naive, uint32_t group, uint32_t pa
         if (naive->expected[group][page] && !naive->landed[group][r][page])
             return true;
     return false;
+}
+
+/* What has landed makes pages whole that were not. */
+static void compare_whole(struct naive *naive, struct piece piece)
+{
+    static struct wire_span spans[PAGES];
+    uint32_t count = whole(piece, spans, PAGES);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t p = spans[i].first; p < spans[i].first + spans[i].count; p++) {
+            ck_assert(!naive->told[piece.group][p]);
+            naive->told[piece.group][p] = true;
+        }
+    for (uint32_t p = 0; p < PAGES; p++)
+        ck_assert(naive->told[piece.group][p] ==
+                  (naive->expected[piece.group][p] && !naive_missing(naive, piece.group, p)));
 }
 
 static void compare(const struct naive *naive)
@@ -306,8 +350,10 @@ TEST_LOOP(random_pieces_are_covered_as_in_a_table, 20)
         piece.region_first = rng_below(&rng, groups[piece.group].region_count);
         piece.region_count = 1 + rng_below(&rng, groups[piece.group].region_count - piece.region_first);
         piece.first = rng_below(&rng, PAGES - piece.count);
-        bool landing = rng_below(&rng, 2);
-        ck_assert(naive_apply(&naive, &piece, landing) == (landing ? land(piece) : claim(piece)));
+        bool landing = rng_below(&rng, 2), applied = landing ? land(piece) : claim(piece);
+        ck_assert(naive_apply(&naive, &piece, landing) == applied);
+        if (landing && applied)
+            compare_whole(&naive, piece);
     }
     compare(&naive);
     for (uint32_t g = 0; g < 2; g++) /* the rest, unit by unit */
@@ -315,7 +361,10 @@ TEST_LOOP(random_pieces_are_covered_as_in_a_table, 20)
             for (uint32_t p = 0; p < PAGES; p++) {
                 const struct piece unit = {g, r, 1, p, 1};
                 ck_assert(naive_apply(&naive, &unit, false) == claim(unit));
-                ck_assert(naive_apply(&naive, &unit, true) == land(unit));
+                bool landed = land(unit);
+                ck_assert(naive_apply(&naive, &unit, true) == landed);
+                if (landed)
+                    compare_whole(&naive, unit);
             }
     compare(&naive);
     ck_assert(coverage_complete(coverage));

@@ -12,7 +12,6 @@ Options (kv_connector_extra_config), each with its default:
     lease            30: seconds that a prefill engine keeps the blocks of a request that nobody takes
     connect_timeout  30: seconds that an engine waits for its daemon when it starts
     layerwise        false: layers are sent as soon as the model has them, for requests whose key is known beforehand
-    decode_parallel  [ranks of a pipeline stage, stages] of the engines that take what this one computes; as this one
     compat           a token that must be equal at both ends; "": the model's name, its geometry and vLLM's version
 
 Requests carry kv_transfer_params, as with vLLM's own connectors: {"do_remote_decode": true} to the prefill engine, with
@@ -20,9 +19,8 @@ max_tokens 1, and what that engine returns to the decode engine. A router that h
 may send both halves of a request at once, under a key of its own: {"do_remote_decode": true, "strait_key": KEY} and
 the answer with "remote_request_id": KEY. The blocks then move while the prefill runs.
 
-Engines may differ in tensor and pipeline parallelism, block size and layout of the cache. Where the decode engine has
-other numbers of ranks or stages, the prefill engine is told by decode_parallel, or by the router, request by request:
-"strait_decode_parallel": [2, 1] beside do_remote_decode.
+Engines may differ in tensor and pipeline parallelism, block size and layout of the cache: the decode engine is told of
+the other one's, and tells its daemons how many of its ranks take from each.
 
 Written for vLLM 0.32. Where engines do not fit, blocks are computed anew and the log says what differs. So they are
 whenever anything fails, if the failure policy is "recompute".

@@ -25,7 +25,7 @@ from ..service import Coding
 from ..torch import host_pool
 from .metadata import Handshake, StraitMetadata, rank_name
 from .regions import Share, cache_of, layer_numbers, order_of_cpu
-from .scheduler import Scheduler, parallel_sizes
+from .scheduler import Scheduler
 from .stats import StraitPromMetrics, StraitStats
 from .worker import Options, Worker
 
@@ -46,7 +46,6 @@ _DEFAULTS: dict[str, Any] = {
     "lease": 30.0,
     "connect_timeout": 30.0,
     "layerwise": False,
-    "decode_parallel": None,
     "compat": "",
 }
 
@@ -64,10 +63,6 @@ def options_of(extra: dict[str, Any]) -> tuple[Options, str]:
         values[name] = float(values[name])
         if not 0 < values[name] <= 86400:
             raise ValueError(f"strait: {name} must be above 0 and at most 86400 seconds")
-    try:
-        values["decode_parallel"] = parallel_sizes(values["decode_parallel"])
-    except ValueError as failure:
-        raise ValueError(f"strait: decode_parallel: {failure}") from None
     compat = values.pop("compat")
     coding = Coding[values.pop("coding").upper()]
     return Options(coding=coding, **values), compat
@@ -120,10 +115,7 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if transfer.kv_load_failure_policy != "recompute":
                 logger.warning("kv_load_failure_policy is not 'recompute': a load that fails will fail its request")
-            layers = vllm_config.model_config.get_total_num_hidden_layers()
-            self._scheduler = Scheduler(
-                str(transfer.engine_id), kv_cache_config, options.layerwise, layers, options.decode_parallel
-            )
+            self._scheduler = Scheduler(str(transfer.engine_id), kv_cache_config, options.layerwise)
         else:
             tensor = parallel.tensor_parallel_size
             rank = Rank(parallel.rank // tensor % parallel.pipeline_parallel_size, parallel.rank % tensor)

@@ -53,7 +53,6 @@ class Prefill:
     runs: list[Run]
     first: bool
     final: bool  # there are no more
-    consumers: dict[str, int]  # by rank_name(): ranks of the decode engine that take from each; 0: nothing is offered
     by_layer: bool = False  # layers are ready one after another during the step, else all with its end
     trace: str = ""  # traceparent of the request, as its client sent it
 
@@ -65,6 +64,7 @@ class Load:
     runs: list[Run]
     source: Source
     trace: str = ""
+    tokens: int = 0  # of the prompt; 0: not known
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,15 @@ class Peer:
     key: str
     pools: dict[str, str]  # by rank_name(): of each of its workers
     parallel: Parallel
-    decode: Parallel  # of the decode engines that it offers its blocks to
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Peer | None:
         """What a decode engine was given; None: it is not usable."""
         engine, key, pools = (params.get(name) for name in ("remote_engine_id", "remote_request_id", "strait_pools"))
-        parallel, decode = (Parallel.of(params.get(name)) for name in ("strait_parallel", "strait_decode"))
+        parallel = Parallel.of(params.get("strait_parallel"))
         if not isinstance(engine, str) or not isinstance(key, str) or not key or not isinstance(pools, dict):
             return None
-        return cls(engine, key_of(key), pools, parallel, decode) if parallel and decode else None
+        return cls(engine, key_of(key), pools, parallel) if parallel else None
 
     def params(self) -> dict[str, Any]:
         """The same for a router, in the form of vLLM's own connectors."""
@@ -95,7 +94,6 @@ class Peer:
             "remote_request_id": self.key,
             "strait_pools": self.pools,
             "strait_parallel": self.parallel.describe(),
-            "strait_decode": self.decode.describe(),
         }
 
 
@@ -105,6 +103,8 @@ class Source:
 
     peer: Peer
     ranks: dict[str, list[str]]  # by rank_name() of this engine's workers: the peer's from which each takes
+    consumers: dict[str, int] = field(default_factory=dict)  # by the peer's: how many of this engine's take from each
+    spare: dict[str, list[str]] = field(default_factory=dict)  # as `ranks`: from which nobody takes, to be let go
 
 
 def key_of(name: str) -> str:

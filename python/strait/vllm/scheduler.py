@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm.distributed.utils import get_pp_indices
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .._parallel import Parallel, Rank, consumers_of, sources_of
+from .._parallel import Parallel, Rank, consumers_of, sources_of, spare_of
 from .metadata import (
     NULL_BLOCK,
     Handshake,
@@ -40,17 +39,6 @@ _PLANS = 256  # pairs of engines whose ranks are remembered
 _PREFILLED = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
 
-def parallel_sizes(given: Any) -> tuple[int, int] | None:
-    """What is told of a decode engine: how many ranks a stage has, and how many stages; or the first alone. None: it is
-    not told. ValueError: something else."""
-    if given is None:
-        return None
-    sizes = [given, 1] if isinstance(given, int) else given
-    if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(n) is int and 0 < n <= 1024 for n in sizes):
-        raise ValueError(f"{given!r} is not [ranks of a stage, stages]")
-    return sizes[0], sizes[1]
-
-
 def _trace_of(request: Request) -> str:
     """vLLM keeps a request's trace headers where its own tracing is on."""
     headers = request.trace_headers or {}
@@ -63,7 +51,6 @@ class _Offer:
 
     request: Request
     name: str
-    decode: Parallel  # of the engine that will take them
     early: bool  # somebody may wait already, so blocks are offered as they become complete
     offered: int = 0  # tokens of which blocks were given to the workers
     begun: bool = False  # the workers have an offer
@@ -83,19 +70,29 @@ def _parallel_of(handshakes: dict[Rank, Handshake]) -> Parallel:
     return Parallel(heads.pop() if len(heads) == 1 else 0, tensor, tuple(stages[n] for n in sorted(stages)))
 
 
+def _by_name(ranks: dict[Rank, list[Rank]]) -> dict[str, list[str]]:
+    return {rank_name(rank): [rank_name(one) for one in others] for rank, others in ranks.items()}
+
+
+class Plan(NamedTuple):
+    """Which of another engine's ranks this one's take from: what a Source has of it."""
+
+    ranks: dict[str, list[str]]
+    consumers: dict[str, int]
+    spare: dict[str, list[str]]
+    why_not: str = ""  # they do not fit, with both descriptions
+
+    def source(self, peer: Peer) -> Source:
+        return Source(peer, self.ranks, self.consumers, self.spare)
+
+
 class Scheduler:
-    """Decisions alone: nothing of the library's lives here.
+    """Decisions alone: nothing of the library's lives here."""
 
-    layers: of the model, as pipeline stages divide them.
-    decode: ranks of a stage, and stages, of the engines that take what this one offers; None: as many as it has."""
-
-    def __init__(
-        self, engine: str, config: KVCacheConfig, layerwise: bool, layers: int, decode: tuple[int, int] | None
-    ):
+    def __init__(self, engine: str, config: KVCacheConfig, layerwise: bool):
         self._engine, self._config, self._layerwise = engine, config, layerwise
-        self._model_layers, self._decode_sizes = layers, decode
-        self._parallel = self._decode = Parallel(0, 1, ((0, 0),))
-        self._plans: dict[tuple[Parallel, Parallel], tuple[dict[str, list[str]], str]] = {}
+        self._parallel = Parallel(0, 1, ((0, 0),))
+        self._plans: dict[Parallel, Plan] = {}
         self._block_sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
         self._groups = config.transfer_group_ids
         self._manager: KVCacheManager | None = None
@@ -109,65 +106,44 @@ class Scheduler:
         self._manager = manager
 
     def set_workers(self, handshakes: dict[Rank, Handshake]) -> None:
-        """ValueError: the option decode_parallel names an engine that cannot take from this one."""
         self._pools = {rank_name(rank): pack_blob(handshake.blob) for rank, handshake in handshakes.items()}
-        self._parallel = self._decode = _parallel_of(handshakes)
-        if self._decode_sizes is not None:
-            self._decode = self._decode_of(*self._decode_sizes)
+        self._parallel = _parallel_of(handshakes)
 
-    def _decode_of(self, tensor: int, pipeline: int) -> Parallel:
-        """An engine of so many ranks. ValueError: it cannot take from this one."""
-        own = self._parallel
-        stages = list(own.stages)
-        if pipeline != len(stages):
-            stages = [get_pp_indices(self._model_layers, stage, pipeline) for stage in range(pipeline)]
-            stages[-1] = (stages[-1][0], max(stages[-1][1], own.stages[-1][1]))  # with layers of a draft model
-        decode = Parallel(own.heads, tensor, tuple(stages))
-        if Parallel.of(decode.describe()) is None:
-            raise ValueError(f"strait: there is no engine of {decode}")
-        consumers_of(own, decode)
-        return decode
-
-    def _plan(self, peer: Peer) -> tuple[dict[str, list[str]], str]:
-        """From which of the peer's ranks each of this engine's workers takes, by their names; and why it cannot, with
-        both descriptions: then the ranks are those that wait for somebody to take."""
-        known = self._plans.get((peer.parallel, peer.decode))
+    def _plan(self, peer: Peer) -> Plan:
+        known = self._plans.get(peer.parallel)
         if known is None:
-            known = self._plans[peer.parallel, peer.decode] = self._find_plan(peer)
+            known = self._plans[peer.parallel] = self._find_plan(peer.parallel)
             if len(self._plans) > _PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            if known[1]:
-                logger.warning("strait: engine %s: %s: prompts are computed here", peer.engine, known[1])
+            if known.why_not:
+                logger.warning("strait: engine %s: %s: prompts are computed here", peer.engine, known.why_not)
         return known
 
-    def _find_plan(self, peer: Peer) -> tuple[dict[str, list[str]], str]:
+    def _find_plan(self, prefill: Parallel) -> Plan:
+        own = self._parallel
         try:
-            told = consumers_of(peer.parallel, peer.decode)
+            consumers, spare = consumers_of(prefill, own), spare_of(prefill, own)
+            ranks = {rank: sources_of(prefill, own, rank) for rank in own.ranks()}
         except ValueError as failure:
-            return {}, str(failure)
-        all_told = {rank_name(Rank(0, 0)): [rank_name(rank) for rank, count in told.items() for _ in range(count)]}
-        try:
-            if consumers_of(peer.parallel, self._parallel) != told:
-                return all_told, (
-                    f"it offers blocks to decode engines with {peer.decode}, and this one has {self._parallel} "
-                    "(its option decode_parallel, or strait_decode_parallel of a request, says so)"
-                )
-            return {
-                rank_name(rank): [rank_name(source) for source in sources_of(peer.parallel, self._parallel, rank)]
-                for rank in self._parallel.ranks()
-            }, ""
-        except ValueError as failure:
-            return all_told, str(failure)
+            return Plan({}, {}, {}, str(failure))
+        named = {rank_name(rank): count for rank, count in consumers.items()}
+        return Plan(_by_name(ranks), named, _by_name(spare))
 
     def _decline(self, peer: Peer) -> None:
-        self._meta.declined.append(Source(peer, self._plan(peer)[0]))
+        """By workers that could have taken from them: an offer ends with the first that declines it, if nobody has
+        asked for it before."""
+        plan = self._plan(peer)
+        ranks = {rank: [*sources, *plan.spare.get(rank, ())] for rank, sources in plan.ranks.items()}
+        if plan.why_not:
+            ranks = {rank_name(Rank(0, 0)): [rank_name(rank) for rank in peer.parallel.ranks()]}
+        self._meta.declined.append(Source(peer, ranks))
 
     # ---- The sink's requests
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
         params = request.kv_transfer_params or {}
         peer = Peer.of(params) if params.get("do_remote_prefill") else None
-        if peer is None or self._plan(peer)[1]:
+        if peer is None or self._plan(peer).why_not:
             return 0, False
         count = len(request.prompt_token_ids or ()) - computed
         return (count, True) if count > 0 else (0, False)
@@ -181,10 +157,11 @@ class Scheduler:
         if peer is None:
             logger.warning("%s: kv_transfer_params are not Strait's, its prompt is computed here", request.request_id)
             return
-        ranks, why_not = self._plan(peer)
-        if external_tokens > 0 and not why_not:
-            source = Source(peer, ranks)
-            self._meta.loads[request.request_id] = Load(self._wanted(request, blocks), source, _trace_of(request))
+        plan = self._plan(peer)
+        if external_tokens > 0 and not plan.why_not:
+            self._meta.loads[request.request_id] = Load(
+                self._wanted(request, blocks), plan.source(peer), _trace_of(request), request.num_prompt_tokens
+            )
             self._loading.add(request.request_id)
         else:
             self._decline(peer)
@@ -211,20 +188,7 @@ class Scheduler:
             return
         key = params.get("strait_key")
         known = key if isinstance(key, str) and key else None
-        name, decode = key_of(known or request.request_id), self._decode_for(request.request_id, params)
-        self._sources[request.request_id] = _Offer(request, name, decode, known is not None)
-
-    def _decode_for(self, name: str, params: dict[str, Any]) -> Parallel:
-        """The engine that will take the request's blocks, of the sizes that a router may have told."""
-        try:
-            sizes = parallel_sizes(params.get("strait_decode_parallel"))
-            return self._decode if sizes is None else self._decode_of(*sizes)
-        except ValueError as failure:
-            logger.warning("%s: strait_decode_parallel is ignored: %s", name, failure)
-            return self._decode
-
-    def _consumers(self, decode: Parallel) -> dict[str, int]:
-        return {rank_name(rank): count for rank, count in consumers_of(self._parallel, decode).items()}
+        self._sources[request.request_id] = _Offer(request, key_of(known or request.request_id), known is not None)
 
     def _scheduled(self, output: SchedulerOutput) -> Iterable[tuple[str, int, Sequence[Sequence[int]]]]:
         """Requests that compute tokens in this step, how many they have after it, and their blocks."""
@@ -254,9 +218,7 @@ class Scheduler:
             return  # a prompt without a block: there is nothing to hand over
         by_layer = self._layerwise and self._may_begin_early(source)
         trace = _trace_of(source.request)
-        self._meta.prefills[name] = Prefill(
-            source.key, runs, not source.begun, final, self._consumers(source.decode), by_layer, trace
-        )
+        self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, final, by_layer, trace)
         source.offered, source.begun, source.complete = computed, True, final
 
     def _may_begin_early(self, source: _Offer) -> bool:
@@ -297,11 +259,8 @@ class Scheduler:
         if request.status in _PREFILLED and any(block_ids):
             if not source.complete:  # its last step was not seen here
                 runs = [run for group in self._groups for run in self._left(source, group, block_ids[group])]
-                consumers = self._consumers(source.decode)
-                self._meta.prefills[name] = Prefill(
-                    source.key, runs, not source.begun, True, consumers, trace=_trace_of(request)
-                )
-            return True, Peer(self._engine, source.key, self._pools, self._parallel, source.decode).params()
+                self._meta.prefills[name] = Prefill(source.key, runs, not source.begun, True, trace=_trace_of(request))
+            return True, Peer(self._engine, source.key, self._pools, self._parallel).params()
         if source.begun:
             self._meta.ended.add(name)
         elif source.early:

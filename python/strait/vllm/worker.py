@@ -29,6 +29,7 @@ _DRAIN_WAIT = 5.0  # seconds after which blocks that are still in use are a faul
 _SLOW_DRAIN = 0.05
 _RECONNECT_WAIT = 0.1
 _QUIET = 10.0  # seconds between two lines about failures
+_KEY_BYTES = 100
 
 
 @dataclass
@@ -71,7 +72,6 @@ class Options:
     lease: float
     connect_timeout: float
     layerwise: bool
-    decode_parallel: tuple[int, int] | None
 
 
 class Worker:
@@ -89,6 +89,7 @@ class Worker:
         self._peers: dict[str, service.Peer] = {}  # by blob as it comes
         self._sends: dict[Transfer, _Send] = {}
         self._receives: dict[Transfer, _Receive] = {}
+        self._spare: set[Transfer] = set()  # of no blocks
         self._by_request: dict[str, Transfer] = {}
         self._held: list[tuple[Any, dict[str, Load]]] = []  # loads behind an event of the GPU
         self._steps: list[_Step] = []
@@ -126,10 +127,10 @@ class Worker:
             self._peers[packed] = self._client.import_peer(unpack_blob(packed))
         return self._peers[packed]
 
-    def _sources_of(self, source: Source) -> list[service.Peer]:
+    def _sources_of(self, source: Source) -> dict[str, service.Peer]:
         """The other engine's ranks that have what this one wants. ValueError: one of them does not fit."""
-        peers = [self._peer_of(source.peer, rank) for rank in source.ranks.get(self._rank, ())]
-        for peer in peers:
+        peers = {rank: self._peer_of(source.peer, rank) for rank in source.ranks.get(self._rank, ())}
+        for peer in peers.values():
             if self._pool.mismatch(peer) & Mismatch.FATAL:
                 raise ValueError(f"engine {source.peer.engine} does not fit: {self._pool.explain(peer)}")
         return peers
@@ -213,15 +214,12 @@ class Worker:
         return event
 
     def _offer(self, request: str, prefill: Prefill) -> Transfer | None:
-        """The request's offer, which is made with its first blocks; None: it has ended."""
+        """The request's offer, which is made with its first blocks; None: it has ended. The decode engine knows how many
+        of its ranks take it."""
         if prefill.first:
-            consumers = prefill.consumers.get(self._rank, 0)
-            if consumers == 0:  # other ranks have the same heads
-                self._sent.add(request)
-                return None
             try:
                 transfer = self._pool.offer(
-                    prefill.key, lease=self._options.lease, consumers=consumers, trace=_usable(prefill.trace)
+                    prefill.key, lease=self._options.lease, consumers=None, trace=_usable(prefill.trace)
                 )
             except Error as failure:
                 self._complain("%s: its blocks cannot be offered: %s", request, failure)
@@ -262,6 +260,7 @@ class Worker:
                 self._cache.pages_of(load.runs),
                 deadline=self._options.deadline,
                 sources=len(peers),
+                tokens=load.tokens,
                 trace=_usable(load.trace),
             )
         except (Error, ValueError) as failure:
@@ -270,11 +269,22 @@ class Worker:
         self._receives[transfer] = _Receive(request, transfer, load, time.perf_counter(), blocks)
         self._by_request[request] = transfer
         try:
-            for peer in peers:
-                transfer.start(peer, load.source.peer.key)
+            for rank, peer in peers.items():
+                transfer.start(peer, load.source.peer.key, consumers=load.source.consumers.get(rank, 1))
         except InvalidError as failure:
             self._complain("blocks of engine %s cannot be loaded: %s", load.source.peer.engine, failure)
             transfer.abort()
+        self._let_go(request, load.source)
+
+    def _let_go(self, request: str, source: Source) -> None:
+        """Ranks of the other engine whose heads others of its ranks have: who takes nothing ends their offers, too."""
+        for rank in source.spare.get(self._rank, ()):
+            try:
+                taken = self._pool.expect(f"{request} {rank}"[-_KEY_BYTES:], deadline=self._options.deadline)
+                self._spare.add(taken)
+                taken.start(self._peer_of(source.peer, rank), source.peer.key, consumers=1)
+            except (Error, ValueError) as failure:  # its lease will end it
+                self._complain("blocks of engine %s are not let go: %s", source.peer.engine, failure)
 
     def _is_connected(self) -> bool:
         """A daemon that is being restarted is given a moment, once a second."""
@@ -351,6 +361,7 @@ class Worker:
                 self._stats.loaded(time.perf_counter() - receive.began, size, receive.blocks)
             else:
                 self._failed(receive.request, receive.load, "")
+        self._spare.discard(transfer)
         transfer.release()
 
     def _forget(self, request: str, transfer: Transfer) -> None:
@@ -390,8 +401,8 @@ class Worker:
     def close(self) -> None:
         """Ends all transfers, and waits until nothing touches the cache any more, or the daemon is gone."""
         end = time.monotonic() + _DRAIN_WAIT
-        for transfer in (*self._sends, *self._receives):
+        for transfer in (*self._sends, *self._receives, *self._spare):
             transfer.abort()
-        while (self._sends or self._receives) and time.monotonic() < end:
+        while (self._sends or self._receives or self._spare) and time.monotonic() < end:
             self._take(self._client.wait(0.05))
         self._client.close()

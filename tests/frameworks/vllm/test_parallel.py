@@ -41,10 +41,9 @@ class Engines:
         chance = random.Random(self.seed)
         return [[chance.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths]
 
-    def hand_over(self, prefill, decode, prompts, **more):
-        """kv_transfer_params for a decode engine of those ranks."""
-        ranks = ENGINES[decode][1]
-        asked = [(p, 1, {"do_remote_decode": True, "strait_decode_parallel": ranks, **more}) for p in prompts]
+    def hand_over(self, prefill, prompts, **more):
+        """kv_transfer_params for whichever decode engine."""
+        asked = [(p, 1, {"do_remote_decode": True, **more}) for p in prompts]
         return [params for _, params, _ in self.engines[prefill].run(asked)]
 
     def alone(self, prompts):
@@ -91,7 +90,7 @@ PAIRS = [(prefill, decode) for prefill in ENGINES for decode in ENGINES if prefi
 def test_blocks_arrive(engines, prefill, decode):
     prompts = engines.prompts(*LENGTHS)
     before = engines.loads(decode)
-    params = engines.hand_over(prefill, decode, prompts)
+    params = engines.hand_over(prefill, prompts)
     assert engines.decoded(decode, prompts, params) == engines.alone(prompts)
     ranks = ENGINES[decode][1]
     assert engines.loads(decode) == [before[0] + ranks * len(prompts), before[1]]
@@ -103,7 +102,7 @@ def test_what_the_decode_engine_has_is_not_loaded(engines, prefill, decode):
     (start,) = engines.prompts(192)
     (tail,) = engines.prompts(75)
     for prompts in ([start], [start + tail]):
-        params = engines.hand_over(prefill, decode, prompts)
+        params = engines.hand_over(prefill, prompts)
         before = engines.loads(decode)
         assert engines.decoded(decode, prompts, params) == engines.alone(prompts)
         assert engines.loads(decode) == [before[0] + ENGINES[decode][1], before[1]]
@@ -114,30 +113,20 @@ def test_what_the_decode_engine_has_is_not_loaded(engines, prefill, decode):
 def test_both_halves_at_once(engines, prefill, decode):
     """Chunks of the prefill end inside blocks of the decode engine."""
     first, prompt = engines.prompts(40, 500)
-    (params,) = engines.hand_over(prefill, decode, [first])
+    (params,) = engines.hand_over(prefill, [first])
     engines.decoded(decode, [first], [params])
     key, before = f"both-{time.time_ns()}", engines.loads(decode)
     engines.engines[decode].begin("run", [(prompt, COUNT, {**params, "remote_request_id": key})])
-    engines.hand_over(prefill, decode, [prompt], strait_key=key)
+    engines.hand_over(prefill, [prompt], strait_key=key)
     ((tokens, _, _),) = engines.engines[decode].answer()
     assert [tokens] == engines.alone([prompt])
     assert engines.loads(decode) == [before[0] + ENGINES[decode][1], before[1]]
     assert engines.left(prefill, decode) == 0
 
 
-def test_a_decode_engine_of_other_ranks_than_was_told_computes(engines):
-    prefill, decode = "one rank, blocks of 32", "two ranks, blocks of 64"
-    prompts = engines.prompts(100, 50)
-    expected, before = engines.alone(prompts), engines.loads(decode)
-    params = engines.hand_over(prefill, prefill, prompts)
-    assert engines.decoded(decode, prompts, params) == expected
-    assert engines.loads(decode) == before
-    assert engines.left(prefill, decode) == 0
-
-
 def test_an_abort_at_the_decode_engine_frees_both(engines):
     prefill, decode = "two ranks, blocks of 64", "one rank, blocks of 32"
     prompts = engines.prompts(300, 200)
-    params = engines.hand_over(prefill, decode, prompts)
+    params = engines.hand_over(prefill, prompts)
     engines.engines[decode].abort([(prompt, COUNT, one) for prompt, one in zip(prompts, params)], 1)
     assert engines.left(prefill, decode) == 0

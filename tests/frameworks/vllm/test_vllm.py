@@ -328,7 +328,7 @@ def test_daemons_that_were_restarted_are_not_noticed(pair):
         {"strait_pools": {"0.0": "eJwDAAAAAAE="}},
         {"strait_pools": 7},
         {"strait_parallel": None},
-        {"strait_decode": [2, 3, []]},
+        {"strait_parallel": [2, 3, []]},
         {"remote_request_id": None},
         {"remote_request_id": "unknown"},
     ],
