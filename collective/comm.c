@@ -10,7 +10,7 @@ enum { BUCKETS = 64 };
 
 struct child {
     struct child *next;
-    coll_comm *slot, comm;
+    coll_comm *slot;
     struct coll_key key;
 };
 
@@ -33,8 +33,6 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
-static struct child *ready; /* children that NCCL has made, to be taken */
-static atomic_bool any_ready;
 static atomic_bool registered; /* memory, with any communicator; never cleared */
 static atomic_bool encrypted;
 
@@ -292,35 +290,32 @@ void coll_comm_await_child(coll_comm parent, coll_comm *slot, const struct coll_
     free(child);
 }
 
-void coll_comm_note_ready(coll_comm comm)
+static struct child *take_awaited(coll_comm comm)
 {
     coll_comm_lock();
     struct coll_comm_entry *entry = *slot_of(comm);
-    for (struct child *child; entry != NULL && (child = entry->awaited) != NULL;) {
-        entry->awaited = child->next;
-        child->comm = *child->slot;
-        child->next = ready;
-        ready = child;
-        atomic_store(&any_ready, true);
-    }
+    struct child *child = entry != NULL ? entry->awaited : NULL;
+    if (entry != NULL)
+        entry->awaited = NULL;
     coll_comm_unlock();
+    return child;
 }
 
-bool coll_comm_take_child(coll_comm *made, struct coll_key *key)
+unsigned coll_comm_note_ready(coll_comm comm, coll_comm *made, unsigned most)
 {
-    if (!atomic_load(&any_ready))
-        return false;
-    coll_comm_lock();
-    struct child *child = ready;
-    if (child != NULL) {
-        ready = child->next;
-        *made = child->comm;
-        *key = child->key;
+    struct child *const awaited = take_awaited(comm);
+    unsigned count = 0;
+    for (struct child *child = awaited; child != NULL && count < most; child = child->next) {
+        coll_comm const at = *child->slot;
+        if (at == NULL)
+            continue;
+        coll_comm_insert(at, -1, -1);
+        coll_comm_set_key(at, &child->key);
+        coll_comm_begin_lazy_join(at, &child->key, COLL_NOT_JOINED);
+        made[count++] = at;
     }
-    atomic_store(&any_ready, ready != NULL);
-    coll_comm_unlock();
-    free(child);
-    return child != NULL;
+    children_free(awaited);
+    return count;
 }
 
 void coll_comm_set_key(coll_comm comm, const struct coll_key *key)
@@ -464,8 +459,9 @@ static coll_result query(coll_comm comm, coll_result *result)
 {
     coll_nccl_query_lock();
     const coll_result queried = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    coll_comm made[COLL_CHILDREN_MAX];
     if (queried == COLL_SUCCESS && *result == COLL_SUCCESS)
-        coll_comm_note_ready(comm);
+        (void)coll_comm_note_ready(comm, made, COLL_CHILDREN_MAX);
     coll_nccl_query_unlock();
     return queried;
 }

@@ -108,10 +108,11 @@ bool coll_is_encrypted(void);
 /* A child that NCCL is still making: it stores the child at *slot, and tells only those who ask for errors of the
  * parent. That memory is the program's, and is there until the program has been told. */
 void coll_comm_await_child(coll_comm parent, coll_comm *slot, const struct coll_key *key);
-/* NCCL has said that the communicator is ready; with the query lock held, so that no other thread was told before. */
-void coll_comm_note_ready(coll_comm comm);
-/* A child that NCCL has made since, of whichever parent, and its key. False: there is none. */
-bool coll_comm_take_child(coll_comm *child, struct coll_key *key);
+/* NCCL has said that the communicator is ready: enters its children, which join lazily. Called with the query lock
+ * held, so that no thread was told before. Returns how many there are in `made`. */
+enum { COLL_CHILDREN_MAX = 64 };
+#define COLL_NOT_JOINED "it does not block, and has not joined yet"
+unsigned coll_comm_note_ready(coll_comm comm, coll_comm *made, unsigned most);
 bool coll_comm_pin(coll_comm comm, bool raw);
 void coll_comm_pin_all(bool raw); /* also those made later */
 

@@ -223,7 +223,7 @@ static bool register_comm(struct coll_pending made, coll_result result, struct c
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) { /* not made yet, or a rank that a split or shrink leaves out */
-        if (made.parent != NULL)
+        if (made.parent != NULL && !coll_library()->settings.raw)
             coll_comm_await_child(made.parent, made.slot, &made.key);
         return false;
     }
@@ -256,22 +256,6 @@ static void register_pending(coll_result result)
     free(joins);
     free(keys);
     free(made);
-}
-
-/* Children that NCCL has made while the program went on: they join lazily. */
-static void register_children(void)
-{
-    coll_comm comm;
-    struct coll_key key;
-    while (coll_comm_take_child(&comm, &key)) {
-        int rank = -1, ranks = -1;
-        if (comm == NULL) /* it leaves this rank out */
-            continue;
-        coll_query_ranks(comm, &rank, &ranks);
-        coll_comm_insert(comm, rank, ranks);
-        coll_comm_set_key(comm, &key);
-        coll_lazy_join_begin(comm, &key);
-    }
 }
 
 /* In a group, NCCL makes the communicator only when the group ends. */
@@ -411,12 +395,15 @@ coll_result coll_hook_CommGrow(coll_comm comm, int ranks, const coll_id *id, int
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_comm_info info;
+    coll_comm made[COLL_CHILDREN_MAX];
+    unsigned count = 0;
     coll_nccl_query_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
     if (result == COLL_SUCCESS && error != NULL && *error == COLL_SUCCESS)
-        coll_comm_note_ready(comm);
+        count = coll_comm_note_ready(comm, made, COLL_CHILDREN_MAX);
     coll_nccl_query_unlock();
-    register_children();
+    for (unsigned i = 0; i < count; i++)
+        coll_lazy_join_ready(made[i]);
     if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_comm_get(comm, &info))
         return result;
     if (info.ranks < 0) {
@@ -620,10 +607,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
     call->registered = coll_comm_any_memory();
-    if (!coll_comm_get(call->comm, &info)) {
-        register_children();
-        (void)coll_comm_get(call->comm, &info);
-    }
+    (void)coll_comm_get(call->comm, &info);
     if (info.lazy_join != NULL && !coll_lazy_join_call(call, &info))
         return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
     const struct coll_decision decision = coll_decide(&info, call, op);

@@ -323,7 +323,7 @@ void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
 {
     if (coll_library()->settings.raw)
         return;
-    coll_comm_begin_lazy_join(comm, key, "it does not block, and has not joined yet");
+    coll_comm_begin_lazy_join(comm, key, COLL_NOT_JOINED);
     post_presence(comm, false);
 }
 

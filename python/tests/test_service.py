@@ -187,7 +187,7 @@ def test_a_deadline_passes_without_a_daemon(alone):
         assert event.type == EventType.STATE and event.transfer is transfer
         assert (event.state, event.reason, event.drained) == (State.FAILED, Reason.TIMEOUT, True)
         assert event.failed == ((0, 3), (0, 1)) and event.failed[0].id == 3 and event.text
-        assert transfer.progress == (State.FAILED, Reason.TIMEOUT, True, 0)
+        assert transfer.progress == (State.FAILED, Reason.TIMEOUT, True, 0, 0)
         assert not alone.connected
     with pytest.raises(ValueError, match="ended"):
         transfer.abort()
