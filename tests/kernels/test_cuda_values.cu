@@ -154,7 +154,7 @@ static void check_misfits(uint32_t high_half)
 static void check_forms()
 {
     for (uint32_t mode = 0; mode <= STRAIT_BLOCK_FP8; mode++) { // what kernels have
-        if (mode == STRAIT_BLOCK_MODES || mode == 9) // unused
+        if (mode == STRAIT_BLOCK_MODES || mode == 9)            // unused
             continue;
         const uint32_t least = mode == STRAIT_BLOCK_FP8 ? STRAIT_BLOCK_TIERED : STRAIT_BLOCK_TOP16;
         for (uint32_t counted = least; counted <= STRAIT_BLOCK_TIERED; counted++) {
