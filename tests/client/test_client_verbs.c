@@ -150,7 +150,7 @@ TEST(arguments_that_make_no_sense_are_refused)
     append.layer_count = 0;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(sink, &append));
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_wait_stream(sink, 0, NULL));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_set_policy(pool, (enum strait_coding)(STRAIT_CODING_SPLIT + 1)));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_set_policy(pool, (enum strait_coding)(STRAIT_CODING_PARTS + 1)));
     settle();
     ck_assert_ptr_null(find_got(MESSAGE_APPEND, 0));
     ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));

@@ -200,7 +200,7 @@ TEST(numbers_of_regions_and_codings_are_checked)
     registration.region_count = STRAIT_REGIONS_MAX + 1;
     ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, why, WHY), STRAIT_ERR_INVALID);
     registration.region_count = 1;
-    registration.coding = STRAIT_CODING_SPLIT + 1;
+    registration.coding = STRAIT_CODING_PARTS + 1;
     ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, NULL, 0), STRAIT_ERR_UNSUPPORTED);
 }
 

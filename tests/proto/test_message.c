@@ -526,7 +526,7 @@ TEST(a_message_outside_the_limits_is_not_packed)
     messages[1].type = (enum message_type)61;
     messages[2].append.last = false;
     messages[3].end.from_sink = false;
-    messages[4].policy.coding = STRAIT_CODING_SPLIT + 1;
+    messages[4].policy.coding = STRAIT_CODING_PARTS + 1;
     for (int i = 0; i < COUNT(messages); i++) {
         ck_assert_int_eq(STRAIT_ERR_INVALID, message_pack(&messages[i], &frame, &size));
         ck_assert_ptr_null(frame);
