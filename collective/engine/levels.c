@@ -177,9 +177,9 @@ static bool overflows_are_slow(const struct coll_ccomm *ccomm, uint32_t number)
 {
     const double *per = ccomm->cost.per;
     const double by_class[CCOMM_OPERATIONS] = {
-        per[LINK_GATHER], per[LINK_EXCHANGE], per[LINK_SCATTER],
-        ccomm->ranks > 2 ? per[LINK_SCATTER] : (per[LINK_SCATTER] + per[LINK_GATHER]) / 2, per[LINK_GATHER],
-        per[LINK_GATHER] / (ccomm->ranks - 1)};
+        per[LINK_GATHER],  per[LINK_EXCHANGE],
+        per[LINK_SCATTER], ccomm->ranks > 2 ? per[LINK_SCATTER] : (per[LINK_SCATTER] + per[LINK_GATHER]) / 2,
+        per[LINK_GATHER],  per[LINK_GATHER] / (ccomm->ranks - 1)};
     const double plain =
         number < COLLECTIVES ? by_class[number / CCOMM_TYPES] : per[LINK_EXCHANGE] / (ccomm->ranks - 1);
     return ccomm->cost.overflow > plain;

@@ -218,6 +218,7 @@ static void side_make(struct host *host, int rank)
     host->ccomm = ccomm_make(host->common, rank);
     host->ccomm->ranks = 2;
     host->ccomm->shared.multi_host = true;
+    host->ccomm->forced = true; /* it compresses whatever that costs: by levels, without a budget */
     host->ccomm->shared.groups.leader[1] = 1;
     ck_assert(consensus_init(&host->agree, host->ccomm));
     host->agree.send = post;
@@ -235,7 +236,7 @@ enum { MOST = 128 };
 static void issue_until(struct host *host, uint64_t until, unsigned levels[MOST])
 {
     for (uint64_t i = host->ccomm->issued[CLASS]; i < until; i++)
-        levels[i] = op_class_issue(host->ccomm, CLASS, false, true).level;
+        levels[i] = op_class_issue(host->ccomm, CLASS, &cost, false, true).level;
 }
 
 /* The last two that rank 0 has issued are over for it, and have not fitted; the next one reads of it. */
