@@ -64,8 +64,8 @@ static void gather_as_chosen(struct rank *rank)
 /* A chain passes one message on, where an all_gather has one of each rank: the same link takes half as long. */
 static const struct choice broadcasts[] = {
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, NULL, false},
-    {{LINK_FS, LINK_FS, LINK_FS}, 0, 600000, fast, NULL, false}, /* which an all_gather would compress */
-    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, "raw: what does not fit would take too long", NULL, false},
+    {{LINK_FS, LINK_FS, LINK_FS}, 0, 600000, fast, NULL, false},              /* which an all_gather would compress */
+    {{LINK_FS, LINK_FS, LINK_FS}, 1000000, 1 << 20, compressed, NULL, false}, /* a probe */
     {{NVLINK_FS, NVLINK_FS, NVLINK_FS}, 0, MOST, fast, NULL, false},
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, small, "broadcast=4M", false},
     {{LINK_FS, LINK_FS, LINK_FS}, 0, 1 << 20, compressed, "all_gather=never,broadcast:fp16=never", false},

@@ -58,11 +58,11 @@ refuses 2 "command line: no option is called clinets" --clinets 7
 refuses 2 "operand: is not an option" operand
 refuses 2 "no: is not an option; write --insecure-no-auth=no" --insecure-no-auth no
 refuses 2 "command line: option gpu-peer is now gpu-wires=peer (pinned: without it)" --gpu-peer=no
-refuses 2 "--coding: best is none of: auto,raw,top16,tiered,base,split" --coding best
+refuses 2 "--coding: best is none of: auto,raw,top16,tiered,base,split,parts" --coding best
 refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file or tls-certificate (or insecure-no-auth)" --listen 0.0.0.0:0
 
 echo "coding = best" >bad.conf
-refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered,base,split" --config bad.conf
+refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered,base,split,parts" --config bad.conf
 
 own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --chunk-bytes 4M"
 # shellcheck disable=SC2086
