@@ -20,7 +20,7 @@ set(long_address)
 set(long_thread
     cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
-    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan
+    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_bound coll_bytes coll_budget
     coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
     node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
