@@ -213,7 +213,8 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
 static void compare(const struct coll_ccomm *ccomm, struct coll_op *op, const char **reason)
 {
     const bool unknown = *reason != NULL && op->of[0].level != LEVEL_SLOW;
-    if (unknown || !op->timed || is_captured(ccomm, op))
+    /* A config of the program's is on all ranks or on none; whoever times an operation would leave it away. */
+    if (unknown || !op->timed || op->call.config != NULL || is_captured(ccomm, op))
         op->left_raw = op->timed = false;
     op->timed &= ccomm->timings.kept && !op->call.grouped;
     if (!op->left_raw)

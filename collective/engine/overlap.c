@@ -246,7 +246,10 @@ static coll_result call_nccl(const struct coll_op *op)
     case COLL_REDUCE_SCATTER:
         return nccl->ReduceScatter(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
                                    call->stream);
-    default:
+    case COLL_BROADCAST:
+        return nccl->Broadcast(call->send, call->receive, call->count, call->type, call->peer, call->comm,
+                               call->stream);
+    default: /* all_reduce */
         return nccl->AllReduce(call->send, call->receive, call->count, call->type, call->reduction, call->comm,
                                call->stream);
     }

@@ -227,6 +227,45 @@ START_TEST(what_is_slower_than_nccl_goes_raw)
 }
 END_TEST
 
+static const struct timed {
+    enum coll_operation what;
+    const char *name;
+} timed[] = {{COLL_ALL_GATHER, "all_gather"},
+             {COLL_ALL_TO_ALL, "all_to_all"},
+             {COLL_REDUCE_SCATTER, "reduce_scatter"},
+             {COLL_ALL_REDUCE, "all_reduce"},
+             {COLL_BROADCAST, "broadcast"}};
+
+/* What rank 0 times, and all leave raw for that, gives what it gives anyhow. */
+static void run_until_timed(struct rank *rank)
+{
+    enum { TURNS = 64 };
+    const struct timed *of = rank->argument;
+    struct operation operation = {.what = of->what, .type = COLL_BF16, .count = COUNT_OF, .reduction = COLL_SUM};
+    bool left_raw = false;
+    operation_new(rank, &operation, 0, false);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        operation.seed = seed_of(turn, 0, 0);
+        operation.root = (int)turn % rank->ranks;
+        operation_fill(rank, &operation);
+        require_ok(operation_post(rank, &operation));
+        operation_check(rank, &operation);
+        left_raw |= strstr(told_of(rank->comm, of->name, "bf16").reason, "timed, to compare") != NULL;
+    }
+    const struct told told = told_of(rank->comm, of->name, "bf16");
+    if (!left_raw || told.compressed <= TURNS / 4)
+        fprintf(stderr, "%s: %llu of %llu compressed: %s\n", of->name, told.compressed, told.calls, told.reason);
+    require(left_raw && told.compressed > TURNS / 4);
+}
+
+START_TEST(what_is_timed_raw_gives_the_same)
+{
+    set_network(5, "1");
+    fake_gpu.sum_fs = 4 * fake_gpu.link_fs[0]; /* so that sums pay, too */
+    ranks_run(2, run_until_timed, &timed[_i]);
+}
+END_TEST
+
 /* ---- Probes and graphs ------------------------------------------------------------------------------------------- */
 
 /* The first operations have room for anything. */
@@ -313,6 +352,7 @@ int main(void)
     tcase_add_loop_test(tests, many_operations_gain_whatever_overflows, 0, COUNT(runs));
     tcase_add_test(tests, what_fits_no_more_goes_raw);
     tcase_add_loop_test(tests, what_is_slower_than_nccl_goes_raw, 0, 2);
+    tcase_add_loop_test(tests, what_is_timed_raw_gives_the_same, 0, COUNT(timed));
     tcase_add_loop_test(tests, probes_cannot_overflow, 0, 2);
     tcase_add_test(tests, phases_are_probed_together);
     tcase_add_loop_test(tests, graphs_are_bounded_by_operation, 0, 2);
