@@ -1,4 +1,4 @@
-/* What the variants for x86 share. */
+/* Functions that the variants for AVX2 and AVX-512 share. */
 #ifndef STRAIT_KERNELS_BLOCK_X86_H
 #define STRAIT_KERNELS_BLOCK_X86_H
 

@@ -1,4 +1,4 @@
-/* What the device variants of the codec have. */
+/* Block modes of the device variants, apart from device.h: the daemon has a device_ops of its own. */
 #ifndef STRAIT_KERNELS_DEVICE_MODES_H
 #define STRAIT_KERNELS_DEVICE_MODES_H
 

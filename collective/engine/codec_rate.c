@@ -11,10 +11,10 @@
  * the GPU's cache. */
 #define USUAL_PER_BYTE 0.72e-12
 
-/* Operations of other streams share the GPU with the codec: it is taken to be slower than by itself. */
+/* Operations of other streams share the GPU with the codec: it is taken to be slower than alone. */
 #define MARGIN 1.4
 
-/* The time of a byte is the difference between two sizes, as launches are counted by themselves (decide.c); the fastest
+/* The time of a byte is the difference between two sizes, as launches are counted apart (decide.c); the fastest
  * of some rounds counts. */
 enum { LARGE = 16 << 20, SMALL = 2 << 20, PATTERN = 512 << 10, ROUNDS = 3, DEVICES_MAX = 64 };
 

@@ -1,5 +1,5 @@
-/* Budgets of overflows and the comparison of times, by themselves: operations of a class on networks of several rates,
- * of which reports come later and steps later still, in modelled time. */
+/* Budgets of overflows and the comparison of times, without an engine: operations of a class on networks of several
+ * rates, of which reports come later and steps later still, in modelled time. */
 #include <string.h>
 
 #include "collective/engine/levels.h"

@@ -62,7 +62,7 @@ static uint64_t statistic(coll_comm comm, int which)
     return value;
 }
 
-/* What the fake has by itself is 1000, 0 and 2000. */
+/* The fake's own figures are 1000, 0 and 2000. */
 static void require_memory(coll_comm comm, uint64_t suspendable, uint64_t persistent, bool suspended)
 {
     require(statistic(comm, COLL_MEMORY_SUSPENDABLE) == 1000 + suspendable);

@@ -202,7 +202,7 @@ TEST_LOOP(a_coding_pinned_by_the_pool_is_what_comes_nearest_for_its_type, COUNT(
 
 /* ---- Bits that never change -------------------------------------------------------------------------------------- */
 
-/* The values were BF16 before: FP16 has three bits more that are zero. The codec by itself has the same ratio. */
+/* The values were BF16 before: FP16 has three bits more that are zero. The codec alone has the same ratio. */
 TEST_LOOP(values_of_a_narrower_type_shrink_as_that_type_does, SETS)
 {
     struct pair pair = pair_of(TCP, (enum sets)_i, "auto");
