@@ -106,6 +106,20 @@ class DeviceError(Error):
     """A GPU refused or failed."""
 
 
+class CollectiveError(Error):
+    """NCCL, or libstrait-coll in its place, is missing, refused a call or failed.
+
+    result: what NCCL returned (ncclResult_t); 0 when it was not asked.
+    """
+
+    def __init__(self, message: str, result: int = 0):
+        super().__init__(message, Status.ERR_DEVICE)
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.result)
+
+
 CLASSES: dict[int, type[Error]] = {
     Status.ERR_INVALID: InvalidError,
     Status.ERR_NO_MEMORY: OutOfMemoryError,

@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-host_pool = pytest.importorskip("strait.torch", reason="libstrait.so").host_pool
+host_pool = pytest.importorskip("strait.torch.host", reason="libstrait.so").host_pool
 
 from strait._memory import find_memory
 

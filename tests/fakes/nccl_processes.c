@@ -96,15 +96,19 @@ static coll_result gather(struct ncclComm *comm, uint8_t *receive, size_t at, si
     return conclude(comm, receive);
 }
 
-static coll_result sum(struct ncclComm *comm, void *receive, size_t first, size_t count, coll_type type)
+static coll_result sum(struct ncclComm *comm, void *receive, size_t first, size_t count, coll_type type,
+                       coll_reduction reduction)
 {
-    struct coll_reduce reduce = {.type = type == COLL_BF16   ? COLL_REDUCE_BF16
+    struct coll_reduce reduce = {.operation = reduction == COLL_AVG ? COLL_REDUCE_AVG : COLL_REDUCE_SUM,
+                                 .type = type == COLL_BF16   ? COLL_REDUCE_BF16
                                          : type == COLL_FP16 ? COLL_REDUCE_FP16
                                                              : COLL_REDUCE_FP32,
                                  .sources = (uint32_t)comm->ranks,
                                  .dst = receive,
                                  .count = count};
     if (type != COLL_BF16 && type != COLL_FP16 && type != COLL_FP32)
+        return INVALID_ARGUMENT;
+    if (reduction != COLL_SUM && reduction != COLL_AVG)
         return INVALID_ARGUMENT;
     for (int i = 0; i < comm->ranks; i++) {
         const int rank = getenv("FAKE_NCCL_BACKWARDS") != NULL ? comm->ranks - 1 - i : i;
@@ -168,9 +172,22 @@ coll_result ncclCommDestroy(coll_comm comm)
     return COLL_SUCCESS;
 }
 
+coll_result ncclCommGetAsyncError(coll_comm comm, coll_result *error)
+{
+    (void)comm;
+    *error = COLL_SUCCESS;
+    return COLL_SUCCESS;
+}
+
 const char *ncclGetErrorString(coll_result result)
 {
     return result == COLL_SUCCESS ? "no error" : "an error of the fake NCCL";
+}
+
+const char *ncclGetLastError(coll_comm comm)
+{
+    (void)comm;
+    return "";
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
@@ -195,16 +212,16 @@ coll_result ncclReduceScatter(const void *send, void *receive, size_t count, col
                               COLLECTIVE_TAIL)
 {
     const coll_result result = offer(comm, send, count * bytes_of(type) * (size_t)comm->ranks);
-    (void)stream, (void)reduction;
-    return result == COLL_SUCCESS ? sum(comm, receive, (size_t)comm->rank * count, count, type) : result;
+    (void)stream;
+    return result == COLL_SUCCESS ? sum(comm, receive, (size_t)comm->rank * count, count, type, reduction) : result;
 }
 
 coll_result ncclAllReduce(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
                           COLLECTIVE_TAIL)
 {
     const coll_result result = offer(comm, send, count * bytes_of(type));
-    (void)stream, (void)reduction;
-    return result == COLL_SUCCESS ? sum(comm, receive, 0, count, type) : result;
+    (void)stream;
+    return result == COLL_SUCCESS ? sum(comm, receive, 0, count, type, reduction) : result;
 }
 
 coll_result ncclBroadcast(const void *send, void *receive, size_t count, coll_type type, int root, COLLECTIVE_TAIL)

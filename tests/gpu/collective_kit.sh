@@ -1,9 +1,9 @@
 #!/bin/sh
 # collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]: gathers in DIR what a machine with two GPUs or more, their driver, NCCL
-# and PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
-# does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the
-# bench. BEFORE: another build, whose library is measured beside this one's. Of the environment, NCCL: another NCCL to
-# try with; MPI=1: what starts processes, for nccl-tests that were built with MPI_HOME.
+# and PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the Python package, the scenes of ranks
+# that die and of what does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a
+# safetensors file for the bench. BEFORE: another build, whose library is measured beside this one's. Of the environment,
+# NCCL: another NCCL to try with; MPI=1: what starts processes, for nccl-tests that were built with MPI_HOME.
 set -eu
 usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]"
 build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-} before=${5:-}
@@ -54,6 +54,9 @@ if [ "${MPI:-}" = 1 ]; then
 fi
 cp "$root/bench/nccl_tests.sh" "$kit/bench"
 cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"
+mkdir -p "$kit/python"
+tar -C "$root/python" --exclude=__pycache__ --exclude='*.so*' -c strait | tar -C "$kit/python" -x
+cp "$here/fsdp2.py" "$kit"
 [ -z "$data" ] || xz -9c "$data" >"$kit/data/$(basename "$data").xz"
 cp "$here/collective_kit_run.sh" "$kit/run.sh"
 chmod +x "$kit/run.sh" "$kit"/bench/*.sh "$kit"/examples/*.sh

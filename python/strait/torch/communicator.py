@@ -1,0 +1,286 @@
+"""Communicators of libstrait-coll over process groups of torch, without a preload.
+
+The library exports NCCL's functions and is called directly, by ctypes. What torch itself does with NCCL is not touched:
+its process groups have communicators of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from ctypes import byref, c_int, c_void_p
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _nccl
+from ..errors import CollectiveError
+
+__all__ = ["Communicator", "close", "communicator_of"]
+
+#: Types that sums are made of. What is gathered in any other type is moved as bytes.
+TYPES = {
+    torch.bfloat16: _nccl.Type.BF16,
+    torch.float16: _nccl.Type.FP16,
+    torch.float32: _nccl.Type.FP32,
+}
+_GATHERED = {**TYPES, torch.uint8: _nccl.Type.UINT8}  # uint8 may hold BF16
+
+
+def reduction_of(op: Any, dtype: torch.dtype) -> _nccl.Reduction | None:
+    """A sum or average of BF16, FP16 or FP32. None: another reduction, which is left to torch."""
+    if dtype not in TYPES:
+        return None
+    if op == dist.ReduceOp.SUM:
+        return _nccl.Reduction.SUM
+    return _nccl.Reduction.AVG if op == dist.ReduceOp.AVG else None
+
+
+class Gpu:
+    """The current GPU of this process, its current stream, and a stream beside that."""
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise CollectiveError("there is no GPU: torch.cuda.is_available() is false")
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._side: Any = None
+
+    def context(self) -> Any:
+        return torch.cuda.device(self.device)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def stream(self) -> int:
+        """Address of torch's current stream."""
+        address: int = torch.cuda.current_stream(self.device).cuda_stream
+        return address
+
+    @contextlib.contextmanager
+    def beside(self, *tensors: torch.Tensor) -> Iterator[None]:
+        """Within it the side stream is the current one, behind what the current one had before. The memory of the
+        tensors is not used for others before the side stream is done with it."""
+        if self._side is None:
+            make: Any = torch.cuda.Stream
+            self._side = make(self.device, priority=-1)
+        self._side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._side):
+            yield
+        for tensor in tensors:
+            tensor.record_stream(self._side)
+
+    def record(self) -> Any:
+        """An event behind what the current stream has now."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def wait(self, event: Any) -> None:
+        """The current stream waits."""
+        torch.cuda.current_stream(self.device).wait_event(event)
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        return torch.futures.Future(devices=[self.device])
+
+
+def _host() -> str:
+    """What NCCL tells hosts apart by."""
+    name = os.environ.get("NCCL_HOSTID") or socket.gethostname()
+    try:
+        return f"{name} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except OSError:
+        return name
+
+
+class Communicator:
+    """A rank's communicator of libstrait-coll, over the ranks of a process group (the default one: None) and this
+    process's current GPU. All ranks of the group make it together; so it is made where all come by in the same order,
+    and once: communicator_of() returns the one that there is.
+
+    Collectives are queued on torch's current stream, and return. Ranks issue the same ones in the same order. close()
+    ends the communicator, before the process ends.
+
+    CollectiveError, on all ranks alike: a rank has no GPU, no libstrait-coll or no NCCL; the group's ranks are on
+    several hosts. Threads: calls must not overlap.
+    """
+
+    def __init__(self, group: Any = None):
+        if not dist.is_initialized():
+            raise CollectiveError("torch.distributed is not initialized: call init_process_group first")
+        self.group: Any = dist.group.WORLD if group is None else group
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        if self.rank < 0:
+            raise CollectiveError("this process is not a rank of the group")
+        self._comm: c_void_p | None = None
+        self._handles: list[tuple[int, int, c_void_p]] = []
+        unique_id = self._agree()
+        with self.gpu.context():
+            comm = c_void_p()
+            library = _nccl.library()
+            _nccl.check(library.ncclCommInitRank(byref(comm), self.size, unique_id, self.rank), "ncclCommInitRank")
+        self._comm = comm
+
+    def _agree(self) -> _nccl.UniqueId:
+        """Whether every rank has what it takes, and rank 0's id. A rank that lacks something tells the others, which
+        would wait for it in ncclCommInitRank."""
+        unique_id, trouble = _nccl.UniqueId(), ""
+        try:
+            self.gpu = Gpu()
+            self.nccl_path, self.nccl_version = _nccl.nccl()
+            if self.rank == 0:
+                _nccl.check(_nccl.library().ncclGetUniqueId(byref(unique_id)), "ncclGetUniqueId")
+        except (CollectiveError, ImportError) as failure:
+            trouble = str(failure)
+        told: list[Any] = [None] * self.size
+        dist.all_gather_object(told, (trouble, _host(), bytes(unique_id)), group=self.group)
+        troubles = [f"rank {rank}: {text}" for rank, (text, _, _) in enumerate(told) if text]
+        if troubles:
+            raise CollectiveError("\n".join(troubles))
+        hosts = list(dict.fromkeys(host.split()[0] for _, host, _ in told))
+        if len({host for _, host, _ in told}) > 1:
+            raise CollectiveError(
+                f"the ranks of this group are on several hosts ({', '.join(hosts)}), for which strait.torch has not"
+                " been tried: shard within a host (HSDP), or preload libstrait-coll"
+            )
+        return _nccl.UniqueId.from_buffer_copy(told[0][2])
+
+    # ---- Collectives ------------------------------------------------------------------------------------------------
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        """Every rank's input, by rank. In place if input is this rank's part of output."""
+        self._check(output, input)
+        if output.numel() != self.size * input.numel():
+            raise ValueError(f"all_gather: {output.numel()} values for {self.size} times {input.numel()}")
+        kind, count = _GATHERED.get(input.dtype), input.numel()
+        if kind is None:
+            kind, count = _nccl.Type.INT8, count * input.element_size()
+        self._call("ncclAllGather", input.data_ptr(), output.data_ptr(), count, kind)
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        """Sum or average of this rank's part of every rank's input: BF16, FP16 or FP32."""
+        self._check(output, input)
+        if input.numel() != self.size * output.numel():
+            raise ValueError(f"reduce_scatter: {input.numel()} values for {self.size} times {output.numel()}")
+        kind, reduction = self._kind(input, op)
+        self._call("ncclReduceScatter", input.data_ptr(), output.data_ptr(), output.numel(), kind, reduction)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        """Sum or average, in place: BF16, FP16 or FP32."""
+        self._check(tensor, tensor)
+        kind, reduction = self._kind(tensor, op)
+        self._call("ncclAllReduce", tensor.data_ptr(), tensor.data_ptr(), tensor.numel(), kind, reduction)
+
+    def _kind(self, tensor: torch.Tensor, op: Any) -> tuple[_nccl.Type, _nccl.Reduction]:
+        reduction = reduction_of(op, tensor.dtype)
+        if reduction is None:
+            raise ValueError(f"{op} of {tensor.dtype}: only sums and averages of BF16, FP16 and FP32")
+        return TYPES[tensor.dtype], reduction
+
+    def _check(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        for tensor in (output, input):
+            if tensor.device != self.gpu.device:
+                raise ValueError(
+                    f"a tensor is on {tensor.device}, this communicator's are on {self.gpu.device}: strait.torch moves"
+                    " tensors of GPUs alone"
+                )
+            if not tensor.is_contiguous():
+                raise ValueError("a tensor is not contiguous")
+        if output.dtype != input.dtype:
+            raise ValueError(f"types differ: {output.dtype} and {input.dtype}")
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        comm = self._open()
+        self.check()
+        _nccl.check(getattr(_nccl.library(), function)(*arguments, comm, self.gpu.stream()), function, comm)
+
+    def _open(self) -> c_void_p:
+        if self._comm is None:
+            raise CollectiveError("the communicator is closed")
+        return self._comm
+
+    # ---- State ------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """CollectiveError: the communicator has failed, as when another rank has died. Every call asks this too."""
+        comm, error = self._open(), c_int()
+        _nccl.check(_nccl.library().ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
+        _nccl.check(error.value, "the communicator has failed", comm)
+
+    def report(self) -> str:
+        """What was moved, and what of it compressed: a text for people (docs/collectives.md, "The report")."""
+        return _nccl.report(self._open())
+
+    def is_registered(self, address: int) -> bool:
+        return any(begin <= address < end for begin, end, _ in self._handles)
+
+    def register(self, address: int, size: int) -> None:
+        """ncclCommRegister, until close()."""
+        comm, handle = self._open(), c_void_p()
+        result = _nccl.library().ncclCommRegister(comm, address, size, byref(handle))
+        _nccl.check(result, "ncclCommRegister", comm)
+        self._handles.append((address, address + size, handle))
+
+    def close(self) -> None:
+        """Waits for the GPU and ends the communicator; one that has failed is aborted. No graph that was captured with
+        it may be left."""
+        comm, self._comm = self._comm, None
+        if _communicators.get(self.group) is self:
+            del _communicators[self.group]
+        if comm is None:
+            return
+        library, error = _nccl.library(), c_int()
+        if library.ncclCommGetAsyncError(comm, byref(error)) != 0 or error.value != 0:
+            library.ncclCommAbort(comm)
+            return
+        with self.gpu.context():
+            self.gpu.synchronize()
+            for _, _, handle in self._handles:
+                library.ncclCommDeregister(comm, handle)
+            self._handles = []
+            _nccl.check(library.ncclCommDestroy(comm), "ncclCommDestroy")
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:  # else the other ranks may be waiting, and are told when this process ends
+            self.close()
+
+
+# ---- Those of this process ------------------------------------------------------------------------------------------
+
+_communicators: dict[Any, Communicator] = {}
+_lock = threading.RLock()
+
+
+def communicator_of(group: Any = None) -> Communicator:
+    """The communicator of a process group. The first call makes it, on all ranks of the group together."""
+    key = dist.group.WORLD if group is None and dist.is_initialized() else group
+    found = _communicators.get(key)
+    if found is None:
+        with _lock:
+            found = _communicators.get(key) or Communicator(group)
+            _communicators[key] = found
+    return found
+
+
+def close() -> None:
+    """Closes all that communicator_of() has made: call it before destroy_process_group()."""
+    for communicator in list(_communicators.values()):
+        communicator.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """A process that ends by an exception leaves its communicators as they are: its end is then told to the other
+    ranks, which may be waiting for it."""
+    if not hasattr(sys, "last_type"):
+        close()
