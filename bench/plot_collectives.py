@@ -45,9 +45,7 @@ def main():
         print(
             f'<line x1="{LEFT}" y1="{y(tick):.1f}" x2="{LEFT + group * len(rates)}" y2="{y(tick):.1f}" stroke="{stroke}"/>'
         )
-        print(
-            f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
-        )
+        print(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for number, (rate, rows) in enumerate(rates):
         for place, operation in enumerate(operations):
             row, at = rows[operation], LEFT + GAP / 2 + number * group + place * BAR
@@ -55,9 +53,7 @@ def main():
                   f'fill="{COLORS[place]}"/>\n<line x1="{at + BAR / 2 - 2:.1f}" y1="{y(row["x_min"]):.1f}" '
                   f'x2="{at + BAR / 2 - 2:.1f}" y2="{y(row["x_max"]):.1f}" stroke="#222"/>')  # fmt: skip
         middle = LEFT + number * group + group / 2
-        print(
-            f'<text x="{middle:.1f}" y="{TOP + HEIGHT + 20}" text-anchor="middle">{rate:g} Gbit/s</text>'
-        )
+        print(f'<text x="{middle:.1f}" y="{TOP + HEIGHT + 20}" text-anchor="middle">{rate:g} Gbit/s</text>')
     for place, operation in enumerate(operations):
         at = TOP + 16 + 20 * place
         print(f'<rect x="{width - 140}" y="{at - 8}" width="12" height="12" fill="{COLORS[place]}"/>\n'

@@ -99,9 +99,7 @@ def shard(model, mesh, policy=None):
 
 def train(model, device, dtype, width=0, steps=STEPS, first=0):
     """Losses and what the parameters of this rank became."""
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=1e-3
-    )
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     random = torch.Generator(device=device).manual_seed(100 * first + dist.get_rank())
     losses = []
     for _ in range(steps):
@@ -167,15 +165,11 @@ def compare_fsdp(here, dtype, policy=None, change=None, arena=None, **shape):
 
 def check_fsdp_reduce_fp32(here):
     with counted(("all_gather", "bf16"), ("reduce_scatter", "fp32")):
-        compare_fsdp(
-            here, torch.bfloat16, MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        )
+        compare_fsdp(here, torch.bfloat16, MixedPrecisionPolicy(reduce_dtype=torch.float32))
 
 
 def check_fsdp_reduce_bf16(here):
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
-    )
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     with counted(("all_gather", "bf16"), ("reduce_scatter", "bf16")):
         compare_fsdp(here, torch.float32, policy)
 
@@ -195,22 +189,14 @@ def check_fsdp_uneven(here):
 def check_fsdp_packed(here):
     """Parameters of two types, which FSDP2 gathers as uint8."""
     os_bytes = os.environ.get("STRAIT_COLL_BYTES", "auto")
-    before = [
-        line
-        for line in _nccl.report(None).splitlines()
-        if line.split()[:2] == ["all_gather", "uint8"]
-    ]
+    before = [line for line in _nccl.report(None).splitlines() if line.split()[:2] == ["all_gather", "uint8"]]
     compare_fsdp(
         here,
         torch.bfloat16,
         MixedPrecisionPolicy(reduce_dtype=torch.float32),
         block=Frozen,
     )
-    lines = [
-        line
-        for line in _nccl.report(None).splitlines()
-        if line.split()[:2] == ["all_gather", "uint8"]
-    ]
+    lines = [line for line in _nccl.report(None).splitlines() if line.split()[:2] == ["all_gather", "uint8"]]
     demand(
         lines and lines != before,
         f"nothing was gathered as uint8 (STRAIT_COLL_BYTES={os_bytes})",
@@ -264,27 +250,20 @@ def check_fsdp_registered(here):
 def check_fsdp_switched(here):
     """With and without in turn, on one model."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    models = [
-        shard(make(here.device, torch.bfloat16), here.mesh, policy) for _ in range(2)
-    ]
+    models = [shard(make(here.device, torch.bfloat16), here.mesh, policy) for _ in range(2)]
     for model in models:
         for module in model.modules():
             if isinstance(module, FSDPModule) and here.change:
                 here.change(module)
     for turn in range(4):
         (fsdp2.install if turn % 2 == 0 else fsdp2.remove)(models[1])
-        expected, got = (
-            train(model, here.device, torch.bfloat16, steps=3, first=turn)
-            for model in models
-        )
+        expected, got = (train(model, here.device, torch.bfloat16, steps=3, first=turn) for model in models)
         demand_same(got, expected)
 
 
 def check_fsdp_replicas(here):
     """HSDP of one shard: nothing is gathered; reduced are replicas, by torch."""
-    mesh = init_device_mesh(
-        here.device.type, (2, 1), mesh_dim_names=("replicate", "shard")
-    )
+    mesh = init_device_mesh(here.device.type, (2, 1), mesh_dim_names=("replicate", "shard"))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     results = []
     for ours in (False, True):
@@ -320,9 +299,7 @@ def check_ddp_fp32(here):
 
 def check_ddp_rounded(here):
     with counted(("all_reduce", "bf16")):
-        compare_ddp(
-            here, torch.float32, bf16_compress_hook, bf16_compress_wrapper(ddp_hook)
-        )
+        compare_ddp(here, torch.float32, bf16_compress_hook, bf16_compress_wrapper(ddp_hook))
 
 
 # ---- Single calls ---------------------------------------------------------------------------------------------------
@@ -348,19 +325,13 @@ def check_types(here):
     for dtype in [*dtypes, torch.float8_e4m3fn, torch.complex64]:
         for count in (1, 1000, 70000):
             sent = [
-                torch.randint(
-                    0, 2, (count,), generator=torch.Generator().manual_seed(r)
-                )
-                .to(dtype)
-                .to(device)
+                torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(r)).to(dtype).to(device)
                 for r in range(ranks)
             ]
             whole = torch.cat([bits(values) for values in sent]).view(dtype)
             got = torch.empty_like(whole)
             communicator.all_gather(got, sent[rank])
-            demand(
-                torch.equal(bits(got), bits(whole)), f"all_gather of {count} {dtype}"
-            )
+            demand(torch.equal(bits(got), bits(whole)), f"all_gather of {count} {dtype}")
             got.view(torch.uint8).zero_()
             part = got[rank * count : (rank + 1) * count]
             part.copy_(sent[rank])
@@ -391,13 +362,9 @@ def check_errors(here):
         f"a tensor is on {other}",
         lambda: communicator.all_gather(outside.repeat(ranks), outside),
     )
-    refuse(
-        ValueError, f"a tensor is on {other}", lambda: communicator.all_reduce(outside)
-    )
+    refuse(ValueError, f"a tensor is on {other}", lambda: communicator.all_reduce(outside))
     refuse(ValueError, "values for", lambda: communicator.all_gather(values, values))
-    refuse(
-        ValueError, "values for", lambda: communicator.reduce_scatter(values, values)
-    )
+    refuse(ValueError, "values for", lambda: communicator.reduce_scatter(values, values))
     refuse(
         ValueError,
         "types differ",
@@ -462,9 +429,7 @@ def check_missing_library(here):
 def check_missing_nccl(here):
     program = "from strait import _nccl\ntry: _nccl.nccl()\nexcept _nccl.CollectiveError as e: print('refused:', e)"
     with variable("STRAIT_COLL_NCCL", "/no/libnccl.so.2"):
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     demand(
         "refused: libstrait-coll finds no NCCL" in done.stdout,
         done.stdout + done.stderr,
@@ -505,9 +470,7 @@ def check_close(here):
     before = torch.cuda.mem_get_info()[0]
     for _ in range(3):
         communicator = communicator_of(here.group)
-        communicator.all_reduce(
-            torch.zeros(1 << 24, dtype=torch.bfloat16, device=here.device)
-        )
+        communicator.all_reduce(torch.zeros(1 << 24, dtype=torch.bfloat16, device=here.device))
         communicator.close()
     torch.cuda.empty_cache()
     lost = before - torch.cuda.mem_get_info()[0]
@@ -517,9 +480,7 @@ def check_close(here):
 # ---- All of it ------------------------------------------------------------------------------------------------------
 
 CHECKS = {
-    name.removeprefix("check_"): function
-    for name, function in list(globals().items())
-    if name.startswith("check_")
+    name.removeprefix("check_"): function for name, function in list(globals().items()) if name.startswith("check_")
 }
 #: Those that need a GPU.
 GPU_ONLY = {"fsdp_registered", "fsdp_factor"}
@@ -570,9 +531,7 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group(
-        "nccl", device_id=device, timeout=datetime.timedelta(seconds=90)
-    )
+    dist.init_process_group("nccl", device_id=device, timeout=datetime.timedelta(seconds=90))
     failed = run(Here(device), names)
     report = communicator_of().report()  # a communicator of its own if checks have closed theirs: made by all ranks
     if dist.get_rank() == 0:
