@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """plot_collectives.py RATE=FILE ... > SVG: NCCL's time by ours for each operation, by the rate of a link in Gbit/s.
 
-FILE: what `strait bench collective --save FILE` wrote while that was the rate between its hosts; bars say the median, lines
-in them the least and the most of its repeats.
+FILE: what `strait bench collective --save FILE` wrote while that was the rate between its hosts; bars say the
+median, lines in them the least and the most of its repeats.
 """
 
 import json
@@ -35,16 +35,15 @@ def main():
         return TOP + HEIGHT * (1 - min(value, MOST) / MOST)
 
     print(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TOP + HEIGHT + 56}" font-family="sans-serif" '
-        'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'<text x="{LEFT}" y="20" font-size="15">Collectives between two hosts: NCCL\'s time by that with Strait, untouched'
-        "</text>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TOP + HEIGHT + 56}" '
+        'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
+        f'<text x="{LEFT}" y="20" font-size="15">'
+        "Collectives between two hosts: NCCL's time by that with Strait, untouched</text>"
     )
+    right = LEFT + group * len(rates)
     for tick in (0, 0.5, 1, 1.5):
         stroke = "#555" if tick == 1 else "#e4e4e4"
-        print(
-            f'<line x1="{LEFT}" y1="{y(tick):.1f}" x2="{LEFT + group * len(rates)}" y2="{y(tick):.1f}" stroke="{stroke}"/>'
-        )
+        print(f'<line x1="{LEFT}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{stroke}"/>')
         print(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for number, (rate, rows) in enumerate(rates):
         for place, operation in enumerate(operations):

@@ -22,10 +22,7 @@ os.environ.setdefault("STRAIT_COLL", "compress")
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
-    bf16_compress_hook,
-    bf16_compress_wrapper,
-)
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, bf16_compress_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -61,10 +58,7 @@ class Block(nn.Module):
     def __init__(self, width, inner):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.up, self.down = (
-            nn.Linear(width, inner),
-            nn.Linear(inner, width, bias=False),
-        )
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
 
     def forward(self, x):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
@@ -136,10 +130,7 @@ def counted(*rows):
     yield
     for row, count in zip(rows, before):
         if os.environ["STRAIT_COLL"] == "compress":
-            demand(
-                compressed(*row) > count,
-                f"no {row[0]} of {row[1]} was compressed:\n{_nccl.report(None)}",
-            )
+            demand(compressed(*row) > count, f"no {row[0]} of {row[1]} was compressed:\n{_nccl.report(None)}")
 
 
 # ---- FSDP2 ----------------------------------------------------------------------------------------------------------
@@ -154,10 +145,7 @@ def compare_fsdp(here, dtype, policy=None, change=None, arena=None, **shape):
             if isinstance(module, FSDPModule) and (change or here.change):
                 (change or here.change)(module)
         if ours:
-            demand(
-                fsdp2.install(model, arena) == LAYERS + 1,
-                "install() has not found all modules",
-            )
+            demand(fsdp2.install(model, arena) == LAYERS + 1, "install() has not found all modules")
         input_dtype = policy.param_dtype if policy and policy.param_dtype else dtype
         results.append(train(model, here.device, input_dtype, shape.get("width", 0)))
     demand_same(results[1], results[0])
@@ -190,54 +178,28 @@ def check_fsdp_packed(here):
     """Parameters of two types, which FSDP2 gathers as uint8."""
     os_bytes = os.environ.get("STRAIT_COLL_BYTES", "auto")
     before = [line for line in _nccl.report(None).splitlines() if line.split()[:2] == ["all_gather", "uint8"]]
-    compare_fsdp(
-        here,
-        torch.bfloat16,
-        MixedPrecisionPolicy(reduce_dtype=torch.float32),
-        block=Frozen,
-    )
+    compare_fsdp(here, torch.bfloat16, MixedPrecisionPolicy(reduce_dtype=torch.float32), block=Frozen)
     lines = [line for line in _nccl.report(None).splitlines() if line.split()[:2] == ["all_gather", "uint8"]]
-    demand(
-        lines and lines != before,
-        f"nothing was gathered as uint8 (STRAIT_COLL_BYTES={os_bytes})",
-    )
+    demand(lines and lines != before, f"nothing was gathered as uint8 (STRAIT_COLL_BYTES={os_bytes})")
     if os.environ["STRAIT_COLL"] == "compress" and os_bytes != "raw":
-        demand(
-            compressed("all_gather", "uint8") > 0,
-            f"no uint8 was compressed: {lines[0]}",
-        )
+        demand(compressed("all_gather", "uint8") > 0, f"no uint8 was compressed: {lines[0]}")
 
 
 def check_fsdp_async(here):
     """Work that is waited for."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    compare_fsdp(
-        here,
-        torch.bfloat16,
-        policy,
-        change=lambda module: module._set_unshard_async_op(True),
-    )
+    compare_fsdp(here, torch.bfloat16, policy, change=lambda module: module._set_unshard_async_op(True))
 
 
 def check_fsdp_factor(here):
     """A factor of one's own, which is torch's own reduction."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    compare_fsdp(
-        here,
-        torch.bfloat16,
-        policy,
-        change=lambda module: module.set_gradient_divide_factor(3.0),
-    )
+    compare_fsdp(here, torch.bfloat16, policy, change=lambda module: module.set_gradient_divide_factor(3.0))
 
 
 def check_fsdp_sum(here):
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    compare_fsdp(
-        here,
-        torch.bfloat16,
-        policy,
-        change=lambda module: module.set_force_sum_reduction_for_comms(True),
-    )
+    compare_fsdp(here, torch.bfloat16, policy, change=lambda module: module.set_force_sum_reduction_for_comms(True))
 
 
 def check_fsdp_registered(here):
@@ -308,20 +270,8 @@ def check_ddp_rounded(here):
 def check_types(here):
     """Every type arrives as it was, in place and not."""
     communicator = communicator_of(here.group)
-    rank, ranks, device = (
-        dist.get_rank(here.group),
-        dist.get_world_size(here.group),
-        here.device,
-    )
-    dtypes = [
-        torch.bfloat16,
-        torch.float16,
-        torch.float32,
-        torch.float64,
-        torch.uint8,
-        torch.int64,
-        torch.bool,
-    ]
+    rank, ranks, device = dist.get_rank(here.group), dist.get_world_size(here.group), here.device
+    dtypes = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool]
     for dtype in [*dtypes, torch.float8_e4m3fn, torch.complex64]:
         for count in (1, 1000, 70000):
             sent = [
@@ -336,10 +286,7 @@ def check_types(here):
             part = got[rank * count : (rank + 1) * count]
             part.copy_(sent[rank])
             communicator.all_gather(got, part)
-            demand(
-                torch.equal(bits(got), bits(whole)),
-                f"all_gather of {count} {dtype} in place",
-            )
+            demand(torch.equal(bits(got), bits(whole)), f"all_gather of {count} {dtype} in place")
 
 
 def check_errors(here):
@@ -357,39 +304,15 @@ def check_errors(here):
             raise Wrong(f"not refused: {text}")
 
     outside = values.to(other)
-    refuse(
-        ValueError,
-        f"a tensor is on {other}",
-        lambda: communicator.all_gather(outside.repeat(ranks), outside),
-    )
+    refuse(ValueError, f"a tensor is on {other}", lambda: communicator.all_gather(outside.repeat(ranks), outside))
     refuse(ValueError, f"a tensor is on {other}", lambda: communicator.all_reduce(outside))
     refuse(ValueError, "values for", lambda: communicator.all_gather(values, values))
     refuse(ValueError, "values for", lambda: communicator.reduce_scatter(values, values))
-    refuse(
-        ValueError,
-        "types differ",
-        lambda: communicator.all_gather(values.float().repeat(ranks), values),
-    )
-    refuse(
-        ValueError,
-        "not contiguous",
-        lambda: communicator.all_gather(values, values[::2][:4]),
-    )
-    refuse(
-        ValueError,
-        "only sums and averages",
-        lambda: communicator.all_reduce(values, dist.ReduceOp.MAX),
-    )
-    refuse(
-        ValueError,
-        "only sums and averages",
-        lambda: communicator.all_reduce(values.long()),
-    )
-    refuse(
-        ValueError,
-        "fully_shard was applied to no module",
-        lambda: fsdp2.install(nn.Linear(2, 2)),
-    )
+    refuse(ValueError, "types differ", lambda: communicator.all_gather(values.float().repeat(ranks), values))
+    refuse(ValueError, "not contiguous", lambda: communicator.all_gather(values, values[::2][:4]))
+    refuse(ValueError, "only sums and averages", lambda: communicator.all_reduce(values, dist.ReduceOp.MAX))
+    refuse(ValueError, "only sums and averages", lambda: communicator.all_reduce(values.long()))
+    refuse(ValueError, "fully_shard was applied to no module", lambda: fsdp2.install(nn.Linear(2, 2)))
 
 
 @contextlib.contextmanager
@@ -414,11 +337,7 @@ def check_missing_library(here):
             Communicator(here.group)
         except CollectiveError as failure:
             text = str(failure)
-            wanted = (
-                "rank 1: no usable libstrait-coll.so",
-                "STRAIT_COLLECTIVE_LIBRARY",
-                "/no/libstrait-coll.so.0",
-            )
+            wanted = ("rank 1: no usable libstrait-coll.so", "STRAIT_COLLECTIVE_LIBRARY", "/no/libstrait-coll.so.0")
             demand(all(part in text for part in wanted), text)
             demand("rank 0" not in text, text)
         else:
@@ -430,10 +349,7 @@ def check_missing_nccl(here):
     program = "from strait import _nccl\ntry: _nccl.nccl()\nexcept _nccl.CollectiveError as e: print('refused:', e)"
     with variable("STRAIT_COLL_NCCL", "/no/libnccl.so.2"):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    demand(
-        "refused: libstrait-coll finds no NCCL" in done.stdout,
-        done.stdout + done.stderr,
-    )
+    demand("refused: libstrait-coll finds no NCCL" in done.stdout, done.stdout + done.stderr)
 
 
 def check_several_hosts(here):
@@ -459,10 +375,7 @@ def check_close(here):
         raise Wrong("a closed communicator is used")
     first.close()  # does nothing
     compare_fsdp(here, torch.bfloat16, policy)
-    demand(
-        communicator_of(here.group) is not first,
-        "the closed communicator is still there",
-    )
+    demand(communicator_of(here.group) is not first, "the closed communicator is still there")
     if here.device.type != "cuda":
         return
     strait.torch.close()
@@ -510,10 +423,7 @@ def run(here, names):
         failed += bool(whys)
         seconds = time.perf_counter() - begin
         if dist.get_rank() == 0:
-            print(
-                f"{'FAIL' if whys else 'PASS'} {name} ({seconds:.1f} s) {'; '.join(whys)}",
-                flush=True,
-            )
+            print(f"{'FAIL' if whys else 'PASS'} {name} ({seconds:.1f} s) {'; '.join(whys)}", flush=True)
     return failed
 
 
