@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "gpu"))
-import fsdp2 as checks  # noqa: E402
+import fsdp2 as checks
 
-import strait.torch  # noqa: E402
-from strait import bench_step  # noqa: E402
-from strait.torch import communicator  # noqa: E402
+import strait.torch
+from strait import bench_step
+from strait.torch import communicator
 
 CPU = torch.device("cpu")
 

@@ -206,7 +206,7 @@ def check_fsdp_registered(here):
     """Buffers of ncclMemAlloc that NCCL knows of."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     compare_fsdp(here, torch.bfloat16, policy, arena=fsdp2.Arena(registered=True))
-    demand(communicator_of(here.group)._handles, "nothing was registered")
+    demand(communicator_of(here.group).is_registered(), "nothing was registered")
 
 
 def check_fsdp_switched(here):
@@ -376,6 +376,7 @@ def check_close(here):
     first.close()  # does nothing
     compare_fsdp(here, torch.bfloat16, policy)
     demand(communicator_of(here.group) is not first, "the closed communicator is still there")
+    demand(communicator_of() is communicator_of(here.group), "the group of all ranks has two communicators")
     if here.device.type != "cuda":
         return
     strait.torch.close()
@@ -444,7 +445,7 @@ def main():
     dist.init_process_group("nccl", device_id=device, timeout=datetime.timedelta(seconds=90))
     failed = run(Here(device), names)
     if dist.get_rank() == 0:
-        print(communicator_of().report())
+        print(_nccl.report(None))
         print(f"{len(names) - failed} passed, {failed} failed")
     strait.torch.close()
     dist.destroy_process_group()

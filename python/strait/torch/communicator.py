@@ -216,8 +216,9 @@ class Communicator:
         """What was moved, and what of it compressed: a text for people (docs/collectives.md, "The report")."""
         return _nccl.report(self._open())
 
-    def is_registered(self, address: int) -> bool:
-        return any(begin <= address < end for begin, end, _ in self._handles)
+    def is_registered(self, address: int | None = None) -> bool:
+        """Whether an address lies in memory of register(); without it, whether there is any."""
+        return any(address is None or begin <= address < end for begin, end, _ in self._handles)
 
     def register(self, address: int, size: int) -> None:
         """ncclCommRegister, until close()."""
