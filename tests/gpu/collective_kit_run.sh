@@ -15,6 +15,7 @@
 #                          0.95 of NCCL in the long run and no call below 0.5; with compress no call where the link is slow
 #             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, without the library, with auto and with
 #                          compress, compared bit for bit
+#             direct       FSDP2 and DDP as torch, but by strait.torch without a preload
 #             fsdp2        strait.torch without a preload: FSDP2, DDP, errors (FSDP2: checks, all); two GPUs
 #             training     python -m strait.bench_step: whole training steps (TRAINING: its options; TRAINING_SECONDS: 500)
 #             show         nccl-tests with NCCL alone, auto and compress; about 4 minutes (SHOW_SECONDS: 260)
@@ -86,7 +87,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | small | fsdp2 | training) ;;
+    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | small | direct | fsdp2 | training) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -414,6 +415,9 @@ step late 120 env "OUT=$out/late" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 T
     "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll" ${TORCH:-}
 # Without a preload: the package finds the library by its name.
 python=("PYTHONPATH=$kit/python" "STRAIT_LIBRARY=$kit/lib/libstrait-codec.so.0" "STRAIT_COLLECTIVE_LIBRARY=$coll")
+# shellcheck disable=SC2086
+step direct 120 env "${python[@]}" DIRECT=1 "OUT=$out/direct" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 \
+    "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll"
 # shellcheck disable=SC2086
 step fsdp2 330 env "${python[@]}" python3 -m torch.distributed.run --standalone --nproc-per-node=2 fsdp2.py ${FSDP2:-}
 # shellcheck disable=SC2086
