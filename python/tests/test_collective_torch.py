@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,68 @@ def test_without_a_group_or_a_gpu_it_says_so(tmp_path):
     try:
         with pytest.raises(CollectiveError, match="rank 0: there is no GPU"):
             Communicator()
+    finally:
+        dist.destroy_process_group()
+
+
+class FakeNccl:
+    """Whose communicators fail when they are told to."""
+
+    def __init__(self):
+        self.error, self.calls, self.aborted = 0, [], threading.Event()
+
+    def ncclCommInitRank(self, comm, *arguments):
+        comm._obj.value = 0x1000
+        return 0
+
+    def ncclCommGetAsyncError(self, comm, error):
+        error._obj.value = self.error
+        return 0
+
+    def ncclCommAbort(self, comm):
+        self.calls.append("abort")
+        self.aborted.set()
+        return 0
+
+    def ncclCommDestroy(self, comm):
+        self.calls.append("destroy")
+        return 0
+
+    def ncclGetErrorString(self, result):
+        return b"a rank has died"
+
+    def ncclGetLastError(self, comm):
+        return b""
+
+
+def test_a_communicator_that_fails_is_aborted_by_the_watch(monkeypatch, tmp_path, capsys):
+    from collective_ranks import Host
+
+    from strait import _nccl
+    from strait.torch import communicator
+
+    def agree(self):
+        self.gpu = Host()
+        return _nccl.UniqueId()
+
+    nccl = FakeNccl()
+    monkeypatch.setattr(_nccl, "library", lambda: nccl)
+    monkeypatch.setattr(communicator.Communicator, "_agree", agree)
+    monkeypatch.setattr(communicator, "_WATCH_S", 0.01)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        healthy, failing = communicator.Communicator(), communicator.communicator_of()
+        assert not nccl.aborted.wait(0.2)
+        healthy.close()
+        healthy.close()
+        assert nccl.calls == ["destroy"]
+        nccl.error = 6
+        assert nccl.aborted.wait(20)
+        with pytest.raises(CollectiveError, match="the communicator has failed: a rank has died"):
+            failing.all_reduce(torch.zeros(8))
+        communicator.close()
+        assert nccl.calls == ["destroy", "abort"] and not communicator._communicators
+        assert "rank 0 of 1: the communicator has failed: a rank has died" in capsys.readouterr().err
     finally:
         dist.destroy_process_group()
 

@@ -379,9 +379,17 @@ ranks_scenes() {
     return $code
 }
 
+fsdp2_scenes() {
+    local code=0
+    python3 fsdp2.py --kill || code=$?
+    [ $code -ne 77 ] || return 77
+    python3 -m torch.distributed.run --standalone --nproc-per-node=2 fsdp2.py ${FSDP2:-} || code=1
+    return $code
 }
-export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
-export kit out coll nccl gpus KILL KILL_WAYS RINGS JOIN ORDER FEW
+
+}
+export -f fsdp2_scenes join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
+export kit out coll nccl gpus FSDP2 KILL KILL_WAYS RINGS JOIN ORDER FEW
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -418,8 +426,7 @@ python=("PYTHONPATH=$kit/python" "STRAIT_LIBRARY=$kit/lib/libstrait-codec.so.0" 
 # shellcheck disable=SC2086
 step direct 120 env "${python[@]}" DIRECT=1 "OUT=$out/direct" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 \
     "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll"
-# shellcheck disable=SC2086
-step fsdp2 330 env "${python[@]}" python3 -m torch.distributed.run --standalone --nproc-per-node=2 fsdp2.py ${FSDP2:-}
+step fsdp2 360 env "${python[@]}" bash -c fsdp2_scenes
 # shellcheck disable=SC2086
 step training "${TRAINING_SECONDS:-500}" env "${python[@]}" python3 -m strait.bench_step --save "$out/training.json" ${TRAINING:-}
 # Starting a program takes most of its time, so repeats are cycles (-N) of it too.
