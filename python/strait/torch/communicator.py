@@ -216,7 +216,8 @@ class Communicator:
         """CollectiveError: the communicator has failed, as when another rank has died. Every call asks this too."""
         comm, error = self._open(), c_int()
         _nccl.check(_nccl.library().ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
-        _nccl.check(error.value, "the communicator has failed", comm)
+        if error.value != _nccl.IN_PROGRESS:
+            _nccl.check(error.value, "the communicator has failed", comm)
 
     def watch(self) -> None:
         """Aborts the communicator if it has failed: the GPU stops waiting for a rank that is no more, and the next call
