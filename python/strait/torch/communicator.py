@@ -121,7 +121,7 @@ class Communicator:
         self._comm: c_void_p | None = None
         self._failure = ""
         self._lock = threading.Lock()  # of the end of _comm
-        self._handles: list[tuple[int, int, c_void_p]] = []
+        self._handles: list[tuple[int, int, c_void_p, Any]] = []
         unique_id = self._agree()
         with self.gpu.context():
             comm = c_void_p()
@@ -240,14 +240,14 @@ class Communicator:
 
     def is_registered(self, address: int | None = None) -> bool:
         """Whether an address lies in memory of register(); without it, whether there is any."""
-        return any(address is None or begin <= address < end for begin, end, _ in self._handles)
+        return any(address is None or begin <= address < end for begin, end, _, _ in self._handles)
 
-    def register(self, address: int, size: int) -> None:
-        """ncclCommRegister, until close()."""
+    def register(self, address: int, size: int, owner: Any) -> None:
+        """ncclCommRegister, until close(). owner: kept until then, as its memory is."""
         comm, handle = self._open(), c_void_p()
         result = _nccl.library().ncclCommRegister(comm, address, size, byref(handle))
         _nccl.check(result, "ncclCommRegister", comm)
-        self._handles.append((address, address + size, handle))
+        self._handles.append((address, address + size, handle, owner))
 
     def close(self) -> None:
         """Waits for the GPU and ends the communicator. No graph that was captured with it may be left."""
@@ -262,8 +262,9 @@ class Communicator:
             return
         library = _nccl.library()
         with self.gpu.context():
-            for _, _, handle in self._handles:
+            for _, _, handle, _ in self._handles:
                 library.ncclCommDeregister(comm, handle)
+            self._handles = []
             _nccl.check(library.ncclCommDestroy(comm), "ncclCommDestroy")
 
     def __enter__(self) -> Communicator:

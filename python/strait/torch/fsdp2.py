@@ -71,7 +71,7 @@ class Arena:
         pool = self._pools.get(tensor.device)
         for segment in pool.snapshot() if pool is not None else ():
             if not communicator.is_registered(segment["address"]):
-                communicator.register(segment["address"], segment["total_size"])
+                communicator.register(segment["address"], segment["total_size"], pool)
 
 
 class _Work(dist.Work):
