@@ -68,6 +68,20 @@ static unsigned wait_of(const char *name)
     return USUAL_S * 1000;
 }
 
+/* Returns a number from 1 to 65535; 0: not set, or not understood. */
+static unsigned number_of(const char *name)
+{
+    const char *value = setting(name);
+    char *end = NULL;
+    if (value == NULL)
+        return 0;
+    const unsigned long number = value[0] >= '0' && value[0] <= '9' ? strtoul(value, &end, 10) : 0;
+    if (number >= 1 && number <= UINT16_MAX && *end == '\0')
+        return (unsigned)number;
+    coll_log("%s=%s is not understood: not used", name, value);
+    return 0;
+}
+
 static bool is_known(const char *variable, size_t size)
 {
     for (unsigned i = 0; i < asked_count; i++)
@@ -91,6 +105,7 @@ struct coll_settings coll_settings_read(void)
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .shm_only = choice("STRAIT_COLL_MEET", backends, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),
+        .sms = number_of("STRAIT_COLL_SMS"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .table = table_of("STRAIT_COLL_TABLE"),
         .library = setting("STRAIT_COLL_NCCL"),

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""PyTorch over NCCL, unchanged, with or without libstrait-coll: FSDP2, DDP, all-to-all, all-reduce, CUDA graphs.
+"""PyTorch over NCCL with or without libstrait-coll: FSDP2, DDP, all-to-all, all-reduce, CUDA graphs.
 
   LD_PRELOAD=libstrait-coll.so.0 torchrun --nproc-per-node=2 collective_pytorch.py [PART ...]
+  torchrun --nproc-per-node=2 collective_pytorch.py --direct [PART ...]
+
+Preloaded, the library has all of NCCL's calls, and nothing in here knows of it. With --direct there is no preload:
+FSDP2 and DDP are given collectives of the package strait (strait.torch), which call the library; other parts are left
+out.
 
 Each rank prints one line for each part: its loss, and a sha256 of all losses and parameters, or of all that arrived. They
 are the same bits in every run with as many ranks; what took how long goes to stderr. collective_pytorch.sh runs it both
-ways and compares. Nothing in here knows of libstrait-coll.
+ways and compares.
 """
 
 import hashlib
@@ -19,7 +24,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic pro
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -27,6 +32,10 @@ STEPS = 20
 WIDTH, HEADS, LAYERS, VOCABULARY = 1024, 16, 4, 4096
 BATCH, LENGTH = 4, 256
 REPLAYS = 100
+DIRECT = "--direct" in sys.argv[1:]
+if DIRECT:
+    import strait.torch
+    from strait.torch import ddp_hook, fsdp2
 
 
 class Block(nn.Module):
@@ -124,6 +133,8 @@ def run_fsdp(name, device, reduce_dtype):
     for layer in model.layers:
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
+    if DIRECT:
+        fsdp2.install(model)
     train(name, model, device)
 
 
@@ -136,12 +147,17 @@ def run_fsdp_fp32(device):
 
 
 def run_ddp_fp32(device):
-    train("ddp-fp32", DistributedDataParallel(make_model(device), device_ids=[device.index]), device)
+    model = DistributedDataParallel(make_model(device), device_ids=[device.index])
+    if DIRECT:
+        model.register_comm_hook(None, ddp_hook)
+    train("ddp-fp32", model, device)
 
 
 def run_ddp_bf16(device):
     model = DistributedDataParallel(make_model(device), device_ids=[device.index])
-    model.register_comm_hook(None, bf16_compress_hook)  # gradients are rounded to BF16 before they are added up
+    # Gradients are rounded to BF16 before they are added up.
+    hook = default_hooks.bf16_compress_wrapper(ddp_hook) if DIRECT else default_hooks.bf16_compress_hook
+    model.register_comm_hook(None, hook)
     train("ddp-bf16", model, device)
 
 
@@ -284,7 +300,8 @@ PARTS = {
 
 
 def main():
-    chosen = sys.argv[1:] or list(PARTS)
+    named = [name for name in sys.argv[1:] if name != "--direct"]
+    chosen = named or [name for name in PARTS if not DIRECT or name.startswith(("fsdp", "ddp"))]
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         sys.exit(f"no part '{unknown[0]}': there are {', '.join(PARTS)}")
@@ -301,6 +318,8 @@ def main():
     for name in chosen:
         PARTS[name](device)
     dist.barrier()
+    if DIRECT:
+        strait.torch.close()
     dist.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 # collective_pytorch.sh LIBSTRAIT_COLL [PART ...]: collective_pytorch.py on RANKS (2) GPUs, first as it is, then with the
 # library preloaded; compares what the ranks printed: losses, parameters and everything received, bit for bit.
 #
+#   DIRECT       1: without a preload, through the package strait, which python3 has to find: FSDP2 and DDP
 #   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else auto
 #   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
 #   SHARED       1: all ranks on the first GPU, each on a host of its own, as NCCL is told, so that all
@@ -15,7 +16,11 @@ set -uo pipefail
 library=$(realpath "$1")
 program=$(realpath "$(dirname "$0")")/collective_pytorch.py
 shift
-parts=("$@")
+parts=("$@") every=
+if [ $# -eq 0 ]; then
+    every=1
+    [ "${DIRECT:-}" != 1 ] || parts=(fsdp-bf16 fsdp-fp32 ddp-fp32 ddp-bf16)
+fi
 ranks=${RANKS:-2}
 if [ -n "${OUT:-}" ]; then
     mkdir -p "$OUT"
@@ -96,14 +101,18 @@ is_compressed() {
 
 # compare WAY: runs with the library in that way, prints its report, and compares.
 compare() {
-    run "$1" "LD_PRELOAD=$library" "STRAIT_COLL=$1" STRAIT_COLL_PRINT=1 -- "${parts[@]}"
+    if [ "${DIRECT:-}" = 1 ]; then
+        run "$1" "STRAIT_COLLECTIVE_LIBRARY=$library" "STRAIT_COLL=$1" STRAIT_COLL_PRINT=1 -- --direct "${parts[@]}"
+    else
+        run "$1" "LD_PRELOAD=$library" "STRAIT_COLL=$1" STRAIT_COLL_PRINT=1 -- "${parts[@]}"
+    fi
     grep '^rank ' "$out/$1.out" | sort >"$out/$1.lines"
     grep -E -A40 '^strait-coll .* process' "$out/$1.err" | grep -vE '^(W|E|I|\[)[0-9]{4}' | tail -n 16
     if ! diff "$out/plain.lines" "$out/$1.lines"; then
         echo "they differ: without libstrait-coll (<) and with it as $1 (>)"
         exit 1
     fi
-    if [ "$1" = compress ] && [ ${#parts[@]} -eq 0 ] && ! is_compressed "$out/$1.err"; then
+    if [ "$1" = compress ] && [ -n "$every" ] && ! is_compressed "$out/$1.err"; then
         echo "compress: nothing was compressed: $(grep -m 1 'stays raw' "$out/$1.err")"
         exit 1
     fi

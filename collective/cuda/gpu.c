@@ -284,9 +284,9 @@ static bool verify(const struct gpu_verify *what, coll_stream stream)
     return good(control_verify(what, stream));
 }
 
-static bool reduce(const struct coll_reduce *what, coll_stream stream)
+static bool reduce(const struct coll_reduce *what, unsigned sm_budget, coll_stream stream)
 {
-    return good(coll_reduce_launch(what, 0, stream));
+    return good(coll_reduce_launch(what, sm_budget, stream));
 }
 
 static const struct gpu_ops *cuda_gpu(void)

@@ -93,8 +93,11 @@ static bool run(const struct trial *trial, bool encoding)
 {
     const struct coll_ccomm *ccomm = trial->ccomm;
     const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, NULL};
-    const struct strait_run with = {
-        .size = sizeof(with), .scratch = trial->scratch, .scratch_size = trial->scratch_size, .stream = ccomm->stream};
+    const struct strait_run with = {.size = sizeof(with),
+                                    .scratch = trial->scratch,
+                                    .scratch_size = trial->scratch_size,
+                                    .stream = ccomm->stream,
+                                    .sm_budget = ccomm->host.settings.sms};
     const struct strait_encode_item encode = encoded(trial);
     const struct strait_decode_item decode = decoded(trial);
     return (encoding ? strait_encode_batch(ccomm->codec, &params, &encode, 1, &with)

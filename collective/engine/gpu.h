@@ -197,7 +197,8 @@ struct gpu_ops {
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
-    bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
+    /* sm_budget: multiprocessors to occupy; 0: all. */
+    bool (*reduce)(const struct coll_reduce *reduce, unsigned sm_budget, coll_stream stream);
 };
 
 /* The engine on given GPUs, as its plugin exports it (collective/engine.h). Called once for each process; *gpu has to

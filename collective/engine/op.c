@@ -268,14 +268,20 @@ static struct message_list received_list(const struct plan *plan, uint8_t *memor
                                  .main_room = plan->layout.main_room};
 }
 
-/* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. */
+/* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. 0: all of them. */
+static uint32_t sm_budget_of(const struct coll_ccomm *ccomm, bool beside)
+{
+    const unsigned most = ccomm->host.settings.sms, left = beside ? ccomm->multiprocessors * 3 / 4 : 0;
+    return most == 0 || (left != 0 && left < most) ? left : most;
+}
+
 static struct strait_run run_of(const struct coll_op *op, const struct plan *plan, uint8_t *memory, uint32_t beside)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = memory + plan->codec_at,
                                .scratch_size = plan->codec_size,
                                .stream = op->call.stream,
-                               .sm_budget = beside > 0 ? op->ccomm->multiprocessors * 3 / 4 : 0};
+                               .sm_budget = sm_budget_of(op->ccomm, beside > 0)};
 }
 
 static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
@@ -464,7 +470,7 @@ static bool reduce(const struct coll_op *op, const struct plan *plan, uint8_t *m
     struct coll_reduce sum = launch_sum_of(op, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
-    return op->ccomm->gpu->reduce(&sum, op->call.stream);
+    return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
 }
 
 static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
@@ -474,7 +480,7 @@ static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8
     struct coll_reduce sum = launch_sum_of(op, &plan->rest);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = plan_rest(plan, memory, i);
-    return op->ccomm->gpu->reduce(&sum, op->call.stream);
+    return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
 }
 
 bool launch_decode(const struct coll_op *op)

@@ -138,7 +138,7 @@ static bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
         struct coll_reduce sum = launch_sum_of(op, &call);
         for (int i = 0; i < op->ccomm->ranks; i++)
             sum.source[i] = i == rank ? source_of(plan, part, i) : raw_arrival_of(plan, part, launch_memory(op), i);
-        return op->ccomm->gpu->reduce(&sum, op->call.stream);
+        return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
     }
     return plan->whole.operation != COLL_ALL_GATHER ||
            (put(op, plan, part, 0, rank) && put(op, plan, part, rank + 1, op->ccomm->ranks));

@@ -17,6 +17,7 @@ from .errors import CollectiveError
 VARIABLE = "STRAIT_COLLECTIVE_LIBRARY"  # not STRAIT_COLL_...: those are settings of the library
 
 UNIQUE_ID_BYTES = 128
+IN_PROGRESS = 7
 
 
 class UniqueId(Structure):

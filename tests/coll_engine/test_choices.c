@@ -267,6 +267,37 @@ START_TEST(coding_overlaps_with_transfer_unless_a_rank_has_grouped_one)
 }
 END_TEST
 
+/* ---- Multiprocessors --------------------------------------------------------------------------------------------- */
+
+/* Coding outside of groups and in one, and a sum. */
+static void occupy(struct rank *rank)
+{
+    uint8_t *values = values_new(rank, COLL_BF16, MOST), *all = values_new(rank, COLL_BF16, 2 * MOST);
+    values_fill(values, COLL_BF16, MOST, VALUES_NORMAL, (size_t)rank->rank);
+    for (unsigned turn = 0; turn < OVERLAP_AFTER + 2; turn++)
+        require_ok(ncclAllGather(values, all, MOST, COLL_BF16, rank->comm, rank->stream));
+    require_ok(ncclAllReduce(values, values, MOST, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(told_of(rank->comm, "all_gather", "bf16").compressed > 0);
+    require(told_of(rank->comm, "all_reduce", "bf16").compressed > 0);
+}
+
+static const struct {
+    const char *sms;
+    uint32_t most;
+} budgets[] = {{"", UINT32_MAX},   {"7", 7},           {"65535", 65535},     {"0", UINT32_MAX},
+               {"-3", UINT32_MAX}, {"7x", UINT32_MAX}, {"65536", UINT32_MAX}};
+
+START_TEST(coding_and_adding_keep_to_the_multiprocessors_that_are_given)
+{
+    setenv("STRAIT_COLL_SMS", budgets[_i].sms, 1);
+    links_begin(LINK_NS, LINK_FS);
+    setenv("STRAIT_COLL_TABLE", "all_gather=1,all_reduce=1", 1);
+    ranks_run(2, occupy, NULL);
+    require(fake_gpu.sms == budgets[_i].most);
+}
+END_TEST
+
 /* ---- Sends and receives ------------------------------------------------------------------------------------------ */
 
 /* Of sizes around the one from which it pays. */
@@ -323,6 +354,7 @@ int main(void)
     tcase_add_loop_test(tests, codecs_are_measured, 0, 3);
     tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
     tcase_add_loop_test(tests, coding_overlaps_with_transfer_unless_a_rank_has_grouped_one, 0, 2);
+    add_loop(tests, coding_and_adding_keep_to_the_multiprocessors_that_are_given, 0, COUNT(budgets));
     tcase_add_test(tests, sender_and_receiver_decide_alike_by_size);
     tcase_add_test(tests, sends_and_receives_can_be_left_raw);
     return suite_run("choices", tests);

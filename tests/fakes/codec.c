@@ -171,6 +171,7 @@ static struct launch prepare(const struct strait_run *with, uint32_t count, cons
                             .has_codebook = codebook_id != NULL,
                             .device = fake_codec_host.device()};
     demand(launch.items != NULL && launch.device >= 0);
+    fake_occupy(with->sm_budget);
     demand(fake_stream_device(fake_codec_host.stream(with->stream)) == launch.device);
     if (codebook_id != NULL)
         memcpy(launch.id, codebook_id, sizeof(launch.id));

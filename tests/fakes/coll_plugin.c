@@ -598,8 +598,16 @@ static void run_exchange(coll_stream stream, void *argument)
 KERNEL(write_headers, gpu_write_headers)
 KERNEL(check, gpu_check)
 KERNEL(verify, gpu_verify)
-KERNEL(reduce, coll_reduce)
 #undef KERNEL
+
+static bool reduce(const struct coll_reduce *argument, unsigned sm_budget, coll_stream stream)
+{
+    if (!can_work(stream))
+        return false;
+    fake_occupy(sm_budget);
+    fake_queue(stream, run_reduce, NULL, argument, sizeof(*argument));
+    return true;
+}
 
 static bool exchange(const struct gpu_exchange *argument, coll_stream stream)
 {

@@ -248,6 +248,14 @@ static struct work *work_of(fake_run *what, fake_launch *launch, fake_end *end, 
     return work;
 }
 
+void fake_occupy(uint32_t sm_budget)
+{
+    const uint32_t most = sm_budget == 0 ? UINT32_MAX : sm_budget;
+    uint32_t before = fake_gpu.sms;
+    while (before < most && !atomic_compare_exchange_weak(&fake_gpu.sms, &before, most)) {
+    }
+}
+
 void fake_queue(coll_stream stream, fake_run *what, fake_end *end, const void *argument, size_t size)
 {
     demand(stream != NULL);

@@ -50,6 +50,8 @@ struct fake_gpu_control {
     _Atomic uint32_t codec_fs[FAKE_GPUS]; /* of encoding, and of decoding: femtoseconds per byte of values */
     _Atomic uint32_t hosts[FAKE_GPUS];    /* the host of each device, as NCCL_HOSTID may say */
     const char *_Atomic list; /* the folder in which the host's driver lists its GPUs; NULL: there is none */
+    /* The most multiprocessors that a launch of coding or adding was allowed since it was set; all: UINT32_MAX. */
+    _Atomic uint32_t sms;
     /* Counters. */
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
@@ -118,6 +120,7 @@ int fake_stream_device(coll_stream stream);
  * launched. `end`, which may be NULL, gets the argument when the work never runs again. */
 typedef void fake_run(coll_stream stream, void *argument);
 typedef void fake_end(void *argument);
+void fake_occupy(uint32_t sm_budget); /* called for a launch of coding or adding; 0: it may occupy all */
 void fake_queue(coll_stream stream, fake_run *run, fake_end *end, const void *argument, size_t size);
 void fake_pass_time(coll_stream stream, double seconds); /* called by work, for its own stream */
 

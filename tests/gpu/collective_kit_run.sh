@@ -15,6 +15,7 @@
 #                          0.95 of NCCL in the long run and no call below 0.5; with compress no call where the link is slow
 #             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, without the library, with auto and with
 #                          compress, compared bit for bit
+#             direct       FSDP2 and DDP as torch, but by strait.torch without a preload
 #             fsdp2        strait.torch without a preload: FSDP2, DDP, errors (FSDP2: checks, all); two GPUs
 #             training     python -m strait.bench_step: whole training steps (TRAINING: its options; TRAINING_SECONDS: 500)
 #             show         nccl-tests with NCCL alone, auto and compress; about 4 minutes (SHOW_SECONDS: 260)
@@ -86,7 +87,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | small | fsdp2 | training) ;;
+    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | small | direct | fsdp2 | training) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -378,9 +379,17 @@ ranks_scenes() {
     return $code
 }
 
+fsdp2_scenes() {
+    local code=0
+    python3 fsdp2.py --kill || code=$?
+    [ $code -ne 77 ] || return 77
+    python3 -m torch.distributed.run --standalone --nproc-per-node=2 fsdp2.py ${FSDP2:-} || code=1
+    return $code
 }
-export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
-export kit out coll nccl gpus KILL KILL_WAYS RINGS JOIN ORDER FEW
+
+}
+export -f fsdp2_scenes join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
+export kit out coll nccl gpus FSDP2 KILL KILL_WAYS RINGS JOIN ORDER FEW
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -415,7 +424,9 @@ step late 120 env "OUT=$out/late" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 T
 # Without a preload: the package finds the library by its name.
 python=("PYTHONPATH=$kit/python" "STRAIT_LIBRARY=$kit/lib/libstrait-codec.so.0" "STRAIT_COLLECTIVE_LIBRARY=$coll")
 # shellcheck disable=SC2086
-step fsdp2 330 env "${python[@]}" python3 -m torch.distributed.run --standalone --nproc-per-node=2 fsdp2.py ${FSDP2:-}
+step direct 120 env "${python[@]}" DIRECT=1 "OUT=$out/direct" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 \
+    "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll"
+step fsdp2 360 env "${python[@]}" bash -c fsdp2_scenes
 # shellcheck disable=SC2086
 step training "${TRAINING_SECONDS:-500}" env "${python[@]}" python3 -m strait.bench_step --save "$out/training.json" ${TRAINING:-}
 # Starting a program takes most of its time, so repeats are cycles (-N) of it too.

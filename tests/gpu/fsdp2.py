@@ -2,16 +2,19 @@
 """strait.torch on two GPUs: FSDP2 and DDP with and without libstrait-coll, bit for bit, and errors.
 
   torchrun --nproc-per-node=2 tests/gpu/fsdp2.py [CHECK ...]
+  python3 tests/gpu/fsdp2.py --kill     a rank is killed in mid-step: the other has to raise, within KILL_SECONDS
 
 Prints a line for each check: PASS or FAIL, its name, and why. Everything is compressed unless STRAIT_COLL says
-otherwise. Needs the package strait (PYTHONPATH), libstrait-codec and libstrait-coll with its plugin (LD_LIBRARY_PATH, or
-STRAIT_LIBRARY and STRAIT_COLLECTIVE_LIBRARY). Exit status: 1 a check failed, 77 no two GPUs.
+otherwise. Needs the package strait (PYTHONPATH), libstrait-codec and libstrait-coll with its plugin (LD_LIBRARY_PATH,
+or STRAIT_LIBRARY and STRAIT_COLLECTIVE_LIBRARY). Exit status: 1 a check failed, 77 no two GPUs.
 """
 
 import contextlib
 import datetime
 import faulthandler
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +36,7 @@ from strait.torch import Communicator, communicator_of, ddp_hook, fsdp2
 
 STEPS = 10
 SECONDS_MAX = 300
+KILL_SECONDS = 15
 WIDTH, LAYERS, ROWS = 1024, 3, 64
 
 
@@ -206,7 +210,7 @@ def check_fsdp_registered(here):
     """Buffers of ncclMemAlloc that NCCL knows of."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     compare_fsdp(here, torch.bfloat16, policy, arena=fsdp2.Arena(registered=True))
-    demand(communicator_of(here.group)._handles, "nothing was registered")
+    demand(communicator_of(here.group).is_registered(), "nothing was registered")
 
 
 def check_fsdp_switched(here):
@@ -376,6 +380,7 @@ def check_close(here):
     first.close()  # does nothing
     compare_fsdp(here, torch.bfloat16, policy)
     demand(communicator_of(here.group) is not first, "the closed communicator is still there")
+    demand(communicator_of() is communicator_of(here.group), "the group of all ranks has two communicators")
     if here.device.type != "cuda":
         return
     strait.torch.close()
@@ -388,6 +393,54 @@ def check_close(here):
     torch.cuda.empty_cache()
     lost = before - torch.cuda.mem_get_info()[0]
     demand(lost < 64 << 20, f"{lost >> 20} MiB of GPU memory are lost")
+
+
+# ---- A rank that is killed ------------------------------------------------------------------------------------------
+
+
+def step_until_killed():
+    """A rank of --kill: the second one kills itself when the first may wait for it."""
+    rank = int(os.environ["RANK"])
+    here = begin()
+    model = shard(make(here.device, torch.bfloat16), here.mesh, MixedPrecisionPolicy(reduce_dtype=torch.float32))
+    fsdp2.install(model)
+    train(model, here.device, torch.bfloat16)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            train(model, here.device, torch.bfloat16, steps=1)
+    except CollectiveError as failure:
+        print(f"rank 0: CollectiveError: {failure}", flush=True)
+        os._exit(0)  # torch's own communicators may wait
+
+
+def kill():
+    """Returns the exit status."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--killed"],
+            env={**os.environ, **names, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        killed = ranks[1].wait(timeout=120)
+        since = time.perf_counter()
+        status = ranks[0].wait(timeout=KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"FAIL kill: {'rank 1 has not come to its end' if ranks[1].poll() is None else 'rank 0 waits'}")
+        return 1
+    finally:
+        for rank in ranks:
+            rank.kill()
+    good = status == 0 and killed == -signal.SIGKILL
+    print(f"{'PASS' if good else 'FAIL'} kill ({time.perf_counter() - since:.1f} s) {killed}, {status}")
+    return 0 if good else 1
 
 
 # ---- All of it ------------------------------------------------------------------------------------------------------
@@ -427,25 +480,33 @@ def run(here, names):
     return failed
 
 
-def main():
-    names = sys.argv[1:] or list(CHECKS)
-    unknown = [name for name in names if name not in CHECKS]
-    if unknown:
-        sys.exit(f"no check '{unknown[0]}': there are {', '.join(CHECKS)}")
-    if "RANK" not in os.environ:
-        sys.exit("run by torchrun: torchrun --nproc-per-node=2 fsdp2.py")
-    if torch.cuda.device_count() < 2 or os.environ["WORLD_SIZE"] != "2":
-        print("skipped: needs two ranks and two GPUs")
-        sys.exit(77)
+def begin():
+    """Of a rank."""
     faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("nccl", device_id=device, timeout=datetime.timedelta(seconds=90))
-    failed = run(Here(device), names)
-    report = communicator_of().report()  # a communicator of its own if checks have closed theirs: made by all ranks
+    return Here(device)
+
+
+def main():
+    if sys.argv[1:] == ["--killed"]:
+        return step_until_killed()
+    if torch.cuda.device_count() < 2:
+        print("skipped: needs two GPUs")
+        sys.exit(77)
+    if sys.argv[1:] == ["--kill"]:
+        sys.exit(kill())
+    names = sys.argv[1:] or list(CHECKS)
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        sys.exit(f"no check '{unknown[0]}': there are {', '.join(CHECKS)}")
+    if os.environ.get("WORLD_SIZE") != "2":
+        sys.exit("run by torchrun: torchrun --nproc-per-node=2 fsdp2.py")
+    failed = run(begin(), names)
     if dist.get_rank() == 0:
-        print(report)
+        print(_nccl.report(None))
         print(f"{len(names) - failed} passed, {failed} failed")
     strait.torch.close()
     dist.destroy_process_group()

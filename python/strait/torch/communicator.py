@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
 from pathlib import Path
@@ -89,13 +90,13 @@ class Gpu:
         return torch.futures.Future(devices=[self.device])
 
 
-def _host() -> str:
-    """What NCCL tells hosts apart by."""
+def _host() -> tuple[str, str]:
+    """What NCCL tells hosts apart by: a name, and the boot."""
     name = os.environ.get("NCCL_HOSTID") or socket.gethostname()
     try:
-        return f"{name} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+        return name, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return name
+        return name, ""
 
 
 class Communicator:
@@ -118,13 +119,16 @@ class Communicator:
         if self.rank < 0:
             raise CollectiveError("this process is not a rank of the group")
         self._comm: c_void_p | None = None
-        self._handles: list[tuple[int, int, c_void_p]] = []
+        self._failure = ""
+        self._lock = threading.Lock()  # of the end of _comm
+        self._handles: list[tuple[int, int, c_void_p, Any]] = []
         unique_id = self._agree()
         with self.gpu.context():
             comm = c_void_p()
             library = _nccl.library()
             _nccl.check(library.ncclCommInitRank(byref(comm), self.size, unique_id, self.rank), "ncclCommInitRank")
         self._comm = comm
+        _watch.add(self)
 
     def _agree(self) -> _nccl.UniqueId:
         """Whether every rank has what it takes, and rank 0's id. A rank that lacks something tells the others, which
@@ -142,10 +146,11 @@ class Communicator:
         troubles = [f"rank {rank}: {text}" for rank, (text, _, _) in enumerate(told) if text]
         if troubles:
             raise CollectiveError("\n".join(troubles))
-        hosts = list(dict.fromkeys(host.split()[0] for _, host, _ in told))
-        if len({host for _, host, _ in told}) > 1:
+        hosts = list(dict.fromkeys(host for _, host, _ in told))
+        if len(hosts) > 1:
+            names = ", ".join(name for name, _ in hosts)
             raise CollectiveError(
-                f"the ranks of this group are on several hosts ({', '.join(hosts)}), for which strait.torch has not"
+                f"the ranks of this group are on several hosts ({names}), for which strait.torch has not"
                 " been tried: shard within a host (HSDP), or preload libstrait-coll"
             )
         return _nccl.UniqueId.from_buffer_copy(told[0][2])
@@ -195,14 +200,15 @@ class Communicator:
             raise ValueError(f"types differ: {output.dtype} and {input.dtype}")
 
     def _call(self, function: str, *arguments: Any) -> None:
-        comm = self._open()
         self.check()
+        comm = self._open()
         _nccl.check(getattr(_nccl.library(), function)(*arguments, comm, self.gpu.stream()), function, comm)
 
     def _open(self) -> c_void_p:
-        if self._comm is None:
-            raise CollectiveError("the communicator is closed")
-        return self._comm
+        comm = self._comm
+        if comm is None:
+            raise CollectiveError(self._failure or "the communicator is closed")
+        return comm
 
     # ---- State ------------------------------------------------------------------------------------------------------
 
@@ -210,37 +216,53 @@ class Communicator:
         """CollectiveError: the communicator has failed, as when another rank has died. Every call asks this too."""
         comm, error = self._open(), c_int()
         _nccl.check(_nccl.library().ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
-        _nccl.check(error.value, "the communicator has failed", comm)
+        if error.value != _nccl.IN_PROGRESS:
+            _nccl.check(error.value, "the communicator has failed", comm)
+
+    def watch(self) -> None:
+        """Aborts the communicator if it has failed: the GPU stops waiting for a rank that is no more, and the next call
+        raises. What was under way is lost."""
+        with self._lock:
+            if self._comm is None:
+                return
+            try:
+                self.check()
+                return
+            except CollectiveError as failure:
+                self._failure = str(failure)
+            comm, self._comm = self._comm, None
+        print(f"strait.torch: rank {self.rank} of {self.size}: {self._failure}", file=sys.stderr, flush=True)
+        _nccl.library().ncclCommAbort(comm)
 
     def report(self) -> str:
         """What was moved, and what of it compressed: a text for people (docs/collectives.md, "The report")."""
         return _nccl.report(self._open())
 
-    def is_registered(self, address: int) -> bool:
-        return any(begin <= address < end for begin, end, _ in self._handles)
+    def is_registered(self, address: int | None = None) -> bool:
+        """Whether an address lies in memory of register(); without it, whether there is any."""
+        return any(address is None or begin <= address < end for begin, end, _, _ in self._handles)
 
-    def register(self, address: int, size: int) -> None:
-        """ncclCommRegister, until close()."""
+    def register(self, address: int, size: int, owner: Any) -> None:
+        """ncclCommRegister, until close(). owner: kept until then, as its memory is."""
         comm, handle = self._open(), c_void_p()
         result = _nccl.library().ncclCommRegister(comm, address, size, byref(handle))
         _nccl.check(result, "ncclCommRegister", comm)
-        self._handles.append((address, address + size, handle))
+        self._handles.append((address, address + size, handle, owner))
 
     def close(self) -> None:
-        """Waits for the GPU and ends the communicator; one that has failed is aborted. No graph that was captured with
-        it may be left."""
-        comm, self._comm = self._comm, None
+        """Waits for the GPU and ends the communicator. No graph that was captured with it may be left."""
+        if self._comm is not None:
+            with self.gpu.context():
+                self.gpu.synchronize()  # if a rank has died: until watch() has aborted
+        with self._lock:
+            comm, self._comm = self._comm, None
         if _communicators.get(self.group) is self:
             del _communicators[self.group]
         if comm is None:
             return
-        library, error = _nccl.library(), c_int()
-        if library.ncclCommGetAsyncError(comm, byref(error)) != 0 or error.value != 0:
-            library.ncclCommAbort(comm)
-            return
+        library = _nccl.library()
         with self.gpu.context():
-            self.gpu.synchronize()
-            for _, _, handle in self._handles:
+            for _, _, handle, _ in self._handles:
                 library.ncclCommDeregister(comm, handle)
             self._handles = []
             _nccl.check(library.ncclCommDestroy(comm), "ncclCommDestroy")
@@ -257,6 +279,39 @@ class Communicator:
 
 # ---- Those of this process ------------------------------------------------------------------------------------------
 
+_WATCH_S = 1.0
+
+
+class Watch:
+    """A thread that watches communicators, as torch's watchdog does with its own: one for the process."""
+
+    def __init__(self) -> None:
+        self._watched: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, communicator: Communicator) -> None:
+        with self._lock:
+            self._watched.add(communicator)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="strait-watch", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(_WATCH_S):
+            with self._lock:
+                watched = list(self._watched)
+            for communicator in watched:
+                communicator.watch()
+            del watched
+
+    def end(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+
+_watch = Watch()
 _communicators: dict[Any, Communicator] = {}
 _lock = threading.RLock()
 
@@ -284,3 +339,4 @@ def _close_at_exit() -> None:
     ranks, which may be waiting for it."""
     if not hasattr(sys, "last_type"):
         close()
+    _watch.end()

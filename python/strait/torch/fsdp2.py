@@ -59,10 +59,10 @@ class Arena:
             return torch.empty(size, dtype=dtype, device=device)
 
     def _make_pool(self, device: torch.device) -> Any:
-        if not self.registered:
-            return torch.cuda.MemPool()
         world: Any = dist.group.WORLD
-        return torch.cuda.MemPool(world._get_backend(device).mem_allocator)
+        allocator = world._get_backend(device).mem_allocator if self.registered else None
+        with torch.cuda.device(device):
+            return torch.cuda.MemPool(allocator)
 
     def register(self, communicator: Communicator, tensor: torch.Tensor) -> None:
         """Registers what of the arena is not yet, if the tensor lies there."""
@@ -71,7 +71,7 @@ class Arena:
         pool = self._pools.get(tensor.device)
         for segment in pool.snapshot() if pool is not None else ():
             if not communicator.is_registered(segment["address"]):
-                communicator.register(segment["address"], segment["total_size"])
+                communicator.register(segment["address"], segment["total_size"], pool)
 
 
 class _Work(dist.Work):

@@ -1,0 +1,239 @@
+"""strait.torch over libstrait-coll, with torch's own FSDP2 and DDP, on CPU tensors."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import TREE, loads
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+
+from strait import CollectiveError, bench_step  # noqa: E402
+
+RANKS = Path(__file__).with_name("collective_ranks.py")
+
+
+def find(variable, pattern):
+    """What the environment names, else the newest build's."""
+    if variable in os.environ:
+        return os.environ[variable]
+    built = sorted(TREE.glob(f"build*/**/{pattern}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((str(path) for path in built if loads(path)), None)
+
+
+@pytest.fixture(scope="module")
+def environment():
+    library = find("STRAIT_COLLECTIVE_LIBRARY", "collective/libstrait-coll.so.0")
+    nccl = find("STRAIT_TEST_NCCL", "nccl_processes/libnccl.so.2")
+    if library is None or nccl is None:
+        pytest.skip("needs a build with tests: libstrait-coll and the fake NCCL")
+    path = os.pathsep.join([str(TREE / "python"), str(RANKS.parent)])
+    names = {name: value for name, value in os.environ.items() if not name.startswith(("STRAIT_COLL", "NCCL_"))}
+    return names | {
+        "STRAIT_COLLECTIVE_LIBRARY": library,
+        "STRAIT_COLL_NCCL": nccl,
+        "STRAIT_COLL": "auto",
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def run_ranks(environment, folder, *arguments):
+    """What rank 0 has printed."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(RANKS), str(folder / "store"), str(rank), *arguments],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    return outputs[0]
+
+
+# ---- Protocols of torch ---------------------------------------------------------------------------------------------
+
+
+def test_collectives_are_what_fsdp2_declares():
+    from torch.distributed.fsdp._fully_shard import _fsdp_api, _fsdp_collectives
+
+    from strait.torch import fsdp2
+
+    for ours, base, default in (
+        (fsdp2.AllGather, _fsdp_api.AllGather, _fsdp_collectives.DefaultAllGather),
+        (fsdp2.ReduceScatter, _fsdp_api.ReduceScatter, _fsdp_collectives.DefaultReduceScatter),
+    ):
+        assert issubclass(ours, base)
+        made = ours()  # nothing abstract is left
+        for name in ("__call__", "allocate"):
+            declared, has = (inspect.signature(getattr(kind, name)) for kind in (default, ours))
+            assert [(p.name, p.kind, p.default) for p in has.parameters.values()] == [
+                (p.name, p.kind, p.default) for p in declared.parameters.values()
+            ]
+        tensor = made.allocate((3, 5), dtype=torch.bfloat16, device=torch.device("cpu"))
+        assert tensor.shape == (3, 5) and tensor.dtype == torch.bfloat16
+
+
+def test_the_hook_is_what_ddp_takes():
+    from strait.torch import ddp_hook
+
+    signature = inspect.signature(ddp_hook)
+    assert signature.parameters["bucket"].annotation is dist.GradBucket
+    assert signature.return_annotation == torch.futures.Future[torch.Tensor]
+
+
+def test_only_sums_and_averages_are_taken():
+    from strait._nccl import Reduction
+    from strait.torch.communicator import reduction_of
+
+    for op, expected in ((dist.ReduceOp.SUM, Reduction.SUM), (dist.ReduceOp.AVG, Reduction.AVG)):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            assert reduction_of(op, dtype) == reduction_of(dist.ReduceOp(op), dtype) == expected
+        assert reduction_of(op, torch.float64) is None
+    assert reduction_of(dist.ReduceOp.MAX, torch.float32) is None
+    assert reduction_of(dist._make_nccl_premul_sum(0.5), torch.float32) is None
+
+
+def test_without_a_group_or_a_gpu_it_says_so(tmp_path):
+    from strait.torch import Communicator, close
+
+    with pytest.raises(CollectiveError, match="call init_process_group first"):
+        Communicator()
+    close()  # nothing to do
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(CollectiveError, match="rank 0: there is no GPU"):
+            Communicator()
+    finally:
+        dist.destroy_process_group()
+
+
+class FakeNccl:
+    """Whose communicators fail when they are told to."""
+
+    def __init__(self):
+        self.error, self.calls, self.aborted = 0, [], threading.Event()
+
+    def ncclCommInitRank(self, comm, *arguments):
+        comm._obj.value = 0x1000
+        return 0
+
+    def ncclCommGetAsyncError(self, comm, error):
+        error._obj.value = self.error
+        return 0
+
+    def ncclCommAbort(self, comm):
+        self.calls.append("abort")
+        self.aborted.set()
+        return 0
+
+    def ncclCommDestroy(self, comm):
+        self.calls.append("destroy")
+        return 0
+
+    def ncclGetErrorString(self, result):
+        return b"a rank has died"
+
+    def ncclGetLastError(self, comm):
+        return b""
+
+
+def test_a_communicator_that_fails_is_aborted_by_the_watch(monkeypatch, tmp_path, capsys):
+    from collective_ranks import Host
+
+    from strait import _nccl
+    from strait.torch import communicator
+
+    def agree(self):
+        self.gpu = Host()
+        return _nccl.UniqueId()
+
+    nccl = FakeNccl()
+    monkeypatch.setattr(_nccl, "library", lambda: nccl)
+    monkeypatch.setattr(communicator.Communicator, "_agree", agree)
+    monkeypatch.setattr(communicator, "_WATCH_S", 0.01)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        healthy, failing = communicator.Communicator(), communicator.communicator_of()
+        assert not nccl.aborted.wait(0.2)
+        healthy.close()
+        healthy.close()
+        assert nccl.calls == ["destroy"]
+        nccl.error = 6
+        assert nccl.aborted.wait(20)
+        with pytest.raises(CollectiveError, match="the communicator has failed: a rank has died"):
+            failing.all_reduce(torch.zeros(8))
+        communicator.close()
+        assert nccl.calls == ["destroy", "abort"] and not communicator._communicators
+        assert "rank 0 of 1: the communicator has failed: a rank has died" in capsys.readouterr().err
+    finally:
+        dist.destroy_process_group()
+
+
+# ---- Two ranks ------------------------------------------------------------------------------------------------------
+
+
+def test_training_is_the_same_and_errors_are_told(environment, tmp_path):
+    output = run_ranks(environment, tmp_path, "checks")
+    lines = [line.split()[:2] for line in output.splitlines() if line.startswith(("PASS", "FAIL"))]
+    assert {verdict for verdict, _ in lines} == {"PASS"}, output
+    assert {"fsdp_reduce_fp32", "fsdp_uneven", "fsdp_packed", "fsdp_async", "ddp_bf16", "errors"} <= {
+        name for _, name in lines
+    }
+
+
+def test_a_step_is_measured_both_ways(environment, tmp_path):
+    same, different = (
+        json.loads(line) for line in run_ranks(environment, tmp_path, "bench").splitlines() if line.startswith("{")
+    )
+    assert [row["way"] for row in same["rows"]] == ["torch", "strait"]
+    for row in same["rows"]:
+        assert [len(turn) for turn in row["step_s"]] == [2, 2, 2]
+        speed, x = row["tokens_per_s"], row["x"]
+        assert 0 < speed["min"] <= speed["p50"] <= speed["max"] and 0 < x["min"] <= x["p50"] <= x["max"]
+    assert same["rows"][0]["x"] == {"p50": 1.0, "min": 1.0, "max": 1.0}
+    assert len(same["losses"]) == 7 and len(set(same["losses"])) == 7 and not same["different"]
+    assert "all_gather bf16 0/" in bench_step.counts_of(same["report"])
+    assert any("losses from step 0 on" in text for text in different["different"])
+    assert any("parameter " in text for text in different["different"])
+
+
+# ---- The bench ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ("--links shm,pipe", "no links 'pipe': there are as-is, shm, socket"),
+        ("--steps 0", "--steps has to be 1 or more"),
+        ("--batch x", "invalid int value"),
+    ],
+)
+def test_the_bench_refuses(arguments, text, capsys):
+    with pytest.raises(SystemExit):
+        bench_step.parse(arguments.split())
+    assert text in capsys.readouterr().err
+
+
+def test_the_bench_needs_gpus():
+    if torch.cuda.device_count() >= 2:
+        pytest.skip("there are GPUs")
+    done = subprocess.run(
+        [sys.executable, "-m", "strait.bench_step"], capture_output=True, text=True, cwd=TREE / "python", timeout=100
+    )
+    assert done.returncode == 77 and "skipped: 0 GPUs, 2 are needed" in done.stdout
