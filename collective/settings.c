@@ -93,6 +93,7 @@ struct coll_settings coll_settings_read(void)
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .table = table_of("STRAIT_COLL_TABLE"),
+        .report = setting("STRAIT_COLL_REPORT"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
     /* A mistyped name would silently leave its user with the default. */

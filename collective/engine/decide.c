@@ -108,6 +108,7 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
         op->wire += plan_wire(&op->of[phase].plan);
         probe |= op->of[phase].level == LEVEL_PROBE;
     }
+    op->probe = probe;
     if (is_forced(ccomm, &op->call))
         return NULL;
     if (probe)

@@ -27,8 +27,8 @@ def table() -> dict[str, tuple[str, int]]:
 def with_json() -> set[str]:
     """Commands whose --help has --json."""
     commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
-    lines = [[one] for one in commands if one not in ("bench", "codebook")]
-    for parted in ("bench", "codebook"):
+    lines = [[one] for one in commands if one not in ("bench", "codebook", "collectives")]
+    for parted in ("bench", "codebook", "collectives"):
         lines += [[parted, part] for part in re.findall(r"^  (\w+) +\S", strait(parted, "--help").stdout, re.M)]
     found = {"straitd --examine"}
     for line in lines:
