@@ -80,7 +80,7 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
         return;
     }
     count->compressed++;
-    count->plain += coll_call_bytes(call);
+    count->values += decision->values;
     count->wire += decision->wire;
     count->probes += decision->probe;
     count->cost.plain += decision->cost.plain;

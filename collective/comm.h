@@ -40,6 +40,7 @@ struct coll_decision {
     enum coll_route route;
     const char *reason;  /* static */
     uint64_t wire;       /* bytes that NCCL was handed, if not those of the call */
+    uint64_t values;     /* and of the values that they stand for */
     bool probe;          /* it was sent with room for any result */
     struct op_cost cost; /* by the links as measured; 0: not measured */
 };
@@ -57,7 +58,7 @@ struct coll_count {
     uint64_t grouped, captured, failed; /* failed: refused by NCCL at once, and not in `calls` */
     uint64_t compressed;                /* how many of the calls */
     uint64_t wire;                      /* bytes that NCCL was handed for them */
-    uint64_t plain;                     /* bytes that NCCL would have been handed uncompressed */
+    uint64_t values;                    /* and of the values that they stand for */
     const char *reason;                 /* of the last decision */
     uint64_t probes;                    /* of those compressed */
     struct op_cost cost;                /* sums over those compressed */

@@ -44,6 +44,7 @@ struct coll_op {
     unsigned phase;      /* the next one, from 0 */
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
+    uint64_t values;     /* and of the values that they stand for */
     struct coll_phase of[COLL_PHASES_MAX];
     bool probe;    /* sent with room for any result */
     bool left_raw; /* NCCL moves it uncompressed, and is timed (compare.h); it has one phase */

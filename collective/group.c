@@ -75,7 +75,7 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
     if (compressed && op->left_raw)
         return (struct coll_decision){.route = COLL_ROUTE_TIMED, .reason = COLL_LEFT_RAW};
     if (compressed)
-        return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire, op->probe, cost_of(op)};
+        return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire, op->values, op->probe, cost_of(op)};
     const bool mixed = call->grouped && info->ccomm != NULL && !info->pinned;
     /* A call that NCCL refuses must not be deferred: the group fails before anything is encoded. */
     const bool deferred = mixed && moves_by_pairs(call) && call->peer >= 0 && call->peer < info->ranks &&

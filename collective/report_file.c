@@ -97,14 +97,14 @@ static void put_operation(struct coll_text *text, enum coll_operation operation,
                   ",\"failed\":%" PRIu64,
                   count->calls, count->bytes, count->grouped, count->captured, count->failed);
     coll_text_add(text,
-                  ",\"compressed\":%" PRIu64 ",\"compressed_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
+                  ",\"compressed\":%" PRIu64 ",\"plain_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
                   ",\"probes\":%" PRIu64 ",\"overflows\":%" PRIu64 ",",
-                  count->compressed, count->plain, count->wire, count->probes, kind->overflows);
+                  count->compressed, count->values, count->wire, count->probes, kind->overflows);
     put_known(text, "nccl_seconds", count->cost.plain, measured);
     coll_text_add(text, ",");
     put_known(text, "coded_seconds", count->cost.coded, measured);
     coll_text_add(text, ",");
-    put_known(text, "overflow_seconds", seconds_overflowed(count, kind->overflows), measured);
+    put_known(text, "overflow_seconds", seconds_overflowed(count, kind->overflows), measured && figures->overflow > 0);
     coll_text_add(text, ",\"compared\":%" PRIu64 ",", kind->compared);
     put_known(text, "x", kind->ratio > 0 ? 1 / kind->ratio : 0, kind->compared > 0 && kind->ratio > 0);
     put_raw(text, count);

@@ -159,6 +159,15 @@ static void reading_free(struct reading *reading)
 
 /* ---- Figures of groups ------------------------------------------------------------------------------------------- */
 
+/* Of the bytes of all calls. */
+static double compressed_part(const struct coll_row *row)
+{
+    double raw = 0;
+    for (unsigned i = 0; i < row->raw_count; i++)
+        raw += row->raw[i].bytes;
+    return row->bytes > raw ? (row->bytes - raw) / row->bytes : 0;
+}
+
 /* NCCL's time by ours, by the links as they were measured; < 0: not known. */
 static double expected_x(const struct coll_row *row)
 {
@@ -262,8 +271,8 @@ static void put_row(const struct coll_row *row)
     fputs("  ", stdout);
     printf("%-14.14s %-7.7s %12s", row->operation, row->type, calls);
     put_size(row->calls > 0 ? row->bytes / row->calls : 0);
-    printf(" %9.1f %%", row->bytes > 0 ? 100 * row->compressed_bytes / row->bytes : 0.0);
-    put_x(row->wire_bytes > 0 ? row->compressed_bytes / row->wire_bytes : -1);
+    printf(" %9.1f %%", 100 * compressed_part(row));
+    put_x(row->wire_bytes > 0 ? row->plain_bytes / row->wire_bytes : -1);
     put_x(row->x);
     put_x(expected_x(row));
     printf(" %9.0f", row->overflows);
@@ -281,11 +290,12 @@ static void put_measured(const struct coll_communicator *of)
 {
     printf("  links        ");
     if (of->start_us < 0)
-        printf("not measured\n");
+        printf("not measured");
     else
-        printf("%.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what overflows, "
-               "codec %.0f and %.0f GB/s\n",
-               of->rates[0], of->rates[1], of->rates[2], of->rates[3], of->rates[4], of->rates[5]);
+        for (unsigned i = 0; i < COLL_RATES; i++)
+            if (of->rates[i] >= 0)
+                printf("%s%s %.4g", i > 0 ? ", " : "", coll_rate_names[i], of->rates[i]);
+    printf("%s\n", of->start_us < 0 ? "" : " GB/s");
 }
 
 static void put_memory(const struct coll_group *group)
@@ -388,15 +398,15 @@ static cJSON *row_json(const struct coll_row *row)
     const struct {
         const char *name;
         double value;
-    } counts[] = {
-        {"calls", row->calls},           {"calls_least", row->calls_least}, {"calls_most", row->calls_most},
-        {"bytes", row->bytes},           {"grouped", row->grouped},         {"captured", row->captured},
-        {"failed", row->failed},         {"compressed", row->compressed},   {"compressed_bytes", row->compressed_bytes},
-        {"wire_bytes", row->wire_bytes}, {"probes", row->probes},           {"overflows", row->overflows},
-        {"compared", row->compared}};
+    } counts[] = {{"calls", row->calls},           {"calls_least", row->calls_least}, {"calls_most", row->calls_most},
+                  {"bytes", row->bytes},           {"grouped", row->grouped},         {"captured", row->captured},
+                  {"failed", row->failed},         {"compressed", row->compressed},   {"plain_bytes", row->plain_bytes},
+                  {"wire_bytes", row->wire_bytes}, {"probes", row->probes},           {"overflows", row->overflows},
+                  {"compared", row->compared}};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         cJSON_AddNumberToObject(object, counts[i].name, counts[i].value);
-    add_known(object, "ratio", row->wire_bytes > 0 ? row->compressed_bytes / row->wire_bytes : -1);
+    cJSON_AddNumberToObject(object, "compressed_part", compressed_part(row));
+    add_known(object, "ratio", row->wire_bytes > 0 ? row->plain_bytes / row->wire_bytes : -1);
     add_known(object, "x", row->x);
     add_known(object, "expected_x", expected_x(row));
     add_known(object, "nccl_seconds", row->nccl_seconds);

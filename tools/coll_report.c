@@ -119,7 +119,7 @@ static void parse_row(struct finding *finding, const cJSON *object, struct coll_
                   {"captured", &row->captured},
                   {"failed", &row->failed},
                   {"compressed", &row->compressed},
-                  {"compressed_bytes", &row->compressed_bytes},
+                  {"plain_bytes", &row->plain_bytes},
                   {"wire_bytes", &row->wire_bytes},
                   {"probes", &row->probes},
                   {"overflows", &row->overflows},
@@ -280,7 +280,7 @@ static void add_row(struct coll_row *to, const struct coll_row *row)
     to->captured += row->captured;
     to->failed += row->failed;
     to->compressed += row->compressed;
-    to->compressed_bytes += row->compressed_bytes;
+    to->plain_bytes += row->plain_bytes;
     to->wire_bytes += row->wire_bytes;
     to->probes += row->probes;
     to->overflows = fmax(to->overflows, row->overflows);

@@ -27,7 +27,7 @@ struct coll_raw {
 
 struct coll_row {
     const char *operation, *type;
-    double calls, bytes, grouped, captured, failed, compressed, compressed_bytes, wire_bytes, probes, overflows;
+    double calls, bytes, grouped, captured, failed, compressed, plain_bytes, wire_bytes, probes, overflows;
     double compared, x; /* x: NCCL's time by that of compressed operations; < 0: not known */
     double nccl_seconds, coded_seconds, overflow_seconds; /* of those compressed, by the links; < 0: not known */
     struct coll_raw raw[COLL_RAW_MAX];
