@@ -325,6 +325,58 @@ START_TEST(a_folder_that_cannot_be_had_does_no_harm)
 }
 END_TEST
 
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum { PART = 4 << 20 /* bytes */ };
+
+/* GPU memory for messages of one operation, as docs/collectives.md has it: a power of two above `parts` times the part,
+ * of which 1 GiB would take the same multiple. */
+static const struct memory_case {
+    enum coll_operation what;
+    int ranks;
+    double parts;
+} memory_cases[] = {{COLL_ALL_GATHER, 2, 2.4}, {COLL_ALL_GATHER, 4, 3.8},     {COLL_ALL_TO_ALL, 2, 3.4},
+                    {COLL_ALL_TO_ALL, 4, 6.8}, {COLL_REDUCE_SCATTER, 2, 5.4}, {COLL_REDUCE_SCATTER, 4, 10.8},
+                    {COLL_ALL_REDUCE, 2, 4.4}, {COLL_ALL_REDUCE, 4, 2.7},     {COLL_BROADCAST, 2, 1.1},
+                    {COLL_SEND, 2, 1.7}};
+
+static void operate_once(struct rank *rank)
+{
+    const struct memory_case *of = rank->argument;
+    struct operation operation = {.what = of->what, .type = COLL_BF16, .count = PART / 2, .reduction = COLL_SUM};
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    require_ok(operation_post(rank, &operation));
+    operation_check(rank, &operation);
+}
+
+static bool has_ranks(const struct coll_process *process)
+{
+    return all_ended(process) && process->count == (unsigned)process->communicators[0].ranks;
+}
+
+START_TEST(memory_is_what_is_documented)
+{
+    const struct memory_case *of = &memory_cases[_i];
+    double most = 0, expected = 4 << 20;
+    folder_make();
+    ranks_run(of->ranks, operate_once, of);
+    struct coll_process process = report_await(has_ranks);
+    while (expected < of->parts * PART)
+        expected *= 2;
+    for (unsigned i = 0; i < process.count; i++)
+        most = process.communicators[i].messages > most ? process.communicators[i].messages : most;
+    if (most != expected)
+        fprintf(stderr, "case %d: %.0f, not %.0f\n", _i, most, expected);
+    require(most == expected);
+    /* 16 MiB for each rank but one, and flags. */
+    const double rings = (of->ranks - 1) * 16.0 * (1 << 20);
+    require(process.communicators[0].host >= rings && process.communicators[0].host < 1.05 * rings);
+    coll_process_free(&process);
+    folder_remove();
+}
+END_TEST
+
 /* ---- Many, and in children --------------------------------------------------------------------------------------- */
 
 enum { MANY = 260, KEPT = 256 };
@@ -399,6 +451,7 @@ int main(void)
     tcase_add_test(tests, times_are_those_of_the_links);
     tcase_add_test(tests, raw_calls_are_reported);
     tcase_add_loop_test(tests, a_folder_that_cannot_be_had_does_no_harm, 0, 2);
+    tcase_add_loop_test(tests, memory_is_what_is_documented, 0, COUNT(memory_cases));
     tcase_add_test(tests, of_many_communicators_the_last_are_kept);
     tcase_add_test(tests, a_child_does_not_report_for_its_parent);
     return suite_run("report", tests);
