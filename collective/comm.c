@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,6 +26,9 @@ struct coll_comm_entry {
     struct child *awaited;
     struct coll_comm_info info;
     struct coll_counts counts;
+    uint64_t number;
+    bool inherited; /* by a forked child, which may not use it */
+    char told[COLL_TOLD_MAX];
 };
 
 /* Threads that drive one GPU each call at the same time; a sleeping one would wake too late for a call of
@@ -33,6 +37,7 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
+static uint64_t inserted;      /* communicators so far */
 static atomic_bool registered; /* memory, with any communicator; never cleared */
 static atomic_bool encrypted;
 
@@ -45,6 +50,16 @@ static struct coll_comm_entry **slot_of(coll_comm comm)
     while (*at != NULL && (*at)->comm != comm)
         at = &(*at)->next;
     return at;
+}
+
+static void add_raw(struct coll_count *count, const char *reason, uint64_t bytes)
+{
+    struct coll_raw_count *raw = count->raw, *const last = &count->raw[COLL_REASONS_MAX - 1];
+    while (raw < last && raw->reason != NULL && raw->reason != reason)
+        raw++;
+    raw->reason = raw < last ? reason : COLL_OTHER_REASONS;
+    raw->calls++;
+    raw->bytes += bytes;
 }
 
 static void add(struct coll_counts *counts, const struct coll_call *call, const struct coll_decision *decision,
@@ -60,11 +75,17 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
     count->bytes += coll_call_bytes(call);
     count->grouped += call->grouped;
     count->captured += call->captured;
-    if (decision->route != COLL_ROUTE_COMPRESS)
+    if (decision->route != COLL_ROUTE_COMPRESS) {
+        add_raw(count, decision->reason, coll_call_bytes(call));
         return;
+    }
     count->compressed++;
-    count->plain += coll_call_bytes(call);
+    count->values += decision->values;
     count->wire += decision->wire;
+    count->probes += decision->probe;
+    count->cost.plain += decision->cost.plain;
+    count->cost.coded += decision->cost.coded;
+    count->cost.repair += decision->cost.repair;
 }
 
 /* ---- Communicators ----------------------------------------------------------------------------------------------- */
@@ -176,8 +197,10 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
     if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
         (*at)->comm = comm;
     struct coll_comm_entry *entry = *at;
-    if (entry != NULL)
+    if (entry != NULL) {
         entry->info = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = is_pinned()};
+        entry->number = ++inserted;
+    }
     coll_comm_unlock();
 }
 
@@ -421,8 +444,59 @@ void coll_comm_clear_counts(void)
 {
     memset(&process, 0, sizeof(process));
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct coll_comm_entry *entry = buckets[i]; entry != NULL; entry = entry->next)
+        for (struct coll_comm_entry *entry = buckets[i]; entry != NULL; entry = entry->next) {
             memset(&entry->counts, 0, sizeof(entry->counts));
+            entry->inherited = true;
+        }
+}
+
+/* ---- For reports ------------------------------------------------------------------------------------------------- */
+
+void coll_comm_set_told(coll_comm comm, const char *told)
+{
+    coll_comm_lock();
+    struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL)
+        snprintf(entry->told, sizeof(entry->told), "%s", told);
+    coll_comm_unlock();
+}
+
+unsigned coll_comm_list(coll_comm *list, unsigned most)
+{
+    unsigned count = 0;
+    coll_comm_lock();
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct coll_comm_entry *entry = buckets[i]; entry != NULL; entry = entry->next) {
+            if (entry->inherited)
+                continue;
+            if (count < most)
+                list[count] = entry->comm;
+            count++;
+        }
+    coll_comm_unlock();
+    return count;
+}
+
+/* A few bits of both words: the whole key lets a process join. */
+static uint64_t id_of(const struct coll_key *key)
+{
+    const uint64_t mixed = (key->words[0] ^ (key->words[1] << 32 | key->words[1] >> 32)) * UINT64_C(0x9E3779B97F4A7C15);
+    return mixed >> 16;
+}
+
+bool coll_comm_copy(coll_comm comm, struct coll_comm_copy *copy)
+{
+    coll_comm_lock();
+    const struct coll_comm_entry *entry = *slot_of(comm);
+    if (entry != NULL) {
+        copy->info = entry->info;
+        copy->counts = entry->counts;
+        copy->number = entry->number;
+        copy->id = id_of(&entry->key);
+        memcpy(copy->told, entry->told, sizeof(copy->told));
+    }
+    coll_comm_unlock();
+    return entry != NULL;
 }
 
 /* Of the calling thread: its group depth, and the communicators in the group. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "collective/api.h"
+#include "collective/engine/plan.h"
 #include "collective/nccl.h"
 #include "collective/rendezvous.h"
 
@@ -37,17 +38,31 @@ struct coll_comm_info {
 
 struct coll_decision {
     enum coll_route route;
-    const char *reason; /* static */
-    uint64_t wire;      /* bytes that NCCL was handed, if not those of the call */
+    const char *reason;  /* static */
+    uint64_t wire;       /* bytes that NCCL was handed, if not those of the call */
+    uint64_t values;     /* and of the values that they stand for */
+    bool probe;          /* it was sent with room for any result */
+    struct op_cost cost; /* by the links as measured; 0: not measured */
 };
+
+/* Calls that went raw for one reason. */
+struct coll_raw_count {
+    const char *reason; /* static; NULL: none */
+    uint64_t calls, bytes;
+};
+enum { COLL_REASONS_MAX = 8 /* the last one stands for all others */ };
+#define COLL_OTHER_REASONS "other reasons"
 
 struct coll_count {
     uint64_t calls, bytes;              /* that NCCL accepted */
     uint64_t grouped, captured, failed; /* failed: refused by NCCL at once, and not in `calls` */
     uint64_t compressed;                /* how many of the calls */
     uint64_t wire;                      /* bytes that NCCL was handed for them */
-    uint64_t plain;                     /* bytes that NCCL would have been handed uncompressed */
+    uint64_t values;                    /* and of the values that they stand for */
     const char *reason;                 /* of the last decision */
+    uint64_t probes;                    /* of those compressed */
+    struct op_cost cost;                /* sums over those compressed */
+    struct coll_raw_count raw[COLL_REASONS_MAX];
 };
 
 struct coll_counts {
@@ -124,6 +139,27 @@ bool coll_comm_counts(coll_comm comm, struct coll_comm_info *info, struct coll_c
 
 bool coll_comm_any_counts(void); /* any call was counted */
 
+/* ---- For reports ------------------------------------------------------------------------------------------------- */
+
+enum { COLL_TOLD_MAX = 400 };
+
+/* All that is known of a communicator here. */
+struct coll_comm_copy {
+    struct coll_comm_info info; /* held is NULL */
+    struct coll_counts counts;
+    uint64_t number;          /* of the communicators of this process, from 1 on */
+    uint64_t id;              /* the same on all ranks, and of no other one; 48 bits; 0: not known */
+    char told[COLL_TOLD_MAX]; /* what was found when it joined */
+};
+
+/* Sets what was found when the communicator joined, or failed to. */
+void coll_comm_set_told(coll_comm comm, const char *told);
+/* Stores the communicators of this process, at most `most`, and not those that a forked child has from its parent.
+ * Returns how many there are. */
+unsigned coll_comm_list(coll_comm *list, unsigned most);
+/* False: not known. */
+bool coll_comm_copy(coll_comm comm, struct coll_comm_copy *copy);
+
 /* Around fork; in the child, coll_comm_clear_counts before unlocking sets all counts to zero. */
 void coll_comm_lock(void);
 void coll_comm_unlock(void);
@@ -144,9 +180,6 @@ void coll_nccl_query_unlock(void);
 /* Returns `result`, or its outcome on `comm` if it is in progress: an error also if another thread has ended the
  * communicator meanwhile. */
 coll_result coll_nccl_wait(coll_comm comm, coll_result result);
-
-/* strait_coll_report of this library, even if another copy of it comes before (hooks.c). */
-size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity);
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 

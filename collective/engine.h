@@ -44,7 +44,9 @@ struct coll_op {
     unsigned phase;      /* the next one, from 0 */
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
+    uint64_t values;     /* and of the values that they stand for */
     struct coll_phase of[COLL_PHASES_MAX];
+    bool probe;    /* sent with room for any result */
     bool left_raw; /* NCCL moves it uncompressed, and is timed (compare.h); it has one phase */
     bool timed;    /* it is to be timed, if that can be */
     bool counted;  /* as one of its kind, also if it goes raw */
@@ -61,6 +63,26 @@ struct coll_op {
  * is suspended, and all else. */
 struct coll_memory {
     uint64_t suspendable, persistent;
+};
+
+/* What the engine knows of a communicator, for reports. */
+struct coll_kind_figures {
+    uint64_t overflows; /* operations, each time that they ran, in which a message of any rank did not fit */
+    uint64_t compared;  /* how often operations that were left raw were compared with compressed ones */
+    double ratio;       /* compressed by raw, the last time */
+};
+
+struct coll_figures {
+    unsigned hosts;
+    bool measured;                                            /* else rates are 0, but for the codec's */
+    double start_us;                                          /* of any operation */
+    double gather, exchange, scatter, overflow;               /* GB/s to each other rank (struct link_costs) */
+    double encode, decode;                                    /* GB/s of values */
+    struct coll_memory memory;                                /* of the GPU */
+    uint64_t hosted;                                          /* bytes of host memory in place of that */
+    uint64_t host_memory;                                     /* bytes of the memory that ranks of this host share */
+    char table[COLL_SIZES_TEXT];                              /* STRAIT_COLL_TABLE that decides alike */
+    struct coll_kind_figures of[COLL_OPERATIONS][COLL_TYPES]; /* by operation and type */
 };
 
 struct coll_engine_host {
@@ -109,13 +131,16 @@ struct coll_engine_ops {
     void (*suspend)(struct coll_ccomm *ccomm);
     void (*resume)(struct coll_ccomm *ccomm);
     struct coll_memory (*memory)(struct coll_ccomm *ccomm);
+    /* Any thread. look: what the GPU has reported since counts too; only while CUDA has not ended. Else what is known
+     * from calls. */
+    void (*figures)(struct coll_ccomm *ccomm, bool look, struct coll_figures *figures);
     /* No more operations follow: the end of this rank's process is no failure for the others then. */
     void (*finish)(struct coll_ccomm *ccomm);
     /* Frees the communicator. Called by its last user, when all operations are over or right after abort. */
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 12u
+#define COLL_ENGINE_VERSION 13u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

@@ -54,6 +54,18 @@ static const char *reason_to_stay_raw(const struct coll_comm_info *info, const s
     return NULL;
 }
 
+/* Of all of its phases. */
+static struct op_cost cost_of(const struct coll_op *op)
+{
+    struct op_cost cost = {0, 0, 0};
+    for (unsigned phase = 0; phase < op->phases; phase++) {
+        cost.plain += op->of[phase].cost.plain;
+        cost.coded += op->of[phase].cost.coded;
+        cost.repair += op->of[phase].cost.repair;
+    }
+    return cost;
+}
+
 struct coll_decision coll_decide(const struct coll_comm_info *info, const struct coll_call *call, struct coll_op *op)
 {
     const char *reason = reason_to_stay_raw(info, call);
@@ -61,14 +73,14 @@ struct coll_decision coll_decide(const struct coll_comm_info *info, const struct
     const bool compressed = reason == NULL && coll_engine()->decide(info->ccomm, call, op, &reason);
     op->held = info->held;
     if (compressed && op->left_raw)
-        return (struct coll_decision){COLL_ROUTE_TIMED, COLL_LEFT_RAW, 0};
+        return (struct coll_decision){.route = COLL_ROUTE_TIMED, .reason = COLL_LEFT_RAW};
     if (compressed)
-        return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire};
+        return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", op->wire, op->values, op->probe, cost_of(op)};
     const bool mixed = call->grouped && info->ccomm != NULL && !info->pinned;
     /* A call that NCCL refuses must not be deferred: the group fails before anything is encoded. */
     const bool deferred = mixed && moves_by_pairs(call) && call->peer >= 0 && call->peer < info->ranks &&
                           coll_type_row(call->type) != COLL_UNKNOWN;
-    return (struct coll_decision){deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, reason, 0};
+    return (struct coll_decision){.route = deferred ? COLL_ROUTE_DEFER : COLL_ROUTE_NCCL, .reason = reason};
 }
 
 /* After a failure all ops fail: a program that never asks for errors must not go on with data that did not arrive. */

@@ -1,12 +1,8 @@
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <strait/collective.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "collective/api.h"
 #include "collective/comm.h"
@@ -14,6 +10,8 @@
 #include "collective/join.h"
 #include "collective/nccl.h"
 #include "collective/rendezvous.h"
+#include "collective/report.h"
+#include "collective/report_file.h"
 
 _Static_assert(offsetof(struct coll_config_head, magic) == COLL_CONFIG_MAGIC_AT &&
                    offsetof(coll_call_config, extensions) == COLL_CONFIG_EXTENSIONS_AT &&
@@ -23,93 +21,8 @@ _Static_assert(offsetof(struct coll_config_head, magic) == COLL_CONFIG_MAGIC_AT 
                    offsetof(coll_encryption, mode) == COLL_ENCRYPTION_MODE_AT,
                "check_header.c has NCCL's");
 
-/* ---- Text of any length ------------------------------------------------------------------------------------------ */
-
-struct text {
-    char *dst;
-    size_t capacity, size; /* size: what the whole text needs, without its terminator */
-};
-
-__attribute__((format(printf, 2, 3))) static void append(struct text *text, const char *format, ...)
-{
-    size_t left = text->size < text->capacity ? text->capacity - text->size : 0;
-    va_list arguments;
-    va_start(arguments, format);
-    int size = vsnprintf(left > 0 ? text->dst + text->size : NULL, left, format, arguments);
-    va_end(arguments);
-    text->size += size > 0 ? (size_t)size : 0;
-}
-
-/* ---- Parts ------------------------------------------------------------------------------------------------------- */
-
-static void put_counts(struct text *text, const struct coll_counts *counts)
-{
-    append(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes",
-           "in groups", "captured", "failed", "compressed", "their bytes");
-    for (unsigned operation = 0; operation < COLL_OPERATIONS; operation++)
-        for (unsigned type = 0; type < COLL_TYPES; type++) {
-            const struct coll_count *count = &counts->of[operation][type];
-            if (count->reason == NULL)
-                continue;
-            append(text,
-                   "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64
-                   " %16" PRIu64,
-                   coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
-                   count->captured, count->failed, count->compressed, count->wire);
-            append(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
-        }
-}
-
-/* ---- Reports ----------------------------------------------------------------------------------------------------- */
-
-static const char encrypted_text[] =
-    "ncclSetEncryption: communicators that are made from now on stay raw between hosts, as connections of this library "
-    "are not encrypted";
-
-size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
-{
-    struct text text = {.dst = dst, .capacity = dst_capacity};
-    struct coll_comm_info info;
-    struct coll_counts counts;
-    if (!coll_comm_counts(comm, &info, &counts))
-        return 0;
-    const struct coll_library *library = coll_library_if_loaded();
-    append(&text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
-    if (library == NULL)
-        append(&text, "NCCL not called yet\n");
-    else if (!library->found)
-        append(&text, "no NCCL\n");
-    else
-        append(&text, "NCCL %d from %s%s\n", library->version, library->path,
-               library->forward ? ", which counts: it is another copy of this library" : "");
-    if (coll_is_encrypted())
-        append(&text, "%s\n", encrypted_text);
-    if (comm != NULL) {
-        append(&text, "communicator %p", (void *)comm);
-        if (info.ranks >= 0)
-            append(&text, ", rank %d of %d", info.rank, info.ranks);
-        if (info.memory > 0)
-            append(&text, ", %d registered", info.memory);
-        append(&text, "%s%s\n", info.pinned ? ", pinned to raw" : "", info.ending ? ", ending" : "");
-    }
-    put_counts(&text, &counts);
-    return text.size + 1;
-}
-
-/* Long enough for all possible rows. */
-enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 4) * 200 + COLL_PATH_MAX };
-
-/* If STRAIT_COLL_PRINT is set: of a communicator that ends, or of the process (NULL). */
-static void print_report(coll_comm comm)
-{
-    const struct coll_library *library = coll_library_if_loaded();
-    if (library == NULL || !library->settings.print)
-        return;
-    char *text = malloc(REPORT_MAX);
-    if (text != NULL && coll_report(comm, text, REPORT_MAX) > 0)
-        fputs(text, stderr); /* one write: reports of several processes do not mix */
-    free(text);
-}
+/* ---- Functions of strait/collective.h -----------------------------------------------------------------------------
+ */
 
 size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
 {
@@ -149,6 +62,7 @@ static bool is_child;
 
 static void before_fork(void)
 {
+    coll_report_lock();
     coll_library_lock();
     coll_nccl_query_lock();
     coll_comm_lock();
@@ -161,6 +75,7 @@ static void in_parent(void)
     coll_comm_unlock();
     coll_nccl_query_unlock();
     coll_library_unlock();
+    coll_report_unlock();
 }
 
 static void in_child(void)
@@ -172,6 +87,7 @@ static void in_child(void)
     coll_comm_unlock();
     coll_nccl_query_unlock();
     coll_library_unlock_in_child();
+    coll_report_unlock_in_child();
 }
 
 /* The library is linked with -z nodelete, so these stay until the process ends. */
@@ -183,7 +99,7 @@ __attribute__((constructor)) static void at_start(void)
 __attribute__((destructor)) static void at_end(void)
 {
     if (!is_child || coll_comm_any_counts())
-        print_report(NULL);
+        coll_report_print(NULL);
 }
 
 /* ---- Communicators that a group makes ---------------------------------------------------------------------------- */
@@ -251,6 +167,8 @@ static void register_pending(coll_result result)
     for (unsigned i = most; i-- > 0 && is_good(result) && joins != NULL && keys != NULL;)
         if (register_comm(made[i], result, &joins[count]))
             keys[count++] = made[i].key;
+    if (is_good(result))
+        coll_report_begin();
     if (joins != NULL && keys != NULL)
         coll_join(joins, keys, count);
     free(joins);
@@ -475,7 +393,7 @@ coll_result coll_hook_SetEncryption(const coll_encryption *encryption)
     const bool before = coll_is_encrypted();
     coll_set_encrypted(!plain);
     if (!plain && !before && !coll_library()->settings.raw)
-        coll_log("%s", encrypted_text);
+        coll_log("%s", coll_encrypted_text);
     return result;
 }
 
@@ -487,8 +405,8 @@ coll_result coll_hook_SetEncryption(const coll_encryption *encryption)
 static struct coll_comm_entry *remove_comm(coll_comm comm)
 {
     if (comm != NULL)
-        print_report(comm);
-    struct coll_comm_entry *removed = coll_comm_detach(comm);
+        coll_report_print(comm);
+    struct coll_comm_entry *removed = coll_report_detach(comm);
     coll_nccl_query_lock();
     coll_nccl_query_unlock();
     return removed;
@@ -609,7 +527,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_op *op)
     call->registered = coll_comm_any_memory();
     (void)coll_comm_get(call->comm, &info);
     if (info.lazy_join != NULL && !coll_lazy_join_call(call, &info))
-        return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
+        return (struct coll_decision){.route = COLL_ROUTE_REJECT, .reason = "aborted"};
     const struct coll_decision decision = coll_decide(&info, call, op);
     const bool runs = decision.route == COLL_ROUTE_COMPRESS || decision.route == COLL_ROUTE_TIMED;
     if (!runs && !coll_group_counts(op))

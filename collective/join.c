@@ -129,6 +129,7 @@ static void coll_join_publish(const struct coll_join_args *args, struct coll_com
         coll_comm_end_lazy_join(held, args->ccomm, why);
     else
         coll_comm_set_ccomm(args->comm, args->ccomm, why);
+    coll_comm_set_told(args->comm, coll_engine() != NULL ? args->why : why);
     if ((args->ccomm == NULL && coll_engine() != NULL) || (args->ccomm != NULL && settings()->print))
         coll_log("communicator %p, rank %d of %d: %s%s", (void *)args->comm, args->rank, args->ranks,
                  args->ccomm == NULL ? "stays raw: " : "", args->why);

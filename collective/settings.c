@@ -108,6 +108,7 @@ struct coll_settings coll_settings_read(void)
         .sms = number_of("STRAIT_COLL_SMS"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .table = table_of("STRAIT_COLL_TABLE"),
+        .report = setting("STRAIT_COLL_REPORT"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
     /* A mistyped name would silently leave its user with the default. */

@@ -8,6 +8,7 @@
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_SMS    how many multiprocessors coding and adding up may occupy; all
+ *   STRAIT_COLL_REPORT a folder, in which each process keeps a report of what it does (report_file.h)
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
  *                      (struct coll_sizes)
  *   STRAIT_COLL_WAIT   how long ranks wait for the others of a new communicator to join: seconds, or as in `200ms`; 5
@@ -62,6 +63,7 @@ struct coll_settings {
     unsigned wait_ms;
     unsigned sms; /* multiprocessors that kernels of the library may occupy; 0: all */
     struct coll_sizes table;
+    const char *report;  /* folder for reports; NULL: none are written */
     const char *library; /* path of NCCL's library; NULL: to be searched */
 };
 

@@ -125,7 +125,7 @@ static const char *output_name(const struct decode_options *options)
 
 static double gigabytes_per_second(const struct decode_report *report)
 {
-    return report->seconds > 0 ? (double)report->outcome->uncompressed_bytes / 1e9 / report->seconds : 0;
+    return report->seconds > 0 ? (double)report->outcome->unplain_bytes / 1e9 / report->seconds : 0;
 }
 
 static void print_report(const struct decode_report *report, FILE *stream)
@@ -133,8 +133,8 @@ static void print_report(const struct decode_report *report, FILE *stream)
     const struct decode_outcome *outcome = report->outcome;
 
     fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s), %s\n",
-            report->task->source->name, outcome->file_bytes, outcome->uncompressed_bytes,
-            ratio_of(outcome->uncompressed_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
+            report->task->source->name, outcome->file_bytes, outcome->unplain_bytes,
+            ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
             strait_codec_name(report->task->codec), report->options->verify ? "all checks passed" : "checked");
     totals_print(&outcome->totals, stream);
 }
@@ -149,9 +149,9 @@ static bool print_json(const struct decode_report *report, FILE *stream)
     cJSON_AddStringToObject(object, "input", report->task->source->name);
     if (!report->options->verify)
         cJSON_AddStringToObject(object, "output", output_name(report->options));
-    cJSON_AddNumberToObject(object, "compressed_bytes", (double)outcome->file_bytes);
-    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->uncompressed_bytes);
-    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->uncompressed_bytes, outcome->file_bytes));
+    cJSON_AddNumberToObject(object, "plain_bytes", (double)outcome->file_bytes);
+    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->unplain_bytes);
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->unplain_bytes, outcome->file_bytes));
     cJSON_AddNumberToObject(object, "seconds", report->seconds);
     cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(report));
     cJSON_AddStringToObject(object, "codec", strait_codec_name(report->task->codec));

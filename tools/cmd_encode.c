@@ -231,14 +231,14 @@ static uint64_t table_bytes(const struct encode_report *report)
 /* Uncompressed bytes per nanosecond. */
 static double gigabytes_per_second(const struct encode_report *report)
 {
-    return report->seconds > 0 ? (double)report->outcome->uncompressed_bytes / 1e9 / report->seconds : 0;
+    return report->seconds > 0 ? (double)report->outcome->unplain_bytes / 1e9 / report->seconds : 0;
 }
 
 /* The type of plain values, which the plan's list does not name. NULL when there are none, or for tensors. */
 static const char *plain_type(const struct encode_report *report)
 {
     const struct plan *plan = report->task->plan;
-    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->uncompressed_bytes > 0;
+    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->unplain_bytes > 0;
     return plain ? element_name(plan->segments[0].element) : NULL;
 }
 
@@ -253,7 +253,7 @@ static void print_carried_plain(const struct encode_report *report, FILE *stream
 
     if (type != NULL && !plan_codes(report->task->plan, report->task->plan->segments[0].element))
         fprintf(stream, "  carried uncompressed (%s): %" PRIu64 " bytes%s%s\n", why_carried(report->task->plan),
-                report->outcome->uncompressed_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
+                report->outcome->unplain_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
                 strcmp(type, "bytes") == 0 ? "" : type);
 }
 
@@ -366,7 +366,7 @@ static void add_tables(cJSON *object, const struct encode_report *report)
 static void print_type_hint(const struct encode_report *report, FILE *stream)
 {
     const char *type = plain_type(report);
-    const uint64_t before = report->outcome->uncompressed_bytes, after = report->outcome->file_bytes;
+    const uint64_t before = report->outcome->unplain_bytes, after = report->outcome->file_bytes;
 
     if (type != NULL && before >= TYPE_HINT_BYTES && after >= before && plan_has_tables(report->task->plan))
         fprintf(stream, "  nothing is gained as values of type %s; --dtype says what they are\n", type);
@@ -377,8 +377,8 @@ static void print_report(const struct encode_report *report, FILE *stream)
     const struct encode_outcome *outcome = report->outcome;
 
     fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s)\n",
-            report->task->source->name, outcome->uncompressed_bytes, outcome->file_bytes,
-            ratio_of(outcome->uncompressed_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
+            report->task->source->name, outcome->unplain_bytes, outcome->file_bytes,
+            ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
             strait_codec_name(report->task->codec));
     if (table_bytes(report) > 0)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
@@ -407,7 +407,7 @@ static void add_dtypes(cJSON *object, const struct encode_report *report)
     cJSON *list = cJSON_AddArrayToObject(object, "dtypes");
 
     if (type != NULL)
-        add_dtype(list, type, 0, report->outcome->uncompressed_bytes, plan_codes(plan, plan->segments[0].element));
+        add_dtype(list, type, 0, report->outcome->unplain_bytes, plan_codes(plan, plan->segments[0].element));
     for (uint32_t i = 0; i < plan->dtype_count; i++) {
         const struct dtype_sum *sum = &plan->dtypes[i];
         add_dtype(list, sum->name, sum->tensors, sum->bytes, plan_codes(plan, sum->element));
@@ -423,9 +423,9 @@ static cJSON *describe(const struct encode_report *report)
     digest_hex(hex, outcome->hash);
     cJSON_AddStringToObject(object, "input", report->task->source->name);
     cJSON_AddStringToObject(object, "output", report->output);
-    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->uncompressed_bytes);
-    cJSON_AddNumberToObject(object, "compressed_bytes", (double)outcome->file_bytes);
-    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->uncompressed_bytes, outcome->file_bytes));
+    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->unplain_bytes);
+    cJSON_AddNumberToObject(object, "plain_bytes", (double)outcome->file_bytes);
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->unplain_bytes, outcome->file_bytes));
     cJSON_AddNumberToObject(object, "seconds", report->seconds);
     cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(report));
     cJSON_AddStringToObject(object, "codec", strait_codec_name(report->task->codec));

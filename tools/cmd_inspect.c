@@ -684,7 +684,7 @@ static bool print_file_json(struct file_view *view)
     cJSON_AddStringToObject(object, "kind", "file");
     cJSON_AddNumberToObject(object, "format", CONTAINER_VERSION);
     cJSON_AddNumberToObject(object, "original_bytes", (double)tail->original_bytes);
-    cJSON_AddNumberToObject(object, "compressed_bytes", (double)view->input->size);
+    cJSON_AddNumberToObject(object, "plain_bytes", (double)view->input->size);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
     cJSON_AddNumberToObject(object, "preamble_bytes", (double)view->header.preamble_bytes);
     cJSON_AddNumberToObject(object, "tensors", view->tensors.count);

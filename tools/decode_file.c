@@ -637,7 +637,7 @@ bool decode_file(const struct decode_task *task, struct decode_outcome *outcome)
     bool ok = decode_all(&job);
 
     if (ok) {
-        outcome->uncompressed_bytes = job.digest.bytes;
+        outcome->unplain_bytes = job.digest.bytes;
         outcome->file_bytes = job.reader.offset;
         outcome->table_count = job.reader.header.table_count;
         outcome->totals = job.totals;

@@ -131,7 +131,7 @@ struct decode_task {
 };
 
 struct decode_outcome {
-    uint64_t uncompressed_bytes;
+    uint64_t unplain_bytes;
     uint64_t file_bytes;
     uint32_t table_count;
     uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */

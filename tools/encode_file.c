@@ -471,7 +471,7 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
     task->source->position = plan->preamble_bytes; /* the preamble was peeked at, so it is in the head */
     ok = ok && encode_all(&job);
     if (ok) {
-        outcome->uncompressed_bytes = job.writer.digest.bytes;
+        outcome->unplain_bytes = job.writer.digest.bytes;
         outcome->file_bytes = job.writer.offset;
         outcome->totals = job.totals;
         outcome->chosen_bytes = job.chosen_bytes;

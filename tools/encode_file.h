@@ -64,7 +64,7 @@ struct encode_task {
 };
 
 struct encode_outcome {
-    uint64_t uncompressed_bytes;
+    uint64_t unplain_bytes;
     uint64_t file_bytes;
     uint8_t hash[16]; /* XXH3-128 of the uncompressed bytes */
     struct totals totals;

@@ -26,6 +26,11 @@ static const struct subcommand commands[] = {
      .help = "compare codebook sets, or tell what one makes of tensors",
      .files = true,
      .parts = codebook_names},
+    {.name = "collectives",
+     .run = cmd_collectives,
+     .help = "what libstrait-coll does under a job, or has done",
+     .files = true,
+     .parts = collectives_names},
     {.name = "bench", .run = cmd_bench, .help = "measure the codec, transfers and collectives", .parts = bench_names},
     {.name = "demo",
      .run = cmd_demo,
@@ -45,7 +50,7 @@ static void print_help(FILE *stream)
           "\n",
           stream);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
+        fprintf(stream, "  %-11s %s\n", commands[i].name, commands[i].help);
     fputs("\nstrait COMMAND --help tells more. strait --version prints the version.\n", stream);
 }
 

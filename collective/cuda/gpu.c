@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "collective/cuda/kernels.h"
+#include "collective/cuda/ranges.h"
 #include "collective/cuda/reduce.h"
 #include "collective/engine.h"
 
@@ -335,7 +336,7 @@ const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0)
-        return engine_ops(cuda_gpu());
+        return ranges_around(engine_ops(cuda_gpu()));
     snprintf(why, why_size, "no GPU can be used: %s",
              error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
     return NULL;

@@ -13,6 +13,16 @@ static unsigned operation_row(enum coll_operation operation, unsigned phase)
                                               : 3 + phase;
 }
 
+enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, unsigned local_class)
+{
+    static const enum coll_operation rows[CCOMM_OPERATIONS] = {COLL_ALL_GATHER, COLL_ALL_TO_ALL, COLL_REDUCE_SCATTER,
+                                                               COLL_ALL_REDUCE, COLL_ALL_REDUCE, COLL_BROADCAST};
+    const unsigned row = local_class / CCOMM_TYPES;
+    if (row < CCOMM_OPERATIONS)
+        return rows[row];
+    return row - CCOMM_OPERATIONS < (unsigned)ccomm->ranks ? COLL_SEND : COLL_RECV;
+}
+
 coll_type ccomm_local_class_type(unsigned local_class)
 {
     static const coll_type types[CCOMM_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32, COLL_UINT8};

@@ -9,6 +9,7 @@
 #include "collective/engine/compare.h"
 #include "collective/engine/gpu.h"
 #include "collective/engine/hosts.h"
+#include "collective/engine/tally.h"
 
 /* Bytes are types of their own: uint8 that may hold BF16. */
 enum { CCOMM_TYPES = 4, CCOMM_OPERATIONS = 6 };
@@ -43,6 +44,8 @@ struct link_probe {
 struct coll_staging;
 struct staging_list {
     struct coll_staging *first; /* readers without the lock see complete entries: new ones are only put in front */
+    /* Bytes in all of them, for other threads: of the GPU for calls outside of graphs, for graphs; and of the host. */
+    uint64_t calls, graphs, hosted;
 };
 
 struct coll_ccomm {
@@ -56,6 +59,8 @@ struct coll_ccomm {
     struct link_costs cost;
     struct link_probe probe;
     struct timings timings;
+    struct tally tally;
+    char table[COLL_SIZES_TEXT]; /* STRAIT_COLL_TABLE as this communicator decides, for reports */
 
     struct staging_list stagings;
     struct keepalive *keepalive; /* watches the processes of other ranks */
@@ -84,6 +89,7 @@ struct coll_ccomm {
 unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
 unsigned ccomm_local_classes(const struct coll_ccomm *ccomm);
 coll_type ccomm_local_class_type(unsigned local_class);
+enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, unsigned local_class);
 
 /* Gathers a record from each rank, on the communicator's GPU and stream: ccomm_gather in a group that the caller opens,
  * ccomm_gathered after it. One gather at a time. */

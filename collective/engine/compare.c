@@ -23,7 +23,9 @@ static void forget(struct comparison *comparison)
 
 static uint64_t judge(struct comparison *comparison)
 {
-    const double now = comparison->least[0] / comparison->least[1];
+    double now = comparison->least[0] / comparison->least[1];
+    __atomic_store(&comparison->latest, &now, __ATOMIC_RELAXED);
+    __atomic_store_n(&comparison->compared, comparison->compared + 1, __ATOMIC_RELEASE);
     comparison->ratio = comparison->ratio == 0 ? now : (comparison->ratio + now) / 2;
     forget(comparison);
     if (comparison->ratio < 1) {

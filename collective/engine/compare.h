@@ -23,6 +23,9 @@ struct comparison {
     unsigned count[2];
     double ratio;  /* of the two, lately; 0: not known */
     uint64_t rest; /* how long the class went raw last time; 0: it is faster compressed */
+    /* For reports, which read them without the lock: the ratio of the last comparison, and how many there were. */
+    double latest;
+    uint64_t compared;
 };
 
 /* Whether the operation number `behind` of a span of levels that compresses is left raw. */

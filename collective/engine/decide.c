@@ -97,7 +97,7 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
 {
     double coded = 0, plain = 0, repair = 0;
     bool probe = false;
-    op->wire = 0;
+    op->wire = op->values = 0;
     if (!make_plans(ccomm, op))
         return reason_of_level(op);
     for (unsigned phase = 0; phase < op->phases; phase++) {
@@ -106,8 +106,10 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
         coded += op->of[phase].cost.coded;
         repair += op->of[phase].cost.repair;
         op->wire += plan_wire(&op->of[phase].plan);
+        op->values += plan_values(&op->of[phase].plan);
         probe |= op->of[phase].level == LEVEL_PROBE;
     }
+    op->probe = probe;
     if (is_forced(ccomm, &op->call))
         return NULL;
     if (probe)

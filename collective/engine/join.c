@@ -121,6 +121,7 @@ static void destroy(struct coll_ccomm *ccomm)
         gpu->leave(before);
     }
     pthread_mutex_destroy(&ccomm->lock);
+    tally_end(ccomm);
     free(ccomm->issued);
     free(ccomm);
 }
@@ -219,7 +220,8 @@ static bool allocate(struct coll_ccomm *ccomm)
     ccomm->joined = gpu->event_make(false);
     return ccomm->stream != NULL && ccomm->gathered != NULL && ccomm->issued != NULL && ccomm->host_status != NULL &&
            ccomm->ends != NULL && ccomm->overflow_counters != NULL && ccomm->last != NULL && ccomm->joined != NULL &&
-           gpu->event_record(ccomm->last, ccomm->stream) && staging_get(&ccomm->stagings, gpu, ccomm->stream) != NULL;
+           tally_make(ccomm) && gpu->event_record(ccomm->last, ccomm->stream) &&
+           staging_get(&ccomm->stagings, gpu, ccomm->stream) != NULL;
 }
 
 /* Returns the reason why this rank is not able; NULL: it is. */
@@ -302,7 +304,7 @@ static double rate_of(double per_byte)
 /* Writes what was measured, and logs the setting that would have the same effect. */
 static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    char linked[40], watched[40], table[COLL_SIZES_TEXT];
+    char linked[40], watched[40];
     proxy_describe(ccomm, linked, sizeof(linked));
     keepalive_describe(ccomm, watched, sizeof(watched));
     const double *cost = ccomm->cost.per;
@@ -312,12 +314,13 @@ static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
         "fit, codec %.0f and %.0f GB/s, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
         rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), linked, watched);
-    if (!ccomm->host.settings.print)
+    if (!ccomm->host.settings.print && ccomm->host.settings.report == NULL)
         return;
     const struct coll_sizes sizes = op_size_table(ccomm);
-    coll_sizes_write(&sizes, table);
-    ccomm->host.log("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
-                    ccomm->ranks, table);
+    coll_sizes_write(&sizes, ccomm->table);
+    if (ccomm->host.settings.print)
+        ccomm->host.log("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)ccomm->comm, ccomm->rank,
+                        ccomm->ranks, ccomm->table);
 }
 
 static void finish(struct coll_join_args *args)

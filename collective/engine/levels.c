@@ -286,11 +286,21 @@ void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, do
     op_classes_unlock(classes);
 }
 
+double op_class_compared(const struct coll_ccomm *ccomm, unsigned local_class, uint64_t *compared)
+{
+    const struct comparison *of = &ccomm->shared.classes->classes[class_index(ccomm, local_class)].comparison;
+    double latest;
+    *compared = __atomic_load_n(&of->compared, __ATOMIC_ACQUIRE);
+    __atomic_load(&of->latest, &latest, __ATOMIC_RELAXED);
+    return *compared > 0 ? latest : 0;
+}
+
 /* Reports that were overwritten before they were read are lost: there will be more. */
 static void read_reports(struct coll_ccomm *ccomm)
 {
     const struct host_status *host_status = ccomm->host_status;
     const uint64_t reported = __atomic_load_n(&host_status->reported, __ATOMIC_ACQUIRE);
+    tally_read(ccomm);
     if (reported - ccomm->reports_read > REPORTS_MAX / 2)
         ccomm->reports_read = reported - REPORTS_MAX / 2;
     for (; ccomm->reports_read < reported; ccomm->reports_read++)

@@ -144,6 +144,9 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, con
                              bool long_enough);
 /* An operation of the class was timed, left raw or compressed, relative to NCCL's time by the link. */
 void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, double relative);
+/* Seconds compressed by seconds left raw when they were last compared, and how often they were; 0: never on this host.
+ */
+double op_class_compared(const struct coll_ccomm *ccomm, unsigned local_class, uint64_t *compared);
 /* The same by this rank's number for the class. */
 bool op_class_has_budget(const struct coll_ccomm *ccomm, unsigned local_class);
 

@@ -129,6 +129,21 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
     }
 }
 
+static void staging_account(struct staging_list *list)
+{
+    uint64_t bytes[2] = {0, 0}, hosted = 0;
+    for (const struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
+        uint64_t *of = &bytes[staging->capture != 0];
+        *of += staging->suspended;
+        *(staging->hosted ? &hosted : of) += staging->size;
+        for (unsigned i = 0; i < staging->outgrown_count; i++)
+            *(staging->outgrown[i].hosted ? &hosted : of) += staging->outgrown[i].size;
+    }
+    __atomic_store_n(&list->calls, bytes[0], __ATOMIC_RELAXED);
+    __atomic_store_n(&list->graphs, bytes[1], __ATOMIC_RELAXED);
+    __atomic_store_n(&list->hosted, hosted, __ATOMIC_RELAXED);
+}
+
 void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu)
 {
     for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
@@ -143,6 +158,7 @@ void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu)
         staging->hosted = false;
         staging->outgrown_count = 0;
     }
+    staging_account(list);
 }
 
 void staging_resume(struct staging_list *list, const struct gpu_ops *gpu)
@@ -154,19 +170,17 @@ void staging_resume(struct staging_list *list, const struct gpu_ops *gpu)
         }
         staging->suspended = 0;
     }
+    staging_account(list);
 }
 
 uint64_t staging_bytes(const struct staging_list *list, bool graphs)
 {
-    uint64_t bytes = 0;
-    for (const struct coll_staging *staging = list->first; staging != NULL; staging = staging->next) {
-        if ((staging->capture != 0) != graphs)
-            continue;
-        bytes += staging->suspended + (staging->hosted ? 0 : staging->size);
-        for (unsigned i = 0; i < staging->outgrown_count; i++)
-            bytes += staging->outgrown[i].hosted ? 0 : staging->outgrown[i].size;
-    }
-    return bytes;
+    return __atomic_load_n(graphs ? &list->graphs : &list->calls, __ATOMIC_RELAXED);
+}
+
+uint64_t staging_hosted(const struct staging_list *list)
+{
+    return __atomic_load_n(&list->hosted, __ATOMIC_RELAXED);
 }
 
 /* Other ranks come to move overflow as soon as the operation is over for them too, so waiting longer means that they
@@ -561,7 +575,11 @@ bool op_grow_staging(const struct coll_op *op)
 {
     struct coll_ccomm *ccomm = op->ccomm;
     const bool hosted = op->staging->hosted;
-    if (!staging_grow(op->staging, ccomm->gpu))
+    const size_t size = op->staging->size;
+    const bool grown = staging_grow(op->staging, ccomm->gpu);
+    if (!grown || op->staging->size != size)
+        staging_account(&ccomm->stagings);
+    if (!grown)
         return false;
     if (!op->staging->hosted || hosted)
         return true;

@@ -57,8 +57,10 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
  * GPU. */
 void staging_suspend(struct staging_list *list, const struct gpu_ops *gpu);
 void staging_resume(struct staging_list *list, const struct gpu_ops *gpu);
-/* Bytes of GPU memory, of graphs or for calls outside of them; what is suspended counts. */
+/* Bytes of GPU memory, of graphs or for calls outside of them; what is suspended counts. And bytes of host memory in
+ * its place. Any thread. */
 uint64_t staging_bytes(const struct staging_list *list, bool graphs);
+uint64_t staging_hosted(const struct staging_list *list);
 
 /* ---- op.c -------------------------------------------------------------------------------------------------------- */
 

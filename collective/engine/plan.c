@@ -257,12 +257,22 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
     return true;
 }
 
-uint64_t plan_wire(const struct plan *plan)
+/* In messages of so many bytes each. */
+static uint64_t handed(const struct plan *plan, uint64_t message)
 {
-    const uint64_t message = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
     return plan->sends || plan->call.operation == COLL_BROADCAST
                ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left
                : 0;
+}
+
+uint64_t plan_wire(const struct plan *plan)
+{
+    return handed(plan, plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes);
+}
+
+uint64_t plan_values(const struct plan *plan)
+{
+    return handed(plan, plan->stride);
 }
 
 /* A single message is number 0 and belongs to no rank. */

@@ -105,8 +105,9 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level);
 /* Lays out the staging memory, for which it asks the codec for the size of its scratch. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm);
 
-/* Bytes handed to NCCL. */
+/* Bytes handed to NCCL, and bytes of the values that they stand for. */
 uint64_t plan_wire(const struct plan *plan);
+uint64_t plan_values(const struct plan *plan);
 
 /* Where the values of message `i` lie, where those that arrive go, and where each rank's rest arrives. */
 uint8_t *plan_source(const struct plan *plan, uint32_t i);

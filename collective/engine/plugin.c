@@ -1,5 +1,6 @@
 #include "collective/engine/op.h"
 
+#include "collective/engine/figures.h"
 #include "collective/engine/proxy.h"
 #include "collective/engine/hosts.h"
 
@@ -67,6 +68,7 @@ static const struct coll_engine_ops engine = {.version = COLL_ENGINE_VERSION,
                                               .suspend = ccomm_suspend,
                                               .resume = ccomm_resume,
                                               .memory = ccomm_memory,
+                                              .figures = ccomm_figures,
                                               .finish = finish,
                                               .leave = ccomm_leave};
 

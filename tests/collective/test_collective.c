@@ -5,7 +5,7 @@
 #include "collective/api.h"
 #include "collective/engine.h"
 #include "collective/group.h"
-#include "collective/comm.h"
+#include "collective/report.h"
 #include "collective/settings.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
@@ -76,7 +76,7 @@ TEST(many_communicators_are_told_apart)
 /* One call of every operation and type, in the longest numbers. */
 static void count_everything(void)
 {
-    struct coll_decision decision = {COLL_ROUTE_NCCL, "one rank", 0};
+    struct coll_decision decision = {.route = COLL_ROUTE_NCCL, .reason = "one rank"};
     for (int operation = 0; operation < COLL_OPERATIONS; operation++)
         for (int type = 0; type < COLL_TYPES; type++) {
             struct coll_call call = {.operation = operation,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import coll_reports
 from daemons import PATIENCE, STRAIT, STRAITD, Folder, expect, finish, strait
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +28,8 @@ def table() -> dict[str, tuple[str, int]]:
 def with_json() -> set[str]:
     """Commands whose --help has --json."""
     commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
-    lines = [[one] for one in commands if one not in ("bench", "codebook")]
-    for parted in ("bench", "codebook"):
+    lines = [[one] for one in commands if one not in ("bench", "codebook", "collectives")]
+    for parted in ("bench", "codebook", "collectives"):
         lines += [[parted, part] for part in re.findall(r"^  (\w+) +\S", strait(parted, "--help").stdout, re.M)]
     found = {"straitd --examine"}
     for line in lines:
@@ -55,6 +56,7 @@ def hosts() -> subprocess.CompletedProcess[str]:
 def documents(folder: Folder) -> dict[str, str]:
     sample, packed, codebook = ROOT / "tests/data/kv-slice.safetensors", folder.path / "packed", folder.path / "set"
     daemon = folder.daemon("a")
+    coll_reports.write(folder.path, 0, coll_reports.process(coll_reports.communicator(0, 1)))
     printed = {
         "strait calibrate --json": strait("calibrate", "--json", sample, "-o", codebook),
         "strait encode --json": strait("encode", "--json", "--codebook", codebook, sample, packed),
@@ -71,6 +73,7 @@ def documents(folder: Folder) -> dict[str, str]:
         ),
         "strait bench hosts --json": hosts(),
         "strait demo --json": strait("demo", "--json"),
+        "strait collectives report --json": strait("collectives", "report", "--json", folder.path),
         "straitd --examine": subprocess.run(
             [STRAITD, "--examine", "--socket", folder.path / "none"], capture_output=True, text=True, timeout=PATIENCE
         ),
