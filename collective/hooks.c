@@ -62,8 +62,8 @@ static bool is_child;
 
 static void before_fork(void)
 {
-    coll_report_lock();
     coll_library_lock();
+    coll_report_lock();
     coll_nccl_query_lock();
     coll_comm_lock();
     coll_unique_id_lock();
@@ -74,8 +74,8 @@ static void in_parent(void)
     coll_unique_id_unlock();
     coll_comm_unlock();
     coll_nccl_query_unlock();
-    coll_library_unlock();
     coll_report_unlock();
+    coll_library_unlock();
 }
 
 static void in_child(void)
@@ -86,8 +86,8 @@ static void in_child(void)
     coll_unique_id_unlock();
     coll_comm_unlock();
     coll_nccl_query_unlock();
-    coll_library_unlock_in_child();
     coll_report_unlock_in_child();
+    coll_library_unlock_in_child();
 }
 
 /* The library is linked with -z nodelete, so these stay until the process ends. */

@@ -103,12 +103,13 @@ static struct coll_ccomm *ccomm_make(struct common *common, int rank)
     ccomm->shared.classes = &common->classes;
     ccomm->issued = calloc(ccomm_local_classes(ccomm), sizeof(*ccomm->issued));
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
-    require(ccomm->issued != NULL && ccomm->host_status != NULL);
+    require(ccomm->issued != NULL && ccomm->host_status != NULL && tally_make(ccomm));
     return ccomm;
 }
 
 static void ccomm_free(struct coll_ccomm *ccomm)
 {
+    tally_end(ccomm);
     free(ccomm->issued);
     free(ccomm->host_status);
     free(ccomm);

@@ -14,7 +14,14 @@ def operation(name: str, kind: str = "bf16", **fields: object) -> Document:
     size = 64 << 20
     row: Document = {"operation": name, "type": kind, "calls": 100, "bytes": 100 * size, "grouped": 0, "captured": 0}
     row |= {"failed": 0, "compressed": 90, "plain_bytes": 90 * size, "wire_bytes": 60 * size, "probes": 4}
-    row |= {"overflows": 2, "nccl_seconds": 1.5, "coded_seconds": 0.9, "overflow_seconds": 0.1, "compared": 0, "x": None}
+    row |= {
+        "overflows": 2,
+        "nccl_seconds": 1.5,
+        "coded_seconds": 0.9,
+        "overflow_seconds": 0.1,
+        "compared": 0,
+        "x": None,
+    }
     row |= {"raw": [{"why": "timed, to compare", "calls": 10, "bytes": 10 * size}]}
     return row | fields
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from coll_reports import communicator, operation, process, write
@@ -115,7 +116,22 @@ def usage(folder: Path) -> None:
     expect(code == 0 and "no communicators" in text, (code, text))
 
 
+def reasons_are_explained() -> None:
+    """Each reason for which a call stays raw is in the page's table."""
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs/collectives.md").read_text()
+    table = page.split("| why it is raw |")[1].split("\n\n")[0]
+    code = (root / "collective/engine/decide.c").read_text()
+    reasons = set(re.findall(r'"([^"\n]+)"', re.sub(r"^#include.*$", "", code, flags=re.M)))
+    code = (root / "collective/group.c").read_text().split("reason_to_stay_raw(")[1].split("\n}")[0]
+    reasons |= set(re.findall(r'"([^"\n]+)"', code)) | {"timed, to compare"}
+    expect(len(reasons) > 20, f"reasons: {reasons}")
+    for reason in sorted(reasons - {"ending", "one rank", "nothing is known of it"}):
+        expect(reason in table, f"not explained: {reason}")
+
+
 def main() -> None:
+    reasons_are_explained()
     for check in (all_ranks, differences, foreign, usage):
         with Folder() as folder:
             check(folder.path)

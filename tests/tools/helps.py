@@ -33,7 +33,9 @@ def options_of(help_text: str) -> set[str]:
 def wanted() -> dict[tuple[str, ...], set[str]]:
     """For each beginning of a command line the options that its --help names."""
     commands = re.findall(r"^  (\w+) +\S", run(STRAIT, "--help"), re.M)
-    lines = {(STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", "codebook", "collectives")}
+    lines = {
+        (STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", "codebook", "collectives")
+    }
     for parted in ("codebook", "collectives"):
         for part in re.findall(r"^  (\w+) +\S", run(STRAIT, parted, "--help"), re.M):
             lines[(STRAIT, parted, part)] = run(STRAIT, parted, part, "--help")
