@@ -325,6 +325,13 @@ def process_of(command: list[str], environment: dict[str, str]) -> Iterator[subp
         process.wait()
 
 
+def reason_of(output: str) -> str:
+    """What the ranks have printed last, without what torchrun prints of their ends."""
+    lines = output.splitlines()
+    ends = [i for i, line in enumerate(lines) if "failed (exitcode" in line or "closing signal" in line]
+    return "\n".join(lines[: ends[0] if ends else len(lines)][-30:])
+
+
 def run_links(links: str, options: argparse.Namespace, preload: bool) -> dict[str, Any]:
     """One link, in processes of its own. Failure: they have failed."""
     with tempfile.TemporaryDirectory() as folder:
@@ -340,8 +347,7 @@ def run_links(links: str, options: argparse.Namespace, preload: bool) -> dict[st
             except subprocess.TimeoutExpired:
                 raise Failure(f"{links}: not done after {options.timeout} s") from None
         if process.returncode != 0 or not result.exists():
-            last = "\n".join(output.splitlines()[-30:])
-            raise Failure(f"{links}: exit status {process.returncode}\n{last}")
+            raise Failure(f"{links}: exit status {process.returncode}\n{reason_of(output)}")
         if os.environ.get("STRAIT_COLL_PRINT") == "1":
             print("\n".join(line for line in output.splitlines() if "strait-coll" in line), file=sys.stderr)
         loaded: dict[str, Any] = json.loads(result.read_text())

@@ -237,3 +237,75 @@ def test_the_bench_needs_gpus():
         [sys.executable, "-m", "strait.bench_step"], capture_output=True, text=True, cwd=TREE / "python", timeout=100
     )
     assert done.returncode == 77 and "skipped: 0 GPUs, 2 are needed" in done.stdout
+
+
+def result_of(links, preload, different=(), ranks=2):
+    speed = {"p50": 1234.0, "min": 1000.0, "max": 1500.0}
+    row = {
+        "way": "preloaded" if preload else "strait",
+        "tokens_per_s": speed,
+        "x": {"p50": 1.25, "min": 1.2, "max": 1.3},
+    }
+    report = (
+        "operation\nall_gather     bf16           24      21474836480          0        0       0         20    1 way"
+    )
+    return {
+        "links": links,
+        "ranks": ranks,
+        "rows": [row],
+        "losses": [1.0, 2.0],
+        "different": list(different),
+        "report": report,
+    }
+
+
+def test_all_links_are_told_and_one_that_fails_fails_the_bench(monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def run_links(links, options, preload):
+        asked.append((links, preload))
+        if links == "socket" and preload:
+            raise bench_step.Failure("socket: exit status 1\nNCCL error")
+        return result_of(links, preload, ["rank 0: losses from step 3 on"] if links == "shm" and preload else [])
+
+    monkeypatch.setattr(bench_step, "run_links", run_links)
+    file = tmp_path / "step.json"
+    assert bench_step.run_all(bench_step.parse(["--links", "as-is,shm", "--save", str(file)])) == 0
+    output = capsys.readouterr().out
+    assert "as-is   strait               1234      1000      1500   1.250" in output
+    assert output.count("losses and parameters are the same after 2 steps; compressed: all_gather bf16 20/24") == 2
+    assert [entry["links"] for entry in json.loads(file.read_text())["links"]] == ["as-is", "shm"]
+
+    asked.clear()
+    assert bench_step.run_all(bench_step.parse(["--links", "shm,socket", "--preload", "--json"])) == 1
+    output = capsys.readouterr()
+    assert "DIFFERENT after 2 steps" in output.err and "NCCL error" in output.err
+    links = json.loads(output.out)["links"]
+    assert asked == [(name, preload) for name in ("shm", "socket") for preload in (False, True)]
+    assert [entry.get("failed", "") for entry in links] == ["", "", "", "socket: exit status 1\nNCCL error"]
+
+
+def test_sums_of_more_ranks_may_differ():
+    assert bench_step.is_wrong(result_of("shm", False, ["x"]))
+    assert not bench_step.is_wrong(result_of("shm", False, ["x"], ranks=4))
+
+
+def test_each_link_has_its_settings(monkeypatch):
+    from strait import _nccl
+
+    monkeypatch.setattr(_nccl, "path", lambda: "/lib/libstrait-coll.so.0")
+    monkeypatch.setenv("LD_PRELOAD", "/lib/other.so")
+    options = bench_step.parse(["--sms", "24"])
+    plain, preloaded = (bench_step.environment_of("shm", options, preload) for preload in (False, True))
+    assert plain["NCCL_P2P_DISABLE"] == "1" and "NCCL_SHM_DISABLE" not in plain
+    assert plain["STRAIT_COLL_SMS"] == plain["NCCL_MAX_CTAS"] == "24"
+    assert plain["LD_PRELOAD"] == "/lib/other.so"
+    assert preloaded["LD_PRELOAD"] == "/lib/libstrait-coll.so.0 /lib/other.so"
+    assert bench_step.environment_of("socket", options, False)["NCCL_SHM_DISABLE"] == "1"
+
+
+def test_of_ranks_that_fail_the_reason_is_told():
+    ranks = "Traceback\nRuntimeError: no driver"
+    boilerplate = "E1128 api.py:1002] failed (exitcode: 1) local_rank: 1\nTraceback\nChildFailedError"
+    assert bench_step.reason_of(f"{ranks}\n{boilerplate}") == ranks
+    assert bench_step.reason_of(ranks) == ranks

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, bf16_compress_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import strait.torch
@@ -227,6 +227,19 @@ def check_fsdp_switched(here):
         demand_same(got, expected)
 
 
+def check_fsdp_offload(here):
+    """Parameters on the CPU, which are gathered on the GPU."""
+    results = []
+    for ours in (False, True):
+        model = make(torch.device("cpu"), torch.bfloat16)
+        for module in [*model, model]:
+            fully_shard(module, mesh=here.mesh, offload_policy=CPUOffloadPolicy())
+        if ours:
+            fsdp2.install(model)
+        results.append(train(model, here.device, torch.bfloat16))
+    demand_same(results[1], results[0])
+
+
 def check_fsdp_replicas(here):
     """HSDP of one shard: nothing is gathered; reduced are replicas, by torch."""
     mesh = init_device_mesh(here.device.type, (2, 1), mesh_dim_names=("replicate", "shard"))
@@ -291,6 +304,18 @@ def check_types(here):
             part.copy_(sent[rank])
             communicator.all_gather(got, part)
             demand(torch.equal(bits(got), bits(whole)), f"all_gather of {count} {dtype} in place")
+
+
+def check_reductions(here):
+    """Those that are torch's own."""
+    rank, ranks, scatter = dist.get_rank(here.group), dist.get_world_size(here.group), fsdp2.ReduceScatter()
+    for dtype, op in ((torch.int32, dist.ReduceOp.SUM), (torch.float32, dist.ReduceOp.MAX)):
+        sent = torch.arange(8 * ranks, device=here.device).to(dtype)
+        got = torch.empty(8, dtype=dtype, device=here.device)
+        scatter(got, sent * (1 - 2 * rank), here.group, op)
+        own = sent[rank * 8 : (rank + 1) * 8]
+        expected = own * sum(1 - 2 * r for r in range(ranks)) if op == dist.ReduceOp.SUM else own
+        demand(torch.equal(got, expected), f"{op} of {dtype}")
 
 
 def check_errors(here):
@@ -449,7 +474,7 @@ CHECKS = {
     name.removeprefix("check_"): function for name, function in list(globals().items()) if name.startswith("check_")
 }
 #: Those that need a GPU.
-GPU_ONLY = {"fsdp_registered", "fsdp_factor"}
+GPU_ONLY = {"fsdp_registered", "fsdp_factor", "fsdp_offload"}
 
 
 class Here:
