@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import socket
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -90,15 +87,6 @@ class Gpu:
         return torch.futures.Future(devices=[self.device])
 
 
-def _host() -> tuple[str, str]:
-    """What NCCL tells hosts apart by: a name, and the boot."""
-    name = os.environ.get("NCCL_HOSTID") or socket.gethostname()
-    try:
-        return name, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return name, ""
-
-
 class Communicator:
     """A rank's communicator of libstrait-coll, over the ranks of a process group (the default one: None) and this
     process's current GPU. All ranks of the group make it together; so it is made where all come by in the same order,
@@ -107,8 +95,8 @@ class Communicator:
     Collectives are queued on torch's current stream, and return. Ranks issue the same ones in the same order. close()
     ends the communicator, before the process ends.
 
-    CollectiveError, on all ranks alike: a rank has no GPU, no libstrait-coll or no NCCL; the group's ranks are on
-    several hosts. Threads: calls must not overlap.
+    CollectiveError, on all ranks alike: a rank has no GPU, no libstrait-coll or no NCCL. Threads: calls must not
+    overlap.
     """
 
     def __init__(self, group: Any = None):
@@ -142,18 +130,11 @@ class Communicator:
         except (CollectiveError, ImportError) as failure:
             trouble = str(failure)
         told: list[Any] = [None] * self.size
-        dist.all_gather_object(told, (trouble, _host(), bytes(unique_id)), group=self.group)
-        troubles = [f"rank {rank}: {text}" for rank, (text, _, _) in enumerate(told) if text]
+        dist.all_gather_object(told, (trouble, bytes(unique_id)), group=self.group)
+        troubles = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(told) if text]
         if troubles:
             raise CollectiveError("\n".join(troubles))
-        hosts = list(dict.fromkeys(host for _, host, _ in told))
-        if len(hosts) > 1:
-            names = ", ".join(name for name, _ in hosts)
-            raise CollectiveError(
-                f"the ranks of this group are on several hosts ({names}), for which strait.torch has not"
-                " been tried: shard within a host (HSDP), or preload libstrait-coll"
-            )
-        return _nccl.UniqueId.from_buffer_copy(told[0][2])
+        return _nccl.UniqueId.from_buffer_copy(told[0][1])
 
     # ---- Collectives ------------------------------------------------------------------------------------------------
 
