@@ -9,7 +9,7 @@
 
 #include "collective/address.h"
 #include "collective/api.h"
-#include "collective/reduce.h"
+#include "collective/ranks.h"
 #include "internal/bytes.h"
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ static inline bool rdv_state_read(const uint8_t frame[RDV_FRAME_BYTES], struct c
  * until newer entries need the room. */
 
 /* Larger communicators do not join. */
-enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
+enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_RANKS_MAX };
 
 struct rdv_entries {
     struct rdv_entry *newest;

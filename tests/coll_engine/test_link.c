@@ -42,7 +42,6 @@ static struct common *common_make(void)
 static struct coll_ccomm *member_make(int rank)
 {
     struct coll_ccomm *ccomm = calloc(1, sizeof(*ccomm));
-    const size_t flags = ring_flags_size(RANKS);
     require(ccomm != NULL);
     ccomm->rank = rank;
     ccomm->ranks = RANKS;
@@ -50,17 +49,26 @@ static struct coll_ccomm *member_make(int rank)
     pthread_mutex_init(&ccomm->lock, NULL);
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
     for (int i = 0; i < RANKS; i++)
-        ccomm->shared.groups.leader[i] = (uint8_t)i;
+        ccomm->shared.groups.leader[i] = (uint16_t)i;
+    rank_set_add(&ccomm->shared.here, (uint32_t)rank);
+    const size_t count = ring_count(&ccomm->shared.here, RANKS), flags = ring_flags_size(RANKS, count);
     ccomm->shared.multi_host = true;
     ccomm->shared.classes = calloc(1, op_classes_size(RANKS));
-    ccomm->shared.pinned = calloc(1, flags + ring_slots_size(RANKS));
+    ccomm->shared.pinned = calloc(1, flags + ring_slots_size(RANKS, count));
+    ccomm->shared.ring_numbers = calloc(2 * RANKS, sizeof(*ccomm->shared.ring_numbers));
+    require(ccomm->shared.ring_numbers != NULL);
+    ring_numbers(ccomm->shared.ring_numbers, &ccomm->shared.here, (uint32_t)rank, RANKS);
     require(ccomm->host_status != NULL && ccomm->shared.classes != NULL && ccomm->shared.pinned != NULL);
     require(op_classes_init(ccomm->shared.classes));
     ccomm->shared.rings = (struct ring_set){.flags = ccomm->shared.pinned,
                                             .slots = (uint8_t *)ccomm->shared.pinned + flags,
                                             .rank = (uint32_t)rank,
                                             .ranks = RANKS,
-                                            .slot_bytes = ring_slot_bytes(RANKS)};
+                                            .numbers = ccomm->shared.ring_numbers,
+                                            .slot_bytes = ring_slot_bytes(RANKS),
+                                            .depth = ring_depth(RANKS),
+                                            .records = ring_records(RANKS)};
+    ccomm->shared.host_rings = ccomm->shared.rings;
     return ccomm;
 }
 
@@ -81,6 +89,7 @@ static void part(struct coll_ccomm *ccomm)
     proxy_leave(ccomm);
     proxy_end(ccomm);
     free(ccomm->shared.pinned);
+    free(ccomm->shared.ring_numbers);
     free(ccomm->shared.classes);
     free(ccomm->host_status);
     pthread_mutex_destroy(&ccomm->lock);
@@ -104,30 +113,27 @@ static uint8_t value_at(unsigned i, int from, int to)
 }
 
 struct end {
-    struct ring_flags *flags;
-    uint8_t *slots;
+    struct ring_parts ring;
     unsigned next;
     uint64_t moved[RING_SLOTS];
 };
 
-static struct end end_of(const struct coll_ccomm *ccomm, int from, int to)
+static struct end end_of(const struct coll_ccomm *ccomm, int peer, bool sends)
 {
     const struct ring_set *rings = &ccomm->shared.rings;
-    const uint32_t ring = ring_number(rings, (uint32_t)from, (uint32_t)to);
-    return (struct end){.flags = rings->flags + ring,
-                        .slots = rings->slots + (size_t)ring * RING_SLOTS * rings->slot_bytes};
+    const uint32_t number = sends ? ring_to(rings, (uint32_t)peer) : ring_from(rings, (uint32_t)peer);
+    return (struct end){.ring = ring_parts_of(rings, number)};
 }
 
 static bool offer(struct end *end, const struct coll_ccomm *ccomm, int to)
 {
     const uint32_t most = ccomm->shared.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
-    if (end->next == SLOTS_ALL ||
-        __atomic_load_n(&end->flags->taken[slot].number, __ATOMIC_ACQUIRE) != end->moved[slot])
+    if (end->next == SLOTS_ALL || __atomic_load_n(&end->ring.taken[slot].number, __ATOMIC_ACQUIRE) != end->moved[slot])
         return false;
-    memset(end->slots + slot * most, value_at(end->next, ccomm->rank, to), bytes_at(end->next, most));
-    end->flags->full[slot].bytes = bytes_at(end->next, most);
-    __atomic_store_n(&end->flags->full[slot].number, number + 1, __ATOMIC_RELEASE);
+    memset(end->ring.slots + slot * most, value_at(end->next, ccomm->rank, to), bytes_at(end->next, most));
+    end->ring.full[slot].bytes = bytes_at(end->next, most);
+    __atomic_store_n(&end->ring.full[slot].number, number + 1, __ATOMIC_RELEASE);
     end->moved[slot] = number + 1;
     end->next++;
     return true;
@@ -137,12 +143,12 @@ static bool take(struct end *end, const struct coll_ccomm *ccomm, int from)
 {
     const uint32_t most = ccomm->shared.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
-    if (end->next == SLOTS_ALL || __atomic_load_n(&end->flags->full[slot].number, __ATOMIC_ACQUIRE) != number + 1)
+    if (end->next == SLOTS_ALL || __atomic_load_n(&end->ring.full[slot].number, __ATOMIC_ACQUIRE) != number + 1)
         return false;
-    require(end->flags->full[slot].bytes == bytes_at(end->next, most));
+    require(end->ring.full[slot].bytes == bytes_at(end->next, most));
     for (uint32_t i = 0; i < bytes_at(end->next, most); i++)
-        require(end->slots[slot * most + i] == value_at(end->next, from, ccomm->rank));
-    __atomic_store_n(&end->flags->taken[slot].number, number + 1, __ATOMIC_RELEASE);
+        require(end->ring.slots[slot * most + i] == value_at(end->next, from, ccomm->rank));
+    __atomic_store_n(&end->ring.taken[slot].number, number + 1, __ATOMIC_RELEASE);
     end->next++;
     return true;
 }
@@ -153,8 +159,8 @@ static void move_slots(struct coll_ccomm *ccomm)
     struct end out[RANKS], in[RANKS];
     for (int peer = 0; peer < RANKS; peer++)
         if (peer != ccomm->rank) {
-            out[peer] = end_of(ccomm, ccomm->rank, peer);
-            in[peer] = end_of(ccomm, peer, ccomm->rank);
+            out[peer] = end_of(ccomm, peer, true);
+            in[peer] = end_of(ccomm, peer, false);
         }
     for (unsigned left = 2 * (RANKS - 1) * SLOTS_ALL, moved = 1; left > 0; left -= moved) {
         if (moved == 0)

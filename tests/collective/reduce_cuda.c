@@ -11,7 +11,7 @@
 
 #define require_cuda(call) require((call) == cudaSuccess)
 
-enum { BUFFERS = COLL_REDUCE_SOURCES_MAX + 1, SLACK = 64 };
+enum { BUFFERS = COLL_REDUCE_SOURCES_MAX + 1, SLACK = 64, LISTED_MAX = 64 };
 
 static cudaStream_t stream;
 static bool exact; /* every buffer is an allocation of just its size */
@@ -33,6 +33,12 @@ struct trial {
 static uint32_t buffers_of(const struct trial *trial)
 {
     return trial->reduce.sources + (trial->in_place < 0);
+}
+
+/* More sources than a launch lists lie in one allocation, evenly spaced. */
+static bool is_spaced(const struct trial *trial)
+{
+    return trial->reduce.sources > LISTED_MAX;
 }
 
 static void place(struct trial *trial, uint32_t buffer, bool on_device, const void **at)
@@ -65,10 +71,15 @@ static void trial_init(struct trial *trial, struct rng *rng)
     const struct coll_reduce reduce = placed(trial, false);
     for (uint32_t i = 0; i < reduce.sources; i++)
         reduce_fill(rng, reduce.type, trial->addend, (uint8_t *)(uintptr_t)reduce.source[i], reduce.count);
+    uint8_t *all = NULL;
+    if (is_spaced(trial))
+        require_cuda(cudaMalloc((void **)&all, buffers * trial->room));
     for (uint32_t i = 0; i < buffers; i++) {
         const size_t size = exact ? trial->offset[i] + bytes : trial->room;
-        require_cuda(exact ? cudaMalloc((void **)&trial->device[i], size == 0 ? 1 : size)
-                           : cudaMallocAsync((void **)&trial->device[i], size, stream));
+        trial->device[i] = all + i * trial->room;
+        if (!is_spaced(trial))
+            require_cuda(exact ? cudaMalloc((void **)&trial->device[i], size == 0 ? 1 : size)
+                               : cudaMallocAsync((void **)&trial->device[i], size, stream));
         require_cuda(
             cudaMemcpyAsync(trial->device[i], trial->host + i * trial->room, size, cudaMemcpyHostToDevice, stream));
     }
@@ -100,7 +111,9 @@ static void compare(struct trial *trial, const char *what)
 
 static void trial_fini(struct trial *trial)
 {
-    for (uint32_t i = 0; i < buffers_of(trial); i++)
+    if (is_spaced(trial))
+        require_cuda(cudaFree(trial->device[0]));
+    for (uint32_t i = 0; i < buffers_of(trial) && !is_spaced(trial); i++)
         require_cuda(exact ? cudaFree(trial->device[i]) : cudaFreeAsync(trial->device[i], stream));
     free(trial->host);
     free(trial->back);
@@ -128,12 +141,14 @@ static void choose_offsets(struct trial *trial, struct rng *rng, enum alignment 
     const uint32_t element = (uint32_t)coll_reduce_element_bytes(trial->reduce.type);
     const uint32_t same = element * rng_below(rng, 16 / element);
     for (uint32_t i = 0; i < BUFFERS; i++)
-        trial->offset[i] = alignment == ALIGNED ? 0
-                           : alignment == ALIKE ? same
-                                                : element * rng_below(rng, 16 / element);
+        trial->offset[i] = alignment == ALIGNED                     ? 0
+                           : alignment == ALIKE || is_spaced(trial) ? same
+                                                                    : element * rng_below(rng, 16 / element);
+    if (alignment == UNLIKE && is_spaced(trial)) /* one that is elsewhere, as a rank's own values are */
+        trial->offset[rng_below(rng, buffers_of(trial))] = element * rng_below(rng, 16 / element);
 }
 
-static const uint32_t ranks[] = {1, 2, 3, 4, 5, 8, 9, 17, 64};
+static const uint32_t ranks[] = {1, 2, 3, 4, 5, 8, 9, 17, 64, 65, 130, 1024};
 
 static void chosen(unsigned one_in)
 {
@@ -251,6 +266,11 @@ static void bad_arguments(void)
     require(coll_reduce_launch(&bad, 0, stream) == cudaErrorInvalidValue);
     none.sources = 0;
     require(coll_reduce_launch(&none, 0, stream) == cudaErrorInvalidValue);
+    static uint64_t somewhere;
+    struct coll_reduce strewn = {.sources = 3 * LISTED_MAX, .count = 1, .dst = &somewhere};
+    for (uint32_t i = 0; i < strewn.sources; i++) /* no three of them are evenly spaced */
+        strewn.source[i] = (const uint8_t *)strewn.dst + 4096 + (size_t)i * i * 8;
+    require(coll_reduce_launch(&strewn, 0, stream) == cudaErrorInvalidValue);
     require_cuda(cudaGetLastError());
 }
 

@@ -419,10 +419,8 @@ static void require_usable(uint64_t key, int first)
 static const struct wrong {
     int byte; /* of the secret; -1: none */
     uint32_t rank, ranks;
-} wrongs[] = {{0, 0, 2},   {COLL_SECRET_BYTES - 1, 0, 2},
-              {-1, 2, 2},  {-1, UINT32_MAX, 2},
-              {-1, 0, 1},  {-1, 0, 0},
-              {-1, 0, 65}, {-1, 1, UINT32_MAX}};
+} wrongs[] = {{0, 0, 2},  {COLL_SECRET_BYTES - 1, 0, 2}, {-1, 2, 2},         {-1, UINT32_MAX, 2}, {-1, 0, 1},
+              {-1, 0, 0}, {-1, 0, RDV_RANKS_MAX + 1},    {-1, 1, UINT32_MAX}};
 
 START_TEST(a_peer_that_is_none_of_the_ranks_is_disconnected)
 {
