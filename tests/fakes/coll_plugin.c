@@ -160,7 +160,7 @@ static void release(void *memory)
 
 static void *allocate(size_t size, bool zero)
 {
-    return (fake_gpu.full >> fake_device() & 1) == 0 ? allocate_any(size, zero) : NULL;
+    return !is_among(fake_gpu.full) ? allocate_any(size, zero) : NULL;
 }
 
 static void *allocate_pinned(size_t size)
