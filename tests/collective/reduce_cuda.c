@@ -2,6 +2,7 @@
  *
  *   collective_reduce_cuda             all of what follows but times
  *   collective_reduce_cuda --short     few trials, every buffer an allocation of its own: for compute-sanitizer
+ *   collective_reduce_cuda --emulated  few trials, and nothing that kernels on the host cannot do
  *   collective_reduce_cuda --trials N  N random ones only
  *   collective_reduce_cuda --times     only how fast it is */
 #include <string.h>
@@ -419,6 +420,7 @@ static void time_reduce(void)
 int main(int argc, char **argv)
 {
     const bool few = argc == 2 && strcmp(argv[1], "--short") == 0, times = argc == 2 && strcmp(argv[1], "--times") == 0;
+    const bool emulated = argc == 2 && strcmp(argv[1], "--emulated") == 0;
     const bool trials = argc == 3 && strcmp(argv[1], "--trials") == 0;
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -433,6 +435,10 @@ int main(int argc, char **argv)
         time_reduce();
     } else if (trials) {
         random_trials((unsigned)strtoul(argv[2], NULL, 0));
+    } else if (emulated) {
+        bad_arguments();
+        chosen(10);
+        random_trials(300);
     } else {
         bad_arguments();
         chosen(few ? 30 : 1);
