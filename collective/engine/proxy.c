@@ -242,18 +242,36 @@ static void admit(struct proxy *proxy, struct stranger *stranger)
     stranger->file = -1;
 }
 
-static void accept_all(struct proxy *proxy)
+/* A place that is free, or that of the oldest. */
+static struct stranger *place_for_stranger(struct proxy *proxy)
 {
+    struct stranger *oldest = &proxy->strangers[0];
     for (unsigned i = 0; i < STRANGERS_MAX; i++) {
         struct stranger *stranger = &proxy->strangers[i];
-        if (stranger->file < 0 && proxy->knocked && proxy->listener >= 0) {
-            stranger->file = accept4(proxy->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-            stranger->until = now_ms() + STRANGER_MS;
-            proxy->knocked = stranger->file >= 0;
-        }
-        if (stranger->file >= 0)
-            admit(proxy, stranger);
+        if (stranger->file < 0)
+            return stranger;
+        if (stranger->until < oldest->until)
+            oldest = stranger;
     }
+    (void)close(oldest->file);
+    return oldest;
+}
+
+/* What a rank has to show comes with its connection as a rule, so it takes no place of others. */
+static void accept_all(struct proxy *proxy)
+{
+    for (unsigned i = 0; i < STRANGERS_MAX && proxy->knocked && proxy->listener >= 0; i++) {
+        const int file = accept4(proxy->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        proxy->knocked = file >= 0;
+        if (file < 0)
+            break;
+        struct stranger *stranger = place_for_stranger(proxy);
+        *stranger = (struct stranger){.file = file, .until = now_ms() + STRANGER_MS};
+        admit(proxy, stranger);
+    }
+    for (unsigned i = 0; i < STRANGERS_MAX; i++)
+        if (proxy->strangers[i].file >= 0)
+            admit(proxy, &proxy->strangers[i]);
 }
 
 /* Nobody else connects. */

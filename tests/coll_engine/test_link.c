@@ -10,6 +10,8 @@
 
 #include "collective/engine/ccomm.h"
 #include "collective/engine/proxy.h"
+#include "internal/bytes.h"
+#include "internal/socket_address.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
@@ -17,6 +19,7 @@ enum { RANKS = 3, SLOTS_ALL = 200 };
 
 struct common {
     pthread_barrier_t barrier;
+    bool annoyed; /* by strangers */
     struct proxy_info infos[RANKS];
 };
 
@@ -72,16 +75,51 @@ static struct coll_ccomm *member_make(int rank)
     return ccomm;
 }
 
+/* Who says `bytes` to a rank, and does not end the connection. */
+static int stranger(const struct proxy_info *info, const void *bytes, size_t size)
+{
+    struct sockaddr_storage at;
+    const socklen_t at_size = address_unpack(&at, &info->address);
+    const int made = socket(at.ss_family, SOCK_STREAM, 0);
+    require(made >= 0 && connect(made, (const struct sockaddr *)&at, at_size) == 0);
+    (void)!send(made, bytes, size, MSG_NOSIGNAL);
+    return made;
+}
+
+enum { PREAMBLE_BYTES = 32, STRANGERS = 120 };
+
+/* Each says something else that does not admit it: to be a rank that there is or is not, with no secret, or half of it,
+ * or something of another kind, or nothing. */
+static void annoy(const struct common *common, int files[STRANGERS])
+{
+    static const uint64_t claims[] = {0, 1, 2, RANKS, UINT64_C(1) << 32, UINT64_MAX};
+    struct rng rng = rng_init(9);
+    for (unsigned i = 0; i < STRANGERS; i++) {
+        uint8_t preamble[PREAMBLE_BYTES] = "STRDATA1";
+        store_le64(preamble + 8, claims[i / 4 % COUNT(claims)]);
+        for (unsigned at = i % 4 == 0 ? 0 : 16; at < PREAMBLE_BYTES; at++)
+            preamble[at] = (uint8_t)rng_next(&rng);
+        const size_t size = i % 4 == 3 ? i % PREAMBLE_BYTES : PREAMBLE_BYTES;
+        files[i] = stranger(&common->infos[i % 2], preamble, size);
+    }
+}
+
 static void join(struct coll_ccomm *ccomm, struct common *common)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     require(proxy_prepare(ccomm, &common->infos[ccomm->rank]));
+    pthread_barrier_wait(&common->barrier);
+    int files[STRANGERS];
+    if (common->annoyed && ccomm->rank == RANKS - 1)
+        annoy(common, files);
     pthread_barrier_wait(&common->barrier);
     for (int rank = 0; rank < RANKS; rank++)
         require(proxy_connect(ccomm, rank, &common->infos[rank]));
     require(proxy_start(ccomm) && proxy_await(ccomm));
     pthread_barrier_wait(&common->barrier);
     require(proxy_settle(ccomm));
+    for (unsigned i = 0; i < STRANGERS && common->annoyed && ccomm->rank == RANKS - 1; i++)
+        close(files[i]);
 }
 
 static void part(struct coll_ccomm *ccomm)
@@ -189,10 +227,12 @@ static void be_host(struct common *common, int rank)
     _exit(0);
 }
 
-TEST(slots_go_from_host_to_host)
+/* Also where strangers connect before the ranks do. */
+TEST_LOOP(slots_go_from_host_to_host, 2)
 {
     struct common *common = common_make();
     pid_t pids[RANKS];
+    common->annoyed = _i == 1;
     for (int rank = 0; rank < RANKS; rank++)
         if ((pids[rank] = fork()) == 0)
             be_host(common, rank);
