@@ -22,6 +22,9 @@ struct coll_join_args {
     char why[400];                /* result: why it stays raw, or what was measured */
 };
 
+/* Why a communicator of more than COLL_RANKS_MAX ranks stays raw. */
+#define COLL_TOO_MANY_RANKS "more than 1024 ranks"
+
 /* Why an op is raw that would be compressed. */
 #define COLL_LEFT_RAW "timed, to compare"
 

@@ -8,7 +8,7 @@
 #include "collective/group.h"
 #include "collective/join.h"
 #include "collective/nccl.h"
-#include "collective/reduce.h"
+#include "collective/ranks.h"
 
 static const struct coll_settings *settings(void)
 {
@@ -224,8 +224,8 @@ static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args 
 static void coll_join_enter(struct coll_joiner *joiner, const struct coll_key *key)
 {
     struct coll_join_args *args = joiner->args;
-    if (args->ranks > COLL_REDUCE_SOURCES_MAX) {
-        snprintf(args->why, sizeof(args->why), "more ranks than sums are made of");
+    if (args->ranks > COLL_RANKS_MAX) {
+        snprintf(args->why, sizeof(args->why), "%s", COLL_TOO_MANY_RANKS);
         return;
     }
     joiner->rdv = enter(key, args);

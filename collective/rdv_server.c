@@ -17,6 +17,7 @@ struct rdv_entry {
     struct rdv_entry *older;
     uint64_t words[2];
     unsigned connected;
+    uint32_t told; /* bits: phases whose result all connected ranks were told */
     struct coll_vote vote;
     int sockets[RDV_RANKS_MAX]; /* by rank; -1: not connected */
 };
@@ -102,6 +103,23 @@ static bool rdv_admit(struct rdv_entries *entries, const struct rdv_hello *hello
     return true;
 }
 
+/* Tells results that nobody was told yet. A rank whose socket takes no more will ask. */
+static void tell_results(struct rdv_entry *entry)
+{
+    for (int phase = 0; phase < COLL_VOTE_PHASES; phase++) {
+        uint8_t frame[RDV_FRAME_BYTES];
+        if ((entry->told >> phase & 1) != 0 || !coll_vote_is_decided(&entry->vote, (enum coll_vote_phase)phase))
+            continue;
+        const struct coll_vote_state state = coll_vote_status(&entry->vote, (enum coll_vote_phase)phase);
+        entry->told |= 1u << phase;
+        rdv_state_write(frame, &state);
+        rdv_state_tell(frame, (enum coll_vote_phase)phase);
+        for (int rank = 0; rank < entry->vote.ranks; rank++)
+            if (entry->sockets[rank] >= 0)
+                (void)send(entry->sockets[rank], frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
 /* Handles a request; *state is the answer, if it has one. False: the request breaks a rule, or is RDV_LEAVE. */
 static bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *request, struct coll_vote_state *state)
 {
@@ -111,18 +129,19 @@ static bool rdv_handle(const struct rdv_slot *slot, const struct rdv_request *re
             (request->phase != COLL_PHASE_PRESENT && !coll_vote_has_cast(vote, slot->rank, COLL_PHASE_PRESENT)))
             return false;
         coll_vote_cast(vote, slot->rank, request->phase, &request->ballot);
-        coll_vote_evaluate(vote, request->phase);
+        coll_vote_evaluate_ballots(vote, request->phase);
     } else if (request->action == RDV_ABORT) {
         coll_vote_publish(vote, request->phase, COLL_VOTE_MISSING, slot->rank);
     } else if (request->action == RDV_NOTE_RAW) {
         coll_vote_note_raw(vote, slot->rank, request->ballot.index);
-        coll_vote_evaluate(vote, COLL_PHASE_REACHED);
+        coll_vote_evaluate_ballots(vote, COLL_PHASE_REACHED);
     } else if (request->action == RDV_LEAVE) {
         for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
             coll_vote_publish(&slot->entry->vote, (enum coll_vote_phase)phase, COLL_VOTE_LEFT, slot->rank);
         return false;
     }
     *state = coll_vote_status(vote, request->phase);
+    tell_results(slot->entry);
     return true;
 }
 
@@ -138,6 +157,7 @@ static void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
     *slot = (struct rdv_slot){0};
     for (int phase = 0; phase < COLL_VOTE_PHASES; phase++)
         coll_vote_evaluate(&entry->vote, (enum coll_vote_phase)phase);
+    tell_results(entry);
     const struct coll_vote_state state = coll_vote_status(&entry->vote, COLL_PHASE_PRESENT);
     if (entry->connected == 0 && (state.all || state.result == COLL_VOTE_OPEN))
         entry_free(entries, entry);
@@ -145,7 +165,7 @@ static void rdv_depart(struct rdv_entries *entries, struct rdv_slot *slot)
 
 /* A frame has to be complete within FRAME_MS, and so does a connection's first one. When descriptors run out, nothing
  * is accepted for DEAF_MS. */
-enum { CONNS_MAX = 1024, FRAME_MS = 10000, CHECK_MS = 500, ACCEPT_PAUSE_MS = 100 };
+enum { CONNS_MAX = 4096, ACCEPTS_MAX = 64, FRAME_MS = 10000, CHECK_MS = 500, ACCEPT_PAUSE_MS = 100 };
 
 struct rdv_conn {
     int socket;
@@ -160,7 +180,7 @@ struct rdv_server {
     uint8_t secret[COLL_SECRET_BYTES];
     int64_t accept_paused_until_ms;
     struct rdv_entries entries;
-    unsigned count, limit;
+    unsigned count;
     struct rdv_conn conns[CONNS_MAX];
     struct pollfd ready[CONNS_MAX + 1]; /* of connections in their order, then of the listener */
 };
@@ -195,9 +215,18 @@ static bool evict_unauthenticated(struct rdv_server *server)
     return true;
 }
 
+/* Most of a process's descriptors are left to the program. Their number may be raised at any time. */
+static unsigned conns_limit(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / 4 >= CONNS_MAX)
+        return CONNS_MAX;
+    return files.rlim_cur >= 64 ? (unsigned)files.rlim_cur / 4 : 16;
+}
+
 void rdv_server_adopt(struct rdv_server *server, int socket)
 {
-    if (server->count >= server->limit && !evict_unauthenticated(server)) {
+    if (server->count >= conns_limit() && !evict_unauthenticated(server)) {
         (void)close(socket);
         return;
     }
@@ -298,25 +327,19 @@ void rdv_server_progress(struct rdv_server *server)
             (has_deadline(conn) && conn->since_ms < expired_ms))
             conn_drop(server, i);
     }
-    if (listener_ready) {
+    for (unsigned i = 0; i < ACCEPTS_MAX && listener_ready; i++) {
         const int socket = accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (socket >= 0)
+        if (socket >= 0) {
             rdv_server_adopt(server, socket);
-        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            continue;
+        }
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
             server->accept_paused_until_ms = now_ms() + ACCEPT_PAUSE_MS;
+        break;
     }
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
-
-/* Most of a process's descriptors are left to the program. */
-static unsigned conns_limit(void)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / 4 >= CONNS_MAX)
-        return CONNS_MAX;
-    return files.rlim_cur >= 64 ? (unsigned)files.rlim_cur / 4 : 16;
-}
 
 struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *endpoint)
 {
@@ -327,7 +350,6 @@ struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *endpoint)
         free(made);
         return NULL;
     }
-    made->limit = conns_limit();
     memcpy(endpoint->secret, made->secret, COLL_SECRET_BYTES);
     return made;
 }

@@ -11,6 +11,9 @@
  * rounded, as fused multiply and add, as protocols Simple and LL of NCCL do. (LL128 rounds them first: all for BF16 and
  * FP16, half of them for FP32. The result is the same if products are exact: n a power of two, results not subnormal.)
  *
+ * However many sources there are, they are added one after another into one sum per element, which is rounded as above:
+ * where a kernel takes them by tiles, the sum goes on from tile to tile.
+ *
  * MAX and MIN are the same in both, as order does not matter to them.
  *
  * For two ranks, SUM is the same in both orders and equals NCCL's by whatever algorithm and protocol: FP32 holds enough
@@ -30,11 +33,13 @@
 
 #include <strait/status.h>
 
+#include "collective/ranks.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { COLL_REDUCE_SOURCES_MAX = 64 };
+enum { COLL_REDUCE_SOURCES_MAX = COLL_RANKS_MAX };
 
 enum coll_reduce_type { COLL_REDUCE_BF16, COLL_REDUCE_FP16, COLL_REDUCE_FP32, COLL_REDUCE_TYPES };
 enum coll_reduce_operation {

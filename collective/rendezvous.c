@@ -149,46 +149,68 @@ static enum coll_vote_result compare_ballot(const struct coll_vote *vote, int ra
     return ballot->blocks == 0 && shares_thread(vote, rank, phase) ? COLL_VOTE_ONE_THREAD : COLL_VOTE_GO;
 }
 
-/* Whether the rank has issued raw an operation in which another rank waits. Waiting for the other ranks could then last
- * forever, as they may wait for each other. */
-static bool is_ahead(const struct coll_vote *vote, int rank)
+/* Number of the first operation in which a rank waits. */
+static uint32_t first_reached(const struct coll_vote *vote)
 {
-    const uint32_t raw_ops = atomic_load(&vote->page->voters[rank].raw_ops);
-    bool ahead = false;
-    for (int other = 0; other < vote->ranks && raw_ops > 0; other++)
-        ahead |= coll_vote_has_cast(vote, other, COLL_PHASE_REACHED) &&
-                 ballot_of(vote, other, COLL_PHASE_REACHED)->index < raw_ops;
-    return ahead;
+    uint32_t first = UINT32_MAX;
+    for (int rank = 0; rank < vote->ranks; rank++) {
+        if (!coll_vote_has_cast(vote, rank, COLL_PHASE_REACHED))
+            continue;
+        const uint32_t index = ballot_of(vote, rank, COLL_PHASE_REACHED)->index;
+        first = index < first ? index : first;
+    }
+    return first;
 }
 
-/* Checks one rank while ballots of others may be missing. */
-static enum coll_vote_result check_rank(const struct coll_vote *vote, int rank, enum coll_vote_phase phase)
+/* Checks one rank while ballots of others may be missing. A rank that has issued raw an operation in which another rank
+ * waits, from number `reached` on, differs: waiting for the other ranks could then last forever, as they may wait for
+ * each other. */
+static enum coll_vote_result check_rank(const struct coll_vote *vote, int rank, enum coll_vote_phase phase,
+                                        uint32_t reached, bool lives)
 {
     const bool cast = coll_vote_has_cast(vote, rank, phase);
     if (cast && ballot_of(vote, rank, phase)->able == 0)
         return COLL_VOTE_UNABLE;
     const bool present = cast || coll_vote_has_cast(vote, rank, COLL_PHASE_PRESENT);
-    if (present && !vote->is_alive(vote->owner, rank))
+    if (lives && present && !vote->is_alive(vote->owner, rank))
         return COLL_VOTE_ENDED;
-    return phase == COLL_PHASE_REACHED && is_ahead(vote, rank) ? COLL_VOTE_DIFFERS : COLL_VOTE_GO;
+    const bool ahead = phase == COLL_PHASE_REACHED && atomic_load(&vote->page->voters[rank].raw_ops) > reached;
+    return ahead ? COLL_VOTE_DIFFERS : COLL_VOTE_GO;
 }
 
-void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase)
+/* `always`: whether ranks are alive is asked while ballots are missing, too. */
+static void evaluate(const struct coll_vote *vote, enum coll_vote_phase phase, bool always)
 {
     if (atomic_load(&vote->page->decided[phase]) != COLL_VOTE_OPEN)
         return;
     const bool all = all_cast(vote, phase);
+    const uint32_t reached = first_reached(vote);
     enum coll_vote_result result = COLL_VOTE_GO;
     int cause = 0;
     for (int rank = 0; rank < vote->ranks && result == COLL_VOTE_GO; rank++)
-        result = check_rank(vote, cause = rank, phase);
+        result = check_rank(vote, cause = rank, phase, reached, always || all);
     for (int rank = 0; rank < vote->ranks && all && result == COLL_VOTE_GO; rank++)
         result = compare_ballot(vote, cause = rank, phase);
     if (all || result != COLL_VOTE_GO)
         coll_vote_publish(vote, phase, result, cause);
 }
 
+void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase)
+{
+    evaluate(vote, phase, true);
+}
+
+void coll_vote_evaluate_ballots(const struct coll_vote *vote, enum coll_vote_phase phase)
+{
+    evaluate(vote, phase, false);
+}
+
 /* ---- State ------------------------------------------------------------------------------------------------------- */
+
+bool coll_vote_is_decided(const struct coll_vote *vote, enum coll_vote_phase phase)
+{
+    return atomic_load(&vote->page->decided[phase]) != COLL_VOTE_OPEN;
+}
 
 struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase)
 {
@@ -275,6 +297,12 @@ static struct coll_vote_state shm_poll(struct coll_rdv *rdv, enum coll_vote_phas
     return coll_vote_status(&shm_rdv->vote, phase);
 }
 
+static void sleep_for(struct coll_rdv *rdv, int64_t ns)
+{
+    (void)rdv;
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
 static void shm_vote(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot)
 {
     const struct shm_rdv *shm_rdv = (const struct shm_rdv *)rdv;
@@ -312,6 +340,8 @@ static void shm_leave(struct coll_rdv *rdv)
 static const struct coll_rdv_ops shm_ops = {.vote = shm_vote,
                                             .note_raw = shm_note_raw,
                                             .poll = shm_poll,
+                                            .ask = shm_poll,
+                                            .rest = sleep_for,
                                             .abort = shm_abort,
                                             .leave = shm_leave,
                                             .poll_min_ns = 20000,
@@ -340,33 +370,22 @@ static struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, 
 /* Time limits of connecting and of an answer, which the server gives at once. If its process is stopped for longer, it
  * finds this rank disconnected before it publishes that all ranks go on. */
 enum { CONNECT_MS = 4000, ANSWER_MS = 20000 };
+/* How often a rank asks although the server tells results: so that it notices a server that is gone. */
+enum { ASK_MS = 1000 };
 
 struct tcp_rdv {
     struct coll_rdv rdv;
     int socket;                                      /* -1: disconnected */
     struct coll_vote_state states[COLL_VOTE_PHASES]; /* as last received, by phase */
+    int64_t asked_ms;                                /* when a request was sent last */
+    size_t got;
+    uint8_t frame[RDV_FRAME_BYTES]; /* that is being received */
 };
 
 /* A full send buffer means that the server has not read for long. */
 static bool tcp_send(int socket, const uint8_t *frame)
 {
     return send(socket, frame, RDV_FRAME_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) == RDV_FRAME_BYTES;
-}
-
-static bool tcp_receive(int socket, uint8_t *frame)
-{
-    const int64_t until = now_ms() + ANSWER_MS;
-    size_t got = 0;
-    for (int64_t left = ANSWER_MS; got < RDV_FRAME_BYTES && left > 0; left = until - now_ms()) {
-        struct pollfd ready = {.fd = socket, .events = POLLIN};
-        if (poll(&ready, 1, (int)left) < 0 && errno != EINTR)
-            return false;
-        const ssize_t size = recv(socket, frame + got, RDV_FRAME_BYTES - got, MSG_DONTWAIT);
-        if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
-            return false;
-        got += size > 0 ? (size_t)size : 0;
-    }
-    return got == RDV_FRAME_BYTES;
 }
 
 /* shutdown also ends the connection that a forked child has inherited. */
@@ -379,19 +398,60 @@ static void tcp_disconnect(struct tcp_rdv *tcp_rdv)
     tcp_rdv->socket = -1;
 }
 
-/* A result is final and is not requested again. */
+/* Receives a part of a frame, within so many milliseconds. 1: the frame is complete; 0: not yet; -1: disconnected. */
+static int tcp_receive(struct tcp_rdv *tcp_rdv, int milliseconds)
+{
+    struct pollfd ready = {.fd = tcp_rdv->socket, .events = POLLIN};
+    if (milliseconds > 0 && poll(&ready, 1, milliseconds) < 0 && errno != EINTR)
+        return -1;
+    const ssize_t size =
+        recv(tcp_rdv->socket, tcp_rdv->frame + tcp_rdv->got, RDV_FRAME_BYTES - tcp_rdv->got, MSG_DONTWAIT);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
+        return -1;
+    tcp_rdv->got += size > 0 ? (size_t)size : 0;
+    return tcp_rdv->got == RDV_FRAME_BYTES;
+}
+
+/* Takes the frame that is complete. Returns its phase if it was told unasked, `asked` if it is an answer about that
+ * phase, -1 if it is neither. */
+static int tcp_take(struct tcp_rdv *tcp_rdv, int asked)
+{
+    struct coll_vote_state state;
+    const enum coll_vote_phase told = rdv_state_told(tcp_rdv->frame);
+    const int phase = told != COLL_VOTE_PHASES ? (int)told : asked;
+    tcp_rdv->got = 0;
+    if (phase < 0 || !rdv_state_read(tcp_rdv->frame, &state))
+        return -1;
+    if (tcp_rdv->states[phase].result == COLL_VOTE_OPEN)
+        tcp_rdv->states[phase] = state;
+    return phase;
+}
+
+static struct coll_vote_state tcp_lose(struct tcp_rdv *tcp_rdv, enum coll_vote_phase phase)
+{
+    tcp_disconnect(tcp_rdv);
+    if (tcp_rdv->states[phase].result == COLL_VOTE_OPEN)
+        tcp_rdv->states[phase].result = COLL_VOTE_LOST;
+    return tcp_rdv->states[phase];
+}
+
+/* Sends a request and awaits its answer. A result is final and is not requested again. */
 static struct coll_vote_state tcp_exchange(struct tcp_rdv *tcp_rdv, enum coll_vote_phase phase, const uint8_t *frame)
 {
-    struct coll_vote_state *state = &tcp_rdv->states[phase];
-    uint8_t answer[RDV_FRAME_BYTES];
-    if (state->result != COLL_VOTE_OPEN)
-        return *state;
-    if (tcp_rdv->socket >= 0 && tcp_send(tcp_rdv->socket, frame) && tcp_receive(tcp_rdv->socket, answer) &&
-        rdv_state_read(answer, state))
-        return *state;
-    tcp_disconnect(tcp_rdv);
-    state->result = COLL_VOTE_LOST;
-    return *state;
+    if (tcp_rdv->states[phase].result != COLL_VOTE_OPEN)
+        return tcp_rdv->states[phase];
+    if (tcp_rdv->socket < 0 || !tcp_send(tcp_rdv->socket, frame))
+        return tcp_lose(tcp_rdv, phase);
+    tcp_rdv->asked_ms = now_ms();
+    for (int64_t left = ANSWER_MS; left > 0; left = tcp_rdv->asked_ms + ANSWER_MS - now_ms()) {
+        const int got = tcp_receive(tcp_rdv, (int)left);
+        const bool answers = got == 1 && rdv_state_told(tcp_rdv->frame) == COLL_VOTE_PHASES;
+        if (got < 0 || (got == 1 && tcp_take(tcp_rdv, (int)phase) < 0))
+            break;
+        if (answers)
+            return tcp_rdv->states[phase];
+    }
+    return tcp_lose(tcp_rdv, phase);
 }
 
 static struct coll_vote_state tcp_request(struct coll_rdv *rdv, enum rdv_action action, enum coll_vote_phase phase,
@@ -420,9 +480,28 @@ static void tcp_note_raw(struct coll_rdv *rdv, uint32_t begun)
         tcp_disconnect(tcp_rdv);
 }
 
-static struct coll_vote_state tcp_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
+static struct coll_vote_state tcp_ask(struct coll_rdv *rdv, enum coll_vote_phase phase)
 {
     return tcp_request(rdv, RDV_POLL, phase, NULL);
+}
+
+/* What the server has told, and now and then what it answers. */
+static struct coll_vote_state tcp_poll(struct coll_rdv *rdv, enum coll_vote_phase phase)
+{
+    struct tcp_rdv *tcp_rdv = (struct tcp_rdv *)rdv;
+    int got = 1;
+    while (tcp_rdv->socket >= 0 && (got = tcp_receive(tcp_rdv, 0)) == 1 && tcp_take(tcp_rdv, -1) >= 0)
+        ;
+    if (got != 0)
+        return tcp_lose(tcp_rdv, phase);
+    return now_ms() - tcp_rdv->asked_ms < ASK_MS ? tcp_rdv->states[phase] : tcp_ask(rdv, phase);
+}
+
+/* What the server tells ends it. */
+static void tcp_rest(struct coll_rdv *rdv, int64_t ns)
+{
+    struct pollfd ready = {.fd = ((struct tcp_rdv *)rdv)->socket, .events = POLLIN};
+    (void)ppoll(&ready, 1, &(struct timespec){.tv_nsec = ns}, NULL);
 }
 
 static void tcp_abort(struct coll_rdv *rdv, enum coll_vote_phase phase)
@@ -441,13 +520,14 @@ static void tcp_leave(struct coll_rdv *rdv)
     free(tcp_rdv);
 }
 
-/* Slower than in shared memory, as all ranks poll one process. */
 static const struct coll_rdv_ops tcp_ops = {.vote = tcp_vote,
                                             .note_raw = tcp_note_raw,
                                             .poll = tcp_poll,
+                                            .ask = tcp_ask,
+                                            .rest = tcp_rest,
                                             .abort = tcp_abort,
                                             .leave = tcp_leave,
-                                            .poll_min_ns = 300000,
+                                            .poll_min_ns = 20000000,
                                             .poll_max_ns = 20000000,
                                             .linger_ms = 0};
 
@@ -514,7 +594,7 @@ enum coll_verdict coll_rdv_wait(struct coll_rdv *rdv, enum coll_vote_phase phase
     while (!is_decided(rdv, phase, ms, &decided_ms) && go_on(rdv, ms, argument)) {
         /* Ranks usually join within moments of each other. Later, a sixteenth of the time so far is often enough. */
         const int64_t part = ms * 1000000 / 16, most = part < rdv->ops->poll_max_ns ? part : rdv->ops->poll_max_ns;
-        nanosleep(&(struct timespec){.tv_nsec = most > rdv->ops->poll_min_ns ? most : rdv->ops->poll_min_ns}, NULL);
+        rdv->ops->rest(rdv, most > rdv->ops->poll_min_ns ? most : rdv->ops->poll_min_ns);
         ms = now_ms() - begin;
     }
     rdv->ops->abort(rdv, phase);
@@ -552,7 +632,7 @@ static void put_missing(const struct coll_vote_state *state, char *text, size_t 
 
 void coll_rdv_missing(struct coll_rdv *rdv, enum coll_vote_phase phase, char *text, size_t size)
 {
-    const struct coll_vote_state state = rdv->ops->poll(rdv, phase);
+    const struct coll_vote_state state = rdv->ops->ask(rdv, phase);
     put_missing(&state, text, size);
 }
 

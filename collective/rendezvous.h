@@ -9,7 +9,7 @@
 
 #include "collective/address.h"
 #include "collective/api.h"
-#include "collective/reduce.h"
+#include "collective/ranks.h"
 #include "internal/bytes.h"
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
@@ -104,11 +104,14 @@ void coll_vote_cast(const struct coll_vote *vote, int rank, enum coll_vote_phase
                     const struct coll_ballot *ballot);
 /* Records that the rank has issued so many raw operations before its ballot of COLL_PHASE_REACHED. */
 void coll_vote_note_raw(const struct coll_vote *vote, int rank, uint32_t begun);
-/* Publishes the result if it follows from the ballots so far. */
+/* Publishes the result if it follows from the ballots so far, and from which ranks are alive; the second one asks for
+ * that only when all ranks have cast their ballots, where the end of a rank is noticed otherwise. */
 void coll_vote_evaluate(const struct coll_vote *vote, enum coll_vote_phase phase);
+void coll_vote_evaluate_ballots(const struct coll_vote *vote, enum coll_vote_phase phase);
 /* Has no effect if the phase has a result already. */
 void coll_vote_publish(const struct coll_vote *vote, enum coll_vote_phase phase, enum coll_vote_result result,
                        int rank);
+bool coll_vote_is_decided(const struct coll_vote *vote, enum coll_vote_phase phase);
 struct coll_vote_state coll_vote_status(const struct coll_vote *vote, enum coll_vote_phase phase);
 
 /* ---- The rendezvous ---------------------------------------------------------------------------------------------- */
@@ -150,7 +153,10 @@ void coll_rdv_leave(struct coll_rdv *rdv);
 struct coll_rdv_ops {
     void (*vote)(struct coll_rdv *rdv, enum coll_vote_phase phase, const struct coll_ballot *ballot);
     void (*note_raw)(struct coll_rdv *rdv, uint32_t begun);
-    struct coll_vote_state (*poll)(struct coll_rdv *rdv, enum coll_vote_phase phase);
+    struct coll_vote_state (*poll)(struct coll_rdv *rdv, enum coll_vote_phase phase); /* what is known here */
+    struct coll_vote_state (*ask)(struct coll_rdv *rdv, enum coll_vote_phase phase);  /* as it is now */
+    /* Waits for so long, or until there may be something new to poll. */
+    void (*rest)(struct coll_rdv *rdv, int64_t ns);
     /* Abort the phase, unless it has a result: all ranks get RAW. */
     void (*abort)(struct coll_rdv *rdv, enum coll_vote_phase phase);
     /* Frees the rendezvous. */
@@ -168,13 +174,14 @@ struct coll_rdv {
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
 /* TCP protocol between ranks and the rendezvous server: frames of one size, numbers little-endian. The hello of a rank
- * is answered with the state of the first phase, and each request with the state of its phase. The server disconnects
- * whoever sends anything else, without an answer. */
+ * is answered with the state of the first phase, and each request with the state of its phase. When a phase gets its
+ * result, the server tells all ranks that are connected, so they need not ask again and again: that state is no answer,
+ * and says so. The server disconnects whoever sends anything else, without an answer. */
 
 enum { RDV_FRAME_BYTES = 48 };
 
-/* magic, rank, ranks, key, secret: "STRMEET1" */
-#define RDV_HELLO UINT64_C(0x315445454d525453)
+/* magic, rank, ranks, key, secret: "STRMEET2" */
+#define RDV_HELLO UINT64_C(0x325445454d525453)
 
 struct rdv_hello {
     uint64_t words[2];
@@ -203,13 +210,13 @@ static inline bool rdv_hello_read(const uint8_t frame[RDV_FRAME_BYTES], struct r
 }
 
 /* action, round, word, zeros */
-/* MEET_PASS and MEET_LEAVE are not answered. */
+/* RDV_NOTE_RAW and RDV_LEAVE are not answered. */
 enum rdv_action { RDV_VOTE = 1, RDV_POLL, RDV_ABORT, RDV_LEAVE, RDV_NOTE_RAW, RDV_ACTIONS };
 
 struct rdv_request {
     enum rdv_action action;
     enum coll_vote_phase phase;
-    struct coll_ballot ballot; /* for MEET_SAY; for MEET_PASS only its index */
+    struct coll_ballot ballot; /* for RDV_VOTE; for RDV_NOTE_RAW only its index */
 };
 
 static inline void rdv_request_write(uint8_t frame[RDV_FRAME_BYTES], const struct rdv_request *request)
@@ -239,9 +246,9 @@ static inline bool rdv_request_read(const uint8_t frame[RDV_FRAME_BYTES], struct
     return true;
 }
 
-/* magic "VIEW"; ending, and flags for what all and any have said; about; absent; named */
+/* magic "VIEW"; result, flags and, of what is told unasked, the phase; rank; missing; first_missing */
 #define RDV_STATE UINT32_C(0x57454956)
-enum { RDV_STATE_ALL = 1 << 8, RDV_STATE_PAIRED = 1 << 9 };
+enum { RDV_STATE_ALL = 1 << 8, RDV_STATE_PAIRED = 1 << 9, RDV_STATE_TOLD = 1 << 10, RDV_STATE_PHASE_AT = 16 };
 
 static inline void rdv_state_write(uint8_t frame[RDV_FRAME_BYTES], const struct coll_vote_state *state)
 {
@@ -267,6 +274,19 @@ static inline bool rdv_state_read(const uint8_t frame[RDV_FRAME_BYTES], struct c
     return load_le32(frame) == RDV_STATE && result < COLL_VOTE_LOST && state->missing >= 0;
 }
 
+/* Makes a frame with a state one that is told unasked. */
+static inline void rdv_state_tell(uint8_t frame[RDV_FRAME_BYTES], enum coll_vote_phase phase)
+{
+    store_le32(frame + 4, load_le32(frame + 4) | RDV_STATE_TOLD | (uint32_t)phase << RDV_STATE_PHASE_AT);
+}
+
+/* The phase of a state that was told unasked; COLL_VOTE_PHASES: it is an answer, or has no valid phase. */
+static inline enum coll_vote_phase rdv_state_told(const uint8_t frame[RDV_FRAME_BYTES])
+{
+    const uint32_t what = load_le32(frame + 4), phase = what >> RDV_STATE_PHASE_AT;
+    return (what & RDV_STATE_TOLD) != 0 && phase < COLL_VOTE_PHASES ? (enum coll_vote_phase)phase : COLL_VOTE_PHASES;
+}
+
 /* ==== The server (rdv_server.c) =================================================================================== */
 
 /* Rendezvous server for communicator bootstrap over TCP, run by the process that called ncclGetUniqueId, as NCCL's
@@ -283,7 +303,7 @@ static inline bool rdv_state_read(const uint8_t frame[RDV_FRAME_BYTES], struct c
  * until newer entries need the room. */
 
 /* Larger communicators do not join. */
-enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
+enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_RANKS_MAX };
 
 struct rdv_entries {
     struct rdv_entry *newest;

@@ -14,6 +14,7 @@
 
 #define READY_MAX 64
 #define ID_BYTES  8u
+#define ID_AT     32u /* in an address */
 
 static const uint8_t address_magic[4] = {'T', 'C', 'P', '2'};
 
@@ -73,7 +74,7 @@ static size_t tcp_link_address(struct link *base, void *dst, size_t capacity)
     store_le16(bytes + 6, tcp->address.port);
     memcpy(bytes + 8, tcp->address.bytes, sizeof(tcp->address.bytes));
     store_le32(bytes + 24, tcp->address.scope);
-    store_le64(bytes + 32, link->id);
+    store_le64(bytes + ID_AT, link->id);
     for (unsigned i = 0; i < link->count; i++)
         memcpy(bytes + TCP_ADDRESS_BYTES(i), link->connections[i].secret, SECRET_BYTES);
     return size;
@@ -124,7 +125,7 @@ static void take_secrets(struct tcp_link *link, const uint8_t *bytes, unsigned c
     for (unsigned i = count; i < link->count; i++)
         tcp_drop(tcp_of(link), &link->connections[i].fd);
     link->count = count < link->count ? count : link->count;
-    link->peer_id = load_le64(bytes + 32);
+    link->peer_id = load_le64(bytes + ID_AT);
     for (unsigned i = 0; i < link->count; i++)
         memcpy(link->connections[i].peer_secret, bytes + TCP_ADDRESS_BYTES(i), SECRET_BYTES);
 }
@@ -151,6 +152,21 @@ static enum strait_status tcp_link_connect(struct link *base, const void *addres
             tcp_answer(conn);
     }
     return STRAIT_OK;
+}
+
+void tcp_name(struct link *base, uint64_t id, const uint8_t secret[SECRET_BYTES])
+{
+    struct tcp_link *link = (struct tcp_link *)base;
+    link->id = id;
+    memcpy(link->connections[0].secret, secret, SECRET_BYTES);
+}
+
+void tcp_address_write(uint8_t address[TCP_ADDRESS_BYTES(1)], uint64_t id, const uint8_t secret[SECRET_BYTES])
+{
+    memset(address, 0, TCP_ADDRESS_BYTES(1));
+    memcpy(address, address_magic, sizeof(address_magic));
+    store_le64(address + ID_AT, id);
+    memcpy(address + TCP_ADDRESS_BYTES(0), secret, SECRET_BYTES);
 }
 
 void tcp_reach(struct link *base, const struct sockaddr *peer, socklen_t size)

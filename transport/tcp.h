@@ -44,4 +44,11 @@ void tcp_adopt(struct transport *transport, int fd);
 /* Before link_connect of a dialled link whose peer listens with listen=none: where its connections go. */
 void tcp_reach(struct link *link, const struct sockaddr *peer, socklen_t size);
 
+/* For owners that tell each other once how to reach them, and make links later: a link of one connection that has just
+ * been opened gets an id and a secret that the peer's owner knows, instead of those that were drawn; and the address of
+ * such a link, which names no place, for the peer's link_connect. The id has to be the only one of its side's links. */
+#define TCP_SECRET_BYTES 16u
+void tcp_name(struct link *link, uint64_t id, const uint8_t secret[TCP_SECRET_BYTES]);
+void tcp_address_write(uint8_t address[TCP_ADDRESS_BYTES(1)], uint64_t id, const uint8_t secret[TCP_SECRET_BYTES]);
+
 #endif

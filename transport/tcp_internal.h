@@ -10,7 +10,7 @@
 #include "transport/core.h"
 #include "transport/tcp.h"
 
-#define SECRET_BYTES        16u
+#define SECRET_BYTES        TCP_SECRET_BYTES
 #define PREAMBLE_BYTES      32u /* magic, id of the link, secret */
 #define FRAGMENT_HEAD       32u
 #define FRAGMENT_HEAD_MAX   (FRAGMENT_HEAD + TRANSPORT_HEADER_MAX)

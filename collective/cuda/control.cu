@@ -67,12 +67,12 @@ __device__ void count_message(const gpu_write_headers &headers, uint64_t number)
 }
 
 __device__ void write_record(const gpu_write_headers &headers, uint32_t peer, uint64_t number, uint64_t first,
-                             const unsigned long long *row)
+                             const rank_set *row)
 {
     const uint32_t i = headers.job.sent_stride != 0 ? peer : 0;
-    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
-    ring_flags *flags = &headers.rings.flags[ring_number(&headers.rings, headers.rings.rank, peer)];
-    volatile ring_record *record = &flags->records[headers.job.peer >= 0][number % RING_RECORDS];
+    const bool fits = !rank_set_has(row, i);
+    const ring_parts ring = ring_parts_of(&headers.rings, ring_to(&headers.rings, peer));
+    volatile ring_record *record = &ring.records[headers.job.peer >= 0][number % headers.rings.records];
     record->number = 0; // a reader of the previous content sees that it is being overwritten
     __threadfence_system();
     record->first = fits ? RING_NONE : first;
@@ -82,10 +82,11 @@ __device__ void write_record(const gpu_write_headers &headers, uint32_t peer, ui
 
 __global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_headers headers)
 {
-    __shared__ unsigned long long row[ROW_WORDS], most;
+    __shared__ rank_set row;
+    __shared__ unsigned long long most;
     bool any = false;
-    if (threadIdx.x < ROW_WORDS)
-        row[threadIdx.x] = 0;
+    if (threadIdx.x < RANK_SET_WORDS)
+        row.words[threadIdx.x] = 0;
     if (threadIdx.x == 0)
         most = 0;
     const uint64_t first = headers.ends->next, number = number_of(headers);
@@ -97,12 +98,13 @@ __global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_
         atomicMax(&most, need_of(is));
         if (is.fits)
             continue;
-        atomicOr(&row[i / 64], 1ull << i % 64);
+        atomicOr(reinterpret_cast<unsigned long long *>(&row.words[i / 64]), 1ull << i % 64);
         any = true;
     }
     const bool overflows = __syncthreads_or(any);
     if (threadIdx.x == 0) {
         headers.ends->next = first + (overflows ? headers.slots : 0);
+        headers.ends->moving = 1;
         *headers.place = headers.job;
         headers.place->number = number;
         count_message(headers, number);
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_
     const bool records = headers.list.count > 0 || headers.job.peer < 0;
     for (uint32_t peer = threadIdx.x; peer < headers.rings.ranks && records; peer += THREADS)
         if (peer != headers.rings.rank && (headers.job.peer < 0 || static_cast<uint32_t>(headers.job.peer) == peer))
-            write_record(headers, peer, number, first, row);
+            write_record(headers, peer, number, first, &row);
     for (uint32_t i = threadIdx.x; i < headers.list.count; i += THREADS) {
         if (is_skipped(headers.list, i))
             continue;
@@ -123,22 +125,13 @@ __global__ void __launch_bounds__(THREADS) write_headers_kernel(const gpu_write_
         head->tail_bytes = is.tail != nullptr ? is.tail->bytes : 0;
         head->main_bytes = is.main->bytes;
         head->first = first;
-        for (uint32_t word = 0; word < ROW_WORDS; word++)
-            head->row[word] = row[word];
+        head->row = row;
         head->most = most;
         head->sum = head_sum(head);
     }
 }
 
 // ---- Overflows ------------------------------------------------------------------------------------------------------
-
-__device__ bool has_overflow(const message_head *head)
-{
-    uint64_t any = 0;
-    for (uint32_t word = 0; word < ROW_WORDS; word++)
-        any |= head->row[word];
-    return any != 0;
-}
 
 __device__ bool is_whole(const message_head *head)
 {
@@ -207,9 +200,9 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
             continue;
         const message_head *head = head_of(check.list, i);
         const bool whole = is_whole(head);
-        const bool overflows = (head->row[check.bit / 64] >> check.bit % 64 & 1) != 0;
+        const bool overflows = rank_set_has(&head->row, check.bit);
         strange |= !whole;
-        found |= has_overflow(head);
+        found |= !rank_set_is_empty(&head->row);
         check.found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
         atomicMax(&need, static_cast<unsigned long long>(head->most));
         if (check.found[i] != MESSAGE_FITS)
@@ -217,12 +210,13 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
     }
     if (threadIdx.x == 0 && check.own != nullptr) {
         const message_head *own = reinterpret_cast<const message_head *>(check.own);
-        found |= has_overflow(own);
+        found |= !rank_set_is_empty(&own->row);
         atomicMax(&need, static_cast<unsigned long long>(own->most));
     }
     const bool any = __syncthreads_or(found), bad = __syncthreads_or(strange);
     if (threadIdx.x != 0)
         return;
+    *reinterpret_cast<volatile uint64_t *>(&check.ends->moving) = 0; // the kernel beside NCCL reads it
     if (bad) {
         say_bad_head(check.host_status);
         return;

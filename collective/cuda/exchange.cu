@@ -1,4 +1,5 @@
-// The kernels of collective/engine/exchange.h: one thread block for each team at each end of a ring.
+// The kernels of collective/engine/exchange.h: one thread block for each team at each end of a ring, or with many ranks
+// for several.
 //
 // Host memory is accessed in units of 16 bytes, as volatile or behind system-wide fences: its content changes while a
 // kernel runs, and a cache may still hold what was there before. To publish, all threads of a block store, then
@@ -206,16 +207,68 @@ __global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant
     }
 }
 
+// One step of a block. True: it is over.
+__device__ bool serve(const gpu_exchange &call, exchange_block *block, uint64_t *since)
+{
+    const exchange_state state = exchange_step(&call, block);
+    if (state == EXCHANGE_DONE)
+        return true;
+    if (state == EXCHANGE_MOVED) {
+        *since = 0;
+        return false;
+    }
+    if (*since == 0)
+        *since = now_ns();
+    return false;
+}
+
+// Several blocks in one, by turns; fewer than BLOCKS_EACH.
+constexpr uint32_t BLOCKS_EACH = (2 * (COLL_RANKS_MAX - 1) + RING_BLOCKS_MAX - 1) / RING_BLOCKS_MAX;
+
+__global__ void __launch_bounds__(THREADS) exchange_many_kernel(const __grid_constant__ gpu_exchange call)
+{
+    exchange_block blocks[BLOCKS_EACH];
+    uint64_t since[BLOCKS_EACH];
+    bool over[BLOCKS_EACH];
+    const uint32_t ends = ring_ends_all(&call.rings);
+    uint32_t count = 0;
+    for (uint32_t end = blockIdx.x; end < ends; end += gridDim.x, count++) {
+        blocks[count] = exchange_begin(&call, end);
+        since[count] = 0;
+        over[count] = false;
+    }
+    for (uint32_t left = count; left > 0;) {
+        uint32_t waiting = UINT32_MAX; // the block that has waited longest
+        bool moved = false;
+        for (uint32_t i = 0; i < count; i++) {
+            if (over[i])
+                continue;
+            over[i] = serve(call, &blocks[i], &since[i]);
+            left -= over[i];
+            moved |= over[i] || since[i] == 0;
+            if (!over[i] && since[i] != 0 && (waiting == UINT32_MAX || since[i] < since[waiting]))
+                waiting = i;
+        }
+        if (!moved && left > 0 &&
+            exchange_broadcast(exchange_leads() && has_to_end(call, blocks[waiting], since[waiting])) != 0)
+            return;
+    }
+}
+
 } // namespace
 
 cudaError_t exchange_prepare(void)
 {
-    const void *const kernels[] = {(const void *)exchange_kernel};
+    const void *const kernels[] = {(const void *)exchange_kernel, (const void *)exchange_many_kernel};
     return load_kernels(kernels);
 }
 
 cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream)
 {
-    exchange_kernel<<<ring_blocks(&exchange->rings), THREADS, 0, stream>>>(*exchange);
+    const uint32_t blocks = ring_blocks(&exchange->rings);
+    if (blocks == ring_ends_all(&exchange->rings))
+        exchange_kernel<<<blocks, THREADS, 0, stream>>>(*exchange);
+    else
+        exchange_many_kernel<<<blocks, THREADS, 0, stream>>>(*exchange);
     return cudaGetLastError();
 }

@@ -11,14 +11,24 @@ namespace
 {
 
 constexpr uint32_t THREADS_MAX = 1024, THREADS = 256, VECTOR = 16;
+constexpr uint32_t LISTED_MAX = 64; // addresses that a launch has
 
+// Up to LISTED_MAX sources are listed.
 struct reduce_launch {
-    const uint8_t *source[COLL_REDUCE_SOURCES_MAX]; // in the order of addition, from the first vector on
+    const uint8_t *source[LISTED_MAX]; // in the order of addition, from the first vector on
     uint8_t *dst;
     uint64_t vectors; // number of dst's vectors, each aligned to its size
     uint32_t sources;
     uint32_t head, tail; // elements before and behind them, fewer than in a vector
     reduce_terms terms;
+};
+
+// More sources are tiles, added one tile after another: a tile is a number of sources that lie evenly spaced, source[i]
+// is the first one of tile i, and `sources` is the number of tiles.
+struct reduce_tiles {
+    reduce_launch launch;
+    int64_t stride[LISTED_MAX];
+    uint32_t length[LISTED_MAX];
 };
 
 // ---- Vectors --------------------------------------------------------------------------------------------------------
@@ -101,7 +111,50 @@ DEVICE void reduce_vectors(const reduce_launch &launch, uint64_t first, uint32_t
         *reinterpret_cast<uint4 *>(launch.dst + (first + u * stride) * VECTOR) = sums[u].end(launch.terms);
 }
 
+// One vector of each source. The sum goes on from tile to tile, so that no order of addition depends on them.
+template <coll_reduce_type TYPE, reduce_kind KIND> DEVICE void add_tiles(const reduce_tiles &tiles, uint64_t vector)
+{
+    constexpr uint32_t AT_ONCE = 8;
+    vector_accumulator<TYPE, KIND> sum;
+    sum.begin();
+#pragma unroll 1
+    for (uint32_t tile = 0; tile < tiles.launch.sources; tile++) {
+        const uint8_t *from = tiles.launch.source[tile] + vector * VECTOR;
+        const int64_t stride = tiles.stride[tile];
+#pragma unroll 1
+        for (uint32_t left = tiles.length[tile]; left > 0; left -= left < AT_ONCE ? left : AT_ONCE) {
+            uint4 v[AT_ONCE];
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++)
+                if (k < left)
+                    v[k] = load_vector<false>(from + k * stride);
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++)
+                if (k < left)
+                    sum.add(v[k], tiles.launch.terms);
+            from += AT_ONCE * stride;
+        }
+    }
+    *reinterpret_cast<uint4 *>(tiles.launch.dst + vector * VECTOR) = sum.end(tiles.launch.terms);
+}
+
 // ---- Elements before and behind the vectors -------------------------------------------------------------------------
+
+template <coll_reduce_type TYPE> DEVICE uint32_t load_element(const uint8_t *from)
+{
+    if constexpr (TYPE == COLL_REDUCE_FP32)
+        return *reinterpret_cast<const uint32_t *>(from);
+    else
+        return *reinterpret_cast<const uint16_t *>(from);
+}
+
+template <coll_reduce_type TYPE> DEVICE void store_element(uint8_t *to, uint32_t bits)
+{
+    if constexpr (TYPE == COLL_REDUCE_FP32)
+        *reinterpret_cast<uint32_t *>(to) = bits;
+    else
+        *reinterpret_cast<uint16_t *>(to) = static_cast<uint16_t>(bits);
+}
 
 template <coll_reduce_type TYPE, reduce_kind KIND>
 DEVICE void reduce_element(const reduce_launch &launch, int64_t offset)
@@ -109,29 +162,33 @@ DEVICE void reduce_element(const reduce_launch &launch, int64_t offset)
     accumulator<TYPE, KIND> sum;
     sum.begin();
 #pragma unroll 8
-    for (uint32_t s = 0; s < launch.sources; s++) {
-        const uint8_t *const from = launch.source[s] + offset;
-        if constexpr (TYPE == COLL_REDUCE_FP32)
-            sum.add(*reinterpret_cast<const uint32_t *>(from), launch.terms);
-        else
-            sum.add(*reinterpret_cast<const uint16_t *>(from), launch.terms);
-    }
-    const uint32_t bits = sum.end(launch.terms);
-    if constexpr (TYPE == COLL_REDUCE_FP32)
-        *reinterpret_cast<uint32_t *>(launch.dst + offset) = bits;
-    else
-        *reinterpret_cast<uint16_t *>(launch.dst + offset) = static_cast<uint16_t>(bits);
+    for (uint32_t s = 0; s < launch.sources; s++)
+        sum.add(load_element<TYPE>(launch.source[s] + offset), launch.terms);
+    store_element<TYPE>(launch.dst + offset, sum.end(launch.terms));
 }
 
-// One thread for each element.
-template <coll_reduce_type TYPE, reduce_kind KIND> DEVICE void reduce_edges(const reduce_launch &launch)
+template <coll_reduce_type TYPE, reduce_kind KIND> DEVICE void reduce_element(const reduce_tiles &tiles, int64_t offset)
+{
+    accumulator<TYPE, KIND> sum;
+    sum.begin();
+    for (uint32_t tile = 0; tile < tiles.launch.sources; tile++)
+        for (uint32_t i = 0; i < tiles.length[tile]; i++)
+            sum.add(load_element<TYPE>(tiles.launch.source[tile] + i * tiles.stride[tile] + offset),
+                    tiles.launch.terms);
+    store_element<TYPE>(tiles.launch.dst + offset, sum.end(tiles.launch.terms));
+}
+
+// One thread for each element, of all that `sources` names.
+template <coll_reduce_type TYPE, reduce_kind KIND, typename SOURCES_OF>
+DEVICE void reduce_edges(const reduce_launch &launch, const SOURCES_OF &sources)
 {
     constexpr int64_t ELEMENT = TYPE == COLL_REDUCE_FP32 ? 4 : 2;
     const uint32_t i = threadIdx.x;
     if (i < launch.head)
-        reduce_element<TYPE, KIND>(launch, (static_cast<int64_t>(i) - launch.head) * ELEMENT);
+        reduce_element<TYPE, KIND>(sources, (static_cast<int64_t>(i) - launch.head) * ELEMENT);
     else if (i < launch.head + launch.tail)
-        reduce_element<TYPE, KIND>(launch, static_cast<int64_t>(launch.vectors * VECTOR) + (i - launch.head) * ELEMENT);
+        reduce_element<TYPE, KIND>(sources,
+                                   static_cast<int64_t>(launch.vectors * VECTOR) + (i - launch.head) * ELEMENT);
 }
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
@@ -142,7 +199,7 @@ __global__ void __launch_bounds__(THREADS_MAX, 1) reduce_all(const __grid_consta
     const uint32_t threads = blockDim.x;
     const uint64_t tile = static_cast<uint64_t>(threads) * COUNT;
     if (blockIdx.x == gridDim.x - 1)
-        reduce_edges<TYPE, KIND>(launch);
+        reduce_edges<TYPE, KIND>(launch, launch);
     for (uint64_t begin = blockIdx.x * tile; begin < launch.vectors; begin += gridDim.x * tile) {
         const uint64_t first = begin + threadIdx.x;
         if (begin + tile <= launch.vectors) {
@@ -155,9 +212,20 @@ __global__ void __launch_bounds__(THREADS_MAX, 1) reduce_all(const __grid_consta
     }
 }
 
+template <coll_reduce_type TYPE, reduce_kind KIND>
+__global__ void __launch_bounds__(THREADS_MAX, 1) reduce_by_tiles(const __grid_constant__ reduce_tiles tiles)
+{
+    const uint64_t threads = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    if (blockIdx.x == gridDim.x - 1)
+        reduce_edges<TYPE, KIND>(tiles.launch, tiles);
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < tiles.launch.vectors;
+         i += threads)
+        add_tiles<TYPE, KIND>(tiles, i);
+}
+
 // Sources at a time, and vectors of each: what a thread has in flight, within its registers.
-enum shape { SHAPE_TWO, SHAPE_THREE, SHAPE_FOUR, SHAPE_MANY, SHAPE_UNALIGNED, SHAPES };
-constexpr uint32_t vectors_each[SHAPES] = {4, 2, 2, 1, 1};
+enum shape { SHAPE_TWO, SHAPE_THREE, SHAPE_FOUR, SHAPE_MANY, SHAPE_UNALIGNED, SHAPE_TILES, SHAPES };
+constexpr uint32_t vectors_each[SHAPES] = {4, 2, 2, 1, 1, 1};
 
 template <coll_reduce_type TYPE, reduce_kind KIND> const void *kernel_of_shape(shape which)
 {
@@ -165,7 +233,8 @@ template <coll_reduce_type TYPE, reduce_kind KIND> const void *kernel_of_shape(s
                                          reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 3, 2, true>),
                                          reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 4, 2, true>),
                                          reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 8, 1, true>),
-                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 4, 1, false>)};
+                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 4, 1, false>),
+                                         reinterpret_cast<const void *>(reduce_by_tiles<TYPE, KIND>)};
     return kernels[which];
 }
 
@@ -213,18 +282,45 @@ void cut(const coll_reduce &reduce, reduce_launch *launch)
     launch->dst = static_cast<uint8_t *>(reduce.dst) + launch->head * element;
 }
 
-// Puts sources in the order of addition. Returns whether their vectors are aligned as dst's are.
-bool line_up(const coll_reduce &reduce, reduce_launch *launch)
+// Source number i in the order of addition, from the first vector on.
+const uint8_t *source_of(const coll_reduce &reduce, const reduce_launch &launch, uint32_t i)
 {
     const uint32_t first = kind_of(reduce) == REDUCE_RING ? reduce.rank + 1 : 0;
+    return static_cast<const uint8_t *>(reduce.source[(first + i) % reduce.sources]) +
+           launch.head * coll_reduce_element_bytes(reduce.type);
+}
+
+// Returns whether the sources' vectors are aligned as dst's are.
+bool line_up(const coll_reduce &reduce, reduce_launch *launch)
+{
     uintptr_t low = 0;
     for (uint32_t i = 0; i < reduce.sources; i++) {
-        launch->source[i] = static_cast<const uint8_t *>(reduce.source[(first + i) % reduce.sources]) +
-                            launch->head * coll_reduce_element_bytes(reduce.type);
+        launch->source[i] = source_of(reduce, *launch, i);
         low |= reinterpret_cast<uintptr_t>(launch->source[i]);
     }
     launch->sources = reduce.sources;
     return low % VECTOR == 0;
+}
+
+// False: there are more than LISTED_MAX tiles.
+bool line_up_tiles(const coll_reduce &reduce, reduce_tiles *tiles)
+{
+    reduce_launch *const launch = &tiles->launch;
+    uint32_t i = 0;
+    for (; i < reduce.sources && launch->sources < LISTED_MAX; launch->sources++) {
+        const uint8_t *const from = source_of(reduce, *launch, i);
+        uint32_t length = 1;
+        const int64_t stride = i + 1 < reduce.sources ? source_of(reduce, *launch, i + 1) - from : 0;
+        while (i + length < reduce.sources && source_of(reduce, *launch, i + length) == from + length * stride)
+            length++;
+        // The last one of two that are followed by others may begin an evenly spaced tile with these.
+        length = length == 2 && i + 2 < reduce.sources ? 1 : length;
+        launch->source[launch->sources] = from;
+        tiles->stride[launch->sources] = stride;
+        tiles->length[launch->sources] = length;
+        i += length;
+    }
+    return i == reduce.sources;
 }
 
 shape shape_of(uint32_t sources, bool aligned)
@@ -236,7 +332,8 @@ shape shape_of(uint32_t sources, bool aligned)
 
 // With a budget, a thread block fills a multiprocessor; otherwise several share one, and there are more if there is
 // little data.
-cudaError_t start(const void *kernel, reduce_launch *launch, uint32_t each, unsigned budget, cudaStream_t stream)
+cudaError_t start(const void *kernel, void *argument, uint64_t vectors, uint32_t each, unsigned budget,
+                  cudaStream_t stream)
 {
     int device, all;
     cudaError_t error = cudaGetDevice(&device);
@@ -247,10 +344,31 @@ cudaError_t start(const void *kernel, reduce_launch *launch, uint32_t each, unsi
     const bool bound = budget > 0 && budget < static_cast<unsigned>(all);
     const uint32_t threads = bound ? THREADS_MAX : THREADS;
     const uint64_t most = bound ? budget : static_cast<unsigned>(all) * (THREADS_MAX / THREADS);
-    const uint64_t tiles = (launch->vectors + threads * each - 1) / (threads * each);
+    const uint64_t tiles = (vectors + threads * each - 1) / (threads * each);
     const uint64_t blocks = tiles < 1 ? 1 : tiles < most ? tiles : most;
-    void *arguments[] = {launch};
+    void *arguments[] = {argument};
     return cudaLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, 0, stream);
+}
+
+cudaError_t reduce_listed(const coll_reduce &reduce, unsigned budget, cudaStream_t stream)
+{
+    reduce_launch launch = {};
+    cut(reduce, &launch);
+    const shape which = shape_of(reduce.sources, line_up(reduce, &launch));
+    launch.terms = terms_of(reduce);
+    return start(kernel_of(reduce.type, kind_of(reduce), which), &launch, launch.vectors, vectors_each[which], budget,
+                 stream);
+}
+
+cudaError_t reduce_many(const coll_reduce &reduce, unsigned budget, cudaStream_t stream)
+{
+    reduce_tiles tiles = {};
+    cut(reduce, &tiles.launch);
+    if (!line_up_tiles(reduce, &tiles))
+        return cudaErrorInvalidValue;
+    tiles.launch.terms = terms_of(reduce);
+    return start(kernel_of(reduce.type, kind_of(reduce), SHAPE_TILES), &tiles, tiles.launch.vectors,
+                 vectors_each[SHAPE_TILES], budget, stream);
 }
 
 } // namespace
@@ -262,12 +380,8 @@ cudaError_t coll_reduce_launch(const struct coll_reduce *reduce, unsigned sm_bud
         return cudaErrorInvalidValue;
     if (reduce->count == 0)
         return cudaSuccess;
-    strait::reduce_launch launch = {};
-    strait::cut(*reduce, &launch);
-    const strait::shape shape = strait::shape_of(reduce->sources, strait::line_up(*reduce, &launch));
-    launch.terms = strait::terms_of(*reduce);
-    return strait::start(strait::kernel_of(reduce->type, strait::kind_of(*reduce), shape), &launch,
-                         strait::vectors_each[shape], sm_budget, stream);
+    return reduce->sources <= strait::LISTED_MAX ? strait::reduce_listed(*reduce, sm_budget, stream)
+                                                 : strait::reduce_many(*reduce, sm_budget, stream);
 }
 
 cudaError_t coll_reduce_prepare(void)

@@ -93,7 +93,7 @@ enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, 
 
 /* Gathers a record from each rank, on the communicator's GPU and stream: ccomm_gather in a group that the caller opens,
  * ccomm_gathered after it. One gather at a time. */
-enum { CCOMM_GATHER_MAX = sizeof(struct peer_info) }; /* bytes of a record; that is the longest */
+enum { CCOMM_GATHER_MAX = 256 }; /* bytes of a record, whatever the number of ranks */
 bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size);
 /* Returns the records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
 void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size);

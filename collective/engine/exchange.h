@@ -3,7 +3,8 @@
  * block and never waits inside it.
  *
  * A block serves one end of a ring, together with the other blocks of that end, each with its team's slots: in each
- * step it offers a slot to a peer or takes one from it, so both directions proceed at once. Two kernels are built from
+ * step it offers a slot to a peer or takes one from it, so both directions proceed at once. With many ranks a thread
+ * block is several such blocks, and does a step of each by turns. Two kernels are built from
  * this, and each leaves out what the other has done. If everything fitted, they read a few words and end.
  * - EXCHANGE_BEHIND is always launched behind NCCL: it knows from the heads of messages which of them overflow, and
  *   moves what is left of them.
@@ -18,9 +19,10 @@
  * - They have. For an operation outside of groups, NCCL's part ends when it would without us, as it waits for nothing
  *   of ours; the kernel behind it follows. NCCL may finish a group only after other ranks have gone on, and these may
  *   first need some of the group's overflow: the kernel beside NCCL moves it meanwhile.
- * - That kernel waits for the records of the peers' messages no longer than NCCL waits for the messages, because a
- *   record is written before NCCL moves. Records are missed only when a group has more than RING_RECORDS messages from
- *   one peer; these messages are moved behind NCCL.
+ * - That kernel waits for the records of the peers' messages no longer than NCCL waits for the messages: a record is
+ *   written before NCCL moves, and what is not known when NCCL has moved all (ring_ends.moving) is left to the kernel
+ *   behind it. So records need not come from ranks on other hosts that nothing else has connected (proxy.h). Records
+ * are missed only when a group has more than RING_RECORDS messages from one peer; these messages are moved behind NCCL.
  * - Nothing has to be launched except by the thread that launches NCCL's part. A call that waits for the GPU while it
  *   holds the driver's lock (cudaFree, loading a module) keeps other threads of its process from launching; but what it
  *   waits for ends through work that other ranks have on their GPUs, or will have, as with NCCL's kernels alone. One
@@ -63,30 +65,21 @@ struct exchange_side {
 
 struct exchange_block {
     uint32_t peer, team;
+    uint32_t out_ring, in_ring; /* numbers */
     struct exchange_side out, in;
 };
 
 enum { EXCHANGE_JOB_BITS = 20 };
-
-EXCHANGE_FN uint8_t *exchange_slot(const struct ring_set *rings, uint32_t ring, uint64_t number)
-{
-    return rings->slots + ((uint64_t)ring * RING_SLOTS + number % RING_SLOTS) * rings->slot_bytes;
-}
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 /* Returned in place of a first slot: the peer's record is not written yet. */
 #define EXCHANGE_UNKNOWN (UINT64_MAX - 1)
 
-EXCHANGE_FN bool exchange_has_bit(const uint64_t *row, uint32_t bit)
+EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t ring)
 {
-    return (row[bit / 64] >> bit % 64 & 1) != 0;
-}
-
-EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t peer)
-{
-    const uint32_t ring = ring_number(&call->rings, peer, call->rings.rank);
-    const struct ring_record *record = &call->rings.flags[ring].records[job->peer >= 0][job->number % RING_RECORDS];
+    const struct ring_parts parts = ring_parts_of(&call->rings, ring);
+    const struct ring_record *record = &parts.records[job->peer >= 0][job->number % call->rings.records];
     const uint64_t number = exchange_load(&record->number);
     if (number < job->number + 1)
         return EXCHANGE_UNKNOWN;
@@ -94,10 +87,11 @@ EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const st
     return number == job->number + 1 && exchange_load(&record->number) == number ? first : RING_NONE;
 }
 
-/* First slot of the job's message to or from the peer; RING_NONE: there is no message, or it fits. */
-EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t peer,
-                                    bool sends)
+/* First slot of the job's message to or from the block's peer; RING_NONE: there is no message, or it fits. */
+EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struct exchange_job *job,
+                                    const struct exchange_block *block, bool sends)
 {
+    const uint32_t peer = block->peer;
     const uint64_t stride = sends ? job->sent_stride : job->received_stride;
     const uint32_t i = stride != 0 ? peer : 0;
     const uint8_t *heads = sends ? job->sent : job->received;
@@ -106,9 +100,9 @@ EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struc
     if (!sends && job->root != 0 && job->root - 1 != peer)
         return RING_NONE;
     if (!sends && call->kind == EXCHANGE_BESIDE)
-        return exchange_recorded(call, job, peer);
+        return exchange_recorded(call, job, block->in_ring);
     const struct message_head *head = (const struct message_head *)(const void *)(heads + i * stride);
-    return (sends ? exchange_has_bit(head->row, i) : job->found[i] == MESSAGE_OVERFLOWS) ? head->first : RING_NONE;
+    return (sends ? rank_set_has(&head->row, i) : job->found[i] == MESSAGE_OVERFLOWS) ? head->first : RING_NONE;
 }
 
 /* The lowest message from side->end on: its first slot and its job, or a special value as exchange_first returns it. */
@@ -117,12 +111,18 @@ EXCHANGE_FN uint64_t exchange_lowest(const struct gpu_exchange *call, const stru
 {
     uint64_t least = RING_NONE;
     for (uint32_t i = exchange_lane(); i < call->count; i += exchange_lanes()) {
-        const uint64_t first = exchange_first(call, &call->jobs[i], block->peer, sends);
+        const uint64_t first = exchange_first(call, &call->jobs[i], block, sends);
         const uint64_t key = first < EXCHANGE_UNKNOWN ? first << EXCHANGE_JOB_BITS | i : first;
         if (first >= side->end && key < least)
             least = key;
     }
     return exchange_least(least);
+}
+
+/* Whether NCCL still moves what the jobs belong to. */
+EXCHANGE_FN bool exchange_is_moving(const struct gpu_exchange *call)
+{
+    return exchange_broadcast(exchange_leads() ? exchange_load(&call->ends->moving) : 0) != 0;
 }
 
 /* Selects the next message in the order of slot numbers. A known message got its slots before any message that was
@@ -133,7 +133,7 @@ EXCHANGE_FN bool exchange_next(const struct gpu_exchange *call, const struct exc
     uint64_t least = exchange_lowest(call, block, side, sends);
     if (call->kind == EXCHANGE_BESIDE && !sends && call->count > 1 && least < EXCHANGE_UNKNOWN)
         least = exchange_lowest(call, block, side, sends);
-    side->over = least == RING_NONE;
+    side->over = least == RING_NONE || (least == EXCHANGE_UNKNOWN && !exchange_is_moving(call));
     if (least >= EXCHANGE_UNKNOWN)
         return false;
     side->job = &call->jobs[least & ((1u << EXCHANGE_JOB_BITS) - 1)];
@@ -170,15 +170,15 @@ EXCHANGE_FN uint64_t exchange_bytes(const struct gpu_exchange *call, const struc
 enum { EXCHANGE_LATER, EXCHANGE_MAY, EXCHANGE_LEAVE_OUT };
 
 /* Called by the leader. On EXCHANGE_MAY it holds the lock. */
-EXCHANGE_FN uint64_t exchange_may(const struct gpu_exchange *call, struct ring_flags *flags, struct ring_end *end,
+EXCHANGE_FN uint64_t exchange_may(const struct gpu_exchange *call, const struct ring_parts *parts, struct ring_end *end,
                                   uint64_t number, bool sends)
 {
-    const uint32_t slot = number % RING_SLOTS, team = number % call->rings.teams;
+    const uint32_t slot = number % call->rings.depth, team = number % call->rings.teams;
     const uint64_t moved = exchange_load(&end->moved[slot]);
     if (moved > number)
         return EXCHANGE_LEAVE_OUT;
-    const bool ready = sends ? exchange_load(&flags->taken[slot].number) == moved
-                             : exchange_load(&flags->full[slot].number) == number + 1;
+    const bool ready = sends ? exchange_load(&parts->taken[slot].number) == moved
+                             : exchange_load(&parts->full[slot].number) == number + 1;
     if (!ready || !exchange_lock(&end->busy[team]))
         return EXCHANGE_LATER;
     if (exchange_load(&end->moved[slot]) == moved)
@@ -188,11 +188,10 @@ EXCHANGE_FN uint64_t exchange_may(const struct gpu_exchange *call, struct ring_f
 }
 
 EXCHANGE_FN void exchange_move(const struct gpu_exchange *call, const struct exchange_block *block,
-                               const struct exchange_side *side, uint32_t ring, bool sends)
+                               const struct exchange_side *side, uint8_t *slot, bool sends)
 {
     const struct exchange_job *job = side->job;
     const uint64_t at = exchange_at(call, side), bytes = exchange_bytes(call, side);
-    uint8_t *slot = exchange_slot(&call->rings, ring, side->next);
     if (sends)
         exchange_put(slot, job->send + block->peer * job->send_stride + at, bytes);
     else
@@ -204,20 +203,21 @@ EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, st
 {
     if (!exchange_find(call, block, side, sends))
         return side->over ? EXCHANGE_DONE : EXCHANGE_WAITS;
-    const uint32_t me = call->rings.rank, slot = side->next % RING_SLOTS;
-    const uint32_t ring = ring_number(&call->rings, sends ? me : block->peer, sends ? block->peer : me);
-    struct ring_flags *flags = &call->rings.flags[ring];
+    const uint32_t slot = side->next % call->rings.depth;
+    const struct ring_parts parts = ring_parts_of(&call->rings, sends ? block->out_ring : block->in_ring);
     struct ring_end *end = sends ? &call->ends->peers[block->peer].out : &call->ends->peers[block->peer].in;
-    const uint64_t may = exchange_broadcast(exchange_leads() ? exchange_may(call, flags, end, side->next, sends) : 0);
+    const uint64_t may = exchange_broadcast(exchange_leads() ? exchange_may(call, &parts, end, side->next, sends) : 0);
     if (may == EXCHANGE_LATER)
         return EXCHANGE_WAITS;
     if (may == EXCHANGE_MAY) {
-        exchange_move(call, block, side, ring, sends);
+        exchange_move(call, block, side, parts.slots + (uint64_t)slot * call->rings.slot_bytes, sends);
         (void)exchange_broadcast(0);
         if (exchange_leads()) {
             if (sends)
-                exchange_store(&flags->full[slot].bytes, exchange_bytes(call, side));
-            exchange_store(sends ? &flags->full[slot].number : &flags->taken[slot].number, side->next + 1);
+                exchange_store(&parts.full[slot].bytes, exchange_bytes(call, side));
+            exchange_store(sends ? &parts.full[slot].number : &parts.taken[slot].number, side->next + 1);
+            if (call->rings.bell != NULL)
+                exchange_store(call->rings.bell, 1);
             exchange_store(&end->moved[slot], side->next + 1);
             exchange_unlock(&end->busy[block->team]);
         }
@@ -229,10 +229,12 @@ EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, st
 EXCHANGE_FN struct exchange_block exchange_begin(const struct gpu_exchange *call, uint32_t number)
 {
     struct exchange_block block;
-    const uint32_t ends = ring_blocks(&call->rings) / 2, end = number % ends;
+    const uint32_t ends = ring_ends_all(&call->rings) / 2, end = number % ends;
     block.peer = end / call->rings.teams;
     block.peer += block.peer >= call->rings.rank;
     block.team = end % call->rings.teams;
+    block.out_ring = ring_to(&call->rings, block.peer);
+    block.in_ring = ring_from(&call->rings, block.peer);
     block.out.job = block.in.job = NULL;
     block.out.end = block.in.end = block.out.next = block.in.next = block.out.first = block.in.first = 0;
     block.out.over = number >= ends;

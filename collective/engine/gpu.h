@@ -12,16 +12,15 @@
 
 #include "collective/engine/rings.h"
 #include "collective/api.h"
+#include "collective/ranks.h"
 #include "collective/reduce.h"
 
 typedef struct CUevent_st *gpu_event;
 
 enum {
-    HEAD_BYTES = 128, /* of a message */
-    RANKS_MAX = 512,  /* that a head has room for; above the maximum of reduce.h communicators stay raw */
-    ROW_WORDS = RANKS_MAX / 64,
+    HEAD_BYTES = 256, /* of a message */
     REPORTS_MAX = 64,
-    MESSAGE_MAGIC = 0x53434d33,
+    MESSAGE_MAGIC = 0x53434d34,
     STATUS_BAD_HEADER = 1, /* a head was changed on its way, or belongs to another operation */
 };
 
@@ -33,10 +32,10 @@ struct message_head {
     uint32_t tail_status, main_status, reserved;
     uint64_t tail_bytes, main_bytes;
     uint64_t first; /* slot of the values in the receiver's ring, if the message overflows */
-    uint64_t row[ROW_WORDS];
+    struct rank_set row;
     uint64_t most;
     uint64_t sum; /* head_sum of all fields before it */
-    uint8_t padding[HEAD_BYTES - 56 - 8 * ROW_WORDS];
+    uint8_t padding[HEAD_BYTES - 56 - sizeof(struct rank_set)];
 };
 
 /* The checksum of a message's head, the same on GPUs and here: any single flipped bit changes it. Rows decide whether
@@ -81,6 +80,7 @@ struct overflow_counter {
 struct host_status {
     uint32_t abort;    /* kernels give up; set by any thread, or by a kernel that has given up */
     uint32_t failed;   /* the first failure: an enum strait_status, negative as it is, or STATUS_BAD_HEADER */
+    uint64_t bell;     /* 1: kernels have changed flags of rings (ring_set) */
     uint64_t reported; /* reports so far, written after them; the last REPORTS_MAX are kept */
     struct report reports[REPORTS_MAX];
 };
@@ -130,6 +130,7 @@ struct gpu_check {
     uint32_t *found;          /* result, by message: an enum message_found */
     uint64_t unit;            /* bytes of values in one 1024th of a main part */
     struct host_status *host_status;
+    struct ring_ends *ends;                    /* NCCL has moved all (ring_ends.moving) */
     struct overflow_counter *overflow_counter; /* of the op class */
     uint64_t index;
     uint32_t local_class;

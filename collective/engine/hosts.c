@@ -14,13 +14,13 @@
 #include "collective/engine/ccomm.h"
 
 /* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
-void host_groups_of(struct host_groups *groups, const uint64_t *sees, int ranks)
+void host_groups_of(struct host_groups *groups, const struct rank_set *sees, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {
         int leader = 0;
-        while (leader < rank && (groups->leader[leader] != leader || (sees[rank] >> leader & 1) == 0))
+        while (leader < rank && (groups->leader[leader] != leader || !rank_set_has(&sees[rank], (uint32_t)leader)))
             leader++;
-        groups->leader[rank] = (uint8_t)leader;
+        groups->leader[rank] = (uint16_t)leader;
     }
 }
 
@@ -33,14 +33,22 @@ static bool map(struct segment *segment, int file)
     return segment->memory != NULL;
 }
 
-bool segment_make(struct segment *segment, size_t size, struct segment_info *info)
+static bool allocate(int file, size_t size, struct segment_hole hole)
+{
+    const size_t behind = hole.at + hole.size;
+    if (hole.size == 0)
+        return posix_fallocate(file, 0, (off_t)size) == 0;
+    return ftruncate(file, (off_t)size) == 0 && posix_fallocate(file, 0, (off_t)hole.at) == 0 &&
+           posix_fallocate(file, (off_t)behind, (off_t)(size - behind)) == 0;
+}
+
+bool segment_make(struct segment *segment, size_t size, struct segment_hole hole, struct segment_info *info)
 {
     struct stat status;
     *segment = (struct segment){.size = size, .file = memfd_create(NAME, MFD_CLOEXEC)};
     *info = (struct segment_info){.process = getpid(), .file = segment->file};
     if (segment->file >= 0 && getrandom(&info->token, sizeof(info->token), 0) == sizeof(info->token) &&
-        posix_fallocate(segment->file, 0, (off_t)size) == 0 && fstat(segment->file, &status) == 0 &&
-        map(segment, segment->file)) {
+        allocate(segment->file, size, hole) && fstat(segment->file, &status) == 0 && map(segment, segment->file)) {
         info->inode = status.st_ino;
         memcpy(segment->memory, &info->token, sizeof(info->token));
         return true;
@@ -301,7 +309,16 @@ static size_t rings_at(const struct coll_ccomm *ccomm)
 static size_t rings_size(const struct coll_ccomm *ccomm)
 {
     const uint32_t ranks = (uint32_t)ccomm->ranks;
-    return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
+    const size_t count = ring_count(&ccomm->shared.here, ranks);
+    return (ring_flags_size(ranks, count) + ring_slots_size(ranks, count) + PAGE - 1) / PAGE * PAGE;
+}
+
+/* With many ranks there are far more pairs of them than a program sends between. */
+static struct segment_hole hole_of(const struct coll_ccomm *ccomm)
+{
+    const size_t pairs = op_classes_pairs_at();
+    return ccomm->ranks <= RING_FEW_RANKS ? (struct segment_hole){0}
+                                          : (struct segment_hole){pairs, rings_at(ccomm) - pairs};
 }
 
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
@@ -326,25 +343,29 @@ static bool all_are_good(struct coll_ccomm *ccomm)
 
 bool host_gather_seen(struct coll_ccomm *ccomm)
 {
-    uint64_t sees = UINT64_C(1) << ccomm->rank;
+    struct rank_set sees = {0};
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        sees |= (uint64_t)ccomm->keepalive->ranks[rank].seen << rank;
+        if (rank == ccomm->rank || ccomm->keepalive->ranks[rank].seen)
+            rank_set_add(&sees, (uint32_t)rank);
     return ccomm_gather(ccomm, &sees, sizeof(sees));
 }
 
 bool host_divide(struct coll_ccomm *ccomm)
 {
     struct shared_resources *shared = &ccomm->shared;
-    uint64_t *sees = ccomm_gathered(ccomm, sizeof(*sees));
+    struct rank_set *sees = ccomm_gathered(ccomm, sizeof(*sees));
     if (sees == NULL)
         return false;
     host_groups_of(&shared->groups, sees, ccomm->ranks);
     free(sees);
-    for (int rank = 0; rank < ccomm->ranks; rank++)
+    for (int rank = 0; rank < ccomm->ranks; rank++) {
         shared->multi_host |= !host_groups_same(&shared->groups, rank, 0);
+        if (host_groups_same(&shared->groups, rank, ccomm->rank))
+            rank_set_add(&shared->here, (uint32_t)rank);
+    }
     const size_t size = rings_at(ccomm) + rings_size(ccomm);
     shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
-                   (segment_make(&shared->segment, size, &shared->info.segment) &&
+                   (segment_make(&shared->segment, size, hole_of(ccomm), &shared->info.segment) &&
                     op_classes_init((struct op_classes *)(void *)shared->segment.memory));
     shared->good &= !shared->multi_host || ccomm->host.encrypted || proxy_prepare(ccomm, &shared->info.proxy);
     return true;
@@ -353,6 +374,22 @@ bool host_divide(struct coll_ccomm *ccomm)
 bool host_gather(struct coll_ccomm *ccomm)
 {
     return ccomm_gather(ccomm, &ccomm->shared.info, sizeof(ccomm->shared.info));
+}
+
+/* For the host, and in the GPU's own memory for the GPU. */
+static bool number_rings(struct coll_ccomm *ccomm)
+{
+    struct shared_resources *shared = &ccomm->shared;
+    const uint32_t ranks = (uint32_t)ccomm->ranks;
+    const size_t size = 2 * (size_t)ranks * sizeof(*shared->ring_numbers);
+    uint32_t *reached = ring_ends_numbers(ccomm->ends, ranks);
+    if ((shared->ring_numbers = malloc(size)) == NULL)
+        return false;
+    ring_numbers(shared->ring_numbers, &shared->here, (uint32_t)ccomm->rank, ranks);
+    shared->host_rings.numbers = shared->ring_numbers;
+    shared->rings.numbers = reached;
+    return ccomm->gpu->copy(reached, shared->ring_numbers, size, ccomm->stream) &&
+           ccomm->gpu->stream_wait(ccomm->stream);
 }
 
 static bool reach(struct coll_ccomm *ccomm)
@@ -365,13 +402,19 @@ static bool reach(struct coll_ccomm *ccomm)
     if (reached == NULL)
         return false;
     shared->pinned = rings;
-    shared->rings = (struct ring_set){.flags = (struct ring_flags *)(void *)reached,
-                                      .slots = reached + ring_flags_size(ranks),
+    shared->rings = (struct ring_set){.flags = reached,
+                                      .slots = reached + ring_flags_size(ranks, ring_count(&shared->here, ranks)),
+                                      .bell = proxy_is_lazy(ccomm) ? &ccomm->host_status->bell : NULL,
                                       .rank = (uint32_t)ccomm->rank,
                                       .ranks = ranks,
                                       .teams = ring_teams(ranks),
-                                      .slot_bytes = ring_slot_bytes(ranks)};
-    return true;
+                                      .slot_bytes = ring_slot_bytes(ranks),
+                                      .depth = ring_depth(ranks),
+                                      .records = ring_records(ranks)};
+    shared->host_rings = shared->rings;
+    shared->host_rings.flags = rings;
+    shared->host_rings.slots = rings + (shared->rings.slots - reached);
+    return number_rings(ccomm);
 }
 
 /* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
@@ -444,5 +487,6 @@ void host_end(struct coll_ccomm *ccomm)
     if (shared->pinned != NULL)
         ccomm->gpu->unregister_host(shared->pinned);
     segment_close(&shared->segment);
+    free(shared->ring_numbers);
     *shared = (struct shared_resources){.segment.file = -1};
 }

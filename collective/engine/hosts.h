@@ -8,20 +8,18 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/proxy.h"
 #include "collective/engine/rings.h"
-#include "collective/reduce.h"
+#include "collective/ranks.h"
 
 /* Which ranks share memory of a host. Each rank tells which others it sees (liveness.c); from that, all of them find
  * the same leaders. A leader's followers open its memory. */
 
-enum { HOST_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
-
 /* By rank: whose memory it uses, which is the lowest leader that it sees, or its own. */
 struct host_groups {
-    uint8_t leader[HOST_RANKS_MAX];
+    uint16_t leader[COLL_RANKS_MAX];
 };
 
-/* sees: for each rank, a bit for each rank that it sees. */
-void host_groups_of(struct host_groups *groups, const uint64_t *sees, int ranks);
+/* sees: for each rank, those that it sees. */
+void host_groups_of(struct host_groups *groups, const struct rank_set *sees, int ranks);
 
 static inline bool host_groups_same(const struct host_groups *groups, int a, int b)
 {
@@ -44,9 +42,13 @@ struct segment_info {
     int32_t process, file;
 };
 
-/* False: there is not enough memory, or no such file. All of the memory is allocated here, so that nobody is killed for
- * lack of it later. */
-bool segment_make(struct segment *segment, size_t size, struct segment_info *info);
+/* Part of a segment whose memory is allocated when it is first used; of size 0: none. */
+struct segment_hole {
+    size_t at, size;
+};
+/* False: there is not enough memory, or no such file. All of the memory but the hole is allocated here, so that nobody
+ * is killed for lack of it later. */
+bool segment_make(struct segment *segment, size_t size, struct segment_hole hole, struct segment_info *info);
 /* False: the segment cannot be seen from here, for example from another host. */
 bool segment_open(struct segment *segment, size_t size, const struct segment_info *info);
 /* Nobody will look for it any more. */
@@ -125,14 +127,16 @@ struct peer_info {
 
 struct shared_resources {
     struct host_groups groups;
-    bool multi_host; /* they are on several hosts */
+    struct rank_set here; /* that share this rank's memory, itself among them */
+    bool multi_host;      /* they are on several hosts */
     struct segment segment;
     struct peer_info info; /* this rank's own */
     struct op_classes *classes;
-    void *pinned; /* the part with the rings, pinned */
-    struct ring_set rings;
-    struct proxy *proxy; /* NULL: all are on one host */
-    bool good;           /* nothing has failed so far */
+    void *pinned;                      /* the part with the rings, pinned */
+    uint32_t *ring_numbers;            /* of host_rings */
+    struct ring_set rings, host_rings; /* as the GPU reaches them, and as the host does */
+    struct proxy *proxy;               /* NULL: all are on one host */
+    bool good;                         /* nothing has failed so far */
 };
 
 /* Called for all ranks, in this order, on their GPUs; each `gather` in a group that the caller opens. False: the GPU or

@@ -6,7 +6,7 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 16u
+#define JOIN_VERSION 17u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
@@ -16,6 +16,9 @@ struct rank_config {
     struct coll_sizes table;
     char release[32];
 };
+_Static_assert(sizeof(struct rank_config) <= CCOMM_GATHER_MAX && sizeof(struct peer_info) <= CCOMM_GATHER_MAX &&
+                   sizeof(struct liveness_info) <= CCOMM_GATHER_MAX && sizeof(struct rank_set) <= CCOMM_GATHER_MAX,
+               "ranks gather longer records");
 
 static struct rank_config config_of(const struct coll_ccomm *ccomm)
 {
@@ -230,8 +233,8 @@ static const char *prepare(struct coll_ccomm *ccomm)
     const struct gpu_ops *gpu = ccomm->gpu;
     if (ccomm->ranks < 2)
         return "there is no other rank";
-    if (ccomm->ranks > COLL_REDUCE_SOURCES_MAX)
-        return "more ranks than sums are made of";
+    if (ccomm->ranks > COLL_RANKS_MAX)
+        return COLL_TOO_MANY_RANKS;
     const char *trouble = gpu->trouble();
     if (trouble != NULL)
         return trouble;

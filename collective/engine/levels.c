@@ -91,10 +91,15 @@ enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES, BYTES = CCOMM_TYPES - 1 };
 /* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
 enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
 
+size_t op_classes_pairs_at(void)
+{
+    return sizeof(struct op_classes) + COLLECTIVES * sizeof(struct op_class);
+}
+
 size_t op_classes_size(int ranks)
 {
     const size_t pairs = (size_t)ranks * (size_t)ranks * CCOMM_TYPES;
-    return sizeof(struct op_classes) + (COLLECTIVES + pairs) * sizeof(struct op_class);
+    return op_classes_pairs_at() + pairs * sizeof(struct op_class);
 }
 
 bool op_classes_init(struct op_classes *classes)
@@ -117,7 +122,7 @@ static uint32_t class_index(const struct coll_ccomm *ccomm, unsigned local_class
     const unsigned ranks = (unsigned)ccomm->ranks, me = (unsigned)ccomm->rank;
     const unsigned row = (local_class - COLLECTIVES) / CCOMM_TYPES, type = (local_class - COLLECTIVES) % CCOMM_TYPES;
     const unsigned from = row < ranks ? me : row - ranks, to = row < ranks ? row : me;
-    return COLLECTIVES + (from * ranks + to) * CCOMM_TYPES + type;
+    return op_class_of_pair(ccomm, (int)from, (int)to) + type;
 }
 
 /* ---- On several hosts -------------------------------------------------------------------------------------------- */
@@ -125,6 +130,26 @@ static uint32_t class_index(const struct coll_ccomm *ccomm, unsigned local_class
 uint32_t op_class_count(const struct coll_ccomm *ccomm)
 {
     return COLLECTIVES + (uint32_t)ccomm->ranks * (uint32_t)ccomm->ranks * CCOMM_TYPES;
+}
+
+uint32_t op_class_own_count(const struct coll_ccomm *ccomm)
+{
+    return COLLECTIVES + (uint32_t)ccomm->ranks * CCOMM_TYPES;
+}
+
+uint32_t op_class_own(const struct coll_ccomm *ccomm, uint32_t index)
+{
+    return index < COLLECTIVES ? index : op_class_of_pair(ccomm, ccomm->rank, 0) + index - COLLECTIVES;
+}
+
+uint32_t op_class_own_index(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    return number < COLLECTIVES ? number : COLLECTIVES + number - op_class_of_pair(ccomm, ccomm->rank, 0);
+}
+
+uint32_t op_class_of_pair(const struct coll_ccomm *ccomm, int from, int to)
+{
+    return COLLECTIVES + ((uint32_t)from * (uint32_t)ccomm->ranks + (uint32_t)to) * CCOMM_TYPES;
 }
 
 int op_class_decider(const struct coll_ccomm *ccomm, uint32_t number)
@@ -156,7 +181,8 @@ bool op_class_is_past(const struct coll_ccomm *ccomm, uint32_t number)
 {
     bool all = true;
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        all &= !is_here(ccomm, number, rank) || (ccomm->shared.classes->classes[number].past >> rank & 1) != 0;
+        all &=
+            !is_here(ccomm, number, rank) || rank_set_has(&ccomm->shared.classes->classes[number].past, (uint32_t)rank);
     return all;
 }
 
@@ -204,7 +230,7 @@ void op_class_step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t fro
         budget_step(&op_class->budget, &op_class->level, from);
     else
         levels_step(&op_class->level, op_class->overflow, from);
-    op_class->past = 0;
+    op_class->past = (struct rank_set){0};
 }
 
 /* ---- Overflows --------------------------------------------------------------------------------------------------- */
@@ -278,7 +304,7 @@ void op_class_timed(struct coll_ccomm *ccomm, unsigned local_class, bool raw, do
     if (rest > 0 && op_class->limit == 0 && op_class_is_past(ccomm, number)) {
         if (!op_class_is_budgeted(ccomm, number)) {
             levels_rest(&op_class->level, rest, op_class->level.issued);
-            op_class->past = 0;
+            op_class->past = (struct rank_set){0};
         } else if (budget_rest(&op_class->budget, rest) || op_class->budget.decided) {
             step(ccomm, number, op_class->level.issued);
         }
@@ -416,7 +442,7 @@ struct issued op_class_issue(struct coll_ccomm *ccomm, unsigned local_class, con
     if (op_class->level.issued < index + 1)
         op_class->level.issued = index + 1;
     if (index >= op_class->level.now.from)
-        op_class->past |= UINT64_C(1) << ccomm->rank;
+        rank_set_add(&op_class->past, (uint32_t)ccomm->rank);
     const bool stopped = classes->stopped != 0 && index >= op_class->stop;
     const bool cut = long_enough && is_cut(op_class, index);
     const bool left_raw = compares(ccomm, number) && is_left_raw(ccomm, number, index, level);
@@ -437,7 +463,7 @@ void op_class_forget(struct coll_ccomm *ccomm, unsigned local_class, uint64_t in
     if (index < ccomm->issued[local_class])
         ccomm->issued[local_class] = index;
     if (index <= op_class->level.now.from) /* it will ask again */
-        op_class->past &= ~(UINT64_C(1) << ccomm->rank);
+        rank_set_drop(&op_class->past, (uint32_t)ccomm->rank);
     op_classes_unlock(classes);
 }
 

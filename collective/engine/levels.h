@@ -9,6 +9,7 @@
 #include "collective/api.h"
 #include "collective/engine/budget.h"
 #include "collective/engine/compare.h"
+#include "collective/ranks.h"
 
 /* How tightly operations of one op class are packed: a level, which all ranks raise alike when messages overflow, to
  * what was seen to be needed, and lower again after a while to try. An op class matches on all of its ranks: a phase of
@@ -87,14 +88,14 @@ struct op_class {
     struct level level;
     struct budget budget;
     struct comparison comparison;
-    uint64_t stop;      /* operations from this one on go raw, if stopped */
-    uint64_t overflows; /* overflows considered so far; every rank sees the same ones in the same order */
-    uint64_t limit;     /* operations from this one on wait until a step has come; 0: none is awaited */
-    uint64_t past;      /* bits: ranks of this copy that have asked for an operation from level.now.from on */
-    uint64_t overflow;  /* the operation that made the deciding copy ask for the step */
-    uint64_t alone;     /* those of each rank's first OP_CLASS_ALONE operations that are in no group */
-    uint64_t cut_from;  /* if all of these are: the first operation after that; else 0 */
-    uint64_t cut_until; /* the first one after that which a rank has in a group; 0: there is none */
+    uint64_t stop;        /* operations from this one on go raw, if stopped */
+    uint64_t overflows;   /* overflows considered so far; every rank sees the same ones in the same order */
+    uint64_t limit;       /* operations from this one on wait until a step has come; 0: none is awaited */
+    uint64_t overflow;    /* the operation that made the deciding copy ask for the step */
+    uint64_t alone;       /* those of each rank's first OP_CLASS_ALONE operations that are in no group */
+    uint64_t cut_from;    /* if all of these are: the first operation after that; else 0 */
+    uint64_t cut_until;   /* the first one after that which a rank has in a group; 0: there is none */
+    struct rank_set past; /* ranks of this copy that have asked for an operation from level.now.from on */
 };
 
 /* In the shared memory. */
@@ -107,12 +108,20 @@ struct op_classes {
 };
 
 size_t op_classes_size(int ranks);
+size_t op_classes_pairs_at(void);                 /* where those of pairs begin in the memory */
 bool op_classes_init(struct op_classes *classes); /* once, on zeroed memory */
 
 /* How many operations may still begin before a step that other hosts were asked about takes effect. */
 enum { OP_CLASS_AHEAD = 16 };
 
 uint32_t op_class_count(const struct coll_ccomm *ccomm);
+/* Those that a rank decides about where it decides: numbers of all collectives, and of all that it sends. By index,
+ * from 0; and the index of a number that is one of them. */
+uint32_t op_class_own_count(const struct coll_ccomm *ccomm);
+uint32_t op_class_own(const struct coll_ccomm *ccomm, uint32_t index);
+uint32_t op_class_own_index(const struct coll_ccomm *ccomm, uint32_t number);
+/* Those of what `from` sends to `to`, one for each type, from this number on. */
+uint32_t op_class_of_pair(const struct coll_ccomm *ccomm, int from, int to);
 void op_classes_lock(struct op_classes *classes);
 void op_classes_unlock(struct op_classes *classes);
 

@@ -174,7 +174,7 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
                                             .found = MESSAGE_OVERFLOWS};
     overflow_probe.head.magic = MESSAGE_MAGIC;
     overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
-    overflow_probe.head.row[0] = 1;
+    rank_set_add(&overflow_probe.head.row, 0);
     overflow_probe.head.sum = head_sum(&overflow_probe.head);
     return overflow_probe;
 }

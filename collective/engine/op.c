@@ -421,6 +421,7 @@ bool launch_check(const struct coll_op *op)
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = ccomm->host_status,
+                             .ends = ccomm->ends,
                              .overflow_counter = ccomm->overflow_counters + phase_of(op)->local_class,
                              .index = phase_of(op)->index,
                              .local_class = phase_of(op)->local_class,

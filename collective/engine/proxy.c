@@ -1,456 +1,60 @@
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "collective/address.h"
 #include "collective/engine/ccomm.h"
 #include "collective/engine/proxy.h"
+#include "internal/socket_address.h"
 #include "internal/thread.h"
+
+/* Connections that have not said yet whose they are. */
+enum { STRANGERS_MAX = 64, STRANGER_MS = 10000, PREAMBLE_BYTES = 32 };
+
+struct stranger {
+    int file; /* -1: none */
+    int64_t until;
+};
 
 /* While the thread carries it, the thread's lock protects the fields below `next`. */
 struct proxy {
     struct coll_ccomm *ccomm;
     struct transport *transport;
-    unsigned links; /* not closed yet */
+    int listener;             /* -1: there is none, or all are connected */
+    struct proxy_info *infos; /* by rank; this rank's own is what it tells others */
+    unsigned links;           /* not closed yet */
     int connected_to;
     bool carried; /* the thread was given it and has not dropped it */
     struct proxy *next;
     struct level_consensus agree;
+    struct stranger strangers[STRANGERS_MAX];
+    bool knocked; /* somebody has connected, or may have */
     bool settled;
-    bool finished;             /* proxy_finish was called */
-    bool flushing;             /* proxy_leave was */
-    bool lost;                 /* a rank has gone without leaving: the communicator has failed */
-    bool starved;              /* no memory */
-    struct proxy_peer peers[]; /* by rank */
-};
-
-/* ---- Consensus on levels: who decides ---------------------------------------------------------------------------- */
-
-bool consensus_init(struct level_consensus *agree, struct coll_ccomm *ccomm)
-{
-    agree->ccomm = ccomm;
-    agree->seen = agree->gone = 0;
-    agree->classes = calloc(op_class_count(ccomm), sizeof(*agree->classes));
-    return agree->classes != NULL;
-}
-
-void consensus_fini(struct level_consensus *agree)
-{
-    free(agree->classes);
-    agree->classes = NULL;
-}
-
-/* Sends to all ranks that are asked and still there. */
-static bool send_to_all(struct level_consensus *agree, uint32_t number, const struct frame *frame, uint64_t *sent_to)
-{
-    bool good = true;
-    for (int rank = 0; rank < agree->ccomm->ranks; rank++) {
-        if (!op_class_is_asked(agree->ccomm, number, rank) || (agree->gone >> rank & 1) != 0)
-            continue;
-        good &= agree->send(agree->send_arg, rank, frame);
-        *sent_to |= UINT64_C(1) << rank;
-    }
-    return good;
-}
-
-/* Called when all have promised. */
-static bool settle(struct level_consensus *agree, uint32_t number)
-{
-    struct op_classes *classes = agree->ccomm->shared.classes;
-    struct op_class *op_class = &classes->classes[number];
-    const bool early = agree->classes[number].early;
-    uint64_t sent_to = 0;
-    struct level_span now = {0};
-    op_classes_lock(classes);
-    if (!early) {
-        op_class_step(agree->ccomm, number, agree->classes[number].from);
-        now = op_class->level.now;
-    }
-    op_class->limit = 0;
-    op_classes_unlock(classes);
-    return send_to_all(
-        agree, number,
-        &(struct frame){.type = FRAME_STEP, .small = number, .a = now.from, .b = now.until, .c = now.level}, &sent_to);
-}
-
-/* An op class's limit, if this rank decides and is not asking already; else 0. */
-static uint64_t wanted_of(const struct level_consensus *agree, uint32_t number)
-{
-    struct op_classes *classes = agree->ccomm->shared.classes;
-    if (agree->classes[number].missing != 0 || op_class_decider(agree->ccomm, number) != agree->ccomm->rank)
-        return 0;
-    op_classes_lock(classes);
-    const uint64_t limit = classes->classes[number].limit;
-    op_classes_unlock(classes);
-    return limit;
-}
-
-bool consensus_ask(struct level_consensus *agree)
-{
-    const uint64_t wanted = __atomic_load_n(&agree->ccomm->shared.classes->wanted, __ATOMIC_ACQUIRE);
-    bool good = true;
-    if (wanted == agree->seen)
-        return true;
-    agree->seen = wanted;
-    for (uint32_t number = 0; number < op_class_count(agree->ccomm); number++) {
-        struct class_consensus *agreement = &agree->classes[number];
-        const uint64_t limit = wanted_of(agree, number);
-        if (limit == 0)
-            continue;
-        agreement->from = limit;
-        agreement->early = false;
-        good &= send_to_all(agree, number, &(struct frame){.type = FRAME_ASK, .small = number}, &agreement->missing);
-        if (agreement->missing == 0)
-            good &= settle(agree, number);
-    }
-    return good;
-}
-
-static bool handle_promise(struct level_consensus *agree, int peer, const struct frame *frame)
-{
-    struct class_consensus *agreement = &agree->classes[frame->small];
-    if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2 || frame->b > 1)
-        return false;
-    agreement->early |= frame->b == 0;
-    agreement->missing &= ~(UINT64_C(1) << peer);
-    agreement->from = frame->a > agreement->from ? frame->a : agreement->from;
-    return agreement->missing != 0 || settle(agree, frame->small);
-}
-
-/* ---- Ranks that take steps over ---------------------------------------------------------------------------------- */
-
-static bool promise(struct level_consensus *agree, int peer, uint32_t number)
-{
-    struct op_classes *classes = agree->ccomm->shared.classes;
-    struct op_class *op_class = &classes->classes[number];
-    op_classes_lock(classes);
-    const bool promised = op_class->limit != 0;
-    const uint64_t limit = op_class->level.issued + OP_CLASS_AHEAD, past = op_class_is_past(agree->ccomm, number);
-    if (!promised)
-        op_class->limit = limit;
-    op_classes_unlock(classes);
-    return !promised && agree->send(agree->send_arg, peer,
-                                    &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit, .b = past});
-}
-
-static bool take_over(struct level_consensus *agree, const struct frame *frame)
-{
-    struct op_classes *classes = agree->ccomm->shared.classes;
-    struct op_class *op_class = &classes->classes[frame->small];
-    op_classes_lock(classes);
-    const bool none = frame->a == 0 && frame->b == 0 && frame->c == 0;
-    const bool step =
-        frame->a >= op_class->limit && frame->b >= frame->a && frame->b < UINT64_MAX / 2 && frame->c <= 1024;
-    const bool good = op_class->limit != 0 && (none || step);
-    if (good && none)
-        op_class->limit = 0;
-    if (good && step) {
-        op_class->past = 0;
-        op_class->level.old = op_class->level.now;
-        op_class->level.now = (struct level_span){.from = frame->a, .until = frame->b, .level = (unsigned)frame->c};
-        op_class->limit = 0;
-    }
-    op_classes_unlock(classes);
-    return good;
-}
-
-bool consensus_receive(struct level_consensus *agree, int peer, const struct frame *frame)
-{
-    const struct coll_ccomm *ccomm = agree->ccomm;
-    if (frame->small >= op_class_count(ccomm))
-        return false;
-    const int decider = op_class_decider(ccomm, frame->small);
-    if (frame->type == FRAME_PROMISE)
-        return decider == ccomm->rank && handle_promise(agree, peer, frame);
-    if (decider != peer || !op_class_is_asked(ccomm, frame->small, ccomm->rank))
-        return false;
-    return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
-}
-
-/* ---- Ranks that have gone ---------------------------------------------------------------------------------------- */
-
-static void forget_promise(struct op_classes *classes, uint32_t number)
-{
-    op_classes_lock(classes);
-    classes->classes[number].limit = 0;
-    op_classes_unlock(classes);
-}
-
-bool consensus_rank_gone(struct level_consensus *agree, int peer)
-{
-    const struct coll_ccomm *ccomm = agree->ccomm;
-    bool good = true;
-    agree->gone |= UINT64_C(1) << peer;
-    for (uint32_t number = 0; number < op_class_count(ccomm); number++) {
-        struct class_consensus *agreement = &agree->classes[number];
-        const bool awaited = (agreement->missing >> peer & 1) != 0;
-        agreement->missing &= ~(UINT64_C(1) << peer);
-        if (awaited && agreement->missing == 0)
-            good &= settle(agree, number);
-        if (op_class_decider(ccomm, number) == peer && op_class_is_asked(ccomm, number, ccomm->rank))
-            forget_promise(ccomm->shared.classes, number);
-    }
-    return good;
-}
-
-/* ---- Sending ----------------------------------------------------------------------------------------------------- */
-
-static uint64_t load(const uint64_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-static void store(uint64_t *word, uint64_t x)
-{
-    __atomic_store_n(word, x, __ATOMIC_SEQ_CST);
-}
-
-/* A link that has ended takes nothing; that is no failure here. */
-static void send_frame(struct proxy_peer *peer, const struct frame *frame, const uint8_t *values, size_t size)
-{
-    uint8_t header[FRAME_BYTES];
-    if (peer->link == NULL)
-        return;
-    frame_put(header, frame);
-    const enum strait_status status = link_send(peer->link, header, FRAME_BYTES, values, size, NULL, size > 0);
-    peer->starved |= status == STRAIT_ERR_NO_MEMORY;
-    peer->frames += status == STRAIT_OK;
-    peer->slots += status == STRAIT_OK && size > 0;
-}
-
-static bool has_room(const struct proxy_peer *peer)
-{
-    return peer->frames < PROXY_FRAMES_MAX;
-}
-
-static void send_taken(struct proxy_peer *peer)
-{
-    for (uint32_t slot = 0; slot < RING_SLOTS && has_room(peer); slot++) {
-        const uint64_t taken = load(&peer->from.flags->taken[slot].number);
-        if (taken == peer->reported[slot])
-            continue;
-        peer->reported[slot] = taken;
-        send_frame(peer, &(struct frame){.type = FRAME_TAKEN, .a = taken}, NULL, 0);
-    }
-}
-
-/* The record with the next number, or a later one if that was overwritten. False: there is none yet. */
-static bool next_record(struct proxy_peer *peer, uint32_t pairs, struct frame *frame)
-{
-    uint64_t *next = &peer->next_records[pairs];
-    for (;;) {
-        const struct ring_record *record = &peer->to.flags->records[pairs][*next % RING_RECORDS];
-        const uint64_t number = load(&record->number);
-        if (number < *next + 1)
-            return false;
-        const uint64_t first = load(&record->first);
-        if (number == *next + 1 && load(&record->number) == number) {
-            *frame = (struct frame){.type = FRAME_RECORD, .small = pairs, .a = (*next)++, .b = first};
-            return true;
-        }
-        *next += number > *next + 1 ? number - *next - RING_RECORDS : 1;
-    }
-}
-
-static void send_records(struct proxy_peer *peer)
-{
-    struct frame frame;
-    for (uint32_t pairs = 0; pairs < 2; pairs++)
-        while (has_room(peer) && next_record(peer, pairs, &frame))
-            send_frame(peer, &frame, NULL, 0);
-}
-
-/* The full slot with the lowest number that has not been sent; RING_SLOTS: there is none. */
-static uint32_t next_slot(const struct proxy_peer *peer)
-{
-    uint32_t found = RING_SLOTS;
-    uint64_t least = UINT64_MAX;
-    for (uint32_t slot = 0; slot < RING_SLOTS; slot++) {
-        const uint64_t full = load(&peer->to.flags->full[slot].number);
-        if (full == peer->sent[slot] || full >= least)
-            continue;
-        found = slot;
-        least = full;
-    }
-    return found;
-}
-
-/* False: there is none. */
-static bool send_slot(struct proxy_peer *peer)
-{
-    const uint32_t slot = next_slot(peer);
-    if (slot == RING_SLOTS)
-        return false;
-    const struct ring_flag *full = &peer->to.flags->full[slot];
-    const uint64_t number = load(&full->number);
-    const uint32_t bytes = full->bytes < peer->slot_bytes ? (uint32_t)full->bytes : peer->slot_bytes;
-    peer->sent[slot] = number;
-    send_frame(peer, &(struct frame){.type = FRAME_SLOT, .small = bytes, .a = number - 1},
-               peer->to.slots + (size_t)slot * peer->slot_bytes, bytes);
-    return true;
-}
-
-/* Records go before the slots of their messages, and whatever is short before slots, which take a while to send. */
-void proxy_peer_send(struct proxy_peer *peer)
-{
-    send_taken(peer);
-    send_records(peer);
-    while (peer->slots < PROXY_SLOTS_MAX && has_room(peer) && send_slot(peer))
-        ;
-}
-
-static bool is_quiet(const struct proxy_peer *peer)
-{
-    for (uint32_t slot = 0; slot < RING_SLOTS; slot++)
-        if (load(&peer->to.flags->full[slot].number) != peer->sent[slot] ||
-            load(&peer->from.flags->taken[slot].number) != peer->reported[slot])
-            return false;
-    for (uint32_t pairs = 0; pairs < 2; pairs++)
-        if (load(&peer->to.flags->records[pairs][peer->next_records[pairs] % RING_RECORDS].number) >
-            peer->next_records[pairs])
-            return false;
-    return true;
-}
-
-static void on_sent(void *owner, struct link *link, uint64_t slots, enum strait_status status)
-{
-    struct proxy_peer *peer = link->owner;
-    (void)owner, (void)status;
-    peer->frames--;
-    peer->slots -= (uint32_t)slots;
-}
-
-/* ---- Receiving --------------------------------------------------------------------------------------------------- */
-
-/* The slot is free, as the peer fills it again only after that has been reported to it. */
-static struct landing begin_slot(struct proxy_peer *peer, const struct frame *frame)
-{
-    const uint32_t slot = frame->a % RING_SLOTS;
-    if (frame->small == 0 || frame->small > peer->slot_bytes || frame->a >= UINT64_MAX / 2 ||
-        frame->a < peer->filled[slot] || peer->reported[slot] != peer->filled[slot])
-        return (struct landing){0};
-    peer->filled[slot] = frame->a + 1;
-    peer->from.flags->full[slot].bytes = frame->small;
-    return (struct landing){.address = peer->from.slots + (size_t)slot * peer->slot_bytes, .cookie = frame->a};
-}
-
-static void on_arrived(void *owner, struct link *link, uint64_t number, enum strait_status status)
-{
-    struct proxy_peer *peer = link->owner;
-    (void)owner;
-    if (status == STRAIT_OK)
-        store(&peer->from.flags->full[number % RING_SLOTS].number, number + 1);
-}
-
-static bool handle_taken(struct proxy_peer *peer, const struct frame *frame)
-{
-    const uint32_t slot = (frame->a - 1) % RING_SLOTS;
-    if (frame->a == 0 || frame->a != peer->sent[slot])
-        return false;
-    store(&peer->to.flags->taken[slot].number, frame->a);
-    return true;
-}
-
-static bool handle_record(struct proxy_peer *peer, const struct frame *frame)
-{
-    if (frame->small > 1 || frame->a < peer->least_records[frame->small] || frame->a >= UINT64_MAX / 2)
-        return false;
-    struct ring_record *record = &peer->from.flags->records[frame->small][frame->a % RING_RECORDS];
-    peer->least_records[frame->small] = frame->a + 1;
-    store(&record->number, 0);
-    store(&record->first, frame->b);
-    store(&record->number, frame->a + 1);
-    return true;
-}
-
-/* A frame without values. False: it is invalid. */
-static bool handle(struct proxy_peer *peer, const struct frame *frame)
-{
-    switch (frame->type) {
-    case FRAME_TAKEN:
-        return handle_taken(peer, frame);
-    case FRAME_RECORD:
-        return handle_record(peer, frame);
-    case FRAME_LEAVE:
-        peer->left = true;
-        return true;
-    case FRAME_FLUSH:
-        if (peer->answered)
-            return false;
-        peer->answered = true;
-        send_frame(peer, &(struct frame){.type = FRAME_FLUSHED}, NULL, 0);
-        return true;
-    case FRAME_FLUSHED:
-        peer->flushed = peer->flushing;
-        return peer->flushing;
-    case FRAME_ASK:
-    case FRAME_PROMISE:
-    case FRAME_STEP:
-        return peer->on_consensus(peer->consensus_arg, peer->rank, frame);
-    default:
-        return false;
-    }
-}
-
-static struct landing on_arriving(void *owner, struct link *link, const void *header, size_t header_size, size_t size)
-{
-    struct proxy_peer *peer = link->owner;
-    struct landing landing = {0};
-    (void)owner;
-    const struct frame frame = header_size == FRAME_BYTES ? frame_get(header) : (struct frame){0};
-    if (frame.type == FRAME_SLOT && frame.small == size)
-        landing = begin_slot(peer, &frame);
-    if (landing.address == NULL && (size > 0 || !handle(peer, &frame)))
-        proxy_peer_end(peer, "has said what is not in order");
-    return landing;
-}
-
-/* ---- The end of a link ------------------------------------------------------------------------------------------- */
-
-void proxy_peer_end(struct proxy_peer *peer, const char *why)
-{
-    if (peer->link == NULL)
-        return;
-    if (!peer->left)
-        peer->trouble = why;
-    link_close(peer->link);
-    peer->link = NULL;
-}
-
-static void on_broken(void *owner, struct link *link, const char *why)
-{
-    (void)owner, (void)why;
-    proxy_peer_end(link->owner, "is not connected any more");
-}
-
-static void on_connected(void *owner, struct link *link)
-{
-    (void)owner;
-    ((struct proxy_peer *)link->owner)->connected = true;
-}
-
-static void on_closed(void *owner, struct link *link)
-{
-    (void)link;
-    --*(unsigned *)owner;
-}
-
-const struct transport_events proxy_events = {
-    .arriving = on_arriving,
-    .arrived = on_arrived,
-    .sent = on_sent,
-    .connected = on_connected,
-    .broken = on_broken,
-    .closed = on_closed,
+    bool finished;           /* proxy_finish was called */
+    bool flushing;           /* proxy_leave was */
+    bool looked;             /* at all rings, since then */
+    bool lost;               /* a rank has gone without leaving: the communicator has failed */
+    bool starved;            /* no memory */
+    struct proxy_peer **all; /* links there are or were */
+    unsigned count;
+    struct proxy_peer *links_of[]; /* by rank: what it dials, and behind these what it accepts, if links are lazy */
 };
 
 /* ---- All links of a communicator --------------------------------------------------------------------------------- */
 
 enum { TURNS_MAX = 16 };
+
+bool proxy_is_lazy(const struct coll_ccomm *ccomm)
+{
+    return ccomm->shared.multi_host && ccomm->ranks > RING_FEW_RANKS;
+}
 
 static void lose(struct proxy *proxy, coll_result result, const char *why)
 {
@@ -458,10 +62,12 @@ static void lose(struct proxy *proxy, coll_result result, const char *why)
     ccomm_fail(proxy->ccomm, result, why);
 }
 
+/* A lazy link that was for the consensus alone may end as it likes: a rank that is not reached decides nothing. */
 static void see_end(struct proxy *proxy, struct proxy_peer *peer)
 {
+    const bool matters = peer->connected || proxy_peer_is_full(peer) || !proxy_is_lazy(proxy->ccomm);
     peer->gone = true;
-    if (peer->trouble != NULL && proxy->settled && !proxy->finished && !proxy->lost) {
+    if (peer->trouble != NULL && matters && proxy->settled && !proxy->finished && !proxy->lost) {
         char why[120];
         snprintf(why, sizeof(why), "rank %d, on another host, %s", peer->rank, peer->trouble);
         lose(proxy, COLL_REMOTE_ERROR, why);
@@ -469,34 +75,247 @@ static void see_end(struct proxy *proxy, struct proxy_peer *peer)
     proxy->starved |= !consensus_rank_gone(&proxy->agree, peer->rank);
 }
 
+static void send_waiting(struct proxy_peer *peer)
+{
+    for (unsigned i = 0; i < peer->waiting_count; i++)
+        proxy_peer_frame(peer, &peer->waiting[i]);
+    peer->waiting_count = 0;
+}
+
 static void send_all(struct proxy *proxy, struct proxy_peer *peer)
 {
+    send_waiting(peer);
     if (proxy->finished && !peer->leaving) {
-        send_frame(peer, &(struct frame){.type = FRAME_LEAVE}, NULL, 0);
+        proxy_peer_frame(peer, &(struct frame){.type = FRAME_LEAVE});
         peer->leaving = true;
     }
     proxy_peer_send(peer);
-    if (proxy->flushing && !peer->flushing && is_quiet(peer)) {
+    if (proxy->flushing && !peer->flushing && proxy_peer_is_quiet(peer)) {
         peer->flushing = true;
-        send_frame(peer, &(struct frame){.type = FRAME_FLUSH}, NULL, 0);
+        proxy_peer_frame(peer, &(struct frame){.type = FRAME_FLUSH});
     }
+}
+
+/* ---- Making links ------------------------------------------------------------------------------------------------ */
+
+static struct proxy_info *own_info(const struct proxy *proxy)
+{
+    return &proxy->infos[proxy->ccomm->rank];
+}
+
+/* The rings that the link carries, as soon as they are reached. */
+static void give_rings(const struct proxy *proxy, struct proxy_peer *peer, enum link_side side)
+{
+    const struct coll_ccomm *ccomm = proxy->ccomm;
+    const struct ring_set *rings = &ccomm->shared.host_rings;
+    const uint32_t rank = (uint32_t)peer->rank;
+    peer->slot_bytes = rings->slot_bytes;
+    peer->depth = rings->depth;
+    peer->records = rings->records;
+    if (!proxy_is_lazy(ccomm) || side == LINK_DIALLED)
+        peer->to = ring_parts_of(rings, ring_to(rings, rank));
+    if (!proxy_is_lazy(ccomm) || side == LINK_ACCEPTED)
+        peer->from = ring_parts_of(rings, ring_from(rings, rank));
+}
+
+static bool on_frame(void *arg, int rank, const struct frame *frame)
+{
+    return consensus_receive(&((struct proxy *)arg)->agree, rank, frame);
+}
+
+static struct proxy_peer **place_of(struct proxy *proxy, int rank, enum link_side side)
+{
+    const bool behind = proxy_is_lazy(proxy->ccomm) && side == LINK_ACCEPTED;
+    return &proxy->links_of[rank + (behind ? proxy->ccomm->ranks : 0)];
+}
+
+/* A link that is not connected yet. On both sides it has the number of the other one. NULL: no memory. */
+static struct proxy_peer *link_make(struct proxy *proxy, int rank, enum link_side side)
+{
+    struct proxy_peer *peer = calloc(1, sizeof(*peer));
+    if (peer == NULL)
+        return NULL;
+    *peer = (struct proxy_peer){.rank = rank, .on_consensus = on_frame, .consensus_arg = proxy};
+    if (link_open(proxy->transport, -1, side, peer, &peer->link) != STRAIT_OK) {
+        free(peer);
+        return NULL;
+    }
+    tcp_name(peer->link, (uint64_t)rank, own_info(proxy)->secret);
+    proxy->links++;
+    proxy->all[proxy->count++] = *place_of(proxy, rank, side) = peer;
+    return peer;
+}
+
+/* False: it cannot be connected. */
+static bool link_begin(const struct proxy *proxy, struct proxy_peer *peer, enum link_side side)
+{
+    const struct proxy_info *info = &proxy->infos[peer->rank];
+    uint8_t address[TCP_ADDRESS_BYTES(1)];
+    struct sockaddr_storage at;
+    const socklen_t size = address_unpack(&at, &info->address);
+    give_rings(proxy, peer, side);
+    tcp_address_write(address, (uint64_t)proxy->ccomm->rank, info->secret);
+    if (side == LINK_DIALLED)
+        tcp_reach(peer->link, (struct sockaddr *)&at, size);
+    return size > 0 && link_connect(peer->link, address, sizeof(address)) == STRAIT_OK;
+}
+
+/* A lazy one. NULL: no memory. */
+static struct proxy_peer *link_lazily(struct proxy *proxy, int rank, enum link_side side)
+{
+    struct proxy_peer *peer = *place_of(proxy, rank, side);
+    if (peer != NULL)
+        return peer;
+    peer = link_make(proxy, rank, side);
+    if (peer == NULL)
+        proxy->starved = true;
+    else if (!link_begin(proxy, peer, side))
+        proxy_peer_end(peer, "cannot be connected to");
+    return peer;
+}
+
+/* Rings from which nothing was ever sent, and that have something now. */
+static void look_at_rings(struct proxy *proxy)
+{
+    const struct coll_ccomm *ccomm = proxy->ccomm;
+    const struct ring_set *rings = &ccomm->shared.host_rings;
+    for (int rank = 0; rank < ccomm->ranks; rank++) {
+        if (rank_set_has(&ccomm->shared.here, (uint32_t)rank) || proxy->links_of[rank] != NULL)
+            continue;
+        const struct ring_parts ring = ring_parts_of(rings, ring_to(rings, (uint32_t)rank));
+        uint64_t any = 0;
+        for (uint32_t slot = 0; slot < rings->depth; slot++)
+            any |= __atomic_load_n(&ring.full[slot].number, __ATOMIC_ACQUIRE);
+        if (any != 0)
+            (void)link_lazily(proxy, rank, LINK_DIALLED);
+    }
+}
+
+/* Frames for a rank that is not connected yet wait. A promise goes where it was asked for. */
+static bool send_consensus(void *arg, int rank, const struct frame *frame)
+{
+    struct proxy *proxy = arg;
+    const enum link_side side = frame->type == FRAME_PROMISE ? LINK_ACCEPTED : LINK_DIALLED;
+    struct proxy_peer *peer =
+        proxy_is_lazy(proxy->ccomm) ? link_lazily(proxy, rank, side) : *place_of(proxy, rank, side);
+    if (peer == NULL)
+        return false;
+    if (peer->connected || peer->link == NULL) {
+        proxy_peer_frame(peer, frame);
+        return !peer->starved;
+    }
+    struct frame *waiting = realloc(peer->waiting, (peer->waiting_count + 1) * sizeof(*waiting));
+    if (waiting == NULL)
+        return false;
+    peer->waiting = waiting;
+    waiting[peer->waiting_count++] = *frame;
+    return true;
+}
+
+/* ---- Those who connect ------------------------------------------------------------------------------------------- */
+
+/* Whether a link to this rank is for it to make. */
+static bool may_dial(const struct proxy *proxy, uint64_t rank)
+{
+    const struct coll_ccomm *ccomm = proxy->ccomm;
+    return rank < (uint64_t)ccomm->ranks && !rank_set_has(&ccomm->shared.here, (uint32_t)rank) &&
+           (proxy_is_lazy(ccomm) || rank < (uint64_t)ccomm->rank);
+}
+
+/* The transport reads the same bytes again, and closes the connection if they do not prove what they say. */
+static void admit(struct proxy *proxy, struct stranger *stranger)
+{
+    uint8_t preamble[PREAMBLE_BYTES];
+    const ssize_t size = recv(stranger->file, preamble, sizeof(preamble), MSG_PEEK | MSG_DONTWAIT);
+    const bool waits = size < 0 ? errno == EAGAIN || errno == EINTR : size > 0 && size < PREAMBLE_BYTES;
+    if (waits && now_ms() < stranger->until)
+        return;
+    const uint64_t rank = size == PREAMBLE_BYTES ? load_le64(preamble + TCP_FIRST_BYTES) : UINT64_MAX;
+    struct proxy_peer *peer = NULL;
+    if (size == PREAMBLE_BYTES && tcp_is_preamble(preamble) && may_dial(proxy, rank))
+        peer = proxy_is_lazy(proxy->ccomm) ? link_lazily(proxy, (int)rank, LINK_ACCEPTED)
+                                           : *place_of(proxy, (int)rank, LINK_ACCEPTED);
+    if (peer != NULL && peer->link != NULL && !peer->connected)
+        tcp_adopt(proxy->transport, stranger->file);
+    else
+        (void)close(stranger->file);
+    stranger->file = -1;
+}
+
+/* A place that is free, or that of the oldest. */
+static struct stranger *place_for_stranger(struct proxy *proxy)
+{
+    struct stranger *oldest = &proxy->strangers[0];
+    for (unsigned i = 0; i < STRANGERS_MAX; i++) {
+        struct stranger *stranger = &proxy->strangers[i];
+        if (stranger->file < 0)
+            return stranger;
+        if (stranger->until < oldest->until)
+            oldest = stranger;
+    }
+    (void)close(oldest->file);
+    return oldest;
+}
+
+/* What a rank has to show comes with its connection as a rule, so it takes no place of others. */
+static void accept_all(struct proxy *proxy)
+{
+    for (unsigned i = 0; i < STRANGERS_MAX && proxy->knocked && proxy->listener >= 0; i++) {
+        const int file = accept4(proxy->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        proxy->knocked = file >= 0;
+        if (file < 0)
+            break;
+        struct stranger *stranger = place_for_stranger(proxy);
+        *stranger = (struct stranger){.file = file, .until = now_ms() + STRANGER_MS};
+        admit(proxy, stranger);
+    }
+    for (unsigned i = 0; i < STRANGERS_MAX; i++)
+        if (proxy->strangers[i].file >= 0)
+            admit(proxy, &proxy->strangers[i]);
+}
+
+/* Nobody else connects. */
+static void stop_listening(struct proxy *proxy)
+{
+    for (unsigned i = 0; i < STRANGERS_MAX; i++) {
+        if (proxy->strangers[i].file >= 0)
+            (void)close(proxy->strangers[i].file);
+        proxy->strangers[i].file = -1;
+    }
+    if (proxy->listener >= 0)
+        (void)close(proxy->listener);
+    proxy->listener = -1;
+}
+
+/* ---- Progress ---------------------------------------------------------------------------------------------------- */
+
+static bool carry(struct proxy *proxy)
+{
+    bool moved = false, more = true;
+    for (unsigned turn = 0; more && turn < TURNS_MAX; turn++) {
+        for (unsigned i = 0; i < proxy->count; i++)
+            if (proxy->all[i]->link != NULL && proxy->all[i]->connected)
+                send_all(proxy, proxy->all[i]);
+        more = transport_progress(proxy->transport);
+        moved |= more;
+    }
+    return moved;
 }
 
 /* Carries what it can. True: there was something. */
 static bool progress(struct proxy *proxy)
 {
-    const int ranks = proxy->ccomm->ranks;
-    bool moved = false, more = true;
+    struct coll_ccomm *ccomm = proxy->ccomm;
     proxy->starved |= !consensus_ask(&proxy->agree);
-    for (unsigned turn = 0; more && turn < TURNS_MAX; turn++) {
-        for (int rank = 0; rank < ranks; rank++)
-            if (proxy->peers[rank].link != NULL && proxy->peers[rank].connected)
-                send_all(proxy, &proxy->peers[rank]);
-        more = transport_progress(proxy->transport);
-        moved |= more;
+    accept_all(proxy);
+    if (proxy_is_lazy(ccomm) && (__atomic_exchange_n(&ccomm->host_status->bell, 0, __ATOMIC_ACQ_REL) != 0 ||
+                                 (proxy->flushing && !proxy->looked))) {
+        proxy->looked = proxy->flushing;
+        look_at_rings(proxy);
     }
-    for (int rank = 0; rank < ranks; rank++) {
-        struct proxy_peer *peer = &proxy->peers[rank];
+    const bool moved = carry(proxy);
+    for (unsigned i = 0; i < proxy->count; i++) {
+        struct proxy_peer *peer = proxy->all[i];
         proxy->starved |= peer->starved;
         if (peer->link == NULL && !peer->gone)
             see_end(proxy, peer);
@@ -504,7 +323,7 @@ static bool progress(struct proxy *proxy)
     if (proxy->starved && !proxy->lost)
         lose(proxy, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
     if (proxy->lost) /* also stops what was launched since */
-        ccomm_abort_kernels(proxy->ccomm);
+        ccomm_abort_kernels(ccomm);
     return moved;
 }
 
@@ -526,13 +345,15 @@ static struct {
 /* Called with the lock held, and releases it meanwhile. */
 static void rest(bool busy)
 {
-    struct pollfd ready[LINKED_MAX];
+    struct pollfd ready[2 * LINKED_MAX];
     nfds_t count = 0;
     long nanoseconds = busy ? SOON_NS : LATER_NS;
-    for (struct proxy *at = thread.first; at != NULL && count < LINKED_MAX; at = at->next) {
+    for (struct proxy *at = thread.first; at != NULL && count < 2 * LINKED_MAX; at = at->next) {
         if (transport_arm(at->transport) == STRAIT_ERR_AGAIN)
             nanoseconds = 0;
+        at->knocked = true; /* asking costs less than finding out which of them it was */
         ready[count++] = (struct pollfd){.fd = transport_fd(at->transport), .events = POLLIN};
+        ready[count++] = (struct pollfd){.fd = at->listener, .events = POLLIN};
     }
     pthread_mutex_unlock(&thread.lock);
     (void)ppoll(ready, count, &(struct timespec){.tv_nsec = nanoseconds}, NULL);
@@ -581,8 +402,10 @@ static void after_fork(void)
 /* Otherwise connections would not end with the parent. */
 static void be_child(void)
 {
-    for (struct proxy *at = thread.first; at != NULL; at = at->next)
+    for (struct proxy *at = thread.first; at != NULL; at = at->next) {
         transport_after_fork(at->transport);
+        stop_listening(at);
+    }
     thread.first = NULL;
     thread.process = 0;
     pthread_mutex_unlock(&thread.lock);
@@ -634,67 +457,50 @@ static bool thread_remove(struct proxy *proxy, bool (*done)(const struct proxy *
 /* How long joining may wait for connections, leaving for data under way, and after an abort for the last frame. */
 enum { LOOK_NS = 1000000, JOIN_MS = 10000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
 
-static struct proxy_ring ring_of(const struct coll_ccomm *ccomm, int from, int to)
+static bool listen_for_ranks(struct proxy *proxy)
 {
-    const struct shared_resources *shared = &ccomm->shared;
-    const uint32_t number = ring_number(&shared->rings, (uint32_t)from, (uint32_t)to);
-    uint8_t *slots = (uint8_t *)shared->pinned + ring_flags_size((uint32_t)ccomm->ranks);
-    return (struct proxy_ring){(struct ring_flags *)shared->pinned + number,
-                               slots + (size_t)number * RING_SLOTS * shared->rings.slot_bytes};
-}
-
-static bool on_frame(void *arg, int rank, const struct frame *frame)
-{
-    return consensus_receive(&((struct proxy *)arg)->agree, rank, frame);
-}
-
-static bool send_consensus(void *arg, int rank, const struct frame *frame)
-{
-    struct proxy_peer *peer = &((struct proxy *)arg)->peers[rank];
-    send_frame(peer, frame, NULL, 0);
-    return !peer->starved;
+    struct proxy_info *own = own_info(proxy);
+    const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
+    proxy->listener = address_listen(&own->address);
+    return proxy->listener >= 0 && getrandom(own->secret, sizeof(own->secret), 0) == sizeof(own->secret) &&
+           transport_create(&transport_tcp, &arena, &proxy_events, &proxy->links, "listen=none connections=1",
+                            &proxy->transport) == STRAIT_OK;
 }
 
 bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
 {
-    struct proxy *proxy = calloc(1, sizeof(*proxy) + (size_t)ccomm->ranks * sizeof(proxy->peers[0]));
-    const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
-    char host[ADDRESS_TEXT], options[ADDRESS_TEXT + 32];
+    const size_t ranks = (size_t)ccomm->ranks;
+    struct proxy *proxy = calloc(1, sizeof(*proxy) + 2 * ranks * sizeof(proxy->links_of[0]));
     if (proxy == NULL)
         return false;
     ccomm->shared.proxy = proxy;
     proxy->ccomm = ccomm;
     proxy->agree.send = send_consensus;
     proxy->agree.send_arg = proxy;
-    if (!address_choose(host))
+    proxy->listener = -1;
+    proxy->knocked = true;
+    for (unsigned i = 0; i < STRANGERS_MAX; i++)
+        proxy->strangers[i].file = -1;
+    proxy->infos = calloc(ranks, sizeof(*proxy->infos));
+    proxy->all = calloc(2 * ranks, sizeof(*proxy->all));
+    if (proxy->infos == NULL || proxy->all == NULL || !listen_for_ranks(proxy))
         return false;
-    snprintf(options, sizeof(options), "listen=%s connections=1", host);
-    if (transport_create(&transport_tcp, &arena, &proxy_events, &proxy->links, options, &proxy->transport) != STRAIT_OK)
-        return false;
-    for (int rank = 0; rank < ccomm->ranks; rank++) {
-        struct proxy_peer *peer = &proxy->peers[rank];
-        *peer = (struct proxy_peer){.rank = rank, .on_consensus = on_frame, .consensus_arg = proxy};
-        peer->gone = host_groups_same(&ccomm->shared.groups, rank, ccomm->rank);
-        if (peer->gone)
-            continue;
-        if (link_open(proxy->transport, -1, rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED, peer, &peer->link) !=
-            STRAIT_OK)
+    *info = *own_info(proxy);
+    for (int rank = 0; rank < ccomm->ranks && !proxy_is_lazy(ccomm); rank++)
+        if (!rank_set_has(&ccomm->shared.here, (uint32_t)rank) &&
+            link_make(proxy, rank, rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED) == NULL)
             return false;
-        proxy->links++;
-        (void)link_address(peer->link, info->addresses[rank], TCP_ADDRESS_BYTES(1));
-    }
     return true;
 }
 
 bool proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info)
 {
-    struct proxy_peer *peer = &ccomm->shared.proxy->peers[rank];
-    if (peer->link == NULL)
+    struct proxy *proxy = ccomm->shared.proxy;
+    const enum link_side side = rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED;
+    if (rank == ccomm->rank)
         return true;
-    peer->slot_bytes = ccomm->shared.rings.slot_bytes;
-    peer->to = ring_of(ccomm, ccomm->rank, rank);
-    peer->from = ring_of(ccomm, rank, ccomm->rank);
-    return link_connect(peer->link, info->addresses[ccomm->rank], TCP_ADDRESS_BYTES(1)) == STRAIT_OK;
+    proxy->infos[rank] = *info;
+    return proxy_is_lazy(ccomm) || proxy->links_of[rank] == NULL || link_begin(proxy, proxy->links_of[rank], side);
 }
 
 bool proxy_start(struct coll_ccomm *ccomm)
@@ -721,8 +527,8 @@ bool proxy_await(struct coll_ccomm *ccomm)
     while (!all && !ended && now_ms() < until) {
         all = true;
         pthread_mutex_lock(&thread.lock);
-        for (int rank = 0; rank < ccomm->ranks; rank++) {
-            const struct proxy_peer *peer = &proxy->peers[rank];
+        for (unsigned i = 0; i < proxy->count; i++) {
+            const struct proxy_peer *peer = proxy->all[i];
             all &= peer->connected || (peer->gone && peer->trouble == NULL);
             ended |= peer->trouble != NULL;
         }
@@ -739,10 +545,12 @@ bool proxy_settle(struct coll_ccomm *ccomm)
     bool good = true;
     pthread_mutex_lock(&thread.lock);
     proxy->settled = true;
-    for (int rank = 0; rank < ccomm->ranks; rank++) {
-        proxy->connected_to += proxy->peers[rank].connected;
-        good &= proxy->peers[rank].trouble == NULL;
+    for (unsigned i = 0; i < proxy->count; i++) {
+        proxy->connected_to += proxy->all[i]->connected;
+        good &= proxy->all[i]->trouble == NULL;
     }
+    if (!proxy_is_lazy(ccomm))
+        stop_listening(proxy);
     pthread_mutex_unlock(&thread.lock);
     return good;
 }
@@ -750,8 +558,11 @@ bool proxy_settle(struct coll_ccomm *ccomm)
 void proxy_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
     const struct proxy *proxy = ccomm->shared.proxy;
+    const bool lazy = proxy_is_lazy(ccomm);
     snprintf(text, size, "%.0d%s", proxy != NULL ? proxy->connected_to : 0,
-             proxy != NULL ? " ranks on other hosts by TCP, " : "");
+             proxy == NULL ? ""
+             : lazy        ? "ranks on other hosts by TCP when needed, "
+                           : " ranks on other hosts by TCP, ");
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -767,9 +578,9 @@ void proxy_finish(struct coll_ccomm *ccomm)
 
 static bool all_are_through(const struct proxy *proxy)
 {
-    bool all = true;
-    for (int rank = 0; rank < proxy->ccomm->ranks && all; rank++) {
-        const struct proxy_peer *peer = &proxy->peers[rank];
+    bool all = !proxy->flushing || proxy->looked || !proxy_is_lazy(proxy->ccomm);
+    for (unsigned i = 0; i < proxy->count && all; i++) {
+        const struct proxy_peer *peer = proxy->all[i];
         all = peer->link == NULL || (proxy->flushing ? peer->flushed : peer->leaving && peer->frames == 0);
     }
     return all;
@@ -777,10 +588,11 @@ static bool all_are_through(const struct proxy *proxy)
 
 static void shut(struct proxy *proxy)
 {
-    for (int rank = 0; rank < proxy->ccomm->ranks; rank++)
-        proxy_peer_end(&proxy->peers[rank], NULL);
+    for (unsigned i = 0; i < proxy->count; i++)
+        proxy_peer_end(proxy->all[i], NULL);
     while (proxy->links > 0)
         (void)transport_progress(proxy->transport);
+    stop_listening(proxy);
     transport_destroy(proxy->transport);
     proxy->transport = NULL;
 }
@@ -809,6 +621,12 @@ void proxy_end(struct coll_ccomm *ccomm)
     (void)thread_remove(proxy, NULL);
     shut(proxy);
     consensus_fini(&proxy->agree);
+    for (unsigned i = 0; i < proxy->count; i++) {
+        free(proxy->all[i]->waiting);
+        free(proxy->all[i]);
+    }
     ccomm->shared.proxy = NULL;
+    free(proxy->all);
+    free(proxy->infos);
     free(proxy);
 }

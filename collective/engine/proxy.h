@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 #include "collective/engine/rings.h"
-#include "collective/reduce.h"
+#include "collective/ranks.h"
+#include "internal/address.h"
 #include "internal/bytes.h"
 #include "transport/tcp.h"
 
@@ -66,16 +67,16 @@ struct coll_ccomm;
 
 /* One for each op class, in the process of the rank that decides. */
 struct class_consensus {
-    uint64_t missing; /* a bit for each rank that has not promised yet; 0: nobody was asked */
-    uint64_t from;    /* the highest number promised so far */
-    bool early;       /* ranks somewhere are not past the last step */
+    struct rank_set missing; /* those that have not promised yet; none: nobody was asked */
+    uint64_t from;           /* the highest number promised so far */
+    bool early;              /* ranks somewhere are not past the last step */
 };
 
 struct level_consensus {
     struct coll_ccomm *ccomm;
-    struct class_consensus *classes;
-    uint64_t seen; /* value of classes.wanted that was handled */
-    uint64_t gone; /* a bit for each rank that has gone */
+    struct class_consensus *classes; /* by op_class_own_index */
+    uint64_t seen;                   /* value of classes.wanted that was handled */
+    struct rank_set gone;            /* ranks that have gone */
     /* Sends a frame to a rank on another host. False: no memory. */
     bool (*send)(void *arg, int peer, const struct frame *frame);
     void *send_arg;
@@ -107,18 +108,12 @@ bool consensus_rank_gone(struct level_consensus *agree, int peer);
 /* On their way, as the transport has not reported them sent; further ones wait. */
 enum { PROXY_FRAMES_MAX = 64, PROXY_SLOTS_MAX = 2 };
 
-/* One ring, as the host reaches it. */
-struct proxy_ring {
-    struct ring_flags *flags;
-    uint8_t *slots;
-};
-
 /* The link to one rank, whose owner is this. */
 struct proxy_peer {
     struct link *link; /* NULL: there is none, or it has ended */
     int rank;
-    uint32_t slot_bytes;
-    struct proxy_ring to, from;    /* to the peer, from it */
+    uint32_t slot_bytes, depth, records; /* of rings */
+    struct ring_parts to, from;    /* to the peer, from it, as the host reaches them; all NULL: the link carries none */
     uint64_t sent[RING_SLOTS];     /* number + 1 of what was last sent of each slot */
     uint64_t reported[RING_SLOTS]; /* number + 1 of what was last reported taken */
     uint64_t filled[RING_SLOTS];   /* number + 1 of what last came into each slot */
@@ -126,6 +121,8 @@ struct proxy_peer {
     uint64_t least_records[2];     /* the least number that may come next */
     uint32_t frames, slots;        /* on their way; slots are frames, too */
     bool connected;
+    struct frame *waiting; /* frames of the consensus, until it is connected */
+    unsigned waiting_count;
     bool leaving, left;     /* this side has said that it leaves; the peer has */
     bool flushing, flushed; /* this side has asked to flush; the peer has answered */
     bool answered;          /* the peer has asked to flush, and was answered */
@@ -141,24 +138,42 @@ struct proxy_peer {
  * arrive in order. */
 extern const struct transport_events proxy_events;
 
+/* Sends a frame without values. A link that has ended takes nothing; that is no failure. */
+void proxy_peer_frame(struct proxy_peer *peer, const struct frame *frame);
 /* Hands to the transport what kernels have written. */
 void proxy_peer_send(struct proxy_peer *peer);
 /* Ends the link; `why` as `trouble`. */
 void proxy_peer_end(struct proxy_peer *peer, const char *why);
 
+/* Whether the ring to the peer has slots that were not sent; and whether anything of either ring waits to be sent. */
+bool proxy_peer_is_full(const struct proxy_peer *peer);
+bool proxy_peer_is_quiet(const struct proxy_peer *peer);
+
 /* All links of a communicator whose ranks are not all on one host. One thread of the process carries those of all its
- * communicators: it calls neither CUDA nor NCCL, waits for no GPU, and polls memory that kernels write. */
+ * communicators: it calls neither CUDA nor NCCL, waits for no GPU, and polls memory that kernels write.
+ *
+ * Up to RING_FEW_RANKS ranks, each is connected with every rank of other hosts from the start, by one link that carries
+ * both rings: so the end of any of them is seen. With more, a rank makes a link to another one when it has something
+ * for it: a message that overflows, or a frame of the consensus on levels. Such a link carries one ring, from the rank
+ * that has made it; what goes the other way has a link of its own, made by the other rank. So each rank decides about
+ * its links alone, and most pairs of ranks never have one. Records are sent by links that there are: kernels do not
+ * depend on them (exchange.h). */
 
 struct proxy;
 
-/* Addresses of a rank's links, by rank. */
+/* How others reach a rank: where it listens, and what they have to show. The same for all of them. */
+enum { PROXY_SECRET_BYTES = 16 };
 struct proxy_info {
-    uint8_t addresses[COLL_REDUCE_SOURCES_MAX][TCP_ADDRESS_BYTES(1)];
+    struct address address;
+    uint8_t secret[PROXY_SECRET_BYTES];
 };
 
-/* Opens a link to each rank of other hosts. False: no memory, or no address that others could reach. */
+/* Whether links are made when they are needed. */
+bool proxy_is_lazy(const struct coll_ccomm *ccomm);
+/* Listens for ranks of other hosts. False: no memory, or no address that others could reach. */
 bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info);
-/* Once the rings are reached: connects to a rank, if it is on another host. Does not wait. False: it cannot be. */
+/* Once the rings are reached: takes what is needed to connect to a rank, and unless links are lazy connects to it, if
+ * it is on another host. Does not wait. False: it cannot be. */
 bool proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info);
 /* The rings are carried from now on. False: no memory, or no thread. */
 bool proxy_start(struct coll_ccomm *ccomm);

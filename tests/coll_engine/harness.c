@@ -8,7 +8,7 @@
 
 #include "tests/run_suite.h"
 
-enum { RANKS_MAX = 8, PATIENCE_MS = 20000 };
+enum { RANKS_MAX = FAKE_GPUS, PATIENCE_MS = 20000 };
 
 static pthread_barrier_t barrier;
 
@@ -87,7 +87,7 @@ static void set_hosts(int ranks)
 
 static void start_all(const coll_id *id, int ranks, void (*body)(struct rank *), const void *argument, bool whole)
 {
-    struct start starts[RANKS_MAX];
+    static struct start starts[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
     set_hosts(ranks);
     require(pthread_barrier_init(&barrier, NULL, (unsigned)ranks) == 0);
@@ -237,7 +237,7 @@ bool operation_reduces(enum coll_operation what)
 
 static enum values kind_of(const struct operation *operation, int rank)
 {
-    return (operation->others >> rank & 1) != 0 ? operation->other : operation->kind;
+    return rank < 32 && (operation->others >> rank & 1) != 0 ? operation->other : operation->kind;
 }
 
 void operation_new(const struct rank *rank, struct operation *operation, size_t shift, bool in_place)

@@ -52,10 +52,10 @@ void *values_at(const struct rank *rank, int type, size_t count, size_t shift);
 void values_free_all(const struct rank *rank);
 
 /* A seed for what a rank sends another: the next sender's is SEED_STEP more, the next receiver's 1 more. */
-enum { SEED_STEP = 100 };
+enum { SEED_STEP = 1000 };
 static inline uint64_t seed_of(unsigned turn, int from, int to)
 {
-    return 10000 * (uint64_t)turn + SEED_STEP * (uint64_t)from + (uint64_t)to;
+    return 1000000 * (uint64_t)turn + SEED_STEP * (uint64_t)from + (uint64_t)to;
 }
 
 /* An all_gather. Values of each rank follow from seed and rank; gather_fill draws others and clears what was received.
@@ -88,7 +88,7 @@ struct operation {
     int type;
     size_t count;
     enum values kind, other;
-    unsigned others; /* bits: ranks whose values are of the other kind */
+    unsigned others; /* bits: ranks, of the first 32, whose values are of the other kind */
     uint64_t seed;
     int reduction, root;          /* root: of a broadcast */
     enum coll_reduce_order order; /* of what is expected */

@@ -155,7 +155,7 @@ TEST(levels_stay_down_when_tries_hold)
 
 TEST(every_bit_of_a_head_changes_its_sum)
 {
-    struct message_head head = {.magic = MESSAGE_MAGIC, .main_bytes = 123456, .row = {5}, .most = 200000};
+    struct message_head head = {.magic = MESSAGE_MAGIC, .main_bytes = 123456, .row = {{5}}, .most = 200000};
     const uint64_t sum = head_sum(&head);
     ck_assert_uint_eq(sizeof(head), HEAD_BYTES);
     for (size_t bit = 0; bit < 8 * offsetof(struct message_head, sum); bit++) {

@@ -16,13 +16,15 @@
 /* By rank: whom it sees, and the leader that it has then. */
 static const struct {
     int ranks;
-    uint64_t sees[4];
+    struct rank_set sees[4];
     uint8_t leaders[4];
 } divisions[] = {
-    {4, {15, 15, 15, 15}, {0, 0, 0, 0}}, {4, {1, 2, 4, 8}, {0, 1, 2, 3}},
-    {4, {3, 3, 12, 12}, {0, 0, 2, 2}},   {3, {1, 3, 6, 0}, {0, 0, 2, 0}}, /* a chain: the second leads nobody */
-    {3, {7, 2, 4, 0}, {0, 1, 2, 0}},                                      /* seen alone */
-    {4, {5, 10, 5, 10}, {0, 1, 0, 1}},
+    {4, {{{15}}, {{15}}, {{15}}, {{15}}}, {0, 0, 0, 0}},
+    {4, {{{1}}, {{2}}, {{4}}, {{8}}}, {0, 1, 2, 3}},
+    {4, {{{3}}, {{3}}, {{12}}, {{12}}}, {0, 0, 2, 2}},
+    {3, {{{1}}, {{3}}, {{6}}, {{0}}}, {0, 0, 2, 0}}, /* a chain: the second leads nobody */
+    {3, {{{7}}, {{2}}, {{4}}, {{0}}}, {0, 1, 2, 0}}, /* seen alone */
+    {4, {{{5}}, {{10}}, {{5}}, {{10}}}, {0, 1, 0, 1}},
 };
 
 TEST_LOOP(ranks_that_see_each_other_share, COUNT(divisions))
@@ -50,9 +52,20 @@ TEST_LOOP(interfaces_are_named_as_nccl_does, COUNT(interfaces))
 
 enum { SLOT_BYTES = 8192 };
 
+/* Flags of a ring. */
+struct flags {
+    struct ring_flag full[RING_SLOTS], taken[RING_SLOTS];
+    struct ring_record records[2][RING_RECORDS];
+};
+
+static struct ring_parts parts_of(struct flags *flags, uint8_t *slots)
+{
+    return (struct ring_parts){flags->full, flags->taken, {flags->records[0], flags->records[1]}, slots};
+}
+
 /* Rings of the peer under test, with a link in memory to one that says what the test wants. */
 struct world {
-    struct ring_flags to, from;
+    struct flags to, from;
     uint8_t to_slots[RING_SLOTS * SLOT_BYTES], from_slots[RING_SLOTS * SLOT_BYTES];
     uint8_t guard[SLOT_BYTES];
     struct proxy_peer peer, other;
@@ -75,8 +88,10 @@ static void world_link(struct world *world)
     memset(&world->peer, 0, sizeof(world->peer));
     memset(&world->other, 0, sizeof(world->other));
     world->peer = (struct proxy_peer){.slot_bytes = SLOT_BYTES,
-                                      .to = {&world->to, world->to_slots},
-                                      .from = {&world->from, world->from_slots},
+                                      .depth = RING_SLOTS,
+                                      .records = RING_RECORDS,
+                                      .to = parts_of(&world->to, world->to_slots),
+                                      .from = parts_of(&world->from, world->from_slots),
                                       .on_consensus = take_some};
     for (int i = 0; i < 2; i++) {
         require(link_open(world->transport, -1, i == 0 ? LINK_ACCEPTED : LINK_DIALLED, ends[i], &ends[i]->link) == 0);
@@ -209,7 +224,8 @@ TEST(full_slots_are_sent_in_the_order_of_their_numbers)
     struct world *world = world_make();
     progress(world);
     world->other.slot_bytes = SLOT_BYTES;
-    world->other.from = (struct proxy_ring){&world->from, world->from_slots};
+    world->other.depth = RING_SLOTS;
+    world->other.from = parts_of(&world->from, world->from_slots);
     for (uint64_t number = 70; number >= 60; number--) {
         world->to.full[number % RING_SLOTS].bytes = SLOT_BYTES;
         world->to.full[number % RING_SLOTS].number = number + 1;

@@ -38,7 +38,7 @@ TEST(other_processes_open_the_segment)
 {
     struct segment made, found;
     struct segment_info card;
-    ck_assert(segment_make(&made, SIZE, &card));
+    ck_assert(segment_make(&made, SIZE, (struct segment_hole){0}, &card));
     pid_t pid = fork();
     if (pid == 0) {
         segment_close(&made);
@@ -56,7 +56,8 @@ TEST(another_segment_is_not_opened)
 {
     struct segment made, other, found;
     struct segment_info card, another;
-    ck_assert(segment_make(&made, SIZE, &card) && segment_make(&other, SIZE, &another));
+    ck_assert(segment_make(&made, SIZE, (struct segment_hole){0}, &card) &&
+              segment_make(&other, SIZE, (struct segment_hole){0}, &another));
     ck_assert(segment_open(&found, SIZE, &card)); /* several ranks of one process */
     segment_close(&found);
     struct segment_info wrong[] = {card, card, card, card};
@@ -412,7 +413,7 @@ static void write_heads(struct step *step, const struct side *side, uint64_t nex
             if (from == side->rank) {
                 step->sent[to].first = next[from];
                 for (unsigned i = 0; i < RANKS; i++)
-                    step->sent[i].row[0] |= (uint64_t)overflows << to;
+                    step->sent[i].row.words[0] |= (uint64_t)overflows << to;
             } else if (to == side->rank) {
                 step->received[from].first = next[from];
                 step->found[from] = overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
@@ -440,7 +441,7 @@ static struct exchange_job job_of(struct step *step)
 static void run(const struct gpu_exchange *call)
 {
     struct exchange_block blocks[BLOCKS_MAX];
-    const uint32_t count = ring_blocks(&call->rings);
+    const uint32_t count = ring_ends_all(&call->rings);
     bool over[BLOCKS_MAX] = {false};
     for (uint32_t i = 0; i < count; i++)
         blocks[i] = exchange_begin(call, i);
@@ -500,13 +501,18 @@ static void be_side(const struct segment_info *card, size_t size, unsigned rank)
     struct segment segment;
     require(segment_open(&segment, size, card));
     struct side side = {.rank = rank, .ends = calloc(1, ring_ends_size(RANKS))};
+    const struct rank_set here = {{(1u << RANKS) - 1}};
     require(side.ends != NULL);
-    side.rings = (struct ring_set){.flags = (struct ring_flags *)(void *)(segment.memory + 4096),
-                                   .slots = segment.memory + 4096 + ring_flags_size(RANKS),
+    ring_numbers(ring_ends_numbers(side.ends, RANKS), &here, rank, RANKS);
+    side.rings = (struct ring_set){.flags = segment.memory + 4096,
+                                   .slots = segment.memory + 4096 + ring_flags_size(RANKS, ring_count(&here, RANKS)),
+                                   .numbers = ring_ends_numbers(side.ends, RANKS),
                                    .rank = rank,
                                    .ranks = RANKS,
                                    .teams = ring_teams(RANKS),
-                                   .slot_bytes = ring_slot_bytes(RANKS)};
+                                   .slot_bytes = ring_slot_bytes(RANKS),
+                                   .depth = ring_depth(RANKS),
+                                   .records = ring_records(RANKS)};
     exchange_all(&side);
     free(side.ends);
     segment_close(&segment);
@@ -514,11 +520,12 @@ static void be_side(const struct segment_info *card, size_t size, unsigned rank)
 
 TEST(overflow_goes_from_process_to_process)
 {
-    const size_t size = 4096 + ring_flags_size(RANKS) + ring_slots_size(RANKS);
+    const size_t count = (size_t)RANKS * (RANKS - 1);
+    const size_t size = 4096 + ring_flags_size(RANKS, count) + ring_slots_size(RANKS, count);
     struct segment made;
     struct segment_info card;
     pid_t pids[RANKS];
-    ck_assert(segment_make(&made, size, &card));
+    ck_assert(segment_make(&made, size, (struct segment_hole){0}, &card));
     for (unsigned rank = 0; rank < RANKS; rank++)
         if ((pids[rank] = fork()) == 0) {
             be_side(&card, size, rank);
@@ -533,16 +540,69 @@ TEST(overflow_goes_from_process_to_process)
 
 TEST(rings_are_cut_alike_for_any_number_of_ranks)
 {
-    for (uint32_t ranks = 2; ranks <= 64; ranks++) {
-        const uint32_t slot = ring_slot_bytes(ranks), teams = ring_teams(ranks);
-        ck_assert(slot >= RING_SLOT_UNIT && slot % RING_SLOT_UNIT == 0 && slot <= RING_BYTES / ranks);
-        ck_assert(RING_SLOTS % teams == 0 && teams >= 1 && teams * (ranks - 1) <= 63);
-        const struct ring_set rings = {.ranks = ranks};
-        for (uint32_t from = 0; from < ranks; from++)
-            for (uint32_t to = 0, seen = from * (ranks - 1); to < ranks; to++)
-                if (to != from)
-                    ck_assert_uint_eq(ring_number(&rings, from, to), seen++);
+    for (uint32_t ranks = 2; ranks <= COLL_RANKS_MAX; ranks++) {
+        const uint32_t slot = ring_slot_bytes(ranks), teams = ring_teams(ranks), depth = ring_depth(ranks);
+        const struct ring_set rings = {.ranks = ranks, .teams = teams};
+        ck_assert(slot >= RING_SLOT_UNIT && slot % RING_SLOT_UNIT == 0);
+        ck_assert(slot <= RING_BYTES / ranks || ranks > RING_FEW_RANKS);
+        ck_assert(depth <= RING_SLOTS && depth % teams == 0 && teams >= 1 && depth >= 2 && RING_SLOTS % depth == 0);
+        ck_assert(ranks > RING_FEW_RANKS || (teams * (ranks - 1) <= 63 && depth == RING_SLOTS));
+        ck_assert(ring_blocks(&rings) <= RING_BLOCKS_MAX && RING_RECORDS % ring_records(ranks) == 0);
     }
+}
+
+/* Each host has `neighbours` ranks. Every two ranks have one ring each way, in the memory of each of their hosts, and
+ * no two rings are one. */
+static const struct {
+    uint32_t ranks, neighbours;
+} divided[] = {{2, 1}, {2, 2}, {3, 2}, {8, 3}, {65, 65}, {130, 8}, {256, 8}, {256, 256}, {1000, 7}, {1024, 8}};
+
+static struct rank_set host_of(uint32_t rank, uint32_t ranks, uint32_t neighbours)
+{
+    struct rank_set here = {0};
+    for (uint32_t i = rank / neighbours * neighbours; i < ranks && i / neighbours == rank / neighbours; i++)
+        rank_set_add(&here, i);
+    return here;
+}
+
+TEST_LOOP(a_host_has_the_rings_of_its_ranks, COUNT(divided))
+{
+    const uint32_t ranks = divided[_i].ranks, neighbours = divided[_i].neighbours;
+    for (uint32_t first = 0; first < ranks; first += neighbours * (1 + ranks / 200)) {
+        const struct rank_set here = host_of(first, ranks, neighbours);
+        const size_t count = ring_count(&here, ranks);
+        uint32_t *numbers = calloc(2 * ranks, sizeof(*numbers)), seen = 0;
+        uint64_t *ends = calloc(count, sizeof(*ends)); /* of each ring: from and to, from 1 on */
+        require(numbers != NULL && ends != NULL);
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            if (!rank_set_has(&here, rank))
+                continue;
+            ring_numbers(numbers, &here, rank, ranks);
+            for (uint32_t peer = 0; peer < ranks; peer++)
+                for (uint32_t out = 0; out < 2 && peer != rank; out++) {
+                    const uint32_t number = numbers[out != 0 ? peer : ranks + peer];
+                    const uint64_t own =
+                        out != 0 ? (uint64_t)(rank + 1) << 32 | (peer + 1) : (uint64_t)(peer + 1) << 32 | (rank + 1);
+                    ck_assert(number < count);
+                    ck_assert(ends[number] == 0 || ends[number] == own);
+                    seen += ends[number] == 0;
+                    ends[number] = own;
+                }
+        }
+        ck_assert_uint_eq(seen, count);
+        free(numbers);
+        free(ends);
+    }
+}
+
+/* Bytes of host memory for rings, of each rank: on one host as on many, with few ranks as with many. */
+TEST_LOOP(rings_take_so_much_of_each_rank_and_no_more, COUNT(divided))
+{
+    const uint32_t ranks = divided[_i].ranks, neighbours = divided[_i].neighbours;
+    const struct rank_set here = host_of(0, ranks, neighbours);
+    const size_t count = ring_count(&here, ranks);
+    const size_t each = (ring_flags_size(ranks, count) + ring_slots_size(ranks, count)) / neighbours;
+    ck_assert_uint_le(each, ranks > 256 ? 21 << 20 : ranks > RING_FEW_RANKS ? 10 << 20 : 26 << 20);
 }
 
 int main(void)

@@ -2,6 +2,7 @@
  *
  *   collective_reduce_cuda             all of what follows but times
  *   collective_reduce_cuda --short     few trials, every buffer an allocation of its own: for compute-sanitizer
+ *   collective_reduce_cuda --emulated  few trials, and nothing that kernels on the host cannot do
  *   collective_reduce_cuda --trials N  N random ones only
  *   collective_reduce_cuda --times     only how fast it is */
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #define require_cuda(call) require((call) == cudaSuccess)
 
-enum { BUFFERS = COLL_REDUCE_SOURCES_MAX + 1, SLACK = 64 };
+enum { BUFFERS = COLL_REDUCE_SOURCES_MAX + 1, SLACK = 64, LISTED_MAX = 64 };
 
 static cudaStream_t stream;
 static bool exact; /* every buffer is an allocation of just its size */
@@ -33,6 +34,12 @@ struct trial {
 static uint32_t buffers_of(const struct trial *trial)
 {
     return trial->reduce.sources + (trial->in_place < 0);
+}
+
+/* More sources than a launch lists lie in one allocation, evenly spaced. */
+static bool is_spaced(const struct trial *trial)
+{
+    return trial->reduce.sources > LISTED_MAX;
 }
 
 static void place(struct trial *trial, uint32_t buffer, bool on_device, const void **at)
@@ -65,10 +72,15 @@ static void trial_init(struct trial *trial, struct rng *rng)
     const struct coll_reduce reduce = placed(trial, false);
     for (uint32_t i = 0; i < reduce.sources; i++)
         reduce_fill(rng, reduce.type, trial->addend, (uint8_t *)(uintptr_t)reduce.source[i], reduce.count);
+    uint8_t *all = NULL;
+    if (is_spaced(trial))
+        require_cuda(cudaMalloc((void **)&all, buffers * trial->room));
     for (uint32_t i = 0; i < buffers; i++) {
         const size_t size = exact ? trial->offset[i] + bytes : trial->room;
-        require_cuda(exact ? cudaMalloc((void **)&trial->device[i], size == 0 ? 1 : size)
-                           : cudaMallocAsync((void **)&trial->device[i], size, stream));
+        trial->device[i] = all + i * trial->room;
+        if (!is_spaced(trial))
+            require_cuda(exact ? cudaMalloc((void **)&trial->device[i], size == 0 ? 1 : size)
+                               : cudaMallocAsync((void **)&trial->device[i], size, stream));
         require_cuda(
             cudaMemcpyAsync(trial->device[i], trial->host + i * trial->room, size, cudaMemcpyHostToDevice, stream));
     }
@@ -100,7 +112,9 @@ static void compare(struct trial *trial, const char *what)
 
 static void trial_fini(struct trial *trial)
 {
-    for (uint32_t i = 0; i < buffers_of(trial); i++)
+    if (is_spaced(trial))
+        require_cuda(cudaFree(trial->device[0]));
+    for (uint32_t i = 0; i < buffers_of(trial) && !is_spaced(trial); i++)
         require_cuda(exact ? cudaFree(trial->device[i]) : cudaFreeAsync(trial->device[i], stream));
     free(trial->host);
     free(trial->back);
@@ -128,12 +142,14 @@ static void choose_offsets(struct trial *trial, struct rng *rng, enum alignment 
     const uint32_t element = (uint32_t)coll_reduce_element_bytes(trial->reduce.type);
     const uint32_t same = element * rng_below(rng, 16 / element);
     for (uint32_t i = 0; i < BUFFERS; i++)
-        trial->offset[i] = alignment == ALIGNED ? 0
-                           : alignment == ALIKE ? same
-                                                : element * rng_below(rng, 16 / element);
+        trial->offset[i] = alignment == ALIGNED                     ? 0
+                           : alignment == ALIKE || is_spaced(trial) ? same
+                                                                    : element * rng_below(rng, 16 / element);
+    if (alignment == UNLIKE && is_spaced(trial)) /* one that is elsewhere, as a rank's own values are */
+        trial->offset[rng_below(rng, buffers_of(trial))] = element * rng_below(rng, 16 / element);
 }
 
-static const uint32_t ranks[] = {1, 2, 3, 4, 5, 8, 9, 17, 64};
+static const uint32_t ranks[] = {1, 2, 3, 4, 5, 8, 9, 17, 64, 65, 130, 1024};
 
 static void chosen(unsigned one_in)
 {
@@ -251,6 +267,11 @@ static void bad_arguments(void)
     require(coll_reduce_launch(&bad, 0, stream) == cudaErrorInvalidValue);
     none.sources = 0;
     require(coll_reduce_launch(&none, 0, stream) == cudaErrorInvalidValue);
+    static uint64_t somewhere;
+    struct coll_reduce strewn = {.sources = 3 * LISTED_MAX, .count = 1, .dst = &somewhere};
+    for (uint32_t i = 0; i < strewn.sources; i++) /* no three of them are evenly spaced */
+        strewn.source[i] = (const uint8_t *)strewn.dst + 4096 + (size_t)i * i * 8;
+    require(coll_reduce_launch(&strewn, 0, stream) == cudaErrorInvalidValue);
     require_cuda(cudaGetLastError());
 }
 
@@ -399,6 +420,7 @@ static void time_reduce(void)
 int main(int argc, char **argv)
 {
     const bool few = argc == 2 && strcmp(argv[1], "--short") == 0, times = argc == 2 && strcmp(argv[1], "--times") == 0;
+    const bool emulated = argc == 2 && strcmp(argv[1], "--emulated") == 0;
     const bool trials = argc == 3 && strcmp(argv[1], "--trials") == 0;
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -413,6 +435,10 @@ int main(int argc, char **argv)
         time_reduce();
     } else if (trials) {
         random_trials((unsigned)strtoul(argv[2], NULL, 0));
+    } else if (emulated) {
+        bad_arguments();
+        chosen(10);
+        random_trials(300);
     } else {
         bad_arguments();
         chosen(few ? 30 : 1);

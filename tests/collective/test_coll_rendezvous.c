@@ -142,9 +142,9 @@ START_TEST(a_late_rank_decides_as_the_others)
     int verdicts[3] = {0};
     for (unsigned turn = 0; turn < 50; turn++) {
         struct joiner joiners[RANKS];
-        expect_all(joiners, 6);
+        expect_all(joiners, 30);
         for (int rank = 0; rank < RANKS; rank++)
-            joiners[rank].after_us = rank == (int)(turn % RANKS) ? 3000 + (int)(turn * 120) : (int)(turn * 7 % 50);
+            joiners[rank].after_us = rank == (int)(turn % RANKS) ? 15000 + (int)(turn * 600) : (int)(turn * 7 % 50);
         verdicts[join_all(joiners)]++;
     }
     ck_assert_int_eq(verdicts[COLL_VERDICT_OPEN], 0);
@@ -329,8 +329,8 @@ static void put(int socket, const uint8_t *frame, size_t size)
     require(send(socket, frame, size, MSG_NOSIGNAL) == (ssize_t)size);
 }
 
-/* False: it was disconnected. */
-static bool get(int socket, struct coll_vote_state *state)
+/* The next state, whether it is an answer or told. False: it was disconnected. */
+static bool get_any(int socket, struct coll_vote_state *state, enum coll_vote_phase *told)
 {
     uint8_t frame[RDV_FRAME_BYTES];
     size_t got = 0;
@@ -342,7 +342,18 @@ static bool get(int socket, struct coll_vote_state *state)
         got += size > 0 ? (size_t)size : 0;
     }
     require(rdv_state_read(frame, state));
+    *told = rdv_state_told(frame);
     return true;
+}
+
+/* The answer to what was asked. */
+static bool get(int socket, struct coll_vote_state *state)
+{
+    enum coll_vote_phase told;
+    bool good;
+    while ((good = get_any(socket, state, &told)) && told != COLL_VOTE_PHASES)
+        require(state->result != COLL_VOTE_OPEN);
+    return good;
 }
 
 static struct rdv_hello hello_of(uint64_t key, uint32_t rank, uint32_t ranks)
@@ -419,10 +430,8 @@ static void require_usable(uint64_t key, int first)
 static const struct wrong {
     int byte; /* of the secret; -1: none */
     uint32_t rank, ranks;
-} wrongs[] = {{0, 0, 2},   {COLL_SECRET_BYTES - 1, 0, 2},
-              {-1, 2, 2},  {-1, UINT32_MAX, 2},
-              {-1, 0, 1},  {-1, 0, 0},
-              {-1, 0, 65}, {-1, 1, UINT32_MAX}};
+} wrongs[] = {{0, 0, 2},  {COLL_SECRET_BYTES - 1, 0, 2}, {-1, 2, 2},         {-1, UINT32_MAX, 2}, {-1, 0, 1},
+              {-1, 0, 0}, {-1, 0, RDV_RANKS_MAX + 1},    {-1, 1, UINT32_MAX}};
 
 START_TEST(a_peer_that_is_none_of_the_ranks_is_disconnected)
 {
@@ -519,6 +528,56 @@ START_TEST(a_rank_that_comes_without_descriptors_is_heard_later)
         close(taken[--count]);
     ck_assert(send_hello(first, &hello));
     require_usable(8, first);
+    require_count(0, 0);
+}
+END_TEST
+
+/* ---- Many ranks ----------------------------------------------------------------------------------------------- */
+
+START_TEST(results_are_told_unasked)
+{
+    struct coll_vote_state state;
+    enum coll_vote_phase told;
+    const int first = join(8, 0, 2), second = join(8, 1, 2);
+    ck_assert_int_eq(request_state(first, RDV_VOTE, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
+    ck_assert_int_eq(request_state(second, RDV_VOTE, COLL_PHASE_PRESENT), COLL_VOTE_GO);
+    ck_assert(get_any(first, &state, &told));
+    ck_assert_int_eq(told, COLL_PHASE_PRESENT);
+    ck_assert_int_eq(state.result, COLL_VOTE_GO);
+    close(second); /* what is still open has a result then */
+    ck_assert(get_any(first, &state, &told));
+    ck_assert_int_eq(state.result, COLL_VOTE_ENDED);
+    ck_assert(get_any(first, &state, &told));
+    ck_assert_int_eq(told, COLL_PHASE_ABLE);
+    close(first);
+    require_count(0, 0);
+}
+END_TEST
+
+/* Each asks twice: to join, and to vote. */
+START_TEST(as_many_ranks_as_there_may_be_are_told_the_result)
+{
+    enum { FILES = 4 * RDV_RANKS_MAX + 64 };
+    static int sockets[RDV_RANKS_MAX];
+    struct rlimit files;
+    struct coll_vote_state state;
+    enum coll_vote_phase told;
+    require(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    if (files.rlim_max < FILES)
+        return;
+    files.rlim_cur = FILES; /* after the server was opened */
+    require(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    for (uint32_t rank = 0; rank < RDV_RANKS_MAX; rank++)
+        ck_assert((sockets[rank] = join(8, rank, RDV_RANKS_MAX)) >= 0);
+    for (uint32_t rank = 0; rank < RDV_RANKS_MAX; rank++)
+        ck_assert_int_eq(request_state(sockets[rank], RDV_VOTE, COLL_PHASE_PRESENT),
+                         rank + 1 < RDV_RANKS_MAX ? COLL_VOTE_OPEN : COLL_VOTE_GO);
+    for (uint32_t rank = 0; rank + 1 < RDV_RANKS_MAX; rank++) {
+        ck_assert(get_any(sockets[rank], &state, &told));
+        ck_assert(told == COLL_PHASE_PRESENT && state.result == COLL_VOTE_GO && state.all);
+    }
+    for (uint32_t rank = 0; rank < RDV_RANKS_MAX; rank++)
+        close(sockets[rank]);
     require_count(0, 0);
 }
 END_TEST
@@ -659,6 +718,8 @@ static TCase *server_case(void)
     TCase *tests = tcase_create("server");
     tcase_set_timeout(tests, 90);
     tcase_add_checked_fixture(tests, open_server, close_server);
+    tcase_add_test(tests, results_are_told_unasked);
+    tcase_add_test(tests, as_many_ranks_as_there_may_be_are_told_the_result);
     tcase_add_loop_test(tests, a_peer_that_is_none_of_the_ranks_is_disconnected, 0, COUNT(wrongs));
     tcase_add_test(tests, other_protocols_are_disconnected);
     tcase_add_test(tests, half_a_frame_keeps_nobody_waiting);

@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "collective/api.h"
+#include "collective/comm.h"
 #include "collective/engine.h"
 #include "collective/group.h"
+#include "collective/join.h"
 #include "collective/report.h"
 #include "collective/settings.h"
 #include "tests/run_suite.h"
@@ -55,6 +57,16 @@ TEST(what_stays_raw_is_told_why)
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 1}, COLL_BF16), "one rank");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .ending = true}, COLL_BF16), "ending");
     ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
+}
+
+/* It asks nobody: neither the server, which would refuse it, nor for shared memory. */
+TEST(more_ranks_than_there_may_be_stay_raw)
+{
+    const struct coll_key key = coll_key_random();
+    struct coll_join_args args = {.comm = COMM, .rank = COLL_RANKS_MAX, .ranks = COLL_RANKS_MAX + 1};
+    coll_join(&args, &key, 1);
+    ck_assert_ptr_null(args.ccomm);
+    ck_assert_str_eq(args.why, "more than 1024 ranks");
 }
 
 TEST(many_communicators_are_told_apart)

@@ -117,6 +117,75 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, cudaMemcpyKind)
     return cudaSuccess;
 }
 
+cudaError_t cudaMallocAsync(void **memory, size_t size, cudaStream_t)
+{
+    return allocate(memory, size);
+}
+
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t)
+{
+    return release(memory);
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyKind, cudaStream_t)
+{
+    memcpy(dst, src, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t size, cudaStream_t)
+{
+    memset(memory, value, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+// Graphs there are none of.
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long long)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t)
+{
+    return cudaErrorNotSupported;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = nullptr;

@@ -31,10 +31,16 @@ static void unmade(void)
     atomic_fetch_sub(&fake_gpu.made, 1);
 }
 
+/* Masks have the first devices only. */
+static bool is_among(uint32_t devices)
+{
+    return fake_device() < 32 && (devices >> fake_device() & 1) != 0;
+}
+
 static void halt(void)
 {
     fake_gpu.halted++;
-    while ((fake_gpu.halt >> fake_device() & 1) != 0)
+    while (is_among(fake_gpu.halt))
         usleep(200);
     fake_gpu.halted--;
 }
@@ -43,7 +49,7 @@ static void halt(void)
 static bool can_work(coll_stream stream)
 {
     demand(stream != NULL && fake_stream_device(stream) == fake_device());
-    if ((fake_gpu.halt >> fake_device() & 1) != 0)
+    if (is_among(fake_gpu.halt))
         halt();
     return !comes_up(&fake_gpu.fail_work);
 }
@@ -65,12 +71,12 @@ const struct codec_host fake_codec_host = {stream_of, fake_device, launch_fails,
 static const struct strait_codec *codec(void)
 {
     static const struct strait_codec codec = {.name = "fake", .device = &fake_codec_ops};
-    return (fake_gpu.no_codec >> fake_device() & 1) == 0 ? &codec : NULL;
+    return !is_among(fake_gpu.no_codec) ? &codec : NULL;
 }
 
 static const char *trouble(void)
 {
-    return (fake_gpu.troubled >> fake_device() & 1) != 0 ? "this GPU is not to be counted on" : NULL;
+    return is_among(fake_gpu.troubled) ? "this GPU is not to be counted on" : NULL;
 }
 
 static uint64_t host(void)
@@ -154,7 +160,7 @@ static void release(void *memory)
 
 static void *allocate(size_t size, bool zero)
 {
-    return (fake_gpu.full >> fake_device() & 1) == 0 ? allocate_any(size, zero) : NULL;
+    return !is_among(fake_gpu.full) ? allocate_any(size, zero) : NULL;
 }
 
 static void *allocate_pinned(size_t size)
@@ -334,7 +340,7 @@ static uint64_t need_of(struct verdict is)
     return is.main->status == STRAIT_OK ? is.main->bytes : UINT64_MAX;
 }
 
-static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS],
+static void write_head(struct message_head *head, struct verdict is, uint64_t first, const struct rank_set *row,
                        uint64_t most)
 {
     head->magic = MESSAGE_MAGIC;
@@ -344,7 +350,7 @@ static void write_head(struct message_head *head, struct verdict is, uint64_t fi
     head->tail_bytes = is.tail != NULL ? is.tail->bytes : 0;
     head->main_bytes = is.main->bytes;
     head->first = first;
-    memcpy(head->row, row, sizeof(head->row));
+    head->row = *row;
     head->most = most;
     head->sum = head_sum(head);
 }
@@ -358,12 +364,12 @@ static uint64_t count_message(const struct gpu_write_headers *headers)
                                      : ends->peers[headers->job.peer].receives++;
 }
 
-static void record(const struct gpu_write_headers *headers, uint32_t peer, const uint64_t row[ROW_WORDS])
+static void record(const struct gpu_write_headers *headers, uint32_t peer, const struct rank_set *row)
 {
     const uint32_t i = headers->job.sent_stride != 0 ? peer : 0;
-    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
-    struct ring_flags *flags = &headers->rings.flags[ring_number(&headers->rings, headers->rings.rank, peer)];
-    struct ring_record *record = &flags->records[headers->job.peer >= 0][headers->place->number % RING_RECORDS];
+    const bool fits = !rank_set_has(row, i);
+    const struct ring_parts ring = ring_parts_of(&headers->rings, ring_to(&headers->rings, peer));
+    struct ring_record *record = &ring.records[headers->job.peer >= 0][headers->place->number % headers->rings.records];
     __atomic_store_n(&record->number, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&record->first, fits ? RING_NONE : headers->ends->next, __ATOMIC_RELEASE);
     __atomic_store_n(&record->number, headers->place->number + 1, __ATOMIC_RELEASE);
@@ -372,38 +378,33 @@ static void record(const struct gpu_write_headers *headers, uint32_t peer, const
 static void run_write_headers(coll_stream stream, void *argument)
 {
     const struct gpu_write_headers *headers = argument;
-    uint64_t row[ROW_WORDS] = {0}, most = 0;
+    struct rank_set row = {0};
+    uint64_t most = 0;
     bool any = false;
     (void)stream;
     *headers->place = headers->job;
     headers->place->number = count_message(headers);
+    __atomic_store_n(&headers->ends->moving, 1, __ATOMIC_RELEASE);
     for (uint32_t i = 0; i < headers->list.count; i++) {
         if (i == headers->list.skip)
             continue;
         const struct verdict is = verdict_of(headers, i);
         most = need_of(is) > most ? need_of(is) : most;
-        row[i / 64] |= (uint64_t)!is.fits << i % 64;
+        if (!is.fits)
+            rank_set_add(&row, i);
         any |= !is.fits;
     }
     for (uint32_t i = 0; i < headers->list.count; i++)
         if (i != headers->list.skip)
-            write_head(head_of(&headers->list, i), verdict_of(headers, i), headers->ends->next, row, most);
+            write_head(head_of(&headers->list, i), verdict_of(headers, i), headers->ends->next, &row, most);
     const bool records = headers->list.count > 0 || headers->job.peer < 0;
     for (uint32_t peer = 0; peer < headers->rings.ranks && records; peer++)
         if (peer != headers->rings.rank && (headers->job.peer < 0 || (uint32_t)headers->job.peer == peer))
-            record(headers, peer, row);
+            record(headers, peer, &row);
     headers->ends->next += any ? headers->slots : 0;
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
-
-static bool has_overflow(const struct message_head *head)
-{
-    uint64_t any = 0;
-    for (uint32_t word = 0; word < ROW_WORDS; word++)
-        any |= head->row[word];
-    return any != 0;
-}
 
 static bool is_whole(const struct message_head *head)
 {
@@ -425,7 +426,7 @@ static void say_bad_head(struct host_status *host_status)
 /* Adds a head to what is known of an operation. */
 static void take_head(const struct message_head *head, bool *any, uint64_t *need)
 {
-    *any |= has_overflow(head);
+    *any |= !rank_set_is_empty(&head->row);
     *need = head->most > *need ? head->most : *need;
 }
 
@@ -460,13 +461,14 @@ static void run_check(coll_stream stream, void *argument)
     bool any = false, strange = false;
     uint64_t need = 0;
     (void)stream;
+    __atomic_store_n(&check->ends->moving, 0, __ATOMIC_RELEASE);
     if (check->own != NULL)
         take_head((const void *)check->own, &any, &need);
     for (uint32_t i = 0; i < check->list.count; i++) {
         const struct message_head *head = head_of(&check->list, i);
         if (i == check->list.skip)
             continue;
-        const bool whole = is_whole(head), overflows = (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
+        const bool whole = is_whole(head), overflows = rank_set_has(&head->row, check->bit);
         strange |= !whole;
         check->found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
         take_head(head, &any, &need);
@@ -522,7 +524,14 @@ EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t by
 
 #include "collective/engine/exchange.h"
 
-enum { BLOCKS_MAX = 128, PAUSE_US = 100 };
+enum { PAUSE_US = 100 };
+
+/* What one thread plays: a block of each end of a ring. */
+struct playing {
+    struct exchange_block block;
+    uint64_t waited_ns;
+    bool over;
+};
 
 struct running {
     struct gpu_exchange call;
@@ -543,40 +552,49 @@ static void give_up(struct host_status *host_status)
     __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
+/* Does a step of each. False: one has waited for too long. */
+static bool step_all(const struct gpu_exchange *call, struct playing *playing, uint32_t *left, bool waits)
+{
+    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
+    const uint32_t count = ring_ends_all(&call->rings);
+    bool moved = false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct playing *one = &playing[i];
+        const uint64_t before = one->waited_ns;
+        if (one->over)
+            continue;
+        one->over = step(call, &one->block, waits, &one->waited_ns);
+        *left -= one->over;
+        one->waited_ns += PAUSE_US * 1000 * hurry;
+        moved |= one->over || one->waited_ns <= before;
+        if (one->over || one->waited_ns < exchange_patience(call, &one->block))
+            continue;
+        if (exchange_fails(call))
+            give_up(call->host_status);
+        return false;
+    }
+    if (!moved)
+        usleep(PAUSE_US);
+    return true;
+}
+
 /* Branches of a fake graph run one after another: there the one beside cannot wait for what comes behind it. */
 static void move_all(coll_stream stream, const struct running *running)
 {
     const struct gpu_exchange call = running->call;
     const bool waits = call.kind == EXCHANGE_BEHIND || stream == running->stream;
-    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
-    const uint32_t count = ring_blocks(&call.rings);
-    struct exchange_block blocks[BLOCKS_MAX];
-    uint64_t waited_ns[BLOCKS_MAX] = {0};
-    bool over[BLOCKS_MAX] = {false};
-    demand(count > 0 && count <= BLOCKS_MAX);
-    if ((fake_gpu.lost >> fake_stream_device(stream) & 1) != 0)
+    uint32_t left = ring_ends_all(&call.rings);
+    const int device = fake_stream_device(stream);
+    if (device < 32 && (fake_gpu.lost >> device & 1) != 0)
         return;
-    for (uint32_t i = 0; i < count; i++)
-        blocks[i] = exchange_begin(&call, i);
-    for (uint32_t left = count; left > 0 && __atomic_load_n(&call.host_status->abort, __ATOMIC_ACQUIRE) == 0;) {
-        bool moved = false;
-        for (uint32_t i = 0; i < count; i++) {
-            const uint64_t before = waited_ns[i];
-            if (over[i])
-                continue;
-            over[i] = step(&call, &blocks[i], waits, &waited_ns[i]);
-            left -= over[i];
-            waited_ns[i] += PAUSE_US * 1000 * hurry;
-            moved |= over[i] || waited_ns[i] <= before;
-            if (over[i] || waited_ns[i] < exchange_patience(&call, &blocks[i]))
-                continue;
-            if (!exchange_fails(&call))
-                return;
-            give_up(call.host_status);
-        }
-        if (!moved)
-            usleep(PAUSE_US);
-    }
+    struct playing *playing = calloc(left, sizeof(*playing));
+    demand(playing != NULL);
+    for (uint32_t i = 0; i < left; i++)
+        playing[i].block = exchange_begin(&call, i);
+    while (left > 0 && __atomic_load_n(&call.host_status->abort, __ATOMIC_ACQUIRE) == 0 &&
+           step_all(&call, playing, &left, waits))
+        ;
+    free(playing);
 }
 
 static void run_exchange(coll_stream stream, void *argument)

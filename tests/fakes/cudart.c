@@ -11,7 +11,7 @@
 
 CUDA(cudaGetDeviceCount)(int *count)
 {
-    *count = FAKE_GPUS;
+    *count = FAKE_GPUS_SHOWN;
     return cudaSuccess;
 }
 

@@ -24,7 +24,7 @@
         }                                                                                   \
     } while (0)
 
-enum { FAKE_GPUS = 8 };
+enum { FAKE_GPUS = 256, FAKE_GPUS_SHOWN = 8 }; /* shown: to programs that ask how many there are */
 
 /* How tests control the GPUs, and what they learn from them. */
 struct fake_gpu_control {

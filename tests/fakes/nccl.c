@@ -61,21 +61,22 @@ static coll_comm comm_make(struct world *world, int rank, int device)
     return comm;
 }
 
-coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device)
-{
-    struct world *world = world_of(id, ranks);
-    pthread_mutex_lock(&world->lock);
-    pthread_cond_broadcast(&world->changed);
-    pthread_mutex_unlock(&world->lock);
-    return comm_make(world, rank, device);
-}
-
 static bool is_complete(const struct world *world)
 {
     pthread_mutex_lock(&making);
     const bool complete = world->joined == world->ranks;
     pthread_mutex_unlock(&making);
     return complete;
+}
+
+coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device)
+{
+    struct world *world = world_of(id, ranks);
+    pthread_mutex_lock(&world->lock);
+    if (is_complete(world))
+        pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+    return comm_make(world, rank, device);
 }
 
 bool fake_comm_is_whole(coll_comm comm)
@@ -161,6 +162,13 @@ coll_comm fake_split_finish(coll_comm comm)
 
 /* ---- The end, and what is known of one --------------------------------------------------------------------------- */
 
+void fake_world_wake(struct world *world)
+{
+    pthread_cond_broadcast(&world->changed);
+    for (struct running *running = world->running; running != NULL; running = running->next)
+        pthread_cond_signal(&running->done);
+}
+
 static void release(coll_comm comm)
 {
     struct world *world = comm->world;
@@ -188,7 +196,7 @@ static void end(coll_comm comm, bool abort)
     struct world *world = comm->world;
     pthread_mutex_lock(&world->lock);
     comm->aborted |= abort;
-    pthread_cond_broadcast(&world->changed);
+    fake_world_wake(world);
     while (comm->underway > 0 && !abort)
         pthread_cond_wait(&world->changed, &world->lock);
     const bool over = comm->underway == 0;
@@ -295,7 +303,7 @@ int pncclCommRevoke(coll_comm comm, int flags)
     demand(flags == 0);
     pthread_mutex_lock(&comm->world->lock);
     comm->revoked = true;
-    pthread_cond_broadcast(&comm->world->changed);
+    fake_world_wake(comm->world);
     pthread_mutex_unlock(&comm->world->lock);
     return COLL_SUCCESS;
 }

@@ -7,7 +7,7 @@
 #include "tests/fakes/gpu.h"
 #include "tests/collective/fake_nccl.h"
 
-enum { WORLD_MAX = 8, INVALID_ARGUMENT = 4 };
+enum { WORLD_MAX = FAKE_GPUS, INVALID_ARGUMENT = 4 };
 
 /* What one rank has ready for another, or waits for. */
 struct post {
@@ -15,12 +15,19 @@ struct post {
     const struct item *item;
     uint8_t *buffer;
     size_t bytes;
-    bool *pending; /* cleared when the data has been copied */
+    struct running *running;
 };
 
 /* From one rank to another: at most one of the two lists has entries. */
 struct channel {
     struct post *sends, *receives;
+};
+
+/* All that one rank has in a group, while it runs. */
+struct running {
+    struct running *next; /* of its world's */
+    unsigned pending;     /* posts whose data has not been copied */
+    pthread_cond_t done;  /* none is pending, or the communicator has ended */
 };
 
 /* What the ranks of a communicator share. */
@@ -30,6 +37,7 @@ struct world {
     struct world *next; /* in the list of worlds being made */
     coll_id id, grown;  /* grown: of the world that it grows into next */
     int ranks, joined, references;
+    struct running *running;
     /* Separate for sends and receives and for collectives, which do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];
     struct {
@@ -85,6 +93,8 @@ bool fake_split_is_told(coll_comm comm);     /* all ranks have begun: the second
 coll_comm fake_split_finish(coll_comm comm); /* NULL: this rank is left out */
 
 void fake_comm_work_over(coll_comm comm);
+/* Under the world's lock: whoever waits for anything looks again. */
+void fake_world_wake(struct world *world);
 
 bool fake_comm_is_whole(coll_comm comm); /* all ranks have begun */
 

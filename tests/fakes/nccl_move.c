@@ -15,7 +15,7 @@ struct batch {
 
 /* Of one item, while it runs. */
 struct moving {
-    struct post posts[2 * WORLD_MAX];
+    struct post *posts; /* at most two for each rank */
     unsigned count;
     uint8_t *gathered; /* of those that reduce: what all ranks have for this one */
 };
@@ -70,6 +70,13 @@ static void move(uint8_t *to, const uint8_t *from, size_t bytes)
     }
 }
 
+/* Of one post. */
+static void finish(struct running *running)
+{
+    if (--running->pending == 0)
+        pthread_cond_signal(&running->done);
+}
+
 static void copy(const struct post *send, const struct post *receive)
 {
     const bool same = is_collective(send->item) ? send->item->kind == receive->item->kind : true;
@@ -83,7 +90,8 @@ static void copy(const struct post *send, const struct post *receive)
             corrupt(receive);
         stand_in(send, receive);
     }
-    *send->pending = *receive->pending = false;
+    finish(send->running);
+    finish(receive->running);
 }
 
 static void append(struct post **list, struct post *post)
@@ -100,63 +108,63 @@ static struct post *take(struct post **list)
     return first;
 }
 
-static void meet(struct channel *channel, pthread_cond_t *changed)
+static void meet(struct channel *channel)
 {
     while (channel->sends != NULL && channel->receives != NULL) {
         copy(channel->sends, channel->receives);
         (void)take(&channel->sends);
         (void)take(&channel->receives);
-        pthread_cond_broadcast(changed);
     }
 }
 
 /* ---- Offering and asking, under the world's lock ----------------------------------------------------------------- */
 
-static struct post *post_of(struct moving *moving, const struct item *item, uint8_t *buffer, bool *pending)
+static struct post *post_of(struct moving *moving, const struct item *item, uint8_t *buffer, struct running *running)
 {
     struct post *post = &moving->posts[moving->count++];
-    *pending = true;
-    *post = (struct post){NULL, item, buffer, item->bytes, pending};
+    running->pending++;
+    *post = (struct post){NULL, item, buffer, item->bytes, running};
     return post;
 }
 
-static void offer(struct moving *moving, const struct item *item, int to, const uint8_t *buffer, bool *pending)
+static void offer(struct moving *moving, const struct item *item, int to, const uint8_t *buffer,
+                  struct running *running)
 {
     struct world *world = item->comm->world;
     struct channel *channel = &world->channels[is_collective(item)][item->comm->rank][to];
-    append(&channel->sends, post_of(moving, item, (uint8_t *)(uintptr_t)buffer, pending));
-    meet(channel, &world->changed);
+    append(&channel->sends, post_of(moving, item, (uint8_t *)(uintptr_t)buffer, running));
+    meet(channel);
 }
 
-static void ask(struct moving *moving, const struct item *item, int from, uint8_t *buffer, bool *pending)
+static void ask(struct moving *moving, const struct item *item, int from, uint8_t *buffer, struct running *running)
 {
     struct world *world = item->comm->world;
     struct channel *channel = &world->channels[is_collective(item)][from][item->comm->rank];
-    append(&channel->receives, post_of(moving, item, buffer, pending));
-    meet(channel, &world->changed);
+    append(&channel->receives, post_of(moving, item, buffer, running));
+    meet(channel);
 }
 
-static void post(struct moving *moving, const struct item *item, bool *pending)
+static void post(struct moving *moving, const struct item *item, struct running *running)
 {
     const int me = item->comm->rank, ranks = item->comm->world->ranks;
     const size_t bytes = item->bytes;
     if (item->kind == KIND_SEND)
-        offer(moving, item, item->peer, item->send, pending);
+        offer(moving, item, item->peer, item->send, running);
     if (item->kind == KIND_RECEIVE)
-        ask(moving, item, item->peer, item->receive, pending);
+        ask(moving, item, item->peer, item->receive, running);
     for (int rank = 0; rank < ranks && is_collective(item); rank++) {
         const size_t at = (size_t)rank * bytes;
         const bool spread = item->kind == KIND_ALL_TO_ALL || item->kind == KIND_REDUCE_SCATTER;
         uint8_t *to = moving->gathered != NULL ? moving->gathered : item->receive;
         if (item->kind != KIND_BROADCAST) {
-            offer(moving, item, rank, item->send + (spread ? at : 0), &pending[2 * rank]);
-            ask(moving, item, rank, to + at, &pending[2 * rank + 1]);
+            offer(moving, item, rank, item->send + (spread ? at : 0), running);
+            ask(moving, item, rank, to + at, running);
             continue;
         }
         if (me == item->peer)
-            offer(moving, item, rank, item->send, &pending[2 * rank]);
+            offer(moving, item, rank, item->send, running);
         if (rank == item->peer)
-            ask(moving, item, rank, to, &pending[2 * rank + 1]);
+            ask(moving, item, rank, to, running);
     }
 }
 
@@ -206,14 +214,6 @@ static void reduce(const struct item *item, const uint8_t *gathered)
     }
 }
 
-static bool any(const bool *flags, size_t count)
-{
-    bool found = false;
-    for (size_t i = 0; i < count; i++)
-        found |= flags[i];
-    return found;
-}
-
 static void pass_time(coll_stream stream, const struct batch *batch)
 {
     double bytes = 0, added = 0;
@@ -233,36 +233,58 @@ static bool is_cut(coll_comm comm)
     return comm->aborted || comm->revoked;
 }
 
+static struct moving *moving_make(const struct batch *batch)
+{
+    const size_t ranks = (size_t)batch->comm->world->ranks;
+    struct moving *moving = calloc(batch->count, sizeof(*moving));
+    demand(moving != NULL);
+    for (unsigned i = 0; i < batch->count; i++) {
+        const struct item *item = &batch->items[i];
+        moving[i].posts = calloc(is_collective(item) ? 2 * ranks : 1, sizeof(*moving[i].posts));
+        if (item->kind == KIND_REDUCE_SCATTER || item->kind == KIND_ALL_REDUCE)
+            demand((moving[i].gathered = calloc(ranks, item->bytes + 1)) != NULL);
+        demand(moving[i].posts != NULL);
+    }
+    return moving;
+}
+
+/* Removes from the world what is not under way any more. */
+static void remove_running(struct world *world, const struct running *running)
+{
+    struct running **at = &world->running;
+    while (*at != running)
+        at = &(*at)->next;
+    *at = running->next;
+}
+
 static void run(coll_stream stream, void *argument)
 {
     const struct batch *batch = argument;
     struct world *world = batch->comm->world;
-    const size_t flags = 2 * WORLD_MAX;
-    struct moving *moving = calloc(batch->count, sizeof(*moving));
-    bool *pending = calloc(batch->count, flags);
-    demand(moving != NULL && pending != NULL);
-    for (unsigned i = 0; i < batch->count; i++)
-        if (batch->items[i].kind == KIND_REDUCE_SCATTER || batch->items[i].kind == KIND_ALL_REDUCE) {
-            moving[i].gathered = calloc((size_t)world->ranks, batch->items[i].bytes + 1);
-            demand(moving[i].gathered != NULL);
-        }
+    struct moving *moving = moving_make(batch);
+    struct running running = {0};
+    pthread_cond_init(&running.done, NULL);
     pthread_mutex_lock(&world->lock);
+    running.next = world->running;
+    world->running = &running;
     for (unsigned i = 0; i < batch->count && !is_cut(batch->comm); i++)
-        post(&moving[i], &batch->items[i], pending + i * flags);
-    while (any(pending, batch->count * flags) && !is_cut(batch->comm))
-        pthread_cond_wait(&world->changed, &world->lock);
+        post(&moving[i], &batch->items[i], &running);
+    while (running.pending > 0 && !is_cut(batch->comm))
+        pthread_cond_wait(&running.done, &world->lock);
     const bool aborted = is_cut(batch->comm);
     for (unsigned i = 0; i < batch->count && aborted; i++)
         withdraw_all(world, &moving[i]);
+    remove_running(world, &running);
     pthread_mutex_unlock(&world->lock);
+    pthread_cond_destroy(&running.done);
     for (unsigned i = 0; i < batch->count; i++) {
         if (moving[i].gathered != NULL && !aborted)
             reduce(&batch->items[i], moving[i].gathered);
         free(moving[i].gathered);
+        free(moving[i].posts);
     }
     pass_time(stream, batch);
     free(moving);
-    free(pending);
 }
 
 static void end(void *argument)

@@ -17,7 +17,10 @@ enum { SLOT_BYTES = 64, PART = 97, PREAMBLE_BYTES = 32, ID_AT = 32, ADDRESS_BYTE
 
 /* One side's rings, and what nobody may write to. */
 static struct world {
-    struct ring_flags to, from;
+    struct flags {
+        struct ring_flag full[RING_SLOTS], taken[RING_SLOTS];
+        struct ring_record records[2][RING_RECORDS];
+    } to, from;
     uint8_t to_slots[RING_SLOTS * SLOT_BYTES], from_slots[RING_SLOTS * SLOT_BYTES];
     uint8_t guard[SLOT_BYTES];
     struct proxy_peer peer;
@@ -54,6 +57,11 @@ static void progress(void)
     }
 }
 
+static struct ring_parts parts_of(struct flags *flags, uint8_t *slots)
+{
+    return (struct ring_parts){flags->full, flags->taken, {flags->records[0], flags->records[1]}, slots};
+}
+
 static void begin(enum link_side side)
 {
     const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
@@ -63,8 +71,10 @@ static void begin(enum link_side side)
     memset(&world, 0, sizeof(world));
     world.peer = (struct proxy_peer){.rank = 1,
                                      .slot_bytes = SLOT_BYTES,
-                                     .to = {&world.to, world.to_slots},
-                                     .from = {&world.from, world.from_slots},
+                                     .depth = RING_SLOTS,
+                                     .records = RING_RECORDS,
+                                     .to = parts_of(&world.to, world.to_slots),
+                                     .from = parts_of(&world.from, world.from_slots),
                                      .on_consensus = on_consensus,
                                      .consensus_arg = &world};
     require(link_open(transport, -1, side, &world.peer, &world.peer.link) == STRAIT_OK);

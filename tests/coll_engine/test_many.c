@@ -1,0 +1,269 @@
+/* More ranks than one word has bits: they join, and what they send each other and add up is right, also where it does
+ * not fit. On one host, and on several, where ranks are connected when something did not fit. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/coll_engine/harness.h"
+
+enum { PAGE = 32768, COUNT_OF = PAGE / 2 + 40 };
+
+/* Each rank has some descriptors, and all ranks are one process. */
+static void set_up(void)
+{
+    struct rlimit files;
+    require(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    files.rlim_cur = files.rlim_max < 8192 ? files.rlim_max : 8192;
+    require(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    unsetenv("STRAIT_TEST_HOSTS");
+}
+
+/* Bytes of memory that the process uses of its own. */
+static size_t own_memory(void)
+{
+    size_t all, used, shared;
+    FILE *file = fopen("/proc/self/statm", "r");
+    require(file != NULL && fscanf(file, "%zu %zu %zu", &all, &used, &shared) == 3);
+    fclose(file);
+    return (used - shared) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Bytes of the memory that ranks of a host share, of all hosts, used or not. */
+static size_t shared_memory(void)
+{
+    enum { HOSTS_MAX = FAKE_GPUS };
+    unsigned long long seen[HOSTS_MAX], begin, end, inode;
+    char line[512];
+    size_t bytes = 0;
+    unsigned count = 0, known;
+    FILE *file = fopen("/proc/self/maps", "r");
+    require(file != NULL);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (strstr(line, "/memfd:strait-coll-rings") == NULL ||
+            sscanf(line, "%llx-%llx %*s %*s %*s %llu", &begin, &end, &inode) != 3)
+            continue;
+        for (known = 0; known < count && seen[known] != inode; known++)
+            ;
+        if (known < count)
+            continue;
+        require(count < HOSTS_MAX);
+        seen[count++] = inode;
+        bytes += end - begin;
+    }
+    fclose(file);
+    require(count > 0);
+    return bytes;
+}
+
+/* Ends of TCP connections of this process. */
+static int connected(void)
+{
+    int count = 0;
+    for (int file = 0; file < 8192; file++) {
+        struct sockaddr_storage at;
+        socklen_t size = sizeof(at);
+        count += getpeername(file, (struct sockaddr *)&at, &size) == 0 && at.ss_family == AF_INET;
+    }
+    return count;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static struct operation operation_of(const struct rank *rank, enum coll_operation what, unsigned others, unsigned turn)
+{
+    return (struct operation){.what = what,
+                              .type = COLL_BF16,
+                              .reduction = COLL_SUM,
+                              .count = COUNT_OF,
+                              .root = rank->ranks - 1,
+                              .other = VALUES_NOISE,
+                              .others = others,
+                              .seed = seed_of(turn, 0, 0)};
+}
+
+/* One operation, in which the ranks of a mask have noise, which does not fit. */
+static void operate(const struct rank *rank, enum coll_operation what, unsigned others, unsigned turn)
+{
+    struct operation operation = operation_of(rank, what, others, turn);
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    require_ok(operation_post(rank, &operation));
+    operation_check(rank, &operation);
+    values_free_all(rank);
+    ranks_meet();
+}
+
+/* Has a part for each rank. One rank computes what the sum is, the others have the same. */
+static void sum_all(const struct rank *rank, unsigned others, unsigned turn)
+{
+    static uint8_t *first;
+    struct operation operation = operation_of(rank, COLL_ALL_REDUCE, others, turn);
+    operation.count *= (size_t)rank->ranks;
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    require_ok(operation_post(rank, &operation));
+    fake_stream_wait(rank->stream);
+    if (rank->rank == 0) {
+        first = operation.in;
+        operation_check(rank, &operation);
+    }
+    ranks_meet();
+    require(memcmp(operation.in, first, operation.count * 2) == 0);
+    ranks_meet();
+    values_free_all(rank);
+}
+
+static void require_all(const struct rank *rank, const char *operation, unsigned long long calls)
+{
+    require_told(rank->comm, operation, "bf16", calls, calls);
+}
+
+static void do_most(struct rank *rank)
+{
+    operate(rank, COLL_ALL_GATHER, 1 << 3, 1);
+    operate(rank, COLL_ALL_TO_ALL, 1 << 5, 2);
+    operate(rank, COLL_REDUCE_SCATTER, 1 << 7, 3);
+    operate(rank, COLL_BROADCAST, 0, 5);
+    operate(rank, COLL_SEND, 1 << 9, 6);
+    require_all(rank, "all_gather", 1);
+    require_all(rank, "all_to_all", 1);
+    require_all(rank, "reduce_scatter", 1);
+    require_all(rank, "broadcast", 1);
+    require_all(rank, "send", 1);
+    require(fake_gpu.taken > 0);
+}
+
+/* That takes long: values by the square of the ranks. */
+static void reduce_all(struct rank *rank)
+{
+    sum_all(rank, 1 << 11, 4);
+    require_all(rank, "all_reduce", 1);
+    require(fake_gpu.taken > 0);
+}
+
+static const int counts[] = {65, 96, 130};
+
+START_TEST(most_operations_give_the_values_of_nccl)
+{
+    ranks_run(counts[_i], do_most, NULL);
+}
+END_TEST
+
+START_TEST(all_reduce_gives_every_rank_the_sum)
+{
+    ranks_run(counts[_i], reduce_all, NULL);
+}
+END_TEST
+
+/* ---- On several hosts -------------------------------------------------------------------------------------------- */
+
+enum { NEIGHBOURS = 8 };
+
+/* Links are made for what does not fit: by the sender, and by nobody before. */
+static void connect_some(struct rank *rank)
+{
+    ranks_meet();
+    for (long began = now_ms(); rank->rank == 0 && connected() > 0; usleep(1000)) /* those that ranks met by */
+        require(now_ms() - began < 20000);
+    ranks_meet();
+    operate(rank, COLL_SEND, 0, 1);
+    require(connected() == 0);
+    ranks_meet();
+    operate(rank, COLL_SEND, 1 << (NEIGHBOURS - 1), 2); /* to the first rank of the next host */
+    require(connected() == 2);
+    ranks_meet();
+    operate(rank, COLL_SEND, 1, 3); /* on one host */
+    require(connected() == 2);
+    ranks_meet();
+    operate(rank, COLL_ALL_GATHER, 1 << 3, 4);
+    require(connected() >= 2 * (rank->ranks - NEIGHBOURS) && connected() < 4 * rank->ranks);
+}
+
+START_TEST(ranks_on_other_hosts_are_connected_when_something_does_not_fit)
+{
+    setenv("STRAIT_TEST_HOSTS", "8", 1);
+    ranks_run(70, connect_some, NULL);
+}
+END_TEST
+
+/* Grouped, so that records are awaited, and again and again, so that levels change on all hosts alike: NCCL would not
+ * get the same sizes from all ranks otherwise. */
+static void gather_in_groups(struct rank *rank)
+{
+    enum { TIMES = 5 };
+    struct operation operation = operation_of(rank, COLL_ALL_GATHER, 1 << 2 | 1 << 30, 0);
+    operation_new(rank, &operation, 0, false);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        operation.seed = seed_of(turn, 0, 0);
+        operation_fill(rank, &operation);
+        require_ok(ncclGroupStart());
+        require_ok(operation_post(rank, &operation));
+        require_ok(ncclGroupEnd());
+        operation_check(rank, &operation);
+    }
+}
+
+START_TEST(levels_are_raised_by_all_hosts_alike)
+{
+    setenv("STRAIT_TEST_HOSTS", "13", 1);
+    ranks_run(66, gather_in_groups, NULL);
+}
+END_TEST
+
+/* ---- Joining ----------------------------------------------------------------------------------------------------- */
+
+enum { MANY = 256, JOIN_MS = 10000 };
+static const size_t EACH_MAX = (size_t)64 << 20;
+
+static void just_join(struct rank *rank)
+{
+    static long began;
+    static size_t before;
+    if (rank->rank == 0) {
+        before = own_memory();
+        began = now_ms();
+    }
+    ranks_meet();
+    rank_begin(rank);
+    ranks_meet();
+    if (rank->rank == 0) {
+        const long took = now_ms() - began;
+        const size_t each = (own_memory() - before + shared_memory()) / (size_t)rank->ranks;
+        printf("%d ranks: joined in %ld ms, %.1f MiB of each\n", rank->ranks, took, (double)each / (1 << 20));
+        require(took < JOIN_MS && each <= EACH_MAX);
+    }
+    operate(rank, COLL_BROADCAST, 0, 1);
+    require_all(rank, "broadcast", 1);
+    rank_end(rank);
+}
+
+START_TEST(many_ranks_join_soon_and_take_little_memory)
+{
+    if (_i == 1)
+        setenv("STRAIT_TEST_HOSTS", "8", 1);
+    ranks_start(MANY, just_join, NULL);
+}
+END_TEST
+
+/* `test_coll_many long`: only what takes long. */
+int main(int argc, char **argv)
+{
+    const bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
+    TCase *tests = tcase_create("many");
+    tcase_add_checked_fixture(tests, set_up, NULL);
+    if (is_long) {
+        tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 1, COUNT(counts));
+        tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 1, COUNT(counts));
+        tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 1, 2);
+        return suite_run("many_long", tests);
+    }
+    tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 0, 1);
+    tcase_add_test(tests, ranks_on_other_hosts_are_connected_when_something_does_not_fit);
+    tcase_add_test(tests, levels_are_raised_by_all_hosts_alike);
+    tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 0, 1);
+    tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 0, 1);
+    return suite_run("many", tests);
+}
