@@ -164,7 +164,7 @@ static void parse_ranks(struct finding *finding, const cJSON *object, struct col
     const bool numbers = cJSON_IsNumber(rank) && cJSON_IsNumber(ranks);
     of->rank = numbers ? rank->valueint : -1;
     of->ranks = numbers ? ranks->valueint : -1;
-    const bool known = of->ranks >= 1 && of->ranks <= COLL_RANKS_MAX && of->rank >= 0 && of->rank < of->ranks;
+    const bool known = of->ranks >= 1 && of->ranks <= COLL_FILE_RANKS_MAX && of->rank >= 0 && of->rank < of->ranks;
     if (!numbers || (!known && (of->rank != -1 || of->ranks != -1)))
         refuse(finding, "no \"rank\" and \"ranks\"");
 }

@@ -9,13 +9,13 @@
 struct cJSON;
 
 enum {
-    COLL_FILE_MAX = 16 << 20, /* bytes of a file */
-    COLL_FILES_MAX = 16384,   /* of one reading */
-    COLL_COMMS_MAX = 4096,    /* communicators of a file */
-    COLL_ROWS_MAX = 256,      /* operations and types of a communicator */
-    COLL_RANKS_MAX = 1 << 16, /* of a communicator */
-    COLL_RAW_MAX = 16,        /* reasons of an operation */
-    COLL_STRING_MAX = 4096,   /* bytes of a string */
+    COLL_FILE_MAX = 16 << 20,      /* bytes of a file */
+    COLL_FILES_MAX = 16384,        /* of one reading */
+    COLL_COMMS_MAX = 4096,         /* communicators of a file */
+    COLL_ROWS_MAX = 256,           /* operations and types of a communicator */
+    COLL_FILE_RANKS_MAX = 1 << 16, /* of a communicator */
+    COLL_RAW_MAX = 16,             /* reasons of an operation */
+    COLL_STRING_MAX = 4096,        /* bytes of a string */
 };
 
 /* Numbers are those of the file, in doubles, as JSON has them. Texts are the tree's; print them with text_printable. */
@@ -45,7 +45,7 @@ struct coll_communicator {
     double number;
     int rank, ranks; /* -1: not known */
     bool ended, pinned, has_figures;
-    double hosts, start_us, rates[COLL_RATES];    /* GB/s; < 0: not known */
+    double hosts, start_us, rates[COLL_RATES];        /* GB/s; < 0: not known */
     double messages, persistent, host, host_messages; /* bytes of memory */
     struct coll_row *rows;
     unsigned row_count;

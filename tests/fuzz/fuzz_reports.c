@@ -19,7 +19,7 @@ static void check_process(const struct coll_process *process)
     for (unsigned i = 0; i < process->count; i++) {
         const struct coll_communicator *of = &process->communicators[i];
         require((of->rank == -1 && of->ranks == -1) || (of->rank >= 0 && of->rank < of->ranks));
-        require(of->ranks <= COLL_RANKS_MAX && of->row_count <= COLL_ROWS_MAX);
+        require(of->ranks <= COLL_FILE_RANKS_MAX && of->row_count <= COLL_ROWS_MAX);
         for (unsigned row = 0; row < of->row_count; row++)
             check_row(&of->rows[row]);
     }
