@@ -111,10 +111,10 @@ class Communicator:
         self._lock = threading.Lock()  # of the end of _comm
         self._handles: list[tuple[int, int, c_void_p, Any]] = []
         unique_id = self._agree()
+        self._library, comm = _nccl.library(), c_void_p()
         with self.gpu.context():
-            comm = c_void_p()
-            library = _nccl.library()
-            _nccl.check(library.ncclCommInitRank(byref(comm), self.size, unique_id, self.rank), "ncclCommInitRank")
+            result = self._library.ncclCommInitRank(byref(comm), self.size, unique_id, self.rank)
+        _nccl.check(result, "ncclCommInitRank")
         self._comm = comm
         _watch.add(self)
 
@@ -183,7 +183,7 @@ class Communicator:
     def _call(self, function: str, *arguments: Any) -> None:
         self.check()
         comm = self._open()
-        _nccl.check(getattr(_nccl.library(), function)(*arguments, comm, self.gpu.stream()), function, comm)
+        _nccl.check(getattr(self._library, function)(*arguments, comm, self.gpu.stream()), function, comm)
 
     def _open(self) -> c_void_p:
         comm = self._comm
@@ -196,7 +196,7 @@ class Communicator:
     def check(self) -> None:
         """CollectiveError: the communicator has failed, as when another rank has died. Every call asks this too."""
         comm, error = self._open(), c_int()
-        _nccl.check(_nccl.library().ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
+        _nccl.check(self._library.ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
         if error.value != _nccl.IN_PROGRESS:
             _nccl.check(error.value, "the communicator has failed", comm)
 
@@ -213,7 +213,7 @@ class Communicator:
                 self._failure = str(failure)
             comm, self._comm = self._comm, None
         print(f"strait.torch: rank {self.rank} of {self.size}: {self._failure}", file=sys.stderr, flush=True)
-        _nccl.library().ncclCommAbort(comm)
+        self._library.ncclCommAbort(comm)
 
     def report(self) -> str:
         """What was moved, and what of it compressed: a text for people (docs/collectives.md, "The report")."""
@@ -226,7 +226,7 @@ class Communicator:
     def register(self, address: int, size: int, owner: Any) -> None:
         """ncclCommRegister, until close(). owner: kept until then, as its memory is."""
         comm, handle = self._open(), c_void_p()
-        result = _nccl.library().ncclCommRegister(comm, address, size, byref(handle))
+        result = self._library.ncclCommRegister(comm, address, size, byref(handle))
         _nccl.check(result, "ncclCommRegister", comm)
         self._handles.append((address, address + size, handle, owner))
 
@@ -241,12 +241,11 @@ class Communicator:
             del _communicators[self.group]
         if comm is None:
             return
-        library = _nccl.library()
         with self.gpu.context():
             for _, _, handle, _ in self._handles:
-                library.ncclCommDeregister(comm, handle)
+                self._library.ncclCommDeregister(comm, handle)
             self._handles = []
-            _nccl.check(library.ncclCommDestroy(comm), "ncclCommDestroy")
+            _nccl.check(self._library.ncclCommDestroy(comm), "ncclCommDestroy")
 
     def __enter__(self) -> Communicator:
         return self
