@@ -122,7 +122,7 @@ static void rank_make(int number, struct op_classes *classes)
     ccomm->shared.classes = classes;
     ccomm->issued = calloc(ccomm_local_classes(ccomm), sizeof(*ccomm->issued));
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
-    require(ccomm->issued != NULL && ccomm->host_status != NULL);
+    require(ccomm->issued != NULL && ccomm->host_status != NULL && tally_make(ccomm));
     codec_rate_assume(ccomm);
     if (number % EACH != 0 && !decides(number))
         return;
