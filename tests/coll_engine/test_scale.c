@@ -150,6 +150,7 @@ static void world_end(void)
         consensus_fini(&rank->agree);
         if (number % EACH == EACH - 1)
             (void)munmap(rank->ccomm->shared.classes, op_classes_size(RANKS));
+        tally_end(rank->ccomm);
         free(rank->ccomm->issued);
         free(rank->ccomm->host_status);
         free(rank->ccomm);
