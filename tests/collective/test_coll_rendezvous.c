@@ -140,11 +140,11 @@ END_TEST
 START_TEST(a_late_rank_decides_as_the_others)
 {
     int verdicts[3] = {0};
-    for (unsigned turn = 0; turn < 50; turn++) {
+    for (unsigned turn = 0; turn < 20; turn++) {
         struct joiner joiners[RANKS];
         expect_all(joiners, 30);
         for (int rank = 0; rank < RANKS; rank++)
-            joiners[rank].after_us = rank == (int)(turn % RANKS) ? 15000 + (int)(turn * 600) : (int)(turn * 7 % 50);
+            joiners[rank].after_us = rank == (int)(turn % RANKS) ? 15000 + (int)(turn * 1500) : (int)(turn * 7 % 50);
         verdicts[join_all(joiners)]++;
     }
     ck_assert_int_eq(verdicts[COLL_VERDICT_OPEN], 0);
