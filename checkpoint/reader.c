@@ -95,8 +95,11 @@ static enum strait_status open_index(struct strait_checkpoint_reader *reader, ch
     reader->reach = calloc(reader->index.tensor_count + (size_t)1, sizeof(*reader->reach));
     for (uint32_t f = 0; files != NULL && f < reader->index.file_count; f++)
         pthread_mutex_init(&files[f].lock, NULL);
+    reader->names = calloc(reader->index.file_count + (size_t)1, sizeof(*reader->names));
+    for (uint32_t f = 0; reader->names != NULL && f < reader->index.file_count; f++)
+        checkpoint_file_name(reader->names[f], f);
     reader->files = files;
-    if (files == NULL || reader->reach == NULL)
+    if (files == NULL || reader->reach == NULL || reader->names == NULL)
         return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "no memory for its contents");
     find_shards_of_files(reader);
     survey_tensors(reader);
@@ -117,8 +120,8 @@ enum strait_status strait_checkpoint_open(const char *path, struct strait_checkp
     }
     made->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (made->folder < 0) {
-        const enum strait_status failed = checkpoint_fail(text, text_size, STRAIT_ERR_IO, "%s: %s", path,
-                                                          strerror(errno));
+        const enum strait_status failed =
+            checkpoint_fail(text, text_size, STRAIT_ERR_IO, "%s: %s", path, strerror(errno));
         strait_checkpoint_close(made);
         return failed;
     }
@@ -145,6 +148,7 @@ void strait_checkpoint_close(struct strait_checkpoint_reader *reader)
         free(file->pages);
     }
     free(reader->files);
+    free(reader->names);
     free(reader->reach);
     checkpoint_index_free(&reader->index);
     if (reader->folder >= 0)
@@ -209,7 +213,7 @@ bool strait_checkpoint_shard_at(struct strait_checkpoint_reader *reader, uint32_
     *info = (struct strait_checkpoint_shard_info){
         .offsets = shard->offsets,
         .sizes = shard->sizes,
-        .file = reader->index.names[shard->file],
+        .file = reader->names[shard->file],
         .rounded_from = shard->rounded_from == 0 ? NULL : reader_source(reader, shard)->name,
         .bytes = shard->bytes,
         .stored_bytes = stored_bytes(reader, shard),

@@ -41,7 +41,8 @@ struct strait_checkpoint_reader {
     int folder; /* descriptor */
     struct checkpoint_index index;
     struct reader_file *files;
-    uint64_t *reach; /* of each tensor: largest size of a shard in the first dimension */
+    char (*names)[CHECKPOINT_FILE_NAME_BYTES]; /* of its files */
+    uint64_t *reach;                           /* of each tensor: largest size of a shard in the first dimension */
     uint64_t raw_bytes;
     uint64_t stored_bytes;
 };
@@ -53,8 +54,8 @@ struct strait_checkpoint_reader {
 enum strait_status reader_open_at(int folder, const char *name, bool direct, int *fd, uint64_t *bytes, char *text,
                                   size_t text_size);
 
-/* Reads the bytes begin..end-1 of a file to dst, a multiple of CHECKPOINT_ALIGNMENT, as is begin; with a descriptor that
- * passes the page cache, dst has room up to the next multiple. ERR_TRUNCATED when the file ends before, ERR_IO. */
+/* Reads the bytes begin..end-1 of a file to dst, a multiple of CHECKPOINT_ALIGNMENT, as is begin; with a descriptor
+ * that passes the page cache, dst has room up to the next multiple. ERR_TRUNCATED when the file ends before, ERR_IO. */
 enum strait_status reader_read(int fd, uint64_t begin, uint64_t end, uint8_t *dst, char *text, size_t text_size);
 
 /* ---- Files of a checkpoint --------------------------------------------------------------------------------------- */

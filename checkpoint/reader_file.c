@@ -78,7 +78,8 @@ static enum strait_status read_message(const struct strait_checkpoint_reader *re
     const struct checkpoint_entry *entry = &reader->index.files[number];
     uint8_t header[CHECKPOINT_HEADER_BYTES], end[CHECKPOINT_TAIL_BYTES], save_id[STRAIT_CHECKPOINT_ID_BYTES];
     if (bytes != entry->bytes)
-        return checkpoint_fail(text, READER_TEXT_BYTES, bytes < entry->bytes ? STRAIT_ERR_TRUNCATED : STRAIT_ERR_CORRUPT,
+        return checkpoint_fail(text, READER_TEXT_BYTES,
+                               bytes < entry->bytes ? STRAIT_ERR_TRUNCATED : STRAIT_ERR_CORRUPT,
                                "%" PRIu64 " bytes where the index has %" PRIu64, bytes, entry->bytes);
     if (bytes < CHECKPOINT_FILE_BYTES_MIN)
         return checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_TRUNCATED, "too short");
@@ -170,14 +171,13 @@ static enum strait_status order_shards(struct strait_checkpoint_reader *reader, 
 static enum strait_status read_footer(struct strait_checkpoint_reader *reader, uint32_t number,
                                       struct reader_file *file, char *text)
 {
-    char name[CHECKPOINT_FILE_NAME_BYTES];
     struct checkpoint_tail tail;
     struct checkpoint_footer footer;
     uint8_t *message = NULL;
     uint64_t bytes;
     int fd;
-    checkpoint_file_name(name, number);
-    enum strait_status status = reader_open_at(reader->folder, name, false, &fd, &bytes, text, READER_TEXT_BYTES);
+    enum strait_status status =
+        reader_open_at(reader->folder, reader->names[number], false, &fd, &bytes, text, READER_TEXT_BYTES);
     if (status != STRAIT_OK)
         return status;
     status = read_message(reader, number, fd, bytes, &tail, &message, text);
@@ -316,15 +316,14 @@ static bool survey_file(struct reader_file *file, int fd)
 
 const struct reader_page *reader_pages(struct strait_checkpoint_reader *reader, uint32_t number)
 {
-    char name[CHECKPOINT_FILE_NAME_BYTES];
     struct reader_file *file = &reader->files[number];
     uint64_t bytes;
     int fd;
     if (reader_file(reader, number)->status != STRAIT_OK)
         return NULL;
     pthread_mutex_lock(&file->lock);
-    checkpoint_file_name(name, number);
-    if (file->pages == NULL && reader_open_at(reader->folder, name, false, &fd, &bytes, NULL, 0) == STRAIT_OK) {
+    if (file->pages == NULL &&
+        reader_open_at(reader->folder, reader->names[number], false, &fd, &bytes, NULL, 0) == STRAIT_OK) {
         (void)survey_file(file, fd);
         close(fd);
     }

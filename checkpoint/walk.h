@@ -1,5 +1,5 @@
-/* Parts of shards: intersections of boxes, differences, and where the values of a box lie in a shard and in memory. Offsets and
- * sizes are counted in values, strides of memory in bytes; the last dimension is the fastest. */
+/* Parts of shards: intersections of boxes, differences, and where the values of a box lie in a shard and in memory.
+ * Offsets and sizes are counted in values, strides of memory in bytes; the last dimension is the fastest. */
 #ifndef STRAIT_CHECKPOINT_WALK_H
 #define STRAIT_CHECKPOINT_WALK_H
 
