@@ -6,36 +6,10 @@
 #include <unistd.h>
 
 #include "checkpoint/boxes.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
-
-/* Reads the whole index, which the caller frees. */
-static enum strait_status read_index(int folder, uint8_t **bytes, uint64_t *size, char *text, size_t text_size)
-{
-    uint8_t head[CHECKPOINT_INDEX_HEAD_BYTES];
-    uint64_t there;
-    int fd;
-    *bytes = NULL;
-    enum strait_status status = reader_open_at(folder, CHECKPOINT_INDEX_NAME, false, &fd, &there, text, text_size);
-    if (status != STRAIT_OK)
-        return status;
-    const uint64_t first = there < sizeof(head) ? there : sizeof(head);
-    status = reader_read(fd, 0, first, head, text, text_size);
-    if (status == STRAIT_OK)
-        status = checkpoint_index_size(size, head, first, text, text_size);
-    if (status == STRAIT_OK && *size != there)
-        status = checkpoint_fail(text, text_size, *size > there ? STRAIT_ERR_TRUNCATED : STRAIT_ERR_CORRUPT,
-                                 "%llu bytes where its head says %llu", (unsigned long long)there,
-                                 (unsigned long long)*size);
-    if (status == STRAIT_OK) {
-        *bytes = malloc(*size + 1);
-        status = *bytes == NULL ? checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "no memory for it")
-                                : reader_read(fd, 0, *size, *bytes, text, text_size);
-    }
-    close(fd);
-    return status;
-}
 
 static int compare_boxes(const void *a, const void *b, void *shards)
 {
@@ -81,16 +55,10 @@ static void find_shards_of_files(struct strait_checkpoint_reader *reader)
 
 static enum strait_status open_index(struct strait_checkpoint_reader *reader, char *text, size_t text_size)
 {
-    uint8_t *bytes;
-    uint64_t size;
-    enum strait_status status = read_index(reader->folder, &bytes, &size, text, text_size);
-    if (status == STRAIT_OK)
-        status = checkpoint_index_parse(&reader->index, bytes, size, text, text_size);
-    free(bytes);
-    if (status != STRAIT_OK) {
-        reader->index = (struct checkpoint_index){0};
+    const enum strait_status status =
+        folder_read_index(reader->folder, reader->path, &reader->index, (struct storage_text){text, text_size});
+    if (status != STRAIT_OK)
         return status;
-    }
     struct reader_file *files = calloc(reader->index.file_count + (size_t)1, sizeof(*files));
     reader->reach = calloc(reader->index.tensor_count + (size_t)1, sizeof(*reader->reach));
     for (uint32_t f = 0; files != NULL && f < reader->index.file_count; f++)
@@ -100,7 +68,7 @@ static enum strait_status open_index(struct strait_checkpoint_reader *reader, ch
         checkpoint_file_name(reader->names[f], f);
     reader->files = files;
     if (files == NULL || reader->reach == NULL || reader->names == NULL)
-        return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "no memory for its contents");
+        return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "%s: out of memory", reader->path);
     find_shards_of_files(reader);
     survey_tensors(reader);
     return STRAIT_OK;
@@ -109,14 +77,13 @@ static enum strait_status open_index(struct strait_checkpoint_reader *reader, ch
 enum strait_status strait_checkpoint_open(const char *path, struct strait_checkpoint_reader **reader, char *text,
                                           size_t text_size)
 {
-    char why[READER_TEXT_BYTES] = "";
     if (path == NULL || reader == NULL)
         return checkpoint_fail(text, text_size, STRAIT_ERR_INVALID, "no path");
     *reader = NULL;
     struct strait_checkpoint_reader *made = calloc(1, sizeof(*made));
     if (made == NULL || (made->path = strdup(path)) == NULL) {
         free(made);
-        return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "%s: no memory", path);
+        return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "%s: out of memory", path);
     }
     made->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (made->folder < 0) {
@@ -125,13 +92,12 @@ enum strait_status strait_checkpoint_open(const char *path, struct strait_checkp
         strait_checkpoint_close(made);
         return failed;
     }
-    const enum strait_status status = open_index(made, why, sizeof(why));
-    if (status != STRAIT_OK) {
+    const enum strait_status status = open_index(made, text, text_size);
+    if (status != STRAIT_OK)
         strait_checkpoint_close(made);
-        return checkpoint_fail(text, text_size, status, "%s/%s: %s", path, CHECKPOINT_INDEX_NAME, why);
-    }
-    *reader = made;
-    return STRAIT_OK;
+    else
+        *reader = made;
+    return status;
 }
 
 void strait_checkpoint_close(struct strait_checkpoint_reader *reader)

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "internal/bytes.h"
 
@@ -71,43 +72,6 @@ enum strait_status reader_read(int fd, uint64_t begin, uint64_t end, uint8_t *ds
 
 /* ---- Footers ----------------------------------------------------------------------------------------------------- */
 
-/* Checks header and tail of an open file against the index, and reads the footer's message, which the caller frees. */
-static enum strait_status read_message(const struct strait_checkpoint_reader *reader, uint32_t number, int fd,
-                                       uint64_t bytes, struct checkpoint_tail *tail, uint8_t **message, char *text)
-{
-    const struct checkpoint_entry *entry = &reader->index.files[number];
-    uint8_t header[CHECKPOINT_HEADER_BYTES], end[CHECKPOINT_TAIL_BYTES], save_id[STRAIT_CHECKPOINT_ID_BYTES];
-    if (bytes != entry->bytes)
-        return checkpoint_fail(text, READER_TEXT_BYTES,
-                               bytes < entry->bytes ? STRAIT_ERR_TRUNCATED : STRAIT_ERR_CORRUPT,
-                               "%" PRIu64 " bytes where the index has %" PRIu64, bytes, entry->bytes);
-    if (bytes < CHECKPOINT_FILE_BYTES_MIN)
-        return checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_TRUNCATED, "too short");
-    enum strait_status status = reader_read(fd, 0, sizeof(header), header, text, READER_TEXT_BYTES);
-    if (status == STRAIT_OK)
-        status = reader_read(fd, bytes - sizeof(end), bytes, end, text, READER_TEXT_BYTES);
-    if (status == STRAIT_OK)
-        status = checkpoint_header_parse(save_id, header, sizeof(header), text, READER_TEXT_BYTES);
-    if (status == STRAIT_OK)
-        status = checkpoint_tail_parse(tail, end, bytes, text, READER_TEXT_BYTES);
-    if (status != STRAIT_OK)
-        return status;
-    if (memcmp(save_id, reader->index.save_id, sizeof(save_id)) != 0)
-        return checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_CORRUPT, "of another save");
-    if (memcmp(tail->footer_sum, entry->footer_sum, sizeof(entry->footer_sum)) != 0)
-        return checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_INTEGRITY, "its footer is not the index's");
-    *message = malloc(tail->footer_bytes + 1);
-    if (*message == NULL)
-        return checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_NO_MEMORY, "no memory for its footer");
-    status = reader_read(fd, tail->footer_offset, tail->footer_offset + tail->footer_bytes, *message, text,
-                         READER_TEXT_BYTES);
-    if (status != STRAIT_OK) {
-        free(*message);
-        *message = NULL;
-    }
-    return status;
-}
-
 /* Takes the chunks of a footer. */
 static bool take_chunks(struct reader_file *file, const struct checkpoint_footer *footer)
 {
@@ -171,28 +135,34 @@ static enum strait_status order_shards(struct strait_checkpoint_reader *reader, 
 static enum strait_status read_footer(struct strait_checkpoint_reader *reader, uint32_t number,
                                       struct reader_file *file, char *text)
 {
-    struct checkpoint_tail tail;
+    const struct checkpoint_entry *told = &reader->index.files[number];
     struct checkpoint_footer footer;
-    uint8_t *message = NULL;
-    uint64_t bytes;
-    int fd;
-    enum strait_status status =
-        reader_open_at(reader->folder, reader->names[number], false, &fd, &bytes, text, READER_TEXT_BYTES);
+    struct checkpoint_entry entry;
+    enum strait_status status = folder_read_footer(reader->folder, reader->path, number, reader->index.save_id, &footer,
+                                                   &entry, (struct storage_text){text, READER_TEXT_BYTES});
     if (status != STRAIT_OK)
         return status;
-    status = read_message(reader, number, fd, bytes, &tail, &message, text);
-    close(fd);
-    if (status != STRAIT_OK)
-        return status;
-    status = checkpoint_footer_parse(&footer, message, &tail, text, READER_TEXT_BYTES);
-    free(message);
-    if (status != STRAIT_OK)
-        return status;
-    status = checkpoint_index_compare(&reader->index, number, &footer, text, READER_TEXT_BYTES);
+    if (entry.bytes != told->bytes)
+        status = checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_CORRUPT,
+                                 "has %" PRIu64 " bytes, not the %" PRIu64 " of the index", entry.bytes, told->bytes);
+    else if (memcmp(entry.footer_sum, told->footer_sum, sizeof(told->footer_sum)) != 0)
+        status = checkpoint_fail(text, READER_TEXT_BYTES, STRAIT_ERR_INTEGRITY, "the footer is not the index's");
+    else
+        status = checkpoint_index_compare(&reader->index, number, &footer, text, READER_TEXT_BYTES);
     if (status == STRAIT_OK && !take_chunks(file, &footer))
         status = STRAIT_ERR_NO_MEMORY;
     checkpoint_footer_free(&footer);
     return status == STRAIT_OK ? order_shards(reader, file, text) : status;
+}
+
+/* A text without the "PATH/FILE: " that it may begin with: the file is told beside it. */
+static const char *without_name(const struct strait_checkpoint_reader *reader, uint32_t number, const char *text)
+{
+    const size_t path = strlen(reader->path), name = strlen(reader->names[number]);
+    const bool named = strncmp(text, reader->path, path) == 0 && text[path] == '/' &&
+                       strncmp(text + path + 1, reader->names[number], name) == 0 &&
+                       strncmp(text + path + 1 + name, ": ", 2) == 0;
+    return named ? text + path + name + 3 : text;
 }
 
 const struct reader_file *reader_file(struct strait_checkpoint_reader *reader, uint32_t number)
@@ -212,7 +182,8 @@ const struct reader_file *reader_file(struct strait_checkpoint_reader *reader, u
             file->chunks = NULL;
             file->first_page = NULL;
             file->by_page = NULL;
-            file->why = strdup(text[0] != '\0' ? text : strait_status_string(file->status));
+            file->why =
+                strdup(text[0] != '\0' ? without_name(reader, number, text) : strait_status_string(file->status));
         }
         file->known = file->status != STRAIT_ERR_NO_MEMORY && (file->status == STRAIT_OK || file->why != NULL);
     }
