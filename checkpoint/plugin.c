@@ -24,7 +24,7 @@ static void find(void)
         found = plugin;
         return;
     }
-    snprintf(trouble, sizeof(trouble), PLUGIN " is of another version than this library");
+    snprintf(trouble, sizeof(trouble), PLUGIN " finds no GPU, or is of another version than this library");
     dlclose(library);
 }
 

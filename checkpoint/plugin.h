@@ -15,6 +15,7 @@ struct checkpoint_plugin {
     const struct target *target;
 };
 
+/* NULL: there is no GPU. */
 typedef const struct checkpoint_plugin *checkpoint_plugin_get(void);
 #define CHECKPOINT_PLUGIN_SYMBOL "strait_checkpoint_plugin"
 

@@ -13,6 +13,7 @@
 #include "checkpoint/encoder.h"
 #include "checkpoint/packer.h"
 #include "checkpoint/pipeline.h"
+#include "checkpoint/plugin.h"
 #include "checkpoint/rounding.h"
 #include "checkpoint/storage.h"
 
@@ -21,14 +22,19 @@
 #define COMPARED_AT_ONCE 65536u     /* values, without a thread */
 #define COMPARED_BY_ONE  (1u << 20) /* values for one thread */
 #define FLAGS            (STRAIT_CHECKPOINT_CACHED | STRAIT_CHECKPOINT_RAW)
+#define MEMORIES         2u /* of enum strait_checkpoint_memory */
 #define FOLDER_TRIES     8u /* others may remove an empty folder between its making and its opening */
 
 /* A BF16 shard that may be another's rounding, while that is being found out. */
 struct rounding {
     struct rounding *next;
-    const uint8_t *data;
     uint32_t shard, from;
     bool equal;
+};
+
+struct values {
+    const uint8_t *data;
+    enum strait_checkpoint_memory memory;
 };
 
 struct strait_checkpoint_save {
@@ -41,11 +47,11 @@ struct strait_checkpoint_save {
     bool made; /* the file is there, and ours */
     enum { SAVE_ADDING, SAVE_BROKEN, SAVE_ENDED } state;
     struct catalog catalog;
-    const uint8_t **data; /* each shard's */
-    uint32_t data_room;
+    struct values *values; /* each shard's */
+    uint32_t values_room;
     struct rounding *roundings, **roundings_end;
     struct pipeline *pipeline;
-    struct packer packer;
+    struct packer packers[MEMORIES];
     uint32_t chunk_count;
     uint64_t raw_bytes;
     struct timespec began;
@@ -146,10 +152,11 @@ static enum strait_status begin(struct strait_checkpoint_save *save, const char 
         .encoder = {.mode = options->flags & STRAIT_CHECKPOINT_RAW ? STRAIT_MODE_RAW : STRAIT_MODE_PARTS,
                     .sm_budget = options->sm_budget}};
     status = pipeline_start(&save->pipeline, &work, save->text, sizeof(save->text));
-    save->packer = (struct packer){.pipeline = save->pipeline,
-                                   .encoder = &encoder_host,
-                                   .shards = &save->catalog.shards,
-                                   .chunk_count = &save->chunk_count};
+    for (uint32_t i = 0; i < MEMORIES; i++)
+        save->packers[i] = (struct packer){.pipeline = save->pipeline,
+                                           .encoder = i == STRAIT_CHECKPOINT_HOST ? &encoder_host : NULL,
+                                           .shards = &save->catalog.shards,
+                                           .chunk_count = &save->chunk_count};
     return status;
 }
 
@@ -233,17 +240,33 @@ static enum strait_status find_source(struct strait_checkpoint_save *save, const
     return STRAIT_OK;
 }
 
-static bool keep(struct strait_checkpoint_save *save, const struct checkpoint_shard *shard, const void *data)
+/* The encoders of the plugin are had when the first tensor is in memory of a GPU. */
+static enum strait_status find_encoder(struct strait_checkpoint_save *save,
+                                       const struct strait_checkpoint_tensor *tensor)
 {
-    if (save->catalog.count == save->data_room) {
-        const uint32_t room = save->data_room * 2 + 256;
-        const uint8_t **grown = realloc(save->data, room * sizeof(*grown));
+    const char *why;
+    if (tensor->memory != STRAIT_CHECKPOINT_HOST && tensor->memory != STRAIT_CHECKPOINT_CUDA)
+        return REFUSE(save, "%s: unknown kind of memory", tensor->name);
+    if (save->packers[tensor->memory].encoder != NULL)
+        return STRAIT_OK;
+    const struct checkpoint_plugin *plugin = checkpoint_plugin_find(&why);
+    if (plugin == NULL)
+        return checkpoint_fail(save->text, sizeof(save->text), STRAIT_ERR_UNSUPPORTED, "%s: %s", tensor->name, why);
+    save->packers[tensor->memory].encoder = plugin->encoder;
+    return STRAIT_OK;
+}
+
+static bool keep(struct strait_checkpoint_save *save, const struct checkpoint_shard *shard, struct values values)
+{
+    if (save->catalog.count == save->values_room) {
+        const uint32_t room = save->values_room * 2 + 256;
+        struct values *grown = realloc(save->values, room * sizeof(*grown));
         if (grown == NULL)
             return false;
-        save->data = grown;
-        save->data_room = room;
+        save->values = grown;
+        save->values_room = room;
     }
-    save->data[save->catalog.count] = data;
+    save->values[save->catalog.count] = values;
     return catalog_add(&save->catalog, shard);
 }
 
@@ -252,22 +275,25 @@ static enum strait_status begin_rounding(struct strait_checkpoint_save *save, ui
 {
     struct rounding *rounding = malloc(sizeof(*rounding));
     const uint32_t shard = save->catalog.count - 1;
-    const uint8_t *fp32 = save->data[from], *bf16 = save->data[shard];
+    const uint8_t *fp32 = save->values[from].data, *bf16 = save->values[shard].data;
+    const enum strait_checkpoint_memory memory = save->values[shard].memory;
     uint64_t left = save->catalog.shards[shard].bytes / 2;
     enum strait_status status = STRAIT_OK;
 
     if (rounding == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    *rounding = (struct rounding){.data = bf16, .shard = shard, .from = from, .equal = true};
+    *rounding = (struct rounding){.shard = shard, .from = from, .equal = save->values[from].memory == memory};
     *save->roundings_end = rounding;
     save->roundings_end = &rounding->next;
-    if (left <= COMPARED_AT_ONCE) {
+    if (!rounding->equal) /* nothing reaches both memories: it is stored */
+        return STRAIT_OK;
+    if (memory == STRAIT_CHECKPOINT_HOST && left <= COMPARED_AT_ONCE) {
         rounding->equal = rounding_equal(fp32, bf16, left);
         return STRAIT_OK;
     }
     while (left > 0 && status == STRAIT_OK) {
         const uint64_t count = left < COMPARED_BY_ONE ? left : COMPARED_BY_ONE;
-        const struct comparison comparison = {save->packer.encoder, fp32, bf16, count, &rounding->equal};
+        const struct comparison comparison = {save->packers[memory].encoder, fp32, bf16, count, &rounding->equal};
         status = pipeline_compare(save->pipeline, &comparison);
         fp32 += count * 4;
         bf16 += count * 2;
@@ -300,16 +326,16 @@ enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *sav
         status = find_source(save, tensor->rounded_from, &shard, &from);
     if (status != STRAIT_OK)
         return status;
-    if (tensor->memory != STRAIT_CHECKPOINT_HOST)
-        return checkpoint_fail(save->text, sizeof(save->text), STRAIT_ERR_UNSUPPORTED,
-                               "%s: this library saves tensors in host memory alone", tensor->name);
-    if (!keep(save, &shard, tensor->data))
+    status = find_encoder(save, tensor);
+    if (status != STRAIT_OK)
+        return status;
+    if (!keep(save, &shard, (struct values){tensor->data, tensor->memory}))
         return broken(save, STRAIT_ERR_NO_MEMORY);
     save->raw_bytes += shard.bytes;
     if (shard.bytes == 0)
         return STRAIT_OK;
     status = from != UINT32_MAX ? begin_rounding(save, from)
-                                : packer_add(&save->packer, save->catalog.count - 1, tensor->data);
+                                : packer_add(&save->packers[tensor->memory], save->catalog.count - 1, tensor->data);
     return status == STRAIT_OK ? STRAIT_OK : broken(save, status);
 }
 
@@ -319,12 +345,13 @@ enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *sav
 static enum strait_status add_unrounded(struct strait_checkpoint_save *save, uint64_t *rounded)
 {
     for (const struct rounding *one = save->roundings; one != NULL; one = one->next) {
+        const struct values *values = &save->values[one->shard];
         if (one->equal) {
             save->catalog.shards[one->shard].rounded_from = 1 + one->from;
             ++*rounded;
             continue;
         }
-        const enum strait_status status = packer_add(&save->packer, one->shard, one->data);
+        const enum strait_status status = packer_add(&save->packers[values->memory], one->shard, values->data);
         if (status != STRAIT_OK)
             return status;
     }
@@ -369,8 +396,8 @@ static enum strait_status finish(struct strait_checkpoint_save *save, struct str
 
     if (status == STRAIT_OK)
         status = add_unrounded(save, &summary->rounded_shards);
-    if (status == STRAIT_OK)
-        status = packer_flush(&save->packer);
+    for (uint32_t i = 0; status == STRAIT_OK && i < MEMORIES; i++)
+        status = packer_flush(&save->packers[i]);
     if (status == STRAIT_OK)
         status = pipeline_finish(save->pipeline, &footer.chunks, &footer.chunk_count, &end, &figures);
     if (status != STRAIT_OK)
@@ -421,7 +448,8 @@ void strait_checkpoint_save_free(struct strait_checkpoint_save *save)
     if (save == NULL)
         return;
     pipeline_free(save->pipeline);
-    packer_fini(&save->packer);
+    for (uint32_t i = 0; i < MEMORIES; i++)
+        packer_fini(&save->packers[i]);
     if (save->fd >= 0)
         storage_close(save->fd);
     if (save->made && save->state != SAVE_ENDED)
@@ -437,7 +465,7 @@ void strait_checkpoint_save_free(struct strait_checkpoint_save *save)
         save->roundings = next;
     }
     catalog_fini(&save->catalog);
-    free(save->data);
+    free(save->values);
     free(save->path);
     free(save->file_path);
     free(save);

@@ -48,7 +48,8 @@ cudaError_t room_pinned(struct room *room, uint64_t bytes);
 
 /* ---- Kernels: enqueued on a stream ------------------------------------------------------------------------------- */
 
-/* Adds to *different, in memory that the device writes, the number of values that are not the roundings (rounding.h). */
+/* Adds to *different, in memory that the device writes, the number of values that are not the roundings (rounding.h).
+ */
 cudaError_t kernel_compare(const void *fp32, const void *bf16, uint64_t count, uint32_t *different, uint32_t blocks,
                            cudaStream_t stream);
 

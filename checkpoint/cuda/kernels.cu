@@ -27,10 +27,8 @@ __global__ void compare(const uint8_t *fp32, const uint8_t *bf16, uint64_t count
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * THREADS;
     uint32_t wrong = 0;
     for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x; i < count; i += step) {
-        const uint32_t value =
-            ALIGNED ? reinterpret_cast<const uint32_t *>(fp32)[i] : load_bytes(fp32 + 4 * i, 4);
-        const uint32_t rounded =
-            ALIGNED ? reinterpret_cast<const uint16_t *>(bf16)[i] : load_bytes(bf16 + 2 * i, 2);
+        const uint32_t value = ALIGNED ? reinterpret_cast<const uint32_t *>(fp32)[i] : load_bytes(fp32 + 4 * i, 4);
+        const uint32_t rounded = ALIGNED ? reinterpret_cast<const uint16_t *>(bf16)[i] : load_bytes(bf16 + 2 * i, 2);
         wrong += round_value(value) != rounded;
     }
     if (__syncthreads_or(wrong != 0) && threadIdx.x == 0)
@@ -97,7 +95,8 @@ cudaError_t kernel_place(const struct walk *walk, uint64_t first, uint64_t end, 
                          cudaStream_t stream)
 {
     const where p = {*walk, first, end, page, rounded};
-    const uint64_t blocks = (end - first + THREADS - 1) / THREADS;
-    place_values<<<blocks < 64 ? static_cast<unsigned>(blocks) : 64, THREADS, 0, stream>>>(p);
+    const uint64_t wanted = (end - first + THREADS - 1) / THREADS;
+    const unsigned blocks = wanted < 64 ? static_cast<unsigned>(wanted) : 64;
+    place_values<<<blocks, THREADS, 0, stream>>>(p);
     return cudaGetLastError();
 }
