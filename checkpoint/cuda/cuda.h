@@ -34,6 +34,9 @@ struct place {
 /* Sets `told` to a text and returns the status of an error. */
 enum strait_status cuda_told(struct encoder_text told, const char *what, cudaError_t error);
 
+/* The device whose memory this is; -1: no device's. */
+int device_of(const void *data);
+
 /* Goes to the device that `data` is memory of, and makes it the thread's current one. What the place had on another
  * device is freed; *moved tells so, to owners of more that lies there. ERR_INVALID (no memory of a device),
  * ERR_UNSUPPORTED (no kernels for it), ERR_DEVICE. */

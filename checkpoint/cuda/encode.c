@@ -82,7 +82,14 @@ static void set_pages(struct coder *coder, uint32_t page, const uint8_t *at, uin
     }
 }
 
-/* Copies a piece that shares its page, or is not aligned as the codec wants it, to its place. */
+/* Whether the codec can read a piece where it is: pages of its own, aligned for it, on the device that encodes. */
+static bool in_place(const struct coder *coder, const struct piece *piece)
+{
+    return piece->byte == 0 && piece->bytes >= ENCODER_PAGE_BYTES && (uintptr_t)piece->data % 16 == 0 &&
+           device_of(piece->data) == coder->place.device;
+}
+
+/* Copies a piece to its place. */
 static cudaError_t gather(struct coder *coder, const struct piece *piece)
 {
     cudaError_t error = room_device(&coder->gathered, ENCODER_PAGES_MAX * (uint64_t)ENCODER_PAGE_BYTES);
@@ -93,8 +100,7 @@ static cudaError_t gather(struct coder *coder, const struct piece *piece)
     if (piece->byte > before)
         error = cudaMemsetAsync(page + before, 0, piece->byte - before, coder->place.stream);
     if (error == cudaSuccess)
-        error = cudaMemcpyAsync(page + piece->byte, piece->data, piece->bytes, cudaMemcpyDeviceToDevice,
-                                coder->place.stream);
+        error = cudaMemcpyAsync(page + piece->byte, piece->data, piece->bytes, cudaMemcpyDefault, coder->place.stream);
     set_pages(coder, piece->page, page, piece->byte + piece->bytes);
     return error;
 }
@@ -146,7 +152,7 @@ static enum strait_status cuda_encode(void *state, const struct contents *conten
         return status;
     for (uint32_t i = 0; i < contents->piece_count && error == cudaSuccess; i++) {
         const struct piece *piece = &contents->pieces[i];
-        if (piece->byte == 0 && piece->bytes >= ENCODER_PAGE_BYTES && (uintptr_t)piece->data % 16 == 0)
+        if (in_place(coder, piece))
             set_pages(coder, piece->page, piece->data, piece->bytes);
         else
             error = gather(coder, piece);

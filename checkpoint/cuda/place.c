@@ -20,31 +20,36 @@ static cudaError_t enter(struct place *place, bool low)
     return error;
 }
 
-enum strait_status place_take(struct place *place, const void *data, bool low, bool *moved, struct encoder_text told)
+int device_of(const void *data)
 {
     struct cudaPointerAttributes about;
-    cudaError_t error = cudaPointerGetAttributes(&about, data);
-    if (error != cudaSuccess)
-        return cuda_told(told, "cudaPointerGetAttributes", error);
-    if (about.type != cudaMemoryTypeDevice && about.type != cudaMemoryTypeManaged) {
+    if (cudaPointerGetAttributes(&about, data) != cudaSuccess)
+        return -1;
+    return about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged ? about.device : -1;
+}
+
+enum strait_status place_take(struct place *place, const void *data, bool low, bool *moved, struct encoder_text told)
+{
+    const int device = device_of(data);
+    if (device < 0) {
         if (told.size > 0)
             snprintf(told.text, told.size, "%p is not memory of a GPU", data);
         return STRAIT_ERR_INVALID;
     }
-    *moved = place->codec == NULL || place->device != about.device;
+    *moved = place->codec == NULL || place->device != device;
     if (!*moved)
         return STRAIT_OK;
     place_leave(place);
-    error = cudaSetDevice(about.device);
+    cudaError_t error = cudaSetDevice(device);
     if (error != cudaSuccess)
         return cuda_told(told, "cudaSetDevice", error);
     const struct strait_codec *codec = strait_codec_get("cuda");
     if (codec == NULL) {
         if (told.size > 0)
-            snprintf(told.text, told.size, "GPU %d: no libstrait-cuda with kernels for it", about.device);
+            snprintf(told.text, told.size, "GPU %d: no libstrait-cuda with kernels for it", device);
         return STRAIT_ERR_UNSUPPORTED;
     }
-    place->device = about.device;
+    place->device = device;
     place->codec = codec;
     error = enter(place, low);
     if (error == cudaSuccess)
