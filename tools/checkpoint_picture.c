@@ -58,8 +58,8 @@ static void put_kind(const struct survey_kind *kind, int y, double per_byte, FIL
     double x = LEFT;
     fprintf(stream, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s %s</text>\n", LEFT - 8, y + BAR, kind->name,
             kind->dtype);
-    fprintf(stream, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#606060\">%" PRIu64 " tensors</text>\n",
-            LEFT - 8, y + 2 * BAR, kind->tensors);
+    fprintf(stream, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#606060\">%" PRIu64 " tensor%s</text>\n",
+            LEFT - 8, y + 2 * BAR, kind->tensors, kind->tensors == 1 ? "" : "s");
     put_bar(x, y, (double)kind->all.raw * per_byte, "#eeeeee", stream);
     fprintf(stream, "<text x=\"%.2f\" y=\"%d\">", LEFT + (double)kind->all.raw * per_byte + 4, y + BAR - 3);
     put_size(kind->all.raw, stream);
@@ -73,6 +73,8 @@ static void put_kind(const struct survey_kind *kind, int y, double per_byte, FIL
     put_size(kind->all.stored, stream);
     if (kind->all.stored > 0)
         fprintf(stream, ", %.3f times", ratio_of(kind->all.raw, kind->all.stored));
+    else if (kind->modes[SURVEY_ROUNDED].raw > 0)
+        fputs(": roundings of other tensors", stream);
     fputs("</text>\n", stream);
 }
 
