@@ -1,6 +1,7 @@
 #include "checkpoint/writer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "checkpoint/storage.h"
 #include "internal/thread.h"
 
-#define THREADS_MAX 4u /* that write, without io_uring */
+#define THREADS_MAX 4u /* that write where no ring does */
 #define DEPTH       8u /* writes at once by io_uring */
 
 struct writer {
@@ -256,6 +257,14 @@ static void ring_stop(struct writer *writer)
 
 #endif
 
+/* A ring's writes into the page cache would be copied one after another, by the thread that submits them. */
+static bool passes_cache(int fd)
+{
+    const int flags = fcntl(fd, F_GETFL);
+
+    return flags >= 0 && (flags & O_DIRECT) != 0;
+}
+
 /* ---- Start and stop ---------------------------------------------------------------------------------------------- */
 
 int writer_start(struct writer **writer, int fd, void (*written)(void *context, struct write *write, int error),
@@ -272,7 +281,7 @@ int writer_start(struct writer **writer, int fd, void (*written)(void *context, 
     made->end = &made->first;
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, NULL);
-    if (!ring_start(made))
+    if (!passes_cache(fd) || !ring_start(made))
         while (made->thread_count < THREADS_MAX &&
                (error = thread_start(&made->threads[made->thread_count], write_plainly, made)) == 0)
             made->thread_count++;

@@ -1,4 +1,4 @@
-/* Writes to one file, many at once: by io_uring where it is allowed, else by threads. */
+/* Writes to one file, many at once: past the page cache by io_uring where it is allowed, else by threads. */
 #ifndef STRAIT_CHECKPOINT_WRITER_H
 #define STRAIT_CHECKPOINT_WRITER_H
 
