@@ -88,7 +88,7 @@ _CLASSES = {
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Makes objects of DCP's metadata, and none that could run code: torch.serialization.add_safe_globals() adds some."""
+    """Makes objects of DCP's metadata, and none that run code; torch.serialization.add_safe_globals() adds some."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _CLASSES:
