@@ -66,8 +66,8 @@ enum strait_status storage_place_init(struct storage_place *place, const char *p
     }
     for (unsigned i = 0; i < STRAIT_CHECKPOINT_ID_BYTES; i++)
         snprintf(id + 2 * i, 3, "%02x", save_id[i]);
-    snprintf(place->partial, sizeof(place->partial), ".%.*s.%s.partial", (int)STORAGE_NAME_BYTES - 44, place->name, id);
-    snprintf(place->old, sizeof(place->old), ".%.*s.%s.old", (int)STORAGE_NAME_BYTES - 44, place->name, id);
+    snprintf(place->partial, sizeof(place->partial), ".%.*s.%s.partial", (int)STORAGE_NAME_BYTES - 43, place->name, id);
+    snprintf(place->old, sizeof(place->old), ".%.*s.%s.old", (int)STORAGE_NAME_BYTES - 43, place->name, id);
     place->parent = storage_open(AT_FDCWD, place->path, O_RDONLY | O_DIRECTORY);
     if (place->parent >= 0)
         return STRAIT_OK;
