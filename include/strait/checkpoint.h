@@ -247,16 +247,18 @@ struct strait_checkpoint_box {
     uint32_t reserved;
 };
 
-/* Bytes that do not verify. Values of the box in them are undefined; all others are right. */
+/* Bytes that do not verify. Where they were not replaced, values of boxes in them are undefined; all others are right.
+ * Reported at the end of a load or a verification, in the order of files and places. */
 struct strait_checkpoint_damage {
     const char *tensor;      /* NULL: of a whole file, such as its footer */
     const char *file;        /* its name in the folder */
     const uint64_t *offsets; /* of the shard */
     const uint64_t *sizes;
-    uint64_t first_value; /* of the page, in the shard */
+    uint64_t first_value; /* of the pages, in the shard */
     uint64_t value_count;
-    uint64_t file_offset; /* of the page's chunk */
+    uint64_t file_offset; /* of the pages' chunk; 0: the whole file */
     int32_t status;
+    uint32_t replaced; /* 1: replicas were loaded in their place */
 };
 
 struct strait_checkpoint_load_options {
