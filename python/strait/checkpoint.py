@@ -61,8 +61,8 @@ _NO_STORED_BYTES = 2**64 - 1
 
 def _check(status: int, text: bytes | None, what: str) -> None:
     if status != Status.OK:
-        said = (text or b"").decode(errors="replace")
-        raise make_error(status, f"{what}: {said or _abi.status_text(status)}")
+        said = (text or b"").decode(errors="replace") or _abi.status_text(status)
+        raise make_error(status, f"{what}: {said}")
 
 
 def _name_bytes(name: str) -> bytes:
@@ -436,7 +436,8 @@ def _check_into(memory: _Memory, info: TensorInfo) -> None:
         raise TypeError(f"{info.name} has dtype {info.dtype}, and is not loaded into one of {memory.dtype}")
     if isinstance(memory.owner, np.ndarray) and not memory.owner.flags.writeable:
         raise ValueError(f"the destination of {info.name} is read-only")
-    if any(size > 1 and stride <= 0 for size, stride in zip(memory.shape, memory.strides)):
+    steps = zip(memory.shape, memory.strides) if 0 not in memory.shape else ()
+    if any(size > 1 and stride <= 0 for size, stride in steps):
         raise ValueError(f"the destination of {info.name} has strides {memory.strides}, which no box is loaded into")
 
 

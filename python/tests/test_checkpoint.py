@@ -107,7 +107,7 @@ def test_boxes_that_do_not_fit_are_refused(path, tensors):
     checkpoint.save(path, tensors)
     with checkpoint.open(path) as found:
         into = np.full((2, 2), 7, np.float32)
-        with pytest.raises(strait.InvalidError, match="large"):
+        with pytest.raises(strait.InvalidError, match="outside"):
             found.load([checkpoint.Box("large", into, (699, 0))])
         assert (into == 7).all()
         with pytest.raises(KeyError):
@@ -248,7 +248,7 @@ def damaged(path, at):
 def test_damage_is_found_and_named(path, rng):
     values = rng.standard_normal((500, 400)).astype(np.float32)
     checkpoint.save(path, {"w": values, "v": values + 1})
-    damaged(path / "00000.strait", 5000)
+    damaged(path / "00000.strait", (path / "00000.strait").stat().st_size * 3 // 4)
     with checkpoint.open(path) as found:
         found_damage = found.verify()
         assert found_damage and {one.tensor for one in found_damage} < {"w", "v"}
@@ -285,7 +285,7 @@ def test_an_index_that_is_cut_is_refused(path, keep):
 def test_a_folder_without_an_index_is_no_checkpoint(tmp_path):
     with pytest.raises(strait.FileError, match="No such file"):
         checkpoint.open(tmp_path / "none")
-    with pytest.raises(strait.FileError, match="No such file"):
+    with pytest.raises(strait.TruncatedError, match=r"strait\.index"):
         checkpoint.open(tmp_path)
 
 

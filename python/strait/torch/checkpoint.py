@@ -251,13 +251,15 @@ class _Turns:
     """
 
     def __init__(self) -> None:
-        self._lock, self._session = threading.Lock(), secrets.token_bytes(16)
+        self._lock, self._process, self._session = threading.Lock(), 0, b""
         self._planned: dict[int, int] = {}
         self._written: dict[tuple[bytes, int], int] = {}
 
     def plan(self, ranks: int) -> list[_Part]:
         """On the coordinator: parts of the next save."""
         with self._lock:
+            if self._process != os.getpid():  # forked processes are coordinators of their own
+                self._process, self._session = os.getpid(), secrets.token_bytes(16)
             turn = self._planned[ranks] = self._planned.get(ranks, 0) + 1
             return [_Part(self._session, turn, rank, ranks) for rank in range(ranks)]
 

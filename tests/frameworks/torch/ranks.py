@@ -1,5 +1,6 @@
 """Processes that are the ranks of a process group with gloo: run(count, function, ...) calls function(...) in each."""
 
+import atexit
 import datetime
 import multiprocessing
 import os
@@ -40,6 +41,7 @@ def _serve(rank, count, folder, function, arguments):
     if not error:
         dist.barrier()
         dist.destroy_process_group()
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)  # what gloo's threads of a rank with an error wait for never comes
 
