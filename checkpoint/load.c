@@ -8,7 +8,7 @@
 #include "checkpoint/chunk_reader.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/faults.h"
-#include "checkpoint/plan.h"
+#include "checkpoint/load_plan.h"
 
 #define NO_FAULT UINT32_MAX
 
@@ -38,7 +38,7 @@ struct load {
     size_t request_count, request_room;
 
     /* Of one round. */
-    struct plan plan;
+    struct load_plan plan;
     struct open_files files;
     struct job *jobs;
     size_t job_count, job_room;
@@ -180,7 +180,7 @@ static bool request_failed(struct load *load)
     for (size_t f = 0; f < load->failed_count && made; f++) {
         const struct failed *failed = &load->failed[f];
         const struct piece *piece = &load->plan.pieces[failed->piece];
-        const struct box shard = plan_shard_box(&load->reader->index.shards[piece->shard]);
+        const struct box shard = load_plan_shard_box(&load->reader->index.shards[piece->shard]);
         struct tried *tried = arena_take(&load->arena, sizeof(*tried));
         struct again again = {.load = load, .piece = piece, .request = before[piece->request]};
         if (tried == NULL) {
@@ -238,7 +238,7 @@ static bool list_deliveries(const struct load *load, struct worker *worker, size
     const struct piece *piece = &load->plan.pieces[need->piece];
     const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
     const struct checkpoint_shard *source = reader_source(load->reader, shard);
-    const struct box box = plan_shard_box(shard);
+    const struct box box = load_plan_shard_box(shard);
     const uint64_t base = load->reader->files[need->file].first_page[need->chunk];
     const uint64_t shard_base = reader_first_page(load->reader, source);
     struct delivery delivery = {.shard = shard,
@@ -249,7 +249,7 @@ static bool list_deliveries(const struct load *load, struct worker *worker, size
     struct walk walk;
     walk_init(&walk, &box, &delivery.part, delivery.memory);
     for (delivery.page = need->first; delivery.page <= need->last; delivery.page++) {
-        plan_page(source, base + delivery.page - shard_base, &delivery.first, &delivery.end);
+        load_plan_page(source, base + delivery.page - shard_base, &delivery.first, &delivery.end);
         if (!walk_touches(&walk, delivery.first, delivery.end))
             continue;
         if (!list_grow((void **)&worker->deliveries, worker->delivery_count, &worker->delivery_room, sizeof(delivery)))
@@ -447,7 +447,7 @@ static enum strait_status list_needs(struct load *load)
         const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
         const uint32_t box = load->requests[piece->request].box;
         if (load->reader->files[shard->file].status == STRAIT_OK && load->reader->files[shard->file].known) {
-            status = plan_needs(&load->plan, p, &load->memories[box], load->boxes[box].memory);
+            status = load_plan_needs(&load->plan, p, &load->memories[box], load->boxes[box].memory);
             continue;
         }
         const struct failed failed = {0, shard->bytes / shard->dtype->bytes, p, fault_of_file(load, shard->file)};
@@ -482,7 +482,7 @@ static enum strait_status run_round(struct load *load)
         const struct request *request = &load->requests[r];
         enum strait_status status = request->tries < PLAN_TRIES_MAX ? STRAIT_OK : STRAIT_ERR_CORRUPT;
         if (status == STRAIT_OK)
-            status = plan_request(&load->plan, load->boxes[request->box].tensor, load->requests, r);
+            status = load_plan_request(&load->plan, load->boxes[request->box].tensor, load->requests, r);
         if (status == STRAIT_ERR_NO_MEMORY)
             return status;
         if (status != STRAIT_OK)
@@ -493,7 +493,7 @@ static enum strait_status run_round(struct load *load)
     const enum strait_status status = list_needs(load);
     if (status != STRAIT_OK)
         return status;
-    plan_sort(&load->plan);
+    load_plan_sort(&load->plan);
     if (!list_jobs(load) || !crew_run(&work, load->job_count, load->threads))
         return STRAIT_ERR_NO_MEMORY;
     return load->no_memory || !request_failed(load) ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
@@ -504,13 +504,13 @@ static enum strait_status run_rounds(struct load *load)
     enum strait_status status = STRAIT_OK;
     const bool direct = (load->options->flags & STRAIT_CHECKPOINT_CACHED) == 0;
     while (status == STRAIT_OK && load->request_count > 0) {
-        status = plan_init(&load->plan, load->reader, (uint64_t)getpid());
+        status = load_plan_init(&load->plan, load->reader, (uint64_t)getpid());
         if (status == STRAIT_OK && !open_files_init(&load->files, load->reader, direct))
             status = STRAIT_ERR_NO_MEMORY;
         if (status == STRAIT_OK)
             status = run_round(load);
         open_files_fini(&load->files);
-        plan_fini(&load->plan);
+        load_plan_fini(&load->plan);
     }
     return status;
 }

@@ -6,7 +6,7 @@
 #include "checkpoint/chunk_reader.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/faults.h"
-#include "checkpoint/plan.h"
+#include "checkpoint/load_plan.h"
 #include "checkpoint/target.h"
 
 struct verify {
@@ -104,8 +104,8 @@ static void add_pages(struct verify *verify, uint32_t number, uint32_t chunk, ui
         if (base >= end)
             break;
         fault.shard = file->by_page[s];
-        plan_page(shard, begin > base ? begin - base : 0, &fault.first, &unused);
-        plan_page(shard, (end < shard_end ? end : shard_end) - 1 - base, &unused, &fault.end);
+        load_plan_page(shard, begin > base ? begin - base : 0, &fault.first, &unused);
+        load_plan_page(shard, (end < shard_end ? end : shard_end) - 1 - base, &unused, &fault.end);
         add_fault(verify, &fault);
     }
     if (fault.shard == FAULT_NO_SHARD)

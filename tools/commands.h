@@ -12,13 +12,15 @@ struct subcommand {
     const char *const *parts; /* commands of its own, NULL-terminated; NULL: none */
 };
 
-extern const char *const bench_names[];    /* parts of cmd_bench; in bench/ */
-extern const char *const codebook_names[]; /* of cmd_codebook */
+extern const char *const bench_names[];      /* parts of cmd_bench; in bench/ */
+extern const char *const codebook_names[];   /* of cmd_codebook */
+extern const char *const checkpoint_names[]; /* of cmd_checkpoint */
 
 int cmd_encode(int argc, char **argv);
 int cmd_decode(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_codebook(int argc, char **argv);
+int cmd_checkpoint(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_bench(int argc, char **argv); /* in bench/ */
 int cmd_demo(int argc, char **argv);  /* in bench/ */

@@ -14,11 +14,22 @@ static const struct {
     const char *command;
     int version;
 } schemas[] = {
-    {"strait encode", 1},           {"strait decode", 1},      {"strait inspect", 1},
-    {"strait calibrate", 1},        {"strait bench codec", 1}, {"strait bench transfer", 1},
-    {"strait bench collective", 1}, {"strait demo", 1},        {"strait top", 1},
-    {"strait doctor", 1},           {"strait bench hosts", 1}, {"strait codebook diff", 1},
+    {"strait encode", 1},
+    {"strait decode", 1},
+    {"strait inspect", 1},
+    {"strait calibrate", 1},
+    {"strait bench codec", 1},
+    {"strait bench transfer", 1},
+    {"strait bench collective", 1},
+    {"strait demo", 1},
+    {"strait top", 1},
+    {"strait doctor", 1},
+    {"strait bench hosts", 1},
+    {"strait codebook diff", 1},
     {"strait codebook expect", 1},
+    {"strait checkpoint inspect", 1},
+    {"strait checkpoint verify", 1},
+    {"strait checkpoint diff", 1},
 };
 
 void json_add_schema(cJSON *object)

@@ -60,6 +60,7 @@ def check_values(folder: Path) -> None:
     for words, some in (
         (["strait", ""], {"encode", "bench", "top", "doctor", "--version"}),
         (["strait", "codebook", ""], {"diff", "expect"}),
+        (["strait", "checkpoint", ""], {"inspect", "verify", "diff", "to-safetensors"}),
         (["strait", "bench", ""], {"codec", "transfer", "hosts", "collective"}),
         (["strait", "top", "--sort", ""], {"name", "bytes", "errors"}),
         (["strait", "top", "--sort", "=", "by"], {"bytes"}),

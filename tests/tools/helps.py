@@ -33,9 +33,11 @@ def options_of(help_text: str) -> set[str]:
 def wanted() -> dict[tuple[str, ...], set[str]]:
     """For each beginning of a command line the options that its --help names."""
     commands = re.findall(r"^  (\w+) +\S", run(STRAIT, "--help"), re.M)
-    lines = {(STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", "codebook")}
-    for part in re.findall(r"^  (\w+) +\S", run(STRAIT, "codebook", "--help"), re.M):
-        lines[(STRAIT, "codebook", part)] = run(STRAIT, "codebook", part, "--help")
+    parted = ("codebook", "checkpoint")
+    lines = {(STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", *parted)}
+    for one in parted:
+        for part in re.findall(r"^  ([\w-]+) +\S", run(STRAIT, one, "--help"), re.M):
+            lines[(STRAIT, one, part)] = run(STRAIT, one, part, "--help")
     benches = re.findall(r"^  (\w+) +\S", run(STRAIT, "bench", "--help"), re.M)
     for bench in benches:
         for device in ((), ("--device",)):

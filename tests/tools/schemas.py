@@ -5,6 +5,7 @@ command with --json is in its table."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -27,9 +28,10 @@ def table() -> dict[str, tuple[str, int]]:
 def with_json() -> set[str]:
     """Commands whose --help has --json."""
     commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
-    lines = [[one] for one in commands if one not in ("bench", "codebook")]
-    for parted in ("bench", "codebook"):
-        lines += [[parted, part] for part in re.findall(r"^  (\w+) +\S", strait(parted, "--help").stdout, re.M)]
+    with_parts = ("bench", "codebook", "checkpoint")
+    lines = [[one] for one in commands if one not in with_parts]
+    for parted in with_parts:
+        lines += [[parted, part] for part in re.findall(r"^  ([\w-]+) +\S", strait(parted, "--help").stdout, re.M)]
     found = {"straitd --examine"}
     for line in lines:
         answer = strait(*line, "--help")
@@ -54,7 +56,8 @@ def hosts() -> subprocess.CompletedProcess[str]:
 
 def documents(folder: Folder) -> dict[str, str]:
     sample, packed, codebook = ROOT / "tests/data/kv-slice.safetensors", folder.path / "packed", folder.path / "set"
-    daemon = folder.daemon("a")
+    daemon, checkpoint = folder.daemon("a"), folder.path / "step"
+    subprocess.run([os.environ["CHECKPOINT_SAMPLE"], checkpoint, "2", "0"], check=True, timeout=PATIENCE)
     printed = {
         "strait calibrate --json": strait("calibrate", "--json", sample, "-o", codebook),
         "strait encode --json": strait("encode", "--json", "--codebook", codebook, sample, packed),
@@ -62,6 +65,9 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait inspect --json": strait("inspect", "--json", packed),
         "strait codebook diff --json": strait("codebook", "diff", "--json", codebook, codebook),
         "strait codebook expect --json": strait("codebook", "expect", "--json", codebook, sample),
+        "strait checkpoint inspect --json": strait("checkpoint", "inspect", "--json", checkpoint),
+        "strait checkpoint verify --json": strait("checkpoint", "verify", "--json", checkpoint),
+        "strait checkpoint diff --json": strait("checkpoint", "diff", "--json", checkpoint, checkpoint),
         "strait status --json": strait("status", "--json", "--socket", daemon.socket),
         "strait top --json": strait("top", "--json", "--socket", daemon.socket, "--interval", "0.1"),
         "strait doctor --json": strait("doctor", "--json", "--socket", daemon.socket),

@@ -1,30 +1,30 @@
-#include "checkpoint/plan.h"
+#include "checkpoint/load_plan.h"
 
 #include <string.h>
 
 #define STEPS_MAX (1u << 24) /* comparisons of boxes for one request */
 
-enum strait_status plan_init(struct plan *plan, struct strait_checkpoint_reader *reader, uint64_t seed)
+enum strait_status load_plan_init(struct load_plan *plan, struct strait_checkpoint_reader *reader, uint64_t seed)
 {
-    *plan = (struct plan){.reader = reader, .seed = seed};
+    *plan = (struct load_plan){.reader = reader, .seed = seed};
     plan->file_bytes = calloc(reader->index.file_count + (size_t)1, sizeof(*plan->file_bytes));
     return plan->file_bytes != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
-void plan_fini(struct plan *plan)
+void load_plan_fini(struct load_plan *plan)
 {
     arena_free(&plan->arena);
     free(plan->pieces);
     free(plan->needs);
     free(plan->file_bytes);
-    *plan = (struct plan){.reader = NULL};
+    *plan = (struct load_plan){.reader = NULL};
 }
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
 /* A request as it is cut into pieces: what is left of it. */
 struct cutting {
-    struct plan *plan;
+    struct load_plan *plan;
     uint32_t dims;
     struct box *left;
     size_t left_count, left_room;
@@ -32,7 +32,7 @@ struct cutting {
     uint32_t steps;
 };
 
-static bool keep_box(struct plan *plan, const struct box *box, const uint64_t **at, const uint64_t **size)
+static bool keep_box(struct load_plan *plan, const struct box *box, const uint64_t **at, const uint64_t **size)
 {
     uint64_t *kept = arena_take(&plan->arena, (2 * box->dims + 1) * sizeof(*kept));
     if (kept == NULL)
@@ -57,7 +57,7 @@ static bool leave(void *context, const struct box *box)
     return !cutting->no_memory;
 }
 
-static bool add_piece(struct plan *plan, const struct box *part, uint32_t request, uint32_t shard)
+static bool add_piece(struct load_plan *plan, const struct box *part, uint32_t request, uint32_t shard)
 {
     struct piece piece = {.request = request, .shard = shard};
     if (!list_grow((void **)&plan->pieces, plan->piece_count, &plan->piece_room, sizeof(piece)) ||
@@ -101,7 +101,8 @@ static bool was_tried(const struct request *request, uint32_t shard)
 
 /* The replica, of `count` shards with equal boxes, of whose file the least is to be read; UINT32_MAX: all were tried.
  * Where files are equal the first one is another in each process and for each tensor. */
-static uint32_t choose(const struct plan *plan, const uint32_t *shards, uint32_t count, const struct request *request)
+static uint32_t choose(const struct load_plan *plan, const uint32_t *shards, uint32_t count,
+                       const struct request *request)
 {
     const uint32_t start = (uint32_t)((plan->seed + shards[0]) * 0x9E3779B97F4A7C15u >> 32) % count;
     uint32_t chosen = UINT32_MAX;
@@ -134,7 +135,7 @@ static uint32_t first_from(const struct checkpoint_index *index, const uint32_t 
 static enum strait_status cut_request(struct cutting *cutting, uint32_t tensor, const struct request *request,
                                       uint32_t number)
 {
-    struct plan *plan = cutting->plan;
+    struct load_plan *plan = cutting->plan;
     const struct checkpoint_index *index = &plan->reader->index;
     const uint32_t *order = reader_shards(plan->reader, tensor), count = index->tensors[tensor].count;
     const struct box wanted = {.at = request->at, .size = request->size, .dims = cutting->dims};
@@ -148,9 +149,9 @@ static enum strait_status cut_request(struct cutting *cutting, uint32_t tensor, 
     if (!leave(cutting, &wanted))
         return STRAIT_ERR_NO_MEMORY;
     for (; i < end && cutting->left_count > 0; i += same) {
-        const struct box box = plan_shard_box(&index->shards[order[i]]);
+        const struct box box = load_plan_shard_box(&index->shards[order[i]]);
         for (same = 1; i + same < end; same++) {
-            const struct box next = plan_shard_box(&index->shards[order[i + same]]);
+            const struct box next = load_plan_shard_box(&index->shards[order[i + same]]);
             if (!box_equal(&box, &next))
                 break;
         }
@@ -166,7 +167,8 @@ static enum strait_status cut_request(struct cutting *cutting, uint32_t tensor, 
     return cutting->left_count == 0 ? STRAIT_OK : STRAIT_ERR_CORRUPT;
 }
 
-enum strait_status plan_request(struct plan *plan, uint32_t tensor, const struct request *requests, uint32_t number)
+enum strait_status load_plan_request(struct load_plan *plan, uint32_t tensor, const struct request *requests,
+                                     uint32_t number)
 {
     const struct checkpoint_shard *shard = &plan->reader->index.shards[reader_shards(plan->reader, tensor)[0]];
     struct cutting cutting = {.plan = plan, .dims = shard->dims};
@@ -180,7 +182,7 @@ enum strait_status plan_request(struct plan *plan, uint32_t tensor, const struct
 
 /* ---- Needs ------------------------------------------------------------------------------------------------------- */
 
-void plan_page(const struct checkpoint_shard *source, uint64_t page, uint64_t *first, uint64_t *end)
+void load_plan_page(const struct checkpoint_shard *source, uint64_t page, uint64_t *first, uint64_t *end)
 {
     const uint64_t per_page = source->page_bytes / source->dtype->bytes, values = source->bytes / source->dtype->bytes;
     *first = page * per_page;
@@ -198,12 +200,13 @@ static uint64_t last_value(const struct walk *walk)
 
 /* Adds the need of a chunk whose pages first..last, counted in the shard, may have values of the piece. The first page
  * of the chunk has the number chunk_page there, which may be negative. */
-static enum strait_status add_need(struct plan *plan, const struct walk *walk, const struct checkpoint_shard *source,
-                                   struct need need, uint64_t first, uint64_t last, int64_t chunk_page)
+static enum strait_status add_need(struct load_plan *plan, const struct walk *walk,
+                                   const struct checkpoint_shard *source, struct need need, uint64_t first,
+                                   uint64_t last, int64_t chunk_page)
 {
     uint64_t begin, end, unused;
-    plan_page(source, first, &begin, &unused);
-    plan_page(source, last, &unused, &end);
+    load_plan_page(source, first, &begin, &unused);
+    load_plan_page(source, last, &unused, &end);
     if (!walk_touches(walk, begin, end))
         return STRAIT_OK;
     if (!list_grow((void **)&plan->needs, plan->need_count, &plan->need_room, sizeof(need)))
@@ -214,14 +217,15 @@ static enum strait_status add_need(struct plan *plan, const struct walk *walk, c
     return STRAIT_OK;
 }
 
-enum strait_status plan_needs(struct plan *plan, uint32_t number, const struct box_memory *memory,
-                              enum strait_checkpoint_memory kind)
+enum strait_status load_plan_needs(struct load_plan *plan, uint32_t number, const struct box_memory *memory,
+                                   enum strait_checkpoint_memory kind)
 {
     const struct piece *piece = &plan->pieces[number];
     const struct checkpoint_shard *shard = &plan->reader->index.shards[piece->shard];
     const struct checkpoint_shard *source = reader_source(plan->reader, shard);
     const struct reader_file *file = &plan->reader->files[shard->file];
-    const struct box box = plan_shard_box(shard), part = {.at = piece->at, .size = piece->size, .dims = shard->dims};
+    const struct box box = load_plan_shard_box(shard),
+                     part = {.at = piece->at, .size = piece->size, .dims = shard->dims};
     const uint64_t base = reader_first_page(plan->reader, source), per_page = source->page_bytes / source->dtype->bytes;
     enum strait_status status = STRAIT_OK;
     struct walk walk;
@@ -248,7 +252,7 @@ static int compare_needs(const void *a, const void *b)
     return 0;
 }
 
-void plan_sort(struct plan *plan)
+void load_plan_sort(struct load_plan *plan)
 {
     if (plan->need_count > 0)
         qsort(plan->needs, plan->need_count, sizeof(*plan->needs), compare_needs);

@@ -1,6 +1,6 @@
 /* Plan of a load: which shard gives which part of a box, and which pages of which chunks have its values. */
-#ifndef STRAIT_CHECKPOINT_PLAN_H
-#define STRAIT_CHECKPOINT_PLAN_H
+#ifndef STRAIT_CHECKPOINT_LOAD_PLAN_H
+#define STRAIT_CHECKPOINT_LOAD_PLAN_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,8 +43,8 @@ struct need {
     uint32_t first, last;
 };
 
-/* Starts as zeroes but for reader and seed; ended by plan_fini. */
-struct plan {
+/* Starts as zeroes but for reader and seed; ended by load_plan_fini. */
+struct load_plan {
     struct strait_checkpoint_reader *reader;
     struct arena arena; /* of boxes and of tried */
     struct piece *pieces;
@@ -54,28 +54,29 @@ struct plan {
     uint64_t seed;        /* processes with different ones prefer different replicas */
 };
 
-enum strait_status plan_init(struct plan *plan, struct strait_checkpoint_reader *reader, uint64_t seed);
-void plan_fini(struct plan *plan);
+enum strait_status load_plan_init(struct load_plan *plan, struct strait_checkpoint_reader *reader, uint64_t seed);
+void load_plan_fini(struct load_plan *plan);
 
 /* Adds the pieces of a request for values of a tensor. ERR_CORRUPT: no shard is left for some of its values;
  * ERR_UNSUPPORTED: shards overlap in too many ways; ERR_NO_MEMORY. Pieces of a request that fails are not added. */
-enum strait_status plan_request(struct plan *plan, uint32_t tensor, const struct request *requests, uint32_t number);
+enum strait_status load_plan_request(struct load_plan *plan, uint32_t tensor, const struct request *requests,
+                                     uint32_t number);
 
 /* The stored shard that has a piece's values, the values in its order first..end-1 of its page `page`, and where in the
  * page they begin. `page` is counted in the shard. */
-void plan_page(const struct checkpoint_shard *source, uint64_t page, uint64_t *first, uint64_t *end);
+void load_plan_page(const struct checkpoint_shard *source, uint64_t page, uint64_t *first, uint64_t *end);
 
 /* The box of a shard, or of a piece. */
-static inline struct box plan_shard_box(const struct checkpoint_shard *shard)
+static inline struct box load_plan_shard_box(const struct checkpoint_shard *shard)
 {
     return (struct box){.at = shard->offsets, .size = shard->sizes, .dims = shard->dims};
 }
 
 /* Adds the needs of a piece, whose file is known. */
-enum strait_status plan_needs(struct plan *plan, uint32_t piece, const struct box_memory *memory,
-                              enum strait_checkpoint_memory kind);
+enum strait_status load_plan_needs(struct load_plan *plan, uint32_t piece, const struct box_memory *memory,
+                                   enum strait_checkpoint_memory kind);
 
 /* Sorts the needs by file, chunk, memory and page. */
-void plan_sort(struct plan *plan);
+void load_plan_sort(struct load_plan *plan);
 
 #endif
