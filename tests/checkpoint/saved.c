@@ -32,12 +32,17 @@ void scratch_make(char path[256], const char *name)
     require(mkdir(path, 0777) == 0);
 }
 
+static bool piece_is_box(const struct piece_of *piece)
+{
+    for (uint32_t d = 0; d < piece->dims; d++)
+        if (piece->sizes[d] != 0 || piece->offsets[d] != 0)
+            return true;
+    return false;
+}
+
 enum strait_status add_piece(struct strait_checkpoint_save *save, const struct piece_of *piece)
 {
-    bool whole = true;
-
-    for (uint32_t d = 0; d < piece->dims; d++)
-        whole = whole && piece->sizes[d] == 0 && piece->offsets[d] == 0;
+    const bool whole = !piece_is_box(piece);
     const struct strait_checkpoint_tensor tensor = {.size = sizeof(tensor),
                                                     .name = piece->name,
                                                     .dtype = piece->dtype,
@@ -232,13 +237,41 @@ void save_all(const char *path, const struct piece_of *pieces, uint32_t count, u
 static uint64_t piece_bytes(const struct piece_of *piece)
 {
     uint64_t bytes = strait_checkpoint_dtype_bytes(piece->dtype);
-    bool whole = true;
 
     for (uint32_t d = 0; d < piece->dims; d++)
-        whole = whole && piece->sizes[d] == 0 && piece->offsets[d] == 0;
-    for (uint32_t d = 0; d < piece->dims; d++)
-        bytes *= whole ? piece->shape[d] : piece->sizes[d];
+        bytes *= piece_is_box(piece) ? piece->sizes[d] : piece->shape[d];
     return bytes;
+}
+
+/* The library's reader finds the same. */
+static void require_loads(const char *path, const struct piece_of *pieces, uint32_t count)
+{
+    struct strait_checkpoint_reader *reader = NULL;
+    struct strait_checkpoint_box *boxes = calloc(count + 1, sizeof(*boxes));
+    char text[512] = "";
+
+    if (strait_checkpoint_open(path, &reader, text, sizeof(text)) != STRAIT_OK)
+        fprintf(stderr, "%s\n", text);
+    require(reader != NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        boxes[i].tensor = strait_checkpoint_find(reader, pieces[i].name);
+        require(boxes[i].tensor != UINT32_MAX);
+        boxes[i].data = malloc(piece_bytes(&pieces[i]) + 1);
+        if (pieces[i].dims > 0 && piece_is_box(&pieces[i])) {
+            boxes[i].offsets = pieces[i].offsets;
+            boxes[i].sizes = pieces[i].sizes;
+        }
+    }
+    if (strait_checkpoint_load(reader, boxes, count, NULL, text, sizeof(text)) != STRAIT_OK) {
+        fprintf(stderr, "%s\n", text);
+        require(false);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        require(piece_bytes(&pieces[i]) == 0 || memcmp(boxes[i].data, pieces[i].data, piece_bytes(&pieces[i])) == 0);
+        free(boxes[i].data);
+    }
+    free(boxes);
+    strait_checkpoint_close(reader);
 }
 
 void require_holds(const char *path, const struct piece_of *pieces, uint32_t count)
@@ -256,4 +289,5 @@ void require_holds(const char *path, const struct piece_of *pieces, uint32_t cou
         free(found);
     }
     saved_close(&file);
+    require_loads(path, pieces, count);
 }
