@@ -4,9 +4,9 @@ Strait, raw and coded, through the same interface, of the same state, on the sam
 
     checkpoint.py [--state FILE] [--folder DIR] [--rounds 5] [--ways NAME,...] [--json FILE]
 
-The state: F32 weights and moments of AdamW as tests/frameworks/torch/small_state.py leaves them, 7.5 M parameters, after
-four different numbers of steps: 360 MB in one state. --state keeps it, or takes the one that is there: training it takes
-some five minutes. Needs torch, zstandard, and zipnn for its row.
+The state: F32 weights and moments of AdamW as tests/frameworks/torch/small_state.py leaves them, of 7.5 M parameters
+after four different numbers of steps: 360 MB in one state. --state keeps it, or takes the one that is there: training
+takes some five minutes. Needs torch, zstandard, and zipnn for its row.
 
 Columns: times smaller; GB/s of a save until all is on the disk, and of a load of which no byte is in the page cache;
 milliseconds for which async_save() holds the training up. Medians, and of each the smallest and the largest round. What
