@@ -116,11 +116,11 @@ def text_of_python():
 
 
 def train(steps, marks=()):
-    """The state after each of these steps, or the last: for each parameter weights, moments and gradients, in F32."""
+    """The marks and the last step, each with its state: for each parameter weights, moments, gradients, in F32."""
     torch.manual_seed(0)
     text, model = text_of_python(), Decoder()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    states, begin = {}, time.monotonic()
+    begin = time.monotonic()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
@@ -137,25 +137,30 @@ def train(steps, marks=()):
         if step % 20 == 0:
             print(f"step {step}: loss {loss.item():.3f}, {time.monotonic() - begin:.0f} s", flush=True)
         if step in marks or step == steps:
-            states[step] = {
-                name: {
-                    "weight": parameter.detach().clone(),
-                    "m": optimizer.state[parameter]["exp_avg"].clone(),
-                    "v": optimizer.state[parameter]["exp_avg_sq"].clone(),
-                    "gradient": parameter.grad.clone(),
-                }
-                for name, parameter in model.named_parameters()
-            }
-    return states
+            yield step, _snapshot(model, optimizer)
+
+
+def _snapshot(model, optimizer):
+    return {
+        name: {
+            "weight": parameter.detach().clone(),
+            "m": optimizer.state[parameter]["exp_avg"].clone(),
+            "v": optimizer.state[parameter]["exp_avg_sq"].clone(),
+            "gradient": parameter.grad.clone(),
+        }
+        for name, parameter in model.named_parameters()
+    }
 
 
 def state_of(steps, file=None, marks=()):
     """As train(), kept in a file."""
     if file is not None and Path(file).exists():
         return torch.load(file)
-    states = train(steps, marks)
-    if file is not None:
-        torch.save(states, file)
+    states = {}
+    for step, state in train(steps, marks):
+        states[step] = state
+        if file is not None:
+            torch.save(states, file)
     return states
 
 

@@ -1,8 +1,13 @@
 """strait.torch.checkpoint under torch.distributed.checkpoint, FSDP2 and AdamW, with ranks that are processes."""
 
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import small_state
 import training
 from ranks import run, try_run
 
@@ -126,3 +131,35 @@ def test_checkpoints_of_torch_are_converted(path, tmp_path, extensions):
     assert checkpoint.main(["from-dcp", theirs, path, "--overwrite"]) == 0
     with checkpoint.open(path) as found:
         assert found.files == 1
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "checkpoint_pytorch.py"
+
+
+def run_example(ranks, *options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    ran = subprocess.run(
+        [*command, EXAMPLE, *map(str, options)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+def test_the_example_goes_on_where_it_was(tmp_path):
+    whole = run_example(2, tmp_path / "whole", "--steps", 8, "--every", 2)
+    first = run_example(2, tmp_path / "parts", "--steps", 4, "--every", 2)
+    then = run_example(2, tmp_path / "parts", "--steps", 8, "--every", 2)
+    losses = [re.findall(r"^step (\d+): loss (\S+)", text, re.MULTILINE) for text in (whole, first, then)]
+    assert losses[0] == losses[1] + losses[2] and len(losses[0]) == 4
+    assert "2 ranks begin after step 4" in then
+    assert sorted(os.listdir(tmp_path / "parts")) == ["latest", "step-000006", "step-000008"]
+    assert "3 ranks begin after step 8" in run_example(3, tmp_path / "parts", "--steps", 8)
+
+
+def test_a_small_training_state_becomes_smaller(tmp_path, monkeypatch):
+    monkeypatch.setattr(small_state, "TEXT_BYTES", 1_000_000)
+    (state,) = (state for _, state in small_state.train(3))
+    found = {name: raw / stored for name, (raw, stored) in small_state.ratios(state, tmp_path).items()}
+    assert found.keys() == small_state.MIXES.keys() and min(found.values()) > 1.1
+    copies = found["Megatron: BF16 copy, F32 weights, m, v"] / found["FSDP2: F32 weights, m, v"]
+    assert 7 / 6 * 0.99 < copies < 7 / 6 * 1.01  # the BF16 copies cost nothing
