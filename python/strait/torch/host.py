@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import service
+from .. import service
 
 __all__ = ["host_pool"]
 
