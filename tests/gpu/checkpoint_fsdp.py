@@ -123,6 +123,14 @@ def main():
             if first:
                 shutil.rmtree(path)
             dist.barrier()
+    if first:
+        print(f"{size / 1e9:.2f} GB of {dist.get_world_size()} ranks; GB/s, medians of {rounds} (least, most)")
+        for name in ways:
+            rates = [[size / 1e9 / s for s in times[name]] for times in (saves, loads)]
+            print(f"{name:<12}" + "".join(
+                f" {what} {statistics.median(r):6.2f} ({min(r):.2f}, {max(r):.2f})" for what, r in zip(("save", "load"), rates)
+            ))  # fmt: skip
+        sys.stdout.flush()
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     alone = [timed(lambda n=n: step(model, optimizer, device, n))[0] for n in range(30)]
     stager, beside, held = Stager(), [], []
@@ -145,12 +153,6 @@ def main():
     wrongs = torch.tensor([failed], device=device)
     dist.all_reduce(wrongs)
     if first:
-        print(f"{size / 1e9:.2f} GB of {dist.get_world_size()} ranks; GB/s, medians of {rounds} (least, most)")
-        for name in ways:
-            rates = [[size / 1e9 / s for s in times[name]] for times in (saves, loads)]
-            print(f"{name:<12}" + "".join(
-                f" {what} {statistics.median(r):6.2f} ({min(r):.2f}, {max(r):.2f})" for what, r in zip(("save", "load"), rates)
-            ))  # fmt: skip
         print(
             f"async_save holds up {statistics.median(held) * 1e3:.0f} ms ({len(beside)} steps beside it take"
             f" {statistics.median(beside) * 1e3:.1f} ms, alone {statistics.median(alone) * 1e3:.1f}:"

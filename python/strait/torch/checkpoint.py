@@ -416,7 +416,7 @@ def _with_storage(plan: SavePlan, part: _Part) -> SavePlan:
 class Stager(AsyncStager):
     """Copies states to the host for dcp.async_save(), into memory that it uses again: give it to every save.
 
-    close() it after the last.
+    close() it after the last; some versions of torch do so after each, which costs the next one new memory.
 
     That memory is pinned where there is a GPU. shared: other processes reach it, for AsyncCheckpointerType.PROCESS. A
     save that is still under way keeps its copy: the next one is made into other memory.
@@ -431,25 +431,29 @@ class Stager(AsyncStager):
             use_async_staging=False,
             use_non_blocking_copy=torch.cuda.is_available(),
         )
+        self._lock = threading.Lock()  # the thread of a save may close it while the next one is staged
         self._sets: list[tuple[DefaultStager, list[weakref.ref[torch.Tensor]]]] = []
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        idle = next((i for i, (_, tensors) in enumerate(self._sets) if all(one() is None for one in tensors)), None)
-        stager = DefaultStager(self._options) if idle is None else self._sets.pop(idle)[0]
+        with self._lock:
+            idle = next((i for i, (_, found) in enumerate(self._sets) if all(one() is None for one in found)), None)
+            stager = DefaultStager(self._options) if idle is None else self._sets.pop(idle)[0]
         staged = stager.stage(state_dict)
         assert isinstance(staged, dict)  # it does not stage in the background
         tensors: list[weakref.ref[torch.Tensor]] = []
         _note_tensors(staged, tensors)
-        self._sets.append((stager, tensors))
+        with self._lock:
+            self._sets.append((stager, tensors))
         return staged
 
     def synchronize_staging(self) -> None:
         """Returns at once: stage() has copied everything."""
 
     def close(self) -> None:
-        for stager, _ in self._sets:
+        with self._lock:
+            sets, self._sets = self._sets, []
+        for stager, _ in sets:
             stager.close()
-        self._sets.clear()
 
 
 def _note_tensors(value: Any, found: list[weakref.ref[torch.Tensor]]) -> None:
