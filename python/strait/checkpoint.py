@@ -22,6 +22,7 @@ import ctypes
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any, Literal, NamedTuple, Union
@@ -328,6 +329,8 @@ def commit(
     text = ctypes.create_string_buffer(_TEXT_BYTES)
     status = lib.strait_checkpoint_commit(os.fsencode(path), byref(options), text, _TEXT_BYTES)
     _check(status, text.value, f"committing {os.fspath(path)}")
+    if text.value:  # it is committed, but an old one could not be removed
+        warnings.warn(text.value.decode(errors="replace"), stacklevel=2)
 
 
 def abandon(path: Path, save_id: bytes) -> None:
