@@ -197,11 +197,12 @@ static enum strait_status state_of(struct worker *worker, const struct encoder *
     return STRAIT_ERR_INVALID;
 }
 
-static double now(void)
+/* Seconds that this thread has run: others may have the processor meanwhile. */
+static double processor_seconds(void)
 {
     struct timespec time;
 
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
@@ -239,9 +240,9 @@ static void encode_one(struct worker *worker)
     pthread_cond_signal(&pipeline->room);
     pthread_mutex_unlock(&pipeline->lock);
 
-    const double began = now();
+    const double began = processor_seconds();
     const enum strait_status status = encode(worker, task, buffer, &used);
-    const double took = now() - began;
+    const double took = processor_seconds() - began;
     drop(task);
 
     pthread_mutex_lock(&pipeline->lock);
@@ -264,12 +265,12 @@ static void compare_one(struct worker *worker)
 
     pipeline->comparing++;
     pthread_mutex_unlock(&pipeline->lock);
-    const double began = now();
+    const double began = processor_seconds();
     enum strait_status status = state_of(worker, task->encoder, &state);
     if (status == STRAIT_OK)
         status = task->encoder->compare(state, asked->fp32, asked->bf16, asked->count, &equal,
                                         (struct encoder_text){worker->text, sizeof(worker->text)});
-    const double took = now() - began;
+    const double took = processor_seconds() - began;
     pthread_mutex_lock(&pipeline->lock);
     pipeline->comparing--;
     pipeline->encode_seconds += took;

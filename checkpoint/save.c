@@ -313,6 +313,14 @@ enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *sav
     return status == STRAIT_OK ? STRAIT_OK : broken(save, status);
 }
 
+static double seconds_since(const struct timespec *then)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
+}
+
 /* ---- End --------------------------------------------------------------------------------------------------------- */
 
 /* Adds the shards that are not the roundings that they were said to be. */
@@ -381,10 +389,11 @@ static enum strait_status finish(struct strait_checkpoint_save *save, struct str
     for (uint32_t i = 0; i < footer.shard_count; i++)
         if (!checkpoint_shard_stored(&footer.shards[i]))
             footer.shards[i].page_bytes = 0;
+    const double began = seconds_since(&save->began);
     status = write_footer(save, &footer, end, &summary->stored_bytes);
     free(footer.chunks);
     summary->encode_seconds = figures.encode_seconds;
-    summary->write_seconds = figures.write_seconds;
+    summary->write_seconds = figures.write_seconds + seconds_since(&save->began) - began;
     return status;
 }
 
@@ -392,7 +401,6 @@ enum strait_status strait_checkpoint_save_end(struct strait_checkpoint_save *sav
                                               struct strait_checkpoint_summary *summary)
 {
     struct strait_checkpoint_summary found = {0};
-    struct timespec now;
 
     if (save == NULL)
         return STRAIT_ERR_INVALID;
@@ -402,10 +410,9 @@ enum strait_status strait_checkpoint_save_end(struct strait_checkpoint_save *sav
     save->state = status == STRAIT_OK ? SAVE_ENDED : SAVE_BROKEN;
     if (status != STRAIT_OK)
         return status;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     found.raw_bytes = save->raw_bytes;
     found.shards = save->catalog.count;
-    found.seconds = (double)(now.tv_sec - save->began.tv_sec) + 1e-9 * (double)(now.tv_nsec - save->began.tv_nsec);
+    found.seconds = seconds_since(&save->began);
     if (summary != NULL)
         *summary = found;
     return STRAIT_OK;

@@ -15,7 +15,7 @@ ORDER = {
     "collective/engine": "ccomm liveness measure budget compare levels proxy plan codec_rate hosts timing op overlap decide join plugin",
     "checkpoint": "boxes format group message storage folder rounding encode_host writer pipeline catalog packer save commit"
                   " walk crew reader_file reader newest load_plan target_host chunk_reader faults load verify",
-    "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective"
+    "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective checkpoint"
              " demo_layout demo_report demo",
     "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",

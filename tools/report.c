@@ -21,6 +21,7 @@ static const struct {
     {"strait bench codec", 1},
     {"strait bench transfer", 1},
     {"strait bench collective", 1},
+    {"strait bench checkpoint", 1},
     {"strait demo", 1},
     {"strait top", 1},
     {"strait doctor", 1},

@@ -98,8 +98,8 @@ struct strait_checkpoint_summary {
     uint64_t stored_bytes; /* of the rank's file */
     uint64_t shards;
     uint64_t rounded_shards; /* of which nothing is stored */
-    double encode_seconds;   /* of all threads together */
-    double write_seconds;    /* while at least one write was under way */
+    double encode_seconds;   /* processor time of all threads together */
+    double write_seconds;    /* while at least one write, or the file's fsync, was under way */
     double seconds;          /* from begin to the end */
 };
 
@@ -115,8 +115,8 @@ STRAIT_API enum strait_status strait_checkpoint_save_begin(const char *path,
 
 /* Adds a shard, whose encoding begins at once; waits while as much is under way as buffers hold. Everything but `data`
  * is copied. ERR_INVALID (type, box outside the shape, a name twice with one box, rounded_from that names none),
- * ERR_NO_MEMORY, ERR_IO, ERR_DEVICE: strait_checkpoint_save_text says more. After ERR_IO and ERR_DEVICE the save can
- * only be freed. */
+ * ERR_UNSUPPORTED (memory of a kind that this build has no code for), ERR_NO_MEMORY, ERR_IO, ERR_DEVICE:
+ * strait_checkpoint_save_text says more. After the last three the save can only be freed. */
 STRAIT_API enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *save,
                                                          const struct strait_checkpoint_tensor *tensor);
 
@@ -156,8 +156,10 @@ struct strait_checkpoint_commit_options {
 /* Makes the parts of all ranks a checkpoint: reads their footers, checks that the shards of each tensor cover it,
  * writes the index, renames, and makes the symbolic link "latest" beside it name it. All of it is on the disk when this
  * returns; only then are older ones removed, and those only that verify as checkpoints. ERR_INVALID (a checkpoint of
- * that name without REPLACE; shards that contradict one another or leave a gap), ERR_TRUNCATED (a rank's file is
- * missing or not complete), ERR_IO, ERR_NO_MEMORY: then nothing has changed but for the partial folder. */
+ * that name without REPLACE, or a folder with other files; shards that contradict one another or leave a gap),
+ * ERR_TRUNCATED (a rank's file is missing or not complete), ERR_IO, ERR_NO_MEMORY: then nothing has changed but for the
+ * partial folder, unless the text says that the checkpoint is committed and only the link, or the last fsync, failed.
+ * OK with a text: an older one could not be removed. */
 STRAIT_API enum strait_status strait_checkpoint_commit(const char *path,
                                                        const struct strait_checkpoint_commit_options *options,
                                                        char *text, size_t text_size);
