@@ -10,7 +10,7 @@
 
 enum { FILES = 2 };
 
-static char folder[64], path[80];
+static char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 16];
 static struct built built;
 
 /* Two tensors: "a" in the first file, "b" in the second, both in several chunks. */
@@ -223,7 +223,7 @@ TEST(no_changed_or_cut_index_is_opened)
 {
     struct strait_checkpoint_reader *reader;
     size_t size;
-    char text[512], newest[256];
+    char text[512], newest[SCRATCH_BYTES + 16];
     uint8_t *bytes = file_read(path, CHECKPOINT_INDEX_NAME, &size);
     for (size_t at = 0; at < size; at += STRIDE) {
         bytes[at] ^= 0x10;
@@ -249,7 +249,7 @@ TEST(files_of_two_saves_are_not_mixed)
     struct seen seen;
     uint64_t wrong;
     enum strait_status verified;
-    char other[80];
+    char other[SCRATCH_BYTES + 16];
     size_t size;
     snprintf(other, sizeof(other), "%s/other", folder);
     built.save_id[3] ^= 1; /* else equal */
@@ -265,7 +265,7 @@ TEST(files_of_two_saves_are_not_mixed)
 TEST(files_of_one_save_under_other_names_are_refused)
 {
     struct strait_checkpoint_reader *reader;
-    char first[128], second[128], between[128], text[512];
+    char first[SCRATCH_BYTES + 32], second[SCRATCH_BYTES + 32], between[SCRATCH_BYTES + 32], text[512];
     snprintf(first, sizeof(first), "%s/00000.strait", path);
     snprintf(second, sizeof(second), "%s/00001.strait", path);
     snprintf(between, sizeof(between), "%s/between", path);
@@ -280,7 +280,7 @@ TEST(folders_and_pipes_in_the_place_of_files_are_told)
     struct seen seen;
     uint64_t wrong;
     enum strait_status verified;
-    char name[128];
+    char name[SCRATCH_BYTES + 32];
     snprintf(name, sizeof(name), "%s/00000.strait", path);
     ck_assert(remove(name) == 0);
     ck_assert_int_eq(STRAIT_ERR_TRUNCATED, load(&seen, &wrong, &verified));
@@ -297,7 +297,7 @@ TEST(a_file_that_shrinks_while_it_is_open_is_told)
     struct strait_checkpoint_reader *reader;
     struct seen seen = {0};
     static uint8_t memory[64 * 96 * 4];
-    char name[128], text[512] = "";
+    char name[SCRATCH_BYTES + 32], text[512] = "";
     struct strait_checkpoint_shard_info shard;
     struct strait_checkpoint_box box = {.data = memory};
     const struct strait_checkpoint_load_options options = {

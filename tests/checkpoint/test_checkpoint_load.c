@@ -5,7 +5,7 @@
 #include "tests/checkpoint/builder.h"
 #include "tests/run_suite.h"
 
-static char folder[64], path[80];
+static char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 16];
 static struct built built;
 static struct strait_checkpoint_reader *reader;
 
@@ -280,7 +280,7 @@ TEST_LOOP(a_replica_takes_the_place_of_what_is_damaged, 12 / STRIDE + 1)
         met += damages;
     }
     ck_assert_uint_gt(met, 0);
-    char name[96];
+    char name[SCRATCH_BYTES + 32];
     snprintf(name, sizeof(name), "%s/00000.strait", path);
     ck_assert_int_eq(0, remove(name));
     reopen();

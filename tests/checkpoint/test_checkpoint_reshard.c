@@ -20,7 +20,7 @@ struct state_tensor {
 };
 
 static struct state_tensor state[TENSORS];
-static char folder[64], path[80];
+static char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 16];
 
 static uint64_t values_max(void)
 {
