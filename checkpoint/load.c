@@ -107,6 +107,20 @@ static bool add_request(struct load *load, const struct request *request)
     return true;
 }
 
+static const char *name_of(const struct strait_checkpoint_reader *reader, uint32_t tensor)
+{
+    return reader->index.shards[reader_shards(reader, tensor)[0]].name;
+}
+
+static enum strait_status refuse_box(const struct load *load, uint32_t number, enum strait_status status,
+                                     const char *why, char *text, size_t text_size)
+{
+    const uint32_t tensor = load->boxes[number].tensor;
+    const bool named = tensor < load->reader->index.tensor_count;
+    return checkpoint_fail(text, text_size, status, "%s: box %" PRIu32 "%s%s: %s", load->reader->path, number,
+                           named ? " of " : "", named ? name_of(load->reader, tensor) : "", why);
+}
+
 static enum strait_status take_boxes(struct load *load, char *text, size_t text_size)
 {
     for (uint32_t b = 0; b < load->count; b++) {
@@ -114,7 +128,7 @@ static enum strait_status take_boxes(struct load *load, char *text, size_t text_
         const char *why;
         const enum strait_status status = take_box(load->reader, &load->boxes[b], memory, &why);
         if (status != STRAIT_OK)
-            return checkpoint_fail(text, text_size, status, "box %" PRIu32 ": %s", b, why);
+            return refuse_box(load, b, status, why, text, text_size);
         load->boxes[b].status = STRAIT_OK;
         load->box_faults[b] = NO_FAULT;
         const struct request request = {.at = memory->box.at, .size = memory->box.size, .box = b};
@@ -525,8 +539,7 @@ static enum strait_status first_error(const struct load *load, char *text, size_
         const enum strait_status status = (enum strait_status)load->boxes[b].status;
         if (status == STRAIT_OK)
             continue;
-        const uint32_t shard = reader_shards(load->reader, load->boxes[b].tensor)[0];
-        const char *name = load->reader->index.shards[shard].name;
+        const char *name = name_of(load->reader, load->boxes[b].tensor);
         if (load->box_faults[b] == NO_FAULT)
             return checkpoint_fail(text, text_size, status, "%s: %s: %s", load->reader->path, name,
                                    status == STRAIT_ERR_UNSUPPORTED ? "its shards overlap in too many ways"

@@ -35,7 +35,7 @@ if(STRAIT_TOOLS)
 endif()
 install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md docs/transformers.svg DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # They lie in one folder there: links to each other are kept, those to files that are not installed become names.
-foreach(name install frameworks protocol operations runbook security transports collectives)
+foreach(name install frameworks protocol operations runbook security transports collectives checkpoints)
     file(READ docs/${name}.md text)
     string(REPLACE "](../kernels/FORMAT.md)" "](FORMAT.md)" text "${text}")
     string(REPLACE "](plan.md)" "](../docs/plan.md)" text "${text}")
