@@ -1,5 +1,6 @@
 """strait.torch.checkpoint in one process; tests/frameworks/torch has ranks."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -197,6 +198,37 @@ def test_checkpoints_that_dcp_has_not_saved(path):
     checkpoint.commit(path, save_id, 3)
     for found in (load({name: torch.zeros_like(tensor) for name, tensor in state.items()}, path), load_file(path)):
         assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+
+
+def test_gpus_are_served_by_way_of_the_host_where_the_library_does_not(path, monkeypatch):
+    """Tensors that say that they are on a GPU, which the library refuses."""
+    real = checkpoint._torch_memory_of
+
+    def on_a_gpu(tensor, what):
+        memory = real(tensor, what)
+        return memory if what.startswith("host") else memory._replace(device=0)
+
+    asked = []
+    monkeypatch.setattr(checkpoint, "_torch_memory_of", on_a_gpu)
+    monkeypatch.setattr(checkpoint, "_current_device", lambda device: contextlib.nullcontext(asked.append(device)))
+    monkeypatch.setattr(checkpoint, "_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(
+        checkpoint.Checkpoint, "_load_by_host", by_host(checkpoint.Checkpoint._load_by_host, monkeypatch, real)
+    )
+    state = {name: values(torch.float32, 10, 20) for name in ("host", "a", "b", "c")}
+    save(state, path)
+    found = load({name: torch.zeros(10, 20) for name in state}, path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    assert 0 in asked and None in asked
+
+
+def by_host(function, monkeypatch, real):
+    def with_true_places(self, *arguments):
+        with monkeypatch.context() as inner:
+            inner.setattr(checkpoint, "_torch_memory_of", real)
+            function(self, *arguments)
+
+    return with_true_places
 
 
 # ---- Copies ---------------------------------------------------------------------------------------------------------

@@ -326,7 +326,8 @@ class Writer(StorageWriter):
         is compressed. cached: files go through the page cache.
     summary: what this rank has saved last.
 
-    One Writer serves one save after another. Tensors on GPUs are encoded there. use_collectives=False is refused: ranks
+    One Writer serves one save after another. Tensors on GPUs are copied to the host where the library does not encode
+    them there. use_collectives=False is refused: ranks
     that know nothing of one another do not make one checkpoint.
     """
 

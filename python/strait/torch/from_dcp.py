@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -137,7 +136,9 @@ def _save_batch(save: Save, batch: list[_Item], reader: FileSystemReader, metada
     fetch = _Fetch(metadata)
     try:
         reader.read_data(LoadPlan([item.read for item in batch]), fetch).wait()
-    except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError, pickle.UnpicklingError) as fault:
+    except (OSError, MemoryError):
+        raise
+    except Exception as fault:  # whatever torch meets in a file that is none of its own
         files = ", ".join(sorted({item.file for item in batch}))
         raise CorruptError(f"{reader.checkpoint_id}: {files}: {fault}", Status.ERR_CORRUPT) from None
     shards = [shard_of(item.write, fetch.found[item.read.storage_index]) for item in batch]
