@@ -33,6 +33,7 @@ struct load {
     uint32_t threads;
     struct box_memory *memories; /* of the boxes */
     uint32_t *box_faults;        /* the fault that each failed for, or NO_FAULT */
+    uint32_t *file_faults;       /* of files whose footers are bad, or NO_FAULT */
     struct arena arena;          /* of requests */
     struct request *requests;    /* of this round */
     size_t request_count, request_room;
@@ -413,11 +414,22 @@ static void run_job(void *context, void *state, uint64_t number)
 
 /* ---- Rounds ------------------------------------------------------------------------------------------------------ */
 
+/* Reads the footer of a file. A bad one is a fault, for all pieces in it. */
 static void read_footer(void *context, void *state, uint64_t job)
 {
     struct load *load = context;
+    const uint32_t number = load->footers[job];
+    struct fault fault = {.shard = FAULT_NO_SHARD, .file = number};
+    char why[READER_TEXT_BYTES];
     (void)state;
-    (void)reader_file(load->reader, load->footers[job]);
+    fault.status = reader_know(load->reader, number, why);
+    if (fault.status == STRAIT_OK)
+        return;
+    snprintf(fault.why, sizeof(fault.why), "%.*s", (int)sizeof(fault.why) - 1, why);
+    pthread_mutex_lock(&load->lock);
+    load->file_faults[number] = faults_add(&load->faults, &fault);
+    load->no_memory |= fault.status == STRAIT_ERR_NO_MEMORY || load->file_faults[number] == NO_FAULT;
+    pthread_mutex_unlock(&load->lock);
 }
 
 /* Reads the footers of all files that pieces are in. */
@@ -429,28 +441,15 @@ static bool read_footers(struct load *load)
     load->footer_count = 0;
     for (size_t p = 0; listed && p < load->plan.piece_count; p++) {
         const uint32_t file = load->reader->index.shards[load->plan.pieces[p].shard].file;
-        if (wanted[file]++ != 0) {
-            wanted[file] = 1;
+        if (wanted[file] != 0 || load->file_faults[file] != NO_FAULT)
             continue;
-        }
+        wanted[file] = 1;
         listed = list_grow((void **)&load->footers, load->footer_count, &load->footer_room, sizeof(*load->footers));
         if (listed)
             load->footers[load->footer_count++] = file;
     }
     free(wanted);
     return listed && crew_run(&work, load->footer_count, load->threads);
-}
-
-/* The fault of a file whose footer is bad: one for all of its pieces. */
-static uint32_t fault_of_file(struct load *load, uint32_t number)
-{
-    const struct reader_file *file = &load->reader->files[number];
-    for (size_t f = 0; f < load->faults.count; f++)
-        if (load->faults.list[f].file == number && load->faults.list[f].file_offset == 0)
-            return (uint32_t)f;
-    struct fault fault = {.shard = FAULT_NO_SHARD, .file = number, .status = file->status};
-    snprintf(fault.why, sizeof(fault.why), "%s", file->why != NULL ? file->why : "");
-    return faults_add(&load->faults, &fault);
 }
 
 static enum strait_status list_needs(struct load *load)
@@ -460,14 +459,11 @@ static enum strait_status list_needs(struct load *load)
         const struct piece *piece = &load->plan.pieces[p];
         const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
         const uint32_t box = load->requests[piece->request].box;
-        if (load->reader->files[shard->file].status == STRAIT_OK && load->reader->files[shard->file].known) {
+        const struct failed failed = {0, shard->bytes / shard->dtype->bytes, p, load->file_faults[shard->file]};
+        if (failed.fault == NO_FAULT)
             status = load_plan_needs(&load->plan, p, &load->memories[box], load->boxes[box].memory);
-            continue;
-        }
-        const struct failed failed = {0, shard->bytes / shard->dtype->bytes, p, fault_of_file(load, shard->file)};
-        add_failed(load, &failed);
-        if (load->no_memory || failed.fault == NO_FAULT)
-            status = STRAIT_ERR_NO_MEMORY;
+        else
+            add_failed(load, &failed);
     }
     return status;
 }
@@ -502,7 +498,7 @@ static enum strait_status run_round(struct load *load)
         if (status != STRAIT_OK)
             give_up(load, request, status);
     }
-    if (!read_footers(load))
+    if (!read_footers(load) || load->no_memory)
         return STRAIT_ERR_NO_MEMORY;
     const enum strait_status status = list_needs(load);
     if (status != STRAIT_OK)
@@ -556,6 +552,7 @@ static void load_fini(struct load *load)
     arena_free(&load->arena);
     free(load->memories);
     free(load->box_faults);
+    free(load->file_faults);
     free(load->requests);
     free(load->jobs);
     free(load->footers);
@@ -575,10 +572,14 @@ enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reade
                         .count = count,
                         .options = options != NULL ? options : &defaults,
                         .memories = calloc(count + (size_t)1, sizeof(*load.memories)),
-                        .box_faults = calloc(count + (size_t)1, sizeof(*load.box_faults))};
+                        .box_faults = calloc(count + (size_t)1, sizeof(*load.box_faults)),
+                        .file_faults = malloc((reader->index.file_count + (size_t)1) * sizeof(*load.file_faults))};
     load.threads = crew_threads(load.options->threads);
     pthread_mutex_init(&load.lock, NULL);
-    enum strait_status status = load.memories != NULL && load.box_faults != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    const bool made = load.memories != NULL && load.box_faults != NULL && load.file_faults != NULL;
+    for (uint32_t f = 0; made && f < reader->index.file_count; f++)
+        load.file_faults[f] = NO_FAULT;
+    enum strait_status status = made ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
     if (status == STRAIT_OK)
         status = take_boxes(&load, text, text_size);
     if (status == STRAIT_OK) {
