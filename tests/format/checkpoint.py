@@ -261,7 +261,7 @@ def model_reads_library(library, rng, folder):
 
 
 def both_refuse(library, rng, folder):
-    """Bytes are changed and files cut: the library and the model refuse the same, and of an index for the same reason."""
+    """Bytes are changed and files cut: library and model refuse the same, and of an index for the same reason."""
     names = sorted(path.name for path in folder.iterdir())
     refused = 0
     for round_number in range(24):
