@@ -70,7 +70,7 @@ struct rank {
 
 struct row {
     uint32_t mode, io; /* places in their lists of names */
-    double seconds[REPEATS_MAX], rates[REPEATS_MAX];
+    double seconds[REPEATS_MAX], rates[REPEATS_MAX], load_rates[REPEATS_MAX];
     double encode_seconds, write_seconds, rank_seconds; /* medians are not worth it: sums over repeats */
     uint64_t stored_bytes;
     bool right;
@@ -307,7 +307,9 @@ static bool flip(const struct bench *bench)
     return done;
 }
 
-static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank *rank, bool *right)
+/* Adds the time of the load to *seconds. */
+static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank *rank,
+                      const struct strait_checkpoint_load_options *options, double *seconds, bool *right)
 {
     struct strait_checkpoint_box *boxes = calloc(rank->count, sizeof(*boxes));
     uint8_t *back = malloc(rank->bytes + 64 * (uint64_t)rank->count);
@@ -320,7 +322,10 @@ static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank
     for (uint32_t i = 0; i < rank->count; i++)
         boxes[i] = (struct strait_checkpoint_box){.tensor = strait_checkpoint_find(reader, rank->shards[i].name),
                                                   .data = back + (rank->shards[i].data - rank->memory)};
-    *right &= strait_checkpoint_load(reader, boxes, rank->count, NULL, NULL, 0) == STRAIT_OK;
+    memset(back, 0xA5, rank->bytes + 64 * (uint64_t)rank->count); /* memory is there before the time begins */
+    const double began = now();
+    *right &= strait_checkpoint_load(reader, boxes, rank->count, options, NULL, 0) == STRAIT_OK;
+    *seconds += now() - began;
     for (uint32_t i = 0; *right && i < rank->count; i++) {
         const struct shard *shard = &rank->shards[i];
         *right = memcmp(boxes[i].data, shard->data, shard->values * strait_checkpoint_dtype_bytes(shard->dtype)) == 0;
@@ -330,11 +335,16 @@ static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank
     return true;
 }
 
-/* Loads all and compares it. */
-static bool check(struct bench *bench, struct row *row, bool fault)
+/* Loads all, rank after rank, the way it was saved, and compares it. */
+static bool check(struct bench *bench, struct row *row, uint64_t repeat, bool fault)
 {
+    const struct strait_checkpoint_load_options options = {
+        .size = sizeof(options),
+        .threads = (uint32_t)bench->asked->threads,
+        .flags = strcmp(checkpoint_ios[row->io], "cached") == 0 ? STRAIT_CHECKPOINT_CACHED : 0};
     struct strait_checkpoint_reader *reader = NULL;
     char text[TEXT_BYTES];
+    double seconds = 0;
     bool good = true;
 
     if (fault && !flip(bench))
@@ -344,7 +354,8 @@ static bool check(struct bench *bench, struct row *row, bool fault)
         return false;
     }
     for (uint32_t i = 0; good && i < bench->asked->ranks; i++)
-        good = load_rank(reader, &bench->ranks[i], &row->right);
+        good = load_rank(reader, &bench->ranks[i], &options, &seconds, &row->right);
+    row->load_rates[repeat] = (double)bench->raw_bytes / seconds / 1e9;
     strait_checkpoint_close(reader);
     return good;
 }
@@ -367,6 +378,7 @@ static const struct column columns[] = {
     {"write_seconds", NULL, "write s", COLUMN_NUMBER},
     {"encode_thread_GBps", NULL, "encode GB/s/T", COLUMN_NUMBER},
     {"by_longest", NULL, "by max", COLUMN_NUMBER},
+    {"load_GBps", NULL, "load GB/s", COLUMN_NUMBER},
     {"check", NULL, "check", COLUMN_CHECK},
 };
 static const struct table tables[] = {TABLE("rows", NULL, NULL, columns)};
@@ -393,6 +405,7 @@ static void add_row(struct report *report, const struct bench *bench, struct row
     cJSON_AddNumberToObject(json, "write_seconds", write);
     cJSON_AddNumberToObject(json, "encode_thread_GBps", (double)bench->raw_bytes / encode / 1e9);
     cJSON_AddNumberToObject(json, "by_longest", row->rank_seconds / repeats / longest);
+    cJSON_AddNumberToObject(json, "load_GBps", median_of(row->load_rates, asked->repeats));
     cJSON_AddBoolToObject(json, "check", row->right);
 }
 
@@ -433,7 +446,7 @@ static bool run(struct bench *bench)
     for (uint64_t repeat = 0; repeat < bench->asked->repeats; repeat++)
         for (unsigned i = 0; i < bench->row_count; i++)
             if (!save_once(bench, &bench->rows[i], repeat) ||
-                (repeat == 0 && !check(bench, &bench->rows[i], fault && i == 0)))
+                !check(bench, &bench->rows[i], repeat, fault && repeat == 0 && i == 0))
                 return false;
     return true;
 }

@@ -64,7 +64,7 @@ static bool strides_fit(const struct box_memory *memory)
 {
     uint64_t reach = memory->value_bytes, step;
     for (uint32_t d = 0; d < memory->box.dims; d++)
-        if (__builtin_mul_overflow(memory->box.size[d] - 1, memory->strides[d], &step) ||
+        if (__builtin_mul_overflow(memory->box.sizes[d] - 1, memory->strides[d], &step) ||
             __builtin_add_overflow(reach, step, &reach) || reach > INT64_MAX)
             return false;
     return memory->box.dims == 0 || memory->strides[memory->box.dims - 1] % memory->value_bytes == 0;
@@ -78,19 +78,19 @@ static enum strait_status take_box(const struct strait_checkpoint_reader *reader
     if (box->tensor >= reader->index.tensor_count)
         return STRAIT_ERR_INVALID;
     const struct checkpoint_shard *shard = &reader->index.shards[reader_shards(reader, box->tensor)[0]];
-    *memory = (struct box_memory){.box = {.at = box->offsets != NULL ? box->offsets : zeroes,
-                                          .size = box->sizes != NULL ? box->sizes : shard->shape,
+    *memory = (struct box_memory){.box = {.offsets = box->offsets != NULL ? box->offsets : zeroes,
+                                          .sizes = box->sizes != NULL ? box->sizes : shard->shape,
                                           .dims = shard->dims},
                                   .data = box->data,
                                   .strides = box->strides,
                                   .value_bytes = shard->dtype->bytes};
     *why = "the box lies outside the tensor";
     for (uint32_t d = 0; d < shard->dims; d++)
-        if (memory->box.at[d] > shard->shape[d] || memory->box.size[d] > shard->shape[d] - memory->box.at[d])
+        if (memory->box.offsets[d] > shard->shape[d] || memory->box.sizes[d] > shard->shape[d] - memory->box.offsets[d])
             return STRAIT_ERR_INVALID;
     if (target_find(box->memory, why) == NULL)
         return STRAIT_ERR_UNSUPPORTED;
-    if (box_values(&memory->box) == 0)
+    if (checkpoint_box_values(&memory->box) == 0)
         return STRAIT_OK;
     *why = "the box has no memory";
     if (box->data == NULL)
@@ -132,8 +132,8 @@ static enum strait_status take_boxes(struct load *load, char *text, size_t text_
             return refuse_box(load, b, status, why, text, text_size);
         load->boxes[b].status = STRAIT_OK;
         load->box_faults[b] = NO_FAULT;
-        const struct request request = {.at = memory->box.at, .size = memory->box.size, .box = b};
-        const uint64_t values = box_values(&memory->box);
+        const struct request request = {.at = memory->box.offsets, .size = memory->box.sizes, .box = b};
+        const uint64_t values = checkpoint_box_values(&memory->box);
         load->all_bytes += values * memory->value_bytes;
         if (values > 0 && !add_request(load, &request))
             return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "no memory");
@@ -173,16 +173,16 @@ struct again {
     struct request request;
 };
 
-static bool request_again(void *context, const struct box *box)
+static bool request_again(void *context, const struct checkpoint_box *box)
 {
     struct again *again = context;
-    const struct box piece = {.at = again->piece->at, .size = again->piece->size, .dims = box->dims};
+    const struct checkpoint_box piece = {.offsets = again->piece->at, .sizes = again->piece->size, .dims = box->dims};
     uint64_t *kept = arena_take(&again->load->arena, (2 * box->dims + 1) * sizeof(*kept));
     if (kept == NULL)
         return false;
     again->request.at = kept;
     again->request.size = kept + box->dims;
-    return !box_intersect(box, &piece, kept, kept + box->dims) || add_request(again->load, &again->request);
+    return !checkpoint_box_intersect(box, &piece, kept, kept + box->dims) || add_request(again->load, &again->request);
 }
 
 /* Makes requests of all that failed in this round, in place of the requests before. */
@@ -195,7 +195,7 @@ static bool request_failed(struct load *load)
     for (size_t f = 0; f < load->failed_count && made; f++) {
         const struct failed *failed = &load->failed[f];
         const struct piece *piece = &load->plan.pieces[failed->piece];
-        const struct box shard = load_plan_shard_box(&load->reader->index.shards[piece->shard]);
+        const struct checkpoint_box shard = load_plan_shard_box(&load->reader->index.shards[piece->shard]);
         struct tried *tried = arena_take(&load->arena, sizeof(*tried));
         struct again again = {.load = load, .piece = piece, .request = before[piece->request]};
         if (tried == NULL) {
@@ -205,7 +205,7 @@ static bool request_failed(struct load *load)
         *tried = (struct tried){.before = again.request.tried, .shard = piece->shard, .fault = failed->fault};
         again.request.tried = tried;
         again.request.tries++;
-        made = box_range(&shard, failed->first, failed->end, request_again, &again);
+        made = checkpoint_box_range(&shard, failed->first, failed->end, request_again, &again);
     }
     load->failed_count = 0;
     free(before);
@@ -253,13 +253,13 @@ static bool list_deliveries(const struct load *load, struct worker *worker, size
     const struct piece *piece = &load->plan.pieces[need->piece];
     const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
     const struct checkpoint_shard *source = reader_source(load->reader, shard);
-    const struct box box = load_plan_shard_box(shard);
+    const struct checkpoint_box box = load_plan_shard_box(shard);
     const uint64_t base = load->reader->files[need->file].first_page[need->chunk];
     const uint64_t shard_base = reader_first_page(load->reader, source);
     struct delivery delivery = {.shard = shard,
                                 .source = source,
                                 .memory = &load->memories[load->requests[piece->request].box],
-                                .part = {.at = piece->at, .size = piece->size, .dims = shard->dims},
+                                .part = {.offsets = piece->at, .sizes = piece->size, .dims = shard->dims},
                                 .need = (uint32_t)number};
     struct walk walk;
     walk_init(&walk, &box, &delivery.part, delivery.memory);

@@ -66,7 +66,7 @@ TEST(random_boxes)
                 sizes[i][d] = rng_below(&rng, 3) ? shape[d] - offsets[i][d]
                                                  : rng_below(&rng, (uint32_t)(shape[d] - offsets[i][d]) + 1);
             }
-            boxes[i] = sorted[i] = (struct checkpoint_box){offsets[i], sizes[i]};
+            boxes[i] = sorted[i] = (struct checkpoint_box){.offsets = offsets[i], .sizes = sizes[i]};
         }
         const bool expected = covers(boxes, count, shape, dims);
         const enum checkpoint_cover found = checkpoint_boxes_cover(sorted, count, shape, dims, gap);
@@ -95,7 +95,7 @@ TEST_LOOP(many_boxes, 3)
         const uint64_t row = _i == 0 ? i : _i == 1 ? 0 : i / 256, column = _i == 0 ? 0 : _i == 1 ? i : i % 256;
         offsets[i][0] = row * size[_i][0];
         offsets[i][1] = column * size[_i][1];
-        boxes[i] = (struct checkpoint_box){offsets[i], size[_i]};
+        boxes[i] = (struct checkpoint_box){.offsets = offsets[i], .sizes = size[_i]};
     }
     for (uint32_t i = SHARDS - 1; i > 0; i--) {
         const uint32_t other = rng_below(&rng, i + 1);
@@ -130,7 +130,7 @@ TEST(boxes_made_to_take_long)
             sizes[i][d] = 60000 + rng_below(&rng, 39999);
             offsets[i][d] = rng_below(&rng, 2) ? 0 : shape[d] - sizes[i][d];
         }
-        boxes[i] = (struct checkpoint_box){offsets[i], sizes[i]};
+        boxes[i] = (struct checkpoint_box){.offsets = offsets[i], .sizes = sizes[i]};
     }
     ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS, shape, 4, gap), CHECKPOINT_INTRICATE);
     ck_assert(SANITIZED || clock_s() - began - machine_late_s() < 15);
