@@ -135,8 +135,8 @@ static void round_values(uint8_t *dst, const uint8_t *src, uint64_t count)
 
 static void walk_of(struct walk *walk, const struct delivery *delivery)
 {
-    const struct box shard = {
-        .at = delivery->shard->offsets, .size = delivery->shard->sizes, .dims = delivery->shard->dims};
+    const struct checkpoint_box shard = {
+        .offsets = delivery->shard->offsets, .sizes = delivery->shard->sizes, .dims = delivery->shard->dims};
     walk_init(walk, &shard, &delivery->part, delivery->memory);
 }
 
