@@ -70,7 +70,7 @@ struct rank {
 
 struct row {
     uint32_t mode, io; /* places in their lists of names */
-    double seconds[REPEATS_MAX], rates[REPEATS_MAX];
+    double seconds[REPEATS_MAX], rates[REPEATS_MAX], load_rates[REPEATS_MAX];
     double encode_seconds, write_seconds, rank_seconds; /* medians are not worth it: sums over repeats */
     uint64_t stored_bytes;
     bool right;
@@ -238,12 +238,25 @@ static bool save_parts(struct bench *bench, const struct row *row, const uint8_t
     return good;
 }
 
+/* Removes the checkpoint. */
+static void remove_saved(const struct bench *bench)
+{
+    char name[700];
+
+    for (uint32_t i = 0; i < bench->asked->ranks; i++) {
+        snprintf(name, sizeof(name), "%s/%05u.strait", bench->path, i);
+        unlink(name);
+    }
+    snprintf(name, sizeof(name), "%s/strait.index", bench->path);
+    unlink(name);
+    rmdir(bench->path);
+}
+
 /* One save by all ranks, timed until it is committed. */
 static bool save_once(struct bench *bench, struct row *row, uint64_t repeat)
 {
     const struct checkpoint_options *asked = bench->asked;
-    struct strait_checkpoint_commit_options commit = {
-        .size = sizeof(commit), .rank_count = (uint32_t)asked->ranks, .flags = STRAIT_CHECKPOINT_REPLACE};
+    struct strait_checkpoint_commit_options commit = {.size = sizeof(commit), .rank_count = (uint32_t)asked->ranks};
     static struct part parts[RANKS_MAX];
     char text[TEXT_BYTES] = "";
     uint64_t seed = (uint64_t)getpid() << 32 | repeat;
@@ -252,6 +265,7 @@ static bool save_once(struct bench *bench, struct row *row, uint64_t repeat)
         const uint64_t part = random_next(&seed);
         memcpy(commit.save_id + i, &part, 8);
     }
+    remove_saved(bench); /* the one before: that takes its time */
     const double began = now();
     if (!save_parts(bench, row, commit.save_id, parts))
         return false;
@@ -293,7 +307,9 @@ static bool flip(const struct bench *bench)
     return done;
 }
 
-static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank *rank, bool *right)
+/* Adds the time of the load to *seconds. */
+static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank *rank,
+                      const struct strait_checkpoint_load_options *options, double *seconds, bool *right)
 {
     struct strait_checkpoint_box *boxes = calloc(rank->count, sizeof(*boxes));
     uint8_t *back = malloc(rank->bytes + 64 * (uint64_t)rank->count);
@@ -306,7 +322,10 @@ static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank
     for (uint32_t i = 0; i < rank->count; i++)
         boxes[i] = (struct strait_checkpoint_box){.tensor = strait_checkpoint_find(reader, rank->shards[i].name),
                                                   .data = back + (rank->shards[i].data - rank->memory)};
-    *right &= strait_checkpoint_load(reader, boxes, rank->count, NULL, NULL, 0) == STRAIT_OK;
+    memset(back, 0xA5, rank->bytes + 64 * (uint64_t)rank->count); /* memory is there before the time begins */
+    const double began = now();
+    *right &= strait_checkpoint_load(reader, boxes, rank->count, options, NULL, 0) == STRAIT_OK;
+    *seconds += now() - began;
     for (uint32_t i = 0; *right && i < rank->count; i++) {
         const struct shard *shard = &rank->shards[i];
         *right = memcmp(boxes[i].data, shard->data, shard->values * strait_checkpoint_dtype_bytes(shard->dtype)) == 0;
@@ -316,11 +335,16 @@ static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank
     return true;
 }
 
-/* Loads all and compares it. */
-static bool check(struct bench *bench, struct row *row, bool fault)
+/* Loads all, rank after rank, the way it was saved, and compares it. */
+static bool check(struct bench *bench, struct row *row, uint64_t repeat, bool fault)
 {
+    const struct strait_checkpoint_load_options options = {
+        .size = sizeof(options),
+        .threads = (uint32_t)bench->asked->threads,
+        .flags = strcmp(checkpoint_ios[row->io], "cached") == 0 ? STRAIT_CHECKPOINT_CACHED : 0};
     struct strait_checkpoint_reader *reader = NULL;
     char text[TEXT_BYTES];
+    double seconds = 0;
     bool good = true;
 
     if (fault && !flip(bench))
@@ -330,7 +354,8 @@ static bool check(struct bench *bench, struct row *row, bool fault)
         return false;
     }
     for (uint32_t i = 0; good && i < bench->asked->ranks; i++)
-        good = load_rank(reader, &bench->ranks[i], &row->right);
+        good = load_rank(reader, &bench->ranks[i], &options, &seconds, &row->right);
+    row->load_rates[repeat] = (double)bench->raw_bytes / seconds / 1e9;
     strait_checkpoint_close(reader);
     return good;
 }
@@ -353,6 +378,7 @@ static const struct column columns[] = {
     {"write_seconds", NULL, "write s", COLUMN_NUMBER},
     {"encode_thread_GBps", NULL, "encode GB/s/T", COLUMN_NUMBER},
     {"by_longest", NULL, "by max", COLUMN_NUMBER},
+    {"load_GBps", NULL, "load GB/s", COLUMN_NUMBER},
     {"check", NULL, "check", COLUMN_CHECK},
 };
 static const struct table tables[] = {TABLE("rows", NULL, NULL, columns)};
@@ -379,6 +405,7 @@ static void add_row(struct report *report, const struct bench *bench, struct row
     cJSON_AddNumberToObject(json, "write_seconds", write);
     cJSON_AddNumberToObject(json, "encode_thread_GBps", (double)bench->raw_bytes / encode / 1e9);
     cJSON_AddNumberToObject(json, "by_longest", row->rank_seconds / repeats / longest);
+    cJSON_AddNumberToObject(json, "load_GBps", median_of(row->load_rates, asked->repeats));
     cJSON_AddBoolToObject(json, "check", row->right);
 }
 
@@ -419,25 +446,19 @@ static bool run(struct bench *bench)
     for (uint64_t repeat = 0; repeat < bench->asked->repeats; repeat++)
         for (unsigned i = 0; i < bench->row_count; i++)
             if (!save_once(bench, &bench->rows[i], repeat) ||
-                (repeat == 0 && !check(bench, &bench->rows[i], fault && i == 0)))
+                !check(bench, &bench->rows[i], repeat, fault && repeat == 0 && i == 0))
                 return false;
     return true;
 }
 
-/* Removes the checkpoint and the folder that it is in. */
+/* Removes the folder that the checkpoints were saved in. */
 static void clean_up(const struct bench *bench)
 {
     char name[700];
 
     if (bench->folder[0] == '\0')
         return;
-    for (uint32_t i = 0; i < bench->asked->ranks; i++) {
-        snprintf(name, sizeof(name), "%s/%05u.strait", bench->path, i);
-        unlink(name);
-    }
-    snprintf(name, sizeof(name), "%s/strait.index", bench->path);
-    unlink(name);
-    rmdir(bench->path);
+    remove_saved(bench);
     snprintf(name, sizeof(name), "%s/latest", bench->folder);
     unlink(name);
     rmdir(bench->folder);

@@ -60,8 +60,8 @@ static bool batch_add(struct batch *batch, uint8_t *place, uint32_t page_bytes, 
 
 void delivery_walk(struct walk *walk, const struct delivery *delivery)
 {
-    const struct box shard = {
-        .at = delivery->shard->offsets, .size = delivery->shard->sizes, .dims = delivery->shard->dims};
+    const struct checkpoint_box shard = {
+        .offsets = delivery->shard->offsets, .sizes = delivery->shard->sizes, .dims = delivery->shard->dims};
     walk_init(walk, &shard, &delivery->part, delivery->memory);
 }
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "checkpoint/crew.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/format.h"
 #include "checkpoint/storage.h"
@@ -21,6 +22,7 @@ struct commit {
     char *path; /* of the partial folder, for texts */
     int folder; /* the partial one */
     struct checkpoint_footer *footers;
+    bool *read; /* which of them are there */
     struct checkpoint_index index;
     bool replaces; /* a checkpoint of the name is there */
     struct storage_text told;
@@ -80,16 +82,31 @@ static enum strait_status check_names(struct commit *commit)
 
 /* ---- Index ------------------------------------------------------------------------------------------------------- */
 
+/* Reads the footer of a rank, with others at once: files may be far away. */
+static void read_footer(void *context, void *state, uint64_t rank)
+{
+    struct commit *commit = context;
+
+    (void)state;
+    commit->read[rank] = folder_read_footer(commit->folder, commit->path, (uint32_t)rank, commit->options->save_id,
+                                            &commit->footers[rank], &commit->index.files[rank],
+                                            (struct storage_text){NULL, 0}) == STRAIT_OK;
+}
+
 /* Reads all ranks' footers; the number of all shards. */
 static enum strait_status read_footers(struct commit *commit, uint64_t *shards)
 {
     const struct strait_checkpoint_commit_options *options = commit->options;
+    const struct crew_work work = {.run = read_footer, .context = commit};
     const struct storage_text told = commit->told;
 
+    crew_run(&work, options->rank_count, crew_threads(0));
     for (uint32_t i = 0; i < options->rank_count; i++) {
         struct checkpoint_footer *footer = &commit->footers[i];
-        const enum strait_status status = folder_read_footer(commit->folder, commit->path, i, options->save_id, footer,
-                                                             &commit->index.files[i], told);
+        enum strait_status status = STRAIT_OK;
+        if (!commit->read[i]) /* once more, to tell why */
+            status = folder_read_footer(commit->folder, commit->path, i, options->save_id, footer,
+                                        &commit->index.files[i], told);
         if (status == STRAIT_ERR_CORRUPT || status == STRAIT_ERR_INTEGRITY || status == STRAIT_ERR_UNSUPPORTED)
             return STRAIT_ERR_TRUNCATED; /* it is not complete, whatever is in its place */
         if (status != STRAIT_OK)
@@ -112,7 +129,8 @@ static enum strait_status make_index(struct commit *commit)
 
     index->files = calloc(options->rank_count, sizeof(*index->files));
     commit->footers = calloc(options->rank_count, sizeof(*commit->footers));
-    if (index->files == NULL || commit->footers == NULL)
+    commit->read = calloc(options->rank_count, sizeof(*commit->read));
+    if (index->files == NULL || commit->footers == NULL || commit->read == NULL)
         return checkpoint_fail(commit->told.text, commit->told.size, STRAIT_ERR_NO_MEMORY, "out of memory");
     index->file_count = options->rank_count;
     enum strait_status status = read_footers(commit, &shards);
@@ -336,6 +354,7 @@ enum strait_status strait_checkpoint_commit(const char *path, const struct strai
     for (uint32_t i = 0; commit.footers != NULL && i < options->rank_count; i++)
         checkpoint_footer_free(&commit.footers[i]);
     free(commit.footers);
+    free(commit.read);
     checkpoint_index_free(&commit.index);
     free(commit.path);
     storage_place_fini(&commit.place);

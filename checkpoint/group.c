@@ -124,7 +124,7 @@ static enum strait_status check_cover(const struct checkpoint_index *index, cons
 
     for (uint32_t i = 0; i < group->count; i++) {
         const struct checkpoint_shard *shard = &index->shards[index->order[group->first + i]];
-        boxes[i] = (struct checkpoint_box){shard->offsets, shard->sizes};
+        boxes[i] = (struct checkpoint_box){shard->offsets, shard->sizes, shard->dims};
     }
     switch (checkpoint_boxes_cover(boxes, group->count, first->shape, first->dims, gap)) {
     case CHECKPOINT_COVERED:

@@ -33,6 +33,7 @@ struct load {
     uint32_t threads;
     struct box_memory *memories; /* of the boxes */
     uint32_t *box_faults;        /* the fault that each failed for, or NO_FAULT */
+    uint32_t *file_faults;       /* of files whose footers are bad, or NO_FAULT */
     struct arena arena;          /* of requests */
     struct request *requests;    /* of this round */
     size_t request_count, request_room;
@@ -63,7 +64,7 @@ static bool strides_fit(const struct box_memory *memory)
 {
     uint64_t reach = memory->value_bytes, step;
     for (uint32_t d = 0; d < memory->box.dims; d++)
-        if (__builtin_mul_overflow(memory->box.size[d] - 1, memory->strides[d], &step) ||
+        if (__builtin_mul_overflow(memory->box.sizes[d] - 1, memory->strides[d], &step) ||
             __builtin_add_overflow(reach, step, &reach) || reach > INT64_MAX)
             return false;
     return memory->box.dims == 0 || memory->strides[memory->box.dims - 1] % memory->value_bytes == 0;
@@ -77,19 +78,19 @@ static enum strait_status take_box(const struct strait_checkpoint_reader *reader
     if (box->tensor >= reader->index.tensor_count)
         return STRAIT_ERR_INVALID;
     const struct checkpoint_shard *shard = &reader->index.shards[reader_shards(reader, box->tensor)[0]];
-    *memory = (struct box_memory){.box = {.at = box->offsets != NULL ? box->offsets : zeroes,
-                                          .size = box->sizes != NULL ? box->sizes : shard->shape,
+    *memory = (struct box_memory){.box = {.offsets = box->offsets != NULL ? box->offsets : zeroes,
+                                          .sizes = box->sizes != NULL ? box->sizes : shard->shape,
                                           .dims = shard->dims},
                                   .data = box->data,
                                   .strides = box->strides,
                                   .value_bytes = shard->dtype->bytes};
     *why = "the box lies outside the tensor";
     for (uint32_t d = 0; d < shard->dims; d++)
-        if (memory->box.at[d] > shard->shape[d] || memory->box.size[d] > shard->shape[d] - memory->box.at[d])
+        if (memory->box.offsets[d] > shard->shape[d] || memory->box.sizes[d] > shard->shape[d] - memory->box.offsets[d])
             return STRAIT_ERR_INVALID;
     if (target_find(box->memory, why) == NULL)
         return STRAIT_ERR_UNSUPPORTED;
-    if (box_values(&memory->box) == 0)
+    if (checkpoint_box_values(&memory->box) == 0)
         return STRAIT_OK;
     *why = "the box has no memory";
     if (box->data == NULL)
@@ -107,6 +108,20 @@ static bool add_request(struct load *load, const struct request *request)
     return true;
 }
 
+static const char *name_of(const struct strait_checkpoint_reader *reader, uint32_t tensor)
+{
+    return reader->index.shards[reader_shards(reader, tensor)[0]].name;
+}
+
+static enum strait_status refuse_box(const struct load *load, uint32_t number, enum strait_status status,
+                                     const char *why, char *text, size_t text_size)
+{
+    const uint32_t tensor = load->boxes[number].tensor;
+    const bool named = tensor < load->reader->index.tensor_count;
+    return checkpoint_fail(text, text_size, status, "%s: box %" PRIu32 "%s%s: %s", load->reader->path, number,
+                           named ? " of " : "", named ? name_of(load->reader, tensor) : "", why);
+}
+
 static enum strait_status take_boxes(struct load *load, char *text, size_t text_size)
 {
     for (uint32_t b = 0; b < load->count; b++) {
@@ -114,11 +129,11 @@ static enum strait_status take_boxes(struct load *load, char *text, size_t text_
         const char *why;
         const enum strait_status status = take_box(load->reader, &load->boxes[b], memory, &why);
         if (status != STRAIT_OK)
-            return checkpoint_fail(text, text_size, status, "box %" PRIu32 ": %s", b, why);
+            return refuse_box(load, b, status, why, text, text_size);
         load->boxes[b].status = STRAIT_OK;
         load->box_faults[b] = NO_FAULT;
-        const struct request request = {.at = memory->box.at, .size = memory->box.size, .box = b};
-        const uint64_t values = box_values(&memory->box);
+        const struct request request = {.at = memory->box.offsets, .size = memory->box.sizes, .box = b};
+        const uint64_t values = checkpoint_box_values(&memory->box);
         load->all_bytes += values * memory->value_bytes;
         if (values > 0 && !add_request(load, &request))
             return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "no memory");
@@ -158,16 +173,16 @@ struct again {
     struct request request;
 };
 
-static bool request_again(void *context, const struct box *box)
+static bool request_again(void *context, const struct checkpoint_box *box)
 {
     struct again *again = context;
-    const struct box piece = {.at = again->piece->at, .size = again->piece->size, .dims = box->dims};
+    const struct checkpoint_box piece = {.offsets = again->piece->at, .sizes = again->piece->size, .dims = box->dims};
     uint64_t *kept = arena_take(&again->load->arena, (2 * box->dims + 1) * sizeof(*kept));
     if (kept == NULL)
         return false;
     again->request.at = kept;
     again->request.size = kept + box->dims;
-    return !box_intersect(box, &piece, kept, kept + box->dims) || add_request(again->load, &again->request);
+    return !checkpoint_box_intersect(box, &piece, kept, kept + box->dims) || add_request(again->load, &again->request);
 }
 
 /* Makes requests of all that failed in this round, in place of the requests before. */
@@ -180,7 +195,7 @@ static bool request_failed(struct load *load)
     for (size_t f = 0; f < load->failed_count && made; f++) {
         const struct failed *failed = &load->failed[f];
         const struct piece *piece = &load->plan.pieces[failed->piece];
-        const struct box shard = load_plan_shard_box(&load->reader->index.shards[piece->shard]);
+        const struct checkpoint_box shard = load_plan_shard_box(&load->reader->index.shards[piece->shard]);
         struct tried *tried = arena_take(&load->arena, sizeof(*tried));
         struct again again = {.load = load, .piece = piece, .request = before[piece->request]};
         if (tried == NULL) {
@@ -190,7 +205,7 @@ static bool request_failed(struct load *load)
         *tried = (struct tried){.before = again.request.tried, .shard = piece->shard, .fault = failed->fault};
         again.request.tried = tried;
         again.request.tries++;
-        made = box_range(&shard, failed->first, failed->end, request_again, &again);
+        made = checkpoint_box_range(&shard, failed->first, failed->end, request_again, &again);
     }
     load->failed_count = 0;
     free(before);
@@ -238,13 +253,13 @@ static bool list_deliveries(const struct load *load, struct worker *worker, size
     const struct piece *piece = &load->plan.pieces[need->piece];
     const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
     const struct checkpoint_shard *source = reader_source(load->reader, shard);
-    const struct box box = load_plan_shard_box(shard);
+    const struct checkpoint_box box = load_plan_shard_box(shard);
     const uint64_t base = load->reader->files[need->file].first_page[need->chunk];
     const uint64_t shard_base = reader_first_page(load->reader, source);
     struct delivery delivery = {.shard = shard,
                                 .source = source,
                                 .memory = &load->memories[load->requests[piece->request].box],
-                                .part = {.at = piece->at, .size = piece->size, .dims = shard->dims},
+                                .part = {.offsets = piece->at, .sizes = piece->size, .dims = shard->dims},
                                 .need = (uint32_t)number};
     struct walk walk;
     walk_init(&walk, &box, &delivery.part, delivery.memory);
@@ -399,11 +414,22 @@ static void run_job(void *context, void *state, uint64_t number)
 
 /* ---- Rounds ------------------------------------------------------------------------------------------------------ */
 
+/* Reads the footer of a file. A bad one is a fault, for all pieces in it. */
 static void read_footer(void *context, void *state, uint64_t job)
 {
     struct load *load = context;
+    const uint32_t number = load->footers[job];
+    struct fault fault = {.shard = FAULT_NO_SHARD, .file = number};
+    char why[READER_TEXT_BYTES];
     (void)state;
-    (void)reader_file(load->reader, load->footers[job]);
+    fault.status = reader_know(load->reader, number, why);
+    if (fault.status == STRAIT_OK)
+        return;
+    snprintf(fault.why, sizeof(fault.why), "%.*s", (int)sizeof(fault.why) - 1, why);
+    pthread_mutex_lock(&load->lock);
+    load->file_faults[number] = faults_add(&load->faults, &fault);
+    load->no_memory |= fault.status == STRAIT_ERR_NO_MEMORY || load->file_faults[number] == NO_FAULT;
+    pthread_mutex_unlock(&load->lock);
 }
 
 /* Reads the footers of all files that pieces are in. */
@@ -415,28 +441,15 @@ static bool read_footers(struct load *load)
     load->footer_count = 0;
     for (size_t p = 0; listed && p < load->plan.piece_count; p++) {
         const uint32_t file = load->reader->index.shards[load->plan.pieces[p].shard].file;
-        if (wanted[file]++ != 0) {
-            wanted[file] = 1;
+        if (wanted[file] != 0 || load->file_faults[file] != NO_FAULT)
             continue;
-        }
+        wanted[file] = 1;
         listed = list_grow((void **)&load->footers, load->footer_count, &load->footer_room, sizeof(*load->footers));
         if (listed)
             load->footers[load->footer_count++] = file;
     }
     free(wanted);
     return listed && crew_run(&work, load->footer_count, load->threads);
-}
-
-/* The fault of a file whose footer is bad: one for all of its pieces. */
-static uint32_t fault_of_file(struct load *load, uint32_t number)
-{
-    const struct reader_file *file = &load->reader->files[number];
-    for (size_t f = 0; f < load->faults.count; f++)
-        if (load->faults.list[f].file == number && load->faults.list[f].file_offset == 0)
-            return (uint32_t)f;
-    struct fault fault = {.shard = FAULT_NO_SHARD, .file = number, .status = file->status};
-    snprintf(fault.why, sizeof(fault.why), "%s", file->why != NULL ? file->why : "");
-    return faults_add(&load->faults, &fault);
 }
 
 static enum strait_status list_needs(struct load *load)
@@ -446,14 +459,11 @@ static enum strait_status list_needs(struct load *load)
         const struct piece *piece = &load->plan.pieces[p];
         const struct checkpoint_shard *shard = &load->reader->index.shards[piece->shard];
         const uint32_t box = load->requests[piece->request].box;
-        if (load->reader->files[shard->file].status == STRAIT_OK && load->reader->files[shard->file].known) {
+        const struct failed failed = {0, shard->bytes / shard->dtype->bytes, p, load->file_faults[shard->file]};
+        if (failed.fault == NO_FAULT)
             status = load_plan_needs(&load->plan, p, &load->memories[box], load->boxes[box].memory);
-            continue;
-        }
-        const struct failed failed = {0, shard->bytes / shard->dtype->bytes, p, fault_of_file(load, shard->file)};
-        add_failed(load, &failed);
-        if (load->no_memory || failed.fault == NO_FAULT)
-            status = STRAIT_ERR_NO_MEMORY;
+        else
+            add_failed(load, &failed);
     }
     return status;
 }
@@ -488,7 +498,7 @@ static enum strait_status run_round(struct load *load)
         if (status != STRAIT_OK)
             give_up(load, request, status);
     }
-    if (!read_footers(load))
+    if (!read_footers(load) || load->no_memory)
         return STRAIT_ERR_NO_MEMORY;
     const enum strait_status status = list_needs(load);
     if (status != STRAIT_OK)
@@ -525,8 +535,7 @@ static enum strait_status first_error(const struct load *load, char *text, size_
         const enum strait_status status = (enum strait_status)load->boxes[b].status;
         if (status == STRAIT_OK)
             continue;
-        const uint32_t shard = reader_shards(load->reader, load->boxes[b].tensor)[0];
-        const char *name = load->reader->index.shards[shard].name;
+        const char *name = name_of(load->reader, load->boxes[b].tensor);
         if (load->box_faults[b] == NO_FAULT)
             return checkpoint_fail(text, text_size, status, "%s: %s: %s", load->reader->path, name,
                                    status == STRAIT_ERR_UNSUPPORTED ? "its shards overlap in too many ways"
@@ -543,6 +552,7 @@ static void load_fini(struct load *load)
     arena_free(&load->arena);
     free(load->memories);
     free(load->box_faults);
+    free(load->file_faults);
     free(load->requests);
     free(load->jobs);
     free(load->footers);
@@ -562,10 +572,14 @@ enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reade
                         .count = count,
                         .options = options != NULL ? options : &defaults,
                         .memories = calloc(count + (size_t)1, sizeof(*load.memories)),
-                        .box_faults = calloc(count + (size_t)1, sizeof(*load.box_faults))};
+                        .box_faults = calloc(count + (size_t)1, sizeof(*load.box_faults)),
+                        .file_faults = malloc((reader->index.file_count + (size_t)1) * sizeof(*load.file_faults))};
     load.threads = crew_threads(load.options->threads);
     pthread_mutex_init(&load.lock, NULL);
-    enum strait_status status = load.memories != NULL && load.box_faults != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    const bool made = load.memories != NULL && load.box_faults != NULL && load.file_faults != NULL;
+    for (uint32_t f = 0; made && f < reader->index.file_count; f++)
+        load.file_faults[f] = NO_FAULT;
+    enum strait_status status = made ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
     if (status == STRAIT_OK)
         status = take_boxes(&load, text, text_size);
     if (status == STRAIT_OK) {

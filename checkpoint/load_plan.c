@@ -26,38 +26,39 @@ void load_plan_fini(struct load_plan *plan)
 struct cutting {
     struct load_plan *plan;
     uint32_t dims;
-    struct box *left;
+    struct checkpoint_box *left;
     size_t left_count, left_room;
     bool no_memory;
     uint32_t steps;
 };
 
-static bool keep_box(struct load_plan *plan, const struct box *box, const uint64_t **at, const uint64_t **size)
+static bool keep_box(struct load_plan *plan, const struct checkpoint_box *box, const uint64_t **at,
+                     const uint64_t **size)
 {
     uint64_t *kept = arena_take(&plan->arena, (2 * box->dims + 1) * sizeof(*kept));
     if (kept == NULL)
         return false;
     if (box->dims > 0) {
-        memcpy(kept, box->at, box->dims * sizeof(*kept));
-        memcpy(kept + box->dims, box->size, box->dims * sizeof(*kept));
+        memcpy(kept, box->offsets, box->dims * sizeof(*kept));
+        memcpy(kept + box->dims, box->sizes, box->dims * sizeof(*kept));
     }
     *at = kept;
     *size = kept + box->dims;
     return true;
 }
 
-static bool leave(void *context, const struct box *box)
+static bool leave(void *context, const struct checkpoint_box *box)
 {
     struct cutting *cutting = context;
-    struct box kept = {.dims = box->dims};
+    struct checkpoint_box kept = {.dims = box->dims};
     cutting->no_memory = !list_grow((void **)&cutting->left, cutting->left_count, &cutting->left_room, sizeof(kept)) ||
-                         !keep_box(cutting->plan, box, &kept.at, &kept.size);
+                         !keep_box(cutting->plan, box, &kept.offsets, &kept.sizes);
     if (!cutting->no_memory)
         cutting->left[cutting->left_count++] = kept;
     return !cutting->no_memory;
 }
 
-static bool add_piece(struct load_plan *plan, const struct box *part, uint32_t request, uint32_t shard)
+static bool add_piece(struct load_plan *plan, const struct checkpoint_box *part, uint32_t request, uint32_t shard)
 {
     struct piece piece = {.request = request, .shard = shard};
     if (!list_grow((void **)&plan->pieces, plan->piece_count, &plan->piece_room, sizeof(piece)) ||
@@ -68,23 +69,24 @@ static bool add_piece(struct load_plan *plan, const struct box *part, uint32_t r
 }
 
 /* Cuts from what is left all that a shard has. Returns the bytes; UINT64_MAX: it failed. */
-static uint64_t cut(struct cutting *cutting, const struct box *shard_box, uint32_t request, uint32_t shard)
+static uint64_t cut(struct cutting *cutting, const struct checkpoint_box *shard_box, uint32_t request, uint32_t shard)
 {
     uint64_t at[STRAIT_CHECKPOINT_DIMS_MAX], size[STRAIT_CHECKPOINT_DIMS_MAX], values = 0;
     const size_t before = cutting->left_count;
     size_t kept = 0;
     for (size_t i = 0; i < before; i++) {
-        const struct box box = cutting->left[i], part = {.at = at, .size = size, .dims = cutting->dims};
+        const struct checkpoint_box box = cutting->left[i],
+                                    part = {.offsets = at, .sizes = size, .dims = cutting->dims};
         if (cutting->steps++ > STEPS_MAX)
             return UINT64_MAX;
-        if (!box_intersect(&box, shard_box, at, size)) {
+        if (!checkpoint_box_intersect(&box, shard_box, at, size)) {
             cutting->left[kept++] = box;
             continue;
         }
         cutting->no_memory = !add_piece(cutting->plan, &part, request, shard);
-        if (cutting->no_memory || !box_subtract(&box, &part, leave, cutting))
+        if (cutting->no_memory || !checkpoint_box_subtract(&box, &part, leave, cutting))
             return UINT64_MAX;
-        values += box_values(&part);
+        values += checkpoint_box_values(&part);
     }
     memmove(cutting->left + kept, cutting->left + before, (cutting->left_count - before) * sizeof(*cutting->left));
     cutting->left_count -= before - kept;
@@ -138,24 +140,24 @@ static enum strait_status cut_request(struct cutting *cutting, uint32_t tensor, 
     struct load_plan *plan = cutting->plan;
     const struct checkpoint_index *index = &plan->reader->index;
     const uint32_t *order = reader_shards(plan->reader, tensor), count = index->tensors[tensor].count;
-    const struct box wanted = {.at = request->at, .size = request->size, .dims = cutting->dims};
+    const struct checkpoint_box wanted = {.offsets = request->at, .sizes = request->size, .dims = cutting->dims};
     uint64_t at[STRAIT_CHECKPOINT_DIMS_MAX], size[STRAIT_CHECKPOINT_DIMS_MAX];
     uint32_t i = 0, end = count, same;
     if (cutting->dims > 0) {
         const uint64_t reach = plan->reader->reach[tensor];
-        i = first_from(index, order, count, wanted.at[0] >= reach ? wanted.at[0] - reach + 1 : 0);
-        end = first_from(index, order, count, wanted.at[0] + wanted.size[0]);
+        i = first_from(index, order, count, wanted.offsets[0] >= reach ? wanted.offsets[0] - reach + 1 : 0);
+        end = first_from(index, order, count, wanted.offsets[0] + wanted.sizes[0]);
     }
     if (!leave(cutting, &wanted))
         return STRAIT_ERR_NO_MEMORY;
     for (; i < end && cutting->left_count > 0; i += same) {
-        const struct box box = load_plan_shard_box(&index->shards[order[i]]);
+        const struct checkpoint_box box = load_plan_shard_box(&index->shards[order[i]]);
         for (same = 1; i + same < end; same++) {
-            const struct box next = load_plan_shard_box(&index->shards[order[i + same]]);
-            if (!box_equal(&box, &next))
+            const struct checkpoint_box next = load_plan_shard_box(&index->shards[order[i + same]]);
+            if (!checkpoint_box_equal(&box, &next))
                 break;
         }
-        const bool meets = box_intersect(&wanted, &box, at, size);
+        const bool meets = checkpoint_box_intersect(&wanted, &box, at, size);
         const uint32_t shard = meets ? choose(plan, order + i, same, request) : UINT32_MAX;
         if (shard == UINT32_MAX)
             continue;
@@ -224,8 +226,8 @@ enum strait_status load_plan_needs(struct load_plan *plan, uint32_t number, cons
     const struct checkpoint_shard *shard = &plan->reader->index.shards[piece->shard];
     const struct checkpoint_shard *source = reader_source(plan->reader, shard);
     const struct reader_file *file = &plan->reader->files[shard->file];
-    const struct box box = load_plan_shard_box(shard),
-                     part = {.at = piece->at, .size = piece->size, .dims = shard->dims};
+    const struct checkpoint_box box = load_plan_shard_box(shard),
+                                part = {.offsets = piece->at, .sizes = piece->size, .dims = shard->dims};
     const uint64_t base = reader_first_page(plan->reader, source), per_page = source->page_bytes / source->dtype->bytes;
     enum strait_status status = STRAIT_OK;
     struct walk walk;

@@ -67,9 +67,9 @@ enum strait_status load_plan_request(struct load_plan *plan, uint32_t tensor, co
 void load_plan_page(const struct checkpoint_shard *source, uint64_t page, uint64_t *first, uint64_t *end);
 
 /* The box of a shard, or of a piece. */
-static inline struct box load_plan_shard_box(const struct checkpoint_shard *shard)
+static inline struct checkpoint_box load_plan_shard_box(const struct checkpoint_shard *shard)
 {
-    return (struct box){.at = shard->offsets, .size = shard->sizes, .dims = shard->dims};
+    return (struct checkpoint_box){.offsets = shard->offsets, .sizes = shard->sizes, .dims = shard->dims};
 }
 
 /* Adds the needs of a piece, whose file is known. */

@@ -107,7 +107,6 @@ void strait_checkpoint_close(struct strait_checkpoint_reader *reader)
     for (uint32_t f = 0; reader->files != NULL && f < reader->index.file_count; f++) {
         struct reader_file *file = &reader->files[f];
         pthread_mutex_destroy(&file->lock);
-        free(file->why);
         free(file->chunks);
         free(file->first_page);
         free(file->by_page);

@@ -23,9 +23,7 @@ struct reader_page {
 /* What is known of a file; the lock is for all of it until `known` is set, then nothing but `pages` changes. */
 struct reader_file {
     pthread_mutex_t lock;
-    bool known;
-    enum strait_status status; /* of the header and the footer */
-    char *why;                 /* when it is not OK; owned */
+    bool known; /* its header and footer are right */
     struct checkpoint_chunk *chunks;
     uint64_t *first_page; /* of each chunk, counted in the file; one more for the end */
     uint32_t *by_page;    /* stored shards of the file, places in the index, in the order of their pages */
@@ -60,8 +58,9 @@ enum strait_status reader_read(int fd, uint64_t begin, uint64_t end, uint8_t *ds
 
 /* ---- Files of a checkpoint --------------------------------------------------------------------------------------- */
 
-/* What is known of a file; reads its footer the first time. Any thread. When its status is not OK, `why` tells. */
-const struct reader_file *reader_file(struct strait_checkpoint_reader *reader, uint32_t file);
+/* Reads the footer of a file if it is not known. Any thread. What fails is tried again by the next call; `why`, of
+ * READER_TEXT_BYTES, is for people and does not name the file. */
+enum strait_status reader_know(struct strait_checkpoint_reader *reader, uint32_t file, char *why);
 
 /* Reads the metadata of all chunks of a file, if it has not been done before. Any thread. NULL: some could not be read.
  */

@@ -165,30 +165,29 @@ static const char *without_name(const struct strait_checkpoint_reader *reader, u
     return named ? text + path + name + 3 : text;
 }
 
-const struct reader_file *reader_file(struct strait_checkpoint_reader *reader, uint32_t number)
+enum strait_status reader_know(struct strait_checkpoint_reader *reader, uint32_t number, char *why)
 {
     struct reader_file *file = &reader->files[number];
+    enum strait_status status = STRAIT_OK;
+    char text[READER_TEXT_BYTES] = "";
     pthread_mutex_lock(&file->lock);
     if (!file->known) {
-        char text[READER_TEXT_BYTES] = "";
-        free(file->why);
-        file->why = NULL;
         file->stored_count = file->chunk_count = 0;
-        file->status = read_footer(reader, number, file, text);
-        if (file->status != STRAIT_OK) {
-            free(file->chunks);
-            free(file->first_page);
-            free(file->by_page);
-            file->chunks = NULL;
-            file->first_page = NULL;
-            file->by_page = NULL;
-            file->why =
-                strdup(text[0] != '\0' ? without_name(reader, number, text) : strait_status_string(file->status));
-        }
-        file->known = file->status != STRAIT_ERR_NO_MEMORY && (file->status == STRAIT_OK || file->why != NULL);
+        status = read_footer(reader, number, file, text);
+        file->known = status == STRAIT_OK;
+    }
+    if (!file->known) {
+        free(file->chunks);
+        free(file->first_page);
+        free(file->by_page);
+        file->chunks = NULL;
+        file->first_page = NULL;
+        file->by_page = NULL;
+        snprintf(why, READER_TEXT_BYTES, "%s",
+                 text[0] != '\0' ? without_name(reader, number, text) : strait_status_string(status));
     }
     pthread_mutex_unlock(&file->lock);
-    return file;
+    return status;
 }
 
 uint64_t reader_first_page(const struct strait_checkpoint_reader *reader, const struct checkpoint_shard *shard)
@@ -288,9 +287,10 @@ static bool survey_file(struct reader_file *file, int fd)
 const struct reader_page *reader_pages(struct strait_checkpoint_reader *reader, uint32_t number)
 {
     struct reader_file *file = &reader->files[number];
+    char why[READER_TEXT_BYTES];
     uint64_t bytes;
     int fd;
-    if (reader_file(reader, number)->status != STRAIT_OK)
+    if (reader_know(reader, number, why) != STRAIT_OK)
         return NULL;
     pthread_mutex_lock(&file->lock);
     if (file->pages == NULL &&

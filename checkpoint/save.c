@@ -1,7 +1,6 @@
 /* One rank's part of a save. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +9,7 @@
 
 #include "checkpoint/boxes.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/crew.h"
 #include "checkpoint/encoder.h"
 #include "checkpoint/packer.h"
 #include "checkpoint/pipeline.h"
@@ -17,7 +17,6 @@
 #include "checkpoint/rounding.h"
 #include "checkpoint/storage.h"
 
-#define THREADS_MAX      16u
 #define BUFFER_BYTES     (256u << 20)
 #define COMPARED_AT_ONCE 65536u     /* values, without a thread */
 #define COMPARED_BY_ONE  (1u << 20) /* values for one thread */
@@ -64,14 +63,6 @@ static struct storage_text told_to(struct strait_checkpoint_save *save)
 }
 
 /* ---- Begin ------------------------------------------------------------------------------------------------------- */
-
-static uint32_t processors(void)
-{
-    cpu_set_t set;
-    const int count = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-
-    return count < 1 ? 1 : count > (int)THREADS_MAX ? THREADS_MAX : (uint32_t)count;
-}
 
 static bool options_valid(const struct strait_checkpoint_save_options *options)
 {
@@ -147,7 +138,7 @@ static enum strait_status begin(struct strait_checkpoint_save *save, const char 
     const struct pipeline_options work = {
         .fd = save->fd,
         .path = save->file_path,
-        .threads = options->threads > 0 ? options->threads : processors(),
+        .threads = crew_threads(options->threads),
         .buffer_bytes = options->buffer_bytes > 0 ? options->buffer_bytes : BUFFER_BYTES,
         .encoder = {.mode = options->flags & STRAIT_CHECKPOINT_RAW ? STRAIT_MODE_RAW : STRAIT_MODE_PARTS,
                     .sm_budget = options->sm_budget}};

@@ -14,7 +14,7 @@ struct delivery {
     const struct checkpoint_shard *shard;  /* that gives the values, */
     const struct checkpoint_shard *source; /* and the one whose pages they are in: another one for a rounding */
     const struct box_memory *memory;       /* where they go */
-    struct box part;                       /* of the tensor: what the piece has */
+    struct checkpoint_box part;            /* of the tensor: what the piece has */
     uint64_t first, end;                   /* values of the shard that the page has */
     uint32_t page;                         /* of the chunk */
     uint32_t need;                         /* the owner's */

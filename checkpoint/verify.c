@@ -15,6 +15,7 @@ struct verify {
     uint32_t threads;
     struct open_files files;
     uint64_t *first_chunk; /* of each file, counted in the checkpoint; one more for the end */
+    bool *known;           /* files whose footers are right */
 
     pthread_mutex_t lock; /* of what follows */
     struct faults faults;
@@ -211,12 +212,14 @@ static void run_job(void *context, void *state, uint64_t job)
 static void read_footer(void *context, void *state, uint64_t job)
 {
     struct verify *verify = context;
-    const struct reader_file *file = reader_file(verify->reader, (uint32_t)job);
+    struct fault fault = {.shard = FAULT_NO_SHARD, .file = (uint32_t)job, .lost = true};
+    char why[READER_TEXT_BYTES];
     (void)state;
-    if (file->status == STRAIT_OK)
+    fault.status = reader_know(verify->reader, (uint32_t)job, why);
+    verify->known[job] = fault.status == STRAIT_OK;
+    if (verify->known[job])
         return;
-    struct fault fault = {.shard = FAULT_NO_SHARD, .file = (uint32_t)job, .status = file->status, .lost = true};
-    snprintf(fault.why, sizeof(fault.why), "%s", file->why != NULL ? file->why : "");
+    snprintf(fault.why, sizeof(fault.why), "%.*s", (int)sizeof(fault.why) - 1, why);
     add_fault(verify, &fault);
 }
 
@@ -228,7 +231,7 @@ static enum strait_status verify_files(struct verify *verify)
     (void)crew_run(&footers, files, verify->threads);
     for (uint32_t f = 0; f < files; f++) {
         const struct reader_file *file = &verify->reader->files[f];
-        const uint32_t count = file->status == STRAIT_OK && file->known ? file->chunk_count : 0;
+        const uint32_t count = verify->known[f] ? file->chunk_count : 0;
         verify->files.list[f].jobs = count;
         verify->first_chunk[f + 1] = verify->first_chunk[f] + count;
         for (uint32_t c = 0; c < count; c++)
@@ -266,10 +269,11 @@ enum strait_status strait_checkpoint_verify(struct strait_checkpoint_reader *rea
     struct verify verify = {.reader = reader, .options = options != NULL ? options : &defaults};
     verify.threads = crew_threads(verify.options->threads);
     verify.first_chunk = calloc(reader->index.file_count + (size_t)1, sizeof(*verify.first_chunk));
+    verify.known = calloc(reader->index.file_count + (size_t)1, sizeof(*verify.known));
     pthread_mutex_init(&verify.lock, NULL);
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
     const bool direct = (verify.options->flags & STRAIT_CHECKPOINT_CACHED) == 0;
-    if (verify.first_chunk != NULL && open_files_init(&verify.files, reader, direct))
+    if (verify.first_chunk != NULL && verify.known != NULL && open_files_init(&verify.files, reader, direct))
         status = verify_files(&verify);
     if (status == STRAIT_OK) {
         faults_report(&verify.faults, reader, verify.options);
@@ -279,6 +283,7 @@ enum strait_status strait_checkpoint_verify(struct strait_checkpoint_reader *rea
     }
     open_files_fini(&verify.files);
     free(verify.first_chunk);
+    free(verify.known);
     free(verify.faults.list);
     pthread_mutex_destroy(&verify.lock);
     return status;

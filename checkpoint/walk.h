@@ -1,4 +1,4 @@
-/* Parts of shards: intersections of boxes, differences, and where the values of a box lie in a shard and in memory.
+/* Walks over parts of shards: where values of a box lie in a shard and in memory.
  * Offsets and sizes are counted in values, strides of memory in bytes; the last dimension is the fastest. */
 #ifndef STRAIT_CHECKPOINT_WALK_H
 #define STRAIT_CHECKPOINT_WALK_H
@@ -8,29 +8,7 @@
 
 #include <strait/checkpoint.h>
 
-/* A view: the arrays of `dims` numbers are the owner's. */
-struct box {
-    const uint64_t *at;
-    const uint64_t *size;
-    uint32_t dims;
-};
-
-/* Values of a box; 1 for a scalar. The caller knows that they fit into 64 bits. */
-uint64_t box_values(const struct box *box);
-bool box_equal(const struct box *a, const struct box *b);
-/* Writes the intersection; false when it is empty. */
-bool box_intersect(const struct box *a, const struct box *b, uint64_t *at, uint64_t *size);
-
-/* Takes a box that lives during the call only. False ends the walk over the boxes. */
-typedef bool box_taker(void *context, const struct box *box);
-
-/* Gives what is left of `box` without `cut`, a box inside it, as at most 2 * dims disjoint boxes. Returns whether the
- * taker took all. */
-bool box_subtract(const struct box *box, const struct box *cut, box_taker *take, void *context);
-
-/* Gives the values first..end-1 of a box, counted in their order in memory, as at most 2 * dims disjoint boxes with the
- * offsets of the tensor. */
-bool box_range(const struct box *box, uint64_t first, uint64_t end, box_taker *take, void *context);
+#include "checkpoint/boxes.h"
 
 /* Where the values of a part of a shard are: in the shard, as values from its first one on, and in the caller's memory.
  * Rows are runs of values that are next to one another in the shard. */
@@ -46,14 +24,15 @@ struct walk {
 
 /* Destination of a box: `strides` NULL: contiguous. */
 struct box_memory {
-    struct box box;
+    struct checkpoint_box box;
     uint8_t *data;
     const uint64_t *strides;
     uint32_t value_bytes;
 };
 
 /* `part` lies inside `shard` and inside memory->box, and is not empty. */
-void walk_init(struct walk *walk, const struct box *shard, const struct box *part, const struct box_memory *memory);
+void walk_init(struct walk *walk, const struct checkpoint_box *shard, const struct checkpoint_box *part,
+               const struct box_memory *memory);
 
 /* Whether the part has any of the shard's values first..end-1. */
 bool walk_touches(const struct walk *walk, uint64_t first, uint64_t end);

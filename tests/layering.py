@@ -13,8 +13,8 @@ ORDER = {
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_decode cmd_encode cmd_inspect checkpoint_open checkpoint_survey checkpoint_picture checkpoint_inspect checkpoint_verify checkpoint_diff checkpoint_export cmd_checkpoint cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings address nccl rendezvous rdv_server comm group join hooks exports reduce check_header",
     "collective/engine": "ccomm liveness measure budget compare levels proxy plan codec_rate hosts timing op overlap decide join plugin",
-    "checkpoint": "plugin boxes format group message storage folder rounding encode_host writer pipeline catalog packer save commit"
-                  " walk crew reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
+    "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
+                  " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective checkpoint"
              " demo_layout demo_report demo",
     "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",

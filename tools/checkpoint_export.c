@@ -34,6 +34,7 @@ struct export_options {
     uint64_t shard_size; /* 0: one file */
 };
 
+#define METADATA        "__metadata__"
 #define FILE_NAME_BYTES 64
 
 /* A file to write: tensors[first] to tensors[first + count - 1]. */
@@ -114,6 +115,10 @@ static bool plan_files(struct export *export)
     for (uint32_t t = 0; t < info.tensor_count; t++) {
         const struct strait_checkpoint_tensor_info tensor = info_of(export, t);
         struct export_file *file = &export->files[export->file_count - 1];
+        if (strcmp(tensor.name, METADATA) == 0) {
+            print_error(export->path, "a tensor is named " METADATA ", which safetensors files cannot have");
+            return false;
+        }
         if (strcmp(tensor.dtype, "BYTES") == 0) {
             export->left_out++;
             continue;
@@ -141,7 +146,7 @@ static uint8_t *make_header(const struct export *export, const struct export_fil
 {
     cJSON *object = cJSON_CreateObject();
     uint64_t at = 0;
-    cJSON_AddStringToObject(cJSON_AddObjectToObject(object, "__metadata__"), "format", "pt");
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(object, METADATA), "format", "pt");
     for (uint32_t i = file->first; i < file->first + file->count; i++) {
         const struct strait_checkpoint_tensor_info info = info_of(export, export->tensors[i]);
         cJSON *item = cJSON_AddObjectToObject(object, info.name), *list;

@@ -124,18 +124,18 @@ struct boxes {
     uint32_t value_bytes;
 };
 
-static bool add_box(void *context, const struct box *box)
+static bool add_box(void *context, const struct checkpoint_box *box)
 {
     struct boxes *boxes = context;
     if (!grow((void **)&boxes->list, boxes->count, &boxes->room, sizeof(*boxes->list)) ||
         !grow((void **)&boxes->numbers, boxes->count, &boxes->numbers_room, sizeof(*boxes->numbers)))
         return false;
     if (box->dims > 0) {
-        memcpy(boxes->numbers[boxes->count][0], box->at, box->dims * sizeof(*box->at));
-        memcpy(boxes->numbers[boxes->count][1], box->size, box->dims * sizeof(*box->size));
+        memcpy(boxes->numbers[boxes->count][0], box->offsets, box->dims * sizeof(*box->offsets));
+        memcpy(boxes->numbers[boxes->count][1], box->sizes, box->dims * sizeof(*box->sizes));
     }
     boxes->list[boxes->count++] = (struct strait_checkpoint_box){.tensor = boxes->range->tensor, .data = boxes->data};
-    boxes->data += box_values(box) * boxes->value_bytes;
+    boxes->data += checkpoint_box_values(box) * boxes->value_bytes;
     return true;
 }
 
@@ -145,11 +145,11 @@ static bool add_range(struct boxes *boxes, const struct strait_checkpoint_reader
     static const uint64_t zeroes[STRAIT_CHECKPOINT_DIMS_MAX];
     struct strait_checkpoint_tensor_info info;
     (void)strait_checkpoint_tensor_at(reader, range->tensor, &info);
-    const struct box whole = {.at = zeroes, .size = info.shape, .dims = info.dims};
+    const struct checkpoint_box whole = {.offsets = zeroes, .sizes = info.shape, .dims = info.dims};
     boxes->range = range;
     boxes->data = range->data;
     boxes->value_bytes = strait_checkpoint_dtype_bytes(info.dtype);
-    return box_range(&whole, range->first, range->end, add_box, boxes);
+    return checkpoint_box_range(&whole, range->first, range->end, add_box, boxes);
 }
 
 bool ranges_load(struct strait_checkpoint_reader *reader, const char *path, const struct value_range *ranges,

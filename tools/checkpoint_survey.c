@@ -5,6 +5,9 @@
 
 #include "checkpoint/reader.h"
 #include "tools/report.h"
+#include "tools/util.h"
+
+#define FILES_AT_ONCE 16u /* whose metadata are read: most of the time is the disk's */
 
 /* ---- Kinds ------------------------------------------------------------------------------------------------------- */
 
@@ -112,12 +115,29 @@ static const struct checkpoint_shard *shard_of(const struct strait_checkpoint_re
     return &reader->index.shards[reader_shards(reader, tensor)[number]];
 }
 
+/* Files whose metadata threads read. */
+struct file_queue {
+    struct strait_checkpoint_reader *reader;
+    _Atomic uint32_t next;
+};
+
+static void read_files(void *arg, unsigned index)
+{
+    struct file_queue *queue = arg;
+    (void)index;
+    for (uint32_t file; (file = atomic_fetch_add(&queue->next, 1)) < queue->reader->index.file_count;)
+        (void)reader_pages(queue->reader, file);
+}
+
 bool checkpoint_survey_make(struct checkpoint_survey *survey, struct strait_checkpoint_reader *reader)
 {
     const uint32_t count = reader->index.tensor_count;
     *survey = (struct checkpoint_survey){.tensors = calloc(count + (size_t)1, sizeof(*survey->tensors))};
     if (survey->tensors == NULL)
         return false;
+    struct file_queue queue = {.reader = reader};
+    const unsigned threads = reader->index.file_count < FILES_AT_ONCE ? reader->index.file_count : FILES_AT_ONCE;
+    parallel_run(threads, read_files, &queue);
     for (uint32_t t = 0; t < count; t++) { /* all kinds first: their places change */
         const struct checkpoint_shard *shard = shard_of(reader, t, 0);
         if (find_kind(survey, kind_of_name(shard->name, shard->dtype->name), shard->dtype->name) == UINT32_MAX)

@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "tools/checkpoint_open.h"
 #include "tools/checkpoint_parts.h"
@@ -88,9 +89,12 @@ static bool verify_path(const char *path, const struct verify_options *options)
         print_error(NULL, "%s", text);
     if (options->json)
         whole &= print_json(&verification, path, &info, whole);
-    else if (!options->quiet && whole)
-        printf("%s: whole: %" PRIu32 " tensors in %" PRIu32 " files, %" PRIu64 " -> %" PRIu64 " bytes\n", path,
-               info.tensor_count, info.file_count, info.raw_bytes, info.stored_bytes);
+    else if (!options->quiet && whole) {
+        char *name = text_printable(path, true);
+        printf("%s: whole: %" PRIu32 " tensors in %" PRIu32 " files, %" PRIu64 " -> %" PRIu64 " bytes\n",
+               name != NULL ? name : "", info.tensor_count, info.file_count, info.raw_bytes, info.stored_bytes);
+        free(name);
+    }
     damage_list_fini(&verification.damage);
     strait_checkpoint_close(reader);
     return whole;

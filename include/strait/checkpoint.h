@@ -106,8 +106,9 @@ struct strait_checkpoint_summary {
 struct strait_checkpoint_save; /* one rank's part of a save */
 
 /* Begins a rank's part: makes the folder beside `path` if it is not there, and the rank's file in it. The parent of
- * `path` must exist. On success the caller owns *save. ERR_INVALID (ranks, a path without a name), ERR_NO_MEMORY,
- * ERR_IO (text says which call failed and why); *save is NULL then. */
+ * `path` must exist; its last part, the checkpoint's name, has at most 213 bytes, does not begin with a point, and is
+ * not "latest". On success the caller owns *save. ERR_INVALID (ranks, threads, flags, the name), ERR_NO_MEMORY, ERR_IO
+ * (text says which call failed and why; the rank's file may be there already); *save is NULL then. */
 STRAIT_API enum strait_status strait_checkpoint_save_begin(const char *path,
                                                            const struct strait_checkpoint_save_options *options,
                                                            struct strait_checkpoint_save **save, char *text,

@@ -22,6 +22,7 @@ import ctypes
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any, Literal, NamedTuple, Union
@@ -30,7 +31,7 @@ import numpy as np
 
 from . import _abi
 from ._views import array_view, dtype_name
-from .errors import Error, Status, make_error
+from .errors import Error, Status, UnsupportedError, make_error
 from .files import _DTYPES, _NAMES, _numpy_dtype
 
 __all__ = [
@@ -57,6 +58,7 @@ Framework = Literal["np", "pt"]
 
 _TEXT_BYTES = 4096
 _NO_STORED_BYTES = 2**64 - 1
+_BUFFER_BYTES = 1 << 30  # of host memory at a time, for boxes on GPUs
 
 
 def _check(status: int, text: bytes | None, what: str) -> None:
@@ -265,6 +267,10 @@ class Save:
         self._owners.append(memory.owner)
         with _current_device(memory.device):
             status = lib.strait_checkpoint_save_add(save, byref(tensor))
+        if status == Status.ERR_UNSUPPORTED and memory.device is not None:  # by way of the host
+            self._owners[-1] = host = memory.owner.cpu()
+            tensor.data, tensor.memory = host.data_ptr(), _abi.CHECKPOINT_MEMORY["host"]
+            status = lib.strait_checkpoint_save_add(save, byref(tensor))
         if status != Status.OK:
             _check(status, self._text(), f"saving {name} of {self._path}")
 
@@ -328,6 +334,8 @@ def commit(
     text = ctypes.create_string_buffer(_TEXT_BYTES)
     status = lib.strait_checkpoint_commit(os.fsencode(path), byref(options), text, _TEXT_BYTES)
     _check(status, text.value, f"committing {os.fspath(path)}")
+    if text.value:  # it is committed, but an old one could not be removed
+        warnings.warn(text.value.decode(errors="replace"), stacklevel=2)
 
 
 def abandon(path: Path, save_id: bytes) -> None:
@@ -543,9 +551,15 @@ class Checkpoint(Mapping[str, Any]):
         for device in sorted(
             {memory.device for _, memory in placed}, key=lambda device: -1 if device is None else device
         ):
+            there = [(box, memory) for box, memory in placed if memory.device == device]
             try:
                 with _current_device(device):
-                    self._load([(box, memory) for box, memory in placed if memory.device == device], progress)
+                    self._load(there, progress)
+            except UnsupportedError as failure:
+                if device is None:
+                    failed = failed or failure
+                else:
+                    self._load_by_host(there, progress)
             except Error as failure:
                 failed = failed or failure
         if failed is not None:
@@ -565,6 +579,20 @@ class Checkpoint(Mapping[str, Any]):
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         status = lib.strait_checkpoint_load(self._alive(), rows, len(placed), byref(options), text, _TEXT_BYTES)
         _check(status, text.value, f"loading {self.path}")
+
+    def _load_by_host(self, placed: list[tuple[Box, _Memory]], progress: Callable[[int, int], None] | None) -> None:
+        """For GPUs, in pieces."""
+        torch = __import__("torch")
+        while placed:
+            size, count = 0, 0
+            while count < len(placed) and (count == 0 or size < _BUFFER_BYTES):
+                size, count = size + placed[count][0].into.nbytes, count + 1
+            piece, placed = placed[:count], placed[count:]
+            hosts = [torch.empty(box.into.shape, dtype=box.into.dtype) for box, _ in piece]
+            boxes = [box._replace(into=host) for (box, _), host in zip(piece, hosts)]
+            self._load([(box, _memory_of(box.into, box.name)) for box in boxes], progress)
+            for (box, _), host in zip(piece, hosts):
+                box.into.copy_(host)
 
     def _options(
         self,

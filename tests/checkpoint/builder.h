@@ -50,8 +50,11 @@ void built_fini(struct built *built);
 /* A checkpoint of many types, shapes and cuts. */
 void built_random(struct built *built, struct rng *rng, uint32_t files, uint32_t replicas);
 
-/* A folder of its own for a test, in memory where the system has that, and its removal with all that is in it. */
-void scratch_make(char folder[64]);
+#define SCRATCH_BYTES 256
+
+/* A folder of its own for a test, in $STRAIT_TEST_FOLDER, else in memory where the system has that; and its removal
+ * with all that is in it. */
+void scratch_make(char folder[SCRATCH_BYTES]);
 void scratch_remove(const char *folder);
 /* A whole file in malloc()ed memory. */
 uint8_t *file_read(const char *folder, const char *name, size_t *size);

@@ -19,7 +19,7 @@ void scratch_remove(const char *path);
 struct piece_of {
     const char *name, *dtype;
     uint32_t dims;
-    uint64_t shape[16], offsets[16], sizes[16];
+    uint64_t shape[17], offsets[17], sizes[17]; /* one more than there may be */
     const void *data;
     const char *rounded_from;
 };

@@ -1,11 +1,11 @@
 /* Loading of boxes from checkpoints of every cut, compared value by value with a copy by loops. */
 #include <string.h>
 
-#include "checkpoint/reader.h"
+#include "checkpoint/load_plan.h"
 #include "tests/checkpoint/builder.h"
 #include "tests/run_suite.h"
 
-static char folder[64], path[80];
+static char folder[SCRATCH_BYTES], path[SCRATCH_BYTES + 16];
 static struct built built;
 static struct strait_checkpoint_reader *reader;
 
@@ -159,6 +159,7 @@ TEST(what_is_described_is_what_was_written)
     ck_assert_uint_eq(bytes, info.raw_bytes);
     ck_assert_uint_eq(shards, built.shard_count);
     ck_assert_uint_lt(stored, info.stored_bytes);
+    ck_assert_uint_gt(stored, info.raw_bytes / 3); /* noise, for a good part */
     ck_assert_uint_eq(strait_checkpoint_find(reader, "no such tensor"), UINT32_MAX);
     ck_assert(!strait_checkpoint_tensor_at(reader, info.tensor_count, &tensor));
     ck_assert(strait_checkpoint_attachment_at(reader, 0, &attachment));
@@ -280,13 +281,89 @@ TEST_LOOP(a_replica_takes_the_place_of_what_is_damaged, 12 / STRIDE + 1)
         met += damages;
     }
     ck_assert_uint_gt(met, 0);
-    char name[96];
+    char name[SCRATCH_BYTES + 32];
     snprintf(name, sizeof(name), "%s/00000.strait", path);
     ck_assert_int_eq(0, remove(name));
     reopen();
     ck_assert_int_eq(STRAIT_OK, load_all(&wrong));
     ck_assert_uint_ge(damages, 1);
     ck_assert_uint_eq(replaced, damages);
+}
+
+/* Each tensor whole in the first file, and cut in others: what is damaged there is put together of pieces. */
+TEST_LOOP(pieces_of_other_shards_take_the_place_of_what_is_damaged, 10 / STRIDE + 1)
+{
+    struct rng rng = rng_init(300 + (uint64_t)_i);
+    uint32_t wrong, met = 0;
+    built_random(&built, &rng, 4, 0);
+    for (uint32_t s = 0; s < built.shard_count; s++)
+        built.shards[s].file = 1 + built.shards[s].file % 3;
+    for (uint32_t t = 0; t < built.tensor_count; t++) {
+        struct built_shard *shard = &built.shards[built.shard_count++];
+        *shard = (struct built_shard){.tensor = t};
+        memcpy(shard->size, built.tensors[t].shape, sizeof(shard->size));
+    }
+    built_write(&built, &rng, path);
+    ck_assert_int_eq(STRAIT_OK, strait_checkpoint_open(path, &reader, NULL, 0));
+    load_boxes(&rng, 2);
+    for (unsigned i = 0; i < 8; i++) {
+        size_t size;
+        uint8_t *bytes = file_read(path, "00000.strait", &size);
+        for (unsigned k = 0; k < 6; k++)
+            bytes[CHECKPOINT_HEADER_BYTES + rng_next(&rng) % (size - 2 * CHECKPOINT_HEADER_BYTES)] ^= 4;
+        file_write(path, "00000.strait", bytes, size);
+        free(bytes);
+        reopen();
+        ck_assert_int_eq(STRAIT_OK, load_all(&wrong));
+        ck_assert_uint_eq(replaced, damages);
+        met += damages;
+    }
+    ck_assert_uint_gt(met, 0);
+}
+
+/* Bytes that a process with this seed would read of each file to load all tensors. */
+static void plan_all(uint64_t seed, uint64_t file_bytes[BUILT_FILES_MAX])
+{
+    struct load_plan plan;
+    ck_assert_int_eq(STRAIT_OK, load_plan_init(&plan, reader, seed));
+    for (uint32_t t = 0; t < built.tensor_count; t++) {
+        static const uint64_t zeroes[STRAIT_CHECKPOINT_DIMS_MAX];
+        struct strait_checkpoint_tensor_info info;
+        ck_assert(strait_checkpoint_tensor_at(reader, t, &info));
+        const struct request request = {.at = zeroes, .size = info.shape};
+        ck_assert_int_eq(STRAIT_OK, load_plan_request(&plan, t, &request, 0));
+    }
+    memcpy(file_bytes, plan.file_bytes, built.file_count * sizeof(*file_bytes));
+    load_plan_fini(&plan);
+}
+
+TEST(reads_are_spread_over_replicas)
+{
+    static const uint64_t shape[2] = {64, 32};
+    struct rng rng = rng_init(5);
+    uint64_t bytes[BUILT_FILES_MAX], first[4] = {0};
+    built = (struct built){.file_count = 4};
+    for (uint32_t t = 0; t < 14; t++) {
+        char name[16];
+        snprintf(name, sizeof(name), "t%u", t);
+        const uint32_t tensor = built_tensor_add(&built, &rng, name, "BF16", shape, 2, UINT32_MAX);
+        for (uint32_t f = 0; f < 4; f++) { /* all ranks have all of it */
+            built_split(&built, &rng, tensor, 1, 0);
+            built.shards[built.shard_count - 1].file = f;
+        }
+    }
+    built_write(&built, &rng, path);
+    ck_assert_int_eq(STRAIT_OK, strait_checkpoint_open(path, &reader, NULL, 0));
+    for (uint64_t seed = 0; seed < 64; seed++) {
+        plan_all(seed, bytes);
+        for (uint32_t f = 0; f < 4; f++) { /* 14 tensors: 3 or 4 of each */
+            ck_assert_uint_ge(bytes[f], 3 * 64 * 32 * 2);
+            ck_assert_uint_le(bytes[f], 4 * 64 * 32 * 2);
+            first[f] += bytes[f] > 3 * 64 * 32 * 2;
+        }
+    }
+    for (uint32_t f = 0; f < 4; f++) /* other processes begin with other files */
+        ck_assert_uint_gt(first[f], 0);
 }
 
 static uint8_t *kept;

@@ -269,6 +269,101 @@ TEST(the_file_depends_on_the_tensors_alone)
 }
 END_TEST
 
+/* ---- Any states -------------------------------------------------------------------------------------------------- */
+
+enum { STATE_TENSORS = 40, STATE_RANKS = 4 };
+
+/* A tensor of rows, cut among ranks anywhere, some rows saved by two of them. */
+struct state_tensor {
+    char name[24];
+    const char *dtype;
+    uint64_t shape[2], from[STATE_RANKS], to[STATE_RANKS];
+    uint8_t *data;
+    uint64_t row_bytes;
+};
+
+static void make_tensor(struct rng *rng, struct state_tensor *tensor, uint32_t number, uint32_t ranks)
+{
+    const uint32_t size = rng_below(rng, 4);
+    uint64_t at = 0;
+
+    *tensor = (struct state_tensor){.dtype = dtypes[rng_below(rng, COUNT(dtypes))]};
+    snprintf(tensor->name, sizeof(tensor->name), "layer.%u", number);
+    tensor->shape[0] = rng_below(rng, 20);
+    tensor->shape[1] = size == 0 ? 1 : rng_below(rng, size == 1 ? 50 : size == 2 ? 5000 : 90000);
+    tensor->row_bytes = tensor->shape[1] * strait_checkpoint_dtype_bytes(tensor->dtype);
+    tensor->data = values(number, tensor->dtype, tensor->shape[0] * tensor->row_bytes);
+    for (uint32_t r = 0; r < ranks; r++) {
+        const uint64_t left = tensor->shape[0] - at;
+        tensor->from[r] = at - (at > 0 && rng_below(rng, 2));
+        at += r == ranks - 1 ? left : rng_below(rng, (uint32_t)left + 1);
+        tensor->to[r] = at;
+    }
+}
+
+static void save_rank(const struct state_tensor *tensors, uint32_t rank, uint32_t ranks, uint32_t seed)
+{
+    struct strait_checkpoint_save_options options = save_options(rank, ranks, seed);
+    struct strait_checkpoint_save *save = NULL;
+
+    options.threads = 1 + seed % 5;
+    options.flags = seed % 3 == 0 ? STRAIT_CHECKPOINT_CACHED : 0;
+    ck_assert_int_eq(strait_checkpoint_save_begin(path, &options, &save, NULL, 0), STRAIT_OK);
+    for (uint32_t i = 0; i < STATE_TENSORS; i++) {
+        const struct state_tensor *tensor = &tensors[i];
+        const uint64_t offsets[2] = {tensor->from[rank], 0},
+                       sizes[2] = {tensor->to[rank] - offsets[0], tensor->shape[1]};
+        const struct strait_checkpoint_tensor shard = {.size = sizeof(shard),
+                                                       .name = tensor->name,
+                                                       .dtype = tensor->dtype,
+                                                       .shape = tensor->shape,
+                                                       .offsets = offsets,
+                                                       .sizes = sizes,
+                                                       .data = tensor->data + offsets[0] * tensor->row_bytes,
+                                                       .dims = 2};
+        ck_assert_msg(strait_checkpoint_save_add(save, &shard) == STRAIT_OK, "%s", strait_checkpoint_save_text(save));
+    }
+    ck_assert_int_eq(strait_checkpoint_save_end(save, NULL), STRAIT_OK);
+    strait_checkpoint_save_free(save);
+}
+
+TEST(any_state_by_any_ranks)
+{
+    struct rng rng = rng_init(11);
+
+    for (uint32_t round = 1; round <= 12; round += STRIDE) {
+        struct state_tensor tensors[STATE_TENSORS];
+        struct strait_checkpoint_box boxes[STATE_TENSORS] = {0};
+        struct strait_checkpoint_reader *reader = NULL;
+        const uint32_t ranks = 1 + rng_below(&rng, STATE_RANKS);
+        struct strait_checkpoint_commit_options commit = commit_options(ranks, round);
+        char text[512] = "";
+        for (uint32_t i = 0; i < STATE_TENSORS; i++)
+            make_tensor(&rng, &tensors[i], i, ranks);
+        for (uint32_t r = 0; r < ranks; r++)
+            save_rank(tensors, r, ranks, round);
+        commit.flags = STRAIT_CHECKPOINT_REPLACE;
+        ck_assert_msg(strait_checkpoint_commit(path, &commit, text, sizeof(text)) == STRAIT_OK, "%s", text);
+        ck_assert_msg(strait_checkpoint_open(path, &reader, text, sizeof(text)) == STRAIT_OK, "%s", text);
+        for (uint32_t i = 0; i < STATE_TENSORS; i++) {
+            boxes[i].tensor = strait_checkpoint_find(reader, tensors[i].name);
+            boxes[i].data = malloc(tensors[i].shape[0] * tensors[i].row_bytes + 1);
+        }
+        ck_assert_msg(strait_checkpoint_load(reader, boxes, STATE_TENSORS, NULL, text, sizeof(text)) == STRAIT_OK, "%s",
+                      text);
+        ck_assert_msg(strait_checkpoint_verify(reader, NULL, text, sizeof(text)) == STRAIT_OK, "%s", text);
+        strait_checkpoint_close(reader);
+        for (uint32_t i = 0; i < STATE_TENSORS; i++) {
+            const uint64_t bytes = tensors[i].shape[0] * tensors[i].row_bytes;
+            ck_assert_msg(bytes == 0 || memcmp(boxes[i].data, tensors[i].data, bytes) == 0, "round %u, %s", round,
+                          tensors[i].name);
+            free(boxes[i].data);
+            free(tensors[i].data);
+        }
+    }
+}
+END_TEST
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 TEST(begin_refuses)

@@ -2,9 +2,10 @@
 """libstrait-checkpoint against the model of section 8 (checkpoint_model.py): each reads what the other has written, and
 both refuse the same. And golden checkpoints, which are frozen.
 
-    python3 tests/format/checkpoint.py --lib LIBSTRAIT_CHECKPOINT [--seed N] [--rounds N]     exit code 0, or 1 with what differs
+    python3 tests/format/checkpoint.py --lib LIBSTRAIT_CHECKPOINT [--seed N] [--rounds N]     exit code 0, or 1
     python3 tests/format/checkpoint.py --write-golden       writes tests/data/checkpoint
 """
+
 import argparse
 import ctypes as ct
 import shutil
@@ -12,10 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 import checkpoint_model as cm
 import model as fm
+import numpy as np
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "checkpoint"
 STATUS = {0: None, -5: "truncated", -6: "corrupt", -7: "unsupported", -9: "integrity"}
@@ -35,15 +35,32 @@ NUMBERS = ct.POINTER(ct.c_uint64)
 
 
 class Tensor(ct.Structure):
-    _fields_ = [("size", ct.c_size_t), ("name", ct.c_char_p), ("dtype", ct.c_char_p), ("shape", NUMBERS),
-                ("offsets", NUMBERS), ("sizes", NUMBERS), ("data", ct.c_void_p), ("dims", ct.c_uint32),
-                ("memory", ct.c_int), ("rounded_from", ct.c_char_p)]
+    _fields_ = [
+        ("size", ct.c_size_t),
+        ("name", ct.c_char_p),
+        ("dtype", ct.c_char_p),
+        ("shape", NUMBERS),
+        ("offsets", NUMBERS),
+        ("sizes", NUMBERS),
+        ("data", ct.c_void_p),
+        ("dims", ct.c_uint32),
+        ("memory", ct.c_int),
+        ("rounded_from", ct.c_char_p),
+    ]
 
 
 class SaveOptions(ct.Structure):
-    _fields_ = [("size", ct.c_size_t), ("rank", ct.c_uint32), ("rank_count", ct.c_uint32), ("save_id", ct.c_uint8 * 16),
-                ("threads", ct.c_uint32), ("flags", ct.c_uint32), ("buffer_bytes", ct.c_uint64),
-                ("sm_budget", ct.c_uint32), ("reserved", ct.c_uint32)]
+    _fields_ = [
+        ("size", ct.c_size_t),
+        ("rank", ct.c_uint32),
+        ("rank_count", ct.c_uint32),
+        ("save_id", ct.c_uint8 * 16),
+        ("threads", ct.c_uint32),
+        ("flags", ct.c_uint32),
+        ("buffer_bytes", ct.c_uint64),
+        ("sm_budget", ct.c_uint32),
+        ("reserved", ct.c_uint32),
+    ]
 
 
 class Attachment(ct.Structure):
@@ -51,18 +68,39 @@ class Attachment(ct.Structure):
 
 
 class CommitOptions(ct.Structure):
-    _fields_ = [("size", ct.c_size_t), ("rank_count", ct.c_uint32), ("flags", ct.c_uint32), ("save_id", ct.c_uint8 * 16),
-                ("attachments", ct.POINTER(Attachment)), ("attachment_count", ct.c_uint32), ("keep", ct.c_uint32)]
+    _fields_ = [
+        ("size", ct.c_size_t),
+        ("rank_count", ct.c_uint32),
+        ("flags", ct.c_uint32),
+        ("save_id", ct.c_uint8 * 16),
+        ("attachments", ct.POINTER(Attachment)),
+        ("attachment_count", ct.c_uint32),
+        ("keep", ct.c_uint32),
+    ]
 
 
 class Info(ct.Structure):
-    _fields_ = [("name", ct.c_char_p), ("dtype", ct.c_char_p), ("shape", NUMBERS), ("dims", ct.c_uint32),
-                ("shard_count", ct.c_uint32), ("bytes", ct.c_uint64)]
+    _fields_ = [
+        ("name", ct.c_char_p),
+        ("dtype", ct.c_char_p),
+        ("shape", NUMBERS),
+        ("dims", ct.c_uint32),
+        ("shard_count", ct.c_uint32),
+        ("bytes", ct.c_uint64),
+    ]
 
 
 class Box(ct.Structure):
-    _fields_ = [("tensor", ct.c_uint32), ("memory", ct.c_int), ("offsets", NUMBERS), ("sizes", NUMBERS),
-                ("data", ct.c_void_p), ("strides", NUMBERS), ("status", ct.c_int32), ("reserved", ct.c_uint32)]
+    _fields_ = [
+        ("tensor", ct.c_uint32),
+        ("memory", ct.c_int),
+        ("offsets", NUMBERS),
+        ("sizes", NUMBERS),
+        ("data", ct.c_void_p),
+        ("strides", NUMBERS),
+        ("status", ct.c_int32),
+        ("reserved", ct.c_uint32),
+    ]
 
 
 def numbers(values):
@@ -99,16 +137,28 @@ class Library:
                     continue
                 part = np.ascontiguousarray(values[first:end] if cut else values)
                 at, size = [first] + [0] * (len(shape) - 1) if cut else [0] * len(shape), list(part.shape[:-1])
-                one = Tensor(ct.sizeof(Tensor), tensor.encode(), dtype.encode(), numbers(shape), numbers(at), numbers(size),
-                             address(part), len(shape), 0, roundings[tensor].encode() if tensor in roundings else None)
+                one = Tensor(
+                    ct.sizeof(Tensor),
+                    tensor.encode(),
+                    dtype.encode(),
+                    numbers(shape),
+                    numbers(at),
+                    numbers(size),
+                    address(part),
+                    len(shape),
+                    0,
+                    roundings[tensor].encode() if tensor in roundings else None,
+                )
                 status = self.lib.strait_checkpoint_save_add(save, ct.byref(one))
                 expect(status == 0, "save_add", tensor, status, self.lib.strait_checkpoint_save_text(save))
-                setattr(self, "kept", [*getattr(self, "kept", []), part])
+                self.kept = [*getattr(self, "kept", []), part]
             status = self.lib.strait_checkpoint_save_end(save, None)
             expect(status == 0, "save_end", status, self.lib.strait_checkpoint_save_text(save))
             self.lib.strait_checkpoint_save_free(save)
             self.kept = []
-        rows = (Attachment * max(1, len(attachments)))(*[(key.encode(), data, len(data)) for key, data in attachments.items()])
+        rows = (Attachment * max(1, len(attachments)))(
+            *[(key.encode(), data, len(data)) for key, data in attachments.items()]
+        )
         commit = CommitOptions(ct.sizeof(CommitOptions), ranks, 0, save_id, rows, len(attachments), 0)
         status = self.lib.strait_checkpoint_commit(name, ct.byref(commit), *self.told())
         expect(status == 0, "commit", status, self.text.value)
@@ -163,7 +213,7 @@ def values_of(rng, dtype, shape):
 
 def random_tensors(rng):
     tensors, roundings = {}, {}
-    for number, dtype in enumerate(rng.permutation(list(cm.VALUE_BYTES))[:9].tolist() + ["F32", "BF16"]):
+    for number, dtype in enumerate([*rng.permutation(list(cm.VALUE_BYTES))[:9].tolist(), "F32", "BF16"]):
         dims = int(rng.integers(0, 5))
         shape = tuple(int(rng.integers(1, (4000, 60, 16, 8)[dims - 1])) for _ in range(dims))
         tensors[f"layer.{number}.{dtype}"] = dtype, shape, values_of(rng, dtype, shape)
@@ -177,7 +227,8 @@ def random_tensors(rng):
 
 def same(a, b):
     return a.keys() == b.keys() and all(
-        a[name][:2] == b[name][:2] and np.array_equal(a[name][2], b[name][2]) for name in a)
+        a[name][:2] == b[name][:2] and np.array_equal(a[name][2], b[name][2]) for name in a
+    )
 
 
 # ---- Rounds
@@ -210,8 +261,7 @@ def model_reads_library(library, rng, folder):
 
 
 def both_refuse(library, rng, folder):
-    """Bytes are changed, files cut and exchanged: the library and the model refuse the same, and of an index for the same
-    reason."""
+    """Bytes are changed and files cut: library and model refuse the same, and of an index for the same reason."""
     names = sorted(path.name for path in folder.iterdir())
     refused = 0
     for round_number in range(24):
@@ -245,10 +295,10 @@ def both_refuse(library, rng, folder):
 def golden_tensors():
     """Values that follow from formulas."""
     at = np.arange(240, dtype=np.uint64)
-    bits = ((118 + at % 7) << 23 | (at * 2654435761 & 0x807fffff)).astype("<u4")
+    bits = ((118 + at % 7) << 23 | (at * 2654435761 & 0x807FFFFF)).astype("<u4")
     master = bits.view(np.uint8).reshape(12, 20, 4)
     return {
-        "bias": ("BF16", (40,), ((0x3c00 + at[:40] * 37 % 512).astype("<u2")).view(np.uint8).reshape(40, 2)),
+        "bias": ("BF16", (40,), ((0x3C00 + at[:40] * 37 % 512).astype("<u2")).view(np.uint8).reshape(40, 2)),
         "empty": ("F32", (0, 4), np.zeros((0, 4, 4), np.uint8)),
         "master": ("F32", (12, 20), master),
         "step": ("I64", (), np.array([1234], "<i8").view(np.uint8)),
@@ -258,8 +308,15 @@ def golden_tensors():
 
 
 def golden_write(folder):
-    cm.write_folder(folder, np.random.default_rng(2), golden_tensors(), 2, roundings={"weight": "master"},
-                    attachments={"planner": b"{}"}, committed_ns=1700000000000000000)
+    cm.write_folder(
+        folder,
+        np.random.default_rng(2),
+        golden_tensors(),
+        2,
+        roundings={"weight": "master"},
+        attachments={"planner": b"{}"},
+        committed_ns=1700000000000000000,
+    )
 
 
 def golden(library):

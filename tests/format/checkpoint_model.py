@@ -1,16 +1,33 @@
-"""Checkpoints by section 8 of kernels/FORMAT.md alone: folders read and written with numpy, and with no code of the library.
+"""Checkpoints by section 8 of kernels/FORMAT.md alone: folders read and written with no code of the library.
 
 A tensor is (dtype, shape, values): the name of its type, a tuple, and the bytes of its values as one uint8 array of the
 shape plus the bytes of a value. Messages are read and written here field by field (checkpoint/checkpoint.proto)."""
+
 import struct
 from pathlib import Path
 
+import model as fm
 import numpy as np
 
-import model as fm
-
-VALUE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8,
-               "U8": 1, "U16": 2, "U32": 4, "U64": 8, "BOOL": 1, "C64": 8, "BYTES": 1}
+VALUE_BYTES = {
+    "BF16": 2,
+    "F16": 2,
+    "F32": 4,
+    "F64": 8,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "I16": 2,
+    "I32": 4,
+    "I64": 8,
+    "U8": 1,
+    "U16": 2,
+    "U32": 4,
+    "U64": 8,
+    "BOOL": 1,
+    "C64": 8,
+    "BYTES": 1,
+}
 ELEMENTS = {"BF16": fm.BF16, "F16": fm.FP16, "F32": fm.FP32, "F8_E4M3": fm.FP8_E4M3, "F8_E5M2": fm.FP8_E5M2}
 ALIGNMENT, TAIL, DIMS_MAX, NAME_MAX, RANKS_MAX = 4096, 48, 16, 4096, 1 << 20
 require = fm.require
@@ -24,18 +41,41 @@ def element_of(dtype):
 
 VARINT, FIXED64, BYTES = 0, 1, 2
 #: Field: name, wire type, whether it is repeated.
-SHARD = {1: ("name", BYTES, False), 2: ("dtype", BYTES, False), 3: ("shape", VARINT, True), 4: ("offsets", VARINT, True),
-         5: ("sizes", VARINT, True), 6: ("first_chunk", VARINT, False), 7: ("first_page", VARINT, False),
-         8: ("page_bytes", VARINT, False), 9: ("rounded_from", VARINT, False), 10: ("file", VARINT, False),
-         11: ("first_byte", VARINT, False)}
-CHUNK = {1: ("offset", VARINT, False), 2: ("bytes", VARINT, False), 3: ("pages", VARINT, False),
-         4: ("metadata_sum", FIXED64, False)}
-FILE = {1: ("rank", VARINT, False), 2: ("rank_count", VARINT, False), 3: ("save_id", BYTES, False),
-        4: ("chunks", CHUNK, True), 5: ("shards", SHARD, True)}
+SHARD = {
+    1: ("name", BYTES, False),
+    2: ("dtype", BYTES, False),
+    3: ("shape", VARINT, True),
+    4: ("offsets", VARINT, True),
+    5: ("sizes", VARINT, True),
+    6: ("first_chunk", VARINT, False),
+    7: ("first_page", VARINT, False),
+    8: ("page_bytes", VARINT, False),
+    9: ("rounded_from", VARINT, False),
+    10: ("file", VARINT, False),
+    11: ("first_byte", VARINT, False),
+}
+CHUNK = {
+    1: ("offset", VARINT, False),
+    2: ("bytes", VARINT, False),
+    3: ("pages", VARINT, False),
+    4: ("metadata_sum", FIXED64, False),
+}
+FILE = {
+    1: ("rank", VARINT, False),
+    2: ("rank_count", VARINT, False),
+    3: ("save_id", BYTES, False),
+    4: ("chunks", CHUNK, True),
+    5: ("shards", SHARD, True),
+}
 ENTRY = {1: ("name", BYTES, False), 2: ("bytes", VARINT, False), 3: ("footer_sum", BYTES, False)}
 ATTACHMENT = {1: ("name", BYTES, False), 2: ("data", BYTES, False)}
-INDEX = {1: ("save_id", BYTES, False), 2: ("committed_ns", VARINT, False), 3: ("files", ENTRY, True),
-         4: ("shards", SHARD, True), 5: ("attachments", ATTACHMENT, True)}
+INDEX = {
+    1: ("save_id", BYTES, False),
+    2: ("committed_ns", VARINT, False),
+    3: ("files", ENTRY, True),
+    4: ("shards", SHARD, True),
+    5: ("attachments", ATTACHMENT, True),
+}
 
 
 def put_varint(number):
@@ -74,7 +114,7 @@ class Wire:
     def take(self, size):
         require(size <= len(self.data) - self.at)
         self.at += size
-        return self.data[self.at - size:self.at]
+        return self.data[self.at - size : self.at]
 
     def varint(self):
         number = shift = 0
@@ -88,8 +128,10 @@ class Wire:
 
 
 def read_message(fields, data):
-    wire, message = Wire(data), {name: [] if repeated else 0 if kind in (VARINT, FIXED64) else b""
-                                 for name, kind, repeated in fields.values()}
+    wire, message = (
+        Wire(data),
+        {name: [] if repeated else 0 if kind in (VARINT, FIXED64) else b"" for name, kind, repeated in fields.values()},
+    )
     while wire.at < len(data):
         tag = wire.varint()
         number, kind = tag >> 3, tag & 7
@@ -104,11 +146,19 @@ def read_message(fields, data):
                 message[name].append(packed.varint())
             continue
         require(kind == (BYTES if isinstance(wanted, dict) else wanted))
-        value = struct.unpack("<Q", raw)[0] if wanted == FIXED64 else read_message(wanted, raw) if isinstance(wanted, dict) else raw
+        value = (
+            struct.unpack("<Q", raw)[0]
+            if wanted == FIXED64
+            else read_message(wanted, raw)
+            if isinstance(wanted, dict)
+            else raw
+        )
         if repeated:
             message[name].append(value)
         else:
-            message[name] = value & 0xffffffff if wanted == VARINT and name not in ("offset", "committed_ns", "bytes") else value
+            message[name] = (
+                value & 0xFFFFFFFF if wanted == VARINT and name not in ("offset", "committed_ns", "bytes") else value
+            )
     return message
 
 
@@ -175,8 +225,8 @@ def check_roundings(shards):
 def rounded(values):
     """BF16 of F32, both as bytes of values."""
     bits = np.ascontiguousarray(values).view("<u4").astype(np.uint64)
-    nan = (bits & 0x7fffffff) > 0x7f800000
-    nearest = bits + 0x7fff + (bits >> 16 & 1) >> 16
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    nearest = bits + 0x7FFF + (bits >> 16 & 1) >> 16
     return np.where(nan, bits >> 16 | 0x40, nearest).astype("<u2").view(np.uint8)
 
 
@@ -200,7 +250,7 @@ def read_file(data, entry, rank, index):
     require(head[4] == 2, "unsupported")
     require(struct.unpack("<Q", head[24:32])[0] == fm.xxh3_64(head[:24]), "integrity")
     require(not any(head[5:8]) and not any(head[32:]))
-    message = data[footer_at:footer_at + length]
+    message = data[footer_at : footer_at + length]
     require(sum128(message) == data[-32:-16], "integrity")
     require(len(data) == entry["bytes"] and data[-32:-16] == entry["footer_sum"], "integrity")
     footer = read_message(FILE, message)
@@ -214,7 +264,7 @@ def read_file(data, entry, rank, index):
     for chunk in footer["chunks"]:
         require(chunk["offset"] % ALIGNMENT == 0 and end <= chunk["offset"] <= footer_at - chunk["bytes"])
         end = chunk["offset"] + chunk["bytes"]
-        chunks.append(data[chunk["offset"]:end])
+        chunks.append(data[chunk["offset"] : end])
     return read_shards(shards, chunks, footer["chunks"])
 
 
@@ -239,22 +289,26 @@ def read_shards(shards, chunks, told):
         require(shard.first_chunk < len(chunks) and shard.first_page < told[shard.first_chunk]["pages"])
         begin = first[shard.first_chunk] + shard.first_page
         require(begin + shard.pages <= len(pages))
-        require(all(element == element_of(shard.dtype) for element in elements[begin:begin + shard.pages]))
+        require(all(element == element_of(shard.dtype) for element in elements[begin : begin + shard.pages]))
         shared = shard.bytes < shard.page_bytes
         for page in range(begin, begin + shard.pages):
             users.setdefault(page, []).append((shard.first_byte, shard.bytes, shared))
-        data = b"".join(pages[begin:begin + shard.pages])
+        data = b"".join(pages[begin : begin + shard.pages])
         if shared:
             require(shard.first_byte + shard.bytes <= len(data))
-            data = data[shard.first_byte:shard.first_byte + shard.bytes]
+            data = data[shard.first_byte : shard.first_byte + shard.bytes]
         else:
-            lengths = [len(page) for page in pages[begin:begin + shard.pages]]
+            lengths = [len(page) for page in pages[begin : begin + shard.pages]]
             require(all(length == shard.page_bytes for length in lengths[:-1]) and len(data) == shard.bytes)
         found.append(data)
     for page_users in users.values():
         require(len(page_users) == 1 or all(shared for *_, shared in page_users))
-    return [rounded(np.frombuffer(found[shard.rounded_from - 1], np.uint8)).tobytes() if shard.rounded_from and shard.bytes
-            else data for shard, data in zip(shards, found, strict=True)]
+    return [
+        rounded(np.frombuffer(found[shard.rounded_from - 1], np.uint8)).tobytes()
+        if shard.rounded_from and shard.bytes
+        else data
+        for shard, data in zip(shards, found, strict=True)
+    ]
 
 
 def read_index(data):
@@ -286,7 +340,9 @@ def read_folder(folder):
     folder, tensors, covered = Path(folder), {}, {}
     index = read_index((folder / "strait.index").read_bytes())
     for shard in index["shards"]:
-        form = tensors.setdefault(shard.name, (shard.dtype, shard.shape, np.zeros((*shard.shape, VALUE_BYTES[shard.dtype]), np.uint8)))
+        form = tensors.setdefault(
+            shard.name, (shard.dtype, shard.shape, np.zeros((*shard.shape, VALUE_BYTES[shard.dtype]), np.uint8))
+        )
         require(form[:2] == (shard.dtype, shard.shape))
         covered.setdefault(shard.name, np.zeros(shard.shape, bool))
     for rank, entry in enumerate(index["files"]):
@@ -319,8 +375,14 @@ class Writer:
         asked = str(self.rng.choice(["raw", "base", "parts"]))
         chunk = fm.encode_chunk([bytes(page) for page in self.pages], [0] * len(self.pages), None, self.element, asked)
         self.data += bytes(-len(self.data) % ALIGNMENT)
-        self.chunks.append({"offset": len(self.data), "bytes": len(chunk), "pages": len(self.pages),
-                            "metadata_sum": struct.unpack("<Q", chunk[40:48])[0]})
+        self.chunks.append(
+            {
+                "offset": len(self.data),
+                "bytes": len(chunk),
+                "pages": len(self.pages),
+                "metadata_sum": struct.unpack("<Q", chunk[40:48])[0],
+            }
+        )
         self.data += chunk
         self.pages, self.open = [], 0
 
@@ -341,7 +403,7 @@ class Writer:
         for begin in range(0, len(data), page_bytes):
             if begin > 0 and self.rng.integers(8) == 0:
                 self.end_chunk()
-            self.pages.append(bytearray(data[begin:begin + page_bytes]))
+            self.pages.append(bytearray(data[begin : begin + page_bytes]))
         self.open = page_bytes if small else 0
         return self.append(message, place)
 
@@ -352,8 +414,16 @@ class Writer:
     def finish(self, rank, rank_count):
         self.end_chunk()
         self.data += bytes(-len(self.data) % ALIGNMENT)
-        footer = write_message(FILE, {"rank": rank, "rank_count": rank_count, "save_id": self.save_id,
-                                      "chunks": self.chunks, "shards": self.shards})
+        footer = write_message(
+            FILE,
+            {
+                "rank": rank,
+                "rank_count": rank_count,
+                "save_id": self.save_id,
+                "chunks": self.chunks,
+                "shards": self.shards,
+            },
+        )
         tail = struct.pack("<QQ", len(self.data), len(footer)) + sum128(footer)
         self.data += footer + tail + struct.pack("<Q", fm.xxh3_64(tail)) + b"STRFEND2"
         return bytes(self.data), sum128(footer)
@@ -373,7 +443,9 @@ def split(rng, offsets, sizes, pieces):
     return split(rng, offsets, tuple(left), pieces // 2) + split(rng, tuple(behind), tuple(right), pieces - pieces // 2)
 
 
-def write_folder(folder, rng, tensors, ranks, *, roundings=None, attachments=None, save_id=bytes(range(16)), committed_ns=1):
+def write_folder(
+    folder, rng, tensors, ranks, *, roundings=None, attachments=None, save_id=bytes(range(16)), committed_ns=1
+):
     """Writes a checkpoint of tensors, in random shards of random pages. roundings: {name of BF16: name of F32}."""
     folder, roundings = Path(folder), roundings or {}
     folder.mkdir()
@@ -384,24 +456,34 @@ def write_folder(folder, rng, tensors, ranks, *, roundings=None, attachments=Non
         for offsets, sizes in split(rng, (0,) * len(shape), shape, 1 + int(rng.integers(6))):
             box = tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))
             data = np.ascontiguousarray(values[box]).tobytes()
-            for rank in rng.permutation(ranks)[:1 + int(rng.integers(4) == 0)]:
+            for rank in rng.permutation(ranks)[: 1 + int(rng.integers(4) == 0)]:
                 write_shard(writers[rank], rng, name, (dtype, shape, offsets, sizes), data, roundings)
     files = [writer.finish(rank, ranks) for rank, writer in enumerate(writers)]
-    index = {"save_id": save_id, "committed_ns": committed_ns,
-             "files": [{"name": b"%05d.strait" % rank, "bytes": len(data), "footer_sum": total}
-                       for rank, (data, total) in enumerate(files)],
-             "shards": [shard | {"file": rank} for rank, writer in enumerate(writers) for shard in writer.shards],
-             "attachments": [{"name": name.encode(), "data": data} for name, data in (attachments or {}).items()]}
+    index = {
+        "save_id": save_id,
+        "committed_ns": committed_ns,
+        "files": [
+            {"name": b"%05d.strait" % rank, "bytes": len(data), "footer_sum": total}
+            for rank, (data, total) in enumerate(files)
+        ],
+        "shards": [shard | {"file": rank} for rank, writer in enumerate(writers) for shard in writer.shards],
+        "attachments": [{"name": name.encode(), "data": data} for name, data in (attachments or {}).items()],
+    }
     message = write_message(INDEX, index)
     (folder / "strait.index").write_bytes(b"STCI\1\0\0\0" + struct.pack("<Q", len(message)) + sum128(message) + message)
     for rank, (data, _) in enumerate(files):
-        (folder / ("%05d.strait" % rank)).write_bytes(data)
+        (folder / f"{rank:05}.strait").write_bytes(data)
 
 
 def write_shard(writer, rng, name, form, data, roundings):
     dtype, shape, offsets, sizes = form
-    message = {"name": name.encode(), "dtype": dtype.encode(), "shape": list(shape),
-               "offsets": list(offsets) if any(offsets) else [], "sizes": list(sizes) if sizes != shape else []}
+    message = {
+        "name": name.encode(),
+        "dtype": dtype.encode(),
+        "shape": list(shape),
+        "offsets": list(offsets) if any(offsets) else [],
+        "sizes": list(sizes) if sizes != shape else [],
+    }
     if not data:
         return writer.append(message)
     writer.add(message, data, 64 * (1 + int(rng.integers(300))))

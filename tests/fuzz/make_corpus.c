@@ -436,7 +436,7 @@ static void make_traces(void)
 static void write_checkpoint(const char *name, const struct built *built, uint64_t stream)
 {
     static uint8_t input[65536];
-    char scratch[64], path[80], file_name[CHECKPOINT_FILE_NAME_BYTES];
+    char scratch[SCRATCH_BYTES], path[SCRATCH_BYTES + 16], file_name[CHECKPOINT_FILE_NAME_BYTES];
     struct rng rng = {stream};
     size_t size, used = 1;
     scratch_make(scratch);

@@ -76,6 +76,9 @@ def documents(folder: Folder) -> dict[str, str]:
             *("bench", "transfer", "--json", "--no-rivals", "--path", "local", "--pages", "8", "--repeats", "1")
         ),
         "strait bench hosts --json": hosts(),
+        "strait bench checkpoint --json": strait(
+            *("bench", "checkpoint", "--json", "--folder", folder.path, "--size", "1M", "--repeats", "1")
+        ),
         "strait demo --json": strait("demo", "--json"),
         "straitd --examine": subprocess.run(
             [STRAITD, "--examine", "--socket", folder.path / "none"], capture_output=True, text=True, timeout=PATIENCE

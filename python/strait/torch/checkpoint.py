@@ -26,7 +26,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
@@ -82,13 +82,22 @@ _CLASSES = {
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
     ("collections", "OrderedDict"),
-    *(("builtins", name) for name in ("bytearray", "complex", "frozenset", "range", "set", "slice")),
+    *(("builtins", name) for name in ("frozenset", "set")),
     *((module, name) for module in ("pathlib", "pathlib._local") for name in ("Path", "PosixPath", "PurePosixPath")),
 }
 
 
-class _MetadataUnpickler(pickle.Unpickler):
+#: Opcodes that take memory of a size which the pickle names, or reach outside of it.
+_REFUSED = (
+    *(pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER + pickle.PERSID + pickle.BINPERSID),
+    *(pickle.INST + pickle.OBJ + pickle.EXT1 + pickle.EXT2 + pickle.EXT4),
+)
+
+
+class _MetadataUnpickler(pickle._Unpickler):  # the one in C does not survive all bytes
     """Makes objects of DCP's metadata, and none that run code; torch.serialization.add_safe_globals() adds some."""
+
+    dispatch: ClassVar = {code: load for code, load in pickle._Unpickler.dispatch.items() if code not in _REFUSED}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _CLASSES:
@@ -104,12 +113,32 @@ class _MetadataUnpickler(pickle.Unpickler):
         )
 
 
+def _require(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {type(value).__name__} where it has a {kind.__name__}")
+    return value
+
+
+def _check_metadata(found: Any) -> None:
+    described = _require(_require(found, Metadata).state_dict_metadata, dict)
+    for name, one in described.items():
+        _require(name, str)
+        if isinstance(one, BytesStorageMetadata):
+            continue
+        _require(_require(one, TensorStorageMetadata).properties, TensorProperties)
+        _require(one.properties.dtype, torch.dtype)
+        dims = len(_require(one.size, torch.Size))
+        for chunk in _require(one.chunks, list):
+            _require(chunk, ChunkStorageMetadata)
+            if not len(_require(chunk.offsets, torch.Size)) == len(_require(chunk.sizes, torch.Size)) == dims:
+                raise ValueError(f"a chunk of {name} has other dimensions than the tensor")
+
+
 def parse_metadata(data: bytes, where: str) -> Metadata:
     """DCP's metadata, which pickle had written, without running what may be in there. CorruptError."""
     try:
-        found = _MetadataUnpickler(io.BytesIO(data)).load()
-        if not isinstance(found, Metadata) or not isinstance(found.state_dict_metadata, dict):
-            raise TypeError(f"a {type(found).__name__}")
+        found: Metadata = _MetadataUnpickler(io.BytesIO(data)).load()
+        _check_metadata(found)
     except Exception as fault:
         raise CorruptError(f"{where}: not the metadata of a DCP checkpoint: {fault}", Status.ERR_CORRUPT) from None
     return found
@@ -297,7 +326,8 @@ class Writer(StorageWriter):
         is compressed. cached: files go through the page cache.
     summary: what this rank has saved last.
 
-    One Writer serves one save after another. Tensors on GPUs are encoded there. use_collectives=False is refused: ranks
+    One Writer serves one save after another. Tensors on GPUs are copied to the host where the library does not encode
+    them there. use_collectives=False is refused: ranks
     that know nothing of one another do not make one checkpoint.
     """
 

@@ -134,7 +134,13 @@ def _batches(items: list[_Item], memory: int) -> Iterator[list[_Item]]:
 
 def _save_batch(save: Save, batch: list[_Item], reader: FileSystemReader, metadata: Metadata) -> None:
     fetch = _Fetch(metadata)
-    reader.read_data(LoadPlan([item.read for item in batch]), fetch).wait()
+    try:
+        reader.read_data(LoadPlan([item.read for item in batch]), fetch).wait()
+    except (OSError, MemoryError):
+        raise
+    except Exception as fault:  # whatever torch meets in a file that is none of its own
+        files = ", ".join(sorted({item.file for item in batch}))
+        raise CorruptError(f"{reader.checkpoint_id}: {files}: {fault}", Status.ERR_CORRUPT) from None
     shards = [shard_of(item.write, fetch.found[item.read.storage_index]) for item in batch]
     copies = copies_of(shards, "auto")
     for shard in sorted(shards, key=lambda shard: shard.name in copies):
@@ -146,14 +152,14 @@ def from_dcp(folder: Path, out: Path, *, overwrite: bool = False, memory: int = 
     """Makes the checkpoint `out` of a folder that torch's FileSystemWriter has written; bytes of tensors, and of files.
 
     memory: bytes of tensors at a time, or the largest shard where that is more; each such batch becomes a file.
-    What a pickle in .metadata could run is refused. CorruptError; the errors of torch for what it can't read.
+    What a pickle in .metadata could run is refused. CorruptError, OSError.
     """
     where = os.path.join(os.fspath(folder), _METADATA_FILE)
     with open(where, "rb") as file:
         metadata = parse_metadata(file.read(), where)
+    batches = list(_batches(_items_of(metadata, where), memory))
     reader = FileSystemReader(os.fspath(folder))
     reader.set_up_storage_reader(metadata, True)
-    batches = list(_batches(_items_of(metadata, where), memory))
     save_id = checkpoint.new_save_id()
     raw = stored = 0
     try:

@@ -22,7 +22,11 @@ def test_a_model_is_made_of_a_checkpoint(tmp_path, dtype):
     dcp.save(state, storage_writer=Writer(tmp_path / "step-1"), no_dist=True)
     found = load_file(tmp_path / "latest", prefix="model.")
     assert found.keys() == model.state_dict().keys()
-    made = transformers.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=found, dtype=dtype).eval()
+    made, expected = (
+        transformers.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=values, dtype=dtype).eval()
+        for values in (found, model.state_dict())
+    )
+    assert all(torch.equal(one, model.get_parameter(name)) for name, one in made.named_parameters())
     tokens = torch.arange(20)[None] % 100
     with torch.no_grad():
-        assert torch.equal(made(tokens).logits, model.eval()(tokens).logits)
+        assert torch.equal(made(tokens).logits, expected(tokens).logits)
