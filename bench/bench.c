@@ -335,9 +335,12 @@ static const struct {
      WITH_CUDA(bench_transfer_device)},
     {"hosts", "the same between two hosts, with a command on each", bench_hosts, NULL},
     {"collective", "collectives between GPUs, by NCCL and by way of libstrait-coll", WITH_CUDA(bench_collective), NULL},
+    {"checkpoint", "saves of a training state, raw and coded, past the page cache and through it", bench_checkpoint,
+     NULL},
 };
 
-const char *const bench_names[] = {"codec", "transfer", "hosts", "collective", NULL}; /* in the order of `benches` */
+const char *const bench_names[] = {"codec",      "transfer",   "hosts",
+                                   "collective", "checkpoint", NULL}; /* in the order of `benches` */
 _Static_assert(sizeof(bench_names) / sizeof(bench_names[0]) == sizeof(benches) / sizeof(benches[0]) + 1,
                "each bench has its name");
 

@@ -7,6 +7,7 @@ pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)
+pkg_check_modules(URING IMPORTED_TARGET liburing) # without it, checkpoints are written by threads
 find_program(PROTOC_C protoc-c REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -3,7 +3,8 @@
 
 # To build.
 packages_build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
-    libprotobuf-c-dev protobuf-c-compiler libssl-dev libxxhash-dev libcjson-dev libuv1-dev uthash-dev libucx-dev"
+    libprotobuf-c-dev protobuf-c-compiler libssl-dev libxxhash-dev libcjson-dev libuv1-dev uthash-dev libucx-dev
+    liburing-dev"
 # To test.
 packages_test="check g++ python3 python3-venv"
 # From PyPI, into an environment of the tests.

@@ -1,4 +1,4 @@
-/* Codebook files (codebook.proto, FORMAT.md section 8): the part that strait_codebook_parse does not cover, which is
+/* Codebook files (codebook.proto, FORMAT.md section 9): the part that strait_codebook_parse does not cover, which is
  * the histograms that sets are made from. Readers take untrusted bytes. */
 #ifndef STRAIT_KERNELS_CODEBOOK_FILE_H
 #define STRAIT_KERNELS_CODEBOOK_FILE_H

@@ -67,6 +67,45 @@ int main(void)
     return size == 0 || strait_coll_pin(NULL, STRAIT_COLL_RAW) != STRAIT_OK;
 }
 C
+cat >"$work/checkpoint.c" <<'C'
+#include <stdio.h>
+#include <string.h>
+#include <strait/checkpoint.h>
+
+int main(int argc, char **argv)
+{
+    static float values[10000], loaded[10000];
+    uint64_t shape = 10000;
+    struct strait_checkpoint_save_options options = {.size = sizeof(options), .rank_count = 1};
+    struct strait_checkpoint_tensor tensor = {
+        .size = sizeof(tensor), .name = "t", .dtype = "F32", .shape = &shape, .data = values, .dims = 1};
+    struct strait_checkpoint_commit_options commit = {.size = sizeof(commit), .rank_count = 1};
+    struct strait_checkpoint_box box = {.data = loaded};
+    struct strait_checkpoint_save *save;
+    struct strait_checkpoint_reader *reader;
+    char text[500] = "";
+    for (int i = 0; i < 10000; i++)
+        values[i] = 1.0f / (float)(i + 1);
+    int status = argc == 2 ? strait_checkpoint_save_begin(argv[1], &options, &save, text, sizeof(text)) : -1;
+    if (status == STRAIT_OK) {
+        status = strait_checkpoint_save_add(save, &tensor);
+        if (status == STRAIT_OK)
+            status = strait_checkpoint_save_end(save, NULL);
+        strait_checkpoint_save_free(save);
+    }
+    commit.flags = STRAIT_CHECKPOINT_REPLACE;
+    if (status == STRAIT_OK)
+        status = strait_checkpoint_commit(argv[1], &commit, text, sizeof(text));
+    if (status == STRAIT_OK)
+        status = strait_checkpoint_open(argv[1], &reader, text, sizeof(text));
+    if (status == STRAIT_OK) {
+        status = strait_checkpoint_load(reader, &box, 1, NULL, text, sizeof(text));
+        strait_checkpoint_close(reader);
+    }
+    printf("libstrait-checkpoint: a save and a load: %s %s\n", strait_status_string(status), text);
+    return status != STRAIT_OK || memcmp(values, loaded, sizeof(values)) != 0;
+}
+C
 libdir=$(dirname "$(find "$prefix" -name libstrait-codec.so)")
 export LD_LIBRARY_PATH=$libdir
 
@@ -78,9 +117,12 @@ cc "$work/codec.c" -o "$work/codec" $(pkg-config --cflags --libs strait-codec)
 cc "$work/client.c" -o "$work/client" $(pkg-config --cflags --libs strait)
 # shellcheck disable=SC2046
 cc "$work/coll.c" -o "$work/coll" $(pkg-config --cflags --libs strait-coll)
+# shellcheck disable=SC2046
+cc "$work/checkpoint.c" -o "$work/checkpoint" $(pkg-config --cflags --libs strait-checkpoint)
 "$work/codec"
 "$work/client"
 "$work/coll"
+"$work/checkpoint" "$work/saved"
 # The loader says what it cannot preload, and goes on.
 [ -z "$(LD_PRELOAD=$libdir/strait/nccl/libnccl.so.2 true 2>&1)" ]
 
@@ -95,6 +137,8 @@ add_executable(client client.c)
 target_link_libraries(client strait::client)
 add_executable(coll coll.c)
 target_link_libraries(coll strait::coll)
+add_executable(checkpoint checkpoint.c)
+target_link_libraries(checkpoint strait::checkpoint)
 CMAKE
 cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$work/build" >/dev/null
@@ -102,6 +146,7 @@ cmake --build "$work/build" >/dev/null
 unset LD_LIBRARY_PATH # CMake gives the programs a path to the libraries; libstrait finds libstrait-node beside itself
 "$work/build/client"
 "$work/build/coll"
+"$work/build/checkpoint" "$work/saved"
 
 "$prefix/bin/strait" --version
 "$prefix/bin/straitd" --version

@@ -11,6 +11,8 @@ set(STRAIT_LONG_TESTS
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
     coll_nonblocking_hosts1
+    # Checkpoints of hundreds of MiB.
+    checkpoint_reshard_large
     # Builds of packages, and roots of distributions to install them in.
     packages wheel image kubernetes)
 

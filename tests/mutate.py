@@ -29,7 +29,7 @@ import sys
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ["kernels", "proto", "transport", "daemon", "client", "collective"]
+SOURCES = ["kernels", "proto", "transport", "daemon", "client", "collective", "checkpoint"]
 
 # A chunk counts as landed before it is decoded.
 ACKNOWLEDGE = [

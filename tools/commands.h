@@ -15,12 +15,14 @@ struct subcommand {
 extern const char *const bench_names[];       /* parts of cmd_bench; in bench/ */
 extern const char *const codebook_names[];    /* of cmd_codebook */
 extern const char *const collectives_names[]; /* of cmd_collectives */
+extern const char *const checkpoint_names[];  /* of cmd_checkpoint */
 
 int cmd_encode(int argc, char **argv);
 int cmd_decode(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_codebook(int argc, char **argv);
 int cmd_collectives(int argc, char **argv);
+int cmd_checkpoint(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_bench(int argc, char **argv); /* in bench/ */
 int cmd_demo(int argc, char **argv);  /* in bench/ */

@@ -6,7 +6,7 @@
 #include "daemon/base/option_table.h"
 #include "tools/util.h"
 
-#define KEYS_MAX    24u
+#define KEYS_MAX    32u
 #define OPTIONS_MAX 80u
 
 struct entry {

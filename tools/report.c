@@ -21,6 +21,7 @@ static const struct {
     {"strait bench codec", 1},
     {"strait bench transfer", 1},
     {"strait bench collective", 1},
+    {"strait bench checkpoint", 1},
     {"strait demo", 1},
     {"strait top", 1},
     {"strait doctor", 1},
@@ -28,6 +29,9 @@ static const struct {
     {"strait codebook diff", 1},
     {"strait codebook expect", 1},
     {"strait collectives report", 1},
+    {"strait checkpoint inspect", 1},
+    {"strait checkpoint verify", 1},
+    {"strait checkpoint diff", 1},
 };
 
 void json_add_schema(cJSON *object)

@@ -1,4 +1,4 @@
-"""The C ABI of strait/codec.h and strait/strait.h: where the libraries are, their structs and prototypes.
+"""The C ABI of strait/codec.h, strait.h and checkpoint.h: where the libraries are, their structs and prototypes.
 
 Calls through a CDLL release the GIL.
 """
@@ -10,10 +10,12 @@ import functools
 import os
 from collections.abc import Mapping
 from ctypes import (
+    CFUNCTYPE,
     POINTER,
     Structure,
     c_bool,
     c_char_p,
+    c_double,
     c_int,
     c_int32,
     c_size_t,
@@ -477,3 +479,189 @@ _CLIENT_PROTOTYPES = {
 def load_client() -> ctypes.CDLL:
     """libstrait.so. ImportError when there is none."""
     return load("libstrait.so", "STRAIT_CLIENT_LIBRARY", _CLIENT_PROTOTYPES)
+
+
+# ---- strait/checkpoint.h --------------------------------------------------------------------------------------------
+
+CHECKPOINT_DIMS_MAX = 16
+CHECKPOINT_ID_BYTES = 16
+CHECKPOINT_MEMORY = {"host": 0, "cuda": 1}
+CHECKPOINT_SAVE_FLAGS = {"cached": 1, "raw": 2}
+CHECKPOINT_COMMIT_FLAGS = {"replace": 1, "no_latest": 2}
+NONE_FOUND = 0xFFFFFFFF  # strait_checkpoint_find
+
+CheckpointId: Any = c_uint8 * CHECKPOINT_ID_BYTES
+
+
+class CheckpointTensor(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        ("shape", POINTER(c_uint64)),
+        ("offsets", POINTER(c_uint64)),
+        ("sizes", POINTER(c_uint64)),
+        ("data", c_void_p),
+        ("dims", c_uint32),
+        ("memory", c_int),
+        ("rounded_from", c_char_p),
+    ]
+
+
+class CheckpointSaveOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_uint32),
+        ("rank_count", c_uint32),
+        ("save_id", CheckpointId),
+        ("threads", c_uint32),
+        ("flags", c_uint32),
+        ("buffer_bytes", c_uint64),
+        ("sm_budget", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class CheckpointSummary(Structure):
+    _fields_ = [
+        ("raw_bytes", c_uint64),
+        ("stored_bytes", c_uint64),
+        ("shards", c_uint64),
+        ("rounded_shards", c_uint64),
+        ("encode_seconds", c_double),
+        ("write_seconds", c_double),
+        ("seconds", c_double),
+    ]
+
+
+class CheckpointAttachment(Structure):
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("bytes", c_uint64)]
+
+
+class CheckpointCommitOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank_count", c_uint32),
+        ("flags", c_uint32),
+        ("save_id", CheckpointId),
+        ("attachments", POINTER(CheckpointAttachment)),
+        ("attachment_count", c_uint32),
+        ("keep", c_uint32),
+    ]
+
+
+class CheckpointCandidate(Structure):
+    _fields_ = [("path", c_char_p), ("why", c_char_p), ("committed_ns", c_uint64)]
+
+
+class CheckpointTensorInfo(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        ("shape", POINTER(c_uint64)),
+        ("dims", c_uint32),
+        ("shard_count", c_uint32),
+        ("bytes", c_uint64),
+    ]
+
+
+class CheckpointShardInfo(Structure):
+    _fields_ = [
+        ("offsets", POINTER(c_uint64)),
+        ("sizes", POINTER(c_uint64)),
+        ("file", c_char_p),
+        ("rounded_from", c_char_p),
+        ("bytes", c_uint64),
+        ("stored_bytes", c_uint64),
+    ]
+
+
+class CheckpointInfo(Structure):
+    _fields_ = [
+        ("save_id", POINTER(c_uint8)),
+        ("committed_ns", c_uint64),
+        ("tensor_count", c_uint32),
+        ("file_count", c_uint32),
+        ("attachment_count", c_uint32),
+        ("reserved", c_uint32),
+        ("raw_bytes", c_uint64),
+        ("stored_bytes", c_uint64),
+    ]
+
+
+class CheckpointBox(Structure):
+    _fields_ = [
+        ("tensor", c_uint32),
+        ("memory", c_int),
+        ("offsets", POINTER(c_uint64)),
+        ("sizes", POINTER(c_uint64)),
+        ("data", c_void_p),
+        ("strides", POINTER(c_uint64)),
+        ("status", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+class CheckpointDamage(Structure):
+    _fields_ = [
+        ("tensor", c_char_p),
+        ("file", c_char_p),
+        ("offsets", POINTER(c_uint64)),
+        ("sizes", POINTER(c_uint64)),
+        ("first_value", c_uint64),
+        ("value_count", c_uint64),
+        ("file_offset", c_uint64),
+        ("status", c_int32),
+        ("replaced", c_uint32),
+    ]
+
+
+ReportCandidate = CFUNCTYPE(None, c_void_p, POINTER(CheckpointCandidate))
+ReportDamage = CFUNCTYPE(None, c_void_p, POINTER(CheckpointDamage))
+ReportProgress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
+
+
+class CheckpointLoadOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("threads", c_uint32),
+        ("flags", c_uint32),
+        ("damage", ReportDamage),
+        ("progress", ReportProgress),
+        ("context", c_void_p),
+    ]
+
+
+_CHECKPOINT_PROTOTYPES = {
+    "strait_status_string": (c_char_p, [c_int]),
+    "strait_checkpoint_dtype_bytes": (c_uint32, [c_char_p]),
+    "strait_checkpoint_save_begin": (
+        c_int,
+        [c_char_p, POINTER(CheckpointSaveOptions), POINTER(c_void_p), c_char_p, c_size_t],
+    ),
+    "strait_checkpoint_save_add": (c_int, [c_void_p, POINTER(CheckpointTensor)]),
+    "strait_checkpoint_save_end": (c_int, [c_void_p, POINTER(CheckpointSummary)]),
+    "strait_checkpoint_save_text": (c_char_p, [c_void_p]),
+    "strait_checkpoint_save_free": (None, [c_void_p]),
+    "strait_checkpoint_commit": (c_int, [c_char_p, POINTER(CheckpointCommitOptions), c_char_p, c_size_t]),
+    "strait_checkpoint_abandon": (c_int, [c_char_p, POINTER(c_uint8), c_char_p, c_size_t]),
+    "strait_checkpoint_open": (c_int, [c_char_p, POINTER(c_void_p), c_char_p, c_size_t]),
+    "strait_checkpoint_close": (None, [c_void_p]),
+    "strait_checkpoint_newest": (c_int, [c_char_p, ReportCandidate, c_void_p, c_char_p, c_size_t]),
+    "strait_checkpoint_describe": (None, [c_void_p, POINTER(CheckpointInfo)]),
+    "strait_checkpoint_tensor_at": (c_bool, [c_void_p, c_uint32, POINTER(CheckpointTensorInfo)]),
+    "strait_checkpoint_shard_at": (c_bool, [c_void_p, c_uint32, c_uint32, POINTER(CheckpointShardInfo)]),
+    "strait_checkpoint_attachment_at": (c_bool, [c_void_p, c_uint32, POINTER(CheckpointAttachment)]),
+    "strait_checkpoint_find": (c_uint32, [c_void_p, c_char_p]),
+    "strait_checkpoint_load": (
+        c_int,
+        [c_void_p, POINTER(CheckpointBox), c_uint32, POINTER(CheckpointLoadOptions), c_char_p, c_size_t],
+    ),
+    "strait_checkpoint_verify": (c_int, [c_void_p, POINTER(CheckpointLoadOptions), c_char_p, c_size_t]),
+}
+
+
+@functools.cache
+def load_checkpoint() -> ctypes.CDLL:
+    """libstrait-checkpoint.so. ImportError when there is none."""
+    return load("libstrait-checkpoint.so", "STRAIT_CHECKPOINT_LIBRARY", _CHECKPOINT_PROTOTYPES)

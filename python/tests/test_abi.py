@@ -53,6 +53,23 @@ HEADERS = {
             "progress": _abi.ProgressInfo,
         },
     ),
+    "checkpoint.h": (
+        _abi._CHECKPOINT_PROTOTYPES,
+        {
+            "checkpoint_tensor": _abi.CheckpointTensor,
+            "checkpoint_save_options": _abi.CheckpointSaveOptions,
+            "checkpoint_summary": _abi.CheckpointSummary,
+            "checkpoint_attachment": _abi.CheckpointAttachment,
+            "checkpoint_commit_options": _abi.CheckpointCommitOptions,
+            "checkpoint_candidate": _abi.CheckpointCandidate,
+            "checkpoint_tensor_info": _abi.CheckpointTensorInfo,
+            "checkpoint_shard_info": _abi.CheckpointShardInfo,
+            "checkpoint_info": _abi.CheckpointInfo,
+            "checkpoint_box": _abi.CheckpointBox,
+            "checkpoint_damage": _abi.CheckpointDamage,
+            "checkpoint_load_options": _abi.CheckpointLoadOptions,
+        },
+    ),
 }
 
 
@@ -102,6 +119,12 @@ def test_enums_of_the_service_are_those_of_the_header(head, prefix, kind):
     body = re.search(rf"enum {head} \{{(.*?)\n\}};", text_of("strait.h"), re.DOTALL).group(1)
     theirs = {name: int(value) for name, value in re.findall(r"STRAIT_(\w+) = (\d+)", body)}
     assert theirs == {prefix + name: int(kind[name]) for name in kind.__members__ if name != "FATAL"}
+
+
+def test_enums_of_checkpoints_are_those_of_the_header():
+    rows = re.findall(r"    STRAIT_CHECKPOINT_(\w+) = (\d+)", text_of("checkpoint.h"))
+    ours = _abi.CHECKPOINT_MEMORY | _abi.CHECKPOINT_SAVE_FLAGS | _abi.CHECKPOINT_COMMIT_FLAGS
+    assert {name.lower(): int(value) for name, value in rows} == ours
 
 
 @pytest.mark.parametrize("header", HEADERS)

@@ -62,17 +62,19 @@ def test_public_names_are_documented():
 
 @pytest.mark.skipif("STRAIT_TEST_WHEEL" not in os.environ, reason="builds the library: set STRAIT_TEST_WHEEL=1")
 def test_the_wheel_brings_the_library(tmp_path):
-    named = {"STRAIT_LIBRARY", "STRAIT_CLIENT_LIBRARY"}
+    named = {"STRAIT_LIBRARY", "STRAIT_CLIENT_LIBRARY", "STRAIT_CHECKPOINT_LIBRARY"}
     environment = {name: value for name, value in os.environ.items() if name not in named}
     pip = [sys.executable, "-m", "pip"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(HERE)], check=True, env=environment)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name == f"strait-{strait.__version__}-py3-none-linux_{os.uname().machine}.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"strait/libstrait-codec.so", "strait/libstrait.so", "strait/py.typed"} <= set(names)
+    assert {
+        f"strait/{name}" for name in ("libstrait-codec.so", "libstrait.so", "libstrait-checkpoint.so", "py.typed")
+    } <= set(names)
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
-    code = "import strait, strait.service; print(strait.__file__, strait.variants())"
+    code = "import strait, strait.service, strait.checkpoint; print(strait.__file__, strait.variants())"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(site)}, cwd=tmp_path, stdout=-1, text=True
     )
@@ -81,7 +83,7 @@ def test_the_wheel_brings_the_library(tmp_path):
 
 @pytest.mark.skipif("STRAIT_TEST_WHEEL" not in os.environ, reason="builds the library: set STRAIT_TEST_WHEEL=1")
 def test_the_sdist_builds_alone(tmp_path):
-    named = {"STRAIT_LIBRARY", "STRAIT_CLIENT_LIBRARY"}
+    named = {"STRAIT_LIBRARY", "STRAIT_CLIENT_LIBRARY", "STRAIT_CHECKPOINT_LIBRARY"}
     environment = {name: value for name, value in os.environ.items() if name not in named}
     call = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", call, str(tmp_path)], check=True, cwd=HERE, env=environment)

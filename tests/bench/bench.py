@@ -77,6 +77,23 @@ def check_codec():
     run(2, "takes options only", CODEC + ["file"])
 
 
+def check_checkpoint():
+    with tempfile.TemporaryDirectory() as folder:
+        small = [strait, "bench", "checkpoint", "--size", "3M", "--repeats", "2", "--ranks", "2", "--folder", folder]
+        found = report(small)
+        assert [(row["mode"], row["io"]) for row in found["rows"]] == [
+            ("raw", "direct"), ("raw", "cached"), ("coded", "direct"), ("coded", "cached")], found["rows"]
+        for row in found["rows"]:
+            has(row, "threads seconds encode_seconds write_seconds encode_thread_GBps by_longest")
+            assert row["check"] is True and row["ranks"] == 2 and row["raw_bytes"] >= 6 << 20, row
+            assert row["GBps"]["min"] <= row["GBps"]["p50"] <= row["GBps"]["max"], row
+            assert row["ratio"] > 1.3 if row["mode"] == "coded" else 0.99 < row["ratio"] < 1, row
+        assert "WRONG" in run(1, "not what was sent", small + ["--mode", "coded", "--fault", "flip"])
+        run(1, "No such file", small + ["--folder", folder + "/none"])
+        run(2, "takes one --input", small + ["--input", slice_])
+        assert os.listdir(folder) == []
+
+
 def check_transfer():
     count = len(paths.split(","))
     small = ["--pages", "16", "--repeats", "2", "--samples", "2"]
@@ -292,7 +309,7 @@ def check_collective():
     run(2, "NAME=VALUE", small + ["--env", "STRAIT_COLL"])
 
 
-for check in check_codec, check_transfer, check_hosts, check_device, check_collective:
+for check in check_codec, check_checkpoint, check_transfer, check_hosts, check_device, check_collective:
     began = time.monotonic()
     check()
     print(f"{check.__name__}: {time.monotonic() - began:.1f} s")

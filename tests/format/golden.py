@@ -78,7 +78,7 @@ def check_file(entry, _):
 
 def documented_example():
     """The bytes that stand in the worked example of FORMAT.md."""
-    text = (TESTS.parent / "kernels" / "FORMAT.md").read_text("utf-8").split("## 9. Worked example")[1].split("## 10.")[0]
+    text = (TESTS.parent / "kernels" / "FORMAT.md").read_text("utf-8").split("## 10. Worked example")[1].split("## 11.")[0]
     return bytes.fromhex("".join(re.findall(r"^ *\d+  ((?:[0-9a-f]{2,32} ?)+)(?:  |$)", text, re.MULTILINE)))
 
 

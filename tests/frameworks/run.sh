@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: transformers, vllm, sglang,
-# lmcache, torch (collectives without a preload; a build with tests), nixl (if the build has its plug-in, by
+# run.sh BUILD [FRAMEWORK ...]: the connectors with the real packages of the frameworks: torch (checkpoints, and collectives
+# without a preload; a build with tests), transformers, vllm, sglang, lmcache, nixl (if the build has its plug-in, by
 # STRAIT_NIXL_SOURCE); and opentelemetry: spans of the daemon, as a receiver reads them. All of them without a name.
 # Each has an environment, made once, beside the build, from PyPI: with torch, some 7 GB. Needs no GPU.
 set -euo pipefail
@@ -9,7 +9,11 @@ shift
 here=$(dirname "$(realpath "$0")")
 root=$(realpath "$here/../..")
 environments=${STRAIT_FRAMEWORKS:-$root/build/frameworks}
-[ $# -gt 0 ] || set -- transformers vllm sglang lmcache torch nixl opentelemetry
+[ $# -gt 0 ] || set -- torch transformers vllm sglang lmcache nixl opentelemetry
+
+install_torch() {
+    pip zstandard
+}
 
 install_transformers() {
     pip transformers==5.19.0
@@ -44,10 +48,6 @@ install_lmcache() {
         py-cpuinfo pyyaml requests sortedcontainers
 }
 
-install_torch() {
-    : # all that there is in every environment
-}
-
 install_nixl() {
     pip --no-deps nixl==1.5.1 nixl-cu13==1.5.1
 }
@@ -73,6 +73,7 @@ make_environment() { # FRAMEWORK
 export STRAIT_LIBRARY=$build/kernels/libstrait-codec.so.0 STRAIT_CLIENT_LIBRARY=$build/client/libstrait.so.0
 export STRAIT_COLLECTIVE_LIBRARY=$build/collective/libstrait-coll.so.0
 export STRAIT_TEST_NCCL=$build/tests/fakes/nccl_processes/libnccl.so.2
+export STRAIT_CHECKPOINT_LIBRARY=$build/checkpoint/libstrait-checkpoint.so.0
 export STRAITD=$build/daemon/straitd LD_LIBRARY_PATH=$build/daemon:$build/transport:$build/kernels
 export STRAIT_NIXL_PLUGIN=$build/frameworks/nixl/libplugin_STRAIT.so
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1

@@ -17,6 +17,10 @@ void fuzz_container(const uint8_t *data, size_t size);
 /* fuzz_codebooks.c */
 void fuzz_codebook_parts(const uint8_t *data, size_t size);
 
+/* fuzz_checkpoint.c */
+void fuzz_checkpoint_index(const uint8_t *data, size_t size);
+void fuzz_checkpoint(const uint8_t *data, size_t size);
+
 /* fuzz_text.c */
 void fuzz_address(const uint8_t *data, size_t size);
 void fuzz_options(const uint8_t *data, size_t size);

@@ -9,6 +9,7 @@
 #include "internal/bytes.h"
 #include "proto/blob.h"
 #include "proto/channel.h"
+#include "tests/checkpoint/builder.h"
 #include "tests/fragment.h"
 #include "tests/proto/frames.h"
 #include "tests/support.h"
@@ -429,6 +430,69 @@ static void make_traces(void)
         write_seed("trace", traces[i][0], traces[i][1], strlen(traces[i][1]));
 }
 
+/* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
+
+/* Files of a checkpoint as fuzz_checkpoint.c takes them, and its index. */
+static void write_checkpoint(const char *name, const struct built *built, uint64_t stream)
+{
+    static uint8_t input[65536];
+    char scratch[SCRATCH_BYTES], path[SCRATCH_BYTES + 16], file_name[CHECKPOINT_FILE_NAME_BYTES];
+    struct rng rng = {stream};
+    size_t size, used = 1;
+    scratch_make(scratch);
+    snprintf(path, sizeof(path), "%s/step", scratch);
+    built_write(built, &rng, path);
+    uint8_t *index = file_read(path, CHECKPOINT_INDEX_NAME, &size);
+    input[0] = 1;
+    memcpy(input + 1, index + CHECKPOINT_INDEX_HEAD_BYTES, size - CHECKPOINT_INDEX_HEAD_BYTES);
+    write_seed("checkpoint_index", name, input, size + 1 - CHECKPOINT_INDEX_HEAD_BYTES);
+    free(index);
+    input[0] = (uint8_t)(built->file_count - 1);
+    for (uint32_t f = 0; f < built->file_count; f++) {
+        struct checkpoint_tail tail;
+        struct checkpoint_footer footer;
+        checkpoint_file_name(file_name, f);
+        uint8_t *bytes = file_read(path, file_name, &size);
+        require(checkpoint_tail_parse(&tail, bytes + size - CHECKPOINT_TAIL_BYTES, size, NULL, 0) == STRAIT_OK);
+        require(checkpoint_footer_parse(&footer, bytes + tail.footer_offset, &tail, NULL, 0) == STRAIT_OK);
+        input[used++] = 1;
+        input[used++] = (uint8_t)footer.chunk_count;
+        for (uint32_t c = 0; c <= footer.chunk_count; c++) {
+            const bool chunk = c < footer.chunk_count;
+            const uint64_t at = chunk ? footer.chunks[c].offset : tail.footer_offset;
+            const uint64_t length = chunk ? footer.chunks[c].bytes : tail.footer_bytes;
+            require(length < 65536 && used + length + 2 < sizeof(input));
+            store_le16(input + used, (uint16_t)length);
+            memcpy(input + used + 2, bytes + at, length);
+            used += 2 + length;
+        }
+        checkpoint_footer_free(&footer);
+        free(bytes);
+    }
+    write_seed("checkpoint", name, input, used);
+    scratch_remove(scratch);
+}
+
+static void make_checkpoints(void)
+{
+    static const uint64_t matrix[2] = {9, 8}, list[1] = {70}, none[2] = {0, 3};
+    for (uint32_t replicas = 0; replicas < 2; replicas++) {
+        struct built built = {
+            .file_count = 1 + replicas, .page_bytes = 64, .chunk_pages = 4, .committed_ns = 5, .save_id = {1, 2, 3}};
+        struct rng rng = {11 + replicas};
+        const uint32_t master = built_tensor_add(&built, &rng, "m", "F32", matrix, 2, UINT32_MAX);
+        built_split(&built, &rng, master, 3, replicas);
+        built_round(&built, built_tensor_add(&built, &rng, "w", "BF16", matrix, 2, master), master);
+        built_split(&built, &rng, built_tensor_add(&built, &rng, "b", "BF16", list, 1, UINT32_MAX), 2, replicas);
+        built_split(&built, &rng, built_tensor_add(&built, &rng, "f", "F8_E4M3", list, 1, UINT32_MAX), 1, replicas);
+        built_split(&built, &rng, built_tensor_add(&built, &rng, "s", "I64", NULL, 0, UINT32_MAX), 1, replicas);
+        built_split(&built, &rng, built_tensor_add(&built, &rng, "t", "I64", NULL, 0, UINT32_MAX), 1, replicas);
+        built_split(&built, &rng, built_tensor_add(&built, &rng, "n", "F16", none, 2, UINT32_MAX), 1, replicas);
+        write_checkpoint(replicas ? "replicas" : "one-file", &built, 21);
+        built_fini(&built);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -442,5 +506,6 @@ int main(int argc, char **argv)
     make_rendezvous();
     make_tcp();
     make_traces();
+    make_checkpoints();
     return 0;
 }

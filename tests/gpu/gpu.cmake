@@ -37,6 +37,14 @@ if(STRAIT_HAVE_CUDA)
     endif()
     strait_add_test(gpu_nccl COMMAND gpu_nccl LABELS gpu TIMEOUT 600)
 
+    # Checkpoints of tensors on GPUs.
+    add_executable(gpu_checkpoint gpu/checkpoint.c)
+    target_link_libraries(gpu_checkpoint PRIVATE strait_options strait-checkpoint CUDA::cudart_static)
+    add_dependencies(gpu_checkpoint strait-checkpoint-cuda strait-cuda)
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/gpu_checkpoint.d)
+    strait_add_test(gpu_checkpoint COMMAND gpu_checkpoint ${CMAKE_CURRENT_BINARY_DIR}/gpu_checkpoint.d 256 LABELS gpu TIMEOUT 300
+        ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
+
     # gpu_collective_NAME, of ranks on GPUs, and fake_collective_NAME, the same on fake GPUs, with ranks that are threads.
     foreach(name kill join overflow order rings calls)
         set(sources gpu/collective_${name}.c gpu/collective_world.c coll_engine/values.c)

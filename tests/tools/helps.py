@@ -33,12 +33,11 @@ def options_of(help_text: str) -> set[str]:
 def wanted() -> dict[tuple[str, ...], set[str]]:
     """For each beginning of a command line the options that its --help names."""
     commands = re.findall(r"^  (\w+) +\S", run(STRAIT, "--help"), re.M)
-    lines = {
-        (STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", "codebook", "collectives")
-    }
-    for parted in ("codebook", "collectives"):
-        for part in re.findall(r"^  (\w+) +\S", run(STRAIT, parted, "--help"), re.M):
-            lines[(STRAIT, parted, part)] = run(STRAIT, parted, part, "--help")
+    parted = ("codebook", "checkpoint", "collectives")
+    lines = {(STRAIT, one): run(STRAIT, one, "--help") for one in commands if one not in ("bench", *parted)}
+    for one in parted:
+        for part in re.findall(r"^  ([\w-]+) +\S", run(STRAIT, one, "--help"), re.M):
+            lines[(STRAIT, one, part)] = run(STRAIT, one, part, "--help")
     benches = re.findall(r"^  (\w+) +\S", run(STRAIT, "bench", "--help"), re.M)
     for bench in benches:
         for device in ((), ("--device",)):

@@ -5,6 +5,7 @@ command with --json is in its table."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -28,9 +29,10 @@ def table() -> dict[str, tuple[str, int]]:
 def with_json() -> set[str]:
     """Commands whose --help has --json."""
     commands = re.findall(r"^  (\w+) +\S", strait("--help").stdout, re.M)
-    lines = [[one] for one in commands if one not in ("bench", "codebook", "collectives")]
-    for parted in ("bench", "codebook", "collectives"):
-        lines += [[parted, part] for part in re.findall(r"^  (\w+) +\S", strait(parted, "--help").stdout, re.M)]
+    with_parts = ("bench", "codebook", "checkpoint", "collectives")
+    lines = [[one] for one in commands if one not in with_parts]
+    for parted in with_parts:
+        lines += [[parted, part] for part in re.findall(r"^  ([\w-]+) +\S", strait(parted, "--help").stdout, re.M)]
     found = {"straitd --examine"}
     for line in lines:
         answer = strait(*line, "--help")
@@ -55,7 +57,8 @@ def hosts() -> subprocess.CompletedProcess[str]:
 
 def documents(folder: Folder) -> dict[str, str]:
     sample, packed, codebook = ROOT / "tests/data/kv-slice.safetensors", folder.path / "packed", folder.path / "set"
-    daemon = folder.daemon("a")
+    daemon, checkpoint = folder.daemon("a"), folder.path / "step"
+    subprocess.run([os.environ["CHECKPOINT_SAMPLE"], checkpoint, "2", "0"], check=True, timeout=PATIENCE)
     coll_reports.write(folder.path, 0, coll_reports.process(coll_reports.communicator(0, 1)))
     printed = {
         "strait calibrate --json": strait("calibrate", "--json", sample, "-o", codebook),
@@ -64,6 +67,9 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait inspect --json": strait("inspect", "--json", packed),
         "strait codebook diff --json": strait("codebook", "diff", "--json", codebook, codebook),
         "strait codebook expect --json": strait("codebook", "expect", "--json", codebook, sample),
+        "strait checkpoint inspect --json": strait("checkpoint", "inspect", "--json", checkpoint),
+        "strait checkpoint verify --json": strait("checkpoint", "verify", "--json", checkpoint),
+        "strait checkpoint diff --json": strait("checkpoint", "diff", "--json", checkpoint, checkpoint),
         "strait status --json": strait("status", "--json", "--socket", daemon.socket),
         "strait top --json": strait("top", "--json", "--socket", daemon.socket, "--interval", "0.1"),
         "strait doctor --json": strait("doctor", "--json", "--socket", daemon.socket),
@@ -72,6 +78,9 @@ def documents(folder: Folder) -> dict[str, str]:
             *("bench", "transfer", "--json", "--no-rivals", "--path", "local", "--pages", "8", "--repeats", "1")
         ),
         "strait bench hosts --json": hosts(),
+        "strait bench checkpoint --json": strait(
+            *("bench", "checkpoint", "--json", "--folder", folder.path, "--size", "1M", "--repeats", "1")
+        ),
         "strait demo --json": strait("demo", "--json"),
         "strait collectives report --json": strait("collectives", "report", "--json", folder.path),
         "straitd --examine": subprocess.run(

@@ -1,9 +1,10 @@
-"""torch with Strait: tensors that a daemon can reach, and collectives compressed without a preload.
+"""torch with Strait: tensors that a daemon can reach, collectives compressed without a preload, and checkpoints.
 
     host_pool       CPU tensors in memory of strait.service.alloc()
     fsdp2           all-gathers and reduce-scatters of FSDP2 (fully_shard)
     ddp_hook        the communication hook of DistributedDataParallel
     Communicator    the ranks of a process group, through libstrait-coll
+    checkpoint      storage of torch.distributed.checkpoint
 
 Each is imported when it is asked for: importing strait.torch needs neither torch, nor a GPU, nor any library.
 """
@@ -14,15 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import fsdp2
+    from . import checkpoint, fsdp2
     from .communicator import Communicator, close, communicator_of
     from .ddp import ddp_hook
     from .host import host_pool
 
-__all__ = ["Communicator", "close", "communicator_of", "ddp_hook", "fsdp2", "host_pool"]
+__all__ = ["Communicator", "checkpoint", "close", "communicator_of", "ddp_hook", "fsdp2", "host_pool"]
 
 _MODULES = {
     "Communicator": "communicator",
+    "checkpoint": "checkpoint",
     "close": "communicator",
     "communicator_of": "communicator",
     "ddp_hook": "ddp",
