@@ -46,7 +46,7 @@ void ccomm_figures(struct coll_ccomm *ccomm, bool look, struct coll_figures *fig
     for (int rank = 0; rank < ccomm->ranks; rank++)
         figures->hosts += ccomm->shared.groups.leader[rank] == rank;
     figures->memory = ccomm_memory(ccomm);
-    figures->host_memory = ccomm->shared.segment.size;
+    figures->host_memory = host_bytes(ccomm);
     figures->hosted = staging_hosted(&ccomm->stagings);
     snprintf(figures->table, sizeof(figures->table), "%s", ccomm->table);
     fill_links(ccomm, figures);

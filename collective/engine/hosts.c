@@ -321,6 +321,11 @@ static struct segment_hole hole_of(const struct coll_ccomm *ccomm)
                                           : (struct segment_hole){pairs, rings_at(ccomm) - pairs};
 }
 
+uint64_t host_bytes(const struct coll_ccomm *ccomm)
+{
+    return ccomm->shared.segment.size - hole_of(ccomm).size;
+}
+
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
 static bool gather_good(struct coll_ccomm *ccomm)

@@ -151,6 +151,9 @@ bool host_accept(struct coll_ccomm *ccomm);
 bool host_gather_accepted(struct coll_ccomm *ccomm);
 bool host_settle(struct coll_ccomm *ccomm);
 
+/* Bytes of the memory that ranks of this host share, without pages that are allocated when they are used. */
+uint64_t host_bytes(const struct coll_ccomm *ccomm);
+
 /* On the communicator's GPU, when nothing of ours runs on it. */
 void host_end(struct coll_ccomm *ccomm);
 

@@ -383,6 +383,22 @@ START_TEST(memory_is_what_is_documented)
 }
 END_TEST
 
+/* Pairs of many ranks have places that take memory when they are used: these do not count before. */
+START_TEST(memory_of_many_ranks_is_what_is_documented)
+{
+    enum { MANY_RANKS = 66 };
+    const double mib = 1 << 20;
+    folder_make();
+    ranks_run(MANY_RANKS, use_nothing, NULL);
+    struct coll_process process = report_await(has_ranks);
+    require(process.count == MANY_RANKS);
+    require(process.communicators[0].host > 2 * MANY_RANKS * mib &&
+            process.communicators[0].host < 3 * MANY_RANKS * mib);
+    coll_process_free(&process);
+    folder_remove();
+}
+END_TEST
+
 /* ---- Many, and in children --------------------------------------------------------------------------------------- */
 
 enum { MANY = 260, KEPT = 256 };
@@ -461,6 +477,7 @@ int main(void)
     tcase_add_test(tests, raw_calls_are_reported);
     tcase_add_loop_test(tests, a_folder_that_cannot_be_had_does_no_harm, 0, 2);
     add_loop(tests, memory_is_what_is_documented, 0, COUNT(memory_cases));
+    tcase_add_test(tests, memory_of_many_ranks_is_what_is_documented);
     tcase_add_test(tests, of_many_communicators_the_last_are_kept);
 #ifdef CHILDREN
     tcase_add_test(tests, a_process_that_exits_has_reported);

@@ -85,7 +85,6 @@ for framework; do
     make_environment "$framework"
     if [ "$framework" = torch ]; then
         "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider "$root"/python/tests/test_{torch,collective_torch}.py
-        continue
     fi
     (
         [ "$framework" != nixl ] || eval "$("$environment/bin/python" -m strait.nixl "$environment/plugins")"
