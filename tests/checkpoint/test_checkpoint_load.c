@@ -128,6 +128,24 @@ TEST_LOOP(any_boxes_come_out_of_any_shards, 24 / STRIDE + 1)
         load_boxes(&rng, 1 + rng_below(&rng, 4));
 }
 
+/* Metadata of more bytes than are read at first. */
+TEST(a_few_values_of_a_chunk_of_many_pages_are_loaded)
+{
+    static const uint64_t shape[1] = {3 * 4096 * 32};
+    struct rng rng = rng_init(6);
+    built = (struct built){.file_count = 1, .page_bytes = 64, .chunk_pages = 4096};
+    built_split(&built, &rng, built_tensor_add(&built, &rng, "a", "BF16", shape, 1, UINT32_MAX), 1, 0);
+    built_write(&built, &rng, path);
+    ck_assert_int_eq(STRAIT_OK, strait_checkpoint_open(path, &reader, NULL, 0));
+    for (unsigned i = 0; i < 20; i++) {
+        uint16_t values[40];
+        const uint64_t at[1] = {rng_below(&rng, (uint32_t)shape[0] - 40)}, size[1] = {40};
+        struct strait_checkpoint_box box = {.offsets = at, .sizes = size, .data = values};
+        ck_assert_int_eq(STRAIT_OK, strait_checkpoint_load(reader, &box, 1, NULL, NULL, 0));
+        ck_assert_mem_eq(values, built.tensors[0].bytes + 2 * at[0], sizeof(values));
+    }
+}
+
 TEST(what_is_described_is_what_was_written)
 {
     struct rng rng = rng_init(1);
