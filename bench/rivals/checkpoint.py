@@ -211,6 +211,7 @@ def main():
                 result = measure(way, state, folder)
                 if number:  # the first round warms up
                     results[name].append(result)
+            print(f"round {number} of {given.rounds}", file=sys.stderr, flush=True)
     print(f"{'':24} {'ratio':>6} {'save, GB/s':>20} {'load, GB/s':>20} {'async_save, ms':>20}")
     for name, rounds in results.items():
         save, load = ([raw / 1e9 / one[field] for one in rounds] for field in ("save", "load"))
