@@ -23,7 +23,9 @@ set(long_thread
     cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_bound coll_bytes coll_budget
-    coll_share coll_apart receive node_coding node_limits node_hostile node_device_fails
+    coll_share coll_apart coll_many coll_report coll_scale collective_package checkpoint_format checkpoint_commit checkpoint_crash
+    checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint fuzz_checkpoint fuzz_checkpoint_index
+    fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
     node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_trace fuzz_tcp fuzz_rendezvous fuzz_safetensors fuzz_options
@@ -38,6 +40,6 @@ endif()
 # What takes 10 s or more begins first, so that none of it is left when all else is over. CTest has no times of its own in
 # a new folder.
 set(STRAIT_FIRST_TESTS
-    cli node_links python bench_runs chaos soak coll_choices coll_operations coll_preloaded coll_rings coll_rings_hosts2
-    coll_memory coll_stress coll_overflow node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away
+    cli node_links python bench_runs chaos soak coll_choices coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2
+    coll_memory coll_stress coll_overflow node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
     peer format_model demo collective_reduce collective_preload collective_replace tcp log model)
