@@ -55,7 +55,7 @@ STRAIT_API uint32_t strait_checkpoint_dtype_bytes(const char *dtype);
 
 enum strait_checkpoint_memory {
     STRAIT_CHECKPOINT_HOST = 0,
-    STRAIT_CHECKPOINT_CUDA = 1, /* of the device that is current in the call; its contents are complete there */
+    STRAIT_CHECKPOINT_CUDA = 1, /* of any device; what it holds is complete there before the call */
 };
 
 /* A shard: values of one rank, a box of the tensor, contiguous in memory with the last dimension fastest. Shards of a
@@ -116,7 +116,7 @@ STRAIT_API enum strait_status strait_checkpoint_save_begin(const char *path,
 
 /* Adds a shard, whose encoding begins at once; waits while as much is under way as buffers hold. Everything but `data`
  * is copied. ERR_INVALID (type, box outside the shape, a name twice with one box, rounded_from that names none),
- * ERR_UNSUPPORTED (memory of a kind that this build has no code for), ERR_NO_MEMORY, ERR_IO, ERR_DEVICE:
+ * ERR_UNSUPPORTED (memory of a GPU, without the plugin or a driver), ERR_NO_MEMORY, ERR_IO, ERR_DEVICE:
  * strait_checkpoint_save_text says more. After the last three the save can only be freed. */
 STRAIT_API enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *save,
                                                          const struct strait_checkpoint_tensor *tensor);
