@@ -116,6 +116,8 @@ EXPORTED ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
         next = (ssize_t(*)(int, const void *, size_t, off_t))real("pwrite");
     if (fails("pwrite"))
         return -1;
+    if (on && shim.slow)
+        usleep(5000);
     if (on && shim.direct_lies && (fcntl(fd, F_GETFL) & O_DIRECT) != 0) {
         errno = EINVAL;
         return -1;

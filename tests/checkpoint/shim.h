@@ -21,6 +21,7 @@ struct shim {
     bool no_direct;   /* O_DIRECT is refused */
     bool direct_lies; /* it is taken, and writes fail with EINVAL then */
     bool no_exchange; /* renameat2 knows no flags */
+    bool slow;        /* each write takes 5 ms more */
     bool interrupts;  /* calls that may be are interrupted first, now and then */
 };
 

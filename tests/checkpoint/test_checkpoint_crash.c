@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -268,6 +269,43 @@ TEST_LOOP(a_save_gets_by, 10)
         ck_assert(!has_partial(2, &ways[w]));
     }
     free_states();
+}
+END_TEST
+
+/* ---- A slow disk ------------------------------------------------------------------------------------------------- */
+
+static uint64_t peak_memory(void)
+{
+    struct rusage usage;
+
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* Chunks wait for the disk in as much memory as the save may have, and tensors wait for chunks. */
+TEST(memory_is_bounded)
+{
+    enum { TENSORS = 40, BYTES = 4 << 20, BUFFERS = 20 << 20 };
+    struct strait_checkpoint_save_options options = save_options(0, 1, 2);
+    struct strait_checkpoint_save *save = NULL;
+    uint8_t *data = malloc(BYTES);
+    char name[20], text[512] = "";
+
+    fill_values(1, "U8", data, BYTES); /* nothing gets smaller */
+    options.buffer_bytes = BUFFERS;
+    const uint64_t before = peak_memory();
+    shim_start((struct shim){.no_ring = true, .slow = true});
+    ck_assert_msg(strait_checkpoint_save_begin(first, &options, &save, text, sizeof(text)) == STRAIT_OK, "%s", text);
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof(name), "t%d", i);
+        const struct piece_of piece = {.name = name, .dtype = "U8", .dims = 1, .shape = {BYTES}, .data = data};
+        ck_assert_int_eq(add_piece(save, &piece), STRAIT_OK);
+    }
+    ck_assert_int_eq(strait_checkpoint_save_end(save, NULL), STRAIT_OK);
+    shim_stop();
+    strait_checkpoint_save_free(save);
+    ck_assert_uint_lt(peak_memory() - before, SANITIZED ? UINT64_MAX : BUFFERS + (8 << 20));
+    free(data);
 }
 END_TEST
 
