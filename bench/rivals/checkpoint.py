@@ -133,9 +133,9 @@ def ways():
     found = {
         "plain write and read": Plain(),
         "DCP": Dcp(torch_writer(), dcp.FileSystemReader),
-        "DCP, its cached stager": Dcp(torch_writer(), dcp.FileSystemReader, cached_stager()),
-        "DCP, zstd": Dcp(torch_writer(_extensions=[ZStandard()]), dcp.FileSystemReader),
-        "Strait, raw": Dcp(lambda folder: Writer(folder, raw=True), Reader, Stager()),
+        "DCP with its cached stager": Dcp(torch_writer(), dcp.FileSystemReader, cached_stager()),
+        "DCP with zstd": Dcp(torch_writer(_extensions=[ZStandard()]), dcp.FileSystemReader),
+        "Strait raw": Dcp(lambda folder: Writer(folder, raw=True), Reader, Stager()),
         "Strait": Dcp(Writer, Reader, Stager()),
     }
     with contextlib.suppress(ImportError):
@@ -212,13 +212,13 @@ def main():
                 if number:  # the first round warms up
                     results[name].append(result)
             print(f"round {number} of {given.rounds}", file=sys.stderr, flush=True)
-    print(f"{'':24} {'ratio':>6} {'save, GB/s':>20} {'load, GB/s':>20} {'async_save, ms':>20}")
+    print(f"{'':28} {'ratio':>6} {'save, GB/s':>20} {'load, GB/s':>20} {'async_save, ms':>20}")
     for name, rounds in results.items():
         save, load = ([raw / 1e9 / one[field] for one in rounds] for field in ("save", "load"))
         blocked = [1e3 * one["blocked"] for one in rounds if one["blocked"] is not None]
         ratio = raw / statistics.median(one["bytes"] for one in rounds)
         waits = spread(blocked, 0) if blocked else ""
-        print(f"{name:24} {ratio:6.3f} {spread(save, 2):>20} {spread(load, 2):>20} {waits:>20}")
+        print(f"{name:28} {ratio:6.3f} {spread(save, 2):>20} {spread(load, 2):>20} {waits:>20}")
     if given.json:
         Path(given.json).write_text(json.dumps({"raw_bytes": raw, "ways": results}, indent=1) + "\n")
 
