@@ -33,7 +33,7 @@ if(STRAIT_TOOLS)
     endif()
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
-install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md docs/transformers.svg DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md docs/transformers.svg docs/collectives-links.svg DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # They lie in one folder there: links to each other are kept, those to files that are not installed become names.
 foreach(name install frameworks protocol operations runbook security transports collectives checkpoints)
     file(READ docs/${name}.md text)
