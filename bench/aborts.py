@@ -196,12 +196,12 @@ def main() -> None:
     print(
         f"{options.bytes} MiB under way, {options.turns} aborts each, load {os.getloadavg()[0]:.1f}; ms until drained"
     )
-    print("transport coding  whole  given up by  own side: p50   p99   max  other side: p50   p99   max")
+    print("transport coding    whole  given up by  own side: p50     p99     max  other side: p50     p99     max")
     for row in rows:
         print(
-            f"{row['transport']:9} {row['coding']:7}{row['whole_ms']:6.1f}  {row['by']:11}"
-            f"{row['own_p50_ms']:15.2f}{row['own_p99_ms']:6.2f}{row['own_max_ms']:6.2f}"
-            f"{row['other_p50_ms']:17.2f}{row['other_p99_ms']:6.2f}{row['other_max_ms']:6.2f}"
+            f"{row['transport']:9} {row['coding']:7}{row['whole_ms']:8.1f}  {row['by']:11}"
+            f"{row['own_p50_ms']:15.2f}{row['own_p99_ms']:8.2f}{row['own_max_ms']:8.2f}"
+            f"{row['other_p50_ms']:17.2f}{row['other_p99_ms']:8.2f}{row['other_max_ms']:8.2f}"
         )
 
 
