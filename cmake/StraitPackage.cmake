@@ -66,7 +66,7 @@ set(CPACK_RPM_CUDA_PACKAGE_REQUIRES "strait = ${PROJECT_VERSION}")
 set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc /usr/lib/systemd /usr/lib/systemd/system /usr/lib/sysusers.d
     /usr/lib/tmpfiles.d /usr/share/man /usr/share/man/man1 /usr/share/man/man8
     /usr/share/bash-completion /usr/share/bash-completion/completions /usr/share/fish /usr/share/fish/vendor_completions.d
-    /usr/share/zsh /usr/share/zsh/site-functions /usr/share/zsh/vendor-completions /usr/lib64/pkgconfig /usr/lib64/cmake)
+    /usr/share/zsh /usr/share/zsh/site-functions /usr/lib64/pkgconfig /usr/lib64/cmake)
 
 foreach(component IN LISTS CPACK_COMPONENTS_ALL)
     string(TOUPPER ${component} upper)

@@ -51,7 +51,7 @@ done
 
 cp -r python "$stage/python"
 rm -rf "$stage"/python/build "$stage"/python/*.egg-info "$stage"/python/strait/lib*.so* # of other builds
-cp LICENSE NOTICE "$stage/python/"
+cp --remove-destination LICENSE NOTICE "$stage/python/" # links to these in the repository
 {
     echo "Libraries that this wheel contains, and their licences. UCX is in strait.libs, the others are linked statically."
     while read -r name version; do

@@ -96,6 +96,7 @@ try_rpms() { # ROOT: with the libraries that the other packages brought
     # RPM's database, and folders that packages of an RPM distribution own.
     rm -rf "$root/root/.rpmdb" "$root/var/lib/rpm"
     rmdir "$root"/usr/lib/sysusers.d "$root"/usr/lib64/{cmake,pkgconfig}
+    rmdir "$root"/usr/share/zsh{/site-functions,} "$root"/usr/share/fish{/vendor_completions.d,}
     is_clean "$root"
 }
 

@@ -25,7 +25,7 @@ from ..service import Coding
 from ..torch import host_pool
 from .metadata import Handshake, StraitMetadata, rank_name
 from .regions import Share, cache_of, layer_numbers, order_of_cpu
-from .scheduler import Scheduler
+from .scheduler import Scheduler, withheld_tokens
 from .stats import StraitPromMetrics, StraitStats
 from .worker import Options, Worker
 
@@ -75,12 +75,13 @@ def _order_of(config: VllmConfig) -> str:
 
 def compat_of(config: VllmConfig, cache: KVCacheConfig) -> str:
     """What must be equal at both ends besides the geometry of the pool: the model's name and configuration, the cache's
-    type, what else is in a block and in which order, and the release of vLLM, which decides that. Layers are named only
-    where their numbers do not say which they are."""
+    type, what else is in a block and in which order, the release of vLLM, which decides that, and how many tokens are
+    not handed over. Layers are named only where their numbers do not say which they are."""
     model, parallel = config.model_config, config.parallel_config
     names = [name for group in cache.kv_cache_groups for name in group.layer_names]
     is_numbered = all(f".{number}." in name for name, number in layer_numbers(names).items())
     groups = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    withheld = withheld_tokens(config, cache)
     described = [
         model.hf_config.to_json_string(),
         str(model.revision),
@@ -95,6 +96,7 @@ def compat_of(config: VllmConfig, cache: KVCacheConfig) -> str:
             parallel.cp_kv_cache_interleave_size,
         ],
         vllm.__version__.split(".")[:2],
+        *([withheld] if withheld else []),
     ]
     return compat_token(str(model.model), described)
 
@@ -115,7 +117,8 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if transfer.kv_load_failure_policy != "recompute":
                 logger.warning("kv_load_failure_policy is not 'recompute': a load that fails will fail its request")
-            self._scheduler = Scheduler(str(transfer.engine_id), kv_cache_config, options.layerwise)
+            withheld = withheld_tokens(vllm_config, kv_cache_config)
+            self._scheduler = Scheduler(str(transfer.engine_id), kv_cache_config, options.layerwise, withheld)
         else:
             tensor = parallel.tensor_parallel_size
             rank = Rank(parallel.rank // tensor % parallel.pipeline_parallel_size, parallel.rank % tensor)

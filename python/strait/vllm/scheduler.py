@@ -27,6 +27,7 @@ from .metadata import (
 )
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -86,11 +87,24 @@ class Plan(NamedTuple):
         return Source(peer, self.ranks, self.consumers, self.spare)
 
 
-class Scheduler:
-    """Decisions alone: nothing of the library's lives here."""
+def withheld_tokens(config: VllmConfig, cache: KVCacheConfig) -> int:
+    """Tokens at the end of a prompt of which nothing may be in what a prefill engine hands over. A decode engine
+    computes the last token once more, to sample from. KV of it may be written twice, but the state of a Mamba layer
+    would have seen it twice; windows that are replayed, and drafters of several modules, begin at the first token that
+    is computed there."""
+    replayed = any(group.kv_cache_spec.prefix_replay_tokens > 0 for group in cache.kv_cache_groups)
+    return max(int(cache.has_mamba_layers or replayed), config.num_prefill_lookahead_tokens - 1)
 
-    def __init__(self, engine: str, config: KVCacheConfig, layerwise: bool):
-        self._engine, self._config, self._layerwise = engine, config, layerwise
+
+class Scheduler:
+    """Decisions alone: nothing of the library's lives here.
+
+    withheld: tokens at the end of a prompt that prefill engines do not compute, because decode engines do in any case
+        (withheld_tokens()).
+    """
+
+    def __init__(self, engine: str, config: KVCacheConfig, layerwise: bool, withheld: int = 0):
+        self._engine, self._config, self._layerwise, self._withheld = engine, config, layerwise, withheld
         self._parallel = Parallel(0, 1, ((0, 0),))
         self._plans: dict[Parallel, Plan] = {}
         self._block_sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
@@ -145,7 +159,7 @@ class Scheduler:
         peer = Peer.of(params) if params.get("do_remote_prefill") else None
         if peer is None or self._plan(peer).why_not:
             return 0, False
-        count = len(request.prompt_token_ids or ()) - computed
+        count = self._handed_over(request) - computed
         return (count, True) if count > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
@@ -160,7 +174,7 @@ class Scheduler:
         plan = self._plan(peer)
         if external_tokens > 0 and not plan.why_not:
             self._meta.loads[request.request_id] = Load(
-                self._wanted(request, blocks), plan.source(peer), _trace_of(request), request.num_prompt_tokens
+                self._wanted(request, blocks), plan.source(peer), _trace_of(request), self._handed_over(request)
             )
             self._loading.add(request.request_id)
         else:
@@ -174,8 +188,12 @@ class Scheduler:
                 NULL_BLOCK if block.is_null or block.block_hash is not None else block.block_id
                 for block in blocks.blocks[group]
             ]
-            runs += runs_of(group, ids, 0, self._blocks_of(group, request.num_prompt_tokens))
+            runs += runs_of(group, ids, 0, self._blocks_of(group, self._handed_over(request)))
         return runs
+
+    def _handed_over(self, request: Request) -> int:
+        """Tokens of the prompt that another engine has computed."""
+        return max(len(request.prompt_token_ids or ()) - self._withheld, 0)
 
     def _blocks_of(self, group: int, tokens: int) -> int:
         return -(-tokens // self._block_sizes[group])
@@ -188,7 +206,23 @@ class Scheduler:
             return
         key = params.get("strait_key")
         known = key if isinstance(key, str) and key else None
+        self._withhold(request)
         self._sources[request.request_id] = _Offer(request, key_of(known or request.request_id), known is not None)
+
+    def _withhold(self, request: Request) -> None:
+        """Takes the last tokens away, as vLLM's own connectors do: what is computed beyond a prompt is then no
+        continuation of it, so it ends with one token. Prompts of no more tokens, and those of which a decode engine
+        loads nothing, stay as they are."""
+        count, ids = self._withheld, request.prompt_token_ids
+        if count == 0 or request.num_prompt_tokens <= count or request.get_skip_reading_prefix_cache():
+            return
+        if ids is not None:
+            del ids[-count:]
+        elif request.prompt_embeds is not None:
+            request.prompt_embeds = request.prompt_embeds[:-count]
+        del request._all_token_ids[-count:]
+        request.num_prompt_tokens -= count
+        request.max_tokens = 1
 
     def _scheduled(self, output: SchedulerOutput) -> Iterable[tuple[str, int, Sequence[Sequence[int]]]]:
         """Requests that compute tokens in this step, how many they have after it, and their blocks."""

@@ -214,8 +214,8 @@ class Worker:
         return event
 
     def _offer(self, request: str, prefill: Prefill) -> Transfer | None:
-        """The request's offer, which is made with its first blocks; None: it has ended. The decode engine knows how many
-        of its ranks take it."""
+        """The request's offer, which is made with its first blocks; None: it has ended. The decode engine knows how
+        many of its ranks take it."""
         if prefill.first:
             try:
                 transfer = self._pool.offer(
