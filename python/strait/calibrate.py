@@ -131,11 +131,14 @@ class Group:
             mine = dist.TCPStore(host, port, None, False, patience)
         except Exception as failure:
             raise Failure(f"rank {rank} does not reach the others at {host}:{port}: {failure}") from None
-        dist.init_process_group(
-            "gloo", store=dist.PrefixStore("strait", store), rank=rank, world_size=ranks, timeout=timedelta(hours=24)
-        )
         self._store, self._over = store, False
+        # Before the group, which waits for its ranks, whether they live or not.
         threading.Thread(target=self._watch, args=(dist.PrefixStore("strait-alive", mine),), daemon=True).start()
+        prefixed, day = dist.PrefixStore("strait", store), timedelta(hours=24)
+        try:
+            dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=ranks, timeout=day)
+        except Exception as failure:
+            raise Failure(f"rank {rank}: another rank has died: {failure}") from None
 
     def _watch(self, store: Any) -> None:
         begin = time.monotonic() + _START - _SILENCE

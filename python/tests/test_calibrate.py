@@ -45,8 +45,8 @@ def folder(tmp_path):
     return inside
 
 
-def start(arguments, **environment):
-    command = [sys.executable, "-m", "strait.calibrate", *map(str, arguments)]
+def start(arguments, program=("-m", "strait.calibrate"), **environment):
+    command = [sys.executable, *program, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1", **environment}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -218,6 +218,27 @@ def test_a_rank_that_dies_ends_the_others(tmp_path, number):
         began = time.monotonic()
         results = [ended(process) for process in ranks[:2]]
         assert time.monotonic() - began < 10
+        assert all(code == 1 and ("died" in err or "not reached" in err) for code, _, err in results), results
+        assert not (tmp_path / "set").exists()
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
+def test_a_rank_that_never_comes_ends_the_others(folder, tmp_path):
+    """The group waits for it; the watch does not."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    program = ("-c", "import sys, strait.calibrate as c; c._START = 12; sys.exit(c.main())")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    ranks = [
+        start([folder, "-o", tmp_path / "set"], program, RANK=str(i), WORLD_SIZE="3", MASTER_PORT=port)
+        for i in range(2)
+    ]
+    try:
+        results = [ended(process, 60) for process in ranks]
         assert all(code == 1 and ("died" in err or "not reached" in err) for code, _, err in results), results
         assert not (tmp_path / "set").exists()
     finally:
