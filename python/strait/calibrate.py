@@ -138,7 +138,7 @@ class Group:
         try:
             dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=ranks, timeout=day)
         except Exception as failure:
-            raise Failure(f"rank {rank}: another rank has died: {failure}") from None
+            self._die(f"another rank has died: {failure}")  # gloo's threads do not end in order
 
     def _watch(self, store: Any) -> None:
         begin = time.monotonic() + _START - _SILENCE
