@@ -1,7 +1,8 @@
 """collective_ranks.py STORE RANK RANKS WAY [NAME ...]: a rank, on CPU tensors, over a fake NCCL of processes.
 
 WAY: `checks`, those of tests/gpu/fsdp2.py, by two ranks; `bench`, what a rank of strait.bench_step does, and once more
-with a value changed, by two; `groups`, collectives of groups that not all ranks are in. The group of all of torch is gloo's. STRAIT_COLL_NCCL names the fake.
+with a value changed, by two; `groups`, collectives of groups that not all ranks are in. The group of all ranks is
+gloo's. STRAIT_COLL_NCCL names the fake.
 """
 
 import contextlib
