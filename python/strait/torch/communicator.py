@@ -250,7 +250,7 @@ class Communicator:
             self._handles = []
             _nccl.check(self._library.ncclCommDestroy(comm), "ncclCommDestroy")
 
-    def forget(self, why: str) -> None:
+    def _forget(self, why: str) -> None:
         """In a forked child: what the communicator has is left as it is, and the next call raises."""
         self._comm, self._failure, self._lock = None, why, threading.Lock()
 
@@ -334,7 +334,7 @@ def _forget_in_child() -> None:
     """A forked child may neither use the communicators of its parent nor end them; its own are watched anew."""
     global _watch, _lock
     for communicator in _watch.all():
-        communicator.forget("the communicator is of the process that has forked this one")
+        communicator._forget("the communicator is of the process that has forked this one")
     _communicators.clear()
     _watch, _lock = Watch(), threading.RLock()
 
