@@ -40,6 +40,6 @@ endif()
 # What takes 10 s or more begins first, so that none of it is left when all else is over. CTest has no times of its own in
 # a new folder.
 set(STRAIT_FIRST_TESTS
-    cli node_links python bench_runs chaos soak coll_choices coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2
-    coll_memory coll_stress coll_overflow node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
+    cli node_links python bench_runs chaos soak coll_choices coll_bound coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2
+    coll_memory coll_stress coll_overflow coll_join node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
     peer format_model demo collective_reduce collective_preload collective_replace tcp log model)

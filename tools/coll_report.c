@@ -272,6 +272,11 @@ static void add_raw(struct coll_row *to, const struct coll_raw *raw)
     to->raw[at].bytes += raw->bytes;
 }
 
+static bool is_pairs(const struct coll_row *row)
+{
+    return strcmp(row->operation, "send") == 0 || strcmp(row->operation, "recv") == 0;
+}
+
 static void add_row(struct coll_row *to, const struct coll_row *row)
 {
     to->calls += row->calls;
@@ -283,7 +288,7 @@ static void add_row(struct coll_row *to, const struct coll_row *row)
     to->plain_bytes += row->plain_bytes;
     to->wire_bytes += row->wire_bytes;
     to->probes += row->probes;
-    to->overflows = fmax(to->overflows, row->overflows);
+    to->overflows = is_pairs(row) ? to->overflows + row->overflows : fmax(to->overflows, row->overflows);
     to->nccl_seconds = sum_known(to->nccl_seconds, row->nccl_seconds);
     to->coded_seconds = sum_known(to->coded_seconds, row->coded_seconds);
     to->overflow_seconds = sum_known(to->overflow_seconds, row->overflow_seconds);
@@ -400,8 +405,7 @@ static bool compare_calls(struct coll_group *group)
         over &= group->members[i]->ended || group->members[i]->process->exited;
     for (unsigned i = 0; i < group->row_count && over && good; i++) {
         const struct coll_row *row = &group->rows[i];
-        const bool pairs = strcmp(row->operation, "send") == 0 || strcmp(row->operation, "recv") == 0;
-        if (!pairs && row->calls_least != row->calls_most)
+        if (!is_pairs(row) && row->calls_least != row->calls_most)
             good = differs(group, "%s %s: some ranks have called it %.0f times, and some %.0f times", row->operation,
                            row->type, row->calls_least, row->calls_most);
     }

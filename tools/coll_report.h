@@ -71,7 +71,7 @@ struct coll_group {
     unsigned count;
     int ranks;
     struct coll_row
-        *rows; /* sums over the members, but for overflows, which all ranks see: those of the rank with most */
+        *rows; /* sums over the members, but for overflows of collectives, which all see: those of the one with most */
     unsigned row_count;
     char **differences; /* in what members are not alike, as sentences */
     unsigned difference_count;

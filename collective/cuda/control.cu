@@ -138,7 +138,7 @@ __device__ bool is_whole(const message_head *head)
     return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
 }
 
-// Kernels with the same mail run one after another.
+// Kernels with the same host_status run one after another.
 __device__ void say_failed(host_status *host_status, uint32_t status)
 {
     if (*reinterpret_cast<const volatile uint32_t *>(&host_status->failed) == 0)

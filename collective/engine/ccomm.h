@@ -74,7 +74,7 @@ struct coll_ccomm {
     gpu_event joined; /* of streams_join, while it is called */
 
     uint64_t *issued;      /* ops issued, by local class; under the lock of shared.classes, as is `reports_read` */
-    uint64_t reports_read; /* reports in the mail that were read */
+    uint64_t reports_read; /* reports in host_status that were read */
 
     pthread_mutex_t lock; /* of `failed` */
     int failed;           /* a coll_result */

@@ -25,13 +25,17 @@ static void fill_links(const struct coll_ccomm *ccomm, struct coll_figures *figu
     figures->decode = rate_of(cost->decode);
 }
 
+/* Sends and receives are never compared: what ranks share of them stays untouched, as it takes memory only where it is
+ * used. */
 static void fill_kind(struct coll_ccomm *ccomm, unsigned local_class, struct coll_figures *figures)
 {
     const enum coll_operation operation = ccomm_local_class_operation(ccomm, local_class);
     struct coll_kind_figures *kind = &figures->of[operation][ccomm_local_class_type(local_class)];
     uint64_t compared;
-    const double ratio = op_class_compared(ccomm, local_class, &compared);
     kind->overflows += tally_overflows(ccomm, local_class);
+    if (operation == COLL_SEND || operation == COLL_RECV)
+        return;
+    const double ratio = op_class_compared(ccomm, local_class, &compared);
     if (compared > 0 && kind->compared == 0) {
         kind->compared = compared;
         kind->ratio = ratio;

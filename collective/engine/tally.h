@@ -1,5 +1,5 @@
-/* Counts of overflows for reports. GPUs report each overflow, and each probe, in the mail (gpu.h); levels.c and reports
- * read it independently of each other. */
+/* Counts of overflows for reports. GPUs report each overflow, and each probe, in host_status (gpu.h); levels.c and
+ * reports read it independently of each other. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_TALLY_H
 #define STRAIT_COLLECTIVE_ENGINE_TALLY_H
 
@@ -16,7 +16,7 @@ struct tally_class {
 
 struct tally {
     pthread_mutex_t lock;
-    uint64_t read;               /* reports of the mail that were read */
+    uint64_t read;               /* reports of host_status that were read */
     struct tally_class *classes; /* by local class */
 };
 
@@ -24,7 +24,7 @@ struct tally {
 bool tally_make(struct coll_ccomm *ccomm);
 void tally_end(struct coll_ccomm *ccomm);
 
-/* Reads what the GPU has reported since. Any thread, as long as the mail's memory is there. */
+/* Reads what the GPU has reported since. Any thread, as long as host_status is there. */
 void tally_read(struct coll_ccomm *ccomm);
 
 /* Overflows of a local class, as read so far. Any thread. */

@@ -1,7 +1,8 @@
-"""collective_ranks.py STORE RANK WAY [NAME ...]: a rank of two, on CPU tensors, over a fake NCCL of processes.
+"""collective_ranks.py STORE RANK RANKS WAY [NAME ...]: a rank, on CPU tensors, over a fake NCCL of processes.
 
-WAY: `checks`, those of tests/gpu/fsdp2.py; `bench`, what a rank of strait.bench_step does, and once more with a value
-changed. The group of torch is gloo's. STRAIT_COLL_NCCL names the fake.
+WAY: `checks`, those of tests/gpu/fsdp2.py, by two ranks; `bench`, what a rank of strait.bench_step does, and once more
+with a value changed, by two; `groups`, collectives of groups that not all ranks are in. The group of all ranks is
+gloo's. STRAIT_COLL_NCCL names the fake.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "gpu"))
 import fsdp2 as checks
 
 import strait.torch
-from strait import bench_step
+from strait import CollectiveError, bench_step
 from strait.torch import communicator
 
 CPU = torch.device("cpu")
@@ -91,11 +92,43 @@ def run_bench():
     return 0
 
 
+def run_groups():
+    """Each pair of ranks is a group, and all ranks are one."""
+    rank, ranks, count = dist.get_rank(), dist.get_world_size(), 1000
+    pairs = [(first, second) for first in range(ranks) for second in range(first + 1, ranks)]
+    groups = {members: dist.new_group(list(members)) for members in [*pairs, tuple(range(ranks))]}
+    for turn in range(3):
+        for members, group in groups.items():
+            if rank not in members:
+                try:
+                    communicator.communicator_of(group)
+                    raise checks.Wrong(f"rank {rank} has a communicator of {members}")
+                except CollectiveError as failure:
+                    checks.demand("not a rank of the group" in str(failure), str(failure))
+                continue
+            found = communicator.communicator_of(group)
+            checks.demand(found.size == len(members) and members[found.rank] == rank, f"{members}: other ranks")
+            sent = torch.full((count,), 1.0 + rank + 8 * turn)
+            got = torch.empty(len(members), count)
+            found.all_gather(got, sent)
+            expected = torch.tensor([1.0 + member + 8 * turn for member in members])
+            checks.demand(torch.equal(got, expected[:, None].expand_as(got)), f"all_gather of {members}")
+            found.all_reduce(sent)
+            checks.demand(bool((sent == expected.sum()).all()), f"all_reduce of {members}")
+    made = len(communicator._communicators)
+    checks.demand(made == 1 + sum(rank in members for members in pairs), f"{made} communicators")
+    print("PASS groups", flush=True)
+    return 0
+
+
+WAYS = {"bench": run_bench, "groups": run_groups}
+
+
 def main():
-    store, rank, way, *names = sys.argv[1:]
+    store, rank, ranks, way, *names = sys.argv[1:]
     communicator.Gpu = Host
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
-    failed = run_checks(names) if way == "checks" else run_bench()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(ranks))
+    failed = run_checks(names) if way == "checks" else WAYS[way]()
     strait.torch.close()
     dist.destroy_process_group()
     sys.exit(1 if failed else 0)

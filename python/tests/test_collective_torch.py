@@ -46,21 +46,21 @@ def environment():
     }
 
 
-def run_ranks(environment, folder, *arguments):
+def run_ranks(environment, folder, *arguments, count=2):
     """What rank 0 has printed."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(RANKS), str(folder / "store"), str(rank), *arguments],
+            [sys.executable, str(RANKS), str(folder / "store"), str(rank), str(count), *arguments],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        for rank in range(2)
+        for rank in range(count)
     ]  # fmt: skip
     try:
         outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert [rank.returncode for rank in ranks] == [0] * count, "\n".join(outputs)
     return outputs[0]
 
 
@@ -127,7 +127,7 @@ class FakeNccl:
     """Whose communicators fail when they are told to."""
 
     def __init__(self):
-        self.error, self.calls, self.aborted = 0, [], threading.Event()
+        self.error, self.destroyed, self.calls, self.aborted = 0, 0, [], threading.Event()
 
     def ncclCommInitRank(self, comm, *arguments):
         comm._obj.value = 0x1000
@@ -144,7 +144,7 @@ class FakeNccl:
 
     def ncclCommDestroy(self, comm):
         self.calls.append("destroy")
-        return 0
+        return self.destroyed
 
     def ncclGetErrorString(self, result):
         return b"a rank has died"
@@ -153,7 +153,9 @@ class FakeNccl:
         return b""
 
 
-def test_a_communicator_that_fails_is_aborted_by_the_watch(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def nccl(monkeypatch, tmp_path):
+    """A FakeNccl, and a group of one rank, on memory of the host."""
     from collective_ranks import Host
 
     from strait import _nccl
@@ -168,24 +170,83 @@ def test_a_communicator_that_fails_is_aborted_by_the_watch(monkeypatch, tmp_path
     monkeypatch.setattr(communicator.Communicator, "_agree", agree)
     monkeypatch.setattr(communicator, "_WATCH_S", 0.01)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        healthy, failing = communicator.Communicator(), communicator.communicator_of()
-        assert not nccl.aborted.wait(0.2)
-        healthy.close()
-        healthy.close()
-        assert nccl.calls == ["destroy"]
-        nccl.error = 6
-        assert nccl.aborted.wait(20)
-        with pytest.raises(CollectiveError, match="the communicator has failed: a rank has died"):
-            failing.all_reduce(torch.zeros(8))
+    yield nccl
+    nccl.error = nccl.destroyed = 0
+    communicator.close()
+    dist.destroy_process_group()
+
+
+def test_a_communicator_that_fails_is_aborted_by_the_watch(nccl, capsys):
+    from strait.torch import communicator
+
+    healthy, failing = communicator.Communicator(), communicator.communicator_of()
+    assert not nccl.aborted.wait(0.2)
+    healthy.close()
+    healthy.close()
+    assert nccl.calls == ["destroy"]
+    nccl.error = 6
+    assert nccl.aborted.wait(20)
+    with pytest.raises(CollectiveError, match="the communicator has failed: a rank has died"):
+        failing.all_reduce(torch.zeros(8))
+    communicator.close()
+    assert nccl.calls == ["destroy", "abort"] and not communicator._communicators
+    assert "rank 0 of 1: the communicator has failed: a rank has died" in capsys.readouterr().err
+
+
+def test_all_are_closed_though_one_fails(nccl):
+    from strait.torch import communicator
+
+    groups = [dist.new_group([0]) for _ in range(3)]
+    made = [communicator.communicator_of(group) for group in groups]
+    nccl.destroyed = 6
+    with pytest.raises(CollectiveError, match="ncclCommDestroy: a rank has died"):
         communicator.close()
-        assert nccl.calls == ["destroy", "abort"] and not communicator._communicators
-        assert "rank 0 of 1: the communicator has failed: a rank has died" in capsys.readouterr().err
+    assert nccl.calls == ["destroy"] * 3 and not communicator._communicators
+    with pytest.raises(CollectiveError, match="closed"):
+        made[1].check()
+
+
+def test_a_child_leaves_the_communicators_of_its_parent(nccl):
+    from strait.torch import communicator
+
+    of_group, alone = communicator.communicator_of(), communicator.Communicator()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for made in (of_group, alone):
+                with pytest.raises(CollectiveError, match="the process that has forked"):
+                    made.check()
+                made.close()
+            communicator.close()
+            assert not nccl.calls
+            nccl.error = 6  # its own are watched
+            assert communicator.communicator_of() is not of_group and nccl.aborted.wait(20)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    of_group.check()
+    alone.close()
+    assert nccl.calls == ["destroy"]
+
+
+def test_what_one_rank_lacks_is_told_whatever_it_is(monkeypatch, tmp_path):
+    from strait.torch import communicator
+
+    def fail():
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(communicator, "Gpu", fail)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(CollectiveError, match="rank 0: CUDA error: out of memory"):
+            communicator.Communicator()
     finally:
         dist.destroy_process_group()
 
 
-# ---- Two ranks ------------------------------------------------------------------------------------------------------
+# ---- Ranks ---------------------------------------------------------------------------------------------------------
 
 
 def test_training_is_the_same_and_errors_are_told(environment, tmp_path):
@@ -211,6 +272,11 @@ def test_a_step_is_measured_both_ways(environment, tmp_path):
     assert "all_gather bf16 0/" in bench_step.counts_of(same["report"])
     assert any("losses from step 0 on" in text for text in different["different"])
     assert any("parameter " in text for text in different["different"])
+
+
+def test_groups_of_some_ranks_have_communicators_of_their_own(environment, tmp_path):
+    output = run_ranks(environment, tmp_path, "groups", count=3)
+    assert "PASS groups" in output
 
 
 # ---- The bench ------------------------------------------------------------------------------------------------------

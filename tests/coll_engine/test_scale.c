@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "collective/engine/ccomm.h"
+#include "collective/engine/figures.h"
 #include "collective/engine/op.h"
 #include "collective/engine/proxy.h"
 #include "tests/run_suite.h"
@@ -265,6 +267,35 @@ TEST_RANGE(all_ranks_decide_alike, 1, 4)
     /* Each step is asked for, promised and told: by one frame of each to and from each host. */
     ck_assert_uint_gt(frames_all, 3 * (HOSTS - 1));
     ck_assert_uint_lt(frames_all, 3 * (HOSTS - 1) * TIMES / 4);
+    world_end();
+}
+
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes of what ranks of a host share of op classes that take memory. */
+static size_t memory_of(struct op_classes *classes)
+{
+    static unsigned char in_memory[1 << 20];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (op_classes_size(RANKS) + page - 1) / page;
+    size_t count = 0;
+    require(pages <= sizeof(in_memory) && mincore(classes, op_classes_size(RANKS), in_memory) == 0);
+    for (size_t i = 0; i < pages; i++)
+        count += in_memory[i] & 1;
+    return count * page;
+}
+
+TEST(reports_take_no_memory_for_pairs_that_send_nothing)
+{
+    static struct coll_figures figures;
+    memset(ranks, 0, sizeof(ranks));
+    world_make();
+    for (int number = 0; number < RANKS; number++) {
+        ccomm_figures(ranks[number].ccomm, true, &figures);
+        ck_assert_uint_eq(figures.hosts, HOSTS);
+        ck_assert_uint_eq(figures.of[COLL_ALL_GATHER][COLL_BF16].overflows, 0);
+    }
+    for (int host = 0; host < HOSTS; host++)
+        ck_assert_uint_lt(memory_of(ranks[host * EACH].ccomm->shared.classes), 64 << 10);
     world_end();
 }
 

@@ -28,8 +28,9 @@ def all_ranks(folder: Path) -> None:
         gathers = operation("all_gather", compared=3 if rank == 0 else 0, x=1.3125 if rank == 0 else None)
         sends = operation("send", "int32", calls=rank, compressed=0, plain_bytes=0, wire_bytes=0, overflows=0)
         sends |= {"bytes": rank * 1024, "raw": [{"why": "type is not compressed", "calls": rank, "bytes": rank * 1024}]}
+        receives = operation("recv", overflows=rank)  # each rank sees those of its own alone
         host = "node-a" if rank < 2 else "node-b"
-        write(folder, rank, process(communicator(rank, 4, gathers, sends), host=host, process=1000 + rank))
+        write(folder, rank, process(communicator(rank, 4, gathers, sends, receives), host=host, process=1000 + rank))
     code, text, error = report(folder)
     expect(code == 0 and not error, (code, error))
     expect("communicator 0123456789ab, 4 ranks on 2 hosts, running, last written" in text, text)
@@ -46,6 +47,8 @@ def all_ranks(folder: Path) -> None:
     row = group["operations"][0]
     expect(code == 0 and len(document["processes"]) == 4 and group["reported"] == 4 and not group["ended"], document)
     expect((row["calls"], row["calls_most"], row["compressed"], row["overflows"]) == (400, 100, 360, 2), row)
+    (receives,) = (row for row in group["operations"] if row["operation"] == "recv")
+    expect((receives["calls"], receives["overflows"]) == (400, 6), receives)
     expect((row["x"], row["expected_x"], row["ratio"], row["compressed_part"]) == (1.3125, 1.5, 1.5, 0.9), row)
     expect([member["rank"] for member in group["members"]] == [0, 1, 2, 3], group["members"])
 

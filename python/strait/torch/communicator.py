@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -70,10 +71,12 @@ class Gpu:
             make: Any = torch.cuda.Stream
             self._side = make(self.device, priority=-1)
         self._side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._side):
-            yield
-        for tensor in tensors:
-            tensor.record_stream(self._side)
+        try:
+            with torch.cuda.stream(self._side):
+                yield
+        finally:  # also of what fails half-way
+            for tensor in tensors:
+                tensor.record_stream(self._side)
 
     def record(self) -> Any:
         """An event behind what the current stream has now."""
@@ -127,8 +130,8 @@ class Communicator:
             self.nccl_path, self.nccl_version = _nccl.nccl()
             if self.rank == 0:
                 _nccl.check(_nccl.library().ncclGetUniqueId(byref(unique_id)), "ncclGetUniqueId")
-        except (CollectiveError, ImportError) as failure:
-            trouble = str(failure)
+        except Exception as failure:  # whatever it is, as of CUDA: the others are waiting
+            trouble = str(failure) or type(failure).__name__
         told: list[Any] = [None] * self.size
         dist.all_gather_object(told, (trouble, bytes(unique_id)), group=self.group)
         troubles = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(told) if text]
@@ -247,6 +250,10 @@ class Communicator:
             self._handles = []
             _nccl.check(self._library.ncclCommDestroy(comm), "ncclCommDestroy")
 
+    def _forget(self, why: str) -> None:
+        """In a forked child: what the communicator has is left as it is, and the next call raises."""
+        self._comm, self._failure, self._lock = None, why, threading.Lock()
+
     def __enter__(self) -> Communicator:
         return self
 
@@ -285,6 +292,9 @@ class Watch:
                 communicator.watch()
             del watched
 
+    def all(self) -> list[Communicator]:
+        return list(self._watched)
+
     def end(self) -> None:
         self._over.set()
         if self._thread is not None:
@@ -308,9 +318,28 @@ def communicator_of(group: Any = None) -> Communicator:
 
 
 def close() -> None:
-    """Closes all that communicator_of() has made: call it before destroy_process_group()."""
+    """Closes all that communicator_of() has made: call it before destroy_process_group(). Of several that fail, the
+    first failure is raised, when all have been closed."""
+    failures = []
     for communicator in list(_communicators.values()):
-        communicator.close()
+        try:
+            communicator.close()
+        except Exception as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+
+
+def _forget_in_child() -> None:
+    """A forked child may neither use the communicators of its parent nor end them; its own are watched anew."""
+    global _watch, _lock
+    for communicator in _watch.all():
+        communicator._forget("the communicator is of the process that has forked this one")
+    _communicators.clear()
+    _watch, _lock = Watch(), threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @atexit.register
