@@ -71,7 +71,8 @@ struct strait_checkpoint_tensor {
     uint32_t dims;           /* 0: a scalar */
     enum strait_checkpoint_memory memory;
     /* NULL, or the name of an F32 shard that was added before with the same box: if every value of this BF16 shard is
-     * that one's rounding to nearest even, nothing of it is stored. It is compared; where one differs it is stored. */
+     * that one's rounding to nearest even, nothing of it is stored. It is compared; where one differs, or the two are
+     * in memories of which neither reaches the other, it is stored. */
     const char *rounded_from;
 };
 
@@ -277,10 +278,10 @@ struct strait_checkpoint_load_options {
 };
 
 /* Loads all boxes, checked. Where a page is damaged and another rank saved a replica, that is loaded. Returns the first
- * box's error; all others have been loaded all the same. ERR_INVALID (options, a box outside its
- * tensor), ERR_UNSUPPORTED (memory of a GPU, without the plugin or a driver): nothing is loaded then. ERR_IO,
- * ERR_TRUNCATED, ERR_CORRUPT, ERR_INTEGRITY, ERR_DEVICE, ERR_UNSUPPORTED (shards that overlap in too many ways).
- * ERR_NO_MEMORY: what any box holds is not known. text names the first. */
+ * box's error; all others have been loaded all the same. ERR_INVALID (options, a box outside its tensor),
+ * ERR_UNSUPPORTED (memory of a GPU, without the plugin or a driver): nothing is loaded then. ERR_IO, ERR_TRUNCATED,
+ * ERR_CORRUPT, ERR_INTEGRITY, ERR_DEVICE, ERR_UNSUPPORTED (shards that overlap in too many ways). ERR_NO_MEMORY: what
+ * any box holds is not known. text names the first. */
 STRAIT_API enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reader,
                                                      struct strait_checkpoint_box *boxes, uint32_t count,
                                                      const struct strait_checkpoint_load_options *options, char *text,
