@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
-from daemons import PATIENCE, Folder, expect, finish, strait
+from daemons import PATIENCE, STRAIT, Folder, expect, finish, strait
 
 
 def save(path: Path, ranks: int, change: int = 0) -> Path:
@@ -162,6 +163,41 @@ def tells_the_newest(folder: Path) -> None:
     expect(document("verify", runs / "latest", code=1)["whole"] is False, "the link names the last commit")
 
 
+def converts(folder: Path) -> None:
+    """from-dcp, without torch: what is run, and what is told where it cannot be."""
+
+    def run(python: str | None, *arguments: object) -> subprocess.CompletedProcess[str]:
+        path = folder / "path"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        if python is not None:
+            (path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {python} "$@"\n')
+            (path / "python3").chmod(0o755)
+        command = [STRAIT, "checkpoint", "from-dcp", *map(str, arguments)]
+        environment = {"PATH": str(path), "PYTHONPATH": str(folder / "packages")}
+        return subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    for place, told_by in (("packages/strait", "json.dumps(sys.argv[1:])"), ("strait", "'the working folder'")):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "__init__.py").touch()
+        text = f"import json, sys\n\n\ndef main():\n    print({told_by})\n    return 7\n"
+        (folder / place / "checkpoint.py").write_text(text)
+    answer = run("", "--memory", "3M", "-f", "--", "-from", "to here")
+    expect(answer.returncode == 7, answer)
+    arguments = ["from-dcp", "--memory=3", "--overwrite", "--", "-from", "to here"]
+    expect(json.loads(answer.stdout) == arguments, answer)
+    expect(json.loads(run("", "a", "b").stdout) == ["from-dcp", "--memory=1024", "--", "a", "b"], "without options")
+    answer = run("-I -S", "a", "b")
+    expect(answer.returncode == 1 and "cannot import the package strait" in answer.stderr, answer)
+    answer = run(None, "a", "b")
+    expect(answer.returncode == 1 and "python3: No such file" in answer.stderr, answer)
+    expect("packages strait and torch" in answer.stderr, answer)
+    for wrong in (["a"], ["a", "b", "c"], ["--memory", "1K", "a", "b"]):
+        expect(run("", *wrong).returncode == 2, f"usage: {wrong}")
+
+
 def main() -> None:
     expect(strait("checkpoint").returncode == 2 and strait("checkpoint", "nothing").returncode == 2, "usage")
     told("verify", code=2)
@@ -173,6 +209,7 @@ def main() -> None:
         compares(folder.path)
         exports(folder.path)
         tells_the_newest(folder.path)
+        converts(folder.path)
     finish()
 
 
