@@ -185,7 +185,8 @@ STRAIT_API enum strait_status strait_checkpoint_open(const char *path, struct st
                                                      char *text, size_t text_size);
 STRAIT_API void strait_checkpoint_close(struct strait_checkpoint_reader *reader);
 
-/* A folder beside others that is no whole checkpoint, or is one. `why` is "" for a whole one. */
+/* A folder beside others that is no whole checkpoint, or is one. `why` is "" for a whole one, and else begins with the
+ * file that it is about, from the folder's own name on. */
 struct strait_checkpoint_candidate {
     const char *path;
     const char *why;

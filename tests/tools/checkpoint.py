@@ -156,7 +156,10 @@ def tells_the_newest(folder: Path) -> None:
     report = document("inspect", runs)
     found = {Path(one["path"]).name: (one["whole"], one["newest"]) for one in report["checkpoints"]}
     expect(found == {"step-1": (True, False), "step-2": (True, True), "step-3": (False, False)}, report)
-    expect(all("00001.strait" in one["why"] for one in report["checkpoints"] if not one["whole"]), report)
+    expect(
+        all(one["why"] == "step-3/00001.strait: is missing" for one in report["checkpoints"] if not one["whole"]),
+        report,
+    )
     text = told("inspect", runs).stdout
     expect(re.search(r"newest +\S+/step-2$", text, re.M) is not None and "NOT WHOLE" in text, text)
     expect("step-2" in told("verify", runs, code=1).stderr, "verify of a folder of checkpoints")
