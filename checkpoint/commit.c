@@ -165,8 +165,12 @@ static enum strait_status write_index(struct commit *commit)
     written.attachment_count = commit->options->attachment_count;
     if (checkpoint_index_build(&written, &file, &bytes) != STRAIT_OK)
         return checkpoint_fail(commit->told.text, commit->told.size, STRAIT_ERR_NO_MEMORY, "out of memory");
-    const int fd = storage_open(commit->folder, CHECKPOINT_INDEX_NAME, O_WRONLY | O_CREAT | O_TRUNC);
-    int error = fd < 0 ? errno : 0;
+    /* What a commit that failed has left goes first. So nothing is written through a link of that name. */
+    int fd = -1, error = unlinkat(commit->folder, CHECKPOINT_INDEX_NAME, 0) == 0 || errno == ENOENT ? 0 : errno;
+    if (error == 0) {
+        fd = storage_open(commit->folder, CHECKPOINT_INDEX_NAME, O_WRONLY | O_CREAT | O_EXCL);
+        error = fd < 0 ? errno : 0;
+    }
     if (error == 0) {
         call = "write";
         error = storage_write(fd, file, bytes, 0);
@@ -274,29 +278,49 @@ static int remove_checkpoint(const struct storage_place *place, const struct fol
     return error;
 }
 
-/* What the link names; "" if there is none. */
-static void read_latest(const struct storage_place *place, char name[STORAGE_NAME_BYTES])
+/* What is done with a checkpoint that is old enough to go. One in which somebody has put other files stays whole. */
+static void retire_one(struct commit *commit, const struct folder_candidate *one)
 {
-    const ssize_t length = readlinkat(place->parent, LATEST, name, STORAGE_NAME_BYTES - 1);
+    const struct storage_place *place = &commit->place;
+    char stranger[STORAGE_NAME_BYTES];
+    int error = storage_only_ours(place->parent, one->name, stranger);
 
-    name[length > 0 ? length : 0] = 0;
+    if (error == ENOTEMPTY) {
+        checkpoint_fail(commit->told.text, commit->told.size, STRAIT_OK,
+                        "%s/%s: an old checkpoint stays: it has %s in it, which is no checkpoint's", place->path,
+                        one->name, stranger);
+        return;
+    }
+    if (error == 0)
+        error = remove_checkpoint(place, one);
+    note(commit, one->name, error == ENOENT ? 0 : error); /* another commit may have removed it */
+}
+
+/* Whether a name is that of the folder that the link leads to, by whatever path. */
+static bool is_latest(int parent, const struct stat *latest, const char *name)
+{
+    struct stat info;
+
+    return latest != NULL && fstatat(parent, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && info.st_dev == latest->st_dev &&
+           info.st_ino == latest->st_ino;
 }
 
 /* Removes whole checkpoints beside the new one that are older and not among the newest, nor what the link names. */
 static void retire(struct commit *commit)
 {
     const struct storage_place *place = &commit->place;
-    char latest[STORAGE_NAME_BYTES];
     struct folder_candidate *list;
     uint32_t count, kept = 1; /* the new one */
+    struct stat info;
 
     if (commit->options->keep == 0 || folder_list(place->parent, place->path, &list, &count, commit->told) != STRAIT_OK)
         return;
-    read_latest(place, latest);
+    const struct stat *latest = fstatat(place->parent, LATEST, &info, 0) == 0 ? &info : NULL;
     for (uint32_t i = 0; i < count; i++)
-        if (list[i].why[0] == 0 && strcmp(list[i].name, latest) != 0 && strcmp(list[i].name, place->name) != 0 &&
-            kept++ >= commit->options->keep && list[i].committed_ns < commit->index.committed_ns)
-            note(commit, list[i].name, remove_checkpoint(place, &list[i]));
+        if (list[i].why[0] == 0 && !is_latest(place->parent, latest, list[i].name) &&
+            strcmp(list[i].name, place->name) != 0 && kept++ >= commit->options->keep &&
+            list[i].committed_ns < commit->index.committed_ns)
+            retire_one(commit, &list[i]);
     free(list);
 }
 

@@ -44,9 +44,10 @@ bool crew_run(const struct crew_work *work, uint64_t count, uint32_t threads)
         return true;
     if (threads > count)
         threads = (uint32_t)count;
-    while (started + 1 < threads && thread_start(&others[started], take_jobs, &crew) == 0)
+    while (started < threads && thread_start(&others[started], take_jobs, &crew) == 0)
         started++;
-    take_jobs(&crew);
+    if (started == 0)
+        take_jobs(&crew);
     for (uint32_t i = 0; i < started; i++)
         pthread_join(others[i], NULL);
     return atomic_load(&crew.next) >= count;

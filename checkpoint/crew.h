@@ -21,8 +21,9 @@ struct crew_work {
     void *context;
 };
 
-/* Runs jobs 0..count-1, in about this order, in at most `threads` threads, of which the caller is one, and waits for
- * their end. False: there are jobs that no thread took, as no state could be made. */
+/* Runs jobs 0..count-1, in about this order, in at most `threads` threads, and waits for their end. The caller's own
+ * thread, which may have a device of its own current, takes none unless no other can be started. False: there are jobs
+ * that no thread took, as no state could be made. */
 bool crew_run(const struct crew_work *work, uint64_t count, uint32_t threads);
 
 #endif

@@ -215,7 +215,7 @@ static bool is_candidate(int parent, const char *name)
 }
 
 /* Looks at one name. False: it is no folder, or one that has nothing of a checkpoint. */
-static bool look(int parent, const char *path, const char *name, struct folder_candidate *found)
+static bool look(int parent, const char *name, struct folder_candidate *found)
 {
     char stranger[STORAGE_NAME_BYTES];
     struct checkpoint_index index;
@@ -225,7 +225,7 @@ static bool look(int parent, const char *path, const char *name, struct folder_c
         return false;
     *found = (struct folder_candidate){0};
     snprintf(found->name, sizeof(found->name), "%s", name);
-    if (folder_check(folder, path, &index, (struct storage_text){found->why, sizeof(found->why)}) == STRAIT_OK) {
+    if (folder_check(folder, name, &index, (struct storage_text){found->why, sizeof(found->why)}) == STRAIT_OK) {
         found->why[0] = 0;
         found->committed_ns = index.committed_ns;
         memcpy(found->save_id, index.save_id, sizeof(found->save_id));
@@ -279,7 +279,7 @@ enum strait_status folder_list(int parent, const char *path, struct folder_candi
         return status;
     }
     while (status == STRAIT_OK && (errno = 0, entry = readdir(names)) != NULL)
-        if (is_candidate(parent, entry->d_name) && look(parent, path, entry->d_name, &found) &&
+        if (is_candidate(parent, entry->d_name) && look(parent, entry->d_name, &found) &&
             !append(list, count, &room, &found))
             status = checkpoint_fail(told.text, told.size, STRAIT_ERR_NO_MEMORY, "out of memory");
     if (status == STRAIT_OK && errno != 0)

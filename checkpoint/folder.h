@@ -22,7 +22,7 @@ enum strait_status folder_read_footer(int folder, const char *path, uint32_t ran
 
 struct folder_candidate {
     char name[STORAGE_NAME_BYTES];
-    char why[512]; /* "" for a whole checkpoint */
+    char why[512]; /* "" for a whole checkpoint; names files as NAME/FILE */
     uint64_t committed_ns;
     uint8_t save_id[STRAIT_CHECKPOINT_ID_BYTES];
 };

@@ -128,9 +128,9 @@ static enum strait_status take_boxes(struct load *load, char *text, size_t text_
         struct box_memory *memory = &load->memories[b];
         const char *why;
         const enum strait_status status = take_box(load->reader, &load->boxes[b], memory, &why);
+        load->boxes[b].status = status;
         if (status != STRAIT_OK)
             return refuse_box(load, b, status, why, text, text_size);
-        load->boxes[b].status = STRAIT_OK;
         load->box_faults[b] = NO_FAULT;
         const struct request request = {.at = memory->box.offsets, .size = memory->box.sizes, .box = b};
         const uint64_t values = checkpoint_box_values(&memory->box);
@@ -546,6 +546,14 @@ static enum strait_status first_error(const struct load *load, char *text, size_
     return STRAIT_OK;
 }
 
+/* After a failure that is not of one box all others have it, too: what they hold is not known. */
+static void fail_boxes(struct load *load, enum strait_status status)
+{
+    for (uint32_t b = 0; b < load->count; b++)
+        if (load->boxes[b].status == STRAIT_OK)
+            load->boxes[b].status = status;
+}
+
 static void load_fini(struct load *load)
 {
     pthread_mutex_destroy(&load->lock);
@@ -565,8 +573,8 @@ enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reade
                                           char *text, size_t text_size)
 {
     static const struct strait_checkpoint_load_options defaults = {.size = sizeof(defaults)};
-    if (reader == NULL || (boxes == NULL && count > 0) || (options != NULL && options->size < sizeof(*options)))
-        return checkpoint_fail(text, text_size, STRAIT_ERR_INVALID, "an argument is missing");
+    if (reader == NULL || (boxes == NULL && count > 0) || !reader_options_valid(options))
+        return checkpoint_fail(text, text_size, STRAIT_ERR_INVALID, "reader, boxes or options: missing or unknown");
     struct load load = {.reader = reader,
                         .boxes = boxes,
                         .count = count,
@@ -589,6 +597,7 @@ enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reade
             status = first_error(&load, text, text_size);
         } else {
             (void)checkpoint_fail(text, text_size, status, "%s: %s", reader->path, strait_status_string(status));
+            fail_boxes(&load, status);
         }
     }
     load_fini(&load);

@@ -35,7 +35,7 @@ enum strait_status strait_checkpoint_newest(const char *folder,
         } else {
             if (report_one(one, &list[i], report, context) && !found) {
                 found = true;
-                if (snprintf(path, path_size, "%s", one) >= (int)path_size)
+                if ((size_t)snprintf(path, path_size, "%s", one) >= path_size)
                     status = STRAIT_ERR_NO_SPACE;
             }
             free(one);

@@ -81,6 +81,13 @@ const struct checkpoint_shard *reader_source(const struct strait_checkpoint_read
 enum strait_status reader_check_chunk(const struct checkpoint_chunk *chunk, const uint8_t *src, uint64_t size,
                                       struct strait_chunk_info *info);
 
+/* Whether options of a load or a verification, or none, are known here. */
+static inline bool reader_options_valid(const struct strait_checkpoint_load_options *options)
+{
+    return options == NULL ||
+           (options->size >= sizeof(*options) && (options->flags & ~(uint32_t)STRAIT_CHECKPOINT_CACHED) == 0);
+}
+
 /* Places in the index of the shards of a tensor, sorted by their boxes. */
 static inline const uint32_t *reader_shards(const struct strait_checkpoint_reader *reader, uint32_t tensor)
 {

@@ -44,6 +44,7 @@ struct strait_checkpoint_save {
     char *path; /* of the folder, for texts */
     char *file_path;
     bool made; /* the file is there, and ours */
+    pid_t process;
     enum { SAVE_ADDING, SAVE_BROKEN, SAVE_ENDED } state;
     struct catalog catalog;
     struct values *values; /* each shard's */
@@ -165,6 +166,7 @@ enum strait_status strait_checkpoint_save_begin(const char *path, const struct s
         return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "out of memory");
     clock_gettime(CLOCK_MONOTONIC, &made->began);
     made->options = *options;
+    made->process = getpid();
     made->place.parent = made->folder = made->fd = -1;
     made->roundings_end = &made->roundings;
     catalog_init(&made->catalog);
@@ -443,7 +445,7 @@ const char *strait_checkpoint_save_text(const struct strait_checkpoint_save *sav
 
 void strait_checkpoint_save_free(struct strait_checkpoint_save *save)
 {
-    if (save == NULL)
+    if (save == NULL || save->process != getpid()) /* a forked process has neither its threads nor its file */
         return;
     pipeline_free(save->pipeline);
     for (uint32_t i = 0; i < MEMORIES; i++)

@@ -264,8 +264,8 @@ enum strait_status strait_checkpoint_verify(struct strait_checkpoint_reader *rea
                                             size_t text_size)
 {
     static const struct strait_checkpoint_load_options defaults = {.size = sizeof(defaults)};
-    if (reader == NULL || (options != NULL && options->size < sizeof(*options)))
-        return checkpoint_fail(text, text_size, STRAIT_ERR_INVALID, "an argument is missing");
+    if (reader == NULL || !reader_options_valid(options))
+        return checkpoint_fail(text, text_size, STRAIT_ERR_INVALID, "reader or options: missing or unknown");
     struct verify verify = {.reader = reader, .options = options != NULL ? options : &defaults};
     verify.threads = crew_threads(verify.options->threads);
     verify.first_chunk = calloc(reader->index.file_count + (size_t)1, sizeof(*verify.first_chunk));

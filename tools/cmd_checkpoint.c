@@ -1,4 +1,5 @@
-/* strait checkpoint: what is in checkpoints, whether they are whole, how two differ, and their way to safetensors */
+/* strait checkpoint: what is in checkpoints, whether they are whole, how two differ, and their ways from and to others
+ */
 #include "tools/commands.h"
 
 #include <stdio.h>
@@ -12,20 +13,22 @@ static const char usage[] =
     "       strait checkpoint verify [OPTION]... PATH\n"
     "       strait checkpoint diff [OPTION]... A B\n"
     "       strait checkpoint to-safetensors [OPTION]... PATH OUT\n"
+    "       strait checkpoint from-dcp [OPTION]... FOLDER OUT\n"
     "\n"
     "  inspect         tell what is in a checkpoint, or which of a folder of checkpoints are whole\n"
     "  verify          read a checkpoint and check every page\n"
     "  diff            compare two checkpoints, tensor by tensor and value by value\n"
     "  to-safetensors  write the tensors of a checkpoint as safetensors files\n"
+    "  from-dcp        make a checkpoint of one of torch.distributed.checkpoint\n"
     "\n"
     "strait checkpoint inspect --help and so on tell more.\n";
 
-const char *const checkpoint_names[] = {"inspect", "verify", "diff", "to-safetensors", NULL};
+const char *const checkpoint_names[] = {"inspect", "verify", "diff", "to-safetensors", "from-dcp", NULL};
 
 int cmd_checkpoint(int argc, char **argv)
 {
     static int (*const run[])(int argc, char **argv) = {checkpoint_inspect, checkpoint_verify, checkpoint_diff,
-                                                        checkpoint_export};
+                                                        checkpoint_export, checkpoint_convert};
     static char name[] = "strait checkpoint";
     for (unsigned i = 0; argc >= 2 && checkpoint_names[i] != NULL; i++)
         if (strcmp(argv[1], checkpoint_names[i]) == 0)
@@ -36,7 +39,7 @@ int cmd_checkpoint(int argc, char **argv)
     }
     command_begin(argv, name);
     if (argc >= 2)
-        print_error(NULL, "no '%s': inspect, verify, diff or to-safetensors", argv[1]);
+        print_error(NULL, "no '%s': inspect, verify, diff, to-safetensors or from-dcp", argv[1]);
     fputs(usage, stderr);
     return EXIT_CODE_USAGE;
 }

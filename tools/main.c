@@ -33,7 +33,7 @@ static const struct subcommand commands[] = {
      .parts = collectives_names},
     {.name = "checkpoint",
      .run = cmd_checkpoint,
-     .help = "tell what is in a checkpoint, verify, compare or export it",
+     .help = "tell what is in a checkpoint, verify, compare, export or make it of another",
      .files = true,
      .parts = checkpoint_names},
     {.name = "bench", .run = cmd_bench, .help = "measure the codec, transfers and collectives", .parts = bench_names},

@@ -7,7 +7,8 @@
 #include "checkpoint/cuda/cuda.h"
 #include "checkpoint/cuda/plugin.h"
 
-#define SM_BUDGET 16u
+#define SM_BUDGET     16u
+#define SM_BUDGET_MAX 1024u /* more than any device has */
 
 /* Multiprocessors are limited for a save as a whole, so that its threads encode in turn. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
@@ -34,6 +35,8 @@ static enum strait_status cuda_prepare(void **state, const struct encoder_option
     coder->options = *options;
     if (coder->options.sm_budget == 0)
         coder->options.sm_budget = SM_BUDGET;
+    if (coder->options.sm_budget > SM_BUDGET_MAX)
+        coder->options.sm_budget = SM_BUDGET_MAX;
     coder->options.sm_budget = (coder->options.sm_budget + 1) / 2 * 2; /* pairs of multiprocessors */
     *state = coder;
     return STRAIT_OK;
@@ -182,6 +185,10 @@ static enum strait_status cuda_compare(void *state, const void *fp32, const void
     const enum strait_status status = take(coder, bf16, told);
     if (status != STRAIT_OK)
         return status;
+    if (device_of(fp32) != coder->place.device) { /* which this one may not reach: then the copy is stored */
+        *equal = false;
+        return STRAIT_OK;
+    }
     struct told_by_device *heard = told_by_device(coder);
     heard->different = 0;
     pthread_mutex_lock(&turn);

@@ -9,6 +9,13 @@ enum strait_status cuda_told(struct encoder_text told, const char *what, cudaErr
     return error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE;
 }
 
+/* Returns an error that has been dealt with, which the thread's next launch would report otherwise. */
+static cudaError_t forget(cudaError_t error)
+{
+    (void)cudaGetLastError();
+    return error;
+}
+
 static cudaError_t enter(struct place *place, bool low)
 {
     int least, greatest;
@@ -23,8 +30,11 @@ static cudaError_t enter(struct place *place, bool low)
 int device_of(const void *data)
 {
     struct cudaPointerAttributes about;
-    if (cudaPointerGetAttributes(&about, data) != cudaSuccess)
+    const cudaError_t error = cudaPointerGetAttributes(&about, data);
+    if (error != cudaSuccess) {
+        forget(error);
         return -1;
+    }
     return about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged ? about.device : -1;
 }
 
@@ -88,7 +98,7 @@ cudaError_t room_device(struct room *room, uint64_t bytes)
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(NULL); /* the place's stream does not wait for it */
     room->bytes = error == cudaSuccess ? bytes : 0;
-    return error;
+    return error == cudaSuccess ? cudaSuccess : forget(error);
 }
 
 cudaError_t room_pinned(struct room *room, uint64_t bytes)
@@ -99,5 +109,5 @@ cudaError_t room_pinned(struct room *room, uint64_t bytes)
     *room = (struct room){0};
     const cudaError_t error = cudaHostAlloc(&room->memory, bytes, cudaHostAllocPortable);
     room->bytes = error == cudaSuccess ? bytes : 0;
-    return error;
+    return error == cudaSuccess ? cudaSuccess : forget(error);
 }

@@ -7,7 +7,7 @@
  *
  * Saving, on each rank, then once:
  *
- *     strait_checkpoint_save_begin("runs/step-100", &options, &save);
+ *     strait_checkpoint_save_begin("runs/step-100", &options, &save, text, sizeof(text));
  *     strait_checkpoint_save_add(save, &tensor);                       for each of the rank's shards
  *     strait_checkpoint_save_end(save, &summary);                      the rank's file is durable
  *     strait_checkpoint_commit("runs/step-100", &commit, text, sizeof(text));     by one process, after all ranks' ends
@@ -15,7 +15,7 @@
  * Loading:
  *
  *     strait_checkpoint_open("runs/latest", &reader, text, sizeof(text));
- *     strait_checkpoint_load(reader, boxes, count, NULL, NULL);
+ *     strait_checkpoint_load(reader, boxes, count, NULL, text, sizeof(text));
  *
  * Crashes: ranks write into a folder beside the checkpoint, ".NAME.SAVE-ID.partial", which becomes the checkpoint by
  * one rename after all of its files and the index are on the disk. A checkpoint that exists is never changed, and one
@@ -71,7 +71,8 @@ struct strait_checkpoint_tensor {
     uint32_t dims;           /* 0: a scalar */
     enum strait_checkpoint_memory memory;
     /* NULL, or the name of an F32 shard that was added before with the same box: if every value of this BF16 shard is
-     * that one's rounding to nearest even, nothing of it is stored. It is compared; where one differs it is stored. */
+     * that one's rounding to nearest even, nothing of it is stored. It is compared; where one differs, or the two are
+     * in memories of which neither reaches the other, it is stored. */
     const char *rounded_from;
 };
 
@@ -129,7 +130,8 @@ STRAIT_API enum strait_status strait_checkpoint_save_end(struct strait_checkpoin
 /* What the last call that failed met; "" if none did. Borrowed, until the next call. */
 STRAIT_API const char *strait_checkpoint_save_text(const struct strait_checkpoint_save *save);
 
-/* Frees a save; NULL is allowed. One that has not ended well takes its file with it. */
+/* Frees a save; NULL is allowed. One that has not ended well takes its file with it. A process that was forked after
+ * the save began cannot use it: there this call does nothing. */
 STRAIT_API void strait_checkpoint_save_free(struct strait_checkpoint_save *save);
 
 /* Small data of the program's own that goes into the index, by name: step, arguments, planner's metadata. */
@@ -151,7 +153,9 @@ struct strait_checkpoint_commit_options {
     uint8_t save_id[STRAIT_CHECKPOINT_ID_BYTES];
     const struct strait_checkpoint_attachment *attachments;
     uint32_t attachment_count;
-    uint32_t keep; /* 0: all. Else the newest `keep` checkpoints beside it stay, by the time of their commits */
+    /* 0: all stay. Else the new one and the newest others, `keep` in all, by the time of their commits. Also what
+     * "latest" leads to, newer ones, and those with other files in them, of which the text tells. */
+    uint32_t keep;
 };
 
 /* Makes the parts of all ranks a checkpoint: reads their footers, checks that the shards of each tensor cover it,
@@ -181,7 +185,8 @@ STRAIT_API enum strait_status strait_checkpoint_open(const char *path, struct st
                                                      char *text, size_t text_size);
 STRAIT_API void strait_checkpoint_close(struct strait_checkpoint_reader *reader);
 
-/* A folder beside others that is no whole checkpoint, or is one. `why` is "" for a whole one. */
+/* A folder beside others that is no whole checkpoint, or is one. `why` is "" for a whole one, and else begins with the
+ * file that it is about, from the folder's own name on. */
 struct strait_checkpoint_candidate {
     const char *path;
     const char *why;
@@ -274,8 +279,10 @@ struct strait_checkpoint_load_options {
 };
 
 /* Loads all boxes, checked. Where a page is damaged and another rank saved a replica, that is loaded. Returns the first
- * box's error; all others have been loaded all the same. ERR_INVALID (a box outside its tensor: nothing is loaded
- * then), ERR_IO, ERR_TRUNCATED, ERR_CORRUPT, ERR_INTEGRITY, ERR_NO_MEMORY, ERR_DEVICE. text names the first. */
+ * box's error; all others have been loaded all the same. ERR_INVALID (options, a box outside its tensor),
+ * ERR_UNSUPPORTED (memory of a GPU, without the plugin or a driver): nothing is loaded then. ERR_IO, ERR_TRUNCATED,
+ * ERR_CORRUPT, ERR_INTEGRITY, ERR_DEVICE, ERR_UNSUPPORTED (shards that overlap in too many ways). ERR_NO_MEMORY: what
+ * any box holds is not known. text names the first. */
 STRAIT_API enum strait_status strait_checkpoint_load(struct strait_checkpoint_reader *reader,
                                                      struct strait_checkpoint_box *boxes, uint32_t count,
                                                      const struct strait_checkpoint_load_options *options, char *text,

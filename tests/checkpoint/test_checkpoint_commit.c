@@ -115,6 +115,32 @@ TEST(eight_ranks_save_as_processes)
 }
 END_TEST
 
+/* A process that is forked in the middle of a save, and frees it, takes nothing from the one that saves. */
+TEST(a_fork_in_the_middle_of_a_save)
+{
+    const struct strait_checkpoint_save_options options = save_options(0, 1, 1);
+    const struct piece_of whole = rows(0, 64);
+    struct strait_checkpoint_save *save = NULL;
+    int status = 1;
+
+    require(strait_checkpoint_save_begin(path, &options, &save, text, sizeof(text)) == STRAIT_OK);
+    require(add_piece(save, &whole) == STRAIT_OK);
+    const pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        alarm(10);
+        strait_checkpoint_save_free(save);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    require(strait_checkpoint_save_end(save, NULL) == STRAIT_OK);
+    strait_checkpoint_save_free(save);
+    ck_assert_msg(commit(path, 1, 1, 0, 0) == STRAIT_OK, "%s", text);
+    require_holds(path, &whole, 1);
+}
+END_TEST
+
 TEST(parts_that_do_not_fit_together)
 {
     struct piece_of a = rows(0, 32), b = rows(33, 31);
@@ -289,6 +315,91 @@ TEST(older_ones_go)
     ck_assert(!there("step-4") && there("step-5") && there("step-6"));
     save_step(7, 0, 1);
     ck_assert(!there("step-5") && !there("step-6") && there("step-7") && there("step-1"));
+}
+END_TEST
+
+/* A checkpoint in which somebody has put a file stays whole, and the commit tells so. */
+TEST(an_old_one_with_other_files_stays)
+{
+    const struct piece_of whole = rows(0, 64);
+    char name[300];
+
+    save_step(1, 0, 0);
+    snprintf(name, sizeof(name), "%s/step-1/notes.txt", folder);
+    close(open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    snprintf(name, sizeof(name), "%s/step-2", folder);
+    save_part(name, 0, 1, 2, &whole, 1);
+    ck_assert_int_eq(commit(name, 1, 2, 0, 1), STRAIT_OK);
+    ck_assert_msg(strstr(text, "step-1: an old checkpoint stays: it has notes.txt in it") != NULL, "%s", text);
+    ck_assert(there("step-1/notes.txt") && there("step-1/00000.strait"));
+    require_holds(path, &whole, 1);
+}
+END_TEST
+
+/* The link may name a checkpoint by any path. */
+TEST(what_latest_leads_to_stays)
+{
+    char link[300], target[300];
+
+    save_step(1, 0, 0);
+    snprintf(link, sizeof(link), "%s/latest", folder);
+    snprintf(target, sizeof(target), "../%s/./step-1/", strrchr(folder, '/') + 1);
+    ck_assert_int_eq(unlink(link), 0);
+    ck_assert_int_eq(symlink(target, link), 0);
+    save_step(2, STRAIT_CHECKPOINT_NO_LATEST, 1);
+    ck_assert(there("step-1") && there("step-2"));
+    /* A link that leads nowhere is replaced, and names nothing that is to stay. */
+    ck_assert_int_eq(unlink(link), 0);
+    ck_assert_int_eq(symlink("step-77", link), 0);
+    save_step(3, STRAIT_CHECKPOINT_NO_LATEST, 1);
+    ck_assert(!there("step-1") && !there("step-2") && there("step-3"));
+    save_step(4, 0, 1);
+    require_latest("step-4");
+    ck_assert(!there("step-3"));
+}
+END_TEST
+
+/* An index that is a link to somebody's file is replaced, not written through. */
+TEST(an_index_that_is_a_link)
+{
+    const struct piece_of whole = rows(0, 64);
+    char file[300], link[400];
+    struct stat info;
+
+    save_part(path, 0, 1, 1, &whole, 1);
+    snprintf(file, sizeof(file), "%s/theirs", folder);
+    close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    snprintf(link, sizeof(link), "%s/.step-1.010000005a5a5a5a5a5a5a5a5a5a5a5a.partial/strait.index", folder);
+    ck_assert_int_eq(symlink("../theirs", link), 0);
+    ck_assert_msg(commit(path, 1, 1, 0, 0) == STRAIT_OK, "%s", text);
+    ck_assert_int_eq(stat(file, &info), 0);
+    ck_assert_int_eq(info.st_size, 0);
+    require_holds(path, &whole, 1);
+}
+END_TEST
+
+TEST(paths_that_name_nothing)
+{
+    static const char *const paths[] = {"",     "/",   "//",      ".",        "..",         "./",
+                                        "a/..", "a/.", ".hidden", "a/latest", "a/latest///"};
+    const struct strait_checkpoint_save_options options = save_options(0, 1, 1);
+    struct strait_checkpoint_save *save;
+    char full[400];
+
+    for (size_t i = 0; i < COUNT(paths); i++) {
+        snprintf(full, sizeof(full), "%s", paths[i]);
+        ck_assert_int_eq(strait_checkpoint_save_begin(full, &options, &save, text, sizeof(text)), STRAIT_ERR_INVALID);
+        ck_assert_ptr_null(save);
+        ck_assert_int_eq(commit(full, 1, 1, STRAIT_CHECKPOINT_REPLACE, 1), STRAIT_ERR_INVALID);
+        ck_assert_int_eq(strait_checkpoint_abandon(full, options.save_id, text, sizeof(text)), STRAIT_ERR_INVALID);
+    }
+    /* Slashes at the end are no part of the name. */
+    const struct piece_of whole = rows(0, 64);
+    snprintf(full, sizeof(full), "%s///", path);
+    save_part(full, 0, 1, 1, &whole, 1);
+    ck_assert_msg(commit(full, 1, 1, 0, 0) == STRAIT_OK, "%s", text);
+    require_holds(path, &whole, 1);
+    require_latest("step-1");
 }
 END_TEST
 

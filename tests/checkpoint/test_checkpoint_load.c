@@ -216,7 +216,15 @@ TEST(boxes_that_are_none_are_refused_and_nothing_is_loaded)
         text[0] = '\0';
         ck_assert_int_eq(bad[i].status, strait_checkpoint_load(reader, boxes, 2, NULL, text, sizeof(text)));
         ck_assert_str_ne(text, "");
+        ck_assert_int_eq(bad[i].status, boxes[1].status);
         ck_assert(is_filled(memory[0], sizeof(memory), CANARY));
+    }
+    static const struct strait_checkpoint_load_options unknown[] = {
+        {.size = sizeof(unknown[0]) - 1}, {.size = sizeof(unknown[0]), .flags = STRAIT_CHECKPOINT_RAW}};
+    for (int i = 0; i < COUNT(unknown); i++) {
+        struct strait_checkpoint_box box = good;
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_checkpoint_load(reader, &box, 1, &unknown[i], NULL, 0));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_checkpoint_verify(reader, &unknown[i], NULL, 0));
     }
     ck_assert_int_eq(STRAIT_OK, strait_checkpoint_load(reader, NULL, 0, NULL, NULL, 0));
 }

@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
-from daemons import PATIENCE, Folder, expect, finish, strait
+from daemons import PATIENCE, STRAIT, Folder, expect, finish, strait
 
 
 def save(path: Path, ranks: int, change: int = 0) -> Path:
@@ -155,11 +156,49 @@ def tells_the_newest(folder: Path) -> None:
     report = document("inspect", runs)
     found = {Path(one["path"]).name: (one["whole"], one["newest"]) for one in report["checkpoints"]}
     expect(found == {"step-1": (True, False), "step-2": (True, True), "step-3": (False, False)}, report)
-    expect(all("00001.strait" in one["why"] for one in report["checkpoints"] if not one["whole"]), report)
+    expect(
+        all(one["why"] == "step-3/00001.strait: is missing" for one in report["checkpoints"] if not one["whole"]),
+        report,
+    )
     text = told("inspect", runs).stdout
     expect(re.search(r"newest +\S+/step-2$", text, re.M) is not None and "NOT WHOLE" in text, text)
     expect("step-2" in told("verify", runs, code=1).stderr, "verify of a folder of checkpoints")
     expect(document("verify", runs / "latest", code=1)["whole"] is False, "the link names the last commit")
+
+
+def converts(folder: Path) -> None:
+    """from-dcp, without torch: what is run, and what is told where it cannot be."""
+
+    def run(python: str | None, *arguments: object) -> subprocess.CompletedProcess[str]:
+        path = folder / "path"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        if python is not None:
+            (path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {python} "$@"\n')
+            (path / "python3").chmod(0o755)
+        command = [STRAIT, "checkpoint", "from-dcp", *map(str, arguments)]
+        environment = {"PATH": str(path), "PYTHONPATH": str(folder / "packages")}
+        return subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    for place, told_by in (("packages/strait", "json.dumps(sys.argv[1:])"), ("strait", "'the working folder'")):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "__init__.py").touch()
+        text = f"import json, sys\n\n\ndef main():\n    print({told_by})\n    return 7\n"
+        (folder / place / "checkpoint.py").write_text(text)
+    answer = run("", "--memory", "3M", "-f", "--", "-from", "to here")
+    expect(answer.returncode == 7, answer)
+    arguments = ["from-dcp", "--memory=3", "--overwrite", "--", "-from", "to here"]
+    expect(json.loads(answer.stdout) == arguments, answer)
+    expect(json.loads(run("", "a", "b").stdout) == ["from-dcp", "--memory=1024", "--", "a", "b"], "without options")
+    answer = run("-I -S", "a", "b")
+    expect(answer.returncode == 1 and "cannot import the package strait" in answer.stderr, answer)
+    answer = run(None, "a", "b")
+    expect(answer.returncode == 1 and "python3: No such file" in answer.stderr, answer)
+    expect("packages strait and torch" in answer.stderr, answer)
+    for wrong in (["a"], ["a", "b", "c"], ["--memory", "1K", "a", "b"]):
+        expect(run("", *wrong).returncode == 2, f"usage: {wrong}")
 
 
 def main() -> None:
@@ -173,6 +212,7 @@ def main() -> None:
         compares(folder.path)
         exports(folder.path)
         tells_the_newest(folder.path)
+        converts(folder.path)
     finish()
 
 

@@ -61,7 +61,7 @@ def check_values(folder: Path) -> None:
         (["strait", ""], {"encode", "bench", "top", "doctor", "--version"}),
         (["strait", "codebook", ""], {"diff", "expect"}),
         (["strait", "collectives", ""], {"report"}),
-        (["strait", "checkpoint", ""], {"inspect", "verify", "diff", "to-safetensors"}),
+        (["strait", "checkpoint", ""], {"inspect", "verify", "diff", "to-safetensors", "from-dcp"}),
         (["strait", "bench", ""], {"codec", "transfer", "hosts", "collective"}),
         (["strait", "top", "--sort", ""], {"name", "bytes", "errors"}),
         (["strait", "top", "--sort", "=", "by"], {"bytes"}),

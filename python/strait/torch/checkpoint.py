@@ -308,7 +308,9 @@ def _save_id(part: _Part) -> bytes:
     return hashlib.blake2b(numbers, key=part.session, digest_size=_abi.CHECKPOINT_ID_BYTES).digest()
 
 
-def _abandon(path: str, save_id: bytes) -> None:
+def _abandon(path: str, save_id: bytes, process: int) -> None:
+    if process != os.getpid():  # the save is that of the process that this one was forked from
+        return
     with contextlib.suppress(Exception):
         checkpoint.abandon(path, save_id)
 
@@ -396,7 +398,7 @@ class Writer(StorageWriter):
             self._begun()  # a save before this one that has failed
         parts = _turns.plan(len(plans))
         self._save_id, self._ranks = _save_id(parts[0]), len(plans)
-        self._begun = weakref.finalize(self, _abandon, self.checkpoint_id, self._save_id)
+        self._begun = weakref.finalize(self, _abandon, self.checkpoint_id, self._save_id, os.getpid())
         return [_with_storage(plan, part) for plan, part in zip(plans, parts)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
