@@ -201,7 +201,7 @@ static enum strait_status read_shards(struct checkpoint_shard **list, Strait__Ch
 {
     enum strait_status status = STRAIT_OK;
 
-    *list = calloc(count > 0 ? count : 1, sizeof(**list));
+    *list = count <= UINT32_MAX ? calloc(count > 0 ? count : 1, sizeof(**list)) : NULL;
     if (*list == NULL)
         return checkpoint_fail(told.text, told.size, STRAIT_ERR_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < count && status == STRAIT_OK; i++)
