@@ -1,6 +1,7 @@
 #include "checkpoint/chunk_reader.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define HEAD_BYTES 65536u  /* read first: the metadata of ordinary chunks */
@@ -117,17 +118,42 @@ static enum strait_status read_blocks(const struct chunk_reader *reader, const s
     return status == STRAIT_OK && end > begin ? read_part(reading, begin, end) : status;
 }
 
-enum strait_status chunk_reader_read(struct chunk_reader *reader, int fd, const struct checkpoint_chunk *chunk,
-                                     uint8_t *bytes, const struct page_run *runs, uint32_t count, char *text,
-                                     size_t text_size)
+static void unmap(struct chunk_reader *reader)
 {
-    const struct reading reading = {.fd = fd, .chunk = chunk, .bytes = bytes, .text = text, .text_size = text_size};
+    if (reader->bytes != NULL)
+        munmap(reader->bytes, reader->bytes_room);
+    reader->bytes = NULL;
+    reader->bytes_room = 0;
+}
+
+/* Memory for a chunk, and up to a multiple of CHECKPOINT_ALIGNMENT behind it. */
+static bool reserve(struct chunk_reader *reader, const struct checkpoint_chunk *chunk)
+{
+    const uint64_t room =
+        ((uint64_t)chunk->bytes + CHECKPOINT_ALIGNMENT - 1) / CHECKPOINT_ALIGNMENT * CHECKPOINT_ALIGNMENT;
+    if (room <= reader->bytes_room)
+        return true;
+    unmap(reader);
+    void *bytes = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED)
+        return false;
+    reader->bytes = bytes;
+    reader->bytes_room = room;
+    return true;
+}
+
+enum strait_status chunk_reader_read(struct chunk_reader *reader, int fd, const struct checkpoint_chunk *chunk,
+                                     const struct page_run *runs, uint32_t count, char *text, size_t text_size)
+{
+    if (!reserve(reader, chunk))
+        return STRAIT_ERR_NO_MEMORY;
+    const struct reading reading = {
+        .fd = fd, .chunk = chunk, .bytes = reader->bytes, .text = text, .text_size = text_size};
     uint64_t pages = 0;
     for (uint32_t r = 0; r < count; r++)
         pages += runs[r].last - runs[r].first + 1;
     const bool whole = 2 * pages >= chunk->pages || chunk->bytes <= 2 * HEAD_BYTES;
     const uint64_t first = whole ? chunk->bytes : HEAD_BYTES;
-    reader->bytes = bytes;
     reader->info = (struct strait_chunk_info){.chunk_bytes = 0};
     enum strait_status status = read_part(&reading, 0, first);
     if (status == STRAIT_OK)
@@ -137,6 +163,7 @@ enum strait_status chunk_reader_read(struct chunk_reader *reader, int fd, const 
 
 void chunk_reader_fini(struct chunk_reader *reader)
 {
+    unmap(reader);
     free(reader->pages);
     *reader = (struct chunk_reader){.bytes = NULL};
 }

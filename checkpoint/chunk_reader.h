@@ -31,23 +31,17 @@ struct page_run {
 
 /* A chunk that was read; starts as zeroes, memory is reused. */
 struct chunk_reader {
-    uint8_t *bytes; /* the target's */
+    uint8_t *bytes; /* owned; only what is written of it takes memory */
+    uint64_t bytes_room;
     struct strait_chunk_info info;
     struct strait_page_info *pages; /* owned */
     uint32_t room;
 };
 
 /* Reads metadata, checks them, and reads the blocks of the pages in `runs`, which are in ascending order and do not
- * overlap. `bytes` has room for the chunk and up to a multiple of CHECKPOINT_ALIGNMENT behind it. */
+ * overlap. `bytes` of the reader then has the chunk, aligned to CHECKPOINT_ALIGNMENT. */
 enum strait_status chunk_reader_read(struct chunk_reader *reader, int fd, const struct checkpoint_chunk *chunk,
-                                     uint8_t *bytes, const struct page_run *runs, uint32_t count, char *text,
-                                     size_t text_size);
+                                     const struct page_run *runs, uint32_t count, char *text, size_t text_size);
 void chunk_reader_fini(struct chunk_reader *reader);
-
-/* Bytes of a buffer for a chunk. */
-static inline uint64_t chunk_reader_room(const struct checkpoint_chunk *chunk)
-{
-    return ((uint64_t)chunk->bytes + CHECKPOINT_ALIGNMENT - 1) / CHECKPOINT_ALIGNMENT * CHECKPOINT_ALIGNMENT;
-}
 
 #endif

@@ -314,16 +314,13 @@ static enum strait_status deliver(struct load *load, struct worker *worker, cons
     worker->targets[need->memory].target = target;
     if (*state == NULL && (*state = target->open()) == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    uint8_t *bytes = target->buffer(*state, chunk_reader_room(chunk));
-    if (bytes == NULL)
-        return STRAIT_ERR_NO_MEMORY;
     status = open_files_take(&load->files, need->file, &fd, why, FAULT_WHY_BYTES);
     if (status == STRAIT_OK)
-        status = chunk_reader_read(&worker->chunk, fd, chunk, bytes, worker->runs, (uint32_t)worker->run_count, why,
+        status = chunk_reader_read(&worker->chunk, fd, chunk, worker->runs, (uint32_t)worker->run_count, why,
                                    FAULT_WHY_BYTES);
     if (status != STRAIT_OK)
         return status;
-    struct chunk_work work = {.chunk = bytes,
+    struct chunk_work work = {.chunk = worker->chunk.bytes,
                               .pages = worker->chunk.pages,
                               .info = worker->chunk.info,
                               .deliveries = worker->deliveries,

@@ -5,21 +5,13 @@
 /* Values compared before the answer so far is looked at. */
 #define STRIDE 4096u
 
-static uint32_t rounded(uint32_t bits)
-{
-    const uint32_t nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    const uint32_t quiet = bits >> 16 | 0x40;
-
-    return (bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : nearest;
-}
-
 /* Bits that differ in any of the values. */
 static uint32_t differences(const uint32_t *fp32, const uint16_t *bf16, uint32_t count)
 {
     uint32_t any = 0;
 
     for (uint32_t i = 0; i < count; i++)
-        any |= rounded(fp32[i]) ^ bf16[i];
+        any |= (uint32_t)rounding_of(fp32[i]) ^ bf16[i];
     return any;
 }
 

@@ -35,9 +35,6 @@ struct target {
     /* Makes what a thread needs. NULL: no memory, or no device. */
     void *(*open)(void);
     void (*close)(void *state);
-    /* Memory that chunks are read into, aligned to CHECKPOINT_ALIGNMENT; the one before is no longer valid. NULL: there
-     * is none. Only what is written takes memory. */
-    uint8_t *(*buffer)(void *state, uint64_t bytes);
     /* Decodes pages, writes the values to their places and sets the status of each delivery: OK, ERR_CORRUPT,
      * ERR_INTEGRITY, ERR_NO_MEMORY, ERR_DEVICE. Values of one that failed are undefined. */
     void (*deliver)(void *state, struct chunk_work *work);

@@ -2,19 +2,17 @@
  * way of a stage. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "checkpoint/arena.h"
 #include "checkpoint/batch.h"
 #include "checkpoint/plugin.h"
+#include "checkpoint/rounding.h"
 #include "internal/bytes.h"
 
 #define STAGE_BYTES     (1u << 20) /* of pages that are decoded together: they stay in a processor's cache */
 #define STAGE_ALIGNMENT 64u
 
 struct host {
-    uint8_t *buffer;
-    uint64_t buffer_bytes;
     uint8_t *stage;
     uint64_t stage_bytes, stage_used;
     uint8_t *rounded; /* values of a page that were rounded */
@@ -40,8 +38,6 @@ static bool reserve(uint8_t **memory, uint64_t *bytes, uint64_t needed)
 static void host_close(void *state)
 {
     struct host *host = state;
-    if (host->buffer != NULL)
-        munmap(host->buffer, host->buffer_bytes);
     free(host->stage);
     free(host->rounded);
     free(host->scratch);
@@ -62,34 +58,12 @@ static void *host_open(void)
     return NULL;
 }
 
-static uint8_t *host_buffer(void *state, uint64_t bytes)
-{
-    struct host *host = state;
-    if (bytes <= host->buffer_bytes)
-        return host->buffer;
-    if (host->buffer != NULL)
-        munmap(host->buffer, host->buffer_bytes);
-    host->buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    host->buffer_bytes = host->buffer == MAP_FAILED ? 0 : bytes;
-    if (host->buffer == MAP_FAILED)
-        host->buffer = NULL;
-    return host->buffer;
-}
-
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
-
-/* The BF16 value nearest to one of F32, the even one of two. */
-static inline uint16_t round_value(uint32_t value)
-{
-    if ((value & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(value >> 16 | 0x40);
-    return (uint16_t)((value + 0x7fff + (value >> 16 & 1)) >> 16);
-}
 
 static void round_values(uint8_t *dst, const uint8_t *src, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        store_le16(dst + 2 * i, round_value(load_le32(src + 4 * i)));
+        store_le16(dst + 2 * i, rounding_of(load_le32(src + 4 * i)));
 }
 
 /* Writes the values of a decoded page to their place. */
@@ -158,8 +132,7 @@ static void host_deliver(void *state, struct chunk_work *work)
 
 const struct target *target_find(enum strait_checkpoint_memory memory, const char **why)
 {
-    static const struct target host = {
-        .open = host_open, .close = host_close, .buffer = host_buffer, .deliver = host_deliver};
+    static const struct target host = {.open = host_open, .close = host_close, .deliver = host_deliver};
     if (memory == STRAIT_CHECKPOINT_HOST)
         return &host;
     *why = "unknown kind of memory";

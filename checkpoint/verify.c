@@ -7,7 +7,6 @@
 #include "checkpoint/crew.h"
 #include "checkpoint/faults.h"
 #include "checkpoint/load_plan.h"
-#include "checkpoint/target.h"
 
 struct verify {
     struct strait_checkpoint_reader *reader;
@@ -25,8 +24,6 @@ struct verify {
 
 /* What a thread has. */
 struct worker {
-    const struct target *host;
-    void *target; /* for its memory */
     struct chunk_reader chunk;
     int32_t *status; /* of pages */
     uint32_t room;
@@ -38,8 +35,6 @@ static void close_worker(void *context, void *state)
 {
     struct worker *worker = state;
     (void)context;
-    if (worker->target != NULL)
-        worker->host->close(worker->target);
     chunk_reader_fini(&worker->chunk);
     free(worker->status);
     free(worker);
@@ -47,16 +42,8 @@ static void close_worker(void *context, void *state)
 
 static void *open_worker(void *context)
 {
-    struct worker *worker = calloc(1, sizeof(*worker));
-    const char *why;
-    if (worker == NULL)
-        return NULL;
-    worker->host = target_find(STRAIT_CHECKPOINT_HOST, &why);
-    worker->target = worker->host->open();
-    if (worker->target != NULL)
-        return worker;
-    close_worker(context, worker);
-    return NULL;
+    (void)context;
+    return calloc(1, sizeof(struct worker));
 }
 
 /* ---- Damage ------------------------------------------------------------------------------------------------------ */
@@ -144,7 +131,6 @@ static enum strait_status verify_chunk(struct verify *verify, struct worker *wor
 {
     const struct checkpoint_chunk *told = &verify->reader->files[number].chunks[chunk];
     const struct page_run all = {0, told->pages - 1};
-    uint8_t *bytes = worker->host->buffer(worker->target, chunk_reader_room(told));
     struct strait_result result;
     int fd;
     if (worker->room < told->pages) {
@@ -152,16 +138,16 @@ static enum strait_status verify_chunk(struct verify *verify, struct worker *wor
         worker->status = malloc(told->pages * sizeof(*worker->status));
         worker->room = worker->status != NULL ? told->pages : 0;
     }
-    if (bytes == NULL || worker->status == NULL)
+    if (worker->status == NULL)
         return STRAIT_ERR_NO_MEMORY;
     enum strait_status status = open_files_take(&verify->files, number, &fd, why, FAULT_WHY_BYTES);
     if (status == STRAIT_OK)
-        status = chunk_reader_read(&worker->chunk, fd, told, bytes, &all, 1, why, FAULT_WHY_BYTES);
+        status = chunk_reader_read(&worker->chunk, fd, told, &all, 1, why, FAULT_WHY_BYTES);
     if (status != STRAIT_OK)
         return status;
     const struct strait_run run = {
         .size = sizeof(run), .result = &result, .page_status = worker->status, .page_status_count = told->pages};
-    status = strait_verify(NULL, NULL, bytes, told->bytes, &run);
+    status = strait_verify(NULL, NULL, worker->chunk.bytes, told->bytes, &run);
     if (status == STRAIT_OK)
         status = (enum strait_status)result.chunk_status;
     if (status == STRAIT_OK)

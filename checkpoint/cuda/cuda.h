@@ -10,8 +10,12 @@
 extern "C" {
 #endif
 
-#include "checkpoint/encoder.h"
+#include "checkpoint/plugin.h"
 #include "checkpoint/walk.h"
+
+/* What the plugin gives the library. */
+extern const struct encoder encoder_cuda;
+extern const struct target target_cuda;
 
 #define STREAM_LOW  true  /* behind whatever else the device does */
 #define STREAM_HIGH false /* as the program's own */

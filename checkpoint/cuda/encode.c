@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "checkpoint/cuda/cuda.h"
-#include "checkpoint/cuda/plugin.h"
 
 #define SM_BUDGET     16u
 #define SM_BUDGET_MAX 1024u /* more than any device has */

@@ -1,7 +1,5 @@
 /* The plugin: what libstrait-checkpoint opens for memory of GPUs. */
-#include <cuda_runtime_api.h>
-
-#include "checkpoint/cuda/plugin.h"
+#include "checkpoint/cuda/cuda.h"
 
 __attribute__((visibility("default"))) checkpoint_plugin_get strait_checkpoint_plugin;
 

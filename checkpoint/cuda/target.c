@@ -2,19 +2,15 @@
  * values are next to one another. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "checkpoint/batch.h"
 #include "checkpoint/cuda/cuda.h"
-#include "checkpoint/cuda/plugin.h"
 
 #define STAGE_BYTES     (8u << 20)
 #define STAGE_ALIGNMENT 64u
 
 struct loader {
     struct place place;
-    uint8_t *buffer; /* of the host: what the file has */
-    uint64_t buffer_bytes;
     struct room chunk; /* of the device */
     struct room stage;
     uint64_t stage_used;
@@ -40,24 +36,8 @@ static void cuda_close(void *state)
     free_rooms(loader);
     place_leave(&loader->place);
     (void)cudaFreeHost(loader->told.memory);
-    if (loader->buffer != NULL)
-        munmap(loader->buffer, loader->buffer_bytes);
     batches_fini(&loader->batches);
     free(loader);
-}
-
-static uint8_t *cuda_buffer(void *state, uint64_t bytes)
-{
-    struct loader *loader = state;
-    if (bytes <= loader->buffer_bytes)
-        return loader->buffer;
-    if (loader->buffer != NULL)
-        munmap(loader->buffer, loader->buffer_bytes);
-    loader->buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    loader->buffer_bytes = loader->buffer == MAP_FAILED ? 0 : bytes;
-    if (loader->buffer == MAP_FAILED)
-        loader->buffer = NULL;
-    return loader->buffer;
 }
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------- */
@@ -213,5 +193,4 @@ static void cuda_deliver(void *state, struct chunk_work *work)
     free(given);
 }
 
-const struct target target_cuda = {
-    .open = cuda_open, .close = cuda_close, .buffer = cuda_buffer, .deliver = cuda_deliver};
+const struct target target_cuda = {.open = cuda_open, .close = cuda_close, .deliver = cuda_deliver};
