@@ -24,8 +24,8 @@ cmake --preset aarch64
 cmake --build --preset aarch64
 # Check's forks hang under the emulator. What runs is pure and quick: formats, parsers, tables and the fuzzers' corpora, which
 # run the coders, too. Of the codec's own suites those without processes, in which NEON's blocks are compared with scalar
-# ones, bit for bit. Suites with processes, threads, sockets and clocks of their
-# own are for real machines; the emulator hangs when threads end.
+# ones, bit for bit. Suites with processes, threads, sockets and clocks of
+# their own are for real machines; the emulator hangs when threads end.
 export CK_FORK=no QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 ctest --preset aarch64 \
     -R '^(pages|block|codec|container|message.*|blob|page_set|segments|coverage|options|metrics|auth|collective|coll_plan|fuzz_.*)$' -E '^fuzz_checkpoint$'
