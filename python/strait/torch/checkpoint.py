@@ -315,7 +315,23 @@ def _abandon(path: str, save_id: bytes, process: int) -> None:
         checkpoint.abandon(path, save_id)
 
 
-class Writer(StorageWriter):
+class _Placed:
+    """What Writer and Reader have in common: a checkpoint's path, their own or that of each call."""
+
+    _path: str | None
+
+    @property
+    def checkpoint_id(self) -> str:
+        if self._path is None:
+            raise ValueError(f"a {type(self).__name__} needs a path, or each call a checkpoint_id")
+        return self._path
+
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+
+class Writer(_Placed, StorageWriter):
     """Saves checkpoints: the storage_writer of dcp.save() and dcp.async_save().
 
     path: of the checkpoint, or by checkpoint_id of each save. Folders above it are made.
@@ -355,16 +371,6 @@ class Writer(StorageWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_begun": None}
-
-    @property
-    def checkpoint_id(self) -> str:
-        if self._path is None:
-            raise ValueError("a Writer needs a path, or each save a checkpoint_id")
-        return self._path
-
-    def reset(self, checkpoint_id: Path | None = None) -> None:
-        if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
@@ -517,7 +523,7 @@ def _takes_values(target: torch.Tensor, dtype: torch.dtype) -> bool:
     return plain and target.dtype == dtype and all(s <= 1 or t > 0 for s, t in zip(target.shape, target.stride()))
 
 
-class Reader(StorageReader):
+class Reader(_Placed, StorageReader):
     """Loads checkpoints of Strait: the storage_reader of dcp.load(). path: a checkpoint's folder, or the link "latest".
 
     Tensors are decoded where they are to be, on the host or a GPU; those of another dtype are converted, as DCP does.
@@ -529,16 +535,6 @@ class Reader(StorageReader):
         self._path = None if path is None else os.fspath(path)
         self._threads, self._cached = threads, cached
         self._metadata: Metadata | None = None
-
-    @property
-    def checkpoint_id(self) -> str:
-        if self._path is None:
-            raise ValueError("a Reader needs a path, or each load a checkpoint_id")
-        return self._path
-
-    def reset(self, checkpoint_id: Path | None = None) -> None:
-        if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
