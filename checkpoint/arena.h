@@ -15,10 +15,17 @@ struct arena {
     size_t used, room; /* of the first block */
 };
 
+/* Bytes that an allocation takes. */
+static inline size_t arena_rounded(size_t bytes)
+{
+    const size_t step = _Alignof(max_align_t);
+    return (bytes + step - 1) / step * step;
+}
+
 /* Memory that is not zeroed; NULL: there is none. */
 static inline void *arena_take(struct arena *arena, size_t bytes)
 {
-    const size_t step = sizeof(max_align_t), needed = (bytes + step - 1) / step * step;
+    const size_t needed = arena_rounded(bytes);
     if (arena->blocks == NULL || arena->room - arena->used < needed) {
         const size_t room = needed > 65536 ? needed : 65536;
         struct arena_block *block = malloc(sizeof(*block) + room);

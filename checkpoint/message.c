@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include "checkpoint/arena.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/checkpoint.pb-c.h"
 #include "checkpoint/format.h"
@@ -18,86 +19,59 @@ static unsigned long long wide(uint64_t number)
     return number;
 }
 
-/* ---- Memory of what is parsed --------------------------------------------------------------------------------------
- */
+/* ---- Memory of what is parsed ------------------------------------------------------------------------------------ */
 
 /* What protobuf-c allocates for a message: blocks that are freed together, of at most a fixed multiple of the message's
  * length. The shortest message that is valid needs a third of it. */
 #define BUDGET_FIXED  65536u
 #define BUDGET_FACTOR 128u
-#define BLOCK_BYTES   65536u
 
-struct block {
-    struct block *next;
-    max_align_t bytes[];
-};
-
-struct arena {
-    struct block *blocks;
-    uint8_t *at;
-    size_t left;
+struct limited {
+    struct arena arena;
     uint64_t budget;
     bool no_memory;
 };
 
-static void *arena_take(void *context, size_t bytes)
+static void *take(void *context, size_t bytes)
 {
-    struct arena *arena = context;
-    const size_t alignment = _Alignof(max_align_t);
+    struct limited *limited = context;
 
-    bytes = (bytes + alignment - 1) / alignment * alignment;
-    if (bytes > arena->budget)
+    if (bytes > limited->budget || arena_rounded(bytes) > limited->budget)
         return NULL;
-    arena->budget -= bytes;
-    if (bytes > arena->left) {
-        const size_t room = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-        struct block *block = malloc(sizeof(*block) + room);
-        if (block == NULL) {
-            arena->no_memory = true;
-            return NULL;
-        }
-        block->next = arena->blocks;
-        arena->blocks = block;
-        arena->at = (uint8_t *)block->bytes;
-        arena->left = room;
-    }
-    void *taken = arena->at;
-    arena->at += bytes;
-    arena->left -= bytes;
+    limited->budget -= arena_rounded(bytes);
+    void *taken = arena_take(&limited->arena, bytes);
+    limited->no_memory |= taken == NULL;
     return taken;
 }
 
-static void arena_keep(void *context, void *pointer)
+static void keep(void *context, void *pointer)
 {
     (void)context;
     (void)pointer;
 }
 
-static void arena_free(struct block *blocks)
+static void blocks_free(void *blocks)
 {
-    while (blocks != NULL) {
-        struct block *next = blocks->next;
-        free(blocks);
-        blocks = next;
-    }
+    struct arena arena = {.blocks = blocks};
+    arena_free(&arena);
 }
 
 /* The message, or NULL with *status and text; *blocks are its memory. */
-static void *unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *message, size_t bytes,
-                    struct block **blocks, enum strait_status *status, char *text, size_t text_size)
+static void *unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *message, size_t bytes, void **blocks,
+                    enum strait_status *status, char *text, size_t text_size)
 {
-    struct arena arena = {.budget = BUDGET_FIXED + (uint64_t)BUDGET_FACTOR * bytes};
-    ProtobufCAllocator allocator = {.alloc = arena_take, .free = arena_keep, .allocator_data = &arena};
+    struct limited limited = {.budget = BUDGET_FIXED + (uint64_t)BUDGET_FACTOR * bytes};
+    ProtobufCAllocator allocator = {.alloc = take, .free = keep, .allocator_data = &limited};
     void *found = protobuf_c_message_unpack(descriptor, &allocator, bytes, message);
 
     if (found == NULL) {
-        *status = arena.no_memory ? checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "out of memory")
-                                  : checkpoint_fail(text, text_size, STRAIT_ERR_CORRUPT, "is no message %s",
-                                                    descriptor->short_name);
-        arena_free(arena.blocks);
+        *status = limited.no_memory ? checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "out of memory")
+                                    : checkpoint_fail(text, text_size, STRAIT_ERR_CORRUPT, "is no message %s",
+                                                      descriptor->short_name);
+        arena_free(&limited.arena);
         return NULL;
     }
-    *blocks = arena.blocks;
+    *blocks = limited.arena.blocks;
     return found;
 }
 
@@ -447,7 +421,7 @@ enum strait_status checkpoint_footer_parse(struct checkpoint_footer *footer, con
                                            const struct checkpoint_tail *tail, char *text, size_t text_size)
 {
     struct checkpoint_footer found = {0};
-    struct block *blocks = NULL;
+    void *blocks = NULL;
     enum strait_status status = STRAIT_OK;
     uint8_t sum[16];
 
@@ -471,7 +445,7 @@ void checkpoint_footer_free(struct checkpoint_footer *footer)
 {
     free(footer->chunks);
     free(footer->shards);
-    arena_free(footer->memory);
+    blocks_free(footer->memory);
     *footer = (struct checkpoint_footer){0};
 }
 
@@ -652,7 +626,7 @@ enum strait_status checkpoint_index_parse(struct checkpoint_index *index, const 
                                           size_t text_size)
 {
     struct checkpoint_index found = {0};
-    struct block *blocks = NULL;
+    void *blocks = NULL;
     uint64_t bytes = 0;
     uint8_t sum[16];
     enum strait_status status = checkpoint_index_size(&bytes, src, size, text, text_size);
@@ -690,7 +664,7 @@ void checkpoint_index_free(struct checkpoint_index *index)
     free(index->attachments);
     free(index->tensors);
     free(index->order);
-    arena_free(index->memory);
+    blocks_free(index->memory);
     *index = (struct checkpoint_index){0};
 }
 
