@@ -256,7 +256,8 @@ await_refusal() {
     done
 }
 await_refusal
-says out '127.0.0.1:[0-9]*  *not connected, dialled: Connection refused' "status of a peer that is gone"
+# It is dialled again while an expectation waits for it.
+says out '127.0.0.1:[0-9]*  *\(not connected\|dialling\), dialled: Connection refused' "status of a peer that is gone"
 exec 9>&-
 wait $waiter || fail "the waiter: $(cat waiter.log)"
 waiter=0
