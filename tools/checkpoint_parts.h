@@ -7,5 +7,6 @@ int checkpoint_verify(int argc, char **argv);
 int checkpoint_diff(int argc, char **argv);
 int checkpoint_export(int argc, char **argv);
 int checkpoint_convert(int argc, char **argv);
+int checkpoint_clean(int argc, char **argv);
 
 #endif

@@ -14,21 +14,23 @@ static const char usage[] =
     "       strait checkpoint diff [OPTION]... A B\n"
     "       strait checkpoint to-safetensors [OPTION]... PATH OUT\n"
     "       strait checkpoint from-dcp [OPTION]... FOLDER OUT\n"
+    "       strait checkpoint clean [OPTION]... FOLDER\n"
     "\n"
     "  inspect         tell what is in a checkpoint, or which of a folder of checkpoints are whole\n"
     "  verify          read a checkpoint and check every page\n"
     "  diff            compare two checkpoints, tensor by tensor and value by value\n"
     "  to-safetensors  write the tensors of a checkpoint as safetensors files\n"
     "  from-dcp        make a checkpoint of one of torch.distributed.checkpoint\n"
+    "  clean           remove what saves that were killed have left\n"
     "\n"
     "strait checkpoint inspect --help and so on tell more.\n";
 
-const char *const checkpoint_names[] = {"inspect", "verify", "diff", "to-safetensors", "from-dcp", NULL};
+const char *const checkpoint_names[] = {"inspect", "verify", "diff", "to-safetensors", "from-dcp", "clean", NULL};
 
 int cmd_checkpoint(int argc, char **argv)
 {
-    static int (*const run[])(int argc, char **argv) = {checkpoint_inspect, checkpoint_verify, checkpoint_diff,
-                                                        checkpoint_export, checkpoint_convert};
+    static int (*const run[])(int argc, char **argv) = {checkpoint_inspect, checkpoint_verify,  checkpoint_diff,
+                                                        checkpoint_export,  checkpoint_convert, checkpoint_clean};
     static char name[] = "strait checkpoint";
     for (unsigned i = 0; argc >= 2 && checkpoint_names[i] != NULL; i++)
         if (strcmp(argv[1], checkpoint_names[i]) == 0)
@@ -39,7 +41,7 @@ int cmd_checkpoint(int argc, char **argv)
     }
     command_begin(argv, name);
     if (argc >= 2)
-        print_error(NULL, "no '%s': inspect, verify, diff, to-safetensors or from-dcp", argv[1]);
+        print_error(NULL, "no '%s': inspect, verify, diff, to-safetensors, from-dcp or clean", argv[1]);
     fputs(usage, stderr);
     return EXIT_CODE_USAGE;
 }

@@ -32,6 +32,7 @@ static const struct {
     {"strait checkpoint inspect", 1},
     {"strait checkpoint verify", 1},
     {"strait checkpoint diff", 1},
+    {"strait checkpoint clean", 1},
 };
 
 void json_add_schema(cJSON *object)

@@ -181,13 +181,6 @@ bool parse_size(const char *text, uint64_t max, uint64_t *value)
     return true;
 }
 
-uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ---- Threads --------------------------------------------------------------------------------------------------- */
 
 unsigned cpu_count(void)

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <strait/codec.h>
 
+#include "internal/clock.h"
+
 /* Exit codes of every command. */
 enum exit_code {
     EXIT_CODE_OK = 0,
@@ -45,9 +47,6 @@ bool parse_number(const char *text, uint64_t max, uint64_t *value);
 
 /* The same with an optional K, M, G or T for 2^10, 2^20, 2^30, 2^40: "4M" is 4194304. False, silently, otherwise. */
 bool parse_size(const char *text, uint64_t max, uint64_t *value);
-
-/* Nanoseconds of a clock that never steps back. */
-uint64_t clock_ns(void);
 
 /* ---- Threads --------------------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -201,6 +202,38 @@ def converts(folder: Path) -> None:
         expect(run("", *wrong).returncode == 2, f"usage: {wrong}")
 
 
+def cleans(folder: Path) -> None:
+    """What a save has left goes once it is old; checkpoints, and what only looks like it, stay."""
+    folder.mkdir()
+    kept = save(folder / "kept", 1)
+    day = 86400
+    id_of = "0123456789abcdef" * 2
+    old, new = folder / f".step.1.{id_of}.partial", folder / f".step-2.{id_of}.partial"
+    others = [folder / f".step.{id_of[:-1]}.partial", folder / f"step.{id_of}.partial", folder / f"..{id_of}.partial"]
+    for one in [old, new, *others]:
+        one.mkdir()
+        (one / "00000.strait").write_bytes(bytes(1000))
+        for path in [one / "00000.strait", one]:
+            os.utime(path, (time.time() - 2 * day,) * 2)
+    os.utime(new / "00000.strait")
+    (folder / f".link.{id_of}.partial").symlink_to(old)
+    found = {one["name"]: one for one in document("clean", "--dry-run", folder)["leftovers"]}
+    expect(set(found) == {old.name, new.name} and old.exists(), found)
+    expect(found[old.name]["old"] and not found[new.name]["old"] and found[old.name]["bytes"] == 1000, found)
+    text = told("clean", folder).stdout
+    expect(f"{old.name}: 1000 bytes: removed" in text and "kept: written to lately" in text, text)
+    expect(not old.exists() and new.exists() and kept.exists() and all(one.exists() for one in others), "what is left")
+    expect(told("clean", "--older-than", 0, "--quiet", folder).stdout == "" and not new.exists(), "quiet")
+    expect(document("clean", folder)["leftovers"] == [], "nothing is left")
+    told("verify", kept)
+    old.mkdir()
+    (old / "mine").write_text("kept")
+    told("clean", "--older-than", 0, folder, code=1)
+    expect((old / "mine").read_text() == "kept", "a file that no save has written")
+    told("clean", folder / "none", code=1)
+    told("clean", "--older-than", "soon", folder, code=2)
+
+
 def main() -> None:
     expect(strait("checkpoint").returncode == 2 and strait("checkpoint", "nothing").returncode == 2, "usage")
     told("verify", code=2)
@@ -213,6 +246,7 @@ def main() -> None:
         exports(folder.path)
         tells_the_newest(folder.path)
         converts(folder.path)
+        cleans(folder.path / "cleans")
     finish()
 
 

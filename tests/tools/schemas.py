@@ -69,6 +69,7 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait codebook expect --json": strait("codebook", "expect", "--json", codebook, sample),
         "strait checkpoint inspect --json": strait("checkpoint", "inspect", "--json", checkpoint),
         "strait checkpoint verify --json": strait("checkpoint", "verify", "--json", checkpoint),
+        "strait checkpoint clean --json": strait("checkpoint", "clean", "--json", checkpoint.parent),
         "strait checkpoint diff --json": strait("checkpoint", "diff", "--json", checkpoint, checkpoint),
         "strait status --json": strait("status", "--json", "--socket", daemon.socket),
         "strait top --json": strait("top", "--json", "--socket", daemon.socket, "--interval", "0.1"),
