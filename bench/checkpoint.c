@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <strait/checkpoint.h>
 
 #include "bench/bench.h"
 #include "bench/table.h"
+#include "internal/clock.h"
 #include "tools/input.h"
 
 #define CHECKPOINT "bench"
@@ -196,14 +196,6 @@ static void *save_part(void *arg)
     return NULL;
 }
 
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Starts all ranks and waits for them. */
 static bool save_parts(struct bench *bench, const struct row *row, const uint8_t id[STRAIT_CHECKPOINT_ID_BYTES],
                        struct part *parts)
@@ -266,14 +258,14 @@ static bool save_once(struct bench *bench, struct row *row, uint64_t repeat)
         memcpy(commit.save_id + i, &part, 8);
     }
     remove_saved(bench); /* the one before: that takes its time */
-    const double began = now();
+    const uint64_t began = clock_ns();
     if (!save_parts(bench, row, commit.save_id, parts))
         return false;
     if (strait_checkpoint_commit(bench->path, &commit, text, sizeof(text)) != STRAIT_OK) {
         print_error(NULL, "%s", text);
         return false;
     }
-    row->seconds[repeat] = now() - began;
+    row->seconds[repeat] = 1e-9 * (double)(clock_ns() - began);
     row->rates[repeat] = (double)bench->raw_bytes / row->seconds[repeat] / 1e9;
     double longest_write = 0, longest = 0;
     row->stored_bytes = 0;
@@ -323,9 +315,9 @@ static bool load_rank(struct strait_checkpoint_reader *reader, const struct rank
         boxes[i] = (struct strait_checkpoint_box){.tensor = strait_checkpoint_find(reader, rank->shards[i].name),
                                                   .data = back + (rank->shards[i].data - rank->memory)};
     memset(back, 0xA5, rank->bytes + 64 * (uint64_t)rank->count); /* memory is there before the time begins */
-    const double began = now();
+    const uint64_t began = clock_ns();
     *right &= strait_checkpoint_load(reader, boxes, rank->count, options, NULL, 0) == STRAIT_OK;
-    *seconds += now() - began;
+    *seconds += 1e-9 * (double)(clock_ns() - began);
     for (uint32_t i = 0; *right && i < rank->count; i++) {
         const struct shard *shard = &rank->shards[i];
         *right = memcmp(boxes[i].data, shard->data, shard->values * strait_checkpoint_dtype_bytes(shard->dtype)) == 0;

@@ -3,9 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Boxes looked at before the answer is given up: about a second. */
-#define STEPS_MAX (1u << 28)
-
 uint64_t checkpoint_box_bytes(const uint64_t *sizes, uint32_t dims, uint32_t value_bytes)
 {
     uint64_t bytes = value_bytes;
@@ -159,7 +156,7 @@ bool checkpoint_box_range(const struct checkpoint_box *box, uint64_t first, uint
 struct covering {
     const uint64_t *shape;
     uint32_t dims;
-    uint64_t steps;
+    uint64_t *budget;
     uint64_t *gap;
 };
 
@@ -231,9 +228,9 @@ static enum checkpoint_cover sweep(struct covering *job, struct checkpoint_box *
 /* Whether the boxes cover dimensions d and further; all of them are met at the place of the dimensions before. */
 static enum checkpoint_cover cover(struct covering *job, struct checkpoint_box *boxes, uint32_t count, uint32_t d)
 {
-    job->steps += count + 1;
-    if (job->steps > STEPS_MAX)
+    if (*job->budget < count + 1u)
         return CHECKPOINT_INTRICATE;
+    *job->budget -= count + 1u;
     for (uint32_t i = 0; i < count; i++)
         if (spans(job, &boxes[i], d, job->dims))
             return CHECKPOINT_COVERED;
@@ -253,9 +250,9 @@ static enum checkpoint_cover cover(struct covering *job, struct checkpoint_box *
 }
 
 enum checkpoint_cover checkpoint_boxes_cover(struct checkpoint_box *boxes, uint32_t count, const uint64_t *shape,
-                                             uint32_t dims, uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX])
+                                             uint32_t dims, uint64_t *budget, uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX])
 {
-    struct covering job = {.shape = shape, .dims = dims, .gap = gap};
+    struct covering job = {.shape = shape, .dims = dims, .budget = budget, .gap = gap};
     uint32_t kept = 0;
 
     if (checkpoint_box_bytes(shape, dims, 1) == 0)

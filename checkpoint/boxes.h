@@ -45,10 +45,13 @@ bool checkpoint_box_subtract(const struct checkpoint_box *box, const struct chec
 bool checkpoint_box_range(const struct checkpoint_box *box, uint64_t first, uint64_t end, checkpoint_box_taker *take,
                           void *context);
 
+#define CHECKPOINT_COVER_BUDGET (UINT64_C(1) << 28) /* boxes looked at in about a second */
+
 /* Whether each value of the shape is in one of the boxes, which lie inside the shape and may overlap in any way.
  * Changes the order of the list. Fast for the cuts that programs make: n boxes that tile a tensor along any of its
- * dimensions take about n log n steps. gap: of CHECKPOINT_GAP, a value that is in none of them. */
+ * dimensions take about n log n steps. *budget: boxes that may be looked at before the answer is given up, and what is
+ * left of them. gap: of CHECKPOINT_GAP, a value that is in none of them. */
 enum checkpoint_cover checkpoint_boxes_cover(struct checkpoint_box *boxes, uint32_t count, const uint64_t *shape,
-                                             uint32_t dims, uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX]);
+                                             uint32_t dims, uint64_t *budget, uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX]);
 
 #endif

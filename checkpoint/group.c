@@ -115,7 +115,7 @@ static bool arrange(struct checkpoint_index *index, struct naming *naming)
 }
 
 static enum strait_status check_cover(const struct checkpoint_index *index, const struct checkpoint_group *group,
-                                      struct checkpoint_box *boxes, char *text, size_t text_size)
+                                      struct checkpoint_box *boxes, uint64_t *budget, char *text, size_t text_size)
 {
     const struct checkpoint_shard *first = &index->shards[index->order[group->first]];
     uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX] = {0};
@@ -126,7 +126,7 @@ static enum strait_status check_cover(const struct checkpoint_index *index, cons
         const struct checkpoint_shard *shard = &index->shards[index->order[group->first + i]];
         boxes[i] = (struct checkpoint_box){shard->offsets, shard->sizes, shard->dims};
     }
-    switch (checkpoint_boxes_cover(boxes, group->count, first->shape, first->dims, gap)) {
+    switch (checkpoint_boxes_cover(boxes, group->count, first->shape, first->dims, budget, gap)) {
     case CHECKPOINT_COVERED:
         return STRAIT_OK;
     case CHECKPOINT_INTRICATE:
@@ -145,6 +145,7 @@ enum strait_status checkpoint_index_group(struct checkpoint_index *index, char *
 {
     struct naming naming;
     struct checkpoint_box *boxes = malloc((size_t)index->shard_count * sizeof(*boxes) + 1);
+    uint64_t budget = CHECKPOINT_COVER_BUDGET;
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
 
     if (naming_init(&naming, index) && boxes != NULL) {
@@ -152,7 +153,7 @@ enum strait_status checkpoint_index_group(struct checkpoint_index *index, char *
         if (status == STRAIT_OK && !arrange(index, &naming))
             status = STRAIT_ERR_NO_MEMORY;
         for (uint32_t i = 0; status == STRAIT_OK && i < index->tensor_count; i++)
-            status = check_cover(index, &index->tensors[i], boxes, text, text_size);
+            status = check_cover(index, &index->tensors[i], boxes, &budget, text, text_size);
     }
     if (status == STRAIT_ERR_NO_MEMORY)
         checkpoint_fail(text, text_size, status, "out of memory");

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "checkpoint/boxes.h"
@@ -16,6 +15,7 @@
 #include "checkpoint/plugin.h"
 #include "checkpoint/rounding.h"
 #include "checkpoint/storage.h"
+#include "internal/clock.h"
 
 #define BUFFER_BYTES     (256u << 20)
 #define COMPARED_AT_ONCE 65536u     /* values, without a thread */
@@ -54,7 +54,7 @@ struct strait_checkpoint_save {
     struct packer packers[MEMORIES];
     uint32_t chunk_count;
     uint64_t raw_bytes;
-    struct timespec began;
+    uint64_t began; /* clock_ns */
     char text[1024];
 };
 
@@ -164,7 +164,7 @@ enum strait_status strait_checkpoint_save_begin(const char *path, const struct s
     struct strait_checkpoint_save *made = calloc(1, sizeof(*made));
     if (made == NULL)
         return checkpoint_fail(text, text_size, STRAIT_ERR_NO_MEMORY, "out of memory");
-    clock_gettime(CLOCK_MONOTONIC, &made->began);
+    made->began = clock_ns();
     made->options = *options;
     made->process = getpid();
     made->place.parent = made->folder = made->fd = -1;
@@ -332,14 +332,6 @@ enum strait_status strait_checkpoint_save_add(struct strait_checkpoint_save *sav
     return status == STRAIT_OK ? STRAIT_OK : broken(save, status);
 }
 
-static double seconds_since(const struct timespec *then)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
-}
-
 /* ---- End --------------------------------------------------------------------------------------------------------- */
 
 /* Adds the shards that are not the roundings that they were said to be. */
@@ -409,11 +401,11 @@ static enum strait_status finish(struct strait_checkpoint_save *save, struct str
     for (uint32_t i = 0; i < footer.shard_count; i++)
         if (!checkpoint_shard_stored(&footer.shards[i]))
             footer.shards[i].page_bytes = 0;
-    const double began = seconds_since(&save->began);
+    const uint64_t began = clock_ns();
     status = write_footer(save, &footer, end, &summary->stored_bytes);
     free(footer.chunks);
     summary->encode_seconds = figures.encode_seconds;
-    summary->write_seconds = figures.write_seconds + seconds_since(&save->began) - began;
+    summary->write_seconds = figures.write_seconds + 1e-9 * (double)(clock_ns() - began);
     return status;
 }
 
@@ -432,7 +424,7 @@ enum strait_status strait_checkpoint_save_end(struct strait_checkpoint_save *sav
         return status;
     found.raw_bytes = save->raw_bytes;
     found.shards = save->catalog.count;
-    found.seconds = seconds_since(&save->began);
+    found.seconds = 1e-9 * (double)(clock_ns() - save->began);
     if (summary != NULL)
         *summary = found;
     return STRAIT_OK;

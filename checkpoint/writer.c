@@ -5,13 +5,13 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
 #ifdef STRAIT_HAVE_URING
 #include <liburing.h>
 #endif
 
 #include "checkpoint/storage.h"
+#include "internal/clock.h"
 #include "internal/thread.h"
 
 #define THREADS_MAX 4u /* that write where no ring does */
@@ -27,7 +27,7 @@ struct writer {
     bool stopping;
     int failed; /* errno of the first that failed */
     uint32_t under_way;
-    struct timespec began; /* of the time in which some are under way */
+    uint64_t began; /* clock_ns; of the time in which some are under way */
     double seconds;
     pthread_t threads[THREADS_MAX];
     uint32_t thread_count;
@@ -38,14 +38,6 @@ struct writer {
 };
 
 /* ---- Queue ------------------------------------------------------------------------------------------------------- */
-
-static double seconds_since(const struct timespec *then)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
-}
 
 void writer_put(struct writer *writer, struct write *write)
 {
@@ -79,7 +71,7 @@ static struct write *take(struct writer *writer, bool waits, int *failed)
         if (writer->first == NULL)
             writer->end = &writer->first;
         if (writer->under_way++ == 0)
-            clock_gettime(CLOCK_MONOTONIC, &writer->began);
+            writer->began = clock_ns();
     }
     pthread_mutex_unlock(&writer->lock);
     return write;
@@ -91,7 +83,7 @@ static void done(struct writer *writer, struct write *write, int error)
     if (error != 0 && writer->failed == 0)
         writer->failed = error;
     if (--writer->under_way == 0)
-        writer->seconds += seconds_since(&writer->began);
+        writer->seconds += 1e-9 * (double)(clock_ns() - writer->began);
     pthread_mutex_unlock(&writer->lock);
     writer->written(writer->context, write, error);
 }

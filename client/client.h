@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "internal/busy_poll.h"
+#include "internal/clock.h"
 #include "internal/default_socket.h"
 #include "proto/blob.h"
 #include "proto/socket_ring.h"
@@ -344,13 +345,6 @@ void connection_close(struct strait_client *client);
 
 /* ---- Clock and arguments ----------------------------------------------------------------------------------------- */
 
-/* CLOCK_MONOTONIC. */
-static inline uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 static inline uint64_t clock_ms(void)
 {
     return clock_ns() / 1000000;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "internal/address.h"
+#include "internal/clock.h"
 
 /* The address on which NCCL would listen, as text: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY select the interface;
  * otherwise loopback and docker's come last. False: there is none. */
@@ -24,9 +25,7 @@ bool address_listed(const char *list, const char *name);
 /* Milliseconds of the monotonic clock, for time limits. */
 static inline int64_t now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)(clock_ns() / 1000000);
 }
 
 #endif

@@ -3,9 +3,9 @@
 
 #include <stdint.h>
 #include <strait/status.h>
-#include <time.h>
 
 #include "internal/address.h"
+#include "internal/clock.h"
 #include "transport/transport.h"
 
 /* Links and the queue of due callbacks, shared by all transports. A callback never runs inside another call; instead,
@@ -123,13 +123,9 @@ enum strait_status options_read(const char *options, bool (*set)(void *dst, cons
 /* Whether the option is one of these two; *good: its value is understood. */
 bool option_listen(const struct option *option, struct address *listen, bool *good);
 
-/* Monotonic time. */
-
 static inline int64_t nanoseconds(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
+    return (int64_t)clock_ns();
 }
 
 #endif

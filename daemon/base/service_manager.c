@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "internal/clock.h"
+
 #define DATAGRAM_MAX 1024
 
 /* ---- Notifications ----------------------------------------------------------------------------------------------- */
@@ -52,9 +54,7 @@ bool service_notify(const char *format, ...)
 
 uint64_t service_monotonic_us(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    return clock_ns() / 1000;
 }
 
 /* ---- The watchdog ------------------------------------------------------------------------------------------------ */

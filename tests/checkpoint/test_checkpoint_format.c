@@ -68,8 +68,9 @@ TEST(random_boxes)
             }
             boxes[i] = sorted[i] = (struct checkpoint_box){.offsets = offsets[i], .sizes = sizes[i]};
         }
+        uint64_t budget = CHECKPOINT_COVER_BUDGET;
         const bool expected = covers(boxes, count, shape, dims);
-        const enum checkpoint_cover found = checkpoint_boxes_cover(sorted, count, shape, dims, gap);
+        const enum checkpoint_cover found = checkpoint_boxes_cover(sorted, count, shape, dims, &budget, gap);
         ck_assert_int_eq(found, expected ? CHECKPOINT_COVERED : CHECKPOINT_GAP);
         ck_assert(expected || !in_any(boxes, count, gap, dims));
         for (uint32_t d = 0; d < dims && !expected; d++)
@@ -86,6 +87,7 @@ TEST_LOOP(many_boxes, 3)
     enum { SHARDS = 65536 };
     const uint64_t shape[3] = {65536, 65536, 7};
     uint64_t(*offsets)[3] = calloc(SHARDS, sizeof(*offsets)), gap[STRAIT_CHECKPOINT_DIMS_MAX];
+    uint64_t budget = CHECKPOINT_COVER_BUDGET;
     const uint64_t size[3][3] = {{1, 65536, 7}, {65536, 1, 7}, {256, 256, 7}};
     struct checkpoint_box *boxes = calloc(SHARDS, sizeof(*boxes));
     struct rng rng = rng_init(2);
@@ -103,9 +105,9 @@ TEST_LOOP(many_boxes, 3)
         boxes[i] = boxes[other];
         boxes[other] = kept;
     }
-    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS, shape, 3, gap), CHECKPOINT_COVERED);
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS, shape, 3, &budget, gap), CHECKPOINT_COVERED);
     const uint64_t *missing = boxes[SHARDS - 1].offsets;
-    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS - 1, shape, 3, gap), CHECKPOINT_GAP);
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS - 1, shape, 3, &budget, gap), CHECKPOINT_GAP);
     ck_assert_mem_eq(gap, missing, 3 * sizeof(*gap));
     ck_assert(SANITIZED || clock_s() - began - machine_late_s() < 2);
     free(boxes);
@@ -120,7 +122,7 @@ TEST(boxes_made_to_take_long)
     enum { SHARDS = 2000 };
     const uint64_t shape[4] = {100000, 100000, 100000, 100000};
     uint64_t(*offsets)[4] = calloc(SHARDS, sizeof(*offsets)), (*sizes)[4] = calloc(SHARDS, sizeof(*sizes));
-    uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX];
+    uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX], budget = CHECKPOINT_COVER_BUDGET;
     struct checkpoint_box *boxes = calloc(SHARDS, sizeof(*boxes));
     struct rng rng = rng_init(3);
     const double began = clock_s();
@@ -132,7 +134,7 @@ TEST(boxes_made_to_take_long)
         }
         boxes[i] = (struct checkpoint_box){.offsets = offsets[i], .sizes = sizes[i]};
     }
-    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS, shape, 4, gap), CHECKPOINT_INTRICATE);
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, SHARDS, shape, 4, &budget, gap), CHECKPOINT_INTRICATE);
     ck_assert(SANITIZED || clock_s() - began - machine_late_s() < 15);
     free(boxes);
     free(offsets);

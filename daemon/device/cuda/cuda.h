@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "daemon/device/device.h"
+#include "internal/clock.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -116,13 +117,6 @@ struct device {
     uint64_t failed_at;
     struct device *process_next; /* failure.c's */
 };
-
-static inline uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
