@@ -353,9 +353,7 @@ int cmd_demo(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &demo, usage, argc, argv, &code))
         return code;
-    if (optind != argc) {
-        print_error(NULL, "takes no arguments; see strait demo --help");
+    if (!operands_are(argc, 0, "no arguments"))
         return EXIT_CODE_USAGE;
-    }
     return run(&demo) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

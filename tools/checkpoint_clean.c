@@ -187,9 +187,7 @@ int checkpoint_clean(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 1) {
-        print_error(NULL, "takes one FOLDER; see strait checkpoint clean --help");
+    if (!operands_are(argc, 1, "one FOLDER"))
         return EXIT_CODE_USAGE;
-    }
     return clean_folder(argv[optind], &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

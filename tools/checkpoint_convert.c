@@ -55,10 +55,8 @@ int checkpoint_convert(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 2) {
-        print_error(NULL, "takes a FOLDER and a path OUT; see strait checkpoint from-dcp --help");
+    if (!operands_are(argc, 2, "a FOLDER and a path OUT"))
         return EXIT_CODE_USAGE;
-    }
     snprintf(memory, sizeof(memory), "--memory=%" PRIu64, options.memory >> 20);
     char *command[] = {python, as_text, program, part, memory, overwrite, NULL, NULL, NULL, NULL};
     unsigned count = options.force ? 6 : 5;

@@ -284,9 +284,7 @@ int checkpoint_diff(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 2) {
-        print_error(NULL, "takes two paths; see strait checkpoint diff --help");
+    if (!operands_are(argc, 2, "two paths"))
         return EXIT_CODE_USAGE;
-    }
     return diff_paths(argv + optind, &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

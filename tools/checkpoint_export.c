@@ -317,9 +317,7 @@ int checkpoint_export(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 2) {
-        print_error(NULL, "takes a PATH and a folder OUT; see strait checkpoint to-safetensors --help");
+    if (!operands_are(argc, 2, "a PATH and a folder OUT"))
         return EXIT_CODE_USAGE;
-    }
     return export_path(argv + optind, &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

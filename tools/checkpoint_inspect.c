@@ -359,9 +359,7 @@ int checkpoint_inspect(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 1) {
-        print_error(NULL, "takes one PATH; see strait checkpoint inspect --help");
+    if (!operands_are(argc, 1, "one PATH"))
         return EXIT_CODE_USAGE;
-    }
     return inspect_path(argv[optind], &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

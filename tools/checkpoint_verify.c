@@ -112,9 +112,7 @@ int checkpoint_verify(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 1) {
-        print_error(NULL, "takes one PATH; see strait checkpoint verify --help");
+    if (!operands_are(argc, 1, "one PATH"))
         return EXIT_CODE_USAGE;
-    }
     return verify_path(argv[optind], &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

@@ -361,10 +361,8 @@ static int run_diff(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, 1, NULL, diff_usage, argc, argv, &code))
         return code;
-    if (argc - optind != 2) {
-        print_error(NULL, "takes two sets, A and B; see strait codebook diff --help");
+    if (!operands_are(argc, 2, "two sets, A and B"))
         return EXIT_CODE_USAGE;
-    }
     struct diff diff = {.paths = {argv[optind], argv[optind + 1]}};
     bool done = load_side(diff.paths[0], &diff.sets[0]) && load_side(diff.paths[1], &diff.sets[1]) && make_rows(&diff);
     if (done && json)

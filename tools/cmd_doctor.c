@@ -114,10 +114,8 @@ int cmd_doctor(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &doctor, usage, argc, argv, &code))
         return code;
-    if (optind != argc) {
-        print_error(NULL, "takes no arguments; see strait doctor --help");
+    if (!operands_are(argc, 0, "no arguments"))
         return EXIT_CODE_USAGE;
-    }
     look(&doctor);
     if (json)
         print_json(&doctor);

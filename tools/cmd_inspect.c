@@ -769,9 +769,7 @@ int cmd_inspect(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &options, usage, argc, argv, &code))
         return code;
-    if (argc - optind != 1) {
-        print_error(NULL, "takes one FILE; see strait inspect --help");
+    if (!operands_are(argc, 1, "one FILE"))
         return EXIT_CODE_USAGE;
-    }
     return inspect(argv[optind], &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

@@ -224,9 +224,7 @@ int cmd_status(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), NULL, usage, argc, argv, &code))
         return code;
-    if (optind != argc) {
-        print_error(NULL, "takes no arguments; see strait status --help");
+    if (!operands_are(argc, 0, "no arguments"))
         return EXIT_CODE_USAGE;
-    }
     return status(path, json) ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }

@@ -275,10 +275,8 @@ int cmd_top(int argc, char **argv)
     command_begin(argv, name);
     if (!options_parse(list, sizeof(list) / sizeof(list[0]), &top, usage, argc, argv, &code))
         return code;
-    if (optind != argc) {
-        print_error(NULL, "takes no arguments; see strait top --help");
+    if (!operands_are(argc, 0, "no arguments"))
         return EXIT_CODE_USAGE;
-    }
     if (top.count == 0)
         (void)set_socket(&top, socket_find(own));
     return run(&top);

@@ -394,6 +394,13 @@ bool options_parse(const struct cli_option *list, unsigned count, void *options,
     return true;
 }
 
+bool operands_are(int argc, int count, const char *what)
+{
+    if (argc - optind != count)
+        print_error(NULL, "takes %s; see %s --help", what, command_name);
+    return argc - optind == count;
+}
+
 bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size)
 {
     if (parse_size(text, max, size) && *size >= min)

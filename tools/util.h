@@ -120,6 +120,8 @@ struct cli_option {
  * *code is the exit status. */
 bool options_parse(const struct cli_option *list, unsigned count, void *options, const char *usage, int argc,
                    char **argv, enum exit_code *code);
+/* Whether `count` operands are left at argv[optind]. False: printed that the command takes `what`. */
+bool operands_are(int argc, int count, const char *what);
 /* A size such as 32K, within min..max; `option` is named in the error. */
 bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size);
 /* One of `count` names: its index. */
