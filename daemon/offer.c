@@ -57,13 +57,15 @@ void offer_announce(struct offer *o, struct announce *a)
 
 /* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
-/* The ready pages of an offer: segments in the order in which they became ready. */
+/* The ready pages of an offer: segments in the order in which they became ready, charged to its client. */
 
 static bool add(struct offer *o, const struct segment *segment)
 {
     if (o->ready_count == o->ready_capacity) {
         uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
-        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
+        struct segment *ready = request_charge(&o->request, (capacity - o->ready_capacity) * sizeof(*ready))
+                                    ? realloc(o->ready, capacity * sizeof(*ready))
+                                    : NULL;
         if (ready == NULL)
             return false;
         o->ready = ready;

@@ -54,6 +54,10 @@ static void refresh_requests(struct node *node)
         if (o->request.decided && !o->request.drained)
             m->quarantined_pages += o->request.pages.total;
     }
+    m->request_bytes = 0;
+    const struct session *session;
+    DL_FOREACH (node->sessions, session)
+        m->request_bytes += session->charged;
     m->parked = node->exchange.pending_count - node->exchange.withdrawn_count;
 }
 

@@ -166,6 +166,7 @@ const struct metric_row metric_gauges[] = {
     {"strait_transfers_live", "role=\"source\"", "Offers and expectations that have no verdict yet.", "live_offers",
      AT(live_offers)},
     {"strait_transfers_live", "role=\"sink\"", NULL, "live_expectations", AT(live_expectations)},
+    {"strait_request_bytes", NULL, "Memory that the requests of clients take.", "request_bytes", AT(request_bytes)},
     {"strait_parked", NULL, "Requests that wait for their other side.", "parked", AT(parked)},
     {"strait_slots", NULL, "Slots of the receive arena.", "slots", AT(slots)},
     {"strait_slots_used", NULL, "Slots of the receive arena that are granted or hold a chunk.", "slots_used",

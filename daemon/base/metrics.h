@@ -129,6 +129,7 @@ struct metrics {
     /* Gauges, refreshed before they are printed. */
     uint64_t spinning[TRANSPORTS]; /* 1: it keeps the loop awake for nothing */
     uint64_t clients, half_open, pools, pool_bytes, peers, live_offers, live_expectations, parked;
+    uint64_t request_bytes;
     uint64_t draining, codebook_loaded, rdma_active; /* 1: yes */
     uint64_t gpus, gpus_failed;                      /* that clients' pools use; how many of those have failed */
     uint64_t slots, slots_used, slots_quarantined, send_slots, send_slots_used, quarantined_pages;

@@ -737,6 +737,22 @@ TEST(a_pool_over_the_quota_is_refused_and_fits_later)
     (void)pool_open(party, large);
 }
 
+/* Also what it says is ready, layer by layer. */
+TEST(what_a_request_takes_is_charged_to_its_client)
+{
+    enum { PAGES = 64, LAYERS = 32 };
+    struct pair pair = pair_open(SAME, (struct geometry){.pages = PAGES, .layers = LAYERS});
+    const double before = stat_of(pair.from, "gauges.request_bytes");
+    struct flow *o = OFFER(pair.source, "k", LISTS({.count = PAGES}), .later = true);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (uint32_t page = 0; page < PAGES; page++)
+            APPEND(o, LISTS({.first = page, .count = 1, .first_id = page}), .layer_first = (int32_t)layer,
+                   .layer_count = 1, .last = layer == LAYERS - 1 && page == PAGES - 1);
+    WAIT(stat_of(pair.from, "gauges.request_bytes") >= before + 16 * PAGES * LAYERS);
+    pull(EXPECT(pair.sink, "k", LISTS({.count = PAGES})), o);
+    WAIT(stat_of(pair.from, "gauges.request_bytes") == before);
+}
+
 TEST_LOOP(requests_too_many_to_wait_fail_and_the_others_wait, WIRES - 1)
 {
     enum { ROOM = 4 };
