@@ -48,6 +48,7 @@ struct coll_op {
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
     uint64_t values;     /* and of the values that they stand for */
+    double plain;        /* seconds that NCCL takes for all of it, by the link */
     struct coll_phase of[COLL_PHASES_MAX];
     bool probe;    /* sent with room for any result */
     bool left_raw; /* NCCL moves it uncompressed, and is timed (compare.h); it has one phase */
@@ -143,7 +144,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 13u
+#define COLL_ENGINE_VERSION 14u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

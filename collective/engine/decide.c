@@ -110,6 +110,7 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
         probe |= op->of[phase].level == LEVEL_PROBE;
     }
     op->probe = probe;
+    op->plain = plain;
     if (is_forced(ccomm, &op->call))
         return NULL;
     if (probe)
@@ -242,9 +243,14 @@ bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct co
 
 void op_forget(const struct coll_op *ops, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++)
-        for (unsigned phase = 0; phase < ops[i].phases && ops[i].counted; phase++)
-            op_class_forget(ops[i].ccomm, ops[i].of[phase].local_class, ops[i].of[phase].index);
+    for (unsigned i = 0; i < count; i++) {
+        struct coll_ccomm *ccomm = ops[i].ccomm;
+        if (!ops[i].counted)
+            continue;
+        /* Also those of an op that was left raw, and has one phase by now. */
+        for (unsigned phase = 0; phase < phase_count(ccomm, &ops[i].call); phase++)
+            op_class_forget(ccomm, ops[i].of[phase].local_class, ops[i].of[phase].index);
+    }
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
