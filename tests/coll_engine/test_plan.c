@@ -368,7 +368,7 @@ TEST(op_classes_differ_by_peer_direction_phase_and_type)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned class = ccomm_local_class(&ccomm, &call, pair ? 0 : (unsigned)i / 3);
+            const unsigned class = ccomm_local_class(&ccomm, &call, !pair && i / 3 > 0);
             ck_assert_int_eq(ccomm_local_class_type(class), types[i % 3]);
             ck_assert_uint_lt(class, ccomm_local_classes(&ccomm));
             ck_assert(!seen[class]);
