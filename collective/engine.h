@@ -83,7 +83,7 @@ struct coll_figures {
     bool measured;                                            /* else rates are 0, but for the codec's */
     double start_us;                                          /* of any operation */
     double gather, exchange, scatter, overflow;               /* GB/s to each other rank (struct link_costs) */
-    unsigned rail_hosts, rail_ranks;                          /* hosts, and ranks of each; 0: there are no rails */
+    unsigned rails;                                           /* by which sums go between hosts; 0: there are none */
     double local, rail;                                       /* GB/s to each other rank of a host, and of a rail */
     double encode, decode;                                    /* GB/s of values */
     struct coll_memory memory;                                /* of the GPU */

@@ -379,7 +379,8 @@ bool host_divide(struct coll_ccomm *ccomm)
         if (host_groups_same(&shared->groups, rank, ccomm->rank))
             rank_set_add(&shared->here, (uint32_t)rank);
     }
-    shared->rails = rails_of(&shared->groups, ccomm->ranks);
+    if (!ccomm->host.settings.ring) /* whose order is NCCL's, which knows no hosts */
+        shared->rails = rails_of(&shared->groups, ccomm->ranks);
     const size_t size = rings_at(ccomm) + rings_size(ccomm);
     shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
                    (segment_make(&shared->segment, size, hole_of(ccomm), &shared->info.segment) &&

@@ -139,7 +139,7 @@ struct shared_resources {
     struct host_groups groups;
     struct rank_set here; /* that share this rank's memory, itself among them */
     bool multi_host;      /* they are on several hosts */
-    struct rails rails;
+    struct rails rails;   /* by which sums go */
     struct segment segment;
     struct peer_info info; /* this rank's own */
     struct op_classes *classes;

@@ -229,7 +229,8 @@ static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
 }
 
-/* Patterns that were not measured cost as much as a gather. */
+/* Patterns that were not measured cost as much as a gather. Small messages to all ranks may take longer than large ones
+ * inside a host. */
 static void set_cost(struct coll_ccomm *ccomm)
 {
     const double *seconds = ccomm->probe.seconds, small = seconds[PROBE_SMALL];
@@ -239,6 +240,8 @@ static void set_cost(struct coll_ccomm *ccomm)
         const double large = seconds[use] > 0 ? seconds[use] : seconds[LINK_GATHER];
         cost->per[use] = large > small ? (large - small) / bytes : 0;
     }
+    if (seconds[LINK_LOCAL] > 0)
+        cost->per[LINK_LOCAL] = seconds[LINK_LOCAL] / (double)measure_large(ccomm);
     cost->start = small;
     cost->encode = seconds[PROBE_ENCODE];
     cost->decode = seconds[PROBE_DECODE];

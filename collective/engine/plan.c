@@ -4,10 +4,9 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 
-/* The ring's order is NCCL's, which knows no hosts. */
 static bool has_rails(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return ccomm->shared.rails.each > 0 && !ccomm->host.settings.ring &&
+    return ccomm->shared.rails.each > 0 &&
            (call->operation == COLL_REDUCE_SCATTER || call->operation == COLL_ALL_REDUCE);
 }
 

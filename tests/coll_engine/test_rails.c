@@ -81,16 +81,16 @@ static double added(int type, const double *values, int count, int reduction)
 }
 
 /* Value `at` of what each rank has, in FP32 by rank inside each host and then by host; each 1: by rank. */
-static double sum_of(int type, uint8_t *const parts[], size_t at, int each, int reduction)
+static double sum_of(int type, uint8_t *const parts[], size_t at, int ranks, int each, int reduction)
 {
     double values[RANKS], sums[RANKS];
-    for (int rank = 0; rank < RANKS; rank++)
+    for (int rank = 0; rank < ranks; rank++)
         values[rank] = value_of(type, parts[rank] + at * element_bytes(type));
     if (each == 1)
-        return added(type, values, RANKS, reduction);
-    for (int host = 0; host < RANKS / each; host++)
+        return added(type, values, ranks, reduction);
+    for (int host = 0; host < ranks / each; host++)
         sums[host] = added(type, values + host * each, each, reduction);
-    return added(type, sums, RANKS / each, reduction);
+    return added(type, sums, ranks / each, reduction);
 }
 
 struct scene {
@@ -128,39 +128,45 @@ static struct operation operation_of(const struct scene *scene)
 }
 
 /* Of up to so many operations: copies of what each rank has, as in place it is lost. */
-enum { SUMS = 4 };
-static uint8_t *had[SUMS][RANKS];
+enum { SUMS = 4, NUMBERS = EACH };
+static uint8_t *had[NUMBERS][RANKS];
 
 static void sums_new(const struct rank *rank, struct operation *operation, int number, bool in_place)
 {
-    const size_t parts = operation_scatters(operation->what) ? RANKS : 1;
+    const size_t parts = operation_scatters(operation->what) ? (size_t)rank->ranks : 1;
     operation_new(rank, operation, 0, in_place);
     had[number][rank->rank] = values_new(rank, operation->type, parts * operation->count);
 }
 
 static void sums_fill(const struct rank *rank, const struct operation *operation, int number)
 {
-    const size_t parts = operation_scatters(operation->what) ? RANKS : 1;
+    const size_t parts = operation_scatters(operation->what) ? (size_t)rank->ranks : 1;
     operation_fill(rank, operation);
     memcpy(had[number][rank->rank], operation->out, parts * operation->count * element_bytes(operation->type));
 }
 
 /* Of a reduce_scatter all values; of an all_reduce each rank looks at some, which together are all. When it is over on
  * this rank, all ranks have filled in theirs; they meet before they fill in others. */
-static void sums_check(const struct rank *rank, const struct operation *operation, int number)
+static void sums_check_by(const struct rank *rank, const struct operation *operation, int number, int each)
 {
-    const size_t bytes = element_bytes(operation->type), whole = operation->count / RANKS / 8 * 8 * RANKS;
+    const size_t bytes = element_bytes(operation->type), ranks = (size_t)rank->ranks;
+    const size_t whole = operation->count / ranks / 8 * 8 * ranks;
     const bool all = operation->what == COLL_ALL_REDUCE;
     uint8_t *parts[RANKS];
     fake_stream_wait(rank->stream);
-    for (int from = 0; from < RANKS; from++)
+    for (int from = 0; from < rank->ranks; from++)
         parts[from] = had[number][from] + (all ? 0 : (size_t)rank->rank * operation->count * bytes);
-    for (size_t at = all ? (size_t)rank->rank : 0; at < operation->count; at += all ? RANKS : 1) {
-        const int each = all && at >= whole ? 1 : EACH;
-        const double sum = sum_of(operation->type, parts, at, each, operation->reduction);
+    for (size_t at = all ? (size_t)rank->rank : 0; at < operation->count; at += all ? ranks : 1) {
+        const int of_host = all && at >= whole ? 1 : each;
+        const double sum = sum_of(operation->type, parts, at, rank->ranks, of_host, operation->reduction);
         require(value_of(operation->type, operation->in + at * bytes) == sum);
     }
     ranks_meet();
+}
+
+static void sums_check(const struct rank *rank, const struct operation *operation, int number)
+{
+    sums_check_by(rank, operation, number, EACH);
 }
 
 /* All ranks meet around it: bytes that cross between hosts from before to after. */
@@ -337,6 +343,169 @@ static void group_all(struct rank *rank)
     fake_stream_end(second.stream);
 }
 
+/* ---- Other placements -------------------------------------------------------------------------------------------- */
+
+/* Hosts by rank, and ranks of each host by which sums go first; 1: by rank, as on one host. */
+static const struct placement {
+    int ranks, each;
+    int hosts[8];
+} placements[] = {
+    {8, 4, {1, 1, 1, 1, 2, 2, 2, 2}},
+    {6, 2, {1, 1, 2, 2, 3, 3}},
+    {8, 1, {1, 2, 1, 2, 1, 2, 1, 2}},
+    {6, 1, {1, 1, 1, 1, 2, 2}},
+    {4, 1, {1, 2, 3, 4}},
+    {4, 1, {1, 1, 1, 1}},
+    {8, 1, {1, 1, 2, 2, 2, 2, 1, 1}},
+    {8, 1, {1, 1, 2, 2, 3, 3, 1, 1}},
+};
+
+static void sum_anywhere(struct rank *rank)
+{
+    const struct placement *placement = rank->argument;
+    struct operation operation = operation_of(&scenes[0]);
+    sums_new(rank, &operation, 0, false);
+    sums_fill(rank, &operation, 0);
+    require_ok(operation_post(rank, &operation));
+    sums_check_by(rank, &operation, 0, placement->each);
+    require_told(rank->comm, "reduce_scatter", "bf16", 1, 1);
+}
+
+START_TEST(only_even_hosts_whose_ranks_follow_each_other_have_rails)
+{
+    unsetenv("STRAIT_TEST_HOSTS");
+    for (int i = 0; i < placements[_i].ranks; i++)
+        fake_gpu.hosts[i] = (uint32_t)placements[_i].hosts[i];
+    ranks_run(placements[_i].ranks, sum_anywhere, &placements[_i]);
+}
+END_TEST
+
+/* The ring's order is that of NCCL's own reduce_scatter, which knows no hosts. */
+static void sum_around(struct rank *rank)
+{
+    struct operation operation = operation_of(&scenes[0]);
+    operation.order = COLL_REDUCE_NCCL_RING;
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    require_ok(operation_post(rank, &operation));
+    operation_check(rank, &operation);
+    require_told(rank->comm, "reduce_scatter", "bf16", 1, 1);
+}
+
+START_TEST(the_order_of_the_ring_is_kept)
+{
+    set_hosts("2");
+    setenv("STRAIT_COLL_ORDER", "nccl-ring", 1);
+    ranks_run(4, sum_around, NULL);
+}
+END_TEST
+
+/* Children have rails of their own: four ranks of each host, a rail itself, eight ranks and four. */
+static void sum_in_children(struct rank *rank)
+{
+    const int host = rank->rank / EACH, place = rank->rank % EACH;
+    const struct {
+        int color, rank, ranks, each;
+    } children[] = {{place / 4, 4 * host + place % 4, 8, 4},
+                    {place, host, 2, 1},
+                    {rank->rank >= 12, rank->rank % 12, rank->rank >= 12 ? 4 : 12, 1}};
+    for (int i = 0; i < COUNT(children); i++) {
+        struct rank child = *rank;
+        require_ok(ncclCommSplit(rank->comm, children[i].color, rank->rank, &child.comm, NULL));
+        child.rank = children[i].rank;
+        child.ranks = children[i].ranks;
+        for (int k = 0; k < 2; k++) {
+            struct operation operation = operation_of(k == 0 ? &scenes[0] : &scenes[5]);
+            sums_new(&child, &operation, children[i].color, false);
+            sums_fill(&child, &operation, children[i].color);
+            require_ok(operation_post(&child, &operation));
+            sums_check_by(&child, &operation, children[i].color, children[i].each);
+        }
+        require_told(child.comm, "reduce_scatter", "bf16", 1, 1);
+        require_told(child.comm, "all_reduce", "bf16", 1, 1);
+        ranks_meet();
+        require_ok(ncclCommDestroy(child.comm));
+    }
+}
+
+/* ---- A rank that does not come ----------------------------------------------------------------------------------- */
+
+enum { LOST = 3, SOON_MS = 300, PATIENCE_MS = 20000 };
+
+/* What rank 3 has for its rail, which is rank 1, does not fit and is not sent: rank 1 waits until it is aborted, or
+ * until it is told; those of the other rail go on. */
+static void lose(struct rank *rank)
+{
+    const bool waits = *(const bool *)rank->argument;
+    const struct scene scene = {COLL_REDUCE_SCATTER, COLL_FP32, COLL_SUM, false, VALUES_NORMAL, PAGE / 4 + 9};
+    struct operation operation = operation_of(&scene);
+    rank_begin(rank);
+    sums_new(rank, &operation, 0, false);
+    sums_fill(rank, &operation, 0);
+    ranks_meet();
+    fake_gpu.lost = 1u << LOST;
+    require_ok(operation_post(rank, &operation));
+    if (rank->rank % 2 == 0) {
+        sums_check_by(rank, &operation, 0, 2);
+        require(error_of(rank->comm) == COLL_SUCCESS);
+    } else {
+        ranks_meet();
+    }
+    if (rank->rank == 1 && waits) {
+        await_error(rank->comm);
+        require(ends_within(rank->stream, PATIENCE_MS));
+        require(operation_post(rank, &operation) == COLL_REMOTE_ERROR);
+    } else if (rank->rank == 1) {
+        require(!ends_within(rank->stream, SOON_MS));
+    }
+    ranks_meet();
+    rank_abort(rank);
+}
+
+START_TEST(a_rail_that_waits_is_told_or_aborted)
+{
+    const bool waits = _i == 1;
+    set_hosts("2");
+    fake_gpu.hurry = waits ? 20 : 0;
+    ranks_start(4, lose, &waits);
+}
+END_TEST
+
+/* ---- What auto makes of it --------------------------------------------------------------------------------------- */
+
+enum { FAR_FS = 320000 /* 25 Gbit/s of each rank */, MANY = 1 << 19, TURNS = 120 };
+
+static void sum_often(struct rank *rank)
+{
+    const bool near = *(const bool *)rank->argument;
+    const struct scene scene = {COLL_REDUCE_SCATTER, COLL_BF16, COLL_SUM, false, VALUES_NORMAL, MANY};
+    struct operation operation = operation_of(&scene);
+    operation_new(rank, &operation, 0, false);
+    operation_fill(rank, &operation);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        require_ok(operation_post(rank, &operation));
+        fake_stream_wait(rank->stream);
+        ranks_meet();
+    }
+    const struct told told = told_of(rank->comm, "reduce_scatter", "bf16");
+    if (near)
+        require(told.compressed > TURNS / 2);
+    else
+        require(told.compressed == 0 && strcmp(told.reason, "raw: the link is fast") == 0);
+}
+
+/* Where ranks of a host reach each other soon, and where they do so no sooner than those of others. */
+START_TEST(auto_weighs_rails_by_the_links_that_they_take)
+{
+    const bool near = _i == 1;
+    set_hosts("2");
+    links_begin(10000, FAR_FS);
+    fake_gpu.near_fs = near ? FAR_FS / 64 : FAR_FS;
+    fake_gpu.ring_fs = FAR_FS;
+    ranks_run(4, sum_often, &near);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("rails");
@@ -347,5 +516,10 @@ int main(void)
     add_ranks(tests, "graphs_hold_all_phases", ranks_run, replay, RANKS, 1);
     add_ranks(tests, "registered_memory_is_not_sent_from", ranks_run, sum_registered, RANKS, 2);
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, group_all, RANKS, 1);
+    tcase_add_loop_test(tests, only_even_hosts_whose_ranks_follow_each_other_have_rails, 0, COUNT(placements));
+    tcase_add_test(tests, the_order_of_the_ring_is_kept);
+    add_ranks(tests, "children_have_rails_of_their_own", ranks_run, sum_in_children, RANKS, 1);
+    tcase_add_loop_test(tests, a_rail_that_waits_is_told_or_aborted, 0, 2);
+    tcase_add_loop_test(tests, auto_weighs_rails_by_the_links_that_they_take, 0, 2);
     return suite_run("rails", tests);
 }
