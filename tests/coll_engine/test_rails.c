@@ -239,6 +239,37 @@ static void overflow_on_rails(struct rank *rank)
     require(fake_gpu.taken > taken);
 }
 
+/* What a rank of the first host has for the other one's ranks of a place needs more room: of the first rail twice, at a
+ * distance that is chance, then of the second one, which gets it though its ranks have seen no overflow before. */
+static void overflow_on_one_rail(struct rank *rank)
+{
+    enum { PAGES = 4, VALUES = PAGES * PAGE / 2, FIRST = 100, SECOND = 200, LATER = 250, TURNS = 260 };
+    uint16_t *out = values_new(rank, COLL_BF16, 4 * VALUES), *in = values_new(rank, COLL_BF16, VALUES);
+    uint64_t taken = 0;
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        const int part = turn % FIRST == 0 && turn < SECOND ? 2 : turn == SECOND + 1 || turn > LATER ? 3 : -1;
+        values_fill(out, COLL_BF16, 4 * VALUES, VALUES_NORMAL, seed_of(turn, rank->rank, 0));
+        if (rank->rank == 0 && (part >= 0 || turn == SECOND))
+            values_fill(out + (turn == SECOND ? 3 : part) * VALUES, COLL_BF16, PAGE / 2, VALUES_NOISE, turn);
+        require_ok(ncclReduceScatter(out, in, VALUES, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        ranks_meet();
+        if (turn == SECOND + 1)
+            taken = fake_gpu.taken;
+        require(turn < LATER || fake_gpu.taken == taken);
+        ranks_meet();
+    }
+    require(taken > 0);
+    require_told(rank->comm, "reduce_scatter", "bf16", TURNS, TURNS);
+}
+
+START_TEST(rails_that_overflow_get_room_whatever_others_did)
+{
+    set_hosts("2");
+    ranks_run(4, overflow_on_one_rail, NULL);
+}
+END_TEST
+
 /* ---- Graphs, and memory that is registered ----------------------------------------------------------------------- */
 
 static void replay(struct rank *rank)
@@ -517,6 +548,7 @@ int main(void)
     add_ranks(tests, "graphs_hold_all_phases", ranks_run, replay, RANKS, 1);
     add_ranks(tests, "registered_memory_is_not_sent_from", ranks_run, sum_registered, RANKS, 2);
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, group_all, RANKS, 1);
+    tcase_add_test(tests, rails_that_overflow_get_room_whatever_others_did);
     tcase_add_loop_test(tests, only_even_hosts_whose_ranks_follow_each_other_have_rails, 0, COUNT(placements));
     tcase_add_test(tests, the_order_of_the_ring_is_kept);
     add_ranks(tests, "children_have_rails_of_their_own", ranks_run, sum_in_children, RANKS, 1);
