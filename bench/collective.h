@@ -100,9 +100,10 @@ void collective_values_fini(struct collective_values *values); /* safe on zeroes
 uint64_t collective_values_start(const struct collective_values *values, unsigned rank, unsigned slot);
 
 /* Adds up elements index..index+count-1 of what all ranks send from this slot, in the documented order (in FP32, from
- * rank 0 upward, rounded once), and writes them to dst. */
+ * rank 0 upward, rounded once; first those of each host of `each` ranks, of which there is a whole number), and writes
+ * them to dst. */
 void collective_values_sum(const struct collective_values *values, enum collective_type type, unsigned ranks,
-                           unsigned slot, uint64_t index, uint64_t count, uint8_t *dst);
+                           unsigned each, unsigned slot, uint64_t index, uint64_t count, uint8_t *dst);
 
 /* Rounds to nearest, ties to even. */
 uint16_t collective_fp16_of(float value);

@@ -438,31 +438,49 @@ static void store_sum(uint8_t *dst, enum collective_type type, float sum)
         store_le32(dst, bits_of(sum));
 }
 
-/* Of so few that none of the ranks has more than a period of them. */
-static void sum_some(const struct collective_values *values, enum collective_type type, unsigned ranks, unsigned slot,
-                     uint64_t index, uint64_t count, uint8_t *dst)
+/* Of the ranks of one host, rounded to the type; of so few values that none of the ranks has more than a period of
+ * them.
+ */
+static void sum_host(const struct collective_values *values, enum collective_type type, unsigned first, unsigned each,
+                     unsigned slot, uint64_t index, uint64_t count, float *sums)
 {
     const unsigned bytes = collective_type_bytes[type];
-    float sums[SUMS_AT_ONCE];
+    uint8_t rounded[sizeof(float)];
 
-    for (unsigned rank = 0; rank < ranks; rank++) {
+    for (unsigned rank = first; rank < first + each; rank++) {
         const uint8_t *src =
             values->bytes + (collective_values_start(values, rank, slot) + index * bytes) % values->period;
         for (uint64_t i = 0; i < count; i++)
-            sums[i] = rank == 0 ? value_of(src + i * bytes, type) : sums[i] + value_of(src + i * bytes, type);
+            sums[i] = rank == first ? value_of(src + i * bytes, type) : sums[i] + value_of(src + i * bytes, type);
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        store_sum(rounded, type, sums[i]);
+        sums[i] = value_of(rounded, type);
+    }
+}
+
+static void sum_some(const struct collective_values *values, enum collective_type type, unsigned ranks, unsigned each,
+                     unsigned slot, uint64_t index, uint64_t count, uint8_t *dst)
+{
+    float sums[SUMS_AT_ONCE], host[SUMS_AT_ONCE];
+
+    for (unsigned first = 0; first < ranks; first += each) {
+        sum_host(values, type, first, each, slot, index, count, host);
+        for (uint64_t i = 0; i < count; i++)
+            sums[i] = first == 0 ? host[i] : sums[i] + host[i];
     }
     for (uint64_t i = 0; i < count; i++)
-        store_sum(dst + i * bytes, type, sums[i]);
+        store_sum(dst + i * collective_type_bytes[type], type, sums[i]);
 }
 
 void collective_values_sum(const struct collective_values *values, enum collective_type type, unsigned ranks,
-                           unsigned slot, uint64_t index, uint64_t count, uint8_t *dst)
+                           unsigned each, unsigned slot, uint64_t index, uint64_t count, uint8_t *dst)
 {
     const unsigned bytes = collective_type_bytes[type];
     const uint64_t period = values->period / bytes, most = period < SUMS_AT_ONCE ? period : SUMS_AT_ONCE;
 
     for (uint64_t at = 0, some; at < count; at += some) {
         some = count - at < most ? count - at : most;
-        sum_some(values, type, ranks, slot, index + at, some, dst + at * bytes);
+        sum_some(values, type, ranks, each, slot, index + at, some, dst + at * bytes);
     }
 }

@@ -28,7 +28,7 @@ struct coll_join_args {
 /* Why an op is raw that would be compressed. */
 #define COLL_LEFT_RAW "timed, to compare"
 
-enum { COLL_PHASES_MAX = 2 };
+enum { COLL_PHASES_MAX = 3 };
 
 /* One phase of an op, as decided. */
 struct coll_phase {
@@ -48,6 +48,7 @@ struct coll_op {
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones */
     uint64_t wire;       /* bytes handed to NCCL */
     uint64_t values;     /* and of the values that they stand for */
+    double plain;        /* seconds that NCCL takes for all of it, by the link */
     struct coll_phase of[COLL_PHASES_MAX];
     bool probe;    /* sent with room for any result */
     bool left_raw; /* NCCL moves it uncompressed, and is timed (compare.h); it has one phase */
@@ -58,6 +59,8 @@ struct coll_op {
     struct coll_staging *staging;
     size_t at;                    /* offset of its part of the staging memory */
     unsigned number;              /* of its job, within the staging memory */
+    size_t kept_at;               /* offset of what the local phase keeps for the rail's (plan.h) */
+    uint8_t *kept;                /* where that is: the staging memory may have grown since */
     struct coll_comm_entry *held; /* the library's: keeps `ccomm` until the op is over */
     unsigned group_index;         /* the library's: number of the op in its group */
 };
@@ -80,6 +83,8 @@ struct coll_figures {
     bool measured;                                            /* else rates are 0, but for the codec's */
     double start_us;                                          /* of any operation */
     double gather, exchange, scatter, overflow;               /* GB/s to each other rank (struct link_costs) */
+    unsigned rails;                                           /* by which sums go between hosts; 0: there are none */
+    double local, rail;                                       /* GB/s to each other rank of a host, and of a rail */
     double encode, decode;                                    /* GB/s of values */
     struct coll_memory memory;                                /* of the GPU */
     uint64_t hosted;                                          /* bytes of host memory in place of that */
@@ -143,7 +148,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 13u
+#define COLL_ENGINE_VERSION 14u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

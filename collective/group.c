@@ -197,14 +197,15 @@ void coll_release_all(void)
  *
  *   [0, collectives)       collectives, in the order of the calls
  *   [collectives, first)   sends and receives, in the order of the calls     first pass: in the program's group
- *   [first, phases)        all_reduces of the first slice, in phase 1        a group of ours
- *   [phases, count)        sends and receives of communicators with such     second pass: one more group of ours
+ *   [first, phases[1])     those of the first slice with phase 1, in that    a group of ours; of each later phase too
+ *   [phases[last], count)  sends and receives of communicators with such     second pass: one more group of ours
  *
- * Ranks may have an all_reduce of two phases in no group, and come to sends and receives of its communicator only
- * behind its second phase: so these wait for it here, too. */
+ * Ranks may have a collective of several phases in no group, and come to sends and receives of its communicator only
+ * behind its last phase: so these wait for it here, too. */
 struct op_batch {
     struct coll_op *ops;
-    unsigned collectives, first, phases, count;
+    unsigned collectives, first, count;
+    unsigned phases[COLL_PHASES_MAX]; /* by phase, from 1 on: the end of its slice */
 };
 
 /* State of the group of the calling thread. */
@@ -358,7 +359,7 @@ static bool is_in_second_pass(const struct coll_call *call)
 
 static bool has_second_pass(void)
 {
-    bool second_pass = group.batch.phases < group.batch.count;
+    bool second_pass = group.batch.phases[COLL_PHASES_MAX - 1] < group.batch.count;
     for (unsigned i = 0; i < group.raw_count; i++)
         second_pass |= is_in_second_pass(&group.raw[i].call);
     return second_pass;
@@ -367,26 +368,31 @@ static bool has_second_pass(void)
 /* False: no memory. */
 static bool fill_batch(struct op_batch *batch)
 {
-    enum { COLLECTIVES, FIRST, PHASES, SECOND, SLICES };
+    enum { COLLECTIVES, FIRST, PHASES, SECOND = PHASES + COLL_PHASES_MAX - 1, SLICES };
     unsigned end[SLICES];
-    batch->ops = calloc(2 * (size_t)group.op_count, sizeof(*batch->ops));
+    batch->ops = calloc(COLL_PHASES_MAX * (size_t)group.op_count, sizeof(*batch->ops));
     if (batch->ops == NULL)
         return false;
     for (unsigned slice = 0; slice < SLICES; slice++) {
+        const unsigned phase = slice >= PHASES && slice < SECOND ? slice - PHASES + 1 : 0;
         for (unsigned i = 0; i < group.op_count; i++) {
             const struct coll_op *op = &group.ops[i];
             const bool by_pairs = moves_by_pairs(&op->call), second = is_in_second_pass(&op->call);
-            const bool belongs[SLICES] = {!by_pairs, by_pairs && !second, op->phases > 1, by_pairs && second};
-            if (!belongs[slice])
+            const bool belongs = slice == COLLECTIVES ? !by_pairs
+                                 : slice == FIRST     ? by_pairs && !second
+                                 : slice == SECOND    ? by_pairs && second
+                                                      : op->phases > phase;
+            if (!belongs)
                 continue;
             batch->ops[batch->count] = *op;
-            batch->ops[batch->count++].phase = slice == PHASES;
+            batch->ops[batch->count++].phase = phase;
         }
         end[slice] = batch->count;
     }
     batch->collectives = end[COLLECTIVES];
     batch->first = end[FIRST];
-    batch->phases = end[PHASES];
+    for (unsigned phase = 1; phase < COLL_PHASES_MAX; phase++)
+        batch->phases[phase] = end[PHASES + phase - 1];
     return true;
 }
 
@@ -530,17 +536,35 @@ static coll_result move_second_pass(struct coll_op *ops, unsigned count)
 {
     (void)ops;
     (void)count;
-    return move_pass(group.batch.phases, group.batch.count, true);
+    return move_pass(group.batch.phases[COLL_PHASES_MAX - 1], group.batch.count, true);
+}
+
+/* The ops of a slice go on from what the phase before, in the slice from `before` on, has left. */
+static coll_result run_phase(unsigned phase, unsigned before, unsigned from, unsigned until)
+{
+    struct coll_op *ops = group.batch.ops;
+    for (unsigned i = from, of = before; i < until; i++, of++) {
+        while (ops[of].group_index != ops[i].group_index)
+            of++;
+        ops[i] = ops[of];
+        ops[i].phase = phase;
+    }
+    return from < until ? run_moved(ops + from, until - from, move_run) : COLL_SUCCESS;
 }
 
 static coll_result end(void)
 {
     const struct op_batch *batch = &group.batch;
+    const unsigned behind = batch->phases[COLL_PHASES_MAX - 1];
     coll_result result = run_stage(coll_engine()->decode, batch->ops, batch->first);
-    if (result == COLL_SUCCESS && batch->first < batch->phases)
-        result = run_moved(batch->ops + batch->first, batch->phases - batch->first, move_run);
+    for (unsigned phase = 1, before = 0, from = batch->first; phase < COLL_PHASES_MAX; phase++) {
+        if (result == COLL_SUCCESS)
+            result = run_phase(phase, before, from, batch->phases[phase]);
+        before = from;
+        from = batch->phases[phase];
+    }
     if (result == COLL_SUCCESS && has_second_pass())
-        result = run_moved(batch->ops + batch->phases, batch->count - batch->phases, move_second_pass);
+        result = run_moved(batch->ops + behind, batch->count - behind, move_second_pass);
     return result == COLL_SUCCESS ? join_all_streams() : result;
 }
 

@@ -132,9 +132,10 @@ static void put_links(struct coll_text *text, const struct coll_figures *figures
     const struct {
         const char *name;
         double rate;
-    } rates[] = {{"all_gather", figures->gather},      {"all_to_all", figures->exchange},
-                 {"reduce_scatter", figures->scatter}, {"overflow", figures->overflow},
-                 {"encode", figures->encode},          {"decode", figures->decode}};
+    } rates[] = {
+        {"all_gather", figures->gather}, {"all_to_all", figures->exchange}, {"reduce_scatter", figures->scatter},
+        {"overflow", figures->overflow}, {"local", figures->local},         {"rail", figures->rail},
+        {"encode", figures->encode},     {"decode", figures->decode}};
     coll_text_add(text, ",\"links\":{");
     put_known(text, "start_us", figures->start_us, figures->measured);
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
@@ -143,9 +144,9 @@ static void put_links(struct coll_text *text, const struct coll_figures *figures
     }
     coll_text_add(text,
                   "},\"memory\":{\"messages\":%" PRIu64 ",\"persistent\":%" PRIu64 ",\"host\":%" PRIu64
-                  ",\"host_messages\":%" PRIu64 "},\"hosts\":%u,",
+                  ",\"host_messages\":%" PRIu64 "},\"hosts\":%u,\"rails\":%u,",
                   figures->memory.suspendable, figures->memory.persistent, figures->host_memory, figures->hosted,
-                  figures->hosts);
+                  figures->hosts, figures->rails);
     put_string(text, "table", figures->table);
 }
 

@@ -296,6 +296,8 @@ static void put_measured(const struct coll_communicator *of)
             if (of->rates[i] >= 0)
                 printf("%s%s %.4g", i > 0 ? ", " : "", coll_rate_names[i], of->rates[i]);
     printf("%s\n", of->start_us < 0 ? "" : " GB/s");
+    if (of->rails > 0)
+        printf("  sums         inside each host, then between hosts by %.0f rails\n", of->rails);
 }
 
 static void put_memory(const struct coll_group *group)
@@ -457,6 +459,7 @@ static cJSON *group_json(const struct coll_group *group)
     if (first->has_figures) {
         cJSON *links = cJSON_AddObjectToObject(object, "links");
         cJSON_AddNumberToObject(object, "hosts", first->hosts);
+        cJSON_AddNumberToObject(object, "rails", first->rails > 0 ? first->rails : 0);
         cJSON_AddStringToObject(object, "table", first->table);
         add_known(links, "start_us", first->start_us);
         for (unsigned i = 0; i < COLL_RATES; i++)

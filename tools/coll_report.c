@@ -12,8 +12,8 @@
 #define NUMBER_MAX 1e19
 #define UNKNOWN    (-1.0)
 
-const char *const coll_rate_names[COLL_RATES] = {"all_gather", "all_to_all", "reduce_scatter",
-                                                 "overflow",   "encode",     "decode"};
+const char *const coll_rate_names[COLL_RATES] = {"all_gather", "all_to_all", "reduce_scatter", "overflow",
+                                                 "local",      "rail",       "encode",         "decode"};
 
 /* ---- Members of objects ------------------------------------------------------------------------------------------ */
 
@@ -53,6 +53,12 @@ static double number_in(struct finding *finding, const cJSON *object, const char
 static double known_in(struct finding *finding, const cJSON *object, const char *name)
 {
     return cJSON_IsNull(member(object, name)) ? UNKNOWN : number_in(finding, object, name);
+}
+
+/* The member is in no report of an earlier release. */
+static double later_in(struct finding *finding, const cJSON *object, const char *name)
+{
+    return member(object, name) == NULL ? UNKNOWN : known_in(finding, object, name);
 }
 
 static const char *string_in(struct finding *finding, const cJSON *object, const char *name)
@@ -148,12 +154,14 @@ static void parse_figures(struct finding *finding, const cJSON *object, struct c
         return;
     of->start_us = known_in(finding, links, "start_us");
     for (unsigned i = 0; i < COLL_RATES; i++)
-        of->rates[i] = known_in(finding, links, coll_rate_names[i]);
+        of->rates[i] = i == COLL_RATE_LOCAL || i == COLL_RATE_RAIL ? later_in(finding, links, coll_rate_names[i])
+                                                                   : known_in(finding, links, coll_rate_names[i]);
     of->messages = number_in(finding, memory, "messages");
     of->persistent = number_in(finding, memory, "persistent");
     of->host = number_in(finding, memory, "host");
     of->host_messages = number_in(finding, memory, "host_messages");
     of->hosts = number_in(finding, object, "hosts");
+    of->rails = later_in(finding, object, "rails");
     of->table = string_in(finding, object, "table");
 }
 

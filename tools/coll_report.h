@@ -35,7 +35,7 @@ struct coll_row {
     double calls_least, calls_most; /* of a merged row: by rank */
 };
 
-enum { COLL_RATES = 6 };
+enum { COLL_RATES = 8, COLL_RATE_LOCAL = 4, COLL_RATE_RAIL };
 extern const char *const coll_rate_names[COLL_RATES]; /* of links and codec */
 
 struct coll_process;
@@ -45,7 +45,8 @@ struct coll_communicator {
     double number;
     int rank, ranks; /* -1: not known */
     bool ended, pinned, has_figures;
-    double hosts, start_us, rates[COLL_RATES];        /* GB/s; < 0: not known */
+    double hosts, rails;                              /* rails: by which sums go between hosts; 0 or less: by none */
+    double start_us, rates[COLL_RATES];               /* GB/s; < 0: not known */
     double messages, persistent, host, host_messages; /* bytes of memory */
     struct coll_row *rows;
     unsigned row_count;

@@ -69,8 +69,8 @@ __device__ void count_message(const gpu_write_headers &headers, uint64_t number)
 __device__ void write_record(const gpu_write_headers &headers, uint32_t peer, uint64_t number, uint64_t first,
                              const rank_set *row)
 {
-    const uint32_t i = headers.job.sent_stride != 0 ? peer : 0;
-    const bool fits = !rank_set_has(row, i);
+    const uint32_t i = headers.job.sent_stride != 0 ? exchange_message(&headers.job, peer) : 0;
+    const bool fits = i == EXCHANGE_NO_MESSAGE || !rank_set_has(row, i);
     const ring_parts ring = ring_parts_of(&headers.rings, ring_to(&headers.rings, peer));
     volatile ring_record *record = &ring.records[headers.job.peer >= 0][number % headers.rings.records];
     record->number = 0; // a reader of the previous content sees that it is being overwritten

@@ -89,9 +89,14 @@ static bool go_raw(struct budget *budget)
 bool budget_overflowed(struct budget *budget, const struct level *level, const struct need *need)
 {
     const uint64_t index = need->index;
-    budget->credit -= budget->repair;
+    budget->credit -= need->known ? 0 : budget->repair;
     if (index < level->now.from || budget->decided || level_of(&level->now) >= need->raw) /* it was under way */
         return false;
+    if (need->known) {
+        if (need->fitting < need->raw && need->fitting > budget->wanted)
+            budget->wanted = need->fitting;
+        return false;
+    }
     const bool again = budget->seen && index != budget->overflowed && index - budget->overflowed <= CREDIT_OPERATIONS;
     budget->seen = true;
     budget->overflowed = index;
@@ -122,6 +127,8 @@ bool budget_probed(struct budget *budget, const struct level *level, const struc
         return decide(budget, level_of(&level->now), budget->rest);
     }
     budget->needed = need->fitting > budget->needed ? need->fitting : budget->needed;
+    if (need->known)
+        return false;
     if (++budget->probes < (level->now.until == 0 ? (unsigned)PROBES_FIRST : (unsigned)PROBES))
         return false;
     budget->rest = 0;

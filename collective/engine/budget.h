@@ -46,6 +46,7 @@ void budget_issue(struct budget *budget, unsigned level, const struct op_cost *c
 struct need {
     uint64_t index;
     unsigned fitting, raw;
+    bool known; /* another rank has reported the operation: it counts no more, but for what it would have fitted in */
 };
 
 /* The operation has overflowed, or was a probe. True: it is time for a step. */

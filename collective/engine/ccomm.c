@@ -4,13 +4,13 @@
 #include "collective/engine/ccomm.h"
 
 /* Sums need different room than the values that they are made of. */
-static unsigned operation_row(enum coll_operation operation, unsigned phase)
+static unsigned operation_row(enum coll_operation operation, bool gathers)
 {
     return operation == COLL_ALL_GATHER       ? 0
            : operation == COLL_ALL_TO_ALL     ? 1
            : operation == COLL_REDUCE_SCATTER ? 2
            : operation == COLL_BROADCAST      ? 5
-                                              : 3 + phase;
+                                              : 3 + gathers;
 }
 
 enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, unsigned local_class)
@@ -34,11 +34,11 @@ unsigned ccomm_local_classes(const struct coll_ccomm *ccomm)
     return CCOMM_OPERATIONS * CCOMM_TYPES + 2 * (unsigned)ccomm->ranks * CCOMM_TYPES;
 }
 
-unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
+unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, bool gathers)
 {
     const unsigned type = call->type == COLL_BF16 ? 0 : call->type == COLL_FP16 ? 1 : call->type == COLL_FP32 ? 2 : 3;
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
-        return operation_row(call->operation, phase) * CCOMM_TYPES + type;
+        return operation_row(call->operation, gathers) * CCOMM_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)ccomm->ranks : 0) + (unsigned)call->peer;
     return CCOMM_OPERATIONS * CCOMM_TYPES + row * CCOMM_TYPES + type;
 }

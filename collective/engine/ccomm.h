@@ -14,13 +14,15 @@
 /* Bytes are types of their own: uint8 that may hold BF16. */
 enum { CCOMM_TYPES = 4, CCOMM_OPERATIONS = 6 };
 
-/* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank takes
- * `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more. `use` is by operation of NCCL:
- * seconds per byte of one rank's message, while all ranks send as much to each other. */
+/* Cost model of the links between ranks, measured and the same on all of them: sending S bytes to each other rank (of
+ * the host, of the rail) takes `start` + S x `per[use]` seconds; a message that overflows takes S x `overflow` more.
+ * `use` is by operation of NCCL: seconds per byte of one rank's message, while all ranks send as much to each other. */
 enum link_use {
     LINK_GATHER,   /* all_gather */
     LINK_EXCHANGE, /* a message from each rank to each other one, by send and recv */
     LINK_SCATTER,  /* reduce_scatter */
+    LINK_LOCAL,    /* where there are rails: from each rank to each other one of its host, by send and recv */
+    LINK_RAIL,     /* the same to each other one of its rail */
     LINK_USES,
 };
 struct link_costs {
@@ -85,8 +87,9 @@ struct coll_ccomm {
     struct coll_ccomm *next;     /* in the list of those that could not be freed */
 };
 
-/* Op class of a phase of a call, as this rank numbers them; of sends and receives, by peer. */
-unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
+/* Op class of a phase of a call, as this rank numbers them; of sends and receives, by peer. gathers: the phase of an
+ * all_reduce that gathers the sums. */
+unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_call *call, bool gathers);
 unsigned ccomm_local_classes(const struct coll_ccomm *ccomm);
 coll_type ccomm_local_class_type(unsigned local_class);
 enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, unsigned local_class);

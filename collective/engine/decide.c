@@ -16,7 +16,7 @@
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
 static double seconds_coding(const struct coll_ccomm *ccomm, const struct coll_op *op, const struct plan *plan)
 {
-    const double coded = (double)plan->raw * plan_sources(plan, ccomm);
+    const double coded = (double)plan->raw * plan_sources(plan);
     const double encoding = CODEC_SECONDS / 2 + coded * ccomm->cost.encode;
     const double decoding = CODEC_SECONDS / 2 + coded * ccomm->cost.decode;
     return (op->head > 0 ? NCCL_SECONDS : encoding) + (op->tail > 0 ? NCCL_SECONDS : decoding);
@@ -55,16 +55,27 @@ static bool make_plans(const struct coll_ccomm *ccomm, struct coll_op *op)
     return true;
 }
 
-/* The times of a phase, by the link as it was measured; the same on all ranks. */
+/* Overflow of a message to each of some ranks: links were measured with one to each other rank. */
+static double seconds_repairing(const struct coll_ccomm *ccomm, const struct plan *plan)
+{
+    const double share = plan->scope == PLAN_RAIL ? (double)plan_sources(plan) / (ccomm->ranks - 1) : 1;
+    return share * (double)plan->raw * ccomm->cost.overflow;
+}
+
+/* The times of a phase, by the link as it was measured; the same on all ranks. Those of a local phase are added to
+ * those of the rail's, whose class they are compared in. */
 static struct op_cost cost_of(const struct coll_ccomm *ccomm, const struct coll_op *op, unsigned phase)
 {
     const struct plan *plan = &op->of[phase].plan;
-    const double start = phase == 0 ? ccomm->cost.start : 0; /* NCCL has one phase */
+    const bool rail = plan->scope == PLAN_RAIL;
+    const double start = phase == 0 || rail ? ccomm->cost.start : 0; /* NCCL has one phase */
+    if (plan->scope == PLAN_LOCAL)
+        return (struct op_cost){0, 0, 0};
     const uint64_t bytes = plan->layout.message + plan->raw_parts[PLAN_HEAD].bytes + plan->raw_parts[PLAN_TAIL].bytes;
     return (struct op_cost){.plain = start + (double)plan->stride * cost_plain(ccomm, plan),
                             .coded = ccomm->cost.start + (double)bytes * cost_coded(ccomm, plan) +
-                                     seconds_coding(ccomm, op, plan),
-                            .repair = (double)plan->raw * ccomm->cost.overflow};
+                                     seconds_coding(ccomm, op, plan) + (rail ? cost_local(ccomm, plan) : 0),
+                            .repair = seconds_repairing(ccomm, plan)};
 }
 
 /* NCCL asks that all ranks capture an operation, or none. The default stream cannot be captured. */
@@ -73,12 +84,17 @@ static bool is_captured(const struct coll_ccomm *ccomm, const struct coll_op *op
     return op->call.stream != NULL && ccomm->gpu->stream_capture(op->call.stream) != 0;
 }
 
+static unsigned class_of(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
+{
+    return ccomm_local_class(ccomm, call, phase > 0 && phase_call(ccomm, call, phase).operation == COLL_ALL_GATHER);
+}
+
 /* What a graph has captured overflows as often as it is launched, and cannot go raw later. */
 static bool is_bounded_over_time(const struct coll_ccomm *ccomm, const struct coll_op *op)
 {
     bool all = !is_captured(ccomm, op);
     for (unsigned phase = 0; phase < op->phases; phase++)
-        all &= op_class_has_budget(ccomm, ccomm_local_class(ccomm, &op->call, phase));
+        all &= op_class_has_budget(ccomm, class_of(ccomm, &op->call, phase));
     return all;
 }
 
@@ -110,6 +126,7 @@ static const char *weigh(const struct coll_ccomm *ccomm, struct coll_op *op)
         probe |= op->of[phase].level == LEVEL_PROBE;
     }
     op->probe = probe;
+    op->plain = plain;
     if (is_forced(ccomm, &op->call))
         return NULL;
     if (probe)
@@ -156,14 +173,21 @@ static bool takes_part(const struct coll_ccomm *ccomm, const struct coll_call *c
     return *reason == NULL;
 }
 
+/* The first phase that is coded, and counts in a class. */
+static unsigned first_coded(const struct coll_ccomm *ccomm, const struct coll_op *op)
+{
+    return phase_scope(ccomm, &op->call, 0) == PLAN_LOCAL;
+}
+
 /* Counts the op as one of its op class. False: it goes raw, as a rank has no memory for it. */
 static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
 {
+    const unsigned first = first_coded(ccomm, op);
     bool good = true, cut = false, probe = false;
     op->counted = true;
-    for (unsigned phase = 0; phase < op->phases; phase++) {
-        const unsigned local_class = ccomm_local_class(ccomm, &op->call, phase);
-        const bool long_enough = !cut && phase == 0 && (op->head > 0 || op->tail > 0);
+    for (unsigned phase = first; phase < op->phases; phase++) {
+        const unsigned local_class = class_of(ccomm, &op->call, phase);
+        const bool long_enough = !cut && phase == first && (op->head > 0 || op->tail > 0);
         const struct issued issued =
             op_class_issue(ccomm, local_class, &op->of[phase].cost, op->call.grouped, long_enough);
         op->of[phase].index = issued.index;
@@ -172,9 +196,14 @@ static bool issue(struct coll_ccomm *ccomm, struct coll_op *op)
         cut |= issued.cut;
         op->differs |= issued.differs;
         good &= !issued.stopped;
-        op->left_raw |= phase == 0 && issued.left_raw;
-        op->timed |= phase == 0 && issued.timed;
+        op->left_raw |= phase == first && issued.left_raw;
+        op->timed |= phase == first && issued.timed;
         probe |= issued.level == LEVEL_PROBE;
+    }
+    for (unsigned phase = 0; phase < first; phase++) { /* as the one that it is for */
+        op->of[phase].index = op->of[first].index;
+        op->of[phase].level = op->of[first].level;
+        op->of[phase].local_class = op->of[first].local_class;
     }
     /* All phases of an op are raw together. So they are probes together, or they would never be. */
     for (unsigned phase = 0; phase < op->phases && probe; phase++)
@@ -198,14 +227,14 @@ static const char *consider(struct coll_ccomm *ccomm, const struct coll_call *ca
         return reason;
     /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a
      * plan alone takes a percent of a small call's time. */
-    const double bytes = (double)bytes_of(call);
-    if (!is_forced(ccomm, call) && SAVED_MOST * bytes * cost_most(ccomm) < 2 * NCCL_SECONDS)
+    const double bytes = (double)bytes_of(call), saved = phase_scope(ccomm, call, 0) == PLAN_ALL ? SAVED_MOST : 1;
+    if (!is_forced(ccomm, call) && saved * bytes * cost_most(ccomm) < 2 * NCCL_SECONDS)
         return "the link is fast";
     if (!plan_of(&plan, ccomm, call, 0, 0))
         return "too small or too large";
     *op = (struct coll_op){.ccomm = ccomm, .call = *call, .phases = phase_count(ccomm, call)};
     /* As if the call were in no group: ranks may group it differently, and have to count it alike. */
-    if (!plan_is_pair(&plan))
+    if (!plan_is_pair(&plan) && plan.scope == PLAN_ALL)
         overlap_split(ccomm, &plan, op);
     return weigh(ccomm, op);
 }
@@ -242,9 +271,14 @@ bool op_decide(struct coll_ccomm *ccomm, const struct coll_call *call, struct co
 
 void op_forget(const struct coll_op *ops, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++)
-        for (unsigned phase = 0; phase < ops[i].phases && ops[i].counted; phase++)
-            op_class_forget(ops[i].ccomm, ops[i].of[phase].local_class, ops[i].of[phase].index);
+    for (unsigned i = 0; i < count; i++) {
+        struct coll_ccomm *ccomm = ops[i].ccomm;
+        if (!ops[i].counted)
+            continue;
+        /* Also those of an op that was left raw, and has one phase by now. */
+        for (unsigned phase = first_coded(ccomm, &ops[i]); phase < phase_count(ccomm, &ops[i].call); phase++)
+            op_class_forget(ccomm, ops[i].of[phase].local_class, ops[i].of[phase].index);
+    }
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */

@@ -91,11 +91,11 @@ EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const st
 EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struct exchange_job *job,
                                     const struct exchange_block *block, bool sends)
 {
-    const uint32_t peer = block->peer;
+    const uint32_t peer = block->peer, message = exchange_message(job, peer);
     const uint64_t stride = sends ? job->sent_stride : job->received_stride;
-    const uint32_t i = stride != 0 ? peer : 0;
+    const uint32_t i = stride != 0 ? message : 0;
     const uint8_t *heads = sends ? job->sent : job->received;
-    if ((job->peer >= 0 && (uint32_t)job->peer != peer) || heads == NULL)
+    if ((job->peer >= 0 && (uint32_t)job->peer != peer) || message == EXCHANGE_NO_MESSAGE || heads == NULL)
         return RING_NONE;
     if (!sends && job->root != 0 && job->root - 1 != peer)
         return RING_NONE;
@@ -192,10 +192,11 @@ EXCHANGE_FN void exchange_move(const struct gpu_exchange *call, const struct exc
 {
     const struct exchange_job *job = side->job;
     const uint64_t at = exchange_at(call, side), bytes = exchange_bytes(call, side);
+    const uint64_t message = exchange_message(job, block->peer);
     if (sends)
-        exchange_put(slot, job->send + block->peer * job->send_stride + at, bytes);
+        exchange_put(slot, job->send + message * job->send_stride + at, bytes);
     else
-        exchange_take(job->receive + block->peer * job->receive_stride + at, slot, bytes);
+        exchange_take(job->receive + message * job->receive_stride + at, slot, bytes);
 }
 
 EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, struct exchange_block *block,

@@ -21,6 +21,9 @@ static void fill_links(const struct coll_ccomm *ccomm, struct coll_figures *figu
     figures->exchange = rate_of(cost->per[LINK_EXCHANGE]);
     figures->scatter = rate_of(cost->per[LINK_SCATTER]);
     figures->overflow = rate_of(cost->overflow);
+    figures->rails = ccomm->shared.rails.each;
+    figures->local = rate_of(figures->rails > 0 ? cost->per[LINK_LOCAL] : 0);
+    figures->rail = rate_of(figures->rails > 0 ? cost->per[LINK_RAIL] : 0);
     figures->encode = rate_of(cost->encode);
     figures->decode = rate_of(cost->decode);
 }

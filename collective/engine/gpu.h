@@ -24,7 +24,7 @@ enum {
     STATUS_BAD_HEADER = 1, /* a head was changed on its way, or belongs to another operation */
 };
 
-/* Begins every message. row: bit j: this rank's message to rank j overflows; for a message to all ranks or to a single
+/* Begins every message. row: bit j: this rank's message number j overflows; of a message to all ranks or to a single
  * one, bit 0. most: the largest main part of all of this rank's messages; UINT64_MAX if one could not be encoded. A
  * rank that gets a message from every other one thus knows of all overflows, and how much room there should be. */
 struct message_head {
@@ -58,8 +58,6 @@ HEAD_FUNCTION uint64_t head_sum(const struct message_head *head)
     }
     return sum;
 }
-
-#undef HEAD_FUNCTION
 
 /* A message of an op class overflowed, or it was a probe. */
 struct report {
@@ -96,18 +94,29 @@ struct message_list {
 /* Only MESSAGE_FITS is decoded. */
 enum message_found { MESSAGE_FITS, MESSAGE_OVERFLOWS, MESSAGE_BAD };
 
-/* The values of an op, uncompressed, for those of its messages that overflow: by rank, at multiples of the strides; a
- * stride of 0 means one for all ranks, or for a single peer. In the GPU's memory, so that a kernel finds those of a
- * whole group. */
+/* The values of an op, uncompressed, for those of its messages that overflow: by number of the message, at multiples of
+ * the strides; a stride of 0 means one for all ranks, or for a single peer. In the GPU's memory, so that a kernel finds
+ * those of a whole group. */
 struct exchange_job {
     const uint8_t *send, *sent;  /* values, heads; NULL: nothing is sent */
     uint8_t *receive, *received; /* values, heads; NULL: nothing is received */
     const uint32_t *found;       /* by received message: an enum message_found */
     uint64_t send_stride, sent_stride, receive_stride, received_stride, bytes;
-    int32_t peer;    /* -1: all others */
-    uint32_t root;   /* 1 + the only rank that sends; 0: all do */
-    uint64_t number; /* of its messages' records; set by the kernel that stores the job */
+    int32_t peer;         /* -1: all others, of those that have a message */
+    uint32_t root;        /* 1 + the only rank that sends; 0: all do */
+    uint32_t first, step; /* message i is that of rank first + i * step; there are those of all such ranks */
+    uint64_t number;      /* of its messages' records; set by the kernel that stores the job */
 };
+
+/* Number of a rank's message in a job; EXCHANGE_NO_MESSAGE: the rank has none. */
+#define EXCHANGE_NO_MESSAGE UINT32_MAX
+HEAD_FUNCTION uint32_t exchange_message(const struct exchange_job *job, uint32_t rank)
+{
+    return rank < job->first || (rank - job->first) % job->step != 0 ? EXCHANGE_NO_MESSAGE
+                                                                     : (rank - job->first) / job->step;
+}
+
+#undef HEAD_FUNCTION
 
 /* Writes the heads and records of messages from the encoder's results, and stores the op's job. Results of each
  * message: its tail's, then its main part's. If any message overflows, all get slots. A rank that sends nothing in a
@@ -126,7 +135,7 @@ struct gpu_write_headers {
 struct gpu_check {
     struct message_list list; /* received; count 0: none */
     const uint8_t *own;       /* the head of a message that was sent, or NULL */
-    uint32_t bit;             /* this rank's bit in the rows of what it receives */
+    uint32_t bit;             /* the bit of this rank's message in the rows of what it receives */
     uint32_t *found;          /* result, by message: an enum message_found */
     uint64_t unit;            /* bytes of values in one 1024th of a main part */
     struct host_status *host_status;

@@ -24,6 +24,17 @@ void host_groups_of(struct host_groups *groups, const struct rank_set *sees, int
     }
 }
 
+struct rails rails_of(const struct host_groups *groups, int ranks)
+{
+    int each = 1;
+    while (each < ranks && host_groups_same(groups, each, 0))
+        each++;
+    bool even = each > 1 && each < ranks && ranks % each == 0;
+    for (int rank = 0; rank < ranks && even; rank++)
+        even = groups->leader[rank] == rank / each * each;
+    return even ? (struct rails){(uint32_t)(ranks / each), (uint32_t)each} : (struct rails){0, 0};
+}
+
 #define NAME "strait-coll-rings"
 
 static bool map(struct segment *segment, int file)
@@ -368,6 +379,8 @@ bool host_divide(struct coll_ccomm *ccomm)
         if (host_groups_same(&shared->groups, rank, ccomm->rank))
             rank_set_add(&shared->here, (uint32_t)rank);
     }
+    if (!ccomm->host.settings.ring) /* whose order is NCCL's, which knows no hosts */
+        shared->rails = rails_of(&shared->groups, ccomm->ranks);
     const size_t size = rings_at(ccomm) + rings_size(ccomm);
     shared->good = shared->groups.leader[ccomm->rank] != ccomm->rank ||
                    (segment_make(&shared->segment, size, hole_of(ccomm), &shared->info.segment) &&

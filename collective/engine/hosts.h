@@ -26,6 +26,16 @@ static inline bool host_groups_same(const struct host_groups *groups, int a, int
     return groups->leader[a] == groups->leader[b];
 }
 
+/* Rails of a communicator whose ranks are on several hosts: a rail is the ranks that have the same place on their
+ * hosts. There are rails where all hosts have the same number of ranks, two or more, whose numbers follow each other:
+ * rank `host` x each + `place`. */
+struct rails {
+    uint32_t hosts, each; /* hosts, and ranks of each of them; 0 and 0: there are no rails */
+};
+
+/* The same on all ranks. */
+struct rails rails_of(const struct host_groups *groups, int ranks);
+
 /* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc. It
  * has no name, so it is gone when the last process that has it ends. */
 
@@ -129,6 +139,7 @@ struct shared_resources {
     struct host_groups groups;
     struct rank_set here; /* that share this rank's memory, itself among them */
     bool multi_host;      /* they are on several hosts */
+    struct rails rails;   /* by which sums go */
     struct segment segment;
     struct peer_info info; /* this rank's own */
     struct op_classes *classes;

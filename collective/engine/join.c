@@ -6,7 +6,7 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 17u
+#define JOIN_VERSION 18u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
@@ -307,16 +307,21 @@ static double rate_of(double per_byte)
 /* Writes what was measured, and logs the setting that would have the same effect. */
 static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    char linked[40], watched[40];
+    char linked[40], watched[40], rails[100] = "";
+    const struct rails *of = &ccomm->shared.rails;
     proxy_describe(ccomm, linked, sizeof(linked));
     keepalive_describe(ccomm, watched, sizeof(watched));
     const double *cost = ccomm->cost.per;
+    if (of->each > 0)
+        snprintf(rails, sizeof(rails), ", sums by %u rails of %u hosts (%.2f GB/s within one, %.2f by rail)", of->each,
+                 of->hosts, rate_of(cost[LINK_LOCAL]), rate_of(cost[LINK_RAIL]));
     snprintf(
         text, size,
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
-        "fit, codec %.0f and %.0f GB/s, %s%s",
+        "fit, codec %.0f and %.0f GB/s%s, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), linked, watched);
+        rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), rails, linked,
+        watched);
     if (!ccomm->host.settings.print && ccomm->host.settings.report == NULL)
         return;
     const struct coll_sizes sizes = op_size_table(ccomm);

@@ -56,6 +56,12 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
     return again;
 }
 
+void levels_needed(struct level *level, uint64_t index, unsigned fitting)
+{
+    if (index >= level->now.from && level->seen && fitting > level->wanted)
+        level->wanted = fitting;
+}
+
 /* Each failed try doubles the rest before the next one. */
 static uint64_t rest_after(const struct level *level, uint64_t overflowed)
 {
@@ -244,14 +250,17 @@ static void want(struct op_classes *classes, struct op_class *op_class, uint64_t
 }
 
 /* Whether it is time for a step of the op class. */
-static bool is_time(const struct coll_ccomm *ccomm, uint32_t number, const struct report *report)
+static bool is_time(const struct coll_ccomm *ccomm, uint32_t number, const struct report *report, bool known)
 {
     struct op_class *op_class = &ccomm->shared.classes->classes[number];
     const coll_type type = ccomm_local_class_type(report->local_class);
     const unsigned share = report->share & ~REPORT_PROBE;
-    if (!op_class_is_budgeted(ccomm, number))
-        return levels_overflowed(&op_class->level, report->index, levels_fitting(type, share));
-    const struct need need = {report->index, levels_fitting(type, share), levels_fitting(type, 1024)};
+    const bool is_budgeted = op_class_is_budgeted(ccomm, number);
+    if (!is_budgeted && known)
+        levels_needed(&op_class->level, report->index, levels_fitting(type, share));
+    if (!is_budgeted)
+        return !known && levels_overflowed(&op_class->level, report->index, levels_fitting(type, share));
+    const struct need need = {report->index, levels_fitting(type, share), levels_fitting(type, 1024), known};
     return (report->share & REPORT_PROBE) != 0 ? budget_probed(&op_class->budget, &op_class->level, &need)
                                                : budget_overflowed(&op_class->budget, &op_class->level, &need);
 }
@@ -269,6 +278,30 @@ static void step(const struct coll_ccomm *ccomm, uint32_t number, uint64_t overf
     op_class_step(ccomm, number, op_class->level.issued);
 }
 
+/* Does each rank see the overflows of its own rail alone? Those of the deciding host together see all of them. */
+static bool is_by_rail(const struct coll_ccomm *ccomm, uint32_t number)
+{
+    static const bool sums[CCOMM_OPERATIONS] = {false, false, true, true, false, false};
+    return ccomm->shared.rails.each > 0 && number < COLLECTIVES && sums[number / CCOMM_TYPES];
+}
+
+/* Of an operation that overflows on several rails the first report counts. A rank whose report counts last goes on to
+ * be the one, also for what it reports of a graph again and again, until another rank reports a later operation. */
+static bool is_known(const struct coll_ccomm *ccomm, uint32_t number, const struct report *report)
+{
+    struct op_class *op_class = &ccomm->shared.classes->classes[number];
+    const uint64_t rank = 1 + (uint64_t)ccomm->rank;
+    if (!is_by_rail(ccomm, number)) {
+        const bool known = report->count <= op_class->overflows;
+        op_class->overflows = known ? op_class->overflows : report->count;
+        return known;
+    }
+    const bool later = report->index >= op_class->told, known = !later && rank != op_class->teller;
+    op_class->told = later ? report->index + 1 : op_class->told;
+    op_class->teller = known ? op_class->teller : rank;
+    return known;
+}
+
 /* The first rank that reads of an overflow considers it, for all. */
 static void consider(struct coll_ccomm *ccomm, const struct report *report)
 {
@@ -278,12 +311,13 @@ static void consider(struct coll_ccomm *ccomm, const struct report *report)
     const uint32_t number = class_index(ccomm, report->local_class);
     struct op_class *op_class = &classes->classes[number];
     const int decider = op_class_decider(ccomm, number);
-    if (report->count <= op_class->overflows ||
-        (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank)))
+    if (decider >= 0 && !host_groups_same(&ccomm->shared.groups, decider, ccomm->rank))
         return;
-    op_class->overflows = report->count;
+    const bool known = is_known(ccomm, number, report);
+    if (known && !is_by_rail(ccomm, number))
+        return;
     /* A budget that has decided before all ranks were past its last step is waiting for it. */
-    const bool due = is_time(ccomm, number, report) || op_class->budget.decided;
+    const bool due = is_time(ccomm, number, report, known) || op_class->budget.decided;
     if (due && op_class->limit == 0 && op_class_is_past(ccomm, number))
         step(ccomm, number, report->index);
 }

@@ -54,6 +54,8 @@ unsigned levels_at(const struct level *level, uint64_t index);
 /* Operation `index`, overflowed; it and those since the overflow before it would have fitted in level
  * `fitting`. True: it is time for a step. */
 bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
+/* The same operation would have needed level `fitting` elsewhere. */
+void levels_needed(struct level *level, uint64_t index, unsigned fitting);
 
 /* Makes a step from operation `from` on, which no rank has issued yet. */
 void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
@@ -90,6 +92,8 @@ struct op_class {
     struct comparison comparison;
     uint64_t stop;        /* operations from this one on go raw, if stopped */
     uint64_t overflows;   /* overflows considered so far; every rank sees the same ones in the same order */
+    uint64_t told;        /* of sums by rail, whose ranks see those of their rail: 1 + the last one considered */
+    uint64_t teller;      /* 1 + the rank that reported it */
     uint64_t limit;       /* operations from this one on wait until a step has come; 0: none is awaited */
     uint64_t overflow;    /* the operation that made the deciding copy ask for the step */
     uint64_t alone;       /* those of each rank's first OP_CLASS_ALONE operations that are in no group */

@@ -67,13 +67,14 @@ static bool gather_large(struct coll_ccomm *ccomm)
     return gather(ccomm, measure_large(ccomm));
 }
 
-static bool exchange(struct coll_ccomm *ccomm)
+/* Among every `step`th rank from `first` to before `until`. */
+static bool exchange_among(struct coll_ccomm *ccomm, int first, int until, int step)
 {
     const struct coll_table *nccl = ccomm->host.nccl;
     const size_t size = measure_large(ccomm);
     uint8_t *memory = ccomm->probe.memory;
     bool good = begin(ccomm);
-    for (int peer = 0; peer < ccomm->ranks && good; peer++) {
+    for (int peer = first; peer < until && good; peer += step) {
         if (peer == ccomm->rank)
             continue;
         good = nccl->Send(memory, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) == COLL_SUCCESS &&
@@ -81,6 +82,24 @@ static bool exchange(struct coll_ccomm *ccomm)
                    COLL_SUCCESS;
     }
     return good;
+}
+
+static bool exchange(struct coll_ccomm *ccomm)
+{
+    return exchange_among(ccomm, 0, ccomm->ranks, 1);
+}
+
+/* Of communicators that are measured together some may have no rails. */
+static bool exchange_local(struct coll_ccomm *ccomm)
+{
+    const int each = (int)ccomm->shared.rails.each, first = each > 0 ? ccomm->rank / each * each : 0;
+    return each == 0 || exchange_among(ccomm, first, first + each, 1);
+}
+
+static bool exchange_rail(struct coll_ccomm *ccomm)
+{
+    const int each = (int)ccomm->shared.rails.each;
+    return each == 0 || exchange_among(ccomm, ccomm->rank % each, ccomm->ranks, each);
 }
 
 /* The values do not matter. */
@@ -129,6 +148,16 @@ static bool read_scatter(struct coll_ccomm *ccomm)
     return read_time(ccomm, LINK_SCATTER);
 }
 
+static bool read_local(struct coll_ccomm *ccomm)
+{
+    return ccomm->shared.rails.each == 0 || read_time(ccomm, LINK_LOCAL);
+}
+
+static bool read_rail(struct coll_ccomm *ccomm)
+{
+    return ccomm->shared.rails.each == 0 || read_time(ccomm, LINK_RAIL);
+}
+
 static bool read_overflow(struct coll_ccomm *ccomm)
 {
     return read_time(ccomm, PROBE_OVERFLOW);
@@ -170,7 +199,8 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
                                                     .found = &place->found,
                                                     .receive_stride = bytes,
                                                     .bytes = bytes,
-                                                    .peer = -1},
+                                                    .peer = -1,
+                                                    .step = 1},
                                             .found = MESSAGE_OVERFLOWS};
     overflow_probe.head.magic = MESSAGE_MAGIC;
     overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
@@ -199,7 +229,8 @@ static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
 }
 
-/* Patterns that were not measured cost as much as a gather. */
+/* Patterns that were not measured cost as much as a gather. Small messages to all ranks may take longer than large ones
+ * inside a host. */
 static void set_cost(struct coll_ccomm *ccomm)
 {
     const double *seconds = ccomm->probe.seconds, small = seconds[PROBE_SMALL];
@@ -209,6 +240,8 @@ static void set_cost(struct coll_ccomm *ccomm)
         const double large = seconds[use] > 0 ? seconds[use] : seconds[LINK_GATHER];
         cost->per[use] = large > small ? (large - small) / bytes : 0;
     }
+    if (seconds[LINK_LOCAL] > 0)
+        cost->per[LINK_LOCAL] = seconds[LINK_LOCAL] / (double)measure_large(ccomm);
     cost->start = small;
     cost->encode = seconds[PROBE_ENCODE];
     cost->decode = seconds[PROBE_DECODE];
@@ -317,11 +350,22 @@ static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
     return grouped(ccomms, count, gather_times) && each(ccomms, count, settle);
 }
 
+static bool any_rails(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    bool any = false;
+    for (unsigned i = 0; i < count; i++)
+        any |= ccomms[i]->shared.rails.each > 0;
+    return any;
+}
+
 bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
 {
     return repeat(ccomms, count, gather_small, read_small, ROUNDS) &&
            repeat(ccomms, count, gather_large, read_gather, ROUNDS) && overflow_rounds(ccomms, count) &&
            agree(ccomms, count) && each(ccomms, count, end_if_fast) &&
            repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS) &&
-           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) && agree(ccomms, count);
+           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) &&
+           (!any_rails(ccomms, count) || (repeat(ccomms, count, exchange_local, read_local, LARGE_ROUNDS) &&
+                                          repeat(ccomms, count, exchange_rail, read_rail, LARGE_ROUNDS))) &&
+           agree(ccomms, count);
 }

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "collective/engine/ccomm.h"
+#include "collective/engine/local.h"
 #include "collective/engine/op.h"
 
 bool order_follow(struct coll_ccomm *ccomm, const struct coll_staging *staging, coll_stream stream)
@@ -194,6 +195,8 @@ static struct exchange_job overflow_job(const struct coll_op *op, const struct p
     struct exchange_job job = {.bytes = plan->raw,
                                .found = plan_found(plan, memory),
                                .peer = plan_is_pair(plan) ? op->call.peer : -1,
+                               .first = plan->first,
+                               .step = plan->step,
                                .root = plan->call.operation == COLL_BROADCAST ? (uint32_t)op->call.peer + 1 : 0};
     if (plan->sends) {
         job.send = plan_source(plan, 0);
@@ -310,7 +313,7 @@ static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *m
     return good;
 }
 
-/* Also for an op that sends nothing: its job has to be stored. */
+/* Also for a phase that sends nothing coded: its job has to be stored. */
 static bool write_headers(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),
@@ -358,19 +361,21 @@ bool launch_encode(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
+    if (plan->scope == PLAN_LOCAL)
+        return local_copy(op, memory) && write_headers(op, plan, memory);
     return op->ccomm->gpu->zero(memory + plan->codec_at, plan->codec_size, op->call.stream) &&
            (!plan->sends || encode(op, plan, memory)) && write_headers(op, plan, memory);
 }
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
-static coll_result move_pair(const struct coll_op *op, const struct plan *plan, uint8_t *memory, int peer,
+/* Messages number i, or the only ones, to and from `peer`. */
+static coll_result move_pair(const struct coll_op *op, const struct plan *plan, uint8_t *memory, uint32_t i, int peer,
                              coll_stream stream)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
     const struct coll_call *call = &plan->call;
-    const size_t size = plan->layout.message, out = plan->out > 1 ? (size_t)peer : 0,
-                 in = plan->in > 1 ? (size_t)peer : 0;
+    const size_t size = plan->layout.message, out = plan->out > 1 ? i : 0, in = plan->in > 1 ? i : 0;
     coll_result result = COLL_SUCCESS;
     if (plan->sends)
         result =
@@ -398,15 +403,17 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream)
     if (plan->call.operation == COLL_ALL_GATHER)
         return gather(op, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
     if (plan_is_pair(plan))
-        return move_pair(op, plan, memory, plan->call.peer, stream);
+        return move_pair(op, plan, memory, 0, plan->call.peer, stream);
     if (plan->call.operation == COLL_BROADCAST)
         return broadcast(op, memory + (plan->sends ? plan->out_at : plan->in_at), plan->layout.message, stream);
     coll_result result = COLL_SUCCESS;
     if (plan->left > 0)
         result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
-    for (int peer = 0; peer < op->ccomm->ranks && result == COLL_SUCCESS; peer++)
-        if (peer != op->ccomm->rank)
-            result = move_pair(op, plan, memory, peer, stream);
+    if (plan->scope == PLAN_LOCAL)
+        return result == COLL_SUCCESS ? local_move(op, memory, stream) : result;
+    for (uint32_t i = 0; i < plan->in && result == COLL_SUCCESS; i++)
+        if (i != plan->skip)
+            result = move_pair(op, plan, memory, i, (int)(plan->first + i * plan->step), stream);
     return result;
 }
 
@@ -417,7 +424,8 @@ bool launch_check(const struct coll_op *op)
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     struct coll_ccomm *ccomm = op->ccomm;
-    struct gpu_check look = {.bit = plan->everybody || plan_is_pair(plan) ? 0 : (uint32_t)ccomm->rank,
+    const bool probe = phase_of(op)->level == LEVEL_PROBE && plan->scope != PLAN_LOCAL;
+    struct gpu_check look = {.bit = plan->everybody || plan_is_pair(plan) ? 0 : plan->skip,
                              .found = plan_found(plan, memory),
                              .unit = plan->layout.pages * (uint64_t)PLAN_PAGE / 1024,
                              .host_status = ccomm->host_status,
@@ -425,7 +433,7 @@ bool launch_check(const struct coll_op *op)
                              .overflow_counter = ccomm->overflow_counters + phase_of(op)->local_class,
                              .index = phase_of(op)->index,
                              .local_class = phase_of(op)->local_class,
-                             .probe = phase_of(op)->level == LEVEL_PROBE ? REPORT_PROBE : 0};
+                             .probe = probe ? REPORT_PROBE : 0};
     if (plan->receives)
         look.list = received_list(plan, memory);
     if (plan->sends)
@@ -465,15 +473,15 @@ bool launch_own(const struct coll_op *op)
 }
 
 /* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
-struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call)
+struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call, uint32_t sources)
 {
     return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
                                         : call->type == COLL_FP16 ? COLL_REDUCE_FP16
                                                                   : COLL_REDUCE_FP32,
                                 .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
                                 .order = op->ccomm->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                                .sources = (uint32_t)op->ccomm->ranks,
-                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)op->ccomm->rank,
+                                .sources = sources,
+                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : launch_plan(op)->skip,
                                 .dst = call->receive,
                                 .count = call->count};
 }
@@ -482,17 +490,27 @@ static bool reduce(const struct coll_op *op, const struct plan *plan, uint8_t *m
 {
     if (!plan->reduces)
         return true;
-    struct coll_reduce sum = launch_sum_of(op, &plan->call);
+    struct coll_reduce sum = launch_sum_of(op, &plan->call, plan->in);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
     return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
+}
+
+/* Averages are of the host's ranks: those of the rail are averages of these. */
+static bool reduce_locally(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
+{
+    struct coll_call kept = plan->call;
+    kept.receive = op->kept;
+    kept.count = plan->hosts * plan->call.count;
+    struct coll_reduce sum = launch_sum_of(op, &kept, plan->in);
+    return local_sum(op, memory, &sum);
 }
 
 static bool reduce_rest(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
     if (plan->left == 0)
         return true;
-    struct coll_reduce sum = launch_sum_of(op, &plan->rest);
+    struct coll_reduce sum = launch_sum_of(op, &plan->rest, (uint32_t)op->ccomm->ranks);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = plan_rest(plan, memory, i);
     return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
@@ -508,7 +526,8 @@ bool launch_sums(const struct coll_op *op)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
-    return reduce(op, plan, memory) && reduce_rest(op, plan, memory);
+    return (plan->scope == PLAN_LOCAL ? reduce_locally(op, plan, memory) : reduce(op, plan, memory)) &&
+           reduce_rest(op, plan, memory);
 }
 
 /* Of those that share its staging memory. */
@@ -548,6 +567,28 @@ static bool reserve_one(struct coll_op *op)
     return op->staging != NULL;
 }
 
+/* Sums of a host outlast their phase: they are before the places of all ops, and stay until those of the rail have been
+ * added up. */
+static void reserve_kept(struct coll_op *op)
+{
+    const struct plan *plan = launch_plan(op);
+    size_t *reserved = &op->staging->reserved;
+    if (plan->scope == PLAN_LOCAL)
+        op->kept_at = *reserved;
+    if (plan->scope != PLAN_ALL && op->kept_at + plan_kept(plan) > *reserved)
+        *reserved = op->kept_at + plan_kept(plan);
+}
+
+/* Tells the plan of the rail's phase where they are, in memory that may have been outgrown since. */
+static void find_kept(struct coll_op *op)
+{
+    struct plan *plan = &op->of[op->phase].plan;
+    if (plan->scope == PLAN_LOCAL)
+        op->kept = op->staging->memory + op->kept_at;
+    if (plan->scope == PLAN_RAIL)
+        plan->whole.send = plan->call.send = op->kept;
+}
+
 coll_result ops_reserve(struct coll_op *ops, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
@@ -559,6 +600,8 @@ coll_result ops_reserve(struct coll_op *ops, unsigned count)
         ops[i].number = ops[i].staging->op_count++;
         ops[i].staging->reserved = plan_aligned(ops[i].staging->op_count * sizeof(struct exchange_job));
     }
+    for (unsigned i = 0; i < count; i++)
+        reserve_kept(&ops[i]);
     for (unsigned i = 0; i < count; i++) {
         struct plan *plan = &ops[i].of[ops[i].phase].plan;
         plan->odd = is_odd(&ops[i].call);
@@ -596,6 +639,7 @@ static coll_result encode_one(struct coll_op *ops, unsigned count, unsigned i)
     struct coll_op *op = &ops[i];
     if (!op_grow_staging(op))
         return launch_failed(op, "no memory for messages");
+    find_kept(op);
     if (!follow(op) || !launch_odd_in(op) || !launch_encode(op) || !mark(op, count) ||
         (is_last(op) && is_grouped(ops, count) && !op->ccomm->gpu->event_record(op->staging->fork, op->call.stream)))
         return launch_failed(op, "encoding could not be launched");

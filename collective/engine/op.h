@@ -108,9 +108,10 @@ bool launch_own(const struct coll_op *op);
 /* Adds up, when everything to be added has arrived. */
 bool launch_sums(const struct coll_op *op);
 
-/* The op's part of the staging memory; the parameters of the call's sum, except for its sources. */
+/* The op's part of the staging memory; the parameters of the call's sum of so many sources, except for their addresses.
+ */
 uint8_t *launch_memory(const struct coll_op *op);
-struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call);
+struct coll_reduce launch_sum_of(const struct coll_op *op, const struct coll_call *call, uint32_t sources);
 
 /* Fails the communicator, for the reason `why`. */
 coll_result launch_failed(const struct coll_op *op, const char *why);

@@ -22,7 +22,7 @@ static uint32_t pages_of(double seconds, double per_byte)
 void overlap_split(const struct coll_ccomm *ccomm, const struct plan *plan, struct coll_op *op)
 {
     op->head = op->tail = 0;
-    const double raw = (double)plan->raw, others = plan_sources(plan, ccomm);
+    const double raw = (double)plan->raw, others = plan_sources(plan);
     const double measured = cost_coded(ccomm, plan), per_byte = measured > 0 ? measured : PER_BYTE;
     const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw * ccomm->cost.encode;
     const double decoding = DECODE_SECONDS + DECODE_MARGIN * others * raw * ccomm->cost.decode;
@@ -135,7 +135,7 @@ static bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
         return true;
     if (plan->reduces) {
         const struct coll_call call = phase_cut(&plan->whole, part->from, part->count);
-        struct coll_reduce sum = launch_sum_of(op, &call);
+        struct coll_reduce sum = launch_sum_of(op, &call, (uint32_t)op->ccomm->ranks);
         for (int i = 0; i < op->ccomm->ranks; i++)
             sum.source[i] = i == rank ? source_of(plan, part, i) : raw_arrival_of(plan, part, launch_memory(op), i);
         return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);

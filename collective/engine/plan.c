@@ -4,9 +4,21 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 
+static bool has_rails(const struct coll_ccomm *ccomm, const struct coll_call *call)
+{
+    return ccomm->shared.rails.each > 0 &&
+           (call->operation == COLL_REDUCE_SCATTER || call->operation == COLL_ALL_REDUCE);
+}
+
 unsigned phase_count(const struct coll_ccomm *ccomm, const struct coll_call *call)
 {
-    return call->operation == COLL_ALL_REDUCE && ccomm->ranks > 2 ? 2 : 1;
+    return (call->operation == COLL_ALL_REDUCE && ccomm->ranks > 2 ? 2 : 1) + has_rails(ccomm, call);
+}
+
+enum plan_scope phase_scope(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
+{
+    static const enum plan_scope scopes[] = {PLAN_LOCAL, PLAN_RAIL, PLAN_ALL};
+    return has_rails(ccomm, call) ? scopes[phase] : PLAN_ALL;
 }
 
 static size_t part_of(const struct coll_ccomm *ccomm, const struct coll_call *call)
@@ -36,24 +48,24 @@ struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count
 
 struct coll_call phase_call(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    if (phase_count(ccomm, call) == 1)
-        return *call;
-    const size_t part = part_of(ccomm, call);
-    struct coll_call own = phase_cut(call, (size_t)ccomm->rank * part, part);
-    if (phase == 0) {
-        own.operation = COLL_REDUCE_SCATTER;
-        own.send = call->send;
-    } else {
-        own.operation = COLL_ALL_GATHER;
-        own.send = own.receive;
-        own.receive = call->receive;
+    const unsigned count = phase_count(ccomm, call);
+    struct coll_call own = *call;
+    if (call->operation == COLL_ALL_REDUCE && count > 1) {
+        const size_t part = part_of(ccomm, call);
+        own = phase_cut(call, (size_t)ccomm->rank * part, part);
+        const bool last = phase + 1 == count;
+        own.operation = last ? COLL_ALL_GATHER : COLL_REDUCE_SCATTER;
+        own.send = last ? own.receive : call->send;
+        own.receive = last ? call->receive : own.receive;
     }
+    if (phase_scope(ccomm, call, phase) == PLAN_RAIL)
+        own.send = NULL;
     return own;
 }
 
 struct coll_call phase_rest(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase)
 {
-    if (phase > 0 || phase_count(ccomm, call) == 1)
+    if (phase > 0 || call->operation != COLL_ALL_REDUCE || phase_count(ccomm, call) == 1)
         return phase_cut(call, 0, 0);
     const size_t parts = part_of(ccomm, call) * (size_t)ccomm->ranks;
     return phase_cut(call, parts, call->count - parts);
@@ -143,9 +155,14 @@ bool plan_is_pair(const struct plan *plan)
     return plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV;
 }
 
-int plan_sources(const struct plan *plan, const struct coll_ccomm *ccomm)
+uint32_t plan_sources(const struct plan *plan)
 {
-    return plan_is_pair(plan) || plan->call.operation == COLL_BROADCAST ? 1 : ccomm->ranks - 1;
+    return plan_is_pair(plan) || plan->call.operation == COLL_BROADCAST ? 1 : plan->in - 1;
+}
+
+size_t plan_kept(const struct plan *plan)
+{
+    return plan_aligned(plan->hosts * plan->stride);
 }
 
 /* Measured times are those of a message to each other rank. */
@@ -163,6 +180,8 @@ static double broadcast(const struct coll_ccomm *ccomm)
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan)
 {
     const double *per = ccomm->cost.per;
+    if (plan->scope == PLAN_LOCAL)
+        return 0;
     switch (plan->call.operation) {
     case COLL_ALL_GATHER:
         return per[LINK_GATHER];
@@ -183,7 +202,14 @@ double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
         return pair(ccomm);
     if (plan->call.operation == COLL_BROADCAST)
         return broadcast(ccomm);
+    if (plan->scope == PLAN_RAIL)
+        return ccomm->cost.per[LINK_RAIL];
     return ccomm->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
+}
+
+double cost_local(const struct coll_ccomm *ccomm, const struct plan *plan)
+{
+    return ccomm->cost.start + (double)plan->stride * plan->hosts * ccomm->cost.per[LINK_LOCAL];
 }
 
 double cost_most(const struct coll_ccomm *ccomm)
@@ -201,9 +227,29 @@ size_t plan_aligned(size_t size)
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
+/* The messages of the ranks of this host, or of its rail. */
+static void fill_rails(struct plan *plan, const struct coll_ccomm *ccomm)
+{
+    const struct rails *rails = &ccomm->shared.rails;
+    const uint32_t host = (uint32_t)ccomm->rank / rails->each, place = (uint32_t)ccomm->rank % rails->each;
+    const bool local = plan->scope == PLAN_LOCAL;
+    plan->reduces = true;
+    plan->sends = plan->receives = !local;
+    plan->out = plan->in = local ? rails->each : rails->hosts;
+    plan->first = local ? host * rails->each : place;
+    plan->step = local ? 1 : rails->each;
+    plan->skip = local ? place : host;
+    plan->hosts = rails->hosts;
+}
+
 static void fill(struct plan *plan, const struct coll_ccomm *ccomm, enum coll_operation operation)
 {
     const uint32_t ranks = (uint32_t)ccomm->ranks;
+    plan->step = 1;
+    if (plan->scope != PLAN_ALL) {
+        fill_rails(plan, ccomm);
+        return;
+    }
     const bool broadcasts = operation == COLL_BROADCAST, is_root = plan->call.peer == ccomm->rank;
     plan->sends = operation != COLL_RECV && (!broadcasts || is_root);
     plan->receives = operation != COLL_SEND && (!broadcasts || !is_root);
@@ -223,7 +269,9 @@ static void fill(struct plan *plan, const struct coll_ccomm *ccomm, enum coll_op
 bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase,
              unsigned level)
 {
-    *plan = (struct plan){.whole = phase_call(ccomm, call, phase), .rest = phase_rest(ccomm, call, phase)};
+    *plan = (struct plan){.whole = phase_call(ccomm, call, phase),
+                          .rest = phase_rest(ccomm, call, phase),
+                          .scope = phase_scope(ccomm, call, phase)};
     if (call->operation == COLL_BROADCAST && call->peer != ccomm->rank) /* what it would send may be NULL */
         plan->whole.send = plan->whole.receive;
     plan->call = plan->whole;
@@ -260,9 +308,8 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
 /* In messages of so many bytes each. */
 static uint64_t handed(const struct plan *plan, uint64_t message)
 {
-    return plan->sends || plan->call.operation == COLL_BROADCAST
-               ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left
-               : 0;
+    const bool any = plan->sends || plan->call.operation == COLL_BROADCAST;
+    return (any ? message * (plan->out > 1 ? plan->out - 1 : 1) : 0) + plan->left;
 }
 
 uint64_t plan_wire(const struct plan *plan)
@@ -400,8 +447,22 @@ static size_t place_raw_parts(struct plan *plan, size_t at)
     return at;
 }
 
+/* All that this rank sends where that is copied | what each rank of the host has for this one's rail | the rest. */
+static void measure_local(struct plan *plan, const struct coll_ccomm *ccomm)
+{
+    const size_t all = (size_t)ccomm->ranks * plan->stride;
+    plan->out_at = 0;
+    plan->scratch_at = plan->copies ? plan_aligned(all) : 0;
+    plan->rest_at = plan->scratch_at + plan->in * plan_kept(plan);
+    plan->size = plan_aligned(plan->rest_at + (size_t)ccomm->ranks * plan->left);
+}
+
 bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm)
 {
+    if (plan->scope == PLAN_LOCAL) {
+        measure_local(plan, ccomm);
+        return true;
+    }
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;
     plan->in_at = plan_aligned(plan->out_at + plan->out * plan->layout.encoded);

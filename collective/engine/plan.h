@@ -53,12 +53,22 @@ struct plan_raw_part {
     size_t at, out_at;
 };
 
+/* Whose messages a phase moves. Where there are rails (hosts.h), sums have a phase inside each host and one between
+ * hosts. */
+enum plan_scope {
+    PLAN_ALL,   /* of all ranks */
+    PLAN_LOCAL, /* of the ranks of this host, uncompressed (local.c) */
+    PLAN_RAIL,  /* of the ranks of this one's place on all hosts */
+};
+
 /* By operation:
  *
  *                 sent, each to             received into
  *   all_gather    all of it      everybody  receive, by rank
  *   all_to_all    by rank        its rank   receive, by rank
- *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own
+ *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own.
+ *                                           Of a rail by host; inside a host the parts for its rail on all hosts, in
+ *                                           scratch, whose sums by host are kept for the next phase
  *   all_reduce    all of it      the other  scratch, which is added to receive. Two ranks; more have two phases
  *   broadcast     all of it      all others  receive; sent by the root alone, received by all others
  *   send, recv    all of it      the peer   receive */
@@ -67,16 +77,19 @@ struct plan {
     struct coll_call call;  /* the part of it that is coded */
     struct coll_call rest;  /* moved uncompressed besides; count 0: nothing */
     struct message_layout layout;
-    bool sends, receives, everybody; /* everybody: one message, for all ranks */
+    enum plan_scope scope;
+    bool sends, receives, everybody; /* coded messages; everybody: one message, for all ranks */
     bool reduces;
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
      * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
     bool copies;
     /* Bytes that the program has at odd addresses, where BF16 may not be, are copied to the staging memory and back. */
     bool odd;
-    uint32_t out, in; /* number of messages: one for each rank, or one */
-    uint32_t skip;    /* the rank's own message, which is not coded */
-    uint64_t raw;     /* bytes of one message's values */
+    uint32_t out, in;     /* number of messages: one for each rank of the scope, or one */
+    uint32_t first, step; /* message i is that of rank first + i * step */
+    uint32_t skip;        /* the rank's own message, which is not coded */
+    uint32_t hosts; /* of rails; inside a host each message has so many parts of `stride` bytes, one for each host */
+    uint64_t raw;   /* bytes of one message's values */
     uint64_t
         stride;    /* from one message's values to the next one's, for those that lie by rank in the program's memory */
     uint64_t left; /* bytes of the rest, for each rank */
@@ -89,7 +102,11 @@ struct plan {
 bool plan_is_pair(const struct plan *plan);
 
 /* Ranks whose messages each rank decodes, the same number on all ranks; the root of a broadcast decodes none. */
-int plan_sources(const struct plan *plan, const struct coll_ccomm *ccomm);
+uint32_t plan_sources(const struct plan *plan);
+
+/* Bytes of staging memory for the sums of a host, which are kept from the local phase to that of the rail; of the local
+ * phase or that one. */
+size_t plan_kept(const struct plan *plan);
 
 /* Rounds up to where the next part of a staging memory can begin. */
 size_t plan_aligned(size_t size);
@@ -105,7 +122,8 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level);
 /* Lays out the staging memory, for which it asks the codec for the size of its scratch. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_ccomm *ccomm);
 
-/* Bytes handed to NCCL, and bytes of the values that they stand for. */
+/* Bytes of coded messages and their ends as handed to NCCL, and bytes of the values that they stand for; of sums with
+ * rails, those between hosts. */
 uint64_t plan_wire(const struct plan *plan);
 uint64_t plan_values(const struct plan *plan);
 
@@ -136,11 +154,15 @@ struct op_cost {
     double plain, coded, repair;
 };
 
-/* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
+/* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed; inside a host none, as
+ * all of it is the cost of the rail's phase. */
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* Of each byte handed to NCCL to move the phase's messages: all_gather, or sends and receives. */
 double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan);
+
+/* Seconds to move the messages of a local phase, which is followed by the rail's `plan`. */
+double cost_local(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* The most that a byte can cost. */
 double cost_most(const struct coll_ccomm *ccomm);
@@ -151,11 +173,18 @@ double cost_most(const struct coll_ccomm *ccomm);
  *   all_reduce of more than two ranks   reduce_scatter of `count / ranks` values each, then all_gather of the sums
  *   all others                          themselves, including all_reduce of two ranks
  *
+ * Where there are rails a reduce_scatter in FP32, also that of an all_reduce, has two: ranks of a host send each other
+ * uncompressed what is for their places on all hosts, and add up; then ranks of a rail send each other these sums, one
+ * for each host, as in a reduce_scatter of their own. So a host sends to each other one a sum for each of its ranks,
+ * where each of its ranks would send a part to each of theirs.
+ *
  * All parts have the same size, a multiple of 8 values so that they are aligned as the whole is. The values behind the
  * parts, fewer than 8 for each rank, are sent uncompressed by every rank to all others in the first phase, and all of
  * them add these up. */
 
 unsigned phase_count(const struct coll_ccomm *ccomm, const struct coll_call *call);
+enum plan_scope phase_scope(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
+/* The phase as a call of its own; of a rail without a send buffer, as that is what was kept. */
 struct coll_call phase_call(const struct coll_ccomm *ccomm, const struct coll_call *call, unsigned phase);
 
 /* The same call for `count` values from number `at` on. */

@@ -35,9 +35,7 @@ void timing_begin(struct coll_op *op)
             continue;
         timing->local_class = op->of[0].local_class;
         timing->raw = op->left_raw;
-        timing->plain = 0;
-        for (unsigned phase = 0; phase < op->phases; phase++)
-            timing->plain += op->of[phase].cost.plain;
+        timing->plain = op->plain;
         op->timing = timing;
     }
 }

@@ -101,10 +101,11 @@ TEST(random_values_are_finite_and_widened_ones_have_no_low_bits)
     }
 }
 
-/* Three ranks with 1, 2^-8 and 2^-8: added in FP32 and rounded once they make 1 + 2^-7; rounded in between, 1. */
+/* Three ranks with 1, 2^-8 and 2^-8: added in FP32 and rounded once they make 1 + 2^-7; rounded in between, 1, as with
+ * a fourth rank, of 0, on two hosts. */
 TEST(sums_are_made_in_fp32_and_rounded_once)
 {
-    enum { PERIOD = 3 * 1237 * 4096 };
+    enum { PERIOD = 4 * 1237 * 4096 };
     struct collective_values values = {calloc(2, PERIOD), PERIOD};
     static const uint16_t sent[] = {0x3F80, 0x3B80, 0x3B80};
     uint8_t sum[2];
@@ -112,11 +113,15 @@ TEST(sums_are_made_in_fp32_and_rounded_once)
     ck_assert_ptr_nonnull(values.bytes);
     for (unsigned rank = 0; rank < 3; rank++)
         store_le16(values.bytes + collective_values_start(&values, rank, 0) + 2 * 5, sent[rank]);
-    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 5, 1, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 3, 3, 0, 5, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0x3F81);
-    collective_values_sum(&values, COLLECTIVE_BF16, 2, 0, 5, 1, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 4, 4, 0, 5, 1, sum);
+    ck_assert_uint_eq(load_le16(sum), 0x3F81);
+    collective_values_sum(&values, COLLECTIVE_BF16, 4, 2, 0, 5, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0x3F80);
-    collective_values_sum(&values, COLLECTIVE_BF16, 3, 0, 4, 1, sum);
+    collective_values_sum(&values, COLLECTIVE_BF16, 2, 2, 0, 5, 1, sum);
+    ck_assert_uint_eq(load_le16(sum), 0x3F80);
+    collective_values_sum(&values, COLLECTIVE_BF16, 3, 3, 0, 4, 1, sum);
     ck_assert_uint_eq(load_le16(sum), 0);
     collective_values_fini(&values);
 }
@@ -136,9 +141,9 @@ TEST(sums_of_many_are_those_of_each)
             ck_assert_ptr_nonnull(values.bytes);
             for (uint64_t i = 0; i < 2 * periods[p]; i++)
                 values.bytes[i] = (uint8_t)(0x3A + i % periods[p] * 13 % 8);
-            collective_values_sum(&values, type, 4, 1, FIRST, COUNT, many);
+            collective_values_sum(&values, type, 4, 4, 1, FIRST, COUNT, many);
             for (uint64_t i = 0; i < COUNT; i++) {
-                collective_values_sum(&values, type, 4, 1, FIRST + i, 1, one);
+                collective_values_sum(&values, type, 4, 4, 1, FIRST + i, 1, one);
                 ck_assert_mem_eq(many + i * bytes, one, bytes);
             }
             collective_values_fini(&values);

@@ -43,14 +43,17 @@ static uint64_t from_of(const struct coll_sizes *sizes, enum coll_operation oper
     return coll_sizes_from(sizes, &(struct coll_call){.operation = operation, .type = COLL_BF16});
 }
 
-/* By the network of each rank, and by how many neighbours are on one host. */
+/* By the network of each rank, and by how many neighbours are on one host; near_fs: these reach each other without it.
+ */
 static const struct {
     double gbit;
     int ranks;
     const char *neighbours;
     bool sums;
-} networks[] = {{10, 2, "1", true},  {25, 2, "1", true},  {40, 2, "1", true},  {100, 2, "1", true},
-                {400, 2, "1", true}, {10, 4, "2", false}, {100, 4, "2", false}};
+    uint32_t near_fs;
+} networks[] = {{10, 2, "1", true, 0},     {25, 2, "1", true, 0},   {40, 2, "1", true, 0},   {100, 2, "1", true, 0},
+                {400, 2, "1", true, 0},    {10, 4, "2", false, 0},  {100, 4, "2", false, 0}, {10, 4, "2", true, 4000},
+                {100, 4, "2", true, 4000}, {25, 8, "4", true, 4000}};
 
 static void look_at_table(struct rank *rank)
 {
@@ -59,7 +62,7 @@ static void look_at_table(struct rank *rank)
     read_table(&sizes);
     require(from_of(&sizes, COLL_ALL_GATHER) <= 128 << 20);
     require(from_of(&sizes, COLL_ALL_TO_ALL) <= 128 << 20);
-    /* A ring passes each node once, sends once for each of its GPUs. */
+    /* Ranks of a host send each other as much by the network as they would to others, unless they are near. */
     require((from_of(&sizes, COLL_REDUCE_SCATTER) != COLL_SIZES_NEVER) == sums);
 }
 
@@ -69,7 +72,8 @@ START_TEST(networks_of_all_rates_are_compressed)
     require(printed != NULL && dup2(fileno(printed), STDERR_FILENO) == STDERR_FILENO);
     setenv("STRAIT_COLL_PRINT", "1", 1);
     set_network(networks[_i].gbit, networks[_i].neighbours);
-    fake_gpu.sum_fs = networks[_i].sums ? fake_gpu.link_fs[0] : 0;
+    fake_gpu.near_fs = networks[_i].near_fs;
+    fake_gpu.sum_fs = networks[_i].sums && networks[_i].near_fs == 0 ? fake_gpu.link_fs[0] : 0;
     ranks_run(networks[_i].ranks, look_at_table, &networks[_i].sums);
 }
 END_TEST

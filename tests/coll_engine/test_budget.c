@@ -45,7 +45,7 @@ struct model {
 static void hear(struct model *model, uint64_t index, uint64_t issued)
 {
     const unsigned level = model->levels[index % QUEUE_MAX], fitting = model->needs(index);
-    const struct need need = {index, fitting, LEVELS};
+    const struct need need = {index, fitting, LEVELS, false};
     bool step = false;
     if (level == LEVEL_PROBE)
         step = budget_probed(&model->budget, &model->level, &need);
@@ -162,6 +162,26 @@ TEST_LOOP(overflows_are_bounded_over_time, COUNT(bars) * COUNT(networks) * COUNT
                 networks[network], model.queue, gain, (unsigned long long)model.compressed,
                 (unsigned long long)model.overflows, (unsigned long long)model.probes);
     ck_assert(gain >= bar->least[network]);
+}
+
+/* ---- What another rank reports of the same operation ------------------------------------------------------------- */
+
+TEST(reports_of_a_known_operation_count_for_what_it_needs_alone)
+{
+    struct level level = {0};
+    struct budget budget = {0};
+    const struct need probe = {0, 1, LEVELS, false}, same = {0, 3, LEVELS, true}, noise = {1, LEVELS, LEVELS, true};
+    ck_assert(!budget_probed(&budget, &level, &probe) && !budget_probed(&budget, &level, &same));
+    ck_assert_uint_eq(budget.probes, 1);
+    ck_assert_uint_eq(budget.needed, 3);
+    ck_assert(budget_probed(&budget, &level, &noise)); /* what does not shrink on one rail does not on all */
+    level = (struct level){.now = {.from = 0, .until = 1000, .level = 1}};
+    budget = (struct budget){.credit = 10, .repair = 1};
+    const struct need first = {20, 2, LEVELS, false}, known = {20, 5, LEVELS, true}, second = {30, 2, LEVELS, false};
+    ck_assert(!budget_overflowed(&budget, &level, &first) && !budget_overflowed(&budget, &level, &known));
+    ck_assert(budget.credit == 9);
+    ck_assert(budget_overflowed(&budget, &level, &second));
+    ck_assert_uint_eq(budget.next_level, 5);
 }
 
 /* ---- What takes longer than was measured ------------------------------------------------------------------------- */

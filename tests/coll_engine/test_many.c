@@ -213,6 +213,22 @@ START_TEST(levels_are_raised_by_all_hosts_alike)
 }
 END_TEST
 
+/* A rank's noise is in all sums of its host, which do not fit: those of each rail are connected. */
+static void sum_by_rails(struct rank *rank)
+{
+    operate(rank, COLL_REDUCE_SCATTER, 1 << 7, 1);
+    require(connected() >= 2 * (rank->ranks - NEIGHBOURS) && connected() < 4 * rank->ranks);
+    require_all(rank, "reduce_scatter", 1);
+    require(fake_gpu.taken > 0);
+}
+
+START_TEST(sums_of_many_hosts_go_by_rail)
+{
+    setenv("STRAIT_TEST_HOSTS", "8", 1);
+    ranks_run(72, sum_by_rails, NULL);
+}
+END_TEST
+
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
 enum { MANY = 256, JOIN_MS = 1000 };
@@ -270,6 +286,7 @@ int main(int argc, char **argv)
     }
     tcase_add_test(tests, ranks_on_other_hosts_are_connected_when_something_does_not_fit);
     tcase_add_test(tests, levels_are_raised_by_all_hosts_alike);
+    tcase_add_test(tests, sums_of_many_hosts_go_by_rail);
     if (is_hosts)
         return suite_run("many_hosts", tests);
     tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 0, 1);

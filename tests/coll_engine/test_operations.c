@@ -69,8 +69,8 @@ static void send_then_receive(const struct rank *rank, const struct operation *o
                                 rank->stream));
 }
 
-/* On one host; between hosts none. What all_reduce of more than two ranks adds up overflows, and gets a higher level
- * sooner or later. */
+/* On one host; between hosts none. Sums that are sent, as by all_reduce of more than two ranks and between hosts of
+ * several, overflow, and get a higher level sooner or later. */
 static void require_ends_uncompressed(const struct rank *rank, const struct operation *operation,
                                       unsigned long long wire, unsigned long long compressed)
 {
@@ -78,7 +78,7 @@ static void require_ends_uncompressed(const struct rank *rank, const struct oper
     if (neighbours == NULL || rank->ranks <= atoi(neighbours))
         require(wire > compressed);
     else
-        require(wire == compressed || (operation->what == COLL_ALL_REDUCE && rank->ranks > 2));
+        require(wire == compressed || (operation_reduces(operation->what) && rank->ranks > 2));
 }
 
 static void run(struct rank *rank)

@@ -238,6 +238,84 @@ TEST_LOOP(all_reduce_of_many_is_reduce_scatter_and_all_gather, 6 * 5)
     }
 }
 
+/* Of rank 4 of six on three hosts: what it gets from its host's ranks, and then from those of its place. */
+TEST_LOOP(sums_of_several_hosts_are_local_and_then_by_rail, 2)
+{
+    static uint8_t send[1], receive[1], staging[1], kept[1];
+    const struct coll_ccomm ccomm = {
+        .codec = strait_codec_get("scalar"), .rank = 4, .ranks = 6, .shared.rails = {.hosts = 3, .each = 2}};
+    const bool all = _i == 1;
+    const struct coll_call call = {.operation = all ? COLL_ALL_REDUCE : COLL_REDUCE_SCATTER,
+                                   .send = send,
+                                   .receive = receive,
+                                   .type = COLL_BF16,
+                                   .count = all ? 6 * 20000 + 11 : 20000};
+    struct plan local, rail;
+    ck_assert_uint_eq(phase_count(&ccomm, &call), all ? 3 : 2);
+    ck_assert(phase_scope(&ccomm, &call, 0) == PLAN_LOCAL && phase_scope(&ccomm, &call, 1) == PLAN_RAIL);
+    ck_assert(plan_of(&local, &ccomm, &call, 0, 0) && plan_of(&rail, &ccomm, &call, 1, 0));
+    local.copies = true;
+    ck_assert(plan_measure(&local, &ccomm) && plan_measure(&rail, &ccomm));
+    ck_assert(!local.sends && !local.receives && local.reduces && local.in == 2 && local.skip == 0);
+    ck_assert(local.first == 4 && local.step == 1 && local.hosts == 3 && local.whole.send == send);
+    ck_assert(rail.sends && rail.receives && rail.reduces && rail.in == 3 && rail.out == 3 && rail.skip == 2);
+    ck_assert(rail.first == 0 && rail.step == 2 && rail.hosts == 3 && rail.whole.send == NULL);
+    ck_assert_ptr_eq(rail.whole.receive, receive + (all ? 4 * 40000 : 0));
+    ck_assert_uint_eq(plan_sources(&rail), 2);
+    ck_assert_uint_eq(plan_kept(&local), plan_aligned(3 * 40000));
+    ck_assert_uint_eq(plan_kept(&rail), plan_kept(&local));
+    ck_assert_uint_eq(local.scratch_at, plan_aligned(6 * 40000));
+    ck_assert_uint_eq(local.rest_at, local.scratch_at + 2 * plan_kept(&local));
+    ck_assert_uint_ge(local.size, local.rest_at + 6 * local.left);
+    ck_assert_uint_eq(local.left, all ? 2 * 11 : 0);
+    rail.call.send = kept;
+    ck_assert_ptr_eq(plan_source(&rail, 2), kept + 2 * 40000);
+    ck_assert_ptr_eq(plan_target(&rail, staging, 1), staging + rail.scratch_at + plan_aligned(40000));
+    ck_assert_uint_eq(plan_values(&rail), 2 * 40000);
+    ck_assert_uint_eq(plan_values(&local), local.left);
+    if (all)
+        ck_assert(phase_call(&ccomm, &call, 2).operation == COLL_ALL_GATHER &&
+                  phase_scope(&ccomm, &call, 2) == PLAN_ALL && phase_rest(&ccomm, &call, 1).count == 0);
+}
+
+/* Nobody else has a message in the job of a rail. */
+TEST(messages_of_a_rail_are_those_of_its_ranks)
+{
+    const struct exchange_job rail = {.first = 1, .step = 4}, every = {.step = 1};
+    static const uint32_t of_rail[] = {EXCHANGE_NO_MESSAGE, 0, EXCHANGE_NO_MESSAGE, EXCHANGE_NO_MESSAGE,
+                                       EXCHANGE_NO_MESSAGE, 1, EXCHANGE_NO_MESSAGE};
+    for (uint32_t rank = 0; rank < COUNT(of_rail); rank++) {
+        ck_assert_uint_eq(exchange_message(&rail, rank), of_rail[rank]);
+        ck_assert_uint_eq(exchange_message(&every, rank), rank);
+    }
+}
+
+/* Leaders by rank, and whether there are rails. */
+TEST(rails_are_of_even_hosts_whose_ranks_follow_each_other)
+{
+    static const struct {
+        int ranks;
+        uint16_t leader[8];
+        struct rails rails;
+    } worlds[] = {
+        {8, {0, 0, 0, 0, 4, 4, 4, 4}, {2, 4}},
+        {6, {0, 0, 2, 2, 4, 4}, {3, 2}},
+        {4, {0, 0, 0, 0}, {0, 0}},
+        {4, {0, 1, 2, 3}, {0, 0}},
+        {4, {0, 1, 0, 1}, {0, 0}},
+        {5, {0, 0, 2, 2, 4}, {0, 0}},
+        {6, {0, 0, 0, 0, 4, 4}, {0, 0}},
+        {6, {0, 0, 2, 2, 0, 0}, {0, 0}},
+        {6, {0, 0, 2, 3, 4, 4}, {0, 0}},
+    };
+    for (int i = 0; i < COUNT(worlds); i++) {
+        struct host_groups groups = {0};
+        memcpy(groups.leader, worlds[i].leader, sizeof(worlds[i].leader));
+        const struct rails rails = rails_of(&groups, worlds[i].ranks);
+        ck_assert(rails.hosts == worlds[i].rails.hosts && rails.each == worlds[i].rails.each);
+    }
+}
+
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
 /* By operation and phase, of four ranks, or of two, of which this one is the last but one or the last: messages out and
@@ -368,7 +446,7 @@ TEST(op_classes_differ_by_peer_direction_phase_and_type)
             continue;
         for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned class = ccomm_local_class(&ccomm, &call, pair ? 0 : (unsigned)i / 3);
+            const unsigned class = ccomm_local_class(&ccomm, &call, !pair && i / 3 > 0);
             ck_assert_int_eq(ccomm_local_class_type(class), types[i % 3]);
             ck_assert_uint_lt(class, ccomm_local_classes(&ccomm));
             ck_assert(!seen[class]);

@@ -435,7 +435,8 @@ static struct exchange_job job_of(struct step *step)
                                  .receive_stride = step->drawn.bytes,
                                  .received_stride = sizeof(struct message_head),
                                  .bytes = step->drawn.bytes,
-                                 .peer = -1};
+                                 .peer = -1,
+                                 .step = 1};
 }
 
 static void run(const struct gpu_exchange *call)

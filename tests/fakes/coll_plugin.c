@@ -366,8 +366,8 @@ static uint64_t count_message(const struct gpu_write_headers *headers)
 
 static void record(const struct gpu_write_headers *headers, uint32_t peer, const struct rank_set *row)
 {
-    const uint32_t i = headers->job.sent_stride != 0 ? peer : 0;
-    const bool fits = !rank_set_has(row, i);
+    const uint32_t i = headers->job.sent_stride != 0 ? exchange_message(&headers->job, peer) : 0;
+    const bool fits = i == EXCHANGE_NO_MESSAGE || !rank_set_has(row, i);
     const struct ring_parts ring = ring_parts_of(&headers->rings, ring_to(&headers->rings, peer));
     struct ring_record *record = &ring.records[headers->job.peer >= 0][headers->place->number % headers->rings.records];
     __atomic_store_n(&record->number, 0, __ATOMIC_SEQ_CST);

@@ -45,6 +45,9 @@ struct fake_gpu_control {
     _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
+    /* 0: link_fs is of each byte of an operation. Else link_fs is of each byte that crosses between hosts, by the one
+     * link that each of a host's ranks has, and this of those that do not; collectives move as rings do. */
+    _Atomic uint32_t near_fs;
     _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
     _Atomic uint32_t ring_fs;             /* of overflow, as measured by events: femtoseconds per byte */
     _Atomic uint32_t codec_fs[FAKE_GPUS]; /* of encoding, and of decoding: femtoseconds per byte of values */
@@ -56,6 +59,7 @@ struct fake_gpu_control {
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
     _Atomic uint64_t moved;          /* bytes moved from rank to rank */
+    _Atomic uint64_t crossed;        /* bytes moved from host to host; by collectives as by a ring */
     _Atomic uint64_t offered, taken; /* slots of overflow */
 };
 

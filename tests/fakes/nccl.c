@@ -58,6 +58,7 @@ static coll_comm comm_make(struct world *world, int rank, int device)
     coll_comm comm = calloc(1, sizeof(*comm));
     demand(comm != NULL && rank >= 0 && rank < world->ranks);
     *comm = (struct ncclComm){.world = world, .rank = rank, .device = device};
+    world->devices[rank] = device;
     return comm;
 }
 

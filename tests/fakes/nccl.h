@@ -37,6 +37,7 @@ struct world {
     struct world *next; /* in the list of worlds being made */
     coll_id id, grown;  /* grown: of the world that it grows into next */
     int ranks, joined, references;
+    int devices[WORLD_MAX]; /* by rank */
     struct running *running;
     /* Separate for sends and receives and for collectives, which do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];

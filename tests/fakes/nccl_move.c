@@ -214,16 +214,85 @@ static void reduce(const struct item *item, const uint8_t *gathered)
     }
 }
 
+/* ---- Several hosts, of neighbouring ranks ------------------------------------------------------------------------ */
+
+static uint32_t host_of(coll_comm comm, int rank)
+{
+    return fake_gpu.hosts[comm->world->devices[rank]];
+}
+
+/* How often a ring goes from one host to another. */
+static unsigned crossings(coll_comm comm)
+{
+    const int ranks = comm->world->ranks;
+    unsigned count = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        count += host_of(comm, rank) != host_of(comm, (rank + 1) % ranks);
+    return count;
+}
+
+/* Bytes that a ring moves from each rank to the next. */
+static uint64_t passed_on(const struct item *item)
+{
+    const uint64_t ranks = (uint64_t)item->comm->world->ranks;
+    switch (item->kind) {
+    case KIND_BROADCAST:
+        return item->bytes;
+    case KIND_ALL_REDUCE:
+        return 2 * (ranks - 1) * item->bytes / ranks;
+    default:
+        return (ranks - 1) * item->bytes;
+    }
+}
+
+/* What a rank sends to ranks of other hosts, or of its own. */
+static uint64_t sent(const struct item *item, bool far)
+{
+    uint64_t bytes = 0;
+    for (int rank = 0; rank < item->comm->world->ranks; rank++) {
+        const bool to =
+            item->kind == KIND_ALL_TO_ALL ? rank != item->comm->rank : item->kind == KIND_SEND && rank == item->peer;
+        bytes += to && (host_of(item->comm, rank) != host_of(item->comm, item->comm->rank)) == far ? item->bytes : 0;
+    }
+    return bytes;
+}
+
+static bool is_around(const struct item *item)
+{
+    return is_collective(item) && item->kind != KIND_ALL_TO_ALL;
+}
+
+/* Of a collective, rank 0's is for all ranks. */
+static void count_crossed(const struct item *item)
+{
+    fake_gpu.crossed += sent(item, true);
+    if (is_around(item) && item->comm->rank == 0)
+        fake_gpu.crossed += crossings(item->comm) * passed_on(item);
+}
+
+/* Seconds of one operation where hosts differ: a host's ranks share what crosses. */
+static double seconds_between(const struct item *item)
+{
+    const int device = item->comm->device;
+    const uint32_t far = fake_gpu.link_fs[device], near = fake_gpu.near_fs;
+    const unsigned hosts = crossings(item->comm);
+    if (!is_around(item))
+        return 1e-15 * ((double)sent(item, true) * far + (double)sent(item, false) * near);
+    return 1e-15 * (double)passed_on(item) * (hosts > 0 ? (double)far * hosts / item->comm->world->ranks : near);
+}
+
 static void pass_time(coll_stream stream, const struct batch *batch)
 {
-    double bytes = 0, added = 0;
+    double bytes = 0, added = 0, between = 0;
     for (unsigned i = 0; i < batch->count; i++) {
         const struct item *item = &batch->items[i];
-        bytes += (double)item->bytes;
+        count_crossed(item);
+        between += fake_gpu.near_fs > 0 ? seconds_between(item) : 0;
+        bytes += fake_gpu.near_fs > 0 ? 0 : (double)item->bytes;
         added += item->kind == KIND_REDUCE_SCATTER || item->kind == KIND_ALL_REDUCE ? (double)item->bytes : 0;
     }
     const int device = batch->comm->device;
-    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes +
+    fake_pass_time(stream, between + 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes +
                                1e-15 * fake_gpu.sum_fs * added);
 }
 

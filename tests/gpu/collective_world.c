@@ -6,6 +6,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#ifdef ON_FAKE_GPUS
+#include "tests/fakes/gpu.h"
+#endif
+
 #define SKIPPED 77
 
 /* ---- NCCL -------------------------------------------------------------------------------------------------------- */
@@ -68,30 +72,40 @@ unsigned long long nccl_compressed(coll_comm comm, const char *operation)
 
 /* ---- Where ranks are --------------------------------------------------------------------------------------------- */
 
-static bool is_switched_on(const char *name)
+static int number_in(const char *name)
 {
     const char *value = getenv(name);
-    return value != NULL && atoi(value) == 1;
+    return value != NULL ? atoi(value) : 0;
 }
 
 bool are_apart(void)
 {
-    return is_switched_on("STRAIT_TEST_HOSTS");
+    return number_in("STRAIT_TEST_HOSTS") > 0;
 }
 
 /* NCCL refuses ranks of one host that share a GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 (2.30). */
 static bool may_share(void)
 {
-    return are_apart() || is_switched_on("NCCL_MULTI_RANK_GPU_ENABLE");
+    return number_in("STRAIT_TEST_HOSTS") == 1 || number_in("NCCL_MULTI_RANK_GPU_ENABLE") == 1;
 }
 
 /* In a process that is this rank alone, before NCCL is opened. */
 static void tell_host(int rank)
 {
     char host[32];
-    snprintf(host, sizeof(host), "host %d", rank);
-    if (are_apart())
-        require(setenv("NCCL_HOSTID", host, 1) == 0);
+    if (!are_apart())
+        return;
+    snprintf(host, sizeof(host), "host %d", rank / number_in("STRAIT_TEST_HOSTS"));
+    require(setenv("NCCL_HOSTID", host, 1) == 0);
+}
+
+/* Fake GPUs have hosts, whatever thread uses them. */
+static void tell_hosts_of_fakes(void)
+{
+#ifdef ON_FAKE_GPUS
+    for (int i = 0; i < WORLD_RANKS_MAX && are_apart(); i++)
+        fake_gpu.hosts[i] = 1 + (uint32_t)(i / number_in("STRAIT_TEST_HOSTS"));
+#endif
 }
 
 /* Are there GPUs enough for so many ranks? *threads: they can be threads of a process, too. */
@@ -370,6 +384,7 @@ int world_main(int argc, char **argv, const struct world_program *program)
         return SKIPPED;
     }
     world.only_threads = world.threads;
+    tell_hosts_of_fakes();
     for (int i = 0; i < program->count; i++) {
         if (!is_named(scenes[i].name, argc - 2, argv + 2) || (scenes[i].alone && !threads) ||
             (scenes[i].processes_only && world.only_threads))

@@ -1,5 +1,6 @@
 /* Ranks on GPUs, a process each or a thread each, with NCCL or libstrait-coll in its place, opened by its path. Ranks
- * can share a GPU, or be on hosts of their own as far as NCCL is told (STRAIT_TEST_HOSTS=1). */
+ * can share a GPU, or be on hosts of their own as far as NCCL is told (STRAIT_TEST_HOSTS=1; N: so many neighbours on
+ * each). */
 #ifndef STRAIT_TESTS_GPU_COLLECTIVE_WORLD_H
 #define STRAIT_TESTS_GPU_COLLECTIVE_WORLD_H
 
@@ -101,7 +102,7 @@ void world_meet(struct rank *rank);
 void world_allocate(struct rank *rank, size_t bytes, unsigned slots);
 /* The GPU of a rank. */
 void use_device(int rank);
-/* Ranks that are processes are told to be on hosts of their own. */
+/* Ranks that are processes, or on fake GPUs, are told to be on several hosts. */
 bool are_apart(void);
 bool is_demanding(void); /* STRAIT_COLL=compress, and it is not NCCL itself */
 double now_ms(void);

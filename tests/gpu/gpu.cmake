@@ -82,6 +82,12 @@ if(STRAIT_HAVE_CUDA)
         strait_ranks_test(${name} 600)
         strait_fake_ranks_test(${name} compress --threads $<TARGET_FILE:strait-coll-tested>)
     endforeach()
+    # The same of two hosts with two ranks each, whose sums go by rail.
+    foreach(name overflow order)
+        strait_add_test(coll_${name}_program_hosts2 COMMAND fake_collective_${name} --threads --ranks=4
+            $<TARGET_FILE:strait-coll-tested> LABELS collective TIMEOUT 240
+            ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>;STRAIT_TEST_HOSTS=2;NCCL_SOCKET_IFNAME=lo")
+    endforeach()
     # What calls cost that are passed on. On fake GPUs only to see that it runs.
     strait_fake_ranks_test(calls auto $<TARGET_FILE:strait-coll-tested> $<TARGET_FILE:strait-coll-fake-nccl> 1 2)
 

@@ -34,6 +34,7 @@ def all_ranks(folder: Path) -> None:
     code, text, error = report(folder)
     expect(code == 0 and not error, (code, error))
     expect("communicator 0123456789ab, 4 ranks on 2 hosts, running, last written" in text, text)
+    expect("rails" not in text, text)
     expect("joined (STRAIT_COLL=auto)" in text, text)
     expect("links        all_gather 11.25, all_to_all 10.5, overflow 2.8, encode 990, decode 1100 GB/s" in text, text)
     expect("of a GPU 256.0 MiB for messages and 1.0 MiB besides, of a host 128.0 MiB" in text, text)
@@ -51,6 +52,20 @@ def all_ranks(folder: Path) -> None:
     expect((receives["calls"], receives["overflows"]) == (400, 6), receives)
     expect((row["x"], row["expected_x"], row["ratio"], row["compressed_part"]) == (1.3125, 1.5, 1.5, 0.9), row)
     expect([member["rank"] for member in group["members"]] == [0, 1, 2, 3], group["members"])
+
+
+def rails(folder: Path) -> None:
+    """Four ranks on two hosts, whose sums go by rail."""
+    for rank in range(4):
+        one = communicator(rank, 4, operation("reduce_scatter"), rails=2)
+        one["links"] |= {"local": 200.5, "rail": 12.25}
+        write(folder, rank, process(one, process=1000 + rank))
+    code, text, error = report(folder)
+    expect(code == 0 and not error, (code, error))
+    expect("overflow 2.8, local 200.5, rail 12.25, encode 990" in text, text)
+    expect("sums         inside each host, then between hosts by 2 rails" in text, text)
+    (group,) = json.loads(report("--json", folder)[1])["communicators"]
+    expect((group["rails"], group["links"]["rail"]) == (2, 12.25), group)
 
 
 def differences(folder: Path) -> None:
@@ -135,7 +150,7 @@ def reasons_are_explained() -> None:
 
 def main() -> None:
     reasons_are_explained()
-    for check in (all_ranks, differences, foreign, usage):
+    for check in (all_ranks, rails, differences, foreign, usage):
         with Folder() as folder:
             check(folder.path)
     finish()
