@@ -2,11 +2,13 @@
 """Strait's connector of vLLM beside vLLM's own NixlConnector, on CPUs, with the same engines' settings in one run:
 
     tests/frameworks/run.sh's environment, with the package nixl:
-    vllm_connectors.py [--repeat N] [--json]
+    vllm_connectors.py [--repeat N] [--kinds KIND,...] [--json]
 
 For each connector a prefill and a decode engine, in turn: prompts that are new (fresh), that begin as others did (warm:
 only what the decode engine lacks is moved) and that came before (again). Printed are the medians of what the decode
-engine takes for each: from the request to its first token. Each is compared with the prefill engine's own."""
+engine takes for each: from the request to its first token. Each is compared with the prefill engine's own. Beside them
+stands what is vLLM's alone: connectors that load nothing (vllm_nothing.py), in a step of their own and within that of the
+token."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/frameworks/vllm"), str(ROOT / "python/tests")]
+sys.path[:0] = [str(ROOT / part) for part in ("tests/frameworks/vllm", "python/tests", "bench/rivals")]
 
 from engine import BLOCK, Engine, Settings, strait_connector
 from model import VOCABULARY, make_model
@@ -44,6 +46,16 @@ def nixl(host_port: int) -> dict:
     return {"connector": connector, "environment": environment}
 
 
+def nothing(asynchronous: bool) -> dict:
+    connector = {
+        "kv_connector": "NothingConnector",
+        "kv_connector_module_path": "vllm_nothing",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"asynchronous": asynchronous},
+    }
+    return {"connector": connector}
+
+
 def prompts_of(chance: random.Random, tokens: int) -> dict[str, list[int]]:
     fresh = [chance.randrange(3, VOCABULARY) for _ in range(tokens)]
     warm = fresh[: tokens // 2 // BLOCK * BLOCK] + [chance.randrange(3, VOCABULARY) for _ in range(tokens // 2)]
@@ -62,6 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--kinds", help="of the connectors; default: all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -73,7 +86,10 @@ def main() -> int:
             "strait raw": [{"connector": strait_connector(socket, coding="raw")} for socket in sockets],
             "strait tiered": [{"connector": strait_connector(socket, coding="tiered")} for socket in sockets],
             "nixl": [nixl(free_port()) for _ in range(2)],
+            "nothing": [nothing(True)] * 2,
+            "nothing, at once": [nothing(False)] * 2,
         }
+        kinds = {kind: kinds[kind] for kind in options.kinds.split(",")} if options.kinds else kinds
         engines = {
             kind: tuple(Engine(Settings(folder / "model", **settings)) for settings in pair)
             for kind, pair in kinds.items()
@@ -88,7 +104,7 @@ def main() -> int:
                 for kind, pair in engines.items():
                     for shape, prompt in prompts_of(random.Random(f"{number} {kind}"), options.tokens).items():
                         seconds, right = measure(pair, prompt)
-                        wrong += not right
+                        wrong += not right and not kind.startswith("nothing")
                         if number > 0:  # the first one connects
                             times[kind][shape].append(seconds)
         finally:
@@ -101,9 +117,9 @@ def main() -> int:
         print(json.dumps({"wrong": wrong, "seconds": medians}, indent="\t"))
     else:
         print(f"{options.tokens} tokens, decode engine, ms, medians of {options.repeat}")
-        print(f"{'':14}", *(f"{shape:>8}" for shape in SHAPES))
+        print(f"{'':16}", *(f"{shape:>8}" for shape in SHAPES))
         for kind, found in medians.items():
-            print(f"{kind:14}", *(f"{1e3 * found[shape]:8.1f}" for shape in SHAPES))
+            print(f"{kind:16}", *(f"{1e3 * found[shape]:8.1f}" for shape in SHAPES))
         print(f"wrong: {wrong}")
     return 1 if wrong else 0
 

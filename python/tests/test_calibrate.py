@@ -51,25 +51,22 @@ def start(arguments, program=("-m", "strait.calibrate"), **environment):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def start_ranks(arguments, ranks):
+def start_ranks(arguments, ranks, here, program=("-m", "strait.calibrate"), missing=0):
+    """`here` of them, by what they are told, are on each host."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
-    started = [start(arguments, RANK=str(i), WORLD_SIZE=str(ranks), MASTER_PORT=port) for i in range(ranks)]
-    started[0].port = int(port)
-    return started
+    job = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here), "MASTER_PORT": port}
+    return [start(arguments, program, RANK=str(i), **job) for i in range(ranks - missing)]
 
 
-def wait_for_port(port):
-    """Until rank 0 can be reached."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+@pytest.fixture(params=["one host", "several hosts"])
+def here_of(request):
+    """Ranks of a host, of how many."""
+    if request.param == "several hosts":
+        pytest.importorskip("torch", reason="torch is not installed")
+        return lambda ranks: 1
+    return lambda ranks: ranks
 
 
 def ended(process, seconds=120):
@@ -186,37 +183,47 @@ def test_nothing_to_count_is_an_error(folder, tmp_path):
     assert code == 1 and "no tensor of fp16 in 6 files" in err
 
 
-def test_ranks_make_the_set_of_one(folder, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed")
+def test_ranks_make_the_set_of_one(folder, tmp_path, here_of):
     assert ended(start([folder, "-o", tmp_path / "one"]))[0] == 0
-    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "four"], 4)]
+    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "four"], 4, here_of(4))]
     assert [code for code, _, _ in results] == [0] * 4, results
     assert (tmp_path / "one").read_bytes() == (tmp_path / "four").read_bytes()
     assert [bool(out) for _, out, _ in results] == [True, False, False, False]
 
 
-def test_a_bad_file_fails_all_ranks(folder, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed")
+def test_a_bad_file_fails_all_ranks(folder, tmp_path, here_of):
     (folder / "3.safetensors").write_bytes(b"no")
-    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "set"], 3)]
+    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "set"], 3, here_of(3))]
     assert all(code == 1 and "3.safetensors" in err for code, _, err in results)
     assert not (tmp_path / "set").exists()
 
 
+def test_a_set_that_cannot_be_written_fails_all_ranks(folder, tmp_path, here_of):
+    results = [ended(process) for process in start_ranks([folder, "-o", tmp_path / "no/set"], 3, here_of(3))]
+    assert [code for code, _, _ in results] == [1] * 3, results
+    assert "No such file" in results[0][2]
+
+
+COUNTS_FOR_EVER = """
+import sys, time, strait.calibrate as calibrate
+def count(files, element):
+    print("counting", flush=True)
+    time.sleep(600)
+calibrate.count = count
+sys.exit(calibrate.main())
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_dies_ends_the_others(tmp_path, number):
-    """The last rank gets a pipe, which it waits for until it is killed or stopped."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    for rank, size in enumerate([3000, 2000, 1000]):
-        write_safetensors(tmp_path / f"{rank}.safetensors", {"layers.0.k": ("BF16", values_like_kv(size))})
-    os.mkfifo(tmp_path / "pipe.safetensors")
-    ranks = start_ranks([tmp_path, "-o", tmp_path / "set"], 3)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_ends_the_others(folder, tmp_path, number, victim, here_of):
+    ranks = start_ranks([folder, "-o", tmp_path / "set"], 3, here_of(3), ("-c", COUNTS_FOR_EVER))
     try:
-        wait_for_port(ranks[0].port)
-        time.sleep(3)
-        ranks[2].send_signal(number)
+        for process in ranks:
+            assert process.stdout.readline() == "counting\n"
+        ranks[victim].send_signal(number)
         began = time.monotonic()
-        results = [ended(process) for process in ranks[:2]]
+        results = [ended(process) for process in ranks if process is not ranks[victim]]
         assert time.monotonic() - began < 10
         assert all(code == 1 and ("died" in err or "not reached" in err) for code, _, err in results), results
         assert not (tmp_path / "set").exists()
@@ -226,17 +233,10 @@ def test_a_rank_that_dies_ends_the_others(tmp_path, number):
             process.communicate()
 
 
-def test_a_rank_that_never_comes_ends_the_others(folder, tmp_path):
-    """The group waits for it; the watch does not."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    program = ("-c", "import sys, strait.calibrate as c; c._START = 12; sys.exit(c.main())")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
-    ranks = [
-        start([folder, "-o", tmp_path / "set"], program, RANK=str(i), WORLD_SIZE="3", MASTER_PORT=port)
-        for i in range(2)
-    ]
+def test_a_rank_that_never_comes_ends_the_others(folder, tmp_path, here_of):
+    """The others wait for it; the watch does not."""
+    program = ("-c", "import sys, strait._ranks as r, strait.calibrate as c; r._START = 12; sys.exit(c.main())")
+    ranks = start_ranks([folder, "-o", tmp_path / "set"], 3, here_of(3), program, missing=1)
     try:
         results = [ended(process, 60) for process in ranks]
         assert all(code == 1 and ("died" in err or "not reached" in err) for code, _, err in results), results

@@ -41,7 +41,7 @@ from sglang.srt.disaggregation.pp_consensus_store import PPConsensusStore
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.distributed.utils import get_pp_indices
 from sglang.srt.environ import envs
-from sglang.srt.runtime_context import get_disagg, get_parallel
+from sglang.srt.runtime_context import get_disagg, get_parallel, linear_attn_tp_size
 from sglang.version import __version__ as sglang_version
 
 from .._compat import compat_token
@@ -50,7 +50,7 @@ from ..errors import Error
 from ..service import Event, Pages, Reason, State
 from .endpoint import Endpoint, Link
 from .messages import HELLO_TAG, STATUS_TAG, Hello, counts_of
-from .regions import AuxBuffers, Share, groups_of, regions_of
+from .regions import AuxBuffers, Share, groups_of, parts_of, regions_of
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,9 @@ def _are_tied(args: KVArgs, share: Share, is_mla: bool) -> tuple[bool, bool]:
     """Whether TP ranks, and pipeline stages, meet only their likes, because what is in their buffers is not told."""
     has_state, is_told = any(args.state_data_ptrs), share.heads != 0
     is_whole = is_told and len(set(args.kv_item_lens)) == 1 and args.kv_item_lens[0] % args.page_size == 0
-    return not is_whole or (has_state and not is_mla), has_state or not is_told
+    buffers = [(component, b) for component, every in enumerate(args.state_data_ptrs) for b in range(len(every))]
+    is_divided = share.tensor == linear_attn_tp_size() and all(parts_of(args, *at, share, is_mla) for at in buffers)
+    return not is_whole or (has_state and not is_mla and not is_divided), has_state or not is_told
 
 
 def compat_of(args: KVArgs, server_args: Any, share: Share, is_mla: bool) -> str:

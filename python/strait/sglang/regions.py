@@ -32,33 +32,35 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "fp16": np.dtype(np.uint16),
     "fp32": np.dtype(np.uint32),
 }
-#: State of the cache's own type and order; what is in the others is not told.
+#: State of the cache's own type.
 _OF_CACHE = ("swa",)
 
 
 class _OnDevice:
     """Memory of a GPU at an address. It belongs to SGLang, which frees it after the manager."""
 
-    def __init__(self, address: int, shape: tuple[int, int], dtype: np.dtype[Any]):
+    def __init__(self, address: int, shape: tuple[int, int], dtype: np.dtype[Any], stride: int):
         self.__cuda_array_interface__ = {
             "version": 3,
             "data": (address, False),
             "shape": shape,
             "typestr": dtype.str,
-            "strides": None,
+            "strides": None if stride == shape[1] * dtype.itemsize else (stride, dtype.itemsize),
         }
 
 
-def _pages_at(address: int, size: int, item: int, element: str, what: str) -> Any:
-    """[pages, elements of a page], at that address. ValueError: the sizes do not make pages."""
+def _pages_at(address: int, size: int, item: int, element: str, what: str, part: range | None = None) -> Any:
+    """[pages, elements of a page], at that address; with part, those bytes of each page. ValueError: the sizes do not
+    make pages."""
     dtype: np.dtype[Any] = _DTYPES.get(element, np.dtype(np.uint8))
     if address <= 0 or item <= 0 or size < item or item % dtype.itemsize:
         raise ValueError(f"{what}: {size} bytes at {address:#x} are no pages of {item} bytes of {element}")
-    shape = (size // item, item // dtype.itemsize)
+    count, part = size // item, part or range(item)
     if _driver.available() and _driver.device_at(address) is not None:
-        return _OnDevice(address, shape, dtype)
-    memory = (ctypes.c_uint8 * (shape[0] * item)).from_address(address)
-    return np.frombuffer(memoryview(memory), dtype).reshape(shape)
+        return _OnDevice(address + part.start, (count, len(part) // dtype.itemsize), dtype, item)
+    memory = (ctypes.c_uint8 * (count * item)).from_address(address)
+    pages = np.frombuffer(memoryview(memory), dtype).reshape(count, item // dtype.itemsize)
+    return pages[:, part.start // dtype.itemsize : part.stop // dtype.itemsize]
 
 
 class Share(NamedTuple):
@@ -75,6 +77,40 @@ class Share(NamedTuple):
         if self.heads == 0 or size % (tokens * count):
             return {}
         return {"heads": count, "head_first": self.rank * self.heads // self.tensor, "heads_total": self.heads}
+
+
+class StatePart(NamedTuple):
+    """Bytes of a page of state that TP ranks divide, or all of it, and what a region declares of them."""
+
+    within: range
+    declared: dict[str, int]
+
+
+def parts_of(args: KVArgs, component: int, buffer: int, share: Share, is_mla: bool) -> list[StatePart]:
+    """How TP ranks divide the pages of a buffer of state; empty: that is not told, or not all ranks have a part of their
+    own. Windows are divided as the cache is; the state of Mamba and its like along an axis that SGLang tells, in each row
+    before that axis, or in several parts of the axis (a convolution over q, k and v)."""
+    kind, item = args.state_types[component].value, args.state_item_lens[component][buffer]
+    if is_mla or share.heads == 0:
+        return []
+    if kind == "swa" and args.swa_kv_cache_layout == "nhd":
+        heads = share.of_page(item, args.page_size)
+        return [StatePart(range(item), {"tokens": args.page_size, **heads})] if heads else []
+    dims = args.state_dim_per_tensor[component]
+    if kind != "mamba" or buffer >= len(dims) or dims[buffer] <= 0 or share.heads % share.tensor:
+        return []
+    whole = dims[buffer] * share.tensor
+    outer = (args.state_slice_outer_counts[component] or [1] * len(dims))[buffer]
+    groups = (args.state_conv_shard_groups[component] or [None] * len(dims))[buffer] or [whole]
+    if sum(groups) != whole or any(group % share.tensor for group in groups) or item % (outer * dims[buffer]):
+        return []
+    size, at, parts = item // (outer * dims[buffer]), 0, []
+    for group in groups * outer:
+        heads = group // share.tensor
+        declared = {"tokens": 1, "heads": heads, "head_first": share.rank * heads, "heads_total": group}
+        parts.append(StatePart(range(at, at + heads * size), declared))
+        at += heads * size
+    return parts
 
 
 def _classes(args: KVArgs, is_mla: bool, first_layer: int) -> list[ClassLike]:
@@ -119,11 +155,13 @@ def regions_of(args: KVArgs, is_mla: bool, share: Share) -> dict[ClassLike, Regi
         kind = args.state_types[component].value
         of_cache = element if kind in _OF_CACHE else "bytes"
         sizes = zip(args.state_data_ptrs[component], args.state_data_lens[component], args.state_item_lens[component])
-        for address, size, item in sizes:
+        for buffer, (address, size, item) in enumerate(sizes):
             assert group is not None
-            pages = _pages_at(address, size, item, of_cache, f"state {kind}")
-            regions["other", number] = Region(pages, group=group, element=of_cache)
-            number += 1
+            for part in parts_of(args, component, buffer, share, is_mla) or [StatePart(range(item), {})]:
+                pages = _pages_at(address, size, item, of_cache, f"state {kind}", part.within)
+                layout = Layout.NHD if part.declared else Layout.NONE
+                regions["other", number] = Region(pages, group=group, element=of_cache, layout=layout, **part.declared)
+                number += 1
     return regions
 
 

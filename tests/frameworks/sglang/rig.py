@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -14,7 +15,7 @@ import requests
 import strait
 import torch
 from daemons import Daemon
-from sglang.srt.disaggregation.base.conn import KVPoll
+from sglang.srt.disaggregation.base.conn import KVPoll, StateType
 from sglang.srt.disaggregation.utils import (
     DisaggregationMode,
     KVClassType,
@@ -37,6 +38,7 @@ PAGES = 256
 LAYERS, HEADS, SIZE = 4, 2, 64
 TOTAL_HEADS = 4  # of the model, where ranks have some of them
 ROWS = 64  # of the metadata buffers
+STATES = 40  # pages of each buffer of a Divided
 FAILED, BOOTSTRAPPING, WAITING, TRANSFERRING, SUCCESS = (
     KVPoll.Failed,
     KVPoll.Bootstrapping,
@@ -167,11 +169,26 @@ class StageGroup:
         return self.told[self.rank]
 
 
+class Divided(NamedTuple):
+    """A page of state of the whole model, [outer, all groups, size] bytes; ranks have a part of each group."""
+
+    outer: int
+    groups: tuple[int, ...]
+    size: int
+
+    def of_rank(self, values, rank, ranks):
+        """The pages of a rank: [pages, bytes]."""
+        starts = np.cumsum([0, *self.groups])
+        parts = [start + np.arange(group // ranks) + rank * group // ranks for start, group in zip(starts, self.groups)]
+        return values[:, :, np.concatenate(parts)].reshape(len(values), -1)
+
+
 class Rank:
     """One rank of one side.
 
     heads, layers: those of this rank and stage.
-    state: pages and bytes of a page of a second kind of memory, such as a Mamba state; None: there is none.
+    state: pages and bytes of a page of a second kind of memory, such as a Mamba state; or a list of Divided, of which
+        the rank has its part; None: there is none.
     """
 
     def __init__(
@@ -194,7 +211,11 @@ class Rank:
         self.bootstrap = bootstrap
         with host_pool(1):
             self.pool, self.draft = make_pool(**pool), make_pool(layers=1) if pool.get("draft") else None
-            self.state = None if state is None else torch.zeros(state, dtype=torch.uint8)
+            self.state = torch.zeros(state, dtype=torch.uint8) if isinstance(state, tuple) else None
+            self.divided = [
+                torch.zeros(STATES, one.outer, sum(one.groups) // ranks, one.size, dtype=torch.uint8)
+                for one in (state if isinstance(state, list) else [])
+            ]
         self.aux = MetadataBuffers(ROWS, hidden, torch.float32, 8)
         args = kv_class[KVClassType.KVARGS]()
         args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, stage, None, None
@@ -211,10 +232,10 @@ class Rank:
         args.ib_device, args.gpu_id = None, 0
         setup_state_kv_args(args, self.pool)
         if self.state is not None:
-            from sglang.srt.disaggregation.base.conn import StateType
-
             size = self.state.nbytes
             append_state_component(args, StateType.MAMBA, [self.state.data_ptr()], [size], [self.state[0].nbytes])
+        if self.divided:
+            self.append_divided(args, state)
         if seed is not None:
             chance = np.random.default_rng(seed)
             for buffer in (*self.of_kv(args), *self.of_state(args)):
@@ -238,6 +259,19 @@ class Rank:
             get_parallel().override(**wide[0], **wide[1], **wide[2], **deep) if many else nullcontext(),
         ):
             self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, is_mla)
+
+    def append_divided(self, args, described):
+        """As SGLang's HybridLinearKVPool describes its state."""
+        append_state_component(
+            args,
+            StateType.MAMBA,
+            [one.data_ptr() for one in self.divided],
+            [one.nbytes for one in self.divided],
+            [one[0].nbytes for one in self.divided],
+            [one.shape[2] for one in self.divided],
+            [list(one.groups) if len(one.groups) > 1 else None for one in described],
+            [one.outer for one in described],
+        )
 
     @staticmethod
     def of_kv(args):

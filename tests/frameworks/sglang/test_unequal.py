@@ -3,7 +3,20 @@ layers, byte for byte."""
 
 import numpy as np
 import pytest
-from rig import FAILED, LAYERS, SUCCESS, TOTAL_HEADS, WAITING, Bootstrap, Rank, failure_of, until
+from rig import (
+    FAILED,
+    LAYERS,
+    PAGE,
+    SIZE,
+    SUCCESS,
+    TOTAL_HEADS,
+    WAITING,
+    Bootstrap,
+    Divided,
+    Rank,
+    failure_of,
+    until,
+)
 
 TOKENS = 150  # of a prompt; the last page of each engine is filled in part
 STATE = (40, 4096)
@@ -15,6 +28,7 @@ class Engine:
     def __init__(self, node, bootstrap, mode, tensor=1, stages=1, page=16, kind="mha", **more):
         self.tensor, self.stages, self.page, self.is_mla = tensor, stages, page, kind == "mla"
         self.heads = 1 if self.is_mla else max(1, TOTAL_HEADS // tensor)
+        self.layers = LAYERS // stages // (2 if kind == "swa" else 1)  # of KV that is kept whole, in a rank
         seed = 0 if mode == "prefill" else None
         self.ranks = [
             Rank(
@@ -64,7 +78,7 @@ class Engine:
 
     def each(self, model, visit):
         """Calls visit(bytes of a token in a rank's page, those of the model) for all of the prompt."""
-        layers = LAYERS // self.stages
+        layers = self.layers
         for number, rank in enumerate(self.ranks):
             tensor, stage = self.place(number)
             heads = slice(self.first_head(tensor), self.first_head(tensor) + self.heads)
@@ -90,21 +104,19 @@ class Request:
             rank.fill_aux(row, number)
         self.senders = [rank.sender(number) for rank in prefill.ranks]
 
-    def tell(self, prefix=0):
-        states = [[np.arange(3)]] if self.decode.ranks[0].state is not None else [[]]
+    def tell(self, prefix=0, states=None):
         for receiver in self.receivers:
-            receiver.send_metadata(self.decode.ids, self.row + 1, states[0], decode_prefix_len=prefix)
+            receiver.send_metadata(self.decode.ids, self.row + 1, states, decode_prefix_len=prefix)
         return self
 
-    def send(self):
+    def send(self, states=None):
         """In two chunks, of which the first ends with a page of the source's."""
         until(lambda: all(sender.poll() == WAITING for sender in self.senders), what="the handshake")
         ids, half = self.prefill.ids, self.prefill.pages // 2
         for sender in self.senders:
             sender.init(len(ids), self.row)
-            for chunk in (ids[:half], ids[half:]):
-                if len(chunk):
-                    sender.send(chunk, None)
+            sender.send(ids[:half], None)
+            sender.send(ids[half:], states)
         return self
 
     def ends(self, wanted):
@@ -168,6 +180,45 @@ def test_pages_arrive(nodes, bootstrap, case):
     decode.close()
 
 
+MAMBA = [Divided(1, (8,), 512), Divided(1, (8, 8, 16), 6), Divided(3, (8, 8, 16), 2)]  # Mamba, GDN, Kimi
+WINDOW = [Divided(PAGE, (TOTAL_HEADS,), 2 * SIZE)] * LAYERS  # of half of the layers, K and V
+OF_STATE = {
+    "1 rank to 2": (1, 2),
+    "4 ranks to 2": (4, 2),
+    "2 ranks to 4": (2, 4),
+    "2 ranks on each side": (2, 2),
+}
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "windows"])
+@pytest.mark.parametrize("case", OF_STATE)
+def test_state_is_divided_as_ranks_are(nodes, bootstrap, case, kind):
+    described, more = (MAMBA, {"state": MAMBA}) if kind == "Mamba" else (WINDOW, {"kind": "swa"})
+    prefill, decode = (
+        Engine(node, bootstrap.address, mode, tensor=tensor, **more)
+        for node, mode, tensor in zip(nodes.daemons, ("prefill", "decode"), OF_STATE[case])
+    )
+    chance = np.random.default_rng(6)
+    count = 1 if kind == "Mamba" else 5
+    for number in (740, 741):
+        kept = prefill.fill(chance)
+        model = [chance.integers(0, 256, (count, d.outer, sum(d.groups), d.size), np.uint8) for d in described]
+        pages = [len(side.ranks[0].of_state(side.ranks[0].manager.kv_args)[0]) for side in (prefill, decode)]
+        from_ids, to_ids = (chance.permutation(np.arange(1, limit))[:count].astype(np.int32) for limit in pages)
+        for rank, own in enumerate(prefill.ranks):
+            for buffer, one, values in zip(own.of_state(own.manager.kv_args), described, model, strict=True):
+                buffer[from_ids] = one.of_rank(values, rank, prefill.tensor)
+        request = Request(prefill, decode, number).tell(states=[to_ids]).send([from_ids])
+        request.ends(SUCCESS)
+        decode.each(kept, lambda found, wanted: np.testing.assert_array_equal(found, wanted))
+        for rank, own in enumerate(decode.ranks):
+            for buffer, one, values in zip(own.of_state(own.manager.kv_args), described, model, strict=True):
+                assert np.array_equal(buffer[to_ids], one.of_rank(values, rank, decode.tensor))
+        request.clear()
+    prefill.close()
+    decode.close()
+
+
 def test_a_rank_that_fails_is_heard_by_all(nodes, bootstrap):
     prefill = Engine(nodes.daemons[0], bootstrap.address, "prefill", tensor=2)
     decode = Engine(nodes.daemons[1], bootstrap.address, "decode")
@@ -183,7 +234,16 @@ def test_a_rank_that_fails_is_heard_by_all(nodes, bootstrap):
 
 
 REFUSED = {
-    "TP with a state": ({"state": STATE}, {"tensor": 2, "state": STATE}, "attention TP 1 at the prefill, 2 here"),
+    "TP with a state that is not described": (
+        {"state": STATE},
+        {"tensor": 2, "state": STATE},
+        "attention TP 1 at the prefill, 2 here",
+    ),
+    "TP with a state of which no part is a rank's": (
+        {"state": [Divided(1, (8, 4), 6)]},
+        {"tensor": 8, "state": [Divided(1, (8, 8), 6)]},
+        "attention TP 1 at the prefill, 8 here",
+    ),
     "stages of the decode engine alone": ({}, {"stages": 2}, "PP 1 at the prefill, 2 here"),
     "stages with a state": ({"stages": 2, "state": STATE}, {"state": STATE}, "PP 2 at the prefill, 1 here"),
 }

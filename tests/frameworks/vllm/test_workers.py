@@ -206,7 +206,7 @@ def test_layers_do_not_wait_for_the_end_of_the_prefill(nodes):
         peer = Peer("engine", "r", theirs.pools, theirs.parallel)
         new = [SimpleNamespace(is_null=False, block_hash=None, block_id=block) for block in decode.ids]
         request = SimpleNamespace(
-            request_id="r", num_prompt_tokens=TOKENS, trace_headers=None, kv_transfer_params=peer.params()
+            request_id="r", prompt_token_ids=[3] * TOKENS, trace_headers=None, kv_transfer_params=peer.params()
         )
         decode.scheduler.allocated(request, SimpleNamespace(blocks=[new]), TOKENS)
         sink.load(decode.scheduler._meta)
