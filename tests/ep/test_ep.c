@@ -16,7 +16,7 @@ struct plan {
     struct party_options options[BATCH];
     uint32_t count;
     bool lag;    /* ranks wait at random */
-    bool staged; /* LL: pairs of scenarios overlap */
+    bool paired; /* two scenarios at a time: LL, their calls overlap; HT, calls of one kind follow each other */
 };
 
 static struct plan plan;
@@ -59,14 +59,37 @@ static void run_pair(struct strait_ep_group *group, uint32_t rank, uint32_t firs
     party_end(&b);
 }
 
+/* Two steps, call by call. */
+static void run_alternately(struct strait_ep_group *group, uint32_t rank, uint32_t first, struct rng *rng)
+{
+    struct party parties[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        party_begin(&parties[i], group, &plan.scenarios[first + i], rank, plan.options[first + i]);
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            lag(rng);
+            party_update(&parties[i % 2]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            party_dispatch(&parties[i % 2], 0);
+        for (uint32_t i = 0; i < 4; i++)
+            party_combine(&parties[i % 2], 0, i == 0);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        party_end(&parties[i]);
+}
+
 static void run_plan(struct member *member)
 {
+    const bool low_latency = plan.config.algorithm == STRAIT_EP_LOW_LATENCY;
     struct strait_ep_group *group = party_group(member, &plan.config);
     struct rng rng = rng_init(1000 + member->rank);
 
     for (uint32_t i = 0; i < plan.count; i++) {
-        if (plan.staged && i + 1 < plan.count) {
-            run_pair(group, member->rank, i++, &rng);
+        if (plan.paired && i + 1 < plan.count) {
+            (low_latency ? run_pair : run_alternately)(group, member->rank, i, &rng);
+            i++;
             continue;
         }
         struct party party;
@@ -150,7 +173,7 @@ static void random_plan(struct rng *rng, uint32_t ranks, uint32_t count)
 {
     plan.config = random_config(rng, ranks);
     plan.count = count < BATCH ? count : BATCH;
-    plan.staged = plan.config.algorithm == STRAIT_EP_LOW_LATENCY && rng_below(rng, 2) == 0;
+    plan.paired = rng_below(rng, 2) == 0;
     for (uint32_t i = 0; i < plan.count; i++) {
         random_scenario(rng, &plan.config, &plan.scenarios[i]);
         plan.options[i] = random_options(rng, &plan.scenarios[i]);
