@@ -108,10 +108,8 @@ static void run_plan(struct member *member)
 static struct strait_ep_config random_config(struct rng *rng, uint32_t ranks)
 {
     struct strait_ep_config config = {.rank_count = ranks};
-    uint32_t local = 1 + rng_below(rng, 6);
+    const uint32_t local = 1 + rng_below(rng, 6);
 
-    if (local * ranks > REF_EXPERTS)
-        local = REF_EXPERTS / ranks;
     config.algorithm = rng_below(rng, 2) ? STRAIT_EP_HIGH_THROUGHPUT : STRAIT_EP_LOW_LATENCY;
     config.experts = local * ranks;
     config.tokens_max = 1 + rng_below(rng, REF_TOKENS);
@@ -327,6 +325,24 @@ TEST_LOOP(the_last_tokens_are_dropped_where_there_is_no_room, 2)
         require(plan.scenarios[i].overflow);
     }
     world_run(4, false, run_plan, NULL);
+}
+END_TEST
+
+/* The largest group, of few tokens. */
+TEST_LOOP(sixty_four_ranks, 4)
+{
+    struct rng rng = rng_init(5);
+    struct scenario *scenario = &plan.scenarios[0];
+
+    chosen_plan(_i, REF_UNIFORM, 1);
+    plan.config.tokens_max = scenario->tokens_max = 3;
+    plan.config.experts = scenario->experts = 128;
+    scenario->ranks = STRAIT_EP_RANKS_MAX;
+    scenario->receive_max = STRAIT_EP_RANKS_MAX * 3;
+    for (uint32_t s = 0; s < scenario->ranks; s++)
+        scenario->tokens[s] = s % 4;
+    ref_draw(scenario, &rng, REF_UNIFORM);
+    world_run(STRAIT_EP_RANKS_MAX, false, run_plan, NULL);
 }
 END_TEST
 
