@@ -6,7 +6,7 @@ import sys
 
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8 block_parts"
-               " block_typed chunk codec container",
+               " block_typed pages chunk codec container",
     "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util coll_report files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
