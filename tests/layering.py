@@ -23,7 +23,7 @@ ORDER = {
     "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",
     "daemon/device/cuda": "failure stage batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
-    "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink sink_peer source local expectation"
+    "daemon": "peer_figures peer_codebooks coding_runs policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink sink_peer source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",
 }
 
