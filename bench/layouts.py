@@ -5,8 +5,10 @@ that has landed with a rearrangement by numpy or torch.
 layouts.py STRAITD [--gpu] [--tokens N] [--layers N] [--repeats N] [--coding LIST] [--transports LIST]
 
 The libraries are those of STRAIT_LIBRARY and STRAIT_CLIENT_LIBRARY, the binding that of PYTHONPATH. Two daemons, pools
-of K and V in BF16, 8 KV heads of 128 values; with --gpu on the first and the last GPU, by torch. Medians over the
-repeats, which take the pairs in turn; GB/s of the bytes that land, x of pages of 16 tokens that are alike.
+of K and V in BF16, 8 KV heads of 128 values; with --gpu on the first and the last GPU, by torch. The repeats take the
+pairs in turn. Medians: GB/s of the bytes that land; x of pages of 16 tokens that are alike, with as many heads, in the
+same turn; the same of the bytes for each second of the daemons' processors, which others that use the machine disturb
+less.
 """
 
 from __future__ import annotations
@@ -34,6 +36,13 @@ class Side(NamedTuple):
     tokens: int
     order: Layout = NHD
     heads: range = range(HEADS)
+
+
+class Rates(NamedTuple):
+    """Bytes a second, of the clock and of the daemons' processors."""
+
+    clock: float
+    processor: float
 
 
 PAIRS = {
@@ -115,6 +124,11 @@ class Daemons:
                 subprocess.Popen([straitd, "--socket", str(socket), *common], stderr=log) for socket in self.sockets
             ]
 
+    def processor_seconds(self) -> float:
+        """Of both daemons so far."""
+        tasks = [task for process in self.running for task in Path(f"/proc/{process.pid}/task").iterdir()]
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
+
     def __enter__(self) -> Daemons:
         return self
 
@@ -161,20 +175,23 @@ def measure(options: argparse.Namespace, coding: str, transports: str) -> None:
             sink = Pool(clients[1], b, options, max(devices - 1, 0), fill=False)
             pools[name] = source, sink, clients[1].import_peer(source.pool.export(timeout=60))
             sink.pool.wait(60)
-        times: dict[str, list[float]] = {name: [] for name in pools}
+        rates: dict[str, list[Rates]] = {name: [] for name in pools}
         for turn in range(options.repeats + 2):  # the first two are not counted
             for name, (source, sink, peer) in pools.items():
+                before = daemons.processor_seconds()
                 seconds = move(clients, f"{name} {turn}", source, sink, peer)
-                times[name] += [seconds] if turn > 1 else []
-        base = 0.0
+                used = max(daemons.processor_seconds() - before, 1e-9)
+                rates[name] += [Rates(sink.bytes / seconds, sink.bytes / used)] if turn > 1 else []
         for name, (source, sink, _) in pools.items():
             heads = sink.side.heads
             sent = source.by_token()[:, :, heads.start - source.side.heads.start :][:, :, : len(heads)]
             good = (sent == sink.by_token()).all()
-            rate = sink.bytes / statistics.median(times[name]) * 1e-9
-            base = base or rate
-            print(f"{transports:8} {coding:7} {name:26} {sink.bytes >> 20:5} MiB {rate:7.2f} {rate / base:6.2f}",
-                  "ok" if good else "WRONG", flush=True)  # fmt: skip
+            alike = rates["alike, 16 tokens" if len(heads) == HEADS else "alike, half of the heads"]
+            rate = statistics.median(own.clock for own in rates[name]) * 1e-9
+            by_clock = statistics.median(own.clock / base.clock for own, base in zip(rates[name], alike))
+            by_processor = statistics.median(own.processor / base.processor for own, base in zip(rates[name], alike))
+            print(f"{transports:8} {coding:7} {name:26} {sink.bytes >> 20:5} MiB {rate:7.2f} {by_clock:6.2f}",
+                  f"{by_processor:6.2f}", "ok" if good else "WRONG", flush=True)  # fmt: skip
             if not good:
                 raise SystemExit(1)
         for client in clients:

@@ -757,6 +757,15 @@ static bool expire_undescribed(struct node *node, struct pending *pending)
     return true;
 }
 
+/* Why a read is waited for no longer: its peer has not said how its pool is laid out, or the pool's client never
+ * allowed anybody to read, or has gone. */
+static enum strait_reason why_unread(struct node *node, const struct pending *pending)
+{
+    if (pending->undescribed)
+        return STRAIT_REASON_TIMEOUT;
+    return name_pool(node, &pending->key.wants) != NULL ? STRAIT_REASON_NOT_SERVED : STRAIT_REASON_LOCAL;
+}
+
 void match_expire(struct node *node, uint64_t now)
 {
     struct pending *pending, *next;
@@ -767,9 +776,8 @@ void match_expire(struct node *node, uint64_t now)
         }
         if (now < pending->expires || (!pending->key.is_read && pending_keep_expired(node, pending, now)))
             continue;
-        if (pending->key.is_read) /* its client has gone, or never allowed anybody to read */
-            refuse_pending(pending, name_pool(node, &pending->key.wants) != NULL ? STRAIT_REASON_NOT_SERVED
-                                                                                 : STRAIT_REASON_LOCAL);
+        if (pending->key.is_read)
+            refuse_pending(pending, why_unread(node, pending));
         pending_remove(node, pending);
     }
 }

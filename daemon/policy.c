@@ -9,6 +9,10 @@
  * What can be measured depends on the type of the values: FP16 takes twice the time of BF16, and shrinks less. So
  * ratios and speeds are kept by type and mode.
  *
+ * What no stage tells is what processors do that serve all of them: the decoders of a sink on the same host, or the
+ * network of the kernel. So whole legs over a network are timed, by runs of chunks of one mode (coding_runs.h), and
+ * what a mode was measured to carry that way counts in place of the minimum above.
+ *
  * Pages that do not shrink go raw, and so do pages that the processor codes too slowly for the link. Raw chunks tell
  * nothing about the other modes, so every so often one chunk is coded anyway. In the same way `base` is tried beside
  * the tables: a codebook set that does not fit the pages shows by its ratio, and `base` needs none. */
@@ -252,7 +256,7 @@ static const char *name_of(const struct policy *policy, const struct policy_wire
 }
 
 /* Tells why `best` is the best, by what was measured. */
-static void explain(struct choice *c, const struct coder *best, const struct policy_wire *wire, double most)
+static void explain(struct choice *c, const struct coder *best, const struct policy_wire *wire, double most, bool timed)
 {
     const double ratio = poor_ratio(c, best);
     if (ratio != 0) {
@@ -260,9 +264,9 @@ static void explain(struct choice *c, const struct coder *best, const struct pol
         c->why = c->poor;
     }
     if (wire != NULL)
-        set_reason(c, best, "%s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s", name_of(c->policy, wire),
+        set_reason(c, best, "%s %.2f GB/s%s, ratio %.2f, %s %.2f GB/s", name_of(c->policy, wire),
                    known_or(wire->rate, USUAL_WIRE) * 1e-9, wire->rate > 0 ? "" : " (assumed)", ratio_of(c, best),
-                   most * 1e-9);
+                   timed ? "carries" : "would carry", most * 1e-9);
     else if (best->mode != STRAIT_MODE_RAW)
         set_reason(c, best, "the bus between GPU and shared memory");
     else
@@ -280,8 +284,29 @@ static enum strait_mode choose(struct choice *c, const struct policy_wire *wire,
         most = rate;
         best = c->list[i];
     }
-    explain(c, best, wire, most);
+    explain(c, best, wire, most, false);
     return this_time(c, best);
+}
+
+/* The same by runs, in which whole legs were timed. */
+static enum strait_mode choose_run(struct choice *c, const struct policy_wire *wire, unsigned workers)
+{
+    struct coding_runs *runs = &c->policy->runs;
+    struct coding_candidate candidates[1 + sizeof(coders) / sizeof(coders[0])];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct coder *coder = c->list[i];
+        const double ratio = c->pool->types[c->element].ratio[coder->mode];
+        if (coder->mode == STRAIT_MODE_RAW || ratio == 0 || ratio > LEAST_GAIN)
+            candidates[count++] = (struct coding_candidate){.mode = coder->mode,
+                                                            .expected = goodput(c, coder, wire, workers),
+                                                            .tried = coder->tried || coder == &raw_coder};
+    }
+    const enum strait_mode mode = coding_mode(runs, c->element, candidates, count, LEAST_GAIN, uv_hrtime());
+    const struct coder *coder = offered(c, mode);
+    const double rate = coding_rate(runs, c->element, mode);
+    explain(c, coder, wire, known_or(rate, goodput(c, coder, wire, workers)), rate > 0);
+    return this_time(c, coder);
 }
 
 /* Coded bytes a second into the peer's GPU. 0: this mode has not been measured. */
@@ -359,7 +384,14 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, bool to_gpu, 
         set_reason(&c, &raw_coder, "shared memory");
         return STRAIT_MODE_RAW;
     }
+    if (policy_times(peer, path, leg_bytes))
+        return choose_run(&c, &c.policy->link, node->workers);
     return choose(&c, peer->direct ? NULL : &c.policy->link, node->workers);
+}
+
+bool policy_times(const struct peer *peer, struct chunk_path path, uint64_t leg_bytes)
+{
+    return !path.gpus && !peer->direct && leg_bytes >= CODING_LEG_BYTES;
 }
 
 static void forget_tables(struct policy_pool *pool)
@@ -373,8 +405,10 @@ static void forget_peer(void *arg, struct peer *peer)
 {
     struct peer_use *use = peer->owner;
     (void)arg;
-    if (use != NULL) /* encoded into its GPU: the rates are those of ratios */
-        memset(use->policy.peer, 0, sizeof(use->policy.peer));
+    if (use == NULL)
+        return;
+    memset(use->policy.peer, 0, sizeof(use->policy.peer)); /* encoded into its GPU: the rates are those of ratios */
+    memset(use->policy.runs.rates, 0, sizeof(use->policy.runs.rates));
 }
 
 void policy_codebook_changed(struct node *node)
@@ -450,6 +484,18 @@ void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint
     smooth(&w->raw_rate, (double)w->busy_raw * 1e9 / (double)busy);
     w->busy_since = now;
     w->busy_bytes = w->busy_raw = 0;
+}
+
+void policy_carried(struct peer *peer, enum strait_element element, enum strait_mode mode, uint64_t raw_bytes)
+{
+    coding_carried(&((struct peer_use *)peer->owner)->policy.runs, element, mode, raw_bytes);
+}
+
+void policy_leg(struct peer *peer, bool under_way)
+{
+    struct peer_use *use = peer->owner;
+    if (use != NULL)
+        (under_way ? coding_leg_began : coding_leg_ended)(&use->policy.runs, uv_hrtime());
 }
 
 /* ---- A link between GPUs, or host memory ------------------------------------------------------------------------- */

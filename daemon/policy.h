@@ -8,10 +8,8 @@
 #include <strait/codec.h>
 
 #include "daemon/base/metrics.h"
+#include "daemon/coding_runs.h"
 #include "proto/message.h"
-
-#define POLICY_MODES (STRAIT_MODE_PARTS + 1)       /* enum strait_mode is the index; AUTO's place is unused */
-#define POLICY_TYPES (STRAIT_ELEMENT_FP8_E5M2 + 1) /* enum strait_element is the index */
 
 struct node;
 struct peer;
@@ -34,6 +32,7 @@ struct policy_wire {
 struct policy {
     struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
     struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
+    struct coding_runs runs;                 /* legs between pages of the host, over a network */
     struct { /* coded bytes, and the time in which a GPU encoded them into the memory of a peer's; the latest count most
               */
         double bytes, ns;
@@ -68,6 +67,10 @@ void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_elemen
                     struct chunk_path path, uint64_t leg_bytes, const struct job_result *result);
 void policy_sending(struct peer *peer, struct chunk_path path);
 void policy_sent(struct peer *peer, struct chunk_path path, uint64_t bytes, uint64_t raw_bytes);
+/* The same of a chunk that was carried, of a leg that is timed; and whether the chunks of such a leg are under way. */
+bool policy_times(const struct peer *peer, struct chunk_path path, uint64_t leg_bytes);
+void policy_carried(struct peer *peer, enum strait_element element, enum strait_mode mode, uint64_t raw_bytes);
+void policy_leg(struct peer *peer, bool under_way);
 
 /* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by host memory?
  * policy_judge is called now and then: has that changed? */

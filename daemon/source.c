@@ -445,6 +445,15 @@ static bool describe_chunk(struct source *source, const struct leg_grant *grant,
     return !peer->sealed || seal_make(&peer->seal_out, header.number, tx->header, sizeof(tx->header), seal);
 }
 
+/* The policy times legs from their first chunk to the verdict. */
+static void time_leg(struct source *source, bool under_way)
+{
+    if (source->peer == NULL || source->timed == under_way)
+        return;
+    source->timed = under_way;
+    policy_leg(source->peer, under_way);
+}
+
 static void encode_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
@@ -487,6 +496,8 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
+    if (policy_times(source->peer, tx->path, source->bytes))
+        time_leg(source, true);
     tx->mode =
         policy_mode(node, source->peer, source->sink_on_gpu, request->pool, tx->element, tx->path, source->bytes);
     enum strait_status status = job_encode(node->jobs, source_pool(source), &piece, ids, tx->mode, &chunk, on_encoded,
@@ -547,6 +558,10 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     struct inflight_chunk *tx = (struct inflight_chunk *)(uintptr_t)cookie;
     struct source *source = tx->source;
     policy_sent(source->peer, tx->path, status == STRAIT_OK ? tx->size : 0, tx->raw_bytes);
+    if (source->timed && status == STRAIT_OK)
+        policy_carried(source->peer, tx->element, tx->mode, tx->raw_bytes);
+    if (source->inflight == tx && tx->next == NULL && !source->offer->last) /* then it waits for the offer's client */
+        time_leg(source, false);
     if (policy_compare_links(node, source->peer))
         gpu_path_changed(node, source->peer);
     if (status == STRAIT_OK) {
@@ -635,6 +650,7 @@ static void act(struct source *source, const struct leg_action *action)
         request_state(&source->offer->request, action->state);
         break;
     case LEG_VERDICT:
+        time_leg(source, false);
         peer_figures_verdict(peer_figures_of(source->peer), action->reason);
         if (!source->superseded)
             source->offer->request.callbacks->verdict(&source->offer->request, action->reason, source->why);
@@ -726,6 +742,7 @@ struct source *source_create(struct offer *o, const struct source_port *port, st
 void source_free(struct source *source)
 {
     stop_waiting(source);
+    time_leg(source, false);
     if (source->local != NULL) { /* as when a connection ends */
         source->local->local = NULL;
         sink_event(source->local, SINK_QUIET, STRAIT_REASON_NONE);

@@ -79,6 +79,7 @@ struct source {
     struct inflight_chunk *inflight;
     uint64_t queued_at;
     bool waiting; /* in exchange.encoding */
+    bool timed;   /* its chunks are under way, for the policy */
     struct source *next;
     struct source *closed_next;
     struct source *wprev, *wnext;

@@ -15,6 +15,7 @@
 
 #include "internal/bytes.h"
 #include "kernels/codebook.h"
+#include "kernels/cursor.h"
 #include "kernels/value_ops.h"
 
 #define CHUNK_UNIT  16u /* bytes; blocks begin and end at multiples of it */
@@ -22,6 +23,9 @@
 /* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the remainder is for vector stores that reach
  * further. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
+
+/* No vector step that sums words is longer. */
+#define BLOCK_PIECE_UNIT 128u
 
 /* What coders of exponents may read and write past the end of a list: no vector is longer. */
 #define VECTOR_BYTES 64u
@@ -31,13 +35,13 @@ enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
 /* One uncoded block of a page. The coders compute its sum in passing, while the bytes are in registers. */
 struct block_bytes {
-    uint8_t *bytes;      /* encoders only read it */
-    uint32_t size;       /* 2n + t */
-    uint32_t word;       /* number of its first 32-bit word in the page, a multiple of SUM_LANES */
-    bool stream;         /* decoders: store past the caches (non-temporal) */
-    const uint8_t *next; /* source that is read next, for prefetching; NULL: none */
-    uint64_t sum;        /* out: sum_terms of the bytes */
-    bool maybe_const;    /* out, decoders: the first values of the block are all equal */
+    uint8_t *bytes;            /* encoders only read it */
+    uint32_t size;             /* 2n + t */
+    uint32_t word;             /* number of its first 32-bit word in the page, a multiple of SUM_LANES */
+    bool stream;               /* decoders: store past the caches (non-temporal) */
+    const struct cursor *next; /* encoders: source that is read next, for prefetching; NULL: none */
+    uint64_t sum;              /* out: sum_terms of the bytes */
+    bool maybe_const;          /* out, decoders: the first values of the block are all equal */
 };
 
 struct block_ops {
@@ -95,6 +99,12 @@ struct block_ops {
     uint64_t (*sum)(const uint8_t *src, size_t size, uint32_t word);
     uint64_t (*sum_copy)(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream);
     void (*copy)(uint8_t *dst, const uint8_t *src, size_t size, bool stream);
+
+    /* The same as sum_copy, from pieces of a page, or to them, that have a multiple of BLOCK_PIECE_UNIT bytes. `ahead`:
+     * the distance to what is read next at the same places, which is prefetched, as processors prefetch no rows; 0:
+     * none. */
+    uint64_t (*sum_gather)(uint8_t *dst, struct cursor *src, size_t size, uint32_t word, ptrdiff_t ahead, bool stream);
+    uint64_t (*sum_scatter)(struct cursor *dst, const uint8_t *src, size_t size, uint32_t word, bool stream);
 
     /* Makes streamed stores visible before any later store. */
     void (*flush)(void);

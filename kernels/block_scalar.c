@@ -381,6 +381,32 @@ static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
     memcpy(dst, src, size);
 }
 
+static uint64_t sum_gather(uint8_t *dst, struct cursor *src, size_t size, uint32_t word, ptrdiff_t ahead, bool stream)
+{
+    uint8_t *at = dst;
+    (void)ahead;
+    (void)stream;
+    for (size_t left = size, n; left > 0; at += n, left -= n) {
+        n = src->left < left ? src->left : left;
+        memcpy(at, src->at, n);
+        cursor_pass(src, (uint32_t)n);
+    }
+    return sum_terms(dst, size, word);
+}
+
+static uint64_t sum_scatter(struct cursor *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
+{
+    uint64_t sum = 0;
+    (void)stream;
+    for (size_t n; size > 0; src += n, word += (uint32_t)n / 4, size -= n) {
+        n = dst->left < size ? dst->left : size;
+        memcpy(dst->at, src, n);
+        sum += sum_terms(dst->at, n, word); /* of the bytes stored: the source may change meanwhile */
+        cursor_pass(dst, (uint32_t)n);
+    }
+    return sum;
+}
+
 static void flush(void)
 {
 }
@@ -407,5 +433,7 @@ const struct block_ops block_scalar = {
     .sum = sum_terms,
     .sum_copy = sum_copy,
     .copy = copy,
+    .sum_gather = sum_gather,
+    .sum_scatter = sum_scatter,
     .flush = flush,
 };

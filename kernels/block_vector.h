@@ -86,23 +86,27 @@ static inline void prefetch_second(const uint8_t *line)
  * and the sum is computed in passing. Prefetches the next block to the second-level cache: the first level is full. */
 struct splitter {
     uint8_t *stage;
-    const uint8_t *src, *next;
+    const uint8_t *src;
+    struct cursor next;
     struct summer summer;
 };
 
+static inline struct cursor next_of(const struct block_bytes *block)
+{
+    return block->next != NULL ? *block->next : cursor_in_row(block->bytes);
+}
+
 static inline struct splitter splitter_init(uint8_t *stage, const struct block_bytes *block)
 {
-    return (struct splitter){.stage = stage,
-                             .src = block->bytes,
-                             .next = block->next != NULL ? block->next : block->bytes,
-                             .summer = summer_init(block->word)};
+    return (struct splitter){
+        .stage = stage, .src = block->bytes, .next = next_of(block), .summer = summer_init(block->word)};
 }
 
 static inline vec split_step(struct splitter *s, uint32_t i)
 {
     struct words v = words_load(s->src + 2 * i);
     for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-        prefetch_second(s->next + 2 * i + ahead);
+        cursor_prefetch_line(&s->next);
     struct split parts = split_values(v);
     summer_add(&s->summer, v);
     vec_store(s->stage + i, parts.sign_mantissa);
@@ -464,13 +468,14 @@ static inline vec join_fp8_step(const uint8_t *exponents, const uint8_t *rests, 
 static inline void split_fp8_of(uint8_t *exponents, uint8_t *rests, struct block_bytes *block, bool e5m2)
 {
     uint8_t *signs = rests + pack_bytes_2bit(block->size);
-    const uint8_t *src = block->bytes, *next = block->next != NULL ? block->next : src;
+    const uint8_t *src = block->bytes;
+    struct cursor next = next_of(block);
     struct summer summer = summer_init(block->word);
     uint32_t i = 0;
     for (; i + 2 * STEP <= block->size; i += 2 * STEP) {
         struct words v = words_load(src + i);
         for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-            prefetch_second(next + i + ahead);
+            cursor_prefetch_line(&next);
         summer_add(&summer, v);
         split_fp8_step(exponents, rests, signs, words_first(v), i, e5m2);
         split_fp8_step(exponents, rests, signs, words_second(v), i + STEP, e5m2);
@@ -586,6 +591,49 @@ static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t
     return summer_result(&s) + sum_terms(dst + i, size - i, word + (uint32_t)(i / 4));
 }
 
+/* Copies whole steps and sums them. */
+static inline void sum_piece(struct summer *s, uint8_t *dst, const uint8_t *src, size_t size, bool past)
+{
+    for (size_t i = 0; i < size; i += 2 * STEP) {
+        struct words v = words_load(src + i);
+        summer_add(s, v);
+        if (past)
+            words_stream(dst + i, v);
+        else
+            words_store(dst + i, v);
+    }
+}
+
+/* Pieces are whole steps, and so are their parts in a block. */
+static uint64_t sum_gather(uint8_t *dst, struct cursor *src, size_t size, uint32_t word, ptrdiff_t ahead, bool stream)
+{
+    struct summer s = summer_init(word);
+    const bool past = stream && (uintptr_t)dst % 64 == 0;
+    while (size > 0) {
+        const uint32_t n = src->left < size ? src->left : (uint32_t)size;
+        if (ahead != 0)
+            cursor_prefetch(src->at + ahead, n);
+        sum_piece(&s, dst, src->at, n, past);
+        cursor_pass(src, n);
+        dst += n;
+        size -= n;
+    }
+    return summer_result(&s);
+}
+
+static uint64_t sum_scatter(struct cursor *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
+{
+    struct summer s = summer_init(word);
+    while (size > 0) {
+        const uint32_t n = dst->left < size ? dst->left : (uint32_t)size;
+        sum_piece(&s, dst->at, src, n, stream && (uintptr_t)dst->at % 64 == 0);
+        cursor_pass(dst, n);
+        src += n;
+        size -= n;
+    }
+    return summer_result(&s);
+}
+
 static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
 {
     size_t head = -(uintptr_t)dst % 64, i;
@@ -593,10 +641,12 @@ static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
         memcpy(dst, src, size);
         return;
     }
-    memcpy(dst, src, head);
+    if (head != 0)
+        memcpy(dst, src, head);
     for (i = head; i + 2 * STEP <= size; i += 2 * STEP)
         words_stream(dst + i, words_load(src + i));
-    memcpy(dst + i, src + i, size - i);
+    if (i != size)
+        memcpy(dst + i, src + i, size - i);
 }
 
 static void flush(void)
@@ -611,7 +661,8 @@ static void flush(void)
         .decode_tier = decode_tier, .encode_tiers = encode_tiers, .decode_tiers = decode_tiers,                   \
         .tiers_size = tiers_size, .count_threes = count_threes, .find_part_bases = find_part_bases,               \
         .to_symbols = to_symbols, .to_exponents = to_exponents, .pack_low = pack_low, .unpack_low = unpack_low,   \
-        .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, .flush = flush                       \
+        .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, .sum_gather = sum_gather,            \
+        .sum_scatter = sum_scatter, .flush = flush                                                                \
     }
 
 #endif

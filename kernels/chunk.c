@@ -4,101 +4,6 @@
 #include "internal/element.h"
 #include "kernels/chunk.h"
 
-/* ---- Page lists ------------------------------------------------------------------------------------------------- */
-
-static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
-{
-    const bool has_columns = region->columns > 1;
-    if (has_columns ? region->row_bytes % region->columns != 0 || region->columns >= STRAIT_COLUMN_STRIDE_MAX ||
-                          region->column_stride >= STRAIT_COLUMN_STRIDE_MAX
-                    : region->column_stride != 0)
-        return STRAIT_ERR_INVALID;
-    if ((region->page_count > 1 && region->page_stride >= STRAIT_STRIDE_MAX) ||
-        (region->rows > 1 && region->row_stride >= STRAIT_STRIDE_MAX))
-        return STRAIT_ERR_INVALID;
-    if (region->base == NULL || region->rows == 0 || region->row_bytes == 0 ||
-        (uint64_t)region->rows * region->row_bytes > STRAIT_PAGE_BYTES_MAX)
-        return STRAIT_ERR_INVALID;
-    uint64_t all = (uintptr_t)region->base;
-    if (region->page_count > 1)
-        all |= region->page_stride;
-    if (region->rows > 1)
-        all |= region->row_stride | region->row_bytes;
-    if (has_columns)
-        all |= region->column_stride | region->row_bytes / region->columns;
-    return all % alignment == 0 ? STRAIT_OK : STRAIT_ERR_ALIGNMENT;
-}
-
-enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignment)
-{
-    if (pages == NULL || pages->regions == NULL || pages->region_count == 0 || pages->id_count == 0 ||
-        (uint64_t)pages->region_count * pages->id_count > STRAIT_CHUNK_PAGES_MAX)
-        return STRAIT_ERR_INVALID;
-    for (uint32_t r = 0; r < pages->region_count; r++) {
-        enum strait_status status = region_check(&pages->regions[r], alignment);
-        if (status != STRAIT_OK)
-            return status;
-    }
-    return STRAIT_OK;
-}
-
-/* Page `index` of a checked list; false when its id is out of range. */
-static bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page)
-{
-    uint32_t i = index % pages->id_count;
-    uint32_t id = pages->ids == NULL ? i : pages->ids[i];
-    page->region = &pages->regions[index / pages->id_count];
-    page->bytes = region_page_bytes(page->region);
-    bool known = id < page->region->page_count;
-    page->base = known ? (uint8_t *)page->region->base + id * page->region->page_stride : NULL;
-    return known;
-}
-
-uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size)
-{
-    const struct strait_region *region = page->region;
-    if (region->columns > 1)
-        return NULL;
-    if (region->rows == 1 || region->row_stride == region->row_bytes)
-        return page->base + offset;
-    uint32_t row = offset / region->row_bytes, inside = offset % region->row_bytes;
-    return inside + size <= region->row_bytes ? page->base + row * region->row_stride + inside : NULL;
-}
-
-/* Address of the byte at `offset` of the page; *piece becomes how many of the `left` bytes follow it there. */
-static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t left, uint32_t *piece)
-{
-    const struct strait_region *region = page->region;
-    const uint32_t columns = region->columns > 1 ? region->columns : 1, bytes = region->row_bytes / columns;
-    const uint32_t number = offset / bytes, inside = offset % bytes, rest = bytes - inside;
-    *piece = rest < left ? rest : left;
-    return page->base + number / columns * region->row_stride + (uint64_t)(number % columns) * region->column_stride +
-           inside;
-}
-
-#define LINE 64u /* bytes of a cache line */
-
-/* Gather `size` bytes from `offset` of the page to a buffer, or scatter them from there; they may cross rows. `next`:
- * the page that is read next, whose same rows are prefetched, as processors prefetch no rows; NULL: none. */
-static void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst, const uint8_t *next)
-{
-    for (uint32_t piece; size > 0; offset += piece, dst += piece, size -= piece) {
-        const uint8_t *src = row_piece(page, offset, size, &piece);
-        for (uint32_t at = 0; next != NULL && at < piece; at += LINE)
-            __builtin_prefetch(next + (src - page->base) + at, 0, 2); /* into the L2 */
-        memcpy(dst, src, piece);
-    }
-}
-
-static void page_write(const struct block_ops *blocks, const struct page *page, uint32_t offset, uint32_t size,
-                       const uint8_t *src, bool stream)
-{
-    for (uint32_t piece; size > 0; offset += piece, src += piece, size -= piece) {
-        uint8_t *dst = row_piece(page, offset, size, &piece);
-        blocks->copy(dst, src, piece, stream);
-    }
-}
-
 /* ---- Layout and checks ------------------------------------------------------------------------------------------ */
 
 static const uint8_t no_codebook[STRAIT_CODEBOOK_ID_BYTES];
@@ -525,29 +430,55 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
     return unit << 4 | block->mode;
 }
 
-/* Address of block b of the page, in place or gathered. */
-static uint8_t *get_block(struct encoder *e, uint32_t index, const struct page *page, uint32_t b, uint32_t size)
-{
-    struct page next = {.base = NULL};
-    uint8_t *src = page_span(page, b * BLOCK_BYTES, size);
-    if (src != NULL)
-        return src;
-    if (index + 1 < e->layout.page_count && pages_get(e->src, index + 1, &next) && next.bytes != page->bytes)
-        next.base = NULL;
-    page_read(page, b * BLOCK_BYTES, size, e->scratch->rows, next.base);
-    return e->scratch->rows;
-}
-
-/* The block after block b of page `index`, if it can be prefetched. */
-static const uint8_t *next_block(const struct encoder *e, uint32_t index, const struct page *page, uint32_t b)
+/* The page after page `index`, if it is as long. */
+static const uint8_t *next_page(const struct encoder *e, uint32_t index, const struct page *page)
 {
     struct page next;
-    if (b + 1 < page_blocks(page->bytes))
-        return page_span(page, (b + 1) * BLOCK_BYTES, 1);
-    if (index + 1 == e->layout.page_count)
-        return NULL;
-    pages_get(e->src, index + 1, &next);
-    return next.base;
+    return index + 1 < e->layout.page_count && pages_get(e->src, index + 1, &next) && next.bytes == page->bytes
+               ? next.base
+               : NULL;
+}
+
+/* Whether encoders prefetch the next block while they code one. */
+static bool coders_prefetch(const struct encoder *e)
+{
+    return e->mode == STRAIT_MODE_TOP16 || e->mode == STRAIT_MODE_TIERED || element_bytes(e->element) == 1;
+}
+
+/* Writes a block that crosses rows and returns its row. */
+static uint32_t encode_gathered(struct encoder *e, uint32_t index, const struct page *page, struct block *block,
+                                const struct table *table)
+{
+    uint8_t *dst = e->dst + e->at;
+    const uint32_t unit = (uint32_t)(e->at / CHUNK_UNIT);
+    if (e->mode != STRAIT_MODE_RAW || !page_sums_by_pieces(page)) {
+        const bool told = block->in.next != NULL && coders_prefetch(e);
+        page_read(page, 4 * block->in.word, block->in.size, e->scratch->rows, told ? NULL : next_page(e, index, page));
+        block->in.bytes = e->scratch->rows;
+        return encode_block(e, block, table);
+    }
+    block->mode = block->stats_mode = STRAIT_BLOCK_RAW;
+    const uint8_t *next = next_page(e, index, page);
+    struct cursor cursor = page_cursor(page, 4 * block->in.word);
+    block->in.sum = e->blocks->sum_gather(dst, &cursor, block->in.size, block->in.word,
+                                          next != NULL ? next - page->base : 0, e->stream);
+    e->at += pad(dst, block->in.size);
+    return unit << 4 | STRAIT_BLOCK_RAW;
+}
+
+/* The block after block b of page `index`. False: there is none, or it cannot be prefetched line by line. */
+static bool next_block(const struct encoder *e, uint32_t index, const struct page *page, uint32_t b,
+                       struct cursor *cursor)
+{
+    struct page next = *page;
+    if (++b == page_blocks(page->bytes)) {
+        b = 0;
+        if (index + 1 == e->layout.page_count)
+            return false;
+        pages_get(e->src, index + 1, &next);
+    }
+    *cursor = page_is_in_row(&next) ? cursor_in_row(next.base + b * BLOCK_BYTES) : page_cursor(&next, b * BLOCK_BYTES);
+    return cursor->piece % CURSOR_LINE == 0;
 }
 
 /* Encodes page `index` and fills its entry and rows. `table` NULL: there is no codebook. */
@@ -558,11 +489,14 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
     uint32_t blocks = page_blocks(page->bytes);
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t size = block_bytes(page->bytes, b);
-        struct block block = {.in = {.bytes = get_block(e, index, page, b, size),
+        struct cursor next;
+        struct block block = {.in = {.bytes = page_span(page, b * BLOCK_BYTES, size),
                                      .size = size,
                                      .word = b * (BLOCK_BYTES / 4),
-                                     .next = next_block(e, index, page, b)}};
-        store_le32(e->dst + row_offset(&e->layout, index, b), encode_block(e, &block, table));
+                                     .next = next_block(e, index, page, b, &next) ? &next : NULL}};
+        const uint32_t row =
+            block.in.bytes != NULL ? encode_block(e, &block, table) : encode_gathered(e, index, page, &block, table);
+        store_le32(e->dst + row_offset(&e->layout, index, b), row);
         sum += block.in.sum;
         stats->values[block.stats_mode] += size / 2;
         stats->escapes += block.escapes;
@@ -732,10 +666,14 @@ static enum strait_status decode_page(struct decoder *d, uint32_t index, const s
         uint8_t *in_place = page == NULL ? NULL : page_span(page, offset, out.size);
         out.bytes = in_place != NULL ? in_place : d->scratch->stage;
         out.stream = in_place != NULL && d->stream;
-        if (!decode_block(d, &block, &out, table, &escapes))
+        if (page != NULL && in_place == NULL && block.mode == STRAIT_BLOCK_RAW && page_sums_by_pieces(page)) {
+            struct cursor cursor = page_cursor(page, offset); /* whole units, so nothing is behind them */
+            out.sum = d->blocks->sum_scatter(&cursor, block.src, out.size, out.word, d->stream);
+        } else if (!decode_block(d, &block, &out, table, &escapes)) {
             return STRAIT_ERR_CORRUPT;
-        if (page != NULL && in_place == NULL)
+        } else if (page != NULL && in_place == NULL) {
             page_write(d->blocks, page, offset, out.size, out.bytes, d->stream);
+        }
         sum += out.sum;
         stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.stats_mode : block.mode] += out.size / 2;
         stats->escapes += escapes;

@@ -1,4 +1,4 @@
-/* Chunks on a CPU: page lists of callers, layout and checks of a chunk (FORMAT.md, sections 4 and 6), encoding,
+/* Chunks on a CPU: layout and checks of a chunk (FORMAT.md, sections 4 and 6), encoding,
  * decoding. */
 #ifndef STRAIT_KERNELS_CHUNK_H
 #define STRAIT_KERNELS_CHUNK_H
@@ -9,31 +9,7 @@
 #include <strait/codec.h>
 
 #include "kernels/block_typed.h"
-
-/* ---- Page lists ------------------------------------------------------------------------------------------------- */
-
-/* One page of a list. */
-struct page {
-    const struct strait_region *region;
-    uint8_t *base; /* of its first row */
-    uint32_t bytes;
-};
-
-static inline uint32_t pages_count(const struct strait_pages *pages)
-{
-    return pages->region_count * pages->id_count;
-}
-
-static inline uint32_t region_page_bytes(const struct strait_region *region)
-{
-    return region->rows * region->row_bytes;
-}
-
-/* Checks counts, sizes and, for elements of `alignment` bytes, alignments, but not ids. ERR_INVALID, ERR_ALIGNMENT. */
-enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignment);
-
-/* Address of the `size` bytes from `offset` of the page, or NULL when they cross rows. */
-uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size);
+#include "kernels/pages.h"
 
 /* ---- Layout and checks ------------------------------------------------------------------------------------------ */
 

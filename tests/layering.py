@@ -6,7 +6,7 @@ import sys
 
 ORDER = {
     "kernels": "status codebook codebook_why value_scalar value_avx2 value_avx512 block_scalar block_avx2 block_avx512 block_neon block_fp8 block_parts"
-               " block_typed chunk codec container",
+               " block_typed pages chunk codec container",
     "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util coll_report files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
@@ -24,7 +24,7 @@ ORDER = {
     "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",
     "daemon/device/cuda": "failure stage batch copy memory plugin",
     "daemon/peers": "connection poll gpu_link transports peer_link dial peer listener peers",
-    "daemon": "peer_figures peer_codebooks policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink sink_peer source local expectation"
+    "daemon": "peer_figures peer_codebooks coding_runs policy gpu_links gpu_path session notes sampling request span withdraw part descriptions sink sink_peer source local expectation"
               " offer pending serve match exchange report handover client_requests clients node reload check probe examine embed main",
 }
 

@@ -285,14 +285,20 @@ static struct scene {
     uint64_t leg;
 } s;
 
-static void scene_open(uint32_t served)
+static void scene_open_with(uint32_t served, bool reshapes)
 {
     memset(&s, 0, sizeof(s));
     s.pair = serving(SHM, served);
     s.blob = blob_of(s.pair.source);
     (void)stats_text(s.pair.from);
     rogue_init(&s.rogue, 64 << 10);
+    s.rogue.reshapes = reshapes;
     rogue_meet(&s.rogue, s.pair.a);
+}
+
+static void scene_open(uint32_t served)
+{
+    scene_open_with(served, false);
 }
 
 static void scene_close(void)
@@ -410,6 +416,34 @@ TEST(a_pool_that_is_removed_ends_reads_of_its_pages)
     scene_close();
 }
 
+static void say_read_of_other_geometry(const struct wire_page_list *list)
+{
+    s.leg++;
+    struct message request = rogue_request(&s.blob, "rogue", s.leg, NULL);
+    request.request.span_count = 0;
+    request.request.read = true;
+    request.request.lists = list;
+    request.request.list_count = 1;
+    request.request.geometry++;
+    rogue_say(&s.rogue, &request);
+}
+
+TEST(a_read_whose_pool_is_never_described_times_out)
+{
+    static const struct wire_page_list list = {.count = 4};
+    scene_open_with(64, true);
+    s.pair.a->options.unreachable_ms = 300;
+    const uint64_t began = wait_clock();
+    say_read_of_other_geometry(&list);
+    refuses(STRAIT_REASON_TIMEOUT);
+    ck_assert_uint_ge(ms_since(began) + 1 + machine_late_ms(), 300);
+    say_read_of_other_geometry(&list); /* it is asked again */
+    refuses(STRAIT_REASON_TIMEOUT);
+    hold(0, 4);
+    scene_close();
+    wait_quiet(s.pair.from);
+}
+
 TEST(hostile_reads_are_refused)
 {
     static struct wire_page_list twice[] = {{.count = 4}, {.first = 3, .count = 1}};
@@ -432,14 +466,7 @@ TEST(hostile_reads_are_refused)
     request.request.rest = true;
     rogue_say(&s.rogue, &request);
     refuses(STRAIT_REASON_GEOMETRY);
-    s.leg++; /* of another geometry */
-    request = rogue_request(&s.blob, "rogue", s.leg, NULL);
-    request.request.span_count = 0;
-    request.request.read = true;
-    request.request.lists = &fine;
-    request.request.list_count = 1;
-    request.request.geometry++;
-    rogue_say(&s.rogue, &request);
+    say_read_of_other_geometry(&fine);
     refuses(STRAIT_REASON_GEOMETRY);
     s.leg++; /* in parts: fine */
     say_read(&fine, 1, false, true);
