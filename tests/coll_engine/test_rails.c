@@ -375,6 +375,38 @@ static void group_all(struct rank *rank)
     fake_stream_end(second.stream);
 }
 
+/* ---- A GPU without memory ---------------------------------------------------------------------------------------- */
+
+/* Between hosts it goes on by memory of the host; what is kept from phase to phase is there, too. */
+static void sum_without_memory(struct rank *rank)
+{
+    enum { TIMES = 3, FULL = 1 };
+    struct operation operations[2] = {operation_of(&scenes[1]), operation_of(&scenes[5])};
+    for (int i = 0; i < COUNT(operations); i++) {
+        operations[i].count = i == 0 ? 1 << 20 : 1 << 22; /* more than there was before */
+        sums_new(rank, &operations[i], i, false);
+    }
+    ranks_meet();
+    fake_gpu.full = 1u << FULL;
+    for (unsigned turn = 0; turn < TIMES; turn++)
+        for (int i = 0; i < COUNT(operations); i++) {
+            operations[i].seed = seed_of(turn, 0, 10 * i);
+            sums_fill(rank, &operations[i], i);
+            require_ok(operation_post(rank, &operations[i]));
+            sums_check_by(rank, &operations[i], i, 2);
+        }
+    require_told(rank->comm, "reduce_scatter", "bf16", TIMES, TIMES);
+    require_told(rank->comm, "all_reduce", "bf16", TIMES, TIMES);
+    fake_gpu.full = 0;
+}
+
+START_TEST(a_gpu_without_memory_sums_by_that_of_the_host)
+{
+    set_hosts("2");
+    ranks_run(4, sum_without_memory, NULL);
+}
+END_TEST
+
 /* ---- Other placements -------------------------------------------------------------------------------------------- */
 
 /* Hosts by rank, and ranks of each host by which sums go first; 1: by rank, as on one host. */
@@ -549,6 +581,7 @@ int main(void)
     add_ranks(tests, "registered_memory_is_not_sent_from", ranks_run, sum_registered, RANKS, 2);
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, group_all, RANKS, 1);
     tcase_add_test(tests, rails_that_overflow_get_room_whatever_others_did);
+    tcase_add_test(tests, a_gpu_without_memory_sums_by_that_of_the_host);
     tcase_add_loop_test(tests, only_even_hosts_whose_ranks_follow_each_other_have_rails, 0, COUNT(placements));
     tcase_add_test(tests, the_order_of_the_ring_is_kept);
     add_ranks(tests, "children_have_rails_of_their_own", ranks_run, sum_in_children, RANKS, 1);
