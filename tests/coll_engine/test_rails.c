@@ -492,6 +492,55 @@ static void sum_in_children(struct rank *rank)
     }
 }
 
+static void sum_in(const struct rank *rank, coll_comm comm, int ranks, int each)
+{
+    struct rank of_comm = *rank;
+    struct operation operation = operation_of(&scenes[0]);
+    of_comm.comm = comm;
+    of_comm.ranks = ranks;
+    sums_new(&of_comm, &operation, 0, false);
+    sums_fill(&of_comm, &operation, 0);
+    require_ok(operation_post(&of_comm, &operation));
+    sums_check_by(&of_comm, &operation, 0, each);
+    require_told(comm, "reduce_scatter", "bf16", 1, 1);
+}
+
+/* Three ranks of two hosts become four, two of each, and then the same without any left out. */
+static void sum_grown_and_shrunk(struct rank *rank)
+{
+    enum { FEW = 3, ALL = 4 };
+    static coll_id grow_id;
+    coll_comm first = NULL, grown = NULL, shrunk = NULL;
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    if (rank->rank < FEW) {
+        require_ok(ncclCommInitRank(&first, FEW, rank->id, rank->rank));
+        sum_in(rank, first, FEW, 1);
+    } else {
+        ranks_meet();
+    }
+    if (rank->rank == 0)
+        require_ok(ncclCommGetUniqueId(first, &grow_id));
+    ranks_meet();
+    const bool is_new = rank->rank == FEW;
+    require_ok(ncclCommGrow(first, ALL, is_new || rank->rank == 0 ? &grow_id : NULL, is_new ? FEW : -1, &grown, NULL));
+    sum_in(rank, grown, ALL, 2);
+    require_ok(ncclCommShrink(grown, NULL, 0, &shrunk, NULL, COLL_SHRINK_ABORT));
+    sum_in(rank, shrunk, ALL, 2);
+    if (first != NULL)
+        require_ok(ncclCommDestroy(first));
+    require_ok(ncclCommDestroy(shrunk));
+    require_ok(ncclCommAbort(grown));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(communicators_that_grow_and_shrink_have_rails_of_their_own)
+{
+    set_hosts("2");
+    ranks_start(4, sum_grown_and_shrunk, NULL);
+}
+END_TEST
+
 /* ---- A rank that does not come ----------------------------------------------------------------------------------- */
 
 enum { LOST = 3, SOON_MS = 300, PATIENCE_MS = 20000 };
@@ -585,6 +634,7 @@ int main(void)
     tcase_add_loop_test(tests, only_even_hosts_whose_ranks_follow_each_other_have_rails, 0, COUNT(placements));
     tcase_add_test(tests, the_order_of_the_ring_is_kept);
     add_ranks(tests, "children_have_rails_of_their_own", ranks_run, sum_in_children, RANKS, 1);
+    tcase_add_test(tests, communicators_that_grow_and_shrink_have_rails_of_their_own);
     tcase_add_loop_test(tests, a_rail_that_waits_is_told_or_aborted, 0, 2);
     tcase_add_loop_test(tests, auto_weighs_rails_by_the_links_that_they_take, 0, 2);
     return suite_run("rails", tests);
