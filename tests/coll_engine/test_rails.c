@@ -172,7 +172,7 @@ static void sums_check(const struct rank *rank, const struct operation *operatio
 /* All ranks meet around it: bytes that cross between hosts from before to after. */
 static uint64_t crossed(const struct rank *rank, const struct operation *operation)
 {
-    static uint64_t before;
+    static _Atomic uint64_t before;
     ranks_meet();
     before = fake_gpu.crossed;
     ranks_meet();
