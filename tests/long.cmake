@@ -10,7 +10,7 @@ set(STRAIT_LONG_TESTS
     # Suites that the gate runs under one setting.
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
-    coll_nonblocking_hosts1
+    coll_nonblocking_hosts1 coll_overflow_program_hosts2
     # 10^5 random shapes: the gate has 10^4.
     ep_many
     # Checkpoints of hundreds of MiB.
@@ -24,7 +24,7 @@ set(long_address)
 set(long_thread
     cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
-    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_bound coll_bytes coll_budget
+    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
     coll_share coll_apart coll_many coll_report coll_scale collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
     checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
@@ -42,6 +42,6 @@ endif()
 # What takes 10 s or more begins first, so that none of it is left when all else is over. CTest has no times of its own in
 # a new folder.
 set(STRAIT_FIRST_TESTS
-    cli node_links python bench_runs chaos soak coll_choices coll_bound coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2
+    cli node_links python bench_runs chaos soak coll_choices coll_bound coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2 coll_rails
     coll_memory coll_stress coll_overflow coll_join node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
     peer format_model demo collective_reduce collective_preload collective_replace tcp log model)

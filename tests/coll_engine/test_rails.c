@@ -172,7 +172,7 @@ static void sums_check(const struct rank *rank, const struct operation *operatio
 /* All ranks meet around it: bytes that cross between hosts from before to after. */
 static uint64_t crossed(const struct rank *rank, const struct operation *operation)
 {
-    static uint64_t before;
+    static _Atomic uint64_t before;
     ranks_meet();
     before = fake_gpu.crossed;
     ranks_meet();
@@ -375,6 +375,38 @@ static void group_all(struct rank *rank)
     fake_stream_end(second.stream);
 }
 
+/* ---- A GPU without memory ---------------------------------------------------------------------------------------- */
+
+/* Between hosts it goes on by memory of the host; what is kept from phase to phase is there, too. */
+static void sum_without_memory(struct rank *rank)
+{
+    enum { TIMES = 3, FULL = 1 };
+    struct operation operations[2] = {operation_of(&scenes[1]), operation_of(&scenes[5])};
+    for (int i = 0; i < COUNT(operations); i++) {
+        operations[i].count = i == 0 ? 1 << 20 : 1 << 22; /* more than there was before */
+        sums_new(rank, &operations[i], i, false);
+    }
+    ranks_meet();
+    fake_gpu.full = 1u << FULL;
+    for (unsigned turn = 0; turn < TIMES; turn++)
+        for (int i = 0; i < COUNT(operations); i++) {
+            operations[i].seed = seed_of(turn, 0, 10 * i);
+            sums_fill(rank, &operations[i], i);
+            require_ok(operation_post(rank, &operations[i]));
+            sums_check_by(rank, &operations[i], i, 2);
+        }
+    require_told(rank->comm, "reduce_scatter", "bf16", TIMES, TIMES);
+    require_told(rank->comm, "all_reduce", "bf16", TIMES, TIMES);
+    fake_gpu.full = 0;
+}
+
+START_TEST(a_gpu_without_memory_sums_by_that_of_the_host)
+{
+    set_hosts("2");
+    ranks_run(4, sum_without_memory, NULL);
+}
+END_TEST
+
 /* ---- Other placements -------------------------------------------------------------------------------------------- */
 
 /* Hosts by rank, and ranks of each host by which sums go first; 1: by rank, as on one host. */
@@ -459,6 +491,55 @@ static void sum_in_children(struct rank *rank)
         require_ok(ncclCommDestroy(child.comm));
     }
 }
+
+static void sum_in(const struct rank *rank, coll_comm comm, int ranks, int each)
+{
+    struct rank of_comm = *rank;
+    struct operation operation = operation_of(&scenes[0]);
+    of_comm.comm = comm;
+    of_comm.ranks = ranks;
+    sums_new(&of_comm, &operation, 0, false);
+    sums_fill(&of_comm, &operation, 0);
+    require_ok(operation_post(&of_comm, &operation));
+    sums_check_by(&of_comm, &operation, 0, each);
+    require_told(comm, "reduce_scatter", "bf16", 1, 1);
+}
+
+/* Three ranks of two hosts become four, two of each, and then the same without any left out. */
+static void sum_grown_and_shrunk(struct rank *rank)
+{
+    enum { FEW = 3, ALL = 4 };
+    static coll_id grow_id;
+    coll_comm first = NULL, grown = NULL, shrunk = NULL;
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    if (rank->rank < FEW) {
+        require_ok(ncclCommInitRank(&first, FEW, rank->id, rank->rank));
+        sum_in(rank, first, FEW, 1);
+    } else {
+        ranks_meet();
+    }
+    if (rank->rank == 0)
+        require_ok(ncclCommGetUniqueId(first, &grow_id));
+    ranks_meet();
+    const bool is_new = rank->rank == FEW;
+    require_ok(ncclCommGrow(first, ALL, is_new || rank->rank == 0 ? &grow_id : NULL, is_new ? FEW : -1, &grown, NULL));
+    sum_in(rank, grown, ALL, 2);
+    require_ok(ncclCommShrink(grown, NULL, 0, &shrunk, NULL, COLL_SHRINK_ABORT));
+    sum_in(rank, shrunk, ALL, 2);
+    if (first != NULL)
+        require_ok(ncclCommDestroy(first));
+    require_ok(ncclCommDestroy(shrunk));
+    require_ok(ncclCommAbort(grown));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(communicators_that_grow_and_shrink_have_rails_of_their_own)
+{
+    set_hosts("2");
+    ranks_start(4, sum_grown_and_shrunk, NULL);
+}
+END_TEST
 
 /* ---- A rank that does not come ----------------------------------------------------------------------------------- */
 
@@ -549,9 +630,11 @@ int main(void)
     add_ranks(tests, "registered_memory_is_not_sent_from", ranks_run, sum_registered, RANKS, 2);
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, group_all, RANKS, 1);
     tcase_add_test(tests, rails_that_overflow_get_room_whatever_others_did);
+    tcase_add_test(tests, a_gpu_without_memory_sums_by_that_of_the_host);
     tcase_add_loop_test(tests, only_even_hosts_whose_ranks_follow_each_other_have_rails, 0, COUNT(placements));
     tcase_add_test(tests, the_order_of_the_ring_is_kept);
     add_ranks(tests, "children_have_rails_of_their_own", ranks_run, sum_in_children, RANKS, 1);
+    tcase_add_test(tests, communicators_that_grow_and_shrink_have_rails_of_their_own);
     tcase_add_loop_test(tests, a_rail_that_waits_is_told_or_aborted, 0, 2);
     tcase_add_loop_test(tests, auto_weighs_rails_by_the_links_that_they_take, 0, 2);
     return suite_run("rails", tests);

@@ -77,6 +77,7 @@ struct rank {
 };
 
 static struct rank ranks[RANKS];
+static bool has_rails; /* sums go by rail */
 static struct decided decided[TIMES];
 static struct {
     int from, to;
@@ -121,6 +122,8 @@ static void rank_make(int number, struct op_classes *classes)
             rank_set_add(&ccomm->shared.here, (uint32_t)other);
     }
     ccomm->shared.multi_host = true;
+    if (has_rails)
+        ccomm->shared.rails = (struct rails){HOSTS, EACH};
     ccomm->shared.classes = classes;
     ccomm->issued = calloc(ccomm_local_classes(ccomm), sizeof(*ccomm->issued));
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
@@ -187,18 +190,26 @@ static bool overflows(unsigned number)
     return number / COUNT(cycle) % 13 < 3;
 }
 
+/* A sum by rail overflows on some of them, of which their ranks alone hear. */
+static bool overflows_on_rail(unsigned number, unsigned place)
+{
+    const enum coll_operation what = cycle[number % COUNT(cycle)].what;
+    return !has_rails || (what != COLL_REDUCE_SCATTER && what != COLL_ALL_REDUCE) || (number * 5 + place) % 3 == 0;
+}
+
 /* What the rank's GPU would report. */
 static void hear_of(struct rank *rank, unsigned number)
 {
-    const unsigned i = number % COUNT(cycle);
+    const unsigned i = number % COUNT(cycle), place = has_rails ? (unsigned)rank->ccomm->rank % EACH : 0;
     struct coll_call call;
-    if (!overflows(number) || !decided[number].compressed || !call_of(rank->ccomm->rank, number, &call))
+    if (!overflows(number) || !overflows_on_rail(number, place) || !decided[number].compressed ||
+        !call_of(rank->ccomm->rank, number, &call))
         return;
     struct host_status *status = rank->ccomm->host_status;
     status->reports[status->reported % REPORTS_MAX] = (struct report){.count = ++rank->reports[i],
                                                                       .index = decided[number].index[0],
                                                                       .local_class = rank->local_class[i],
-                                                                      .share = 800 + number % 40};
+                                                                      .share = 800 + (number + place) % 40};
     status->reported++;
 }
 
@@ -240,8 +251,9 @@ static unsigned begun_by_all(void)
     return least;
 }
 
-TEST_RANGE(all_ranks_decide_alike, 1, 4)
+TEST_RANGE(all_ranks_decide_alike, 1, 5)
 {
+    has_rails = _i % 2 == 0;
     struct rng rng = rng_init((uint64_t)_i);
     unsigned raised = 0, all = 0;
     memset(ranks, 0, sizeof(ranks));
