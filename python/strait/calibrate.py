@@ -13,7 +13,6 @@ within ten seconds if it had begun. Ranks of several hosts need torch, and MASTE
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import mmap
 import os
@@ -31,8 +30,6 @@ from strait.codebook import Counts
 
 _DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 _HEADER_MAX = 100 << 20
-_PIECE = 32 << 20  # bytes, a multiple of every type's
-_POPULATE_READ = 22  # MADV_POPULATE_READ
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
@@ -63,27 +60,14 @@ def share_of(files: list[Path], rank: int, ranks: int) -> list[Path]:
     return shares[rank]
 
 
-def _read_ahead(mapped: mmap.mmap, piece: range) -> None:
-    """Has a piece mapped at once, which takes half of the time that a fault for each few pages would, and what follows
-    it read meanwhile."""
-    first = piece.start // mmap.PAGESIZE * mmap.PAGESIZE
-    try:
-        mapped.madvise(_POPULATE_READ, first, piece.stop - first)
-    except OSError as failure:
-        if failure.errno != errno.EINVAL:  # a kernel before 5.14
-            raise
-    after = piece.stop // mmap.PAGESIZE * mmap.PAGESIZE
-    if after < len(mapped):
-        mapped.madvise(mmap.MADV_WILLNEED, after, min(_PIECE, len(mapped) - after))
-
-
 def tensors_of(path: Path, element: str | None) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    """Names, types and bytes, in the page cache, of pieces of the tensors of that type, or of all that have tables, in
-    a safetensors file. Failure: it is none."""
+    """Names, types and bytes, in the page cache, of the tensors of that type, or of all that have tables, in a
+    safetensors file. Failure: it is none."""
     wanted = {dtype: name for name, dtype in _DTYPES.items() if element in (None, name)}
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # until no array is left
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
             size = int.from_bytes(mapped[:8], "little")
             if not 2 <= size <= min(_HEADER_MAX, len(mapped) - 8):
                 raise ValueError("its header's size makes no sense")
@@ -96,10 +80,7 @@ def tensors_of(path: Path, element: str | None) -> Iterator[tuple[str, str, NDAr
                 begin, end = (8 + size + int(at) for at in tensor["data_offsets"])
                 if not 8 + size <= begin <= end <= len(mapped):
                     raise ValueError(f"tensor {name!r} lies outside of the file")
-                for first in range(begin, end, _PIECE):
-                    piece = range(first, min(first + _PIECE, end))
-                    _read_ahead(mapped, piece)
-                    yield name, wanted[tensor["dtype"]], np.frombuffer(mapped, np.uint8, len(piece), first)
+                yield name, wanted[tensor["dtype"]], np.frombuffer(mapped, np.uint8, end - begin, begin)
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise Failure(f"{path}: not a safetensors file: {failure}") from None
 

@@ -214,8 +214,7 @@ sys.exit(calibrate.main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("number, victim", [(signal.SIGKILL, 0), (signal.SIGKILL, 2), (signal.SIGSTOP, 0)])
 def test_a_rank_that_dies_ends_the_others(folder, tmp_path, number, victim, here_of):
     ranks = start_ranks([folder, "-o", tmp_path / "set"], 3, here_of(3), ("-c", COUNTS_FOR_EVER))
     try:

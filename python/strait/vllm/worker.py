@@ -322,8 +322,9 @@ class Worker:
     def results(self, meta: StraitMetadata, finished: set[str]) -> KVConnectorTransferResults:
         """finished: requests that have ended since the last call. One whose offer ended earlier is reported then."""
         self._finished |= {name for name in finished if name in self._sent or self._by_request.get(name) in self._sends}
-        live = self._receives or self._sends
-        self._take(self._client.wait(_IDLE_WAIT) if meta.idle and live else self._client.poll())
+        self._take(self._client.poll())
+        if meta.idle:
+            self._wait_for_an_end()
         while self._held and self._held[0][0].query():
             self._expect(self._held.pop(0)[1])
         results, self._results = self._results, KVConnectorTransferResults()
@@ -331,6 +332,16 @@ class Worker:
         self._sent -= results.finished_sending
         self._finished -= results.finished_sending
         return results
+
+    def _wait_for_an_end(self) -> None:
+        """Of a transfer: another step of an engine without work costs more than its end is away. What else happens to
+        transfers is no reason for one."""
+        transfers, end = len(self._sends) + len(self._receives), time.monotonic() + _IDLE_WAIT
+        while 0 < transfers <= len(self._sends) + len(self._receives):
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self._take(self._client.wait(left))
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
