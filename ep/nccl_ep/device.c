@@ -84,6 +84,9 @@ static struct {
     int (*pop)(void **context);
     int (*alloc)(uintptr_t *memory, size_t bytes);
     int (*free)(uintptr_t memory);
+    int (*alloc_host)(void **memory, size_t bytes, unsigned flags);
+    int (*free_host)(void *memory);
+    int (*run)(nep_stream stream, void (*function)(void *argument), void *argument);
     int (*fill)(uintptr_t to, unsigned char value, size_t bytes, nep_stream stream);
     int (*copy)(uintptr_t to, uintptr_t from, size_t bytes, nep_stream stream);
     int (*copy_2d)(const struct copy_2d *copy, nep_stream stream);
@@ -109,6 +112,9 @@ static void find_cuda(void)
         ROW("cuCtxPopCurrent_v2", pop),
         ROW("cuMemAlloc_v2", alloc),
         ROW("cuMemFree_v2", free),
+        ROW("cuMemHostAlloc", alloc_host),
+        ROW("cuMemFreeHost", free_host),
+        ROW("cuLaunchHostFunc", run),
         ROW("cuMemsetD8Async", fill),
         ROW("cuMemcpyAsync", copy),
         ROW("cuMemcpy2DAsync_v2", copy_2d),
@@ -169,7 +175,24 @@ static bool cuda_fill(void *to, uint8_t value, size_t bytes, nep_stream stream)
     return bytes == 0 || cuda.fill((uintptr_t)to, value, bytes, stream) == 0;
 }
 
-static bool cuda_copy_in(void *to, const void *from, size_t bytes, nep_stream stream)
+static void *cuda_alloc_pinned(size_t bytes)
+{
+    void *memory = NULL;
+    return cuda.alloc_host(&memory, bytes, 3 /* portable, mapped */) == 0 ? memory : NULL;
+}
+
+static void cuda_free_pinned(void *memory)
+{
+    if (memory != NULL)
+        cuda.free_host(memory);
+}
+
+static bool cuda_run(nep_stream stream, void (*function)(void *argument), void *argument)
+{
+    return cuda.run(stream, function, argument) == 0;
+}
+
+static bool cuda_copy(void *to, const void *from, size_t bytes, nep_stream stream)
 {
     return cuda.copy((uintptr_t)to, (uintptr_t)from, bytes, stream) == 0;
 }
@@ -212,8 +235,11 @@ static const struct nep_memory cuda_memory = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .fill = cuda_fill,
-    .copy_in = cuda_copy_in,
+    .alloc_pinned = cuda_alloc_pinned,
+    .free_pinned = cuda_free_pinned,
+    .copy = cuda_copy,
     .copy_out = cuda_copy_out,
+    .run = cuda_run,
     .widen = cuda_widen,
     .stream = cuda_stream,
     .stream_end = cuda_stream_end,
@@ -245,6 +271,13 @@ static bool host_copy(void *to, const void *from, size_t bytes, nep_stream strea
     return true;
 }
 
+static bool host_run(nep_stream stream, void (*function)(void *argument), void *argument)
+{
+    (void)stream;
+    function(argument);
+    return true;
+}
+
 static bool host_widen(int64_t *to, const int32_t *from, size_t count, nep_stream stream)
 {
     (void)stream;
@@ -269,8 +302,11 @@ static const struct nep_memory host_memory = {
     .alloc = malloc,
     .free = free,
     .fill = host_fill,
-    .copy_in = host_copy,
+    .alloc_pinned = malloc,
+    .free_pinned = free,
+    .copy = host_copy,
     .copy_out = host_copy,
+    .run = host_run,
     .widen = host_widen,
     .stream = host_stream,
     .stream_end = host_stream_end,

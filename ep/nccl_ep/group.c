@@ -25,7 +25,7 @@ static bool gather(const struct ncclEpGroup *group, uint8_t *staged, nep_stream 
                    size_t bytes)
 {
     const struct nep_memory *memory = group->memory;
-    return memory->copy_in(staged, send, bytes, stream) &&
+    return memory->copy(staged, send, bytes, stream) &&
            nep_nccl()->AllGather(staged, staged + bytes, bytes, NEP_INT8, group->comm, stream) == NEP_SUCCESS &&
            memory->copy_out(receive, staged + bytes, bytes * group->config.rank_count, stream);
 }
@@ -234,7 +234,7 @@ nep_result ncclEpMaskQuery(nep_group group, int *mask, nep_stream stream)
     const struct nep_memory *memory = group->memory;
     if (!memory->enter(group->device))
         return nep_refuse(NEP_CUDA_ERROR, "ncclEpMaskQuery: device %d cannot be used", group->device);
-    const bool good = memory->copy_in(mask, ranks, group->config.rank_count * sizeof(ranks[0]), stream);
+    const bool good = memory->copy(mask, ranks, group->config.rank_count * sizeof(ranks[0]), stream);
     memory->leave();
     return good ? NEP_SUCCESS : nep_refuse(NEP_CUDA_ERROR, "ncclEpMaskQuery: the ranks could not be copied");
 }

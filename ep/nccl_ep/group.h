@@ -19,13 +19,20 @@ struct ncclEpGroup {
     struct ncclEpHandle *handles;
 };
 
+/* Rows of experts' zones with their alignment, which the host makes of where zones begin. In pinned memory. */
+struct nep_zones {
+    uint32_t experts;
+    int32_t values[]; /* [experts + 1] where zones begin and the last ends, then [experts] */
+};
+
 struct ncclEpHandle {
     struct ncclEpHandle *next;
     struct ncclEpGroup *group;
     struct strait_ep_handle *handle; /* NULL: topk is not known yet */
     struct strait_ep_handle_config config;
     int32_t *counters; /* where int32 of libstrait-ep wait to become the caller's int64; [2 * local_experts + 1] */
-    uint32_t tokens;   /* of the last update */
+    struct nep_zones *zones;
+    uint32_t tokens; /* of the last update */
     bool updated;
     int ids; /* numbering of experts that the update asked for */
 };

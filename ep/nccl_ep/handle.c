@@ -76,10 +76,13 @@ static nep_result make(struct ncclEpHandle *handle)
     struct ncclEpGroup *group = handle->group;
     if (!group->memory->enter(group->device))
         return nep_refuse(NEP_CUDA_ERROR, "device %d cannot be used", group->device);
-    handle->counters = group->memory->alloc((2 * group->local_experts + 1) * sizeof(handle->counters[0]));
+    const size_t counters = (2 * group->local_experts + 1) * sizeof(handle->counters[0]);
+    handle->counters = group->memory->alloc(counters);
+    handle->zones = group->memory->alloc_pinned(sizeof(*handle->zones) + counters);
     group->memory->leave();
-    if (handle->counters == NULL)
+    if (handle->counters == NULL || handle->zones == NULL)
         return nep_refuse(NEP_SYSTEM_ERROR, "ncclEpInitHandle: out of memory");
+    handle->zones->experts = group->local_experts;
     return handle->config.topk != 0 ? nep_handle_open(handle) : NEP_SUCCESS;
 }
 
@@ -88,8 +91,9 @@ static void end(struct ncclEpHandle *handle)
     const struct ncclEpGroup *group = handle->group;
     if (handle->handle != NULL)
         strait_ep_handle_destroy(handle->handle);
-    if (handle->counters != NULL && group->memory->enter(group->device)) {
+    if (group->memory->enter(group->device)) {
         group->memory->free(handle->counters);
+        group->memory->free_pinned(handle->zones);
         group->memory->leave();
     }
     free(handle);
@@ -171,13 +175,18 @@ static nep_result open_counter(struct counter *counter, const struct nep_tensor 
 static bool close_counter(const struct counter *counter, const struct ncclEpHandle *handle, size_t count,
                           nep_stream stream)
 {
-    return counter->values == NULL || counter->view.type == NEP_INT32 ||
+    return counter->view.data == NULL || counter->view.type == NEP_INT32 ||
            handle->group->memory->widen(counter->view.data, counter->values, count, stream);
 }
 
 struct counters {
     struct counter experts, offsets, total;
 };
+
+static bool counts_zones(const struct counters *counters, const struct ncclEpHandle *handle)
+{
+    return counters->experts.values != NULL && handle->config.expert_alignment > 1;
+}
 
 static nep_result open_counters(struct counters *counters, const struct nep_layout_info *info,
                                 const struct ncclEpHandle *handle)
@@ -192,9 +201,34 @@ static nep_result open_counters(struct counters *counters, const struct nep_layo
             open_counter(&counters->offsets, info->expert_offsets, handle, experts, staged + experts, "expert_offsets");
     if (result == NEP_SUCCESS)
         result = open_counter(&counters->total, info->total, handle, 1, staged + 2 * experts, "recv_total_counter");
+    if (result == NEP_SUCCESS && counts_zones(counters, handle)) { /* which needs these two */
+        counters->offsets.values = counters->offsets.values != NULL ? counters->offsets.values : staged + experts;
+        counters->total.values = counters->total.values != NULL ? counters->total.values : staged + 2 * experts;
+    }
     if (result == NEP_SUCCESS && counters->offsets.values != NULL && handle->config.layout != STRAIT_EP_EXPERT_MAJOR)
         return nep_refuse(NEP_INVALID_ARGUMENT, "expert_offsets are of EXPERT_MAJOR alone");
     return result;
+}
+
+static void measure_zones(void *argument)
+{
+    struct nep_zones *zones = argument;
+    const int32_t *begin = zones->values;
+    int32_t *rows = zones->values + zones->experts + 1;
+    for (uint32_t e = 0; e < zones->experts; e++)
+        rows[e] = begin[e + 1] - begin[e];
+}
+
+/* NCCL EP's counts of experts are those of their zones, alignment included. */
+static bool count_zones(const struct counters *counters, const struct ncclEpHandle *handle, nep_stream stream)
+{
+    const struct nep_memory *memory = handle->group->memory;
+    struct nep_zones *zones = handle->zones;
+    const size_t bytes = zones->experts * sizeof(zones->values[0]);
+    return memory->copy(zones->values, counters->offsets.values, bytes, stream) &&
+           memory->copy(zones->values + zones->experts, counters->total.values, sizeof(zones->values[0]), stream) &&
+           memory->run(stream, measure_zones, zones) &&
+           memory->copy(counters->experts.values, zones->values + zones->experts + 1, bytes, stream);
 }
 
 /* The type and shape of the numbers of experts, which also tell topk where ncclEpInitHandle was not told. */
@@ -240,7 +274,8 @@ static nep_result update(struct ncclEpHandle *handle, const struct nep_view *top
     handle->updated = true;
     handle->ids = info->ids;
     const uint32_t experts = handle->group->local_experts;
-    if (!close_counter(&counters.experts, handle, experts, stream) ||
+    if ((counts_zones(&counters, handle) && !count_zones(&counters, handle, stream)) ||
+        !close_counter(&counters.experts, handle, experts, stream) ||
         !close_counter(&counters.offsets, handle, experts, stream) ||
         !close_counter(&counters.total, handle, 1, stream))
         return nep_refuse(NEP_CUDA_ERROR, "ncclEpUpdateHandle: the counts could not be copied");

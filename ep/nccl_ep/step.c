@@ -171,6 +171,10 @@ static nep_result check_inputs(const struct dispatch *dispatch)
         result = check_own(&dispatch->in.scales, handle, "inputs->scales");
     if (result == NEP_SUCCESS && dispatch->in.scales.data != NULL)
         result = check_row(&dispatch->in.scales, "inputs->scales");
+    if (result == NEP_SUCCESS && dispatch->in.scales.row_bytes > handle->group->config.scale_bytes_max)
+        result = nep_refuse(NEP_INVALID_ARGUMENT,
+                            "inputs->scales has rows of %zu bytes, more than %u, 1/16 of max_token_bytes",
+                            dispatch->in.scales.row_bytes, handle->group->config.scale_bytes_max);
     return result;
 }
 
