@@ -337,10 +337,11 @@ static const struct {
     {"collective", "collectives between GPUs, by NCCL and by way of libstrait-coll", WITH_CUDA(bench_collective), NULL},
     {"checkpoint", "saves of a training state, raw and coded, past the page cache and through it", bench_checkpoint,
      NULL},
+    {"ep", "expert parallelism: dispatch and combine between ranks", bench_ep, WITH_CUDA(bench_ep_device)},
 };
 
-const char *const bench_names[] = {"codec",      "transfer",   "hosts",
-                                   "collective", "checkpoint", NULL}; /* in the order of `benches` */
+const char *const bench_names[] = {"codec",      "transfer", "hosts", "collective",
+                                   "checkpoint", "ep",       NULL}; /* in the order of `benches` */
 _Static_assert(sizeof(bench_names) / sizeof(bench_names[0]) == sizeof(benches) / sizeof(benches[0]) + 1,
                "each bench has its name");
 
@@ -349,7 +350,7 @@ static void print_usage(FILE *stream)
     fprintf(stream, "Usage: strait bench BENCH [--device] [OPTION]...\n\n");
     for (unsigned i = 0; i < sizeof(benches) / sizeof(benches[0]); i++)
         fprintf(stream, "  %-11s%s\n", benches[i].name, benches[i].about);
-    fprintf(stream, "\nstrait bench BENCH --help tells more; with --device, codec and transfer measure GPUs.\n");
+    fprintf(stream, "\nstrait bench BENCH --help tells more; with --device, codec, transfer and ep measure GPUs.\n");
 }
 
 static bool has_device(int argc, char **argv)

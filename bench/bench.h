@@ -87,7 +87,7 @@ bool list_has(const struct number_list *list, uint64_t value);
 /* Each gets the arguments from its own name onward and returns an enum exit_code. */
 typedef int bench_function(int argc, char **argv);
 bench_function bench_codec, bench_codec_device, bench_transfer, bench_transfer_device, bench_hosts, bench_collective,
-    bench_checkpoint;
+    bench_checkpoint, bench_ep, bench_ep_device;
 
 extern const char *const mode_names[];   /* by enum strait_mode, NULL-terminated */
 extern const char *const coding_names[]; /* by enum strait_coding, NULL-terminated */

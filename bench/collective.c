@@ -1,24 +1,19 @@
 /* strait bench collective: NCCL's collectives between the GPUs of one machine, by NCCL alone and by way of
  * libstrait-coll, in one process per rank. */
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/collective.h"
 #include "bench/daemons.h"
 #include "bench/device.h"
+#include "bench/ranks.h"
 #include "bench/table.h"
 #include "tools/report.h"
-
-#define POLL_MS  10u
-#define GRACE_NS 2000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
@@ -224,7 +219,7 @@ static void send_count(int fd)
     _exit(write(fd, &count, sizeof(count)) == sizeof(count) ? 0 : 1);
 }
 
-static unsigned count_gpus(char *why, size_t size)
+unsigned collective_count_gpus(char *why, size_t size)
 {
     struct count count = {.why = "the process that looks for them ended"};
     int ends[2], status;
@@ -247,6 +242,12 @@ static unsigned count_gpus(char *why, size_t size)
 }
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
+
+struct rank_run {
+    const struct collective_plan *plan;
+    enum collective_links links;
+    struct collective_shared *shared;
+};
 
 static void set_environment(const struct collective_plan *plan, enum collective_links links, unsigned number)
 {
@@ -271,61 +272,12 @@ static void set_environment(const struct collective_plan *plan, enum collective_
     }
 }
 
-/* 0: failed, with the error on stderr. */
-static pid_t start(const struct collective_plan *plan, enum collective_links links, struct collective_shared *shared,
-                   unsigned number)
+static bool run_rank(void *context, unsigned number)
 {
-    pid_t parent = getpid(), pid;
+    const struct rank_run *run = context;
 
-    fflush(NULL);
-    pid = fork();
-    if (pid < 0)
-        print_error(NULL, "a process cannot be started: %s", strerror(errno));
-    if (pid != 0)
-        return pid > 0 ? pid : 0;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(1);
-    set_environment(plan, links, number);
-    bool good = collective_rank_run(plan, shared, number);
-    fflush(NULL);
-    _exit(good ? 0 : 1);
-}
-
-/* Whether the rank still runs. If it ended with an error, all ranks fail. */
-static bool rank_runs(pid_t *pid, unsigned number, struct collective_shared *shared)
-{
-    int status;
-
-    if (*pid == 0 || waitpid(*pid, &status, WNOHANG) == 0)
-        return *pid != 0;
-    *pid = 0;
-    if (WIFSIGNALED(status))
-        print_error(NULL, "rank %u ended by signal %d", number, WTERMSIG(status));
-    else if (WEXITSTATUS(status) > 1) /* not one of our statuses, for which the rank has printed the error */
-        print_error(NULL, "rank %u ended with exit status %d", number, WEXITSTATUS(status));
-    if (status != 0)
-        atomic_store(&shared->failed, true);
-    return false;
-}
-
-static unsigned count_running(pid_t *pids, unsigned count, struct collective_shared *shared)
-{
-    unsigned running = 0;
-
-    for (unsigned i = 0; i < count; i++)
-        running += rank_runs(&pids[i], i, shared);
-    return running;
-}
-
-static void kill_all(pid_t *pids, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (pids[i] != 0) {
-            kill(pids[i], SIGKILL);
-            waitpid(pids[i], NULL, 0);
-            pids[i] = 0;
-        }
+    set_environment(run->plan, run->links, number);
+    return collective_rank_run(run->plan, run->shared, number);
 }
 
 static void print_position(const struct collective_plan *plan, const struct collective_shared *shared, unsigned number)
@@ -347,45 +299,25 @@ static void print_position(const struct collective_plan *plan, const struct coll
                     collective_data_names[row->data], collective_type_names[row->type], (unsigned long long)row->size);
 }
 
-/* Prints where the ranks were that were asked to end, or took too long. */
-static void print_positions(const struct collective_plan *plan, const struct collective_shared *shared)
+static void print_positions(void *context)
 {
-    if (!interrupted())
-        print_error(NULL, "the ranks did not end within %u s (--timeout)", (unsigned)plan->options->seconds);
-    for (unsigned i = 0; i < plan->ranks; i++)
-        print_position(plan, shared, i);
-}
+    const struct rank_run *run = context;
 
-/* Waits until the ranks have ended, or should have. */
-static void await(const struct collective_plan *plan, pid_t *pids, struct collective_shared *shared)
-{
-    uint64_t deadline = clock_ns() + plan->options->seconds * UINT64_C(1000000000);
-    bool failed = false;
-
-    while (count_running(pids, plan->ranks, shared) > 0 && !interrupted() && clock_ns() < deadline) {
-        if (!failed && atomic_load(&shared->failed)) {
-            failed = true;
-            deadline = clock_ns() + GRACE_NS;
-        }
-        sleep_ms(POLL_MS);
-    }
-    if (!atomic_load(&shared->failed) && (interrupted() || clock_ns() >= deadline))
-        print_positions(plan, shared);
+    for (unsigned i = 0; i < run->plan->ranks; i++)
+        print_position(run->plan, run->shared, i);
 }
 
 static bool run_ranks(const struct collective_plan *plan, enum collective_links links, struct collective_shared *shared)
 {
-    pid_t pids[COLLECTIVE_RANKS_MAX] = {0};
-    bool good = true;
+    struct rank_run run = {plan, links, shared};
+    const struct ranks ranks = {.count = plan->ranks,
+                                .seconds = plan->options->seconds,
+                                .meeting = &shared->meeting,
+                                .run = run_rank,
+                                .explain = print_positions,
+                                .context = &run};
 
-    for (unsigned i = 0; good && i < plan->ranks; i++)
-        good = (pids[i] = start(plan, links, shared, i)) != 0;
-    if (!good)
-        atomic_store(&shared->failed, true);
-    await(plan, pids, shared);
-    good = good && count_running(pids, plan->ranks, shared) == 0 && !atomic_load(&shared->failed);
-    kill_all(pids, plan->ranks);
-    return good;
+    return ranks_run(&ranks);
 }
 
 /* ---- The report -------------------------------------------------------------------------------------------------- */
@@ -563,7 +495,7 @@ static unsigned least(uint64_t a, uint64_t b)
 static bool choose_ranks(const struct collective_options *asked, unsigned *ranks, unsigned *gpus)
 {
     char why[256];
-    const unsigned all = count_gpus(why, sizeof(why));
+    const unsigned all = collective_count_gpus(why, sizeof(why));
 
     *gpus = asked->gpus > 0 ? (unsigned)asked->gpus : least(all, COLLECTIVE_RANKS_MAX);
     *ranks = asked->ranks > 0 ? (unsigned)asked->ranks : *gpus;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "bench/bench.h"
+#include "bench/ranks.h"
 #include "collective/api.h"
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
@@ -180,8 +181,7 @@ struct collective_position {
 };
 
 struct collective_shared {
-    _Atomic bool failed;              /* a rank has failed: the others give up when they notice */
-    _Atomic uint32_t arrived, passed; /* of a barrier */
+    struct ranks_meeting meeting;
     coll_id ids[COLLECTIVE_WAYS];
     struct collective_position positions[COLLECTIVE_RANKS_MAX];
     char gpu[128], nccl[256];
@@ -196,9 +196,6 @@ struct collective_result *collective_result_of(const struct collective_shared *s
 uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
                            enum collective_way way, unsigned rank);
 
-/* A barrier of all ranks. False: one has failed. */
-bool collective_barrier(struct collective_shared *shared, unsigned ranks);
-
 /* Times are those of the slowest rank; medians. */
 struct collective_figures {
     double p50_ns[COLLECTIVE_WAYS], algbw[COLLECTIVE_WAYS], busbw[COLLECTIVE_WAYS]; /* 10^9 bytes per second */
@@ -209,10 +206,13 @@ struct collective_figures {
 void collective_figures_make(const struct collective_plan *plan, const struct collective_row *row,
                              struct collective_result *result, struct collective_figures *figures);
 
+/* Number of GPUs, by a process of its own: this one must not have CUDA before it forks. For 0, `why` says why. */
+unsigned collective_count_gpus(char *why, size_t size);
+
 /* ---- Ranks (collective_rank.c) ----------------------------------------------------------------------------------- */
 
 /* One rank, which is a process of its own: measures all rows together with the others. False: this or another rank
- * failed; the error is on stderr and shared->failed is set. */
+ * failed; the error is on stderr and shared->meeting.failed is set. */
 bool collective_rank_run(const struct collective_plan *plan, struct collective_shared *shared, unsigned number);
 
 #endif

@@ -1,6 +1,5 @@
 /* One rank of `strait bench collective`: a process, a GPU, NCCL, and libstrait-coll in front of the same NCCL. */
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,21 +55,6 @@ uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective
                            enum collective_way way, unsigned rank)
 {
     return &result->ns[((size_t)repeat * COLLECTIVE_WAYS + way) * plan->ranks + rank];
-}
-
-/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
-bool collective_barrier(struct collective_shared *shared, unsigned ranks)
-{
-    uint32_t round = atomic_fetch_add(&shared->arrived, 1) / ranks + 1;
-
-    if (atomic_load(&shared->arrived) >= round * ranks)
-        atomic_store(&shared->passed, round);
-    while (atomic_load(&shared->passed) < round) {
-        if (atomic_load(&shared->failed))
-            return false;
-        sched_yield();
-    }
-    return !atomic_load(&shared->failed);
 }
 
 /* ---- Libraries --------------------------------------------------------------------------------------------------- */
@@ -265,7 +249,7 @@ static void set_phase(struct rank *rank, enum collective_phase phase, enum colle
 
 static bool barrier(struct rank *rank)
 {
-    return collective_barrier(rank->shared, rank->plan->ranks);
+    return ranks_meet(&rank->shared->meeting, rank->plan->ranks);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -653,7 +637,7 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
     struct rank rank = {.plan = plan, .shared = shared, .number = number};
 
     if (!run_rows(&rank)) {
-        atomic_store(&shared->failed, true);
+        atomic_store(&shared->meeting.failed, true);
         return false; /* pending GPU work ends with the process */
     }
     gpu_free(&rank.send);

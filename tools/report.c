@@ -22,6 +22,7 @@ static const struct {
     {"strait bench transfer", 1},
     {"strait bench collective", 1},
     {"strait bench checkpoint", 1},
+    {"strait bench ep", 1},
     {"strait demo", 1},
     {"strait top", 1},
     {"strait doctor", 1},

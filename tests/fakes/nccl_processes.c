@@ -172,6 +172,26 @@ coll_result ncclCommDestroy(coll_comm comm)
     return COLL_SUCCESS;
 }
 
+coll_result ncclCommCount(const coll_comm comm, int *count)
+{
+    *count = comm->ranks;
+    return COLL_SUCCESS;
+}
+
+coll_result ncclCommUserRank(const coll_comm comm, int *rank)
+{
+    *rank = comm->rank;
+    return COLL_SUCCESS;
+}
+
+/* None: its memory is the host's. */
+coll_result ncclCommCuDevice(const coll_comm comm, int *device)
+{
+    (void)comm;
+    *device = -1;
+    return COLL_SUCCESS;
+}
+
 coll_result ncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {
     (void)comm;

@@ -5,6 +5,7 @@
     ddp_hook        the communication hook of DistributedDataParallel
     Communicator    the ranks of a process group, through libstrait-coll
     checkpoint      storage of torch.distributed.checkpoint
+    ep              expert parallelism: dispatch and combine with gradients
 
 Each is imported when it is asked for: importing strait.torch needs neither torch, nor a GPU, nor any library.
 """
@@ -15,12 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import checkpoint, fsdp2
+    from . import checkpoint, ep, fsdp2
     from .communicator import Communicator, close, communicator_of
     from .ddp import ddp_hook
     from .host import host_pool
 
-__all__ = ["Communicator", "checkpoint", "close", "communicator_of", "ddp_hook", "fsdp2", "host_pool"]
+__all__ = ["Communicator", "checkpoint", "close", "communicator_of", "ddp_hook", "ep", "fsdp2", "host_pool"]
 
 _MODULES = {
     "Communicator": "communicator",
@@ -28,6 +29,7 @@ _MODULES = {
     "close": "communicator",
     "communicator_of": "communicator",
     "ddp_hook": "ddp",
+    "ep": "ep",
     "fsdp2": "fsdp2",
     "host_pool": "host",
 }
