@@ -19,7 +19,7 @@ includes() {
 }
 
 # Our folders: what is included from others is a library and not looked at.
-folders='strait|internal|kernels|proto|transport|daemon|client|collective|checkpoint|frameworks|tools|bench|tests'
+folders='strait|internal|kernels|proto|transport|daemon|client|collective|checkpoint|ep|frameworks|tools|bench|tests'
 
 # ---- Each folder includes only from those beneath it ----------------------------------------------------------------
 
@@ -40,8 +40,9 @@ daemon            strait|internal|daemon|kernels|transport|proto
 client            strait|internal|client|proto
 collective        strait|internal|collective|transport|kernels
 checkpoint        strait|internal|checkpoint
+ep                strait|internal|ep
 frameworks        strait|frameworks
-tools             strait|internal|tools|kernels|proto|transport|daemon|client|collective|checkpoint
+tools             strait|internal|tools|kernels|proto|transport|daemon|client|collective|checkpoint|ep
 bench             $folders
 tests             $folders
 RULES
@@ -66,7 +67,7 @@ report "calls from a file to one above it (tests/layering.py):" "$(python3 tests
 
 # ---- Block coders are the kernels' own; tests and benches look at them too -------------------------------------------
 
-for dir in include proto transport daemon client collective checkpoint tools; do
+for dir in include proto transport daemon client collective checkpoint ep tools; do
     [ -d "$dir" ] || continue
     report "$dir may not look inside the codec:" "$(includes "$dir" | grep -E '"kernels/block[_.]' || true)"
 done

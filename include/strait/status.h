@@ -23,7 +23,8 @@ extern "C" {
     X(ERR_PAGE_ID, -10, "page id out of range")                                        \
     X(ERR_IO, -11, "input or output error")                                            \
     X(ERR_AGAIN, -12, "not yet: try again later")                                      \
-    X(ERR_DEVICE, -13, "a GPU refused or failed")
+    X(ERR_DEVICE, -13, "a GPU refused or failed")                                      \
+    X(ERR_TIMEOUT, -14, "another rank did not answer in time")
 
 enum strait_status {
 #define X(name, value, text) STRAIT_##name = value,

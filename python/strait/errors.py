@@ -26,6 +26,7 @@ class Status(enum.IntEnum):
     ERR_IO = -11
     ERR_AGAIN = -12
     ERR_DEVICE = -13
+    ERR_TIMEOUT = -14
 
 
 class Error(Exception):
