@@ -14,11 +14,13 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
+static uint8_t any_rows[16]; /* stands for rows where only sizes count */
+
 /* Bytes that a chunk of so many rows can have; 0: 4 GiB or more. */
 static uint64_t chunk_bound(uint32_t rows, uint32_t row_bytes)
 {
     const struct strait_region region = {
-        .page_stride = row_bytes, .page_count = rows, .rows = 1, .row_bytes = row_bytes};
+        .base = any_rows, .page_stride = row_bytes, .page_count = rows, .rows = 1, .row_bytes = row_bytes};
     const struct strait_pages pages = {&region, NULL, 1, rows};
 
     return strait_encode_bound(&pages);

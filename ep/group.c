@@ -1,0 +1,493 @@
+#include "ep/group.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ep/host.h"
+#include "ep/plugin.h"
+#include "ep/share.h"
+
+#define TIMEOUT_NS  10000000000u
+#define SM_BUDGET   16u
+#define ROW_BYTES   65536u
+#define ROWS_MAX    0x7FFFFFFFu /* places are int32 */
+#define TOKENS_MAX  (1u << 20)
+#define HEAP_MAX    (1ull << 40)
+#define FORMAT      1u /* of what ranks tell each other here; incremented with every change of the arena */
+#define HELLO_WORDS 18u
+
+struct told {
+    char *text;
+    size_t size;
+};
+
+static enum strait_status tell(struct told told, enum strait_status status, const char *text)
+{
+    if (told.size > 0)
+        snprintf(told.text, told.size, "%s", text);
+    return status;
+}
+
+/* ---- Configuration ------------------------------------------------------------------------------------------------
+ */
+
+/* NULL, or what is wrong with a configuration whose rank_count is in range. */
+static const char *wrong_field(const struct strait_ep_config *config)
+{
+    const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
+
+    if (config->rank >= config->rank_count)
+        return "rank is not below rank_count";
+    if (!low_latency && config->algorithm != STRAIT_EP_HIGH_THROUGHPUT)
+        return "algorithm is unknown";
+    if (config->memory != STRAIT_EP_HOST && config->memory != STRAIT_EP_CUDA)
+        return "memory is unknown";
+    if (config->experts == 0 || config->experts > STRAIT_EP_EXPERTS_MAX || config->experts % config->rank_count != 0)
+        return "experts is not a multiple of rank_count, or too large";
+    if (config->tokens_max == 0 || config->tokens_max > TOKENS_MAX)
+        return "tokens_max is 0 or too large";
+    if (config->row_bytes_max == 0 || config->row_bytes_max % 16 != 0 || config->row_bytes_max > ROW_BYTES)
+        return "row_bytes_max is not a multiple of 16 up to 65536";
+    if (config->scale_bytes_max % 4 != 0 || config->scale_bytes_max > ROW_BYTES)
+        return "scale_bytes_max is not a multiple of 4 up to 65536";
+    if (config->topk_max == 0 || config->topk_max > STRAIT_EP_TOPK_MAX)
+        return "topk_max is 0 or too large";
+    if ((uint64_t)config->rank_count * config->tokens_max * config->topk_max > ROWS_MAX ||
+        (low_latency && (uint64_t)config->experts * config->tokens_max > ROWS_MAX))
+        return "tokens_max is too large for so many ranks and experts";
+    if (config->overflow != STRAIT_EP_TRAP && config->overflow != STRAIT_EP_DROP)
+        return "overflow is unknown";
+    if ((unsigned)config->coding > STRAIT_EP_CODED)
+        return "coding is unknown";
+    if (config->mask && !low_latency)
+        return "mask is for LOW_LATENCY";
+    if (config->heap_bytes > HEAP_MAX)
+        return "heap_bytes is too large";
+    return NULL;
+}
+
+/* First exchange: what has to be equal on all ranks, and whether each is well so far. */
+struct hello {
+    int64_t status;
+    uint64_t words[HELLO_WORDS];
+};
+
+static const char *const hello_names[HELLO_WORDS] = {"the version of the library",
+                                                     "size",
+                                                     "rank_count",
+                                                     "algorithm",
+                                                     "memory",
+                                                     "experts",
+                                                     "tokens_max",
+                                                     "receive_max",
+                                                     "row_bytes_max",
+                                                     "scale_bytes_max",
+                                                     "topk_max",
+                                                     "sm_budget",
+                                                     "overflow",
+                                                     "coding",
+                                                     "mask",
+                                                     "timeout_ns",
+                                                     "heap_bytes",
+                                                     "rank"};
+
+static struct hello hello_of(const struct strait_ep_config *c, enum strait_status status)
+{
+    return (struct hello){status,
+                          {FORMAT, c->size, c->rank_count, c->algorithm, c->memory, c->experts, c->tokens_max,
+                           c->receive_max, c->row_bytes_max, c->scale_bytes_max, c->topk_max, c->sm_budget, c->overflow,
+                           c->coding, c->mask, c->timeout_ns, c->heap_bytes, c->rank}};
+}
+
+/* Gathers from all ranks to `all`, which has room for STRAIT_EP_RANKS_MAX: ranks may not agree on how many there are.
+ */
+static enum strait_status gather(const struct strait_ep_config *config, const void *own, void *all, size_t bytes,
+                                 struct told told)
+{
+    if (config->all_gather(config->context, own, all, bytes) == 0)
+        return STRAIT_OK;
+    return tell(told, STRAIT_ERR_IO, "all_gather failed");
+}
+
+/* What the first rank that is not well says, by statuses that lie `stride` bytes apart: the same on all ranks. What was
+ * told is the own text, if there is one. */
+static enum strait_status all_well(const struct strait_ep_config *config, const void *statuses, size_t stride,
+                                   struct told told)
+{
+    char text[96];
+
+    for (uint32_t rank = 0; rank < config->rank_count; rank++) {
+        int64_t status;
+        memcpy(&status, (const char *)statuses + rank * stride, sizeof(status));
+        if (status == STRAIT_OK)
+            continue;
+        snprintf(text, sizeof(text), "rank %" PRIu32 ": %s", rank, strait_status_string((int)status));
+        if (told.size > 0 && told.text[0] == 0)
+            tell(told, (enum strait_status)status, text);
+        return (enum strait_status)status;
+    }
+    return STRAIT_OK;
+}
+
+static enum strait_status agree(const struct strait_ep_config *config, struct told told)
+{
+    struct hello all[STRAIT_EP_RANKS_MAX] = {0};
+    const char *wrong = wrong_field(config);
+    const struct hello own = hello_of(config, wrong != NULL ? STRAIT_ERR_INVALID : STRAIT_OK);
+    char text[160];
+
+    if (wrong != NULL)
+        tell(told, STRAIT_ERR_INVALID, wrong);
+    enum strait_status status = gather(config, &own, all, sizeof(own), told);
+    if (status == STRAIT_OK)
+        status = all_well(config, all, sizeof(own), told);
+    for (uint32_t rank = 0; rank < config->rank_count && status == STRAIT_OK; rank++)
+        for (uint32_t word = 0; word < HELLO_WORDS && status == STRAIT_OK; word++) {
+            const uint64_t expected = word == HELLO_WORDS - 1 ? rank : own.words[word];
+            if (all[rank].words[word] == expected)
+                continue;
+            snprintf(text, sizeof(text), "%s differs: %" PRIu64 " on rank %" PRIu32 ", %" PRIu64 " expected",
+                     hello_names[word], all[rank].words[word], rank, expected);
+            status = tell(told, STRAIT_ERR_INVALID, text);
+        }
+    return status;
+}
+
+/* ---- Arenas -------------------------------------------------------------------------------------------------------
+ */
+
+/* Second exchange: how others reach a rank's arena. */
+struct offer {
+    int64_t status;
+    union {
+        uint8_t bytes[EP_TICKET_BYTES];
+        struct ep_share_ticket share;
+    } ticket;
+};
+
+static enum strait_status create_arena(struct strait_ep_group *group, struct offer *offer, int *fd)
+{
+    const uint32_t me = group->config.rank;
+    const uint64_t bytes = group->view.at.bytes;
+
+    if (group->peer)
+        return group->ops->arena_create(group->context, bytes, offer->ticket.bytes, &group->bases[me], &group->medium);
+    group->medium = group->config.memory == STRAIT_EP_HOST ? "shared memory" : "host memory";
+    return ep_share_create(bytes, &offer->ticket.share, fd, &group->bases[me]);
+}
+
+/* Maps the arenas of the others. *culprit: the rank that it did not work with. */
+static enum strait_status map_arenas(struct strait_ep_group *group, const struct offer *offers, uint32_t *culprit)
+{
+    const uint64_t bytes = group->view.at.bytes;
+
+    for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
+        enum strait_status status = STRAIT_OK;
+        void *device = NULL;
+        *culprit = rank;
+        if (rank != group->config.rank && group->peer)
+            status = group->ops->arena_map(group->context, rank, offers[rank].ticket.bytes, bytes, &group->bases[rank]);
+        else if (rank != group->config.rank)
+            status = offers[rank].ticket.share.bytes == bytes
+                         ? ep_share_map(&offers[rank].ticket.share, &group->bases[rank])
+                         : STRAIT_ERR_UNSUPPORTED;
+        if (status == STRAIT_OK && !group->peer && group->ops->host_attach != NULL)
+            status = group->ops->host_attach(group->context, group->bases[rank], bytes, &device);
+        if (status != STRAIT_OK)
+            return status;
+        group->view.arenas[rank] = device != NULL ? device : group->bases[rank];
+    }
+    return STRAIT_OK;
+}
+
+static void drop_arenas(struct strait_ep_group *group)
+{
+    for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
+        void *base = group->bases[rank];
+        if (base == NULL)
+            continue;
+        if (!group->peer && group->ops->host_detach != NULL && group->view.arenas[rank] != NULL)
+            group->ops->host_detach(group->context, base);
+        if (!group->peer)
+            ep_share_unmap(base);
+        else if (rank != group->config.rank)
+            group->ops->arena_unmap(group->context, rank, base);
+        else
+            group->ops->arena_destroy(group->context, base);
+        group->bases[rank] = NULL;
+        group->view.arenas[rank] = NULL;
+    }
+}
+
+/* Exchanges arenas. All ranks return the same, but for what was told. */
+static enum strait_status share_arenas(struct strait_ep_group *group, enum strait_status status, struct told told)
+{
+    struct offer own = {.status = status}, all[STRAIT_EP_RANKS_MAX] = {0};
+    uint32_t culprit = 0;
+    int64_t mapped, results[STRAIT_EP_RANKS_MAX] = {0};
+    char text[160];
+    int fd = -1;
+
+    if (status == STRAIT_OK)
+        own.status = create_arena(group, &own, &fd);
+    if (own.status == STRAIT_ERR_NO_MEMORY)
+        tell(told, STRAIT_ERR_NO_MEMORY, "no memory for the arena");
+    status = gather(&group->config, &own, all, sizeof(own), told);
+    if (status == STRAIT_OK)
+        status = all_well(&group->config, all, sizeof(own), told);
+    if (status == STRAIT_OK) {
+        mapped = map_arenas(group, all, &culprit);
+        if (mapped != STRAIT_OK) {
+            snprintf(text, sizeof(text), "memory of rank %" PRIu32 " cannot be mapped: %s", culprit,
+                     mapped == STRAIT_ERR_UNSUPPORTED ? "another host, PID namespace or user"
+                                                      : strait_status_string((int)mapped));
+            tell(told, (enum strait_status)mapped, text);
+        }
+        status = gather(&group->config, &mapped, results, sizeof(mapped), told);
+        if (status == STRAIT_OK)
+            status = all_well(&group->config, results, sizeof(mapped), told);
+    }
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* ---- Making a group -----------------------------------------------------------------------------------------------
+ */
+
+static enum strait_status open_backend(struct strait_ep_group *group, bool coded, struct told told)
+{
+    const struct strait_ep_config *config = &group->config;
+    struct ep_open_args args = {.config = config, .coded = coded, .text = told.text, .text_size = told.size};
+
+    if (ep_arena_plan(config, coded, &group->view.at) != STRAIT_OK)
+        return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
+    args.at = group->view.at;
+    const enum strait_status status = group->ops->open(&args, &group->context);
+    return status == STRAIT_ERR_NO_MEMORY ? tell(told, status, "no memory for the backend") : status;
+}
+
+static void close_backend(struct strait_ep_group *group)
+{
+    if (group->context == NULL)
+        return;
+    drop_arenas(group);
+    group->ops->close(group->context);
+    group->context = NULL;
+}
+
+/* Opens the backend and shares arenas: by peer access where all ranks have it, else in host memory. */
+static enum strait_status connect_ranks(struct strait_ep_group *group, struct told told)
+{
+    const enum strait_ep_coding coding = group->config.coding;
+    enum strait_status status = STRAIT_ERR_UNSUPPORTED;
+    const char *why = NULL;
+
+    group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : ep_plugin_find(&why);
+    const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
+    for (int peer = group->config.memory == STRAIT_EP_CUDA; peer >= 0 && status == STRAIT_ERR_UNSUPPORTED; peer--) {
+        const bool slow = !peer && group->config.memory == STRAIT_EP_CUDA;
+        const bool coded = coding == STRAIT_EP_CODED || (coding == STRAIT_EP_AUTO && slow);
+        group->peer = peer;
+        group->view.coded = coded;
+        if (told.size > 0 && found == STRAIT_OK)
+            told.text[0] = 0;
+        status = share_arenas(group, found == STRAIT_OK ? open_backend(group, coded, told) : found, told);
+        if (status != STRAIT_OK && group->ops != NULL)
+            close_backend(group);
+    }
+    return status;
+}
+
+/* The rest of what phases see. */
+static enum strait_status fill_view(struct strait_ep_group *group)
+{
+    const struct strait_ep_config *config = &group->config;
+    struct ep_group_view *view = &group->view;
+    const uint32_t all = config->rank_count * config->tokens_max;
+    void *device = NULL;
+
+    view->timeout_ns = config->timeout_ns;
+    view->rank = config->rank;
+    view->rank_count = config->rank_count;
+    view->experts = config->experts;
+    view->local_experts = config->experts / config->rank_count;
+    view->tokens_max = config->tokens_max;
+    view->topk_max = config->topk_max;
+    view->receive_max = config->receive_max != 0 && config->receive_max < all ? config->receive_max : all;
+    view->sm_budget = config->sm_budget;
+    view->low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
+    view->masked = config->mask;
+    view->drop = config->overflow == STRAIT_EP_DROP;
+    view->state = group->ops->alloc(group->context, sizeof(*view->state));
+    group->report = group->ops->alloc_pinned(group->context, sizeof(*group->report), &device);
+    view->report = device;
+    if (view->state == NULL || group->report == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    const uint64_t active = config->rank_count == 64 ? UINT64_MAX : (1ull << config->rank_count) - 1;
+    return group->ops->write(group->context, &view->state->active, &active, sizeof(active), NULL);
+}
+
+/* Last exchange: nobody begins a call before all are ready for it. */
+static enum strait_status finish_group(struct strait_ep_group *group, struct told told)
+{
+    int64_t own = fill_view(group), results[STRAIT_EP_RANKS_MAX] = {0};
+
+    if (own != STRAIT_OK)
+        tell(told, (enum strait_status)own, "no memory for the state of the group");
+    const enum strait_status status = gather(&group->config, &own, results, sizeof(own), told);
+    return status == STRAIT_OK ? all_well(&group->config, results, sizeof(own), told) : status;
+}
+
+enum strait_status strait_ep_group_create(const struct strait_ep_config *config, struct strait_ep_group **group,
+                                          char *text, size_t text_size)
+{
+    const struct told told = {text, text != NULL ? text_size : 0};
+    struct strait_ep_group *made;
+
+    if (told.size > 0)
+        text[0] = 0;
+    if (config == NULL || group == NULL || config->size < sizeof(*config) || config->all_gather == NULL)
+        return tell(told, STRAIT_ERR_INVALID, "an argument is NULL, or of an older version");
+    if (config->rank_count == 0 || config->rank_count > STRAIT_EP_RANKS_MAX)
+        return tell(told, STRAIT_ERR_INVALID, "rank_count is 0 or too large");
+    made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return tell(told, STRAIT_ERR_NO_MEMORY, "no memory for the group");
+    made->config = *config;
+    if (made->config.timeout_ns == 0)
+        made->config.timeout_ns = TIMEOUT_NS;
+    if (made->config.sm_budget == 0)
+        made->config.sm_budget = SM_BUDGET;
+    enum strait_status status = agree(&made->config, told);
+    if (status == STRAIT_OK)
+        status = connect_ranks(made, told);
+    if (status == STRAIT_OK)
+        status = finish_group(made, told);
+    if (status != STRAIT_OK) {
+        strait_ep_group_destroy(made);
+        return status;
+    }
+    made->heap.bytes = made->view.at.heap_bytes;
+    *group = made;
+    return STRAIT_OK;
+}
+
+void strait_ep_group_destroy(struct strait_ep_group *group)
+{
+    if (group == NULL)
+        return;
+    if (group->context != NULL) {
+        if (group->view.state != NULL)
+            group->ops->free(group->context, group->view.state);
+        if (group->report != NULL)
+            group->ops->free_pinned(group->context, group->report);
+        close_backend(group);
+    }
+    ep_heap_free(&group->heap);
+    free(group);
+}
+
+/* ---- Heap ---------------------------------------------------------------------------------------------------------
+ */
+
+void *strait_ep_alloc(struct strait_ep_group *group, size_t bytes)
+{
+    uint64_t offset;
+
+    if (group == NULL || !ep_heap_take(&group->heap, bytes, &offset))
+        return NULL;
+    return group->view.arenas[group->config.rank] + group->view.at.heap + offset;
+}
+
+void strait_ep_free(struct strait_ep_group *group, void *memory)
+{
+    if (group != NULL && memory != NULL)
+        ep_heap_give(&group->heap, (uint64_t)((uintptr_t)memory - (uintptr_t)group->view.arenas[group->config.rank]) -
+                                       group->view.at.heap);
+}
+
+struct ep_announce ep_group_place(const struct strait_ep_group *group, const void *data, uint32_t row_bytes)
+{
+    const uintptr_t base = (uintptr_t)group->view.arenas[group->config.rank], at = (uintptr_t)data;
+
+    if (group->view.coded || at < base || at - base < group->view.at.heap)
+        return (struct ep_announce){0, 0};
+    const uint64_t room = ep_heap_room(&group->heap, at - base - group->view.at.heap);
+    return room > 0 ? (struct ep_announce){at - base, room / row_bytes} : (struct ep_announce){0, 0};
+}
+
+/* ---- Errors and the mask ------------------------------------------------------------------------------------------
+ */
+
+enum strait_status ep_group_usable(const struct strait_ep_group *group)
+{
+    const int status = (int)(int32_t)__atomic_load_n(group->report, __ATOMIC_ACQUIRE);
+
+    return status == STRAIT_ERR_TIMEOUT && group->config.mask ? STRAIT_OK : (enum strait_status)status;
+}
+
+enum strait_status strait_ep_async_error(struct strait_ep_group *group, uint32_t *rank)
+{
+    if (group == NULL)
+        return STRAIT_ERR_INVALID;
+    const uint64_t report = __atomic_load_n(group->report, __ATOMIC_ACQUIRE);
+    if (rank != NULL && report != 0)
+        *rank = (uint32_t)(report >> 32);
+    return (enum strait_status)(int32_t)report;
+}
+
+void strait_ep_error_clear(struct strait_ep_group *group)
+{
+    if (group == NULL || !group->config.mask)
+        return;
+    uint64_t report = __atomic_load_n(group->report, __ATOMIC_ACQUIRE);
+    if ((int32_t)report == STRAIT_ERR_TIMEOUT)
+        __atomic_compare_exchange_n(group->report, &report, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+enum strait_status strait_ep_mask_get(struct strait_ep_group *group, int32_t *ranks, struct CUstream_st *stream)
+{
+    uint64_t active;
+
+    if (group == NULL || ranks == NULL || !group->config.mask)
+        return STRAIT_ERR_INVALID;
+    const enum strait_status status =
+        group->ops->read(group->context, &active, &group->view.state->active, sizeof(active), stream);
+    for (uint32_t rank = 0; rank < group->config.rank_count && status == STRAIT_OK; rank++)
+        ranks[rank] = (int32_t)(active >> rank & 1);
+    return status;
+}
+
+enum strait_status strait_ep_mask_set(struct strait_ep_group *group, const int32_t *ranks, struct CUstream_st *stream)
+{
+    uint64_t active = 0;
+
+    if (group == NULL || ranks == NULL || !group->config.mask || ranks[group->config.rank] != 1)
+        return STRAIT_ERR_INVALID;
+    for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
+        if (ranks[rank] != 0 && ranks[rank] != 1)
+            return STRAIT_ERR_INVALID;
+        active |= (uint64_t)ranks[rank] << rank;
+    }
+    return group->ops->write(group->context, &group->view.state->active, &active, sizeof(active), stream);
+}
+
+void strait_ep_info(const struct strait_ep_group *group, struct strait_ep_info *info)
+{
+    struct strait_ep_info known = {.size = sizeof(known),
+                                   .medium = group->medium,
+                                   .coded = group->view.coded,
+                                   .arena_bytes = group->view.at.bytes};
+
+    if (group->config.memory == STRAIT_EP_HOST) {
+        known.sent_bytes = group->view.state->sent_bytes;
+        known.raw_bytes = group->view.state->raw_bytes;
+    }
+    const size_t size = info->size < sizeof(known) ? info->size : sizeof(known);
+    known.size = info->size;
+    memcpy(info, &known, size);
+}

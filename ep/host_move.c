@@ -1,0 +1,333 @@
+#include "ep/host.h"
+
+#include <string.h>
+
+void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce, uint64_t epoch)
+{
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        *ep_announce_of(group, rank, group->rank) = announce;
+    ep_host_signal(group, EP_FLAG_READY, epoch);
+}
+
+enum strait_status ep_host_announce(void *context, const struct ep_announce_args *args, struct CUstream_st *stream)
+{
+    const uint64_t epoch = ep_host_epoch(&args->group, &args->handle, true);
+
+    (void)context;
+    (void)stream;
+    if (!ep_host_failed(&args->group))
+        ep_host_tell(&args->group, args->announce, epoch);
+    return STRAIT_OK;
+}
+
+/* ---- Dispatch: to the ranks of experts ----------------------------------------------------------------------------
+ */
+
+/* The slot of place 0 of the list for `rank` there. */
+static uint64_t first_slot(const struct ep_send_args *args, uint32_t rank)
+{
+    return args->group.low_latency ? (uint64_t)args->group.rank * args->group.tokens_max : args->handle.send_base[rank];
+}
+
+static void send_lists(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const struct ep_handle_view *handle = &args->handle;
+    const uint32_t *tokens = &handle->send_token[(uint64_t)rank * group->tokens_max], topk = handle->topk;
+
+    memcpy(ep_counts_of(group, rank, epoch, group->rank), handle->send_count, group->rank_count * sizeof(uint32_t));
+    for (uint32_t j = 0; j < handle->send_count[rank]; j++) {
+        int32_t *numbers = ep_numbers_of(group, rank, epoch, topk, (uint64_t)group->rank * group->tokens_max + j);
+        memcpy(numbers, &handle->own_topk[(uint64_t)tokens[j] * topk], topk * sizeof(*numbers));
+        numbers[topk] = (int32_t)tokens[j];
+    }
+}
+
+static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint32_t *tokens = &args->handle.send_token[(uint64_t)rank * group->tokens_max];
+    const uint64_t first = first_slot(args, rank), count = args->handle.send_count[rank];
+    uint64_t room = group->at.row_slots;
+    uint8_t *rows = ep_rows_of(group, rank, epoch, args->row_bytes, 0);
+
+    if (count == 0)
+        return;
+    if (!group->low_latency)
+        rows = ep_announced(group, rank, *ep_announce_of(group, group->rank, rank), args->row_bytes, &room);
+    if (rows == NULL) {
+        ep_host_fail(group, STRAIT_ERR_CORRUPT, rank);
+        return;
+    }
+    for (uint64_t j = 0; j < count && first + j < room; j++)
+        memcpy(rows + (first + j) * args->row_bytes, args->rows + (uint64_t)tokens[j] * args->row_bytes,
+               args->row_bytes);
+    if (rank != group->rank) {
+        group->state->sent_bytes += count * args->row_bytes;
+        group->state->raw_bytes += count * args->row_bytes;
+    }
+}
+
+static void send_rows(struct ep_host *host, const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const struct ep_host_rows rows = {.base = (void *)args->rows,
+                                      .ids = &args->handle.send_token[(uint64_t)rank * group->tokens_max],
+                                      .count = args->handle.send_count[rank],
+                                      .id_end = args->tokens,
+                                      .row_bytes = args->row_bytes,
+                                      .type = args->type};
+
+    if (group->coded && rank != group->rank)
+        ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank));
+    else
+        send_raw_rows(args, rank, epoch);
+}
+
+static void send_scales(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
+{
+    const uint32_t *tokens = &args->handle.send_token[(uint64_t)rank * args->group.tokens_max];
+
+    for (uint32_t j = 0; j < args->handle.send_count[rank]; j++)
+        memcpy(ep_scales_of(&args->group, rank, epoch, args->scale_bytes, first_slot(args, rank) + j),
+               args->scales + (uint64_t)tokens[j] * args->scale_bytes, args->scale_bytes);
+}
+
+static void send_weights(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
+{
+    const uint32_t *tokens = &args->handle.send_token[(uint64_t)rank * args->group.tokens_max];
+    const uint32_t topk = args->handle.topk;
+
+    for (uint32_t j = 0; j < args->handle.send_count[rank]; j++)
+        memcpy(ep_weights_of(&args->group, rank, epoch, topk, first_slot(args, rank) + j),
+               &args->weights[(uint64_t)tokens[j] * topk], topk * sizeof(float));
+}
+
+enum strait_status ep_host_send(void *context, const struct ep_send_args *args, struct CUstream_st *stream)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint64_t epoch = ep_host_epoch(group, &args->handle, args->begin);
+
+    (void)stream;
+    if (ep_host_failed(group))
+        return STRAIT_OK;
+    if (!group->low_latency && args->rows != NULL && !ep_host_wait(group, EP_FLAG_READY, epoch))
+        return STRAIT_OK;
+    if (args->keep_weights)
+        memcpy(args->handle.weights, args->weights, (size_t)args->tokens * args->handle.topk * sizeof(float));
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        if (!ep_host_active(group, rank))
+            continue;
+        if (args->lists)
+            send_lists(args, rank, epoch);
+        if (args->weights != NULL)
+            send_weights(args, rank, epoch);
+        if (args->scales != NULL)
+            send_scales(args, rank, epoch);
+        if (args->rows != NULL)
+            send_rows(context, args, rank, epoch);
+    }
+    if (!ep_host_failed(group))
+        ep_host_signal(group, args->signal, epoch);
+    return STRAIT_OK;
+}
+
+/* ---- Dispatch: from all ranks -------------------------------------------------------------------------------------
+ */
+
+/* Decodes what other ranks have sent to the rows area. */
+static bool decode_rows(struct ep_host *host, const struct ep_receive_args *args, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        const struct ep_host_rows rows = {
+            .base = ep_rows_of(group, group->rank, epoch, args->row_bytes, args->handle.recv_base[rank]),
+            .count = args->handle.recv_count[rank],
+            .id_end = args->handle.recv_count[rank],
+            .row_bytes = args->row_bytes,
+            .type = args->type};
+        if (rank != group->rank &&
+            !ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank), rank))
+            return false;
+    }
+    return true;
+}
+
+/* Local numbers of a record to the output, with the flag as global ones. */
+static void give_numbers(const struct ep_receive_args *args, const int32_t *numbers, uint64_t row)
+{
+    const uint32_t topk = args->handle.topk;
+    const int32_t first = args->global_ids ? (int32_t)(args->group.rank * args->group.local_experts) : 0;
+
+    for (uint32_t k = 0; k < topk; k++)
+        args->topk[row * topk + k] = numbers[k] >= 0 ? first + numbers[k] : -1;
+}
+
+/* Outputs of a record, FLAT and RANK_MAJOR: slots are rows. */
+static void give_record(const struct ep_receive_args *args, uint64_t epoch, uint64_t record, uint64_t slot)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint32_t topk = args->handle.topk, me = group->rank;
+    const int32_t *numbers = &args->handle.numbers[record * (topk + 1)];
+
+    if (args->rows != NULL)
+        memcpy(args->rows + slot * args->row_bytes, ep_rows_of(group, me, epoch, args->row_bytes, slot),
+               args->row_bytes);
+    if (args->scales != NULL)
+        memcpy(args->scales + slot * args->scale_bytes, ep_scales_of(group, me, epoch, args->scale_bytes, slot),
+               args->scale_bytes);
+    if (args->weights != NULL) {
+        const float *weights = ep_weights_of(group, me, epoch, topk, slot);
+        for (uint32_t k = 0; k < topk; k++)
+            args->weights[slot * topk + k] = numbers[k] >= 0 ? weights[k] : 0.0f;
+    }
+    if (args->topk != NULL)
+        give_numbers(args, numbers, slot);
+}
+
+/* Outputs of a record, EXPERT_MAJOR: a row for each of its experts here. */
+static void give_copies(const struct ep_receive_args *args, uint64_t epoch, uint64_t record, uint64_t slot)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint32_t topk = args->handle.topk, me = group->rank;
+
+    for (uint32_t k = 0; k < topk; k++) {
+        const int64_t row = args->handle.expert_row[record * topk + k];
+        if (row < 0)
+            continue;
+        memcpy(args->rows + row * args->row_bytes, ep_rows_of(group, me, epoch, args->row_bytes, slot),
+               args->row_bytes);
+        if (args->scales != NULL)
+            memcpy(args->scales + row * args->scale_bytes, ep_scales_of(group, me, epoch, args->scale_bytes, slot),
+                   args->scale_bytes);
+        if (args->weights != NULL)
+            args->weights[row] = ep_weights_of(group, me, epoch, topk, slot)[k];
+    }
+}
+
+static void give_counts(const struct ep_receive_args *args)
+{
+    const struct ep_group_view *group = &args->group;
+
+    if (args->rank_counts != NULL)
+        memcpy(args->rank_counts, args->handle.recv_count, group->rank_count * sizeof(int32_t));
+    if (args->expert_counts != NULL)
+        memcpy(args->expert_counts, &args->handle.totals[2], group->local_experts * sizeof(int32_t));
+}
+
+enum strait_status ep_host_receive(void *context, const struct ep_receive_args *args, struct CUstream_st *stream)
+{
+    const struct ep_group_view *group = &args->group;
+    const struct ep_handle_view *handle = &args->handle;
+    const uint64_t epoch = ep_host_epoch(group, handle, false);
+
+    (void)stream;
+    if (ep_host_failed(group) || !ep_host_wait(group, EP_FLAG_DATA, epoch))
+        return STRAIT_OK;
+    if (group->low_latency && !ep_host_take_lists(group, handle, epoch))
+        return STRAIT_OK;
+    if (!group->low_latency && (uint32_t)handle->totals[1] > args->row_count) {
+        ep_host_fail(group, STRAIT_ERR_NO_SPACE, group->rank);
+        return STRAIT_OK;
+    }
+    if (group->coded && !decode_rows(context, args, epoch))
+        return STRAIT_OK;
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
+            const uint64_t record = (uint64_t)rank * group->tokens_max + j, slot = handle->recv_base[rank] + j;
+            if (handle->layout == STRAIT_EP_EXPERT_MAJOR)
+                give_copies(args, epoch, record, slot);
+            else
+                give_record(args, epoch, record, slot);
+        }
+    give_counts(args);
+    return STRAIT_OK;
+}
+
+/* ---- LL combine: rows back to their tokens' ranks -----------------------------------------------------------------
+ */
+
+/* Rows of the list of `rank` in the caller's tensor, in their order, to host->ids. Returns their number. */
+static uint32_t list_back(struct ep_host *host, const struct ep_send_back_args *args, uint32_t rank)
+{
+    const struct ep_handle_view *handle = &args->handle;
+    uint32_t count = 0;
+
+    for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
+        const uint64_t record = (uint64_t)rank * args->group.tokens_max + j;
+        if (handle->layout != STRAIT_EP_EXPERT_MAJOR) {
+            host->ids[count++] = (uint32_t)record;
+            continue;
+        }
+        for (uint32_t k = 0; k < handle->topk; k++)
+            if (handle->expert_row[record * handle->topk + k] >= 0)
+                host->ids[count++] = (uint32_t)handle->expert_row[record * handle->topk + k];
+    }
+    return count;
+}
+
+static void send_coded_back(struct ep_host *host, const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint32_t zones = args->handle.layout == STRAIT_EP_EXPERT_MAJOR ? group->local_experts : 1;
+    const struct ep_host_rows rows = {.base = (void *)args->rows,
+                                      .ids = host->ids,
+                                      .count = list_back(host, args, rank),
+                                      .id_end = zones * group->rank_count * group->tokens_max,
+                                      .row_bytes = args->row_bytes,
+                                      .type = args->type};
+
+    ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank));
+}
+
+static void send_raw_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const struct ep_handle_view *handle = &args->handle;
+    const uint32_t topk = handle->topk, bytes = args->row_bytes;
+    uint64_t sent = 0;
+
+    for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
+        const uint64_t record = (uint64_t)rank * group->tokens_max + j;
+        if (handle->layout != STRAIT_EP_EXPERT_MAJOR) {
+            memcpy(ep_rows_of(group, rank, epoch, bytes, (uint64_t)group->rank * group->tokens_max + j),
+                   args->rows + record * bytes, bytes);
+            sent += bytes;
+            continue;
+        }
+        const uint64_t token = (uint64_t)handle->numbers[record * (topk + 1) + topk];
+        for (uint32_t k = 0; k < topk; k++) {
+            const int64_t row = handle->expert_row[record * topk + k];
+            if (row < 0)
+                continue;
+            memcpy(ep_rows_of(group, rank, epoch, bytes, token * topk + k), args->rows + row * bytes, bytes);
+            sent += bytes;
+        }
+    }
+    if (rank != group->rank) {
+        group->state->sent_bytes += sent;
+        group->state->raw_bytes += sent;
+    }
+}
+
+enum strait_status ep_host_send_back(void *context, const struct ep_send_back_args *args, struct CUstream_st *stream)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint64_t epoch = ep_host_epoch(group, &args->handle, true);
+
+    (void)stream;
+    if (ep_host_failed(group))
+        return STRAIT_OK;
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        if (!ep_host_active(group, rank))
+            continue;
+        if (group->coded && rank != group->rank)
+            send_coded_back(context, args, rank, epoch);
+        else
+            send_raw_back(args, rank, epoch);
+    }
+    if (!ep_host_failed(group))
+        ep_host_signal(group, EP_FLAG_DATA, epoch);
+    return STRAIT_OK;
+}
