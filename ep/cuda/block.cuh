@@ -122,6 +122,8 @@ DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &cal
     uint32_t *decided = &group.state->tickets[TICKET_DECIDED];
     if (!group.masked || blockIdx.x == 0)
         poll_ranks(group, kind, call);
+    else
+        __syncthreads(); // all have read what thread 0 overwrites
     if (threadIdx.x == 0) {
         if (group.masked && blockIdx.x == 0)
             store_release_device(decided, 1);
