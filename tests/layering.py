@@ -16,6 +16,7 @@ ORDER = {
     "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
                   " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
     "ep": "arena share plugin heap host_sync host_sum host_route host_code host_move host_reduce host group handle",
+    "ep/cuda": "device memory plugin",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device collective_rank collective checkpoint"
              " demo_layout demo_report demo",
     "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",

@@ -105,9 +105,8 @@ static void drop_pieces(struct world *world, struct rank *rank, uint32_t kept)
 static void differ(const char *phase, uint32_t rank, const char *what, uint64_t place)
 {
     fprintf(stderr, "%s: rank %u of %u: %s differs at %llu (%s, layout %d, type %d, topk %u, row %u)\n", phase, rank,
-            config.rank_count, what, (unsigned long long)place,
-            config.algorithm == STRAIT_EP_LOW_LATENCY ? "LL" : "HT", (int)step.layout, (int)step.type, step.topk,
-            step.row_bytes);
+            config.rank_count, what, (unsigned long long)place, config.algorithm == STRAIT_EP_LOW_LATENCY ? "LL" : "HT",
+            (int)step.layout, (int)step.type, step.topk, step.row_bytes);
     abort();
 }
 
@@ -152,23 +151,23 @@ static void compare(const char *phase, uint32_t rank)
 }
 
 /* Runs a phase on all ranks in both worlds and compares. `args` is an expression of `r`, a rank. */
-#define PHASE(name, type, ...)                                                                                        \
-    do {                                                                                                               \
-        for (int w = 0; w < 2; w++)                                                                                    \
-            for (uint32_t i = 0; i < config.rank_count; i++) {                                                         \
-                const struct rank *r = &worlds[w].ranks[i];                                                            \
-                const struct type args = {.group = r->group, .handle = r->handle, __VA_ARGS__};                        \
-                if ((step.absent >> i & 1) != 0)                                                                       \
-                    continue;                                                                                          \
-                if (worlds[w].cuda)                                                                                    \
-                    require_cuda(ep_cuda_##name(&args, MULTIPROCESSORS, NULL));                                        \
-                else                                                                                                   \
-                    require(ep_host_##name(&host, &args, NULL) == STRAIT_OK);                                           \
-            }                                                                                                          \
-        require_cuda(cudaDeviceSynchronize());                                                                         \
-        for (uint32_t i = 0; i < config.rank_count; i++)                                                               \
-            compare(#name, i);                                                                                         \
-        phases++;                                                                                                      \
+#define PHASE(name, type, ...)                                                                  \
+    do {                                                                                        \
+        for (int w = 0; w < 2; w++)                                                             \
+            for (uint32_t i = 0; i < config.rank_count; i++) {                                  \
+                const struct rank *r = &worlds[w].ranks[i];                                     \
+                const struct type args = {.group = r->group, .handle = r->handle, __VA_ARGS__}; \
+                if ((step.absent >> i & 1) != 0)                                                \
+                    continue;                                                                   \
+                if (worlds[w].cuda)                                                             \
+                    require_cuda(ep_cuda_##name(&args, MULTIPROCESSORS, NULL));                 \
+                else                                                                            \
+                    require(ep_host_##name(&host, &args, NULL) == STRAIT_OK);                   \
+            }                                                                                   \
+        require_cuda(cudaDeviceSynchronize());                                                  \
+        for (uint32_t i = 0; i < config.rank_count; i++)                                        \
+            compare(#name, i);                                                                  \
+        phases++;                                                                               \
     } while (0)
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
@@ -333,7 +332,8 @@ static void make_inputs(void)
             rank->rows = piece(world, rank, "rows", step.tokens[r] * row);
             rank->scales = piece(world, rank, "scales", (uint64_t)step.tokens[r] * step.scale_bytes);
             rank->weights = piece(world, rank, "weights in", numbers * 4);
-            rank->expert_rows = step.heap ? rank->group.arenas[r] + at.heap : piece(world, rank, "rows out", rows * row);
+            rank->expert_rows =
+                step.heap ? rank->group.arenas[r] + at.heap : piece(world, rank, "rows out", rows * row);
             rank->gradients = piece(world, rank, "weights out", rows * step.topk * 4);
             rank->scales_out = piece(world, rank, "scales out", rows * step.scale_bytes);
             rank->topk_out = piece(world, rank, "topk out", rows * step.topk * 4);
