@@ -1,12 +1,12 @@
 # Libraries, headers, commands, man pages, the service's files, pkg-config files and the exported targets strait::client,
-# strait::codec, strait::coll and strait::checkpoint. Components, of which StraitPackage.cmake makes packages: strait (the default), dev (for
+# strait::codec, strait::coll, strait::checkpoint and strait::ep. Components, of which StraitPackage.cmake makes packages: strait (the default), dev (for
 # those who build with it) and cuda (plugins for GPUs).
 include(CMakePackageConfigHelpers)
 
 set_target_properties(strait-codec PROPERTIES EXPORT_NAME codec)
 # Embedded mode loads libstrait-node by its name: from beside libstrait, wherever that is.
 set_target_properties(strait-client PROPERTIES INSTALL_RPATH "$ORIGIN")
-install(TARGETS strait-codec strait-client strait-coll strait-checkpoint EXPORT strait-targets
+install(TARGETS strait-codec strait-client strait-coll strait-checkpoint strait-ep EXPORT strait-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT dev INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS strait-node LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 # The plugins for GPUs lie there too.
@@ -35,7 +35,7 @@ if(STRAIT_TOOLS)
 endif()
 install(FILES LICENSE NOTICE CHANGELOG.md kernels/FORMAT.md docs/transformers.svg docs/collectives-links.svg DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # They lie in one folder there: links to each other are kept, those to files that are not installed become names.
-foreach(name install frameworks protocol operations runbook security transports collectives checkpoints)
+foreach(name install frameworks protocol operations runbook security transports collectives checkpoints expert-parallel)
     file(READ docs/${name}.md text)
     string(REPLACE "](../kernels/FORMAT.md)" "](FORMAT.md)" text "${text}")
     string(REPLACE "](plan.md)" "](../docs/plan.md)" text "${text}")
@@ -83,7 +83,7 @@ install(FILES deploy/tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME strait.conf
 install(DIRECTORY include/strait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 # Relative to the file itself, so that the installation can move.
 file(RELATIVE_PATH STRAIT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-foreach(name strait strait-codec strait-coll strait-checkpoint)
+foreach(name strait strait-codec strait-coll strait-checkpoint strait-ep)
     configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
 endforeach()

@@ -10,8 +10,8 @@ set(scripts ${PROJECT_SOURCE_DIR}/deploy/package)
 
 set(about_strait "Daemon, command and libraries of Strait, which moves the KV cache of large language models
 from prefill to decode workers, losslessly compressed.")
-set(about_dev "Headers, pkg-config and CMake files of libstrait, libstrait-codec, libstrait-coll and
-libstrait-checkpoint.")
+set(about_dev "Headers, pkg-config and CMake files of libstrait, libstrait-codec, libstrait-coll,
+libstrait-checkpoint and libstrait-ep.")
 set(about_cuda "Plugins of Strait for NVIDIA's GPUs: the codec, pools in GPU memory, NCCL, and compressed
 collectives. The GPU's driver, and NCCL for what uses it, are opened where they are found.")
 if(STRAIT_HAVE_CUDA)
@@ -25,7 +25,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # The plugins' own libraries are no system's; that they need the package strait is said below.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/kernels ${PROJECT_BINARY_DIR}/client
-    ${PROJECT_BINARY_DIR}/daemon ${PROJECT_BINARY_DIR}/collective ${PROJECT_BINARY_DIR}/checkpoint)
+    ${PROJECT_BINARY_DIR}/daemon ${PROJECT_BINARY_DIR}/collective ${PROJECT_BINARY_DIR}/checkpoint
+    ${PROJECT_BINARY_DIR}/ep)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(same "(= ${PROJECT_VERSION})")

@@ -173,6 +173,8 @@ static enum strait_status create_arena(struct strait_ep_group *group, struct off
     const uint32_t me = group->config.rank;
     const uint64_t bytes = group->view.at.bytes;
 
+    if (group->peer && (group->ops->arena_create == NULL || group->ops->arena_map == NULL))
+        return STRAIT_ERR_UNSUPPORTED;
     if (group->peer)
         return group->ops->arena_create(group->context, bytes, offer->ticket.bytes, &group->bases[me], &group->medium);
     group->medium = group->config.memory == STRAIT_EP_HOST ? "shared memory" : "host memory";

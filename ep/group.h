@@ -22,7 +22,6 @@ struct strait_ep_group {
     const char *medium;
     uint64_t *report; /* the host's address of view.report */
     struct ep_heap heap;
-    uint32_t handles;
     uint64_t calls; /* begun */
     struct ep_open_call open[2];
     uint32_t open_count;

@@ -97,7 +97,6 @@ enum strait_status strait_ep_handle_create(struct strait_ep_group *group, const 
         return STRAIT_ERR_NO_MEMORY;
     }
     place_view(group, &made->view, made->memory);
-    group->handles++;
     *handle = made;
     return STRAIT_OK;
 }
@@ -142,7 +141,6 @@ void strait_ep_handle_destroy(struct strait_ep_handle *handle)
     if (handle == NULL)
         return;
     close_call(handle);
-    handle->group->handles--;
     handle->group->ops->free(handle->group->context, handle->memory);
     free(handle);
 }

@@ -139,13 +139,14 @@ bool ep_host_take_lists(const struct ep_group_view *group, const struct ep_handl
  */
 
 /* counts[s][d], cut to what receivers take. False: the group has failed. */
-static bool take_matrix(const struct ep_group_view *group, uint64_t epoch,
+static bool take_matrix(const struct ep_group_view *group, const struct ep_handle_view *handle, uint64_t epoch,
                         uint32_t counts[STRAIT_EP_RANKS_MAX][STRAIT_EP_RANKS_MAX])
 {
     const uint32_t ranks = group->rank_count;
 
     for (uint32_t from = 0; from < ranks; from++)
-        memcpy(counts[from], ep_counts_of(group, group->rank, epoch, from), ranks * sizeof(uint32_t));
+        memcpy(counts[from], from == group->rank ? handle->send_count : ep_counts_of(group, group->rank, epoch, from),
+               ranks * sizeof(uint32_t));
     for (uint32_t to = 0; to < ranks; to++) {
         uint32_t left = group->receive_max;
         for (uint32_t from = 0; from < ranks; from++) {
@@ -214,7 +215,8 @@ enum strait_status ep_host_plan(void *context, const struct ep_plan_args *args, 
 
     (void)context;
     (void)stream;
-    if (ep_host_failed(group) || !ep_host_wait(group, EP_FLAG_ROUTE, epoch) || !take_matrix(group, epoch, counts))
+    if (ep_host_failed(group) || !ep_host_wait(group, EP_FLAG_ROUTE, epoch) ||
+        !take_matrix(group, handle, epoch, counts))
         return STRAIT_OK;
     take_counts(group, handle, counts);
     if (!take_numbers(group, handle, epoch))

@@ -244,13 +244,13 @@ struct ep_send_args {
     bool keep_weights; /* LL EXPERT_MAJOR with weights */
 };
 
-/* HT update: waits for ROUTE. From the counts C[s][d], cut to B: total of d = sum of C[s][d] over s. Above receive_max:
- * without drop fails with ERR_NO_SPACE and that rank; with drop C[s][d] becomes what is left of receive_max after the
- * ranks before s, so that the last rows of the last ranks go. Then send_count, send_index (-1 for places cut off),
- * send_base, recv_count, recv_base; numbers of each record that came, as local numbers (-1: of another rank), and the
- * token; rows of each local expert and, EXPERT_MAJOR, expert_row: zones of experts in their order, each from a multiple
- * of expert_alignment on, in a zone the order of records; totals. Outputs are those of strait_ep_routing, NULL: not
- * wanted. */
+/* HT update: waits for ROUTE. From the counts C[s][d], the own row being send_count: total of d = sum of C[s][d] over
+ * s. Above receive_max: without drop fails with ERR_NO_SPACE and that rank; with drop C[s][d] becomes what is left of
+ * receive_max after the ranks before s, so that the last rows of the last ranks go. Then send_count, send_index (-1 for
+ * places cut off), send_base, recv_count, recv_base; numbers of each record that came, as local numbers (-1: of another
+ * rank), and the token; rows of each local expert and, EXPERT_MAJOR, expert_row: zones of experts in their order, each
+ * from a multiple of expert_alignment on, in a zone the order of records; totals. Outputs are those of
+ * strait_ep_routing, NULL: not wanted. */
 struct ep_plan_args {
     struct ep_group_view group;
     struct ep_handle_view handle;

@@ -106,6 +106,49 @@ int main(int argc, char **argv)
     return status != STRAIT_OK || memcmp(values, loaded, sizeof(values)) != 0;
 }
 C
+cat >"$work/ep.c" <<'C'
+#include <stdio.h>
+#include <string.h>
+#include <strait/ep.h>
+
+static int alone(void *context, const void *send, void *receive, size_t bytes)
+{
+    (void)context;
+    memcpy(receive, send, bytes);
+    return 0;
+}
+
+int main(void)
+{
+    static float row[16] __attribute__((aligned(16))) = {1, 2, 3}, sum[16] __attribute__((aligned(16)));
+    struct strait_ep_config config = {.size = sizeof(config), .all_gather = alone, .rank_count = 1, .experts = 4,
+                                      .tokens_max = 1, .row_bytes_max = sizeof(row), .topk_max = 1};
+    struct strait_ep_handle_config shape = {.size = sizeof(shape), .layout = STRAIT_EP_RANK_MAJOR, .topk = 1};
+    struct strait_ep_tensor rows = {row, sizeof(row), STRAIT_ELEMENT_FP32}, sums = {sum, sizeof(sum), STRAIT_ELEMENT_FP32};
+    int32_t expert = 3;
+    struct strait_ep_routing routing = {.size = sizeof(routing), .topk = &expert, .tokens = 1, .topk_bytes = 4};
+    static float received[16] __attribute__((aligned(16)));
+    struct strait_ep_tensor came = {received, sizeof(received), STRAIT_ELEMENT_FP32};
+    struct strait_ep_dispatch_in in = {.size = sizeof(in), .tokens = rows};
+    struct strait_ep_dispatch_out out = {.size = sizeof(out), .tokens = came};
+    struct strait_ep_combine_in back = {.size = sizeof(back), .tokens = came};
+    struct strait_ep_combine_out home = {.size = sizeof(home), .tokens = sums};
+    struct strait_ep_group *group;
+    struct strait_ep_handle *handle;
+    char text[200];
+    int status = strait_ep_group_create(&config, &group, text, sizeof(text));
+    if (status == STRAIT_OK)
+        status = strait_ep_handle_create(group, &shape, &handle);
+    if (status == STRAIT_OK)
+        status = strait_ep_update(handle, &routing, NULL);
+    if (status == STRAIT_OK)
+        status = strait_ep_dispatch(handle, &in, &out, 0, NULL);
+    if (status == STRAIT_OK)
+        status = strait_ep_combine(handle, &back, &home, 0, NULL);
+    printf("libstrait-ep: a token to its expert and back: %s %s\n", strait_status_string(status), text);
+    return status != STRAIT_OK || memcmp(row, sum, sizeof(row)) != 0;
+}
+C
 libdir=$(dirname "$(find "$prefix" -name libstrait-codec.so)")
 export LD_LIBRARY_PATH=$libdir
 
@@ -119,10 +162,13 @@ cc "$work/client.c" -o "$work/client" $(pkg-config --cflags --libs strait)
 cc "$work/coll.c" -o "$work/coll" $(pkg-config --cflags --libs strait-coll)
 # shellcheck disable=SC2046
 cc "$work/checkpoint.c" -o "$work/checkpoint" $(pkg-config --cflags --libs strait-checkpoint)
+# shellcheck disable=SC2046
+cc "$work/ep.c" -o "$work/ep" $(pkg-config --cflags --libs strait-ep)
 "$work/codec"
 "$work/client"
 "$work/coll"
 "$work/checkpoint" "$work/saved"
+"$work/ep"
 # The loader says what it cannot preload, and goes on.
 [ -z "$(LD_PRELOAD=$libdir/strait/nccl/libnccl.so.2 true 2>&1)" ]
 
@@ -139,6 +185,8 @@ add_executable(coll coll.c)
 target_link_libraries(coll strait::coll)
 add_executable(checkpoint checkpoint.c)
 target_link_libraries(checkpoint strait::checkpoint)
+add_executable(ep ep.c)
+target_link_libraries(ep strait::ep)
 CMAKE
 cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$work/build" >/dev/null
@@ -147,6 +195,7 @@ unset LD_LIBRARY_PATH # CMake gives the programs a path to the libraries; libstr
 "$work/build/client"
 "$work/build/coll"
 "$work/build/checkpoint" "$work/saved"
+"$work/build/ep"
 
 "$prefix/bin/strait" --version
 "$prefix/bin/straitd" --version

@@ -80,7 +80,7 @@ report "kernels do no I/O:" \
 # ---- Files that documents name are there -----------------------------------------------------------------------------
 
 tracked=$(git ls-files 2>/dev/null || find . -type f | sed 's|^\./||')
-for document in README.md CONTRIBUTING.md docs/architecture.md docs/transports.md docs/collectives.md docs/protocol.md docs/operations.md docs/checkpoints.md; do
+for document in README.md CONTRIBUTING.md docs/architecture.md docs/transports.md docs/collectives.md docs/protocol.md docs/operations.md docs/checkpoints.md docs/expert-parallel.md; do
     report "$document names files that are not there:" \
         "$(grep -oE '`[a-zA-Z_0-9./-]+\.(c|h|cu|cuh|py|sh|md|cmake)`' "$document" | tr -d '`' | sort -u | while read -r name; do
             printf '%s\n' "$tracked" | grep -qE "(^|/)$name\$" || echo "$name"

@@ -5,7 +5,7 @@
 set -uo pipefail
 usage="usage: loop.sh BUILD TIMES [REGEX]"
 build=${1:?$usage} times=${2:?$usage}
-regex=${3:-'^(transport|ucx.*|shm|loopback|nccl.*|signals|peer.*|http|log|lock|job.*|client.*|node_.*|straitd|demo|examples|cli|bench_.*|embedded|chaos|soak|coll_.*|collective_.*|python.*)$'}
+regex=${3:-'^(transport|ucx.*|shm|loopback|nccl.*|signals|peer.*|http|log|lock|job.*|client.*|node_.*|straitd|demo|examples|cli|bench_.*|embedded|chaos|soak|coll_.*|collective_.*|ep|ep_failures|python.*)$'}
 log=$(mktemp)
 busy=()
 trap 'rm -f "$log"; [ ${#busy[@]} -eq 0 ] || kill "${busy[@]}"' EXIT

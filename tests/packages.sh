@@ -20,7 +20,7 @@ for deb in dist/*.deb; do
     case $deb in
     */strait_*) not='\.so$|include/|pkgconfig|cmake|cuda|transport-nccl' ;;
     */strait-dev_*) not='/bin/|\.so\.0' ;;
-    *) not='/bin/|include/|libstrait(-codec|-node|-coll|-checkpoint)?\.so' ;;
+    *) not='/bin/|include/|libstrait(-codec|-node|-coll|-checkpoint|-ep)?\.so' ;;
     esac
     if dpkg-deb -c "$deb" | awk '{ print $6 }' | grep -E "$not"; then
         echo "$deb has files of another package"

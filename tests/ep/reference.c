@@ -172,7 +172,7 @@ void ref_route(struct scenario *scenario)
                     continue;
                 }
                 taken++;
-                scenario->list[s][d][scenario->count[s][d]++] = t;
+                scenario->list[s][d][scenario->count[s][d]++] = (uint8_t)t;
             }
     }
 }

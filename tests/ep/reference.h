@@ -7,7 +7,7 @@
 
 #include "tests/support.h"
 
-enum { REF_RANKS = 8, REF_TOKENS = 24, REF_TOPK = 8, REF_EXPERTS = 64 };
+enum { REF_RANKS = 64, REF_TOKENS = 24, REF_TOPK = 8, REF_EXPERTS = 128 };
 
 /* A step: its shape, which is equal on all ranks, and what each routes. */
 struct scenario {
@@ -25,7 +25,7 @@ struct scenario {
     /* By ref_route: */
     int32_t expert[REF_RANKS][REF_TOKENS][REF_TOPK]; /* those that count, -1 */
     uint32_t count[REF_RANKS][REF_RANKS];            /* tokens from a rank to another */
-    uint32_t list[REF_RANKS][REF_RANKS][REF_TOKENS]; /* these tokens */
+    uint8_t list[REF_RANKS][REF_RANKS][REF_TOKENS];  /* these tokens */
     bool sent[REF_RANKS][REF_TOKENS][REF_RANKS];     /* whether a token goes to a rank */
     bool overflow;                                   /* of some rank */
 };

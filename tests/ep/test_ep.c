@@ -16,7 +16,7 @@ struct plan {
     struct party_options options[BATCH];
     uint32_t count;
     bool lag;    /* ranks wait at random */
-    bool staged; /* LL: pairs of scenarios overlap */
+    bool paired; /* two scenarios at a time: LL, their calls overlap; HT, calls of one kind follow each other */
 };
 
 static struct plan plan;
@@ -59,14 +59,37 @@ static void run_pair(struct strait_ep_group *group, uint32_t rank, uint32_t firs
     party_end(&b);
 }
 
+/* Two steps, call by call. */
+static void run_alternately(struct strait_ep_group *group, uint32_t rank, uint32_t first, struct rng *rng)
+{
+    struct party parties[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        party_begin(&parties[i], group, &plan.scenarios[first + i], rank, plan.options[first + i]);
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            lag(rng);
+            party_update(&parties[i % 2]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            party_dispatch(&parties[i % 2], 0);
+        for (uint32_t i = 0; i < 4; i++)
+            party_combine(&parties[i % 2], 0, i == 0);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        party_end(&parties[i]);
+}
+
 static void run_plan(struct member *member)
 {
+    const bool low_latency = plan.config.algorithm == STRAIT_EP_LOW_LATENCY;
     struct strait_ep_group *group = party_group(member, &plan.config);
     struct rng rng = rng_init(1000 + member->rank);
 
     for (uint32_t i = 0; i < plan.count; i++) {
-        if (plan.staged && i + 1 < plan.count) {
-            run_pair(group, member->rank, i++, &rng);
+        if (plan.paired && i + 1 < plan.count) {
+            (low_latency ? run_pair : run_alternately)(group, member->rank, i, &rng);
+            i++;
             continue;
         }
         struct party party;
@@ -85,10 +108,8 @@ static void run_plan(struct member *member)
 static struct strait_ep_config random_config(struct rng *rng, uint32_t ranks)
 {
     struct strait_ep_config config = {.rank_count = ranks};
-    uint32_t local = 1 + rng_below(rng, 6);
+    const uint32_t local = 1 + rng_below(rng, 6);
 
-    if (local * ranks > REF_EXPERTS)
-        local = REF_EXPERTS / ranks;
     config.algorithm = rng_below(rng, 2) ? STRAIT_EP_HIGH_THROUGHPUT : STRAIT_EP_LOW_LATENCY;
     config.experts = local * ranks;
     config.tokens_max = 1 + rng_below(rng, REF_TOKENS);
@@ -150,7 +171,7 @@ static void random_plan(struct rng *rng, uint32_t ranks, uint32_t count)
 {
     plan.config = random_config(rng, ranks);
     plan.count = count < BATCH ? count : BATCH;
-    plan.staged = plan.config.algorithm == STRAIT_EP_LOW_LATENCY && rng_below(rng, 2) == 0;
+    plan.paired = rng_below(rng, 2) == 0;
     for (uint32_t i = 0; i < plan.count; i++) {
         random_scenario(rng, &plan.config, &plan.scenarios[i]);
         plan.options[i] = random_options(rng, &plan.scenarios[i]);
@@ -304,6 +325,24 @@ TEST_LOOP(the_last_tokens_are_dropped_where_there_is_no_room, 2)
         require(plan.scenarios[i].overflow);
     }
     world_run(4, false, run_plan, NULL);
+}
+END_TEST
+
+/* The largest group, of few tokens. */
+TEST_LOOP(sixty_four_ranks, 4)
+{
+    struct rng rng = rng_init(5);
+    struct scenario *scenario = &plan.scenarios[0];
+
+    chosen_plan(_i, REF_UNIFORM, 1);
+    plan.config.tokens_max = scenario->tokens_max = 3;
+    plan.config.experts = scenario->experts = 128;
+    scenario->ranks = STRAIT_EP_RANKS_MAX;
+    scenario->receive_max = STRAIT_EP_RANKS_MAX * 3;
+    for (uint32_t s = 0; s < scenario->ranks; s++)
+        scenario->tokens[s] = s % 4;
+    ref_draw(scenario, &rng, REF_UNIFORM);
+    world_run(STRAIT_EP_RANKS_MAX, false, run_plan, NULL);
 }
 END_TEST
 

@@ -45,6 +45,9 @@ void fuzz_tcp(const uint8_t *data, size_t size);
 /* fuzz_reports.c */
 void fuzz_coll_report(const uint8_t *data, size_t size);
 
+/* fuzz_ep.c */
+void fuzz_ep(const uint8_t *data, size_t size);
+
 /* fuzz_collective.c */
 void fuzz_rendezvous(const uint8_t *data, size_t size);
 
