@@ -100,6 +100,7 @@ struct plan_shared {
     record_lists lists;
     unsigned long long full;         // ranks with more rows than they take
     uint32_t sent[STRAIT_EP_RANKS_MAX]; // rows of this rank that each takes
+    uint32_t sent_base[STRAIT_EP_RANKS_MAX]; // after which of others
     uint32_t partial[THREADS];
     uint32_t counters[COUNTER_WORDS];
 };
@@ -110,14 +111,16 @@ DEVICE uint32_t *scratch_of(const ep_plan_args &args, uint32_t block)
     return static_cast<uint32_t *>(args.handle.scratch) + static_cast<uint64_t>(block) * args.group.local_experts;
 }
 
-// What the receiver `to` takes of each rank: a thread for each.
+// What the receiver `to` takes of each rank: a thread for each. The own counts are those of the handle.
 DEVICE void take_column(const ep_plan_args &args, uint32_t to, plan_shared &at)
 {
     const ep_group_view &group = args.group;
     const uint32_t ranks = group.rank_count, me = group.rank;
     uint32_t left = group.receive_max, base = 0;
     for (uint32_t from = 0; from < ranks; from++) {
-        uint32_t count = load_fresh(ep_counts_of(&group, group.rank, at.call.epoch, from) + to);
+        const uint32_t *counts =
+            from == me ? args.handle.send_count : ep_counts_of(&group, me, at.call.epoch, from);
+        uint32_t count = load_fresh(counts + to);
         if (count > group.tokens_max) {
             atomicOr(&at.call.ranks, 1ull << from);
             count = 0;
@@ -130,19 +133,16 @@ DEVICE void take_column(const ep_plan_args &args, uint32_t to, plan_shared &at)
             at.lists.count[from] = count;
         if (from == me) {
             at.sent[to] = count;
-            if (blockIdx.x == 0)
-                args.handle.send_base[to] = base;
+            at.sent_base[to] = base;
         }
         base += count;
     }
 }
 
-// For all threads. Each block takes the whole matrix of counts; block 0 keeps what the handle needs of it. False: the
-// group has failed.
+// For all threads. Each block takes the whole matrix of counts. False: the group has failed.
 DEVICE bool take_matrix(const ep_plan_args &args, plan_shared &at)
 {
     const ep_group_view &group = args.group;
-    const ep_handle_view &handle = args.handle;
     if (threadIdx.x == 0)
         at.full = 0;
     __syncthreads();
@@ -155,14 +155,21 @@ DEVICE bool take_matrix(const ep_plan_args &args, plan_shared &at)
     if (!check_ranks(group, STRAIT_ERR_NO_SPACE, at.call))
         return false;
     add_bases(at.lists, group.rank_count);
-    for (uint32_t rank = threadIdx.x; rank < group.rank_count && blockIdx.x == 0; rank += THREADS) {
+    return true;
+}
+
+// By the last block, since all of them read the handle's counts: what the handle needs of the matrix.
+DEVICE void keep_counts(const ep_plan_args &args, const plan_shared &at)
+{
+    const ep_handle_view &handle = args.handle;
+    for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS) {
         handle.send_count[rank] = at.sent[rank];
+        handle.send_base[rank] = at.sent_base[rank];
         handle.recv_count[rank] = at.lists.count[rank];
         handle.recv_base[rank] = at.lists.base[rank];
         if (args.rank_counts != nullptr)
             args.rank_counts[rank] = static_cast<int32_t>(at.lists.count[rank]);
     }
-    return true;
 }
 
 // Takes places that are cut off out of the tokens' indices.
@@ -171,7 +178,7 @@ DEVICE void cut_lists(const ep_plan_args &args, const plan_shared &at)
     const ep_group_view &group = args.group;
     const uint32_t ranks = group.rank_count;
     for (uint32_t to = 0; to < ranks; to++) {
-        const uint32_t listed = load_fresh(ep_counts_of(&group, group.rank, at.call.epoch, group.rank) + to);
+        const uint32_t listed = args.handle.send_count[to];
         const uint32_t first = at.sent[to] + blockIdx.x * THREADS + threadIdx.x;
         for (uint32_t j = first; j < listed; j += gridDim.x * THREADS) {
             const uint32_t token = args.handle.send_token[static_cast<uint64_t>(to) * group.tokens_max + j];
@@ -250,6 +257,7 @@ __global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant_
     }
     if (!is_last_block(group, at.call) || at.call.failed != 0)
         return;
+    keep_counts(args, at);
     add_counts(args, at);
     const uint32_t records = at.lists.base[group.rank_count];
     const uint32_t rows = args.handle.layout == STRAIT_EP_EXPERT_MAJOR ? place_zones(args, at) : records;
@@ -286,6 +294,7 @@ __global__ void __launch_bounds__(THREADS, 1) zones_kernel(const __grid_constant
     __syncthreads();
     const record_range range = range_of_block(at.lists.base[group.rank_count]);
     place_records(group, args.handle, at.lists, range, at.counters, 0, at.call);
+    check_ranks(group, STRAIT_ERR_CORRUPT, at.call);
 }
 
 } // namespace

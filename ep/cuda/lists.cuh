@@ -115,16 +115,17 @@ DEVICE void count_before(const ep_group_view &group, const ep_handle_view &handl
 // shared memory, which begin with [L] next rows of the experts; these are what comes next when all is done. Each warp
 // has a stretch of the range and counters of its own: first it counts its rows, then each of its experts' counters
 // becomes the row that its stretch begins with, then it gives rows away, those of one expert within 32 numbers in the
-// order of lanes. `ends`, where there is one: the end of each expert's zone is (expert + 1) * ends; ranks whose rows
-// lie beyond go to call.ranks.
+// order of lanes. Ranks whose rows would lie beyond the zone of an expert, which ends at (expert + 1) * zone, or, where
+// `zone` is 0, beyond all zones, go to call.ranks: peers can change what they have written.
 DEVICE void place_records(const ep_group_view &group, const ep_handle_view &handle, const record_lists &lists,
-                          const record_range &range, uint32_t *counters, uint32_t ends, call_state &call)
+                          const record_range &range, uint32_t *counters, uint32_t zone, call_state &call)
 {
     const uint32_t experts = group.local_experts, topk = handle.topk, lane = lane_of_thread(), warp = warp_of_thread();
     const uint32_t fit = (COUNTER_WORDS - experts) / experts, warps = fit < WARPS ? fit : WARPS;
     const uint64_t numbers = static_cast<uint64_t>(range.end - range.first) * topk;
     const uint32_t first = static_cast<uint32_t>(numbers * warp / warps);
     const uint32_t end = warp < warps ? static_cast<uint32_t>(numbers * (warp + 1) / warps) : first;
+    const uint32_t all = static_cast<uint32_t>(handle.totals[1]); // HT
     uint32_t *const own = counters + experts + warp * experts; // of warps below `warps`
 
     for (uint32_t i = threadIdx.x; i < warps * experts; i += THREADS)
@@ -162,7 +163,8 @@ DEVICE void place_records(const ep_group_view &group, const ep_handle_view &hand
         __syncwarp();
         if (from + lane >= end)
             continue;
-        if (number >= 0 && ends != 0 && row >= (static_cast<uint32_t>(number) + 1) * ends) {
+        const uint32_t room = zone != 0 ? (static_cast<uint32_t>(number) + 1) * zone : all;
+        if (number >= 0 && row >= room) {
             atomicOr(&call.ranks, 1ull << place.rank);
             continue;
         }
