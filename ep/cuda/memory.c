@@ -18,6 +18,9 @@ struct ticket {
     cudaIpcMemHandle_t handle;
 };
 
+/* Smaller pieces of memory may be shared together with what lies beside them. */
+#define SHARED_UNIT (2u << 20)
+
 static_assert(sizeof(struct ticket) <= EP_TICKET_BYTES, "tickets have room for it");
 
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
@@ -51,7 +54,7 @@ enum strait_status ep_cuda_arena_create(void *context, uint64_t bytes, uint8_t t
 
     if (peers_refused())
         return STRAIT_ERR_UNSUPPORTED;
-    *base = ep_cuda_alloc(context, bytes);
+    *base = ep_cuda_alloc(context, (bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT);
     if (*base == NULL)
         return STRAIT_ERR_NO_MEMORY;
     if (!ep_cuda_enter(cuda, &entered))

@@ -495,7 +495,7 @@ static void run_group(void)
 
 int main(int argc, char **argv)
 {
-    const uint32_t groups = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 150;
+    const uint32_t groups = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 80;
     int devices = 0;
 
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
